@@ -1,0 +1,3 @@
+//! Karpenter on a laptop.
+
+fn main() {}

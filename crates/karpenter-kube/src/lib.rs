@@ -1,0 +1,1 @@
+//! See the package description; this crate is being filled.

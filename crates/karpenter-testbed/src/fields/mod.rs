@@ -1,0 +1,1 @@
+//! Who owns which field: managed fields and server-side apply.

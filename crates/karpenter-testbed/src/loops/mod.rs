@@ -1,0 +1,1 @@
+//! Who acts on objects: scheduler, workload controllers, node agents, garbage collection.

@@ -1,0 +1,1 @@
+//! How JSON, merge and strategic merge patches change an object.

@@ -1,0 +1,1 @@
+//! How kinds are shown: discovery, OpenAPI, Tables, protobuf request bodies.

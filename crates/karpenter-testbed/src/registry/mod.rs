@@ -1,0 +1,1 @@
+//! Which kinds exist, how they are named, and what schema they have.

@@ -1,0 +1,1 @@
+//! What happens to a request: verbs, admission, subresources, custom resources, HTTP.

@@ -1,0 +1,1 @@
+//! Where objects live: revisions, optimistic concurrency, watch.

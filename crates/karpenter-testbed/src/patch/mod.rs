@@ -1,1 +1,162 @@
 //! How JSON, merge and strategic merge patches change an object.
+//!
+//! - [`json`]: RFC 6902 operations.
+//! - [`merge`]: RFC 7386.
+//! - [`strategic`]: Kubernetes' merge patch that knows the merge keys of built-in types.
+//!
+//! Each takes the present object and the decoded body and returns the patched object, or a [`PatchError`] that says
+//! which `Status` the server answers ([`PatchError::code`], [`PatchError::reason`], the error's text is the message).
+//! Server-side apply is [`crate::fields`].
+
+mod strategic_merge;
+
+use serde_json::Value;
+
+use crate::registry::schema::Schema;
+
+/// Most operations a JSON patch may have.
+pub const MAX_OPERATIONS: usize = 10_000;
+
+/// Why a patch cannot be applied.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PatchError {
+    /// The body is not a patch: 400 `BadRequest`.
+    #[error("{0}")]
+    Malformed(String),
+    /// A JSON patch operation failed: 422 `Invalid` with this generic text and empty details, as a real server answers.
+    #[error("the server rejected our request due to an error in our request")]
+    Rejected {
+        /// What went wrong, for the server's log.
+        cause: String,
+    },
+    /// Too many operations: 413 `RequestEntityTooLarge`.
+    #[error("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {0}")]
+    TooManyOperations(usize),
+    /// A strategic merge patch that does not fit the type: 400 `BadRequest`.
+    #[error("{0}")]
+    Strategic(String),
+}
+
+impl PatchError {
+    /// HTTP status of the answer.
+    pub fn code(&self) -> u16 {
+        match self {
+            Self::Malformed(_) | Self::Strategic(_) => 400,
+            Self::Rejected { .. } => 422,
+            Self::TooManyOperations(_) => 413,
+        }
+    }
+
+    /// `reason` of the answered Status.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Malformed(_) | Self::Strategic(_) => "BadRequest",
+            Self::Rejected { .. } => "Invalid",
+            Self::TooManyOperations(_) => "RequestEntityTooLarge",
+        }
+    }
+}
+
+/// Apply a JSON patch (RFC 6902).
+///
+/// # Errors
+///
+/// [`PatchError::Malformed`] when `patch` is not a list of operations, [`PatchError::Rejected`] when an operation fails.
+pub fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
+    let operations: json_patch::Patch = serde_json::from_value(patch.clone())
+        .map_err(|error| PatchError::Malformed(format!("error decoding patch: {error}")))?;
+    if operations.len() > MAX_OPERATIONS {
+        return Err(PatchError::TooManyOperations(operations.len()));
+    }
+    let mut patched = object.clone();
+    json_patch::patch_unsafe(&mut patched, &operations).map_err(|error| PatchError::Rejected {
+        cause: error.to_string(),
+    })?;
+    if patched.is_object() {
+        Ok(patched)
+    } else {
+        Err(PatchError::Rejected {
+            cause: "the patch replaces the object by a scalar".into(),
+        })
+    }
+}
+
+/// Apply a merge patch (RFC 7386).
+///
+/// # Errors
+///
+/// [`PatchError::Malformed`] when `patch` is not an object.
+pub fn merge(object: &Value, patch: &Value) -> Result<Value, PatchError> {
+    if !patch.is_object() {
+        return Err(PatchError::Malformed(
+            "error decoding patch: Invalid JSON Patch".into(),
+        ));
+    }
+    let mut patched = object.clone();
+    json_patch::merge(&mut patched, patch);
+    Ok(patched)
+}
+
+/// Apply a strategic merge patch to an object of a built-in type.
+///
+/// # Errors
+///
+/// [`PatchError::Malformed`] when `patch` is not an object, [`PatchError::Strategic`] when a directive is unknown, a list
+/// item lacks its merge key or a patch contradicts its `$retainKeys`.
+pub fn strategic(object: &Value, patch: &Value, schema: &Schema) -> Result<Value, PatchError> {
+    let (Value::Object(original), Value::Object(patch)) = (object, patch) else {
+        return Err(PatchError::Malformed(
+            "error decoding patch: expected a JSON object".into(),
+        ));
+    };
+    strategic_merge::merge_map(original.clone(), patch.clone(), schema).map(Value::Object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_failed_test_is_rejected_with_the_generic_text() {
+        let error = json(
+            &json!({"spec": {"weight": 1}}),
+            &json!([{"op": "test", "path": "/spec/weight", "value": 99}]),
+        )
+        .unwrap_err();
+        assert_eq!((error.code(), error.reason()), (422, "Invalid"));
+        assert_eq!(
+            error.to_string(),
+            "the server rejected our request due to an error in our request"
+        );
+    }
+
+    #[test]
+    fn json_patch_operations_apply_in_order() {
+        let patched = json(
+            &json!({"metadata": {"finalizers": ["a", "b"]}}),
+            &json!([{"op": "test", "path": "/metadata/finalizers/0", "value": "a"}, {"op": "remove", "path": "/metadata/finalizers/0"},
+                    {"op": "add", "path": "/metadata/labels", "value": {"x": "y"}}]),
+        );
+        assert_eq!(
+            patched,
+            Ok(json!({"metadata": {"finalizers": ["b"], "labels": {"x": "y"}}}))
+        );
+    }
+
+    #[test]
+    fn a_patch_that_is_no_list_of_operations_is_malformed() {
+        assert_eq!(json(&json!({}), &json!({"a": 1})).unwrap_err().code(), 400);
+        assert_eq!(merge(&json!({}), &json!([])).unwrap_err().code(), 400);
+    }
+
+    #[test]
+    fn a_merge_patch_removes_nulls_and_replaces_lists() {
+        let patched = merge(
+            &json!({"a": {"b": 1, "c": [1, 2]}}),
+            &json!({"a": {"b": null, "c": [3], "d": {"e": null}}}),
+        );
+        assert_eq!(patched, Ok(json!({"a": {"c": [3], "d": {}}})));
+    }
+}

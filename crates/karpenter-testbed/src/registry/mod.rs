@@ -1,1 +1,500 @@
 //! Which kinds exist, how they are named, and what schema they have.
+//!
+//! - [`Registry`] holds every served resource: the built-in ones ([`Registry::builtin`]) and those of
+//!   CustomResourceDefinitions ([`Registry::register_crd`], [`Registry::unregister_crd`]). Look one up by URL with
+//!   [`Registry::find`] or by kind with [`Registry::find_kind`].
+//! - [`Resource`] is one served (group, version, plural) with its names, verbs, subresources, field selectors, storage
+//!   and [`schema::Schema`].
+//! - [`schema`]: one navigation for built-in types and CRD structural schemas.
+//! - [`decode`]: unknown fields (strict decoding), pruning, type errors with the messages of a real server.
+//!
+//! Everything is plain data and pure functions; the server keeps the [`Registry`] and swaps it when CRDs change.
+
+mod builtin;
+mod crd;
+pub mod decode;
+pub mod schema;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+pub use crd::CrdError;
+use schema::Schema;
+
+/// The verbs of an ordinary stored resource, in the order in which discovery shows them.
+pub const ALL_VERBS: &[&str] = &[
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+];
+/// The verbs of a status-like subresource.
+pub const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
+/// The verb of a subresource that is only posted to.
+pub const CREATE_VERB: &[&str] = &["create"];
+
+/// A group, version and kind.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupVersionKind {
+    /// API group, empty for the core group.
+    pub group: String,
+    /// Version, such as `v1`.
+    pub version: String,
+    /// Kind, such as `Pod`.
+    pub kind: String,
+}
+
+impl GroupVersionKind {
+    /// From its parts.
+    pub fn new(group: &str, version: &str, kind: &str) -> Self {
+        Self {
+            group: group.into(),
+            version: version.into(),
+            kind: kind.into(),
+        }
+    }
+
+    /// The `apiVersion` string: `v1` or `group/version`.
+    pub fn api_version(&self) -> String {
+        api_version(&self.group, &self.version)
+    }
+}
+
+/// The `apiVersion` string of a group and version: `v1` or `group/version`.
+pub fn api_version(group: &str, version: &str) -> String {
+    if group.is_empty() {
+        version.to_owned()
+    } else {
+        format!("{group}/{version}")
+    }
+}
+
+/// Split an `apiVersion` string into group and version.
+pub fn split_api_version(api_version: &str) -> (&str, &str) {
+    api_version.split_once('/').unwrap_or(("", api_version))
+}
+
+/// One subresource of a resource, such as `status` or `eviction`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subresource {
+    /// Path segment after the object's name.
+    pub name: String,
+    /// What requests and answers contain.
+    pub kind: GroupVersionKind,
+    /// Supported verbs.
+    pub verbs: &'static [&'static str],
+}
+
+/// Where objects live, whatever group or version they were written through.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StorageKey {
+    /// Group of the stored form.
+    pub group: String,
+    /// Plural of the stored form.
+    pub plural: String,
+}
+
+/// A printer column of a custom resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrinterColumn {
+    /// Header.
+    pub name: String,
+    /// `string`, `integer`, `number`, `boolean` or `date`.
+    pub kind: String,
+    /// OpenAPI format, may be empty.
+    pub format: String,
+    /// Shown by `kubectl explain`-like clients.
+    pub description: String,
+    /// 0 = always shown, 1 = wide only.
+    pub priority: i64,
+    /// Path into the object, starting with a dot.
+    pub json_path: String,
+}
+
+/// The scale subresource of a custom resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScalePaths {
+    /// Path of the wished number of replicas, such as `.spec.replicas`.
+    pub spec_replicas: String,
+    /// Path of the present number of replicas.
+    pub status_replicas: String,
+    /// Path of the serialised label selector.
+    pub label_selector: Option<String>,
+}
+
+/// What only resources of a CustomResourceDefinition have.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CustomResource {
+    /// Name of the CustomResourceDefinition.
+    pub crd: String,
+    /// `openAPIV3Schema` of this version as written, for validation, defaulting and CEL.
+    pub open_api_schema: Value,
+    /// Additional printer columns; an Age column when the CRD names none.
+    pub columns: Vec<PrinterColumn>,
+    /// Scale subresource, when there is one.
+    pub scale: Option<ScalePaths>,
+    /// Whether there is a status subresource.
+    pub has_status: bool,
+    /// `spec.conversion` of the CRD (`{"strategy": "None"}` when absent).
+    pub conversion: Value,
+    /// Every version of the CRD that can be stored or served.
+    pub versions: Vec<String>,
+}
+
+/// One served resource: a group, a version and a plural.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resource {
+    /// API group, empty for the core group.
+    pub group: String,
+    /// Version, such as `v1`.
+    pub version: String,
+    /// Kind of one object.
+    pub kind: String,
+    /// Kind of a list.
+    pub list_kind: String,
+    /// Path segment.
+    pub plural: String,
+    /// Singular name kubectl accepts.
+    pub singular: String,
+    /// Short names kubectl accepts.
+    pub short_names: Vec<String>,
+    /// Categories, such as `all`.
+    pub categories: Vec<String>,
+    /// Whether objects live in namespaces.
+    pub namespaced: bool,
+    /// Supported verbs.
+    pub verbs: &'static [&'static str],
+    /// Subresources.
+    pub subresources: Vec<Subresource>,
+    /// Field selectors besides `metadata.name` and `metadata.namespace`: label → JSON path of the value.
+    pub field_selectors: Vec<FieldSelector>,
+    /// Where objects live.
+    pub storage: StorageKey,
+    /// Version in which objects are stored.
+    pub storage_version: String,
+    /// Structure of one object.
+    pub schema: Arc<Schema>,
+    /// Set for resources of a CustomResourceDefinition.
+    pub custom: Option<CustomResource>,
+}
+
+/// A field selector a resource supports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldSelector {
+    /// What the request says, such as `involvedObject.name`.
+    pub label: String,
+    /// Keys from the object's root to the value.
+    pub path: Vec<String>,
+    /// Value assumed when the field is absent (`false` for booleans, else empty).
+    pub absent: &'static str,
+}
+
+impl Resource {
+    /// `v1` or `group/version`.
+    pub fn api_version(&self) -> String {
+        api_version(&self.group, &self.version)
+    }
+
+    /// Group, version and kind.
+    pub fn gvk(&self) -> GroupVersionKind {
+        GroupVersionKind::new(&self.group, &self.version, &self.kind)
+    }
+
+    /// `plural` or `plural.group`: how messages and CRD names call the resource.
+    pub fn qualified_name(&self) -> String {
+        if self.group.is_empty() {
+            self.plural.clone()
+        } else {
+            format!("{}.{}", self.plural, self.group)
+        }
+    }
+
+    /// `Kind` or `Kind.group`: how `Invalid` messages call the kind.
+    pub fn qualified_kind(&self) -> String {
+        if self.group.is_empty() {
+            self.kind.clone()
+        } else {
+            format!("{}.{}", self.kind, self.group)
+        }
+    }
+
+    /// Whether the resource comes from a CustomResourceDefinition.
+    pub fn is_custom(&self) -> bool {
+        self.custom.is_some()
+    }
+
+    /// Whether `verb` is supported on the resource itself.
+    pub fn supports(&self, verb: &str) -> bool {
+        self.verbs.contains(&verb)
+    }
+
+    /// The subresource called `name`.
+    pub fn subresource(&self, name: &str) -> Option<&Subresource> {
+        self.subresources.iter().find(|sub| sub.name == name)
+    }
+
+    /// The value a field selector on `label` compares with, or `None` when the label is not supported
+    /// (a 400 `field label not supported: LABEL`).
+    pub fn field_value(&self, label: &str, object: &Value) -> Option<String> {
+        let text = |path: &mut dyn Iterator<Item = &str>, absent: &str| {
+            let mut at = Some(object);
+            for key in path {
+                at = at.and_then(|value| value.get(key));
+            }
+            match at {
+                None | Some(Value::Null) => absent.to_owned(),
+                Some(Value::String(text)) => text.clone(),
+                Some(other) => other.to_string(),
+            }
+        };
+        match label {
+            "metadata.name" => Some(text(&mut ["metadata", "name"].into_iter(), "")),
+            "metadata.namespace" if self.namespaced || self.is_custom() => {
+                Some(text(&mut ["metadata", "namespace"].into_iter(), ""))
+            }
+            _ => {
+                let selector = self
+                    .field_selectors
+                    .iter()
+                    .find(|selector| selector.label == label)?;
+                Some(text(
+                    &mut selector.path.iter().map(String::as_str),
+                    selector.absent,
+                ))
+            }
+        }
+    }
+
+    /// Whether a field selector on `label` is supported.
+    pub fn supports_field(&self, label: &str) -> bool {
+        self.field_value(label, &Value::Null).is_some()
+    }
+}
+
+/// Every served resource.
+#[derive(Debug, Clone, Default)]
+pub struct Registry {
+    /// Keyed by (group, version, plural).
+    resources: BTreeMap<(String, String, String), Arc<Resource>>,
+    /// Groups in the order of discovery: built-in ones first, then custom ones by name.
+    builtin_groups: Vec<String>,
+}
+
+impl Registry {
+    /// The built-in kinds.
+    pub fn builtin() -> Self {
+        let mut registry = Self::default();
+        for resource in builtin::resources() {
+            if !registry.builtin_groups.contains(&resource.group) {
+                registry.builtin_groups.push(resource.group.clone());
+            }
+            registry.insert(resource);
+        }
+        registry
+    }
+
+    fn insert(&mut self, resource: Resource) {
+        let key = (
+            resource.group.clone(),
+            resource.version.clone(),
+            resource.plural.clone(),
+        );
+        self.resources.insert(key, Arc::new(resource));
+    }
+
+    /// The resource under `/apis/GROUP/VERSION/[namespaces/NS/]PLURAL` (`/api/VERSION/…` when the group is empty).
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
+        self.resources
+            .get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+    }
+
+    /// The resource whose objects have this kind.
+    pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Resource>> {
+        self.in_version(group, version)
+            .find(|resource| resource.kind == kind)
+    }
+
+    /// The resource whose objects have this `apiVersion` and `kind`.
+    pub fn find_object_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
+        let (group, version) = split_api_version(api_version);
+        self.find_kind(group, version, kind)
+    }
+
+    /// Every resource, ordered by group, version and plural.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        self.resources.values()
+    }
+
+    /// The resources of one group and version, ordered by plural.
+    pub fn in_version(&self, group: &str, version: &str) -> impl Iterator<Item = &Arc<Resource>> {
+        self.resources
+            .values()
+            .filter(move |resource| resource.group == group && resource.version == version)
+    }
+
+    /// Groups in the order of discovery: core, built-in groups, then custom ones by name.
+    pub fn groups(&self) -> Vec<&str> {
+        let mut groups: Vec<&str> = self.builtin_groups.iter().map(String::as_str).collect();
+        for resource in self.resources.values() {
+            if !groups.contains(&resource.group.as_str()) {
+                groups.push(&resource.group);
+            }
+        }
+        groups
+    }
+
+    /// Versions of a group, the preferred one first (`v2` before `v1` before `v1beta1` before `v1alpha1`).
+    pub fn versions(&self, group: &str) -> Vec<&str> {
+        let mut versions: Vec<&str> = Vec::new();
+        for resource in self
+            .resources
+            .values()
+            .filter(|resource| resource.group == group)
+        {
+            if !versions.contains(&resource.version.as_str()) {
+                versions.push(&resource.version);
+            }
+        }
+        versions.sort_by(|a, b| {
+            version_priority(b)
+                .cmp(&version_priority(a))
+                .then_with(|| a.cmp(b))
+        });
+        versions
+    }
+
+    /// Serve the versions of a CustomResourceDefinition; what an earlier form of it served is dropped first.
+    ///
+    /// Returns the resources now served.
+    ///
+    /// # Errors
+    ///
+    /// [`CrdError`] when the object cannot be used as a definition; the registry is unchanged then.
+    pub fn register_crd(&mut self, definition: &Value) -> Result<Vec<Arc<Resource>>, CrdError> {
+        let (name, resources) = crd::resources(definition)?;
+        self.unregister_crd(&name);
+        let mut served = Vec::new();
+        for resource in resources {
+            let key = (
+                resource.group.clone(),
+                resource.version.clone(),
+                resource.plural.clone(),
+            );
+            let resource = Arc::new(resource);
+            served.push(Arc::clone(&resource));
+            self.resources.insert(key, resource);
+        }
+        Ok(served)
+    }
+
+    /// Stop serving what the CustomResourceDefinition called `name` defines; says whether anything was served.
+    pub fn unregister_crd(&mut self, name: &str) -> bool {
+        let before = self.resources.len();
+        self.resources.retain(|_, resource| {
+            resource
+                .custom
+                .as_ref()
+                .is_none_or(|custom| custom.crd != name)
+        });
+        before != self.resources.len()
+    }
+}
+
+/// Kubernetes' version order: GA before beta before alpha, then the higher number; other strings last.
+fn version_priority(version: &str) -> (u8, u32, u32) {
+    let parse = || {
+        let rest = version.strip_prefix('v')?;
+        let digits = rest
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(rest.len());
+        let major: u32 = rest[..digits].parse().ok()?;
+        match &rest[digits..] {
+            "" => Some((3, major, 0)),
+            tail => {
+                if let Some(minor) = tail.strip_prefix("beta") {
+                    Some((2, major, minor.parse().ok()?))
+                } else {
+                    Some((1, major, tail.strip_prefix("alpha")?.parse().ok()?))
+                }
+            }
+        }
+    };
+    parse().unwrap_or((0, 0, 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_builtin_kind_has_its_schema() {
+        for resource in Registry::builtin().iter() {
+            let schema = resource.schema.resolve();
+            assert!(
+                schema.properties.contains_key("metadata"),
+                "{} has no schema",
+                resource.kind
+            );
+        }
+    }
+
+    #[test]
+    fn events_of_both_groups_share_their_storage() {
+        let registry = Registry::builtin();
+        let core = registry.find("", "v1", "events").unwrap();
+        let new = registry.find("events.k8s.io", "v1", "events").unwrap();
+        assert_eq!(core.storage, new.storage);
+        assert_eq!(
+            core.find_label("involvedObject.name"),
+            Some("involvedObject")
+        );
+        assert_eq!(new.find_label("regarding.name"), Some("regarding"));
+    }
+
+    impl Resource {
+        fn find_label(&self, label: &str) -> Option<&str> {
+            self.field_selectors
+                .iter()
+                .find(|selector| selector.label == label)
+                .and_then(|s| s.path.first())
+                .map(String::as_str)
+        }
+    }
+
+    #[test]
+    fn versions_are_ordered_as_kubernetes_orders_them() {
+        let mut versions = vec!["v1alpha1", "foo", "v1", "v10", "v2beta1", "v2", "v1beta2"];
+        versions.sort_by_key(|version| std::cmp::Reverse(version_priority(version)));
+        assert_eq!(
+            versions,
+            ["v10", "v2", "v1", "v2beta1", "v1beta2", "v1alpha1", "foo"]
+        );
+    }
+
+    #[test]
+    fn field_selectors_read_absent_fields_as_their_zero_value() {
+        let registry = Registry::builtin();
+        let nodes = registry.find("", "v1", "nodes").unwrap();
+        assert_eq!(
+            nodes.field_value("spec.unschedulable", &json!({})),
+            Some("false".into())
+        );
+        assert_eq!(nodes.field_value("spec.providerID", &json!({})), None);
+        let pods = registry.find("", "v1", "pods").unwrap();
+        assert_eq!(
+            pods.field_value("spec.nodeName", &json!({"spec": {"nodeName": "n"}})),
+            Some("n".into())
+        );
+        assert_eq!(
+            pods.field_value("spec.nodeName", &json!({})),
+            Some(String::new())
+        );
+    }
+}

@@ -1,0 +1,314 @@
+//! Decoding a request body against a schema: unknown fields, nulls, type errors.
+//!
+//! A typed server drops unknown fields (or reports them: `fieldValidation`), reads null as absent and answers 400 with
+//! Go's words when a value has the wrong type. Custom resources are pruned the same way; their types are checked by
+//! schema validation.
+
+use serde_json::{Map, Value};
+
+use super::schema::{Schema, Type};
+
+/// Remove fields the schema does not know; returns their paths (`spec.foo`, `spec.containers[0].bar`) in document order.
+///
+/// What `fieldValidation=Strict` complains about, see [`strict_message`]; what `Warn` puts into warnings and `Ignore`
+/// drops silently.
+pub fn prune(value: &mut Value, schema: &Schema) -> Vec<String> {
+    let mut unknown = Vec::new();
+    prune_at(value, schema, String::new(), &mut unknown);
+    unknown
+}
+
+fn prune_at(value: &mut Value, schema: &Schema, path: String, unknown: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|name, _| {
+                let known = schema.field(name).is_some() || schema.resolve().kind != Type::Object;
+                if !known {
+                    unknown.push(join(&path, name));
+                }
+                known
+            });
+            for (name, child) in fields {
+                if let Some(field) = schema.field(name) {
+                    prune_at(child, field, join(&path, name), unknown);
+                }
+            }
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter_mut().enumerate() {
+                prune_at(item, schema.item(), format!("{path}[{index}]"), unknown);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{path}.{name}")
+    }
+}
+
+/// The message of the 400 answer of strict decoding.
+pub fn strict_message(kind: &str, version: &str, unknown: &[String]) -> String {
+    let fields: Vec<String> = unknown.iter().map(|path| unknown_field(path)).collect();
+    format!(
+        "{kind} in version \"{version}\" cannot be handled as a {kind}: strict decoding error: {}",
+        fields.join(", ")
+    )
+}
+
+/// The text of one unknown field, as in warnings: `unknown field "spec.foo"`.
+pub fn unknown_field(path: &str) -> String {
+    format!("unknown field \"{path}\"")
+}
+
+/// The message of the 400 answer to a value of the wrong type in a built-in kind, or `None` when every value fits.
+///
+/// UPSTREAM: encoding/json's UnmarshalTypeError and the apimachinery parsers of quantities and times.
+pub fn type_error(kind: &str, version: &str, value: &Value, schema: &Schema) -> Option<String> {
+    let error = type_error_at(value, schema, schema.type_name().unwrap_or(kind), "")?;
+    Some(format!(
+        "{kind} in version \"{version}\" cannot be handled as a {kind}: {error}"
+    ))
+}
+
+fn type_error_at(value: &Value, schema: &Schema, owner: &str, path: &str) -> Option<String> {
+    if value.is_null() {
+        return None;
+    }
+    let target = schema.resolve();
+    let mismatch = |wanted: &str| {
+        let found = match value {
+            Value::Bool(_) => "bool".to_owned(),
+            Value::String(_) => "string".to_owned(),
+            Value::Array(_) => "array".to_owned(),
+            Value::Object(_) => "object".to_owned(),
+            Value::Number(number) => match target.kind {
+                Type::Integer => format!("number {number}"),
+                _ => "number".to_owned(),
+            },
+            Value::Null => String::new(),
+        };
+        if path.is_empty() {
+            Some(format!(
+                "json: cannot unmarshal {found} into Go value of type {wanted}"
+            ))
+        } else {
+            Some(format!(
+                "json: cannot unmarshal {found} into Go struct field {owner}.{path} of type {wanted}"
+            ))
+        }
+    };
+    match target.kind {
+        Type::Any => None,
+        Type::IntOrString => match value {
+            Value::String(_) => None,
+            Value::Number(number) if number.is_i64() => None,
+            _ => mismatch("int32"),
+        },
+        Type::String if target.format.as_deref() == Some("quantity") => quantity_error(value),
+        Type::String => match value {
+            Value::String(text) if target.format.as_deref() == Some("date-time") => {
+                time_error(text)
+            }
+            Value::String(_) => None,
+            _ => mismatch(&go_type(schema)),
+        },
+        Type::Integer => match value {
+            Value::Number(number)
+                if number.is_i64() && fits(number.as_i64(), target.format.as_deref()) =>
+            {
+                None
+            }
+            _ => mismatch(&go_type(schema)),
+        },
+        Type::Number => (!value.is_number()).then(|| mismatch("float64")).flatten(),
+        Type::Boolean => (!value.is_boolean()).then(|| mismatch("bool")).flatten(),
+        Type::Array => match value {
+            Value::Array(items) => {
+                let item = schema.item();
+                items.iter().find_map(|value| {
+                    type_error_at(value, item, item.type_name().unwrap_or(owner), path)
+                })
+            }
+            _ => mismatch(&go_type(schema)),
+        },
+        Type::Object => match value {
+            Value::Object(fields) => object_error(fields, schema, owner, path),
+            _ => mismatch(&go_type(schema)),
+        },
+    }
+}
+
+fn object_error(
+    fields: &Map<String, Value>,
+    schema: &Schema,
+    owner: &str,
+    path: &str,
+) -> Option<String> {
+    let owner = schema.type_name().unwrap_or(owner);
+    let is_map = schema.resolve().values.is_some();
+    fields.iter().find_map(|(name, child)| {
+        let field = schema.field(name)?;
+        // Go names the struct field, not the map key.
+        let path = if is_map {
+            path.to_owned()
+        } else {
+            join(path, name)
+        };
+        type_error_at(child, field, owner, &path)
+    })
+}
+
+fn fits(number: Option<i64>, format: Option<&str>) -> bool {
+    match format {
+        Some("int32") => number.is_some_and(|number| i32::try_from(number).is_ok()),
+        _ => true,
+    }
+}
+
+/// The Go type of a field, as its error messages call it.
+fn go_type(schema: &Schema) -> String {
+    if let Some(name) = &schema.reference {
+        let mut parts = name.rsplit('.');
+        let (last, package) = (
+            parts.next().unwrap_or_default(),
+            parts.next().unwrap_or_default(),
+        );
+        if schema.resolve().kind == Type::Object {
+            return format!("{package}.{last}");
+        }
+    }
+    let target = schema.resolve();
+    match target.kind {
+        Type::Any => "interface {}".to_owned(),
+        Type::String => "string".to_owned(),
+        Type::Integer => target.format.clone().unwrap_or_else(|| "int64".to_owned()),
+        Type::IntOrString => "int32".to_owned(),
+        Type::Number => "float64".to_owned(),
+        Type::Boolean => "bool".to_owned(),
+        Type::Array => format!(
+            "[]{}",
+            go_type(target.items.as_deref().unwrap_or(Schema::any()))
+        ),
+        Type::Object => match &target.values {
+            Some(values) => format!("map[string]{}", go_type(values)),
+            None => "struct".to_owned(),
+        },
+    }
+}
+
+fn quantity_error(value: &Value) -> Option<String> {
+    match value {
+        Value::Number(_) => None,
+        Value::String(text) if is_quantity(text) => None,
+        _ => Some(
+            "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'".to_owned(),
+        ),
+    }
+}
+
+/// Whether `text` is a Kubernetes quantity such as `100m`, `1.5Gi`, `1e3`.
+pub fn is_quantity(text: &str) -> bool {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let end = unsigned
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(unsigned.len());
+    let (number, suffix) = unsigned.split_at(end);
+    let digits = number.bytes().filter(u8::is_ascii_digit).count();
+    if digits == 0 || number.len() - digits > 1 {
+        return false;
+    }
+    match suffix {
+        "" | "n" | "u" | "m" | "k" | "M" | "G" | "T" | "P" | "E" | "Ki" | "Mi" | "Gi" | "Ti"
+        | "Pi" | "Ei" => true,
+        _ => suffix
+            .strip_prefix(['e', 'E'])
+            .is_some_and(|exponent| exponent.parse::<i32>().is_ok()),
+    }
+}
+
+fn time_error(text: &str) -> Option<String> {
+    match text.parse::<jiff::Timestamp>() {
+        Ok(_) => None,
+        Err(_) => Some(format!(
+            "parsing time {text:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {text:?} as \"2006\""
+        )),
+    }
+}
+
+/// Remove null fields, as a typed server does by decoding and encoding again. Lists keep their nulls.
+pub fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, child| !child.is_null());
+            fields.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn strict_decoding_names_every_unknown_field() {
+        let schema = Schema::named("io.k8s.api.core.v1.Pod");
+        let mut pod = json!({"kind": "Pod", "bogus": 1, "spec": {"containers": [{"name": "a", "imag": "x"}], "nodeSelector": {"any": "thing"}}});
+        let unknown = prune(&mut pod, &schema);
+        assert_eq!(unknown, ["bogus", "spec.containers[0].imag"]);
+        assert_eq!(
+            pod,
+            json!({"kind": "Pod", "spec": {"containers": [{"name": "a"}], "nodeSelector": {"any": "thing"}}})
+        );
+        assert_eq!(
+            strict_message("Pod", "v1", &unknown),
+            r#"Pod in version "v1" cannot be handled as a Pod: strict decoding error: unknown field "bogus", unknown field "spec.containers[0].imag""#
+        );
+    }
+
+    #[test]
+    fn a_wrong_type_is_reported_in_gos_words() {
+        let schema = Schema::named("io.k8s.api.apps.v1.Deployment");
+        let error = |value: Value| type_error("Deployment", "v1", &value, &schema).unwrap();
+        assert_eq!(
+            error(json!({"spec": {"replicas": "many"}})),
+            r#"Deployment in version "v1" cannot be handled as a Deployment: json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32"#
+        );
+        assert_eq!(
+            error(json!({"spec": {"template": {"spec": {"containers": {"a": 1}}}}})),
+            r#"Deployment in version "v1" cannot be handled as a Deployment: json: cannot unmarshal object into Go struct field PodSpec.spec.template.spec.containers of type []v1.Container"#
+        );
+        assert_eq!(
+            error(
+                json!({"spec": {"template": {"spec": {"containers": [{"resources": {"requests": {"cpu": "lots"}}}]}}}})
+            ),
+            r#"Deployment in version "v1" cannot be handled as a Deployment: quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"#
+        );
+        assert_eq!(
+            type_error(
+                "Deployment",
+                "v1",
+                &json!({"spec": {"replicas": 3, "selector": null}}),
+                &schema
+            ),
+            None
+        );
+    }
+
+    #[test]
+    fn quantities_are_recognised() {
+        for good in ["1", "100m", "1.5Gi", "-1", "+2k", "1e3", "1E-3", ".5", "5."] {
+            assert!(is_quantity(good), "{good}");
+        }
+        for bad in ["", "m", "1.5.5", "1x", "1 Gi", "1e", "--1"] {
+            assert!(!is_quantity(bad), "{bad}");
+        }
+    }
+}

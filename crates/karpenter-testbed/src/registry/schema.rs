@@ -1,0 +1,387 @@
+//! One navigation for the structure of built-in types and of CRD structural schemas.
+//!
+//! A [`Schema`] says what a value may contain and how lists and maps are merged. References to named built-in types are
+//! followed with [`Schema::resolve`]; what stands next to a reference (list type, patch strategy) belongs to the place
+//! of use and is read from the schema before resolving.
+//!
+//! The built-in types come from `data/builtin-schemas.json`, parsed on first use.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use serde_json::Value;
+
+/// Full name of the built-in ObjectMeta.
+pub const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+/// Full name of the built-in ListMeta.
+pub const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
+
+/// What kind of value a schema describes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Type {
+    /// Anything.
+    #[default]
+    Any,
+    /// An object: a struct when it has properties, a map when it has values.
+    Object,
+    /// A list.
+    Array,
+    /// A string.
+    String,
+    /// A whole number.
+    Integer,
+    /// A number.
+    Number,
+    /// true or false.
+    Boolean,
+    /// A whole number or a string.
+    IntOrString,
+}
+
+/// How server-side apply merges a list.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ListType {
+    /// Replaced as a whole.
+    #[default]
+    Atomic,
+    /// Unique scalars.
+    Set,
+    /// Objects identified by keys.
+    Map(Vec<String>),
+}
+
+/// How a strategic merge patch treats a field.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PatchStrategy {
+    /// Merge list items instead of replacing the list.
+    pub merge: bool,
+    /// Drop fields that the patch's `$retainKeys` does not name.
+    pub retain_keys: bool,
+    /// Field that identifies list items.
+    pub merge_key: Option<String>,
+}
+
+/// The structure of a value.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Schema {
+    /// What kind of value this is.
+    pub kind: Type,
+    /// Name of the built-in type that describes the value.
+    pub reference: Option<String>,
+    /// Fields of a struct.
+    pub properties: BTreeMap<String, Schema>,
+    /// Names of required fields.
+    pub required: Vec<String>,
+    /// Values of a map.
+    pub values: Option<Box<Schema>>,
+    /// Items of a list.
+    pub items: Option<Box<Schema>>,
+    /// How a list is merged by server-side apply.
+    pub list: ListType,
+    /// Whether an object is replaced as a whole by server-side apply.
+    pub atomic_map: bool,
+    /// How a strategic merge patch treats the field.
+    pub patch: PatchStrategy,
+    /// Unknown fields are kept.
+    pub preserve_unknown: bool,
+    /// The object carries apiVersion, kind and metadata of its own.
+    pub embedded: bool,
+    /// null is a value of its own.
+    pub nullable: bool,
+    /// OpenAPI format, such as `int32`, `date-time`, `quantity`.
+    pub format: Option<String>,
+    /// First sentence of the description.
+    pub description: Option<String>,
+    /// Default value (custom resources, and the list keys of built-in types that have one).
+    pub default: Option<Value>,
+}
+
+static ANY: Schema = Schema {
+    kind: Type::Any,
+    reference: None,
+    properties: BTreeMap::new(),
+    required: Vec::new(),
+    values: None,
+    items: None,
+    list: ListType::Atomic,
+    atomic_map: false,
+    patch: PatchStrategy {
+        merge: false,
+        retain_keys: false,
+        merge_key: None,
+    },
+    preserve_unknown: true,
+    embedded: false,
+    nullable: false,
+    format: None,
+    description: None,
+    default: None,
+};
+
+impl Schema {
+    /// A schema that accepts everything.
+    pub fn any() -> &'static Self {
+        &ANY
+    }
+
+    /// A reference to a built-in type by its full name.
+    pub fn named(name: &str) -> Self {
+        Self {
+            reference: Some(name.to_owned()),
+            ..Self::default()
+        }
+    }
+
+    /// The schema itself, or the built-in type it refers to.
+    pub fn resolve(&self) -> &Self {
+        match &self.reference {
+            None => self,
+            Some(name) => builtin_types().get(name).map_or(&ANY, Arc::as_ref),
+        }
+    }
+
+    /// Whether objects of this schema have named fields.
+    pub fn is_struct(&self) -> bool {
+        !self.resolve().properties.is_empty()
+    }
+
+    /// Whether the object is replaced as a whole by server-side apply: said at the place of use or by the type.
+    pub fn is_atomic_map(&self) -> bool {
+        self.atomic_map || self.resolve().atomic_map
+    }
+
+    /// The schema of field `name` of an object: a property, the map's values, or anything where unknown fields are kept.
+    /// `None`: the field is unknown.
+    pub fn field(&self, name: &str) -> Option<&Self> {
+        let this = self.resolve();
+        if let Some(found) = this.properties.get(name) {
+            return Some(found);
+        }
+        if let Some(values) = &this.values {
+            return Some(values);
+        }
+        (this.preserve_unknown || this.kind == Type::Any).then_some(&ANY)
+    }
+
+    /// The schema of the items of a list.
+    pub fn item(&self) -> &Self {
+        self.resolve().items.as_deref().unwrap_or(&ANY)
+    }
+
+    /// The last segment of the built-in type's name, such as `PodSpec`.
+    pub fn type_name(&self) -> Option<&str> {
+        self.reference
+            .as_deref()
+            .and_then(|name| name.rsplit('.').next())
+    }
+
+    /// The schema of a version of a CustomResourceDefinition: its `openAPIV3Schema` with the object metadata of every kind.
+    pub fn of_custom_resource(open_api_schema: &Value) -> Self {
+        let mut schema = Self::parse(open_api_schema);
+        schema.embed();
+        schema
+    }
+
+    /// Give an object of its own kind the fields every object has.
+    fn embed(&mut self) {
+        self.kind = Type::Object;
+        let text = |description: &str| Self {
+            kind: Type::String,
+            description: Some(description.to_owned()),
+            ..Self::default()
+        };
+        self.properties.insert(
+            "apiVersion".into(),
+            text("APIVersion defines the versioned schema of this representation of an object."),
+        );
+        self.properties.insert(
+            "kind".into(),
+            text("Kind is a string value representing the REST resource this object represents."),
+        );
+        self.properties.insert(
+            "metadata".into(),
+            Self {
+                description: Some("Standard object's metadata.".into()),
+                ..Self::named(OBJECT_META)
+            },
+        );
+    }
+
+    /// From an OpenAPI schema: a definition of the built-in data or a CRD's structural schema.
+    pub fn parse(source: &Value) -> Self {
+        let text = |key: &str| source.get(key).and_then(Value::as_str).map(str::to_owned);
+        let flag = |key: &str| source.get(key).and_then(Value::as_bool).unwrap_or(false);
+        let strings = |key: &str| -> Vec<String> {
+            let items = source.get(key).and_then(Value::as_array);
+            items
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect()
+        };
+        let properties: BTreeMap<String, Self> = source
+            .get("properties")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+            .map(|(name, value)| (name.clone(), Self::parse(value)))
+            .collect();
+        let values = match source.get("additionalProperties") {
+            Some(Value::Bool(true)) => Some(Box::new(ANY.clone())),
+            Some(value @ Value::Object(_)) => Some(Box::new(Self::parse(value))),
+            _ => None,
+        };
+        let kind = if flag("x-kubernetes-int-or-string")
+            || text("format").as_deref() == Some("int-or-string")
+        {
+            Type::IntOrString
+        } else {
+            match source.get("type").and_then(Value::as_str) {
+                Some("object") => Type::Object,
+                Some("array") => Type::Array,
+                Some("string") => Type::String,
+                Some("integer") => Type::Integer,
+                Some("number") => Type::Number,
+                Some("boolean") => Type::Boolean,
+                _ if !properties.is_empty() || values.is_some() => Type::Object,
+                _ => Type::Any,
+            }
+        };
+        let list = match source.get("x-kubernetes-list-type").and_then(Value::as_str) {
+            Some("set") => ListType::Set,
+            Some("map") => ListType::Map(strings("x-kubernetes-list-map-keys")),
+            _ => ListType::Atomic,
+        };
+        let strategy = text("x-kubernetes-patch-strategy").unwrap_or_default();
+        let mut schema = Self {
+            kind,
+            reference: text("$ref"),
+            required: strings("required"),
+            values,
+            items: source
+                .get("items")
+                .map(|items| Box::new(Self::parse(items))),
+            list,
+            atomic_map: text("x-kubernetes-map-type").as_deref() == Some("atomic"),
+            patch: PatchStrategy {
+                merge: strategy.split(',').any(|part| part == "merge"),
+                retain_keys: strategy.split(',').any(|part| part == "retainKeys"),
+                merge_key: text("x-kubernetes-patch-merge-key"),
+            },
+            preserve_unknown: flag("x-kubernetes-preserve-unknown-fields"),
+            embedded: flag("x-kubernetes-embedded-resource"),
+            nullable: flag("nullable"),
+            format: text("format"),
+            description: text("description"),
+            default: source.get("default").cloned(),
+            properties,
+        };
+        if schema.embedded {
+            schema.embed();
+        }
+        schema
+    }
+}
+
+const BUILTIN_SOURCE: &str = include_str!("../../data/builtin-schemas.json");
+
+/// The built-in definitions as OpenAPI documents, by full name.
+pub fn builtin_definitions() -> &'static serde_json::Map<String, Value> {
+    static DEFINITIONS: OnceLock<serde_json::Map<String, Value>> = OnceLock::new();
+    DEFINITIONS.get_or_init(|| serde_json::from_str(BUILTIN_SOURCE).unwrap_or_default())
+}
+
+/// The built-in types, by full name.
+fn builtin_types() -> &'static BTreeMap<String, Arc<Schema>> {
+    static TYPES: OnceLock<BTreeMap<String, Arc<Schema>>> = OnceLock::new();
+    TYPES.get_or_init(|| {
+        let parse = |(name, source): (&String, &Value)| {
+            let mut schema = Schema::parse(source);
+            // Raw JSON (FieldsV1, RawExtension) is an object about whose fields nothing is said.
+            if schema.kind == Type::Object
+                && schema.properties.is_empty()
+                && schema.values.is_none()
+            {
+                schema.preserve_unknown = true;
+            }
+            (name.clone(), Arc::new(schema))
+        };
+        builtin_definitions().iter().map(parse).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_pods_containers_merge_by_name() {
+        let pod = Schema::named("io.k8s.api.core.v1.Pod");
+        let containers = pod
+            .field("spec")
+            .and_then(|spec| spec.field("containers"))
+            .unwrap();
+        assert_eq!(containers.list, ListType::Map(vec!["name".into()]));
+        assert_eq!(
+            containers.patch,
+            PatchStrategy {
+                merge: true,
+                retain_keys: false,
+                merge_key: Some("name".into())
+            }
+        );
+        assert_eq!(containers.item().type_name(), Some("Container"));
+        assert_eq!(
+            containers
+                .item()
+                .field("ports")
+                .unwrap()
+                .item()
+                .field("protocol")
+                .unwrap()
+                .default,
+            Some(json!("TCP"))
+        );
+    }
+
+    #[test]
+    fn a_deployments_strategy_retains_keys() {
+        let deployment = Schema::named("io.k8s.api.apps.v1.Deployment");
+        let strategy = deployment
+            .field("spec")
+            .and_then(|spec| spec.field("strategy"))
+            .unwrap();
+        assert!(strategy.patch.retain_keys);
+        assert!(strategy.is_struct());
+    }
+
+    #[test]
+    fn unknown_fields_have_no_schema_unless_they_are_preserved() {
+        let schema = Schema::of_custom_resource(&json!({"type": "object", "properties": {
+            "spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+            "status": {"type": "object", "additionalProperties": {"type": "integer"}}
+        }}));
+        assert!(schema.field("bogus").is_none());
+        assert!(schema.field("spec").unwrap().field("bogus").is_some());
+        assert_eq!(
+            schema.field("status").unwrap().field("bogus").unwrap().kind,
+            Type::Integer
+        );
+        assert!(schema.field("metadata").unwrap().field("labels").is_some());
+        assert!(schema.field("metadata").unwrap().field("bogus").is_none());
+    }
+
+    #[test]
+    fn recursive_types_resolve() {
+        let crd = Schema::named(
+            "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps",
+        );
+        let nested = crd
+            .field("properties")
+            .and_then(|map| map.field("a"))
+            .and_then(|props| props.field("properties"));
+        assert!(nested.is_some());
+    }
+}

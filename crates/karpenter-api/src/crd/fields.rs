@@ -1,0 +1,154 @@
+//! Schemas of fields whose Rust type says too little or too much: quantities, taints, conditions, bounded strings.
+
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::{Value, json};
+
+use super::rules;
+
+/// A qualified name: label keys, taint keys and taint values.
+pub(crate) const QUALIFIED_NAME: &str = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(\/))?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$";
+/// A label value.
+pub(crate) const LABEL_VALUE: &str = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
+const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
+const CONDITION_TYPE: &str = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$";
+
+fn quantity() -> Value {
+    json!({ "anyOf": [{ "type": "integer" }, { "type": "string" }], "pattern": QUANTITY, "x-kubernetes-int-or-string": true })
+}
+
+/// Quantities by resource name.
+pub(crate) fn resource_list(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "additionalProperties": quantity() })
+}
+
+/// The capacity of a NodeOverlay.
+pub(crate) fn overlay_capacity(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "additionalProperties": quantity(), "x-kubernetes-validations": rules::overlay_capacity() })
+}
+
+/// The label key of a requirement.
+pub(crate) fn requirement_key(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "maxLength": 316, "pattern": QUALIFIED_NAME })
+}
+
+/// The values of a requirement. Upstream puts the bounds of a label value on the list, where they have no effect.
+pub(crate) fn requirement_values(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array", "items": { "type": "string" }, "maxLength": 63, "pattern": LABEL_VALUE, "x-kubernetes-list-type": "atomic",
+    })
+}
+
+/// The minimum of different values of a requirement.
+pub(crate) fn min_values(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "integer", "minimum": 1, "maximum": 50 })
+}
+
+/// The group of a NodeClass reference.
+pub(crate) fn node_class_group(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "pattern": "^[^/]*$", "x-kubernetes-validations": rules::not_empty("group"), "x-required": true })
+}
+
+/// The kind of a NodeClass reference.
+pub(crate) fn node_class_kind(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "x-kubernetes-validations": rules::not_empty("kind"), "x-required": true })
+}
+
+/// The name of a NodeClass reference.
+pub(crate) fn node_class_name(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "x-kubernetes-validations": rules::not_empty("name"), "x-required": true })
+}
+
+/// The labels of a template.
+pub(crate) fn template_labels(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "additionalProperties": { "type": "string", "maxLength": 63, "pattern": LABEL_VALUE },
+        "maxProperties": 100,
+        "x-kubernetes-map-type": "atomic",
+    })
+}
+
+/// The duration of a budget: hours and minutes.
+pub(crate) fn budget_duration(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "pattern": "^((([0-9]+(h|m))|([0-9]+h[0-9]+m))(0s)?)$" })
+}
+
+/// A point in time.
+pub(crate) fn time(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "format": "date-time" })
+}
+
+/// A list of taints.
+pub(crate) fn taints(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "x-kubernetes-list-type": "atomic",
+        "items": {
+            "description": "A taint keeps pods without a matching toleration away.",
+            "type": "object",
+            "required": ["effect", "key"],
+            "properties": {
+                "effect": {
+                    "description": "What happens to pods that do not tolerate the taint.",
+                    "type": "string",
+                    "enum": ["NoSchedule", "PreferNoSchedule", "NoExecute"],
+                },
+                "key": { "description": "The key of the taint.", "type": "string", "minLength": 1, "pattern": QUALIFIED_NAME },
+                "timeAdded": { "description": "When the taint was added.", "type": "string", "format": "date-time" },
+                "value": { "description": "The value of the taint.", "type": "string", "pattern": QUALIFIED_NAME },
+            },
+        },
+    })
+}
+
+fn condition(reason: Value, required: &[&str]) -> Value {
+    let mut reason = reason;
+    reason["description"] = "Why the condition has its status, as one word in CamelCase.".into();
+    reason["type"] = "string".into();
+    reason["maxLength"] = 1024.into();
+    json!({
+        "description": "A signal of health or readiness.",
+        "type": "object",
+        "required": required,
+        "properties": {
+            "lastTransitionTime": { "description": "When the status last changed.", "type": "string", "format": "date-time" },
+            "message": { "description": "Why the condition has its status, for people.", "type": "string", "maxLength": 32768 },
+            "observedGeneration": {
+                "description": "The generation of the object that the condition was set for.",
+                "type": "integer", "format": "int64", "minimum": 0,
+            },
+            "reason": reason,
+            "status": { "description": "True, False or Unknown.", "type": "string", "enum": ["True", "False", "Unknown"] },
+            "type": {
+                "description": "What the condition is about, in CamelCase.",
+                "type": "string", "maxLength": 316, "pattern": CONDITION_TYPE,
+            },
+        },
+    })
+}
+
+fn strict_condition() -> Value {
+    let reason = json!({ "minLength": 1, "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$" });
+    condition(
+        reason,
+        &["lastTransitionTime", "message", "reason", "status", "type"],
+    )
+}
+
+/// Conditions.
+pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "items": strict_condition() })
+}
+
+/// Conditions that old objects may have without reason and message.
+pub(crate) fn relaxed_conditions(_: &mut SchemaGenerator) -> Schema {
+    let reason = json!({ "pattern": "^([A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?|)$" });
+    json_schema!({ "type": "array", "items": condition(reason, &["lastTransitionTime", "status", "type"]) })
+}
+
+/// Conditions that are merged by type.
+pub(crate) fn keyed_conditions(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array", "items": strict_condition(), "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
+    })
+}

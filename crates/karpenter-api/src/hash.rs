@@ -1,0 +1,374 @@
+//! The hashes that tell static drift, bit for bit as upstream computes them.
+//!
+//! A NodePool or NodeClass and every node launched from it carry a hash of the fields that cannot be compared with a node
+//! afterwards. Another value for the same object would replace every node of a cluster that changes from upstream to us,
+//! so the arithmetic of Go's hashstructure v2 is repeated here: FNV-1 (multiply, then xor) over little-endian words,
+//! structures by type and field name in order of declaration, lists and maps regardless of order.
+//!
+//! ```
+//! use karpenter_api::hash::{Struct, string};
+//! let reference = Struct::new("NodeClassReference").field_if("Kind", "EC2NodeClass").field_if("Name", "").finish();
+//! assert_eq!(reference, Struct::new("NodeClassReference").field("Kind", string("EC2NodeClass")).finish());
+//! ```
+//!
+//! UPSTREAM: mitchellh/hashstructure v2 (SlicesAsSets, IgnoreZeroValue, ZeroNil), pkg/apis/v1/nodepool.go Hash
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Taint;
+
+use crate::{
+    duration::{Duration, NillableDuration},
+    v1::{
+        NodeClaimTemplate, NodeClaimTemplateSpec, NodeClassReference, NodePool, TemplateMetadata,
+    },
+};
+
+/// The version of [`node_pool`], written beside the hash. Nodes with another version are stamped anew instead of drifting.
+pub const NODE_POOL_HASH_VERSION: &str = "v3";
+
+const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const PRIME: u64 = 0x0000_0100_0000_01b3;
+
+/// 64-bit FNV-1 of bytes.
+pub fn bytes(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(OFFSET, |hash, byte| {
+        hash.wrapping_mul(PRIME) ^ u64::from(*byte)
+    })
+}
+
+/// The hash of a string.
+pub fn string(text: &str) -> u64 {
+    bytes(text.as_bytes())
+}
+
+/// The hash of a 64-bit integer, or of a duration in nanoseconds.
+pub fn int64(value: i64) -> u64 {
+    bytes(&value.to_le_bytes())
+}
+
+/// The hash of a 32-bit integer.
+pub fn int32(value: i32) -> u64 {
+    bytes(&value.to_le_bytes())
+}
+
+/// The hash of a boolean.
+pub fn boolean(value: bool) -> u64 {
+    bytes(&[u8::from(value)])
+}
+
+/// The hash of two hashes in order.
+pub fn ordered(a: u64, b: u64) -> u64 {
+    let mut words = [0; 16];
+    words[..8].copy_from_slice(&a.to_le_bytes());
+    words[8..].copy_from_slice(&b.to_le_bytes());
+    bytes(&words)
+}
+
+/// The hash of a hash: what hashstructure does after gathering something unordered.
+pub fn finish(hash: u64) -> u64 {
+    bytes(&hash.to_le_bytes())
+}
+
+/// The hash of a list, of its elements' hashes. Order does not matter, and equal elements cancel each other out.
+pub fn list(elements: impl IntoIterator<Item = u64>) -> u64 {
+    elements.into_iter().fold(0, |hash, element| hash ^ element)
+}
+
+/// The hash of a map of strings.
+pub fn map(entries: &BTreeMap<String, String>) -> u64 {
+    finish(list(
+        entries
+            .iter()
+            .map(|(key, value)| ordered(string(key), string(value))),
+    ))
+}
+
+/// The hash of a point in time as Go marshals it, in a process whose time zone is UTC.
+pub fn time(time: Timestamp) -> u64 {
+    /// Seconds from the year 1 to 1970.
+    const UNIX_TO_YEAR_ONE: i64 = 62_135_596_800;
+    let seconds = (time.as_second() + UNIX_TO_YEAR_ONE).to_be_bytes();
+    let nanos = time.subsec_nanosecond().to_be_bytes();
+    let mut marshalled = [0; 15];
+    marshalled[0] = 1;
+    marshalled[1..9].copy_from_slice(&seconds);
+    marshalled[9..13].copy_from_slice(&nanos);
+    bytes(&marshalled)
+}
+
+/// The hash of a structure in the making: name it, add its fields in the order of declaration, finish.
+///
+/// A field with Go's zero value (`""`, 0, false, a nil pointer, list or map) must be left out; a pointer to a zero value
+/// and an empty but present list or map must not.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Struct {
+    hash: u64,
+}
+
+impl Struct {
+    /// A structure of this Go type.
+    pub fn new(type_name: &str) -> Self {
+        Self {
+            hash: string(type_name),
+        }
+    }
+
+    /// Adds a field that is not zero.
+    pub fn field(self, name: &str, value: u64) -> Self {
+        Self {
+            hash: finish(self.hash ^ ordered(string(name), value)),
+        }
+    }
+
+    /// Adds a string field, unless it is empty.
+    pub fn field_if(self, name: &str, value: &str) -> Self {
+        if value.is_empty() {
+            self
+        } else {
+            self.field(name, string(value))
+        }
+    }
+
+    /// Adds a field behind a pointer, list or map, unless it is nil.
+    pub fn field_some(self, name: &str, value: Option<u64>) -> Self {
+        match value {
+            Some(value) => self.field(name, value),
+            None => self,
+        }
+    }
+
+    /// The structure's hash.
+    pub fn finish(self) -> u64 {
+        self.hash
+    }
+}
+
+/// The static hash of a NodePool, as written into [`crate::labels::annotations::NODE_POOL_HASH`].
+///
+/// It covers the template's labels, annotations, taints, startup taints, NodeClass reference, terminationGracePeriod and
+/// expireAfter. Requirements drift by comparison, the rest does not concern running nodes.
+pub fn node_pool(pool: &NodePool) -> String {
+    template(&pool.spec.template).to_string()
+}
+
+fn template(template: &NodeClaimTemplate) -> u64 {
+    let metadata = (!template.metadata.is_empty()).then(|| metadata(&template.metadata));
+    Struct::new("NodeClaimTemplate")
+        .field_some("ObjectMeta", metadata)
+        .field("Spec", spec(&template.spec))
+        .finish()
+}
+
+fn metadata(metadata: &TemplateMetadata) -> u64 {
+    Struct::new("ObjectMeta")
+        .field_some("Labels", metadata.labels.as_ref().map(map))
+        .field_some("Annotations", metadata.annotations.as_ref().map(map))
+        .finish()
+}
+
+fn spec(spec: &NodeClaimTemplateSpec) -> u64 {
+    let taints = |taints: &Vec<Taint>| list(taints.iter().map(taint));
+    Struct::new("NodeClaimTemplateSpec")
+        .field_some("Taints", spec.taints.as_ref().map(taints))
+        .field_some("StartupTaints", spec.startup_taints.as_ref().map(taints))
+        .field("NodeClassRef", node_class_ref(&spec.node_class_ref))
+        .field_some(
+            "TerminationGracePeriod",
+            spec.termination_grace_period.as_ref().map(duration),
+        )
+        .field_some("ExpireAfter", nillable_duration(&spec.expire_after))
+        .finish()
+}
+
+fn taint(taint: &Taint) -> u64 {
+    let added = taint
+        .time_added
+        .as_ref()
+        .map(|added| Struct::new("Time").field("Time", time(added.0)).finish());
+    Struct::new("Taint")
+        .field_if("Key", &taint.key)
+        .field_if("Value", taint.value.as_deref().unwrap_or_default())
+        .field_if("Effect", &taint.effect)
+        .field_some("TimeAdded", added)
+        .finish()
+}
+
+fn node_class_ref(reference: &NodeClassReference) -> u64 {
+    Struct::new("NodeClassReference")
+        .field_if("Kind", &reference.kind)
+        .field_if("Name", &reference.name)
+        .field_if("Group", &reference.group)
+        .finish()
+}
+
+/// The hash of a `metav1.Duration`.
+pub fn duration(duration: &Duration) -> u64 {
+    let hash = Struct::new("Duration");
+    match duration.nanos() {
+        0 => hash.finish(),
+        nanos => hash.field("Duration", int64(nanos)).finish(),
+    }
+}
+
+/// The hash of a `NillableDuration`; `None` for `Never`, which is Go's zero value.
+///
+/// The structure's zero test looks at the pointer it holds and at the raw text, so `0s` counts.
+pub fn nillable_duration(duration: &NillableDuration) -> Option<u64> {
+    match duration {
+        NillableDuration::Never => None,
+        NillableDuration::After(duration) => Some(
+            Struct::new("NillableDuration")
+                .field("Duration", int64(duration.nanos()))
+                .finish(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pool(template: serde_json::Value) -> NodePool {
+        let mut written = json!({ "spec": { "template": { "spec": {
+            "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" }, "requirements": [],
+        } } } });
+        json_patch_merge(&mut written["spec"]["template"], &template);
+        serde_json::from_value(written).unwrap()
+    }
+
+    fn json_patch_merge(target: &mut serde_json::Value, patch: &serde_json::Value) {
+        match patch.as_object() {
+            Some(patch) if target.is_object() => {
+                for (key, value) in patch {
+                    json_patch_merge(&mut target[key], value);
+                }
+            }
+            _ => *target = patch.clone(),
+        }
+    }
+
+    fn hash(template: serde_json::Value) -> String {
+        node_pool(&pool(template))
+    }
+
+    /// Conformance: API-062
+    #[test]
+    fn the_vectors_of_upstream_are_reproduced() {
+        assert_eq!(hash(json!({})), "6821555240594823858");
+        assert_eq!(
+            hash(json!({ "spec": { "expireAfter": "720h" } })),
+            "6821555240594823858"
+        );
+        assert_eq!(
+            hash(json!({ "spec": { "expireAfter": "Never" } })),
+            "17369979337536258260"
+        );
+        let full = json!({
+            "metadata": { "labels": { "team": "a" } },
+            "spec": { "taints": [{ "key": "example.com/special-taint", "effect": "NoSchedule" }], "terminationGracePeriod": "48h" },
+        });
+        assert_eq!(hash(full), "9714970648468784407");
+        assert_eq!(
+            hash(json!({ "metadata": { "labels": {} } })),
+            "1287117484082965808"
+        );
+    }
+
+    /// Conformance: API-063
+    #[test]
+    fn requirements_and_what_is_outside_the_template_do_not_matter() {
+        let mut other =
+            pool(json!({ "spec": { "requirements": [{ "key": "a", "operator": "Exists" }] } }));
+        other.spec.weight = Some(3);
+        other.spec.replicas = Some(2);
+        other.spec.disruption.budgets.clear();
+        other.spec.limits.insert(
+            "cpu".into(),
+            k8s_openapi::apimachinery::pkg::api::resource::Quantity("1".into()),
+        );
+        assert_eq!(node_pool(&other), hash(json!({})));
+    }
+
+    /// Conformance: API-064
+    #[test]
+    fn every_static_field_matters() {
+        let changes = [
+            json!({ "metadata": { "labels": { "a": "b" } } }),
+            json!({ "metadata": { "annotations": { "a": "b" } } }),
+            json!({ "spec": { "taints": [{ "key": "a", "effect": "NoSchedule" }] } }),
+            json!({ "spec": { "startupTaints": [{ "key": "a", "effect": "NoSchedule" }] } }),
+            json!({ "spec": { "taints": [{ "key": "a", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z" }] } }),
+            json!({ "spec": { "nodeClassRef": { "name": "other" } } }),
+            json!({ "spec": { "nodeClassRef": { "kind": "Other" } } }),
+            json!({ "spec": { "nodeClassRef": { "group": "other" } } }),
+            json!({ "spec": { "terminationGracePeriod": "0s" } }),
+            json!({ "spec": { "terminationGracePeriod": "1s" } }),
+            json!({ "spec": { "expireAfter": "1h" } }),
+        ];
+        let mut hashes: Vec<_> = changes
+            .into_iter()
+            .map(hash)
+            .chain([hash(json!({}))])
+            .collect();
+        hashes.sort_unstable();
+        let count = hashes.len();
+        hashes.dedup();
+        assert_eq!(hashes.len(), count);
+    }
+
+    /// Conformance: API-065
+    #[test]
+    fn order_does_not_matter_and_equal_taints_cancel_out() {
+        let a = json!({ "key": "a", "effect": "NoSchedule" });
+        let b = json!({ "key": "b", "effect": "NoSchedule" });
+        assert_eq!(
+            hash(json!({ "spec": { "taints": [a, b] } })),
+            hash(json!({ "spec": { "taints": [b, a] } }))
+        );
+        assert_eq!(
+            hash(json!({ "spec": { "taints": [a, a] } })),
+            hash(json!({ "spec": { "taints": [] } }))
+        );
+    }
+
+    /// Conformance: API-066
+    #[test]
+    fn present_but_empty_differs_from_absent() {
+        for empty in [
+            json!({ "metadata": { "labels": {} } }),
+            json!({ "metadata": { "annotations": {} } }),
+            json!({ "spec": { "taints": [] } }),
+            json!({ "spec": { "startupTaints": [] } }),
+        ] {
+            assert_ne!(hash(empty.clone()), hash(json!({})), "{empty}");
+        }
+        assert_eq!(hash(json!({ "metadata": {} })), hash(json!({})));
+    }
+
+    /// Conformance: API-067
+    #[test]
+    fn equal_durations_hash_alike_however_they_are_written() {
+        assert_eq!(
+            hash(json!({ "spec": { "expireAfter": "90m" } })),
+            hash(json!({ "spec": { "expireAfter": "1h30m" } }))
+        );
+        assert_eq!(duration(&"0s".parse().unwrap()), string("Duration"));
+    }
+
+    /// The shape the AWS EC2NodeClass hash has, against two of its golden vectors' building blocks.
+    #[test]
+    fn primitives_have_the_widths_go_writes() {
+        assert_eq!(int64(0), bytes(&[0; 8]));
+        assert_eq!(int32(-1), bytes(&[0xff; 4]));
+        assert_eq!(boolean(true), bytes(&[1]));
+        assert_eq!(string(""), OFFSET);
+        assert_eq!(
+            ordered(1, 2),
+            bytes(&[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0])
+        );
+    }
+}

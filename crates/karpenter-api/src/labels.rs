@@ -1,0 +1,206 @@
+//! Labels, annotations, taints and finalizers: the names Karpenter reads and writes on other people's objects.
+//!
+//! UPSTREAM: pkg/apis/v1/labels.go, pkg/apis/v1/taints.go
+
+use k8s_openapi::api::core::v1::Taint;
+
+/// The API group of Karpenter's own resources, and the domain of its labels.
+pub const GROUP: &str = "karpenter.sh";
+
+/// The NodePool that owns a NodeClaim and its Node. Only Karpenter sets it.
+pub const NODE_POOL: &str = "karpenter.sh/nodepool";
+/// [`CAPACITY_TYPE_SPOT`], [`CAPACITY_TYPE_ON_DEMAND`] or [`CAPACITY_TYPE_RESERVED`].
+pub const CAPACITY_TYPE: &str = "karpenter.sh/capacity-type";
+/// `true` on a Node that Karpenter has registered.
+pub const REGISTERED: &str = "karpenter.sh/registered";
+/// `true` on a Node that Karpenter regards as initialised.
+pub const INITIALIZED: &str = "karpenter.sh/initialized";
+/// `true` on a Node: registration adds no taints of the NodeClaim to it.
+pub const DO_NOT_SYNC_TAINTS: &str = "karpenter.sh/do-not-sync-taints";
+/// Set to `karpenter` on a Node that is being terminated, so that load balancers let go of it.
+pub const EXCLUDE_FROM_EXTERNAL_LOAD_BALANCERS: &str =
+    "node.kubernetes.io/exclude-from-external-load-balancers";
+
+/// The zone of a Node.
+pub const ZONE: &str = "topology.kubernetes.io/zone";
+/// The region of a Node.
+pub const REGION: &str = "topology.kubernetes.io/region";
+/// The instance type of a Node.
+pub const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
+/// The CPU architecture of a Node: [`ARCH_AMD64`] or [`ARCH_ARM64`].
+pub const ARCH: &str = "kubernetes.io/arch";
+/// The operating system of a Node.
+pub const OS: &str = "kubernetes.io/os";
+/// The build number of a Windows Node.
+pub const WINDOWS_BUILD: &str = "node.kubernetes.io/windows-build";
+/// The host name of a Node. It is never a scheduling choice, so nobody may require it.
+pub const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// Value of [`CAPACITY_TYPE`]: interruptible capacity.
+pub const CAPACITY_TYPE_SPOT: &str = "spot";
+/// Value of [`CAPACITY_TYPE`]: capacity billed by use.
+pub const CAPACITY_TYPE_ON_DEMAND: &str = "on-demand";
+/// Value of [`CAPACITY_TYPE`]: capacity paid for in advance.
+pub const CAPACITY_TYPE_RESERVED: &str = "reserved";
+/// Value of [`ARCH`].
+pub const ARCH_AMD64: &str = "amd64";
+/// Value of [`ARCH`].
+pub const ARCH_ARM64: &str = "arm64";
+
+/// The label that carries the name of a NodeClass on its NodeClaims and Nodes: `<group>/<kind in lower case>`.
+///
+/// ```
+/// assert_eq!(karpenter_api::labels::node_class("karpenter.k8s.aws", "EC2NodeClass"), "karpenter.k8s.aws/ec2nodeclass");
+/// ```
+pub fn node_class(group: &str, kind: &str) -> String {
+    format!("{group}/{}", kind.to_ascii_lowercase())
+}
+
+/// Annotation keys.
+pub mod annotations {
+    /// On a Node only exactly `true` counts; on a Pod `true` or a positive Go duration.
+    pub const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
+    /// The static hash of a NodePool, on the NodePool and on NodeClaims at their creation.
+    pub const NODE_POOL_HASH: &str = "karpenter.sh/nodepool-hash";
+    /// The version of the algorithm behind [`NODE_POOL_HASH`].
+    pub const NODE_POOL_HASH_VERSION: &str = "karpenter.sh/nodepool-hash-version";
+    /// When a NodeClaim's node must be gone (RFC 3339): deletion plus termination grace period.
+    pub const TERMINATION_TIMESTAMP: &str = "karpenter.sh/nodeclaim-termination-timestamp";
+    /// `true` when minValues were lowered to find an instance type.
+    pub const MIN_VALUES_RELAXED: &str = "karpenter.sh/nodeclaim-min-values-relaxed";
+    /// Comma-separated DRA drivers whose devices the claim's pods ask for.
+    pub const REQUESTED_DRA_DRIVERS: &str = "karpenter.sh/requested-dra-drivers";
+    /// The claim's price comes from a NodeOverlay.
+    pub const PRICE_OVERLAY_APPLIED: &str = "karpenter.sh/price-overlay-applied";
+    /// The claim's capacity comes from a NodeOverlay.
+    pub const CAPACITY_OVERLAY_APPLIED: &str = "karpenter.sh/capacity-overlay-applied";
+    /// Marks the in-memory pods of a CapacityBuffer.
+    pub const CAPACITY_BUFFER_FAKE_POD: &str = "karpenter.sh/capacity-buffer-fake-pod";
+    /// The CapacityBuffer an in-memory pod stands for.
+    pub const CAPACITY_BUFFER_NAME: &str = "karpenter.sh/capacity-buffer-name";
+    /// The namespace of the CapacityBuffer an in-memory pod stands for.
+    pub const CAPACITY_BUFFER_NAMESPACE: &str = "karpenter.sh/capacity-buffer-namespace";
+    /// Left by releases before v1; nothing reads it.
+    pub const COMPATIBILITY_PROVIDER: &str = "compatibility.karpenter.sh/provider";
+}
+
+/// Finalizer keys.
+pub mod finalizers {
+    /// Held by Nodes and NodeClaims until the machine behind them is gone.
+    pub const TERMINATION: &str = "karpenter.sh/termination";
+}
+
+/// Taint keys and the taints Karpenter itself puts on Nodes.
+pub mod taints {
+    use super::Taint;
+
+    /// Effect: new pods without a toleration stay away.
+    pub const NO_SCHEDULE: &str = "NoSchedule";
+    /// Effect: new pods without a toleration prefer other nodes.
+    pub const PREFER_NO_SCHEDULE: &str = "PreferNoSchedule";
+    /// Effect: pods without a toleration are evicted.
+    pub const NO_EXECUTE: &str = "NoExecute";
+
+    /// Key of the taint on a Node that is being disrupted or terminated.
+    pub const DISRUPTED: &str = "karpenter.sh/disrupted";
+    /// Key of the taint a kubelet registers with, removed by registration.
+    pub const UNREGISTERED: &str = "karpenter.sh/unregistered";
+    /// Key prefix of taints that readiness controllers remove.
+    pub const READINESS_PREFIX: &str = "readiness.k8s.io/";
+
+    /// `karpenter.sh/disrupted:NoSchedule`.
+    pub fn disrupted() -> Taint {
+        taint(DISRUPTED, None, NO_SCHEDULE)
+    }
+
+    /// `karpenter.sh/unregistered:NoExecute`.
+    pub fn unregistered() -> Taint {
+        taint(UNREGISTERED, None, NO_EXECUTE)
+    }
+
+    /// Two taints are the same when key and effect are.
+    pub fn same(a: &Taint, b: &Taint) -> bool {
+        a.key == b.key && a.effect == b.effect
+    }
+
+    /// Whether `taint` is expected to vanish while a node starts, and is ignored until the node is initialised.
+    ///
+    /// UPSTREAM: pkg/scheduling/taints.go, KnownEphemeralTaints
+    pub fn is_known_ephemeral(taint: &Taint) -> bool {
+        let key_and_effect = (taint.key.as_str(), taint.effect.as_str());
+        matches!(
+            key_and_effect,
+            ("node.kubernetes.io/not-ready", NO_SCHEDULE | NO_EXECUTE)
+                | ("node.kubernetes.io/unreachable", NO_SCHEDULE)
+                | (
+                    "node.cloudprovider.kubernetes.io/uninitialized",
+                    NO_SCHEDULE
+                )
+                | (UNREGISTERED, NO_EXECUTE)
+        ) || taint.key.starts_with(READINESS_PREFIX)
+    }
+
+    fn taint(key: &str, value: Option<&str>, effect: &str) -> Taint {
+        Taint {
+            key: key.to_owned(),
+            value: value.map(str::to_owned),
+            effect: effect.to_owned(),
+            time_added: None,
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        /// Conformance: API-090
+        #[test]
+        fn karpenter_s_own_taints_have_upstream_s_key_and_effect() {
+            assert_eq!(
+                (disrupted().key.as_str(), disrupted().effect.as_str()),
+                ("karpenter.sh/disrupted", "NoSchedule")
+            );
+            assert_eq!(
+                (unregistered().key.as_str(), unregistered().effect.as_str()),
+                ("karpenter.sh/unregistered", "NoExecute")
+            );
+        }
+
+        /// Conformance: API-091
+        #[test]
+        fn ephemeral_taints_match_by_key_and_effect_only() {
+            assert!(is_known_ephemeral(&taint(
+                "node.kubernetes.io/not-ready",
+                Some("x"),
+                NO_EXECUTE
+            )));
+            assert!(is_known_ephemeral(&taint(
+                "node.kubernetes.io/not-ready",
+                None,
+                NO_SCHEDULE
+            )));
+            assert!(is_known_ephemeral(&taint(
+                "node.kubernetes.io/unreachable",
+                None,
+                NO_SCHEDULE
+            )));
+            assert!(!is_known_ephemeral(&taint(
+                "node.kubernetes.io/unreachable",
+                None,
+                NO_EXECUTE
+            )));
+            assert!(is_known_ephemeral(&taint(
+                "node.cloudprovider.kubernetes.io/uninitialized",
+                Some("true"),
+                NO_SCHEDULE
+            )));
+            assert!(is_known_ephemeral(&unregistered()));
+            assert!(is_known_ephemeral(&taint(
+                "readiness.k8s.io/gpu",
+                None,
+                PREFER_NO_SCHEDULE
+            )));
+            assert!(!is_known_ephemeral(&disrupted()));
+        }
+    }
+}

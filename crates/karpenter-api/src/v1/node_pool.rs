@@ -1,0 +1,431 @@
+//! NodePool: which nodes may be launched, and how they may be disrupted.
+//!
+//! Absent and empty differ for `disruption.budgets` (absent: 10 %, empty: unbounded), for a budget's `reasons`, and for
+//! the template's labels, annotations and taints (the static hash tells them apart).
+//!
+//! UPSTREAM: pkg/apis/v1/nodepool.go, pkg/apis/v1/nodepool_status.go
+
+use std::collections::BTreeMap;
+
+use jiff::SignedDuration;
+use k8s_openapi::{
+    ClusterResourceScope, api::core::v1::Taint, apimachinery::pkg::apis::meta::v1::Condition,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ResourceList,
+    conditions::{ConditionTypes, HasConditions, types},
+    crd::{fields, rules},
+    duration::{Duration, NillableDuration},
+    resource::resource,
+    serialisation::{default_if_null, open_enum},
+    v1::{NodeClaim, NodeClaimSpec, NodeClassReference, NodeSelectorRequirementWithMinValues},
+};
+
+resource! {
+    /// NodePool describes a set of nodes that Karpenter may launch, and how it may disrupt them.
+    NodePool {
+        group: "karpenter.sh", version: "v1", plural: "nodepools", scope: ClusterResourceScope,
+        spec: NodePoolSpec, status: NodePoolStatus
+    }
+}
+
+impl NodePool {
+    /// `weight`, where absent counts as 0.
+    pub fn weight(&self) -> i32 {
+        self.spec.weight.unwrap_or(0)
+    }
+
+    /// Whether the pool keeps a fixed number of nodes instead of following pods.
+    pub fn is_static(&self) -> bool {
+        self.spec.replicas.is_some()
+    }
+
+    /// Whether the pool is being deleted.
+    pub fn is_deleting(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// The order in which pools are tried: weight descending, ties by name descending.
+    ///
+    /// UPSTREAM: pkg/utils/nodepool/nodepool.go, OrderByWeight
+    pub fn scheduling_order(a: &Self, b: &Self) -> std::cmp::Ordering {
+        b.weight()
+            .cmp(&a.weight())
+            .then_with(|| b.name().cmp(a.name()))
+    }
+}
+
+impl HasConditions for NodePool {
+    const TYPES: ConditionTypes = ConditionTypes {
+        root: types::READY,
+        dependents: &[types::VALIDATION_SUCCEEDED, types::NODE_CLASS_READY],
+    };
+
+    fn conditions(&self) -> &[Condition] {
+        &self.status.conditions
+    }
+
+    fn conditions_mut(&mut self) -> &mut Vec<Condition> {
+        &mut self.status.conditions
+    }
+}
+
+/// What the user asks for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("x-kubernetes-validations" = rules::node_pool_spec()))]
+pub struct NodePoolSpec {
+    /// The template of the NodeClaims launched for this pool. They are often constrained further than it says.
+    pub template: NodeClaimTemplate,
+    /// When and how fast nodes of this pool may be disrupted.
+    #[serde(default, deserialize_with = "default_if_null")]
+    #[schemars(extend("x-default" = { "consolidateAfter": "0s" }))]
+    pub disruption: Disruption,
+    /// Bounds on what the pool's nodes add up to, by resource; `nodes` bounds their number.
+    /// Only `nodes` is supported when replicas is set.
+    #[serde(
+        default,
+        deserialize_with = "default_if_null",
+        skip_serializing_if = "ResourceList::is_empty"
+    )]
+    #[schemars(schema_with = "fields::resource_list")]
+    pub limits: ResourceList,
+    /// The priority of the pool in scheduling: higher weights are tried first. A pool without a weight has weight 0.
+    /// Not supported when replicas is set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub weight: Option<i32>,
+    /// The fixed number of nodes the pool keeps, whatever pods there are. When set, consolidateAfter and consolidationPolicy
+    /// are ignored, and weight and limits other than `nodes` are not supported.
+    /// This field is alpha and may change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub replicas: Option<i64>,
+}
+
+/// The template of a NodeClaim.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeClaimTemplate {
+    /// Labels and annotations of the nodes.
+    #[serde(
+        default,
+        deserialize_with = "default_if_null",
+        skip_serializing_if = "TemplateMetadata::is_empty"
+    )]
+    pub metadata: TemplateMetadata,
+    /// The specification of the NodeClaims.
+    pub spec: NodeClaimTemplateSpec,
+}
+
+impl NodeClaimTemplate {
+    /// A NodeClaim with what the template says, and nothing else.
+    pub fn to_node_claim(&self) -> NodeClaim {
+        let spec = &self.spec;
+        let mut claim = NodeClaim::new(
+            "",
+            NodeClaimSpec {
+                taints: spec.taints.clone().unwrap_or_default(),
+                startup_taints: spec.startup_taints.clone().unwrap_or_default(),
+                requirements: spec.requirements.clone(),
+                resources: Default::default(),
+                node_class_ref: spec.node_class_ref.clone(),
+                termination_grace_period: spec.termination_grace_period.clone(),
+                expire_after: spec.expire_after.clone(),
+            },
+        );
+        claim.metadata.name = None;
+        claim.metadata.labels.clone_from(&self.metadata.labels);
+        claim
+            .metadata
+            .annotations
+            .clone_from(&self.metadata.annotations);
+        claim
+    }
+}
+
+/// Labels and annotations of a template.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TemplateMetadata {
+    /// Labels of the nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "fields::template_labels")]
+    pub labels: Option<BTreeMap<String, String>>,
+    /// Annotations of the nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-map-type" = "granular"))]
+    pub annotations: Option<BTreeMap<String, String>>,
+}
+
+impl TemplateMetadata {
+    /// Whether there are neither labels nor annotations, not even empty ones.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_none() && self.annotations.is_none()
+    }
+}
+
+/// The specification of the NodeClaims launched from a template.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeClaimTemplateSpec {
+    /// Taints of the nodes. Pods need a toleration to be placed on them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "fields::taints")]
+    pub taints: Option<Vec<Taint>>,
+    /// Taints that nodes start with and that something else, usually a DaemonSet, removes soon. Pods need no toleration to
+    /// have nodes launched for them; the nodes are not initialized before the taints are gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "fields::taints")]
+    pub startup_taints: Option<Vec<Taint>>,
+    /// What the labels of the nodes must satisfy.
+    #[serde(default, deserialize_with = "default_if_null")]
+    #[schemars(length(max = 100), extend("x-kubernetes-list-type" = "atomic", "x-kubernetes-validations" = rules::requirements(), "x-required" = true))]
+    pub requirements: Vec<NodeSelectorRequirementWithMinValues>,
+    /// The object that holds what is particular to the provider.
+    #[schemars(extend("x-kubernetes-validations" = rules::node_class_ref_immutable()))]
+    pub node_class_ref: NodeClassReference,
+    /// How long the termination of a node may take, from the deletion on, before its pods are deleted by force. It overrules
+    /// PodDisruptionBudgets, the karpenter.sh/do-not-disrupt annotation and a pod's own terminationGracePeriodSeconds: pods are
+    /// deleted early enough to get their grace period before the node's ends. Without it a node waits for its pods forever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub termination_grace_period: Option<Duration>,
+    /// The age at which a node is terminated, or `Never`. Disruption budgets do not hold it up.
+    #[serde(default = "default_expire_after")]
+    #[schemars(extend("x-default" = "720h"))]
+    pub expire_after: NillableDuration,
+}
+
+impl Default for NodeClaimTemplateSpec {
+    fn default() -> Self {
+        Self {
+            taints: None,
+            startup_taints: None,
+            requirements: Vec::new(),
+            node_class_ref: NodeClassReference::default(),
+            termination_grace_period: None,
+            expire_after: default_expire_after(),
+        }
+    }
+}
+
+/// `720h`, as the CRD's default writes it.
+pub(super) fn default_expire_after() -> NillableDuration {
+    "720h"
+        .parse()
+        .unwrap_or_else(|_| NillableDuration::after(SignedDuration::from_hours(720)))
+}
+
+open_enum! {
+    /// Which nodes consolidation may disrupt.
+    ConsolidationPolicy {
+        /// Only nodes without pods that would have to move.
+        WhenEmpty,
+        /// Also nodes whose pods fit elsewhere, or on a cheaper node.
+        WhenEmptyOrUnderutilized,
+        /// The same nodes, where the saving outweighs the disruption.
+        Balanced,
+    }
+}
+
+open_enum! {
+    /// Why a node is disrupted voluntarily; budgets tell them apart.
+    DisruptionReason {
+        /// Its pods fit elsewhere, or on a cheaper node.
+        Underutilized,
+        /// It has no pods that would have to move.
+        Empty,
+        /// It is no longer what its NodePool or NodeClass asks for.
+        Drifted,
+    }
+}
+
+/// When and how fast nodes may be disrupted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Disruption {
+    /// How long nothing must have happened on a node before it is considered for consolidation, or `Never`.
+    /// Ignored when replicas is set.
+    #[serde(default = "zero")]
+    #[schemars(extend("x-default" = "0s"))]
+    pub consolidate_after: NillableDuration,
+    /// Which nodes consolidation may disrupt: WhenEmpty, WhenEmptyOrUnderutilized or Balanced.
+    /// Ignored when replicas is set.
+    #[serde(default = "default_policy")]
+    #[schemars(extend("x-default" = "WhenEmptyOrUnderutilized"))]
+    pub consolidation_policy: ConsolidationPolicy,
+    /// Limits on the number of nodes that may be disrupted at a time. The strictest active budget counts; an empty list is
+    /// no limit.
+    #[serde(default = "default_budgets")]
+    #[schemars(length(max = 50), extend("x-default" = [{ "nodes": "10%" }], "x-kubernetes-list-type" = "atomic", "x-kubernetes-validations" = rules::budgets()))]
+    pub budgets: Vec<Budget>,
+}
+
+impl Default for Disruption {
+    fn default() -> Self {
+        Self {
+            consolidate_after: zero(),
+            consolidation_policy: default_policy(),
+            budgets: default_budgets(),
+        }
+    }
+}
+
+fn zero() -> NillableDuration {
+    NillableDuration::after(SignedDuration::ZERO)
+}
+
+fn default_policy() -> ConsolidationPolicy {
+    ConsolidationPolicy::WhenEmptyOrUnderutilized
+}
+
+fn default_budgets() -> Vec<Budget> {
+    vec![Budget::default()]
+}
+
+fn default_nodes() -> String {
+    "10%".to_owned()
+}
+
+/// A limit on the number of nodes that may be disrupted at a time, for some reasons, at some times.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("required" = ["nodes"]))]
+pub struct Budget {
+    /// The reasons the budget covers: Underutilized, Empty, Drifted. Without the field it covers every reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 50), extend("x-kubernetes-list-type" = "set"))]
+    pub reasons: Option<Vec<DisruptionReason>>,
+    /// How many nodes of the pool may be disrupted at a time: a number, or a percentage that is rounded up.
+    #[serde(default = "default_nodes")]
+    #[schemars(regex(pattern = r"^((100|[0-9]{1,2})%|[0-9]+)$"), extend("x-default" = "10%"))]
+    pub nodes: String,
+    /// When the budget becomes active: a cron expression of five fields, in UTC, or a macro like @daily. Without it and
+    /// duration the budget is always active.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(
+        pattern = r"^(@(annually|yearly|monthly|weekly|daily|midnight|hourly))|((.+)\s(.+)\s(.+)\s(.+)\s(.+))$"
+    ))]
+    pub schedule: Option<String>,
+    /// How long the budget is active from each time of the schedule on, in hours and minutes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "fields::budget_duration")]
+    pub duration: Option<Duration>,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self {
+            reasons: None,
+            nodes: default_nodes(),
+            schedule: None,
+            duration: None,
+        }
+    }
+}
+
+/// What Karpenter has observed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodePoolStatus {
+    /// What the pool's nodes add up to, by resource; `nodes` is their number.
+    #[serde(
+        default,
+        deserialize_with = "default_if_null",
+        skip_serializing_if = "ResourceList::is_empty"
+    )]
+    #[schemars(schema_with = "fields::resource_list")]
+    pub resources: ResourceList,
+    /// The number of nodes of the pool.
+    #[serde(default)]
+    #[schemars(extend("x-default" = 0))]
+    pub nodes: i64,
+    /// The generation of the NodeClass that NodeRegistrationHealthy was last reset for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_class_observed_generation: Option<i64>,
+    /// Signals of health and readiness.
+    #[serde(
+        default,
+        deserialize_with = "default_if_null",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    #[schemars(schema_with = "fields::conditions")]
+    pub conditions: Vec<Condition>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn minimal() -> NodePool {
+        serde_json::from_value(serde_json::json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": "default" },
+            "spec": { "template": { "spec": {
+                "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" },
+                "requirements": [],
+            } } },
+        }))
+        .unwrap()
+    }
+
+    /// Conformance: API-021, API-022, API-023, API-020
+    #[test]
+    fn an_absent_field_has_the_default_of_the_crd() {
+        let pool = minimal();
+        assert_eq!(pool.spec.disruption.consolidate_after.to_string(), "0s");
+        assert_eq!(
+            pool.spec.disruption.consolidation_policy,
+            ConsolidationPolicy::WhenEmptyOrUnderutilized
+        );
+        assert_eq!(
+            pool.spec.disruption.budgets,
+            [Budget {
+                nodes: "10%".into(),
+                reasons: None,
+                schedule: None,
+                duration: None
+            }]
+        );
+        assert_eq!(pool.spec.template.spec.expire_after.to_string(), "720h");
+        assert_eq!(pool.spec.template.spec.termination_grace_period, None);
+        assert_eq!(pool.weight(), 0);
+    }
+
+    /// Conformance: API-024
+    #[test]
+    fn empty_and_absent_budgets_and_reasons_stay_apart() {
+        let mut written = serde_json::to_value(minimal()).unwrap();
+        written["spec"]["disruption"] = serde_json::json!({ "budgets": [] });
+        let unbounded: NodePool = serde_json::from_value(written.clone()).unwrap();
+        assert_eq!(unbounded.spec.disruption.budgets, []);
+        assert_eq!(
+            serde_json::to_value(&unbounded).unwrap()["spec"]["disruption"]["budgets"],
+            serde_json::json!([])
+        );
+
+        written["spec"]["disruption"] =
+            serde_json::json!({ "budgets": [{ "nodes": "1", "reasons": [] }] });
+        let budget: NodePool = serde_json::from_value(written).unwrap();
+        assert_eq!(budget.spec.disruption.budgets[0].reasons, Some(vec![]));
+    }
+
+    /// Conformance: API-060
+    #[test]
+    fn pools_are_tried_by_weight_and_then_by_name_both_descending() {
+        let pool = |name: &str, weight| {
+            let mut pool = NodePool::new(name, NodePoolSpec::default());
+            pool.spec.weight = weight;
+            pool
+        };
+        let mut pools = [
+            pool("a", None),
+            pool("b", None),
+            pool("c", Some(5)),
+            pool("d", Some(100)),
+        ];
+        pools.sort_by(NodePool::scheduling_order);
+        assert_eq!(
+            pools.each_ref().map(|pool| pool.name().to_owned()),
+            ["d", "c", "b", "a"]
+        );
+    }
+}

@@ -365,7 +365,7 @@ fn recompute_root<T: HasConditions + ?Sized>(object: &mut T, now: Timestamp) {
         put(object, root, Status::True, root, "", now);
         return;
     }
-    unhealthy.sort_by(|a, b| b.last_transition_time.0.cmp(&a.last_transition_time.0));
+    unhealthy.sort_by_key(|condition| std::cmp::Reverse(condition.last_transition_time.0));
     let failed = unhealthy
         .iter()
         .any(|condition| Status::of(condition) == Status::False && current(condition));

@@ -1,0 +1,277 @@
+//! The harness of the workspace's benchmarks: measures named workloads and prints one JSON object a line.
+//!
+//! A bench target (`harness = false`) names itself and its cases. `cargo xtask bench [--json] [NAME…]` finds and runs them:
+//!
+//! ```no_run
+//! // In `fn main` of `benches/engine.rs`:
+//! let mut suite = karpenter_bench::Suite::from_args("engine");
+//! suite.case("schedule-10k", |run| {
+//!     let pods: Vec<u64> = (0..10_000).collect();
+//!     run.parameter("pods", pods.len());
+//!     run.measure(pods.len(), || pods.iter().sum::<u64>());
+//! });
+//! ```
+//!
+//! The line holds at least `name` (`<target>/<case>`), `seconds` (the median of one iteration), `per_second` (items over
+//! that), `peak_mib` (the process's highest resident memory during the case), `iterations` and `parameters`.
+
+use std::{
+    hint::black_box,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Map, Value, json};
+
+/// Iterations go on until this much time was measured…
+const MEASURED_TIME: Duration = Duration::from_secs(2);
+/// …but never more often than this…
+const MOST_ITERATIONS: usize = 10_000;
+/// …nor less often than this.
+const FEWEST_ITERATIONS: usize = 3;
+
+/// The cases of one bench target, and which of them were asked for.
+pub struct Suite {
+    target: &'static str,
+    json: bool,
+    list: bool,
+    names: Vec<String>,
+}
+
+impl Suite {
+    /// Reads `[--json] [--list] [NAME…]` from the command line. A NAME selects the case of that name, or every case of the
+    /// target of that name; without a NAME every case runs.
+    pub fn from_args(target: &'static str) -> Self {
+        Self::parse(target, std::env::args().skip(1))
+    }
+
+    fn parse(target: &'static str, arguments: impl Iterator<Item = String>) -> Self {
+        let mut suite = Self {
+            target,
+            json: false,
+            list: false,
+            names: Vec::new(),
+        };
+        for argument in arguments {
+            match argument.as_str() {
+                "--json" => suite.json = true,
+                "--list" => suite.list = true,
+                // Cargo adds `--bench`; other options belong to harnesses we do not have.
+                option if option.starts_with('-') => {}
+                _ => suite.names.push(argument),
+            }
+        }
+        suite
+    }
+
+    fn selects(&self, name: &str) -> bool {
+        self.names.is_empty()
+            || self
+                .names
+                .iter()
+                .any(|wanted| wanted == name || wanted == self.target)
+    }
+
+    /// Runs a case if it was asked for. Everything it needs is set up inside, so that what is not asked for costs nothing.
+    pub fn case(&mut self, case: &str, workload: impl FnOnce(&mut Run)) {
+        let name = format!("{}/{case}", self.target);
+        if !self.selects(&name) {
+            return;
+        }
+        if self.list {
+            println!("{name}");
+            return;
+        }
+        memory::reset_peak();
+        let mut run = Run::default();
+        workload(&mut run);
+        let result = run.result(&name, memory::peak_mib());
+        if self.json {
+            println!("{result}")
+        } else {
+            println!("{}", line(&result))
+        }
+    }
+}
+
+/// What a case measures.
+#[derive(Default)]
+pub struct Run {
+    parameters: Map<String, Value>,
+    extra: Map<String, Value>,
+    items: usize,
+    samples: Vec<Duration>,
+}
+
+impl Run {
+    /// Notes a parameter of the workload: its size, its kind.
+    pub fn parameter(&mut self, name: &str, value: impl Into<Value>) {
+        self.parameters.insert(name.to_owned(), value.into());
+    }
+
+    /// Notes another result, like a cost, a count of allocations or a percentile. It becomes a field of its own.
+    pub fn record(&mut self, name: &str, value: impl Into<Value>) {
+        self.extra.insert(name.to_owned(), value.into());
+    }
+
+    /// Measures a workload of `items` again and again, after one round to warm up.
+    pub fn measure<T>(&mut self, items: usize, mut work: impl FnMut() -> T) {
+        self.measure_with(items, || (), |()| work());
+    }
+
+    /// Like [`Self::measure`], with an input made anew for every round, outside the measured time.
+    pub fn measure_with<I, T>(
+        &mut self,
+        items: usize,
+        mut setup: impl FnMut() -> I,
+        mut work: impl FnMut(I) -> T,
+    ) {
+        self.items = items;
+        black_box(work(black_box(setup())));
+        let mut total = Duration::ZERO;
+        while self.samples.len() < FEWEST_ITERATIONS
+            || (total < MEASURED_TIME && self.samples.len() < MOST_ITERATIONS)
+        {
+            let input = black_box(setup());
+            let start = Instant::now();
+            let output = work(input);
+            let elapsed = start.elapsed();
+            black_box(output);
+            total += elapsed;
+            self.samples.push(elapsed);
+        }
+    }
+
+    /// Measures a workload of `items` once, without warming up, and hands its result back.
+    pub fn measure_once<T>(&mut self, items: usize, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let output = work();
+        self.sample(items, start.elapsed());
+        output
+    }
+
+    /// Adds one measurement that was taken elsewhere.
+    pub fn sample(&mut self, items: usize, elapsed: Duration) {
+        self.items = items;
+        self.samples.push(elapsed);
+    }
+
+    fn result(mut self, name: &str, peak_mib: f64) -> Value {
+        self.samples.sort_unstable();
+        let median = self
+            .samples
+            .get(self.samples.len() / 2)
+            .copied()
+            .unwrap_or_default()
+            .as_secs_f64();
+        let per_second = if median > 0.0 {
+            self.items as f64 / median
+        } else {
+            0.0
+        };
+        let mut result = json!({
+            "name": name,
+            "seconds": median,
+            "per_second": per_second,
+            "peak_mib": peak_mib,
+            "iterations": self.samples.len(),
+            "parameters": self.parameters,
+        });
+        for (name, value) in self.extra {
+            result[name] = value;
+        }
+        result
+    }
+}
+
+/// A result for people.
+fn line(result: &Value) -> String {
+    let number = |field: &str| result[field].as_f64().unwrap_or_default();
+    let name = result["name"].as_str().unwrap_or_default();
+    format!(
+        "{name:<40} {:>12.6} s {:>14.0} /s {:>9.1} MiB  {}",
+        number("seconds"),
+        number("per_second"),
+        number("peak_mib"),
+        result["parameters"]
+    )
+}
+
+/// The memory of this process, as Linux counts it. Elsewhere nothing is known, and zero is reported.
+mod memory {
+    /// Makes the highest resident memory the current one.
+    pub(crate) fn reset_peak() {
+        // Where the kernel does not allow it, the peak covers earlier cases too.
+        let _unsupported = std::fs::write("/proc/self/clear_refs", "5");
+    }
+
+    /// The highest resident memory since the last reset, in MiB.
+    pub(crate) fn peak_mib() -> f64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        parse_peak(&status).unwrap_or(0.0)
+    }
+
+    pub(super) fn parse_peak(status: &str) -> Option<f64> {
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))?;
+        let kib: f64 = line.split_whitespace().next()?.parse().ok()?;
+        Some(kib / 1024.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn suite(arguments: &[&str]) -> Suite {
+        Suite::parse(
+            "engine",
+            arguments.iter().map(|argument| (*argument).to_owned()),
+        )
+    }
+
+    #[test]
+    fn a_name_selects_its_case_or_its_target() {
+        assert!(suite(&["--bench"]).selects("engine/a"));
+        assert!(suite(&["engine/a"]).selects("engine/a"));
+        assert!(!suite(&["engine/a"]).selects("engine/b"));
+        assert!(suite(&["engine"]).selects("engine/b"));
+        assert!(!suite(&["testbed"]).selects("engine/b"));
+        assert!(suite(&["--json"]).json);
+    }
+
+    #[test]
+    fn the_median_and_the_rate_are_reported() {
+        let mut run = Run::default();
+        run.parameter("pods", 10);
+        run.record("cost", 1.5);
+        for millis in [900, 100, 200] {
+            run.sample(10, Duration::from_millis(millis));
+        }
+        let result = run.result("engine/a", 3.0);
+        assert_eq!(result["seconds"], 0.2);
+        assert_eq!(result["per_second"], 50.0);
+        assert_eq!(result["iterations"], 3);
+        assert_eq!(result["parameters"]["pods"], 10);
+        assert_eq!(result["cost"], 1.5);
+        assert_eq!(result["peak_mib"], 3.0);
+    }
+
+    #[test]
+    fn peak_memory_is_read_from_the_kernel_s_status() {
+        assert_eq!(
+            memory::parse_peak("Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t 1 kB\n"),
+            Some(2.0)
+        );
+        assert_eq!(memory::parse_peak(""), None);
+    }
+
+    #[test]
+    fn a_measured_workload_runs_at_least_three_times_after_warming_up() {
+        let mut calls = 0;
+        let mut run = Run::default();
+        run.measure(1, || calls += 1);
+        assert!(calls > FEWEST_ITERATIONS);
+        assert_eq!(run.samples.len() + 1, calls);
+    }
+}

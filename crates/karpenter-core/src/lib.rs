@@ -1,1 +1,9 @@
-//! See the package description; this crate is being filled.
+//! Karpenter's decision engine: pure scheduling and disruption planning.
+//!
+//! - [`quantity`]: Kubernetes quantities, exactly.
+//! - [`resources`]: amounts of resources in the engine's units.
+//! - [`requirements`]: the algebra of node requirements.
+
+pub mod quantity;
+pub mod requirements;
+pub mod resources;

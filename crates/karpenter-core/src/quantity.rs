@@ -1,0 +1,654 @@
+//! Kubernetes quantities, exactly: `1500m`, `1.5Gi`, `2e3`.
+//!
+//! A quantity is a decimal number with at most nine decimals, a suffix family it is printed in, and nothing else. It is held
+//! as a whole number of nano-units, so that arithmetic and order are exact. What cannot be represented is rounded *away from
+//! zero*: who asks for something gets something.
+// UPSTREAM: k8s.io/apimachinery/pkg/api/resource/quantity.go, suffix.go, scale_int.go
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::str::FromStr;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as WireQuantity;
+
+/// Nano-units in a unit.
+const NANO: i128 = 1_000_000_000;
+/// Nano-units in a milli-unit.
+const NANO_PER_MILLI: i128 = 1_000_000;
+/// The largest magnitude of a quantity written with a binary suffix: 2^63 - 1 units, as upstream.
+const MAX_BINARY: i128 = i64::MAX as i128 * NANO;
+/// The largest magnitude of any quantity: 10^29 units. Upstream's decimals are unbounded; no resource is that large.
+const MAX_NANOS: i128 = 100_000_000_000_000_000_000_000_000_000_000_000_000;
+
+/// The suffix family in which a quantity is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Format {
+    /// `n`, `u`, `m`, none, `k`, `M`, `G`, `T`, `P`, `E`.
+    #[default]
+    DecimalSi,
+    /// none, `Ki`, `Mi`, `Gi`, `Ti`, `Pi`, `Ei`.
+    BinarySi,
+    /// `e3`, `e-6`.
+    DecimalExponent,
+}
+
+/// An exact quantity. Equality, order and hash are by value: `1Gi == 1024Mi`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Quantity {
+    nanos: i128,
+    format: Format,
+}
+
+/// Why a string is not a quantity.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{value}` is not a quantity: {reason}")]
+pub struct InvalidQuantity {
+    /// What was written.
+    pub value: String,
+    /// What is wrong with it.
+    pub reason: &'static str,
+}
+
+impl Quantity {
+    /// Zero.
+    pub const ZERO: Quantity = Quantity {
+        nanos: 0,
+        format: Format::DecimalSi,
+    };
+
+    /// A whole number of units, printed in `format`.
+    pub fn from_units(units: i64, format: Format) -> Quantity {
+        Quantity {
+            nanos: i128::from(units) * NANO,
+            format,
+        }
+    }
+
+    /// A number of thousandths of a unit, printed with decimal suffixes: `1500` is `1500m`.
+    pub fn from_millis(millis: i64) -> Quantity {
+        Quantity {
+            nanos: i128::from(millis) * NANO_PER_MILLI,
+            format: Format::DecimalSi,
+        }
+    }
+
+    /// The value in nano-units.
+    pub fn nanos(&self) -> i128 {
+        self.nanos
+    }
+
+    /// The suffix family in which the quantity is printed.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Whether the value is zero.
+    pub fn is_zero(&self) -> bool {
+        self.nanos == 0
+    }
+
+    /// Whether the value is below zero.
+    pub fn is_negative(&self) -> bool {
+        self.nanos < 0
+    }
+
+    /// The value in whole units, rounded up, at the limits of `i64` if it lies beyond them.
+    pub fn units_ceil(&self) -> i64 {
+        div_ceil(self.nanos, NANO)
+    }
+
+    /// The value in whole units, rounded down, at the limits of `i64` if it lies beyond them.
+    pub fn units_floor(&self) -> i64 {
+        div_floor(self.nanos, NANO)
+    }
+
+    /// The value in thousandths of a unit, rounded up, at the limits of `i64` if it lies beyond them.
+    pub fn millis_ceil(&self) -> i64 {
+        div_ceil(self.nanos, NANO_PER_MILLI)
+    }
+
+    /// The value in thousandths of a unit, rounded down, at the limits of `i64` if it lies beyond them.
+    pub fn millis_floor(&self) -> i64 {
+        div_floor(self.nanos, NANO_PER_MILLI)
+    }
+
+    /// The value in units as a floating point number, for metrics.
+    pub fn as_f64(&self) -> f64 {
+        self.nanos as f64 / NANO as f64
+    }
+
+    /// The sum. A zero takes on the other's suffix family, as upstream.
+    #[must_use]
+    pub fn saturating_add(self, other: Quantity) -> Quantity {
+        let format = if self.is_zero() {
+            other.format
+        } else {
+            self.format
+        };
+        Quantity {
+            nanos: (self.nanos + other.nanos).clamp(-MAX_NANOS, MAX_NANOS),
+            format,
+        }
+    }
+
+    /// The difference. A zero takes on the other's suffix family, as upstream.
+    #[must_use]
+    pub fn saturating_sub(self, other: Quantity) -> Quantity {
+        self.saturating_add(-other)
+    }
+}
+
+impl std::ops::Neg for Quantity {
+    type Output = Quantity;
+
+    fn neg(self) -> Quantity {
+        // INVARIANT: |nanos| <= MAX_NANOS < i128::MAX.
+        Quantity {
+            nanos: -self.nanos,
+            format: self.format,
+        }
+    }
+}
+
+fn saturate(value: i128) -> i64 {
+    i64::try_from(value).unwrap_or(if value < 0 { i64::MIN } else { i64::MAX })
+}
+
+fn div_floor(value: i128, by: i128) -> i64 {
+    saturate(value.div_euclid(by))
+}
+
+fn div_ceil(value: i128, by: i128) -> i64 {
+    saturate(-(-value).div_euclid(by))
+}
+
+impl PartialEq for Quantity {
+    fn eq(&self, other: &Self) -> bool {
+        self.nanos == other.nanos
+    }
+}
+
+impl Eq for Quantity {}
+
+impl PartialOrd for Quantity {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Quantity {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.nanos.cmp(&other.nanos)
+    }
+}
+
+impl Hash for Quantity {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.nanos.hash(state);
+    }
+}
+
+impl TryFrom<&WireQuantity> for Quantity {
+    type Error = InvalidQuantity;
+
+    fn try_from(wire: &WireQuantity) -> Result<Self, Self::Error> {
+        wire.0.parse()
+    }
+}
+
+impl From<Quantity> for WireQuantity {
+    fn from(quantity: Quantity) -> Self {
+        WireQuantity(quantity.to_string())
+    }
+}
+
+/// What a suffix means.
+enum Scale {
+    /// Ten to that power.
+    Ten(i32),
+    /// Two to that power.
+    Two(u32),
+}
+
+fn suffix(text: &str) -> Option<(Scale, Format)> {
+    use Format::{BinarySi, DecimalExponent, DecimalSi};
+    Some(match text {
+        "n" => (Scale::Ten(-9), DecimalSi),
+        "u" => (Scale::Ten(-6), DecimalSi),
+        "m" => (Scale::Ten(-3), DecimalSi),
+        "" => (Scale::Ten(0), DecimalSi),
+        "k" => (Scale::Ten(3), DecimalSi),
+        "M" => (Scale::Ten(6), DecimalSi),
+        "G" => (Scale::Ten(9), DecimalSi),
+        "T" => (Scale::Ten(12), DecimalSi),
+        "P" => (Scale::Ten(15), DecimalSi),
+        "E" => (Scale::Ten(18), DecimalSi),
+        "Ki" => (Scale::Two(10), BinarySi),
+        "Mi" => (Scale::Two(20), BinarySi),
+        "Gi" => (Scale::Two(30), BinarySi),
+        "Ti" => (Scale::Two(40), BinarySi),
+        "Pi" => (Scale::Two(50), BinarySi),
+        "Ei" => (Scale::Two(60), BinarySi),
+        _ => {
+            let exponent: i32 = text.strip_prefix(['e', 'E'])?.parse().ok()?;
+            // Upstream negates the exponent, so the one value without a negative is out of range.
+            (
+                Scale::Ten((exponent != i32::MIN).then_some(exponent)?),
+                DecimalExponent,
+            )
+        }
+    })
+}
+
+impl FromStr for Quantity {
+    type Err = InvalidQuantity;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let invalid = |reason| InvalidQuantity {
+            value: text.chars().take(64).collect(),
+            reason,
+        };
+        if text.is_empty() {
+            return Err(invalid("it is empty"));
+        }
+        let (negative, rest) = match text.as_bytes()[0] {
+            b'-' => (true, &text[1..]),
+            b'+' => (false, &text[1..]),
+            _ => (false, text),
+        };
+        let digits = |s: &str| s.bytes().take_while(u8::is_ascii_digit).count();
+        let (whole, rest) = rest.split_at(digits(rest));
+        let (fraction, rest) = match rest.strip_prefix('.') {
+            Some(rest) => rest.split_at(digits(rest)),
+            None => ("", rest),
+        };
+        // A number without digits is zero, as upstream: "." is accepted there.
+        let (scale, mut format) = suffix(rest).ok_or_else(|| invalid("the suffix is unknown"))?;
+        let magnitude = match scale {
+            Scale::Ten(exponent) => decimal_nanos(whole, fraction, exponent),
+            Scale::Two(shift) => {
+                let nanos = binary_nanos(whole, fraction, shift);
+                if (1..NANO).contains(&nanos) {
+                    format = Format::DecimalSi;
+                }
+                nanos
+            }
+        };
+        Ok(Quantity {
+            nanos: if negative { -magnitude } else { magnitude },
+            format,
+        })
+    }
+}
+
+/// `whole.fraction * 10^exponent` in nano-units, rounded up, at most [`MAX_NANOS`].
+fn decimal_nanos(whole: &str, fraction: &str, exponent: i32) -> i128 {
+    let significant = || {
+        whole
+            .bytes()
+            .chain(fraction.bytes())
+            .skip_while(|&digit| digit == b'0')
+            .peekable()
+    };
+    let leading_zeros = (whole.len() + fraction.len() - significant().count()) as i64;
+    if significant().peek().is_none() {
+        return 0;
+    }
+    // The number of significant digits that lie at or above a nano-unit.
+    let kept = whole.len() as i64 - leading_zeros + i64::from(exponent) + 9;
+    if kept > 38 {
+        return MAX_NANOS;
+    }
+    let mut nanos: i128 = 0;
+    let mut digits = significant();
+    for _ in 0..kept.max(0) {
+        nanos = nanos * 10 + digits.next().map_or(0, |digit| i128::from(digit - b'0'));
+    }
+    // A first digit below the nano place keeps the rest too: everything left over rounds up.
+    nanos + i128::from(digits.any(|digit| digit != b'0'))
+}
+
+/// `whole.fraction * 2^shift` in nano-units, rounded up, at most [`MAX_BINARY`].
+fn binary_nanos(whole: &str, fraction: &str, shift: u32) -> i128 {
+    let whole = whole.trim_start_matches('0');
+    if whole.len() > 19 {
+        return MAX_BINARY;
+    }
+    let units = whole
+        .bytes()
+        .fold(0i128, |sum, digit| sum * 10 + i128::from(digit - b'0'));
+    let unit_nanos = (1i128 << shift) * NANO;
+    if units > MAX_BINARY / unit_nanos {
+        return MAX_BINARY;
+    }
+    // Horner's rule from the last digit: floors of floors are floors, and whatever was cut off rounds up at the end.
+    let (part, inexact) = fraction
+        .bytes()
+        .rev()
+        .fold((0i128, false), |(sum, inexact), digit| {
+            let sum = sum + i128::from(digit - b'0') * unit_nanos;
+            (sum / 10, inexact || sum % 10 != 0)
+        });
+    (units * unit_nanos + part + i128::from(inexact)).min(MAX_BINARY)
+}
+
+impl fmt::Display for Quantity {
+    /// The canonical form: the largest suffix of the family with which the number stays whole.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.nanos == 0 {
+            return f.write_str("0");
+        }
+        if self.nanos < 0 {
+            f.write_str("-")?;
+        }
+        let nanos = self.nanos.abs();
+        match self.format {
+            // A fraction of a byte, or a small number, is clearer in decimals.
+            Format::BinarySi if nanos % NANO == 0 && nanos >= 1024 * NANO => {
+                binary(nanos / NANO, f)
+            }
+            Format::DecimalExponent => decimal(nanos, Format::DecimalExponent, f),
+            Format::BinarySi | Format::DecimalSi => decimal(nanos, Format::DecimalSi, f),
+        }
+    }
+}
+
+fn decimal(mut mantissa: i128, format: Format, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let mut exponent = -9;
+    while mantissa % 1000 == 0 {
+        mantissa /= 1000;
+        exponent += 3;
+    }
+    let suffix = match (format, exponent) {
+        (_, 0) => "",
+        (Format::DecimalSi, -9) => "n",
+        (Format::DecimalSi, -6) => "u",
+        (Format::DecimalSi, -3) => "m",
+        (Format::DecimalSi, 3) => "k",
+        (Format::DecimalSi, 6) => "M",
+        (Format::DecimalSi, 9) => "G",
+        (Format::DecimalSi, 12) => "T",
+        (Format::DecimalSi, 15) => "P",
+        (Format::DecimalSi, 18) => "E",
+        // There is no suffix beyond E: the exponent keeps the magnitude.
+        _ => return write!(f, "{mantissa}e{exponent}"),
+    };
+    write!(f, "{mantissa}{suffix}")
+}
+
+fn binary(units: i128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    const SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let (mut mantissa, mut step) = (units, 0);
+    while mantissa % 1024 == 0 {
+        mantissa /= 1024;
+        step += 1;
+    }
+    match SUFFIXES.get(step) {
+        Some(suffix) if units <= MAX_BINARY / NANO => write!(f, "{mantissa}{suffix}"),
+        // Read with a suffix it would be capped.
+        _ => decimal(units * NANO, Format::DecimalExponent, f),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::Format::{BinarySi, DecimalExponent, DecimalSi};
+    use super::*;
+
+    fn parse(text: &str) -> Quantity {
+        text.parse().unwrap()
+    }
+
+    /// A mantissa times ten to an exponent, in nano-units.
+    fn dec(mantissa: i128, exponent: i32) -> i128 {
+        mantissa * 10i128.pow(u32::try_from(exponent + 9).unwrap())
+    }
+
+    const ACCEPTED: &[(&str, i128, i32, Format)] = &[
+        ("0", 0, 0, DecimalSi),
+        ("0n", 0, 0, DecimalSi),
+        ("0Ki", 0, 0, BinarySi),
+        ("0T", 0, 0, DecimalSi),
+        ("1", 1, 0, DecimalSi),
+        ("1Ki", 1024, 0, BinarySi),
+        ("7Mi", 7 << 20, 0, BinarySi),
+        ("6Gi", 6 << 30, 0, BinarySi),
+        ("100Ti", 100 << 40, 0, BinarySi),
+        ("4Pi", 4 << 50, 0, BinarySi),
+        ("3Ei", 3 << 60, 0, BinarySi),
+        ("5n", 5, -9, DecimalSi),
+        ("4u", 4, -6, DecimalSi),
+        ("3m", 3, -3, DecimalSi),
+        ("50k", 5, 4, DecimalSi),
+        ("7M", 7, 6, DecimalSi),
+        ("6G", 6, 9, DecimalSi),
+        ("300T", 3, 14, DecimalSi),
+        ("2P", 2, 15, DecimalSi),
+        ("1E", 1, 18, DecimalSi),
+        ("12E", 12, 18, DecimalSi),
+        ("1E-3", 1, -3, DecimalExponent),
+        ("1e3", 1, 3, DecimalExponent),
+        ("1E18", 1, 18, DecimalExponent),
+        ("1e13", 1, 13, DecimalExponent),
+        ("100.035k", 100_035, 0, DecimalSi),
+        ("0.0005k", 5, -1, DecimalSi),
+        ("0.00500", 5, -3, DecimalSi),
+        ("0.5e-2", 5, -3, DecimalExponent),
+        ("1.3E+6", 13, 5, DecimalExponent),
+        ("1.53E12", 153, 10, DecimalExponent),
+        ("9.01", 901, -2, DecimalSi),
+        ("6.987654321G", 6_987_654_321, 0, DecimalSi),
+        ("300.2T", 3002, 11, DecimalSi),
+        ("1.01E", 101, 16, DecimalSi),
+        ("3.001n", 4, -9, DecimalSi),
+        ("1.1E-9", 2, -9, DecimalExponent),
+        ("0.0000000001", 1, -9, DecimalSi),
+        ("0.0000000005", 1, -9, DecimalSi),
+        ("0.5e-9", 1, -9, DecimalExponent),
+        ("0.9n", 1, -9, DecimalSi),
+        ("0.00000012345", 124, -9, DecimalSi),
+        ("0.00000012354", 124, -9, DecimalSi),
+        ("9Ei", i64::MAX as i128, 0, BinarySi),
+        ("9223372036854775807Ki", i64::MAX as i128, 0, BinarySi),
+        ("9223372036854775807", i64::MAX as i128, 0, DecimalSi),
+        ("100.035Ki", 10_243_584, -2, BinarySi),
+        ("0.5Mi", 512 << 10, 0, BinarySi),
+        ("0.05Gi", 536_870_912, -1, BinarySi),
+        ("0.025Ti", 274_877_906_944, -1, BinarySi),
+        ("0.000000000001Ki", 2, -9, DecimalSi),
+        (".001", 1, -3, DecimalSi),
+        (".0001k", 100, -3, DecimalSi),
+        ("1.", 1, 0, DecimalSi),
+        ("1.G", 1, 9, DecimalSi),
+        (".", 0, 0, DecimalSi),
+    ];
+
+    #[test]
+    fn reads_what_upstream_reads() {
+        for &(text, mantissa, exponent, format) in ACCEPTED {
+            let expected = dec(mantissa, exponent);
+            for (sign, expected) in [("", expected), ("+", expected), ("-", -expected)] {
+                let got = parse(&format!("{sign}{text}"));
+                assert_eq!(
+                    (got.nanos(), got.format()),
+                    (expected, format),
+                    "{sign}{text}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn refuses_what_upstream_refuses() {
+        for text in [
+            "",
+            "1.1.M",
+            "1+1.0M",
+            "0.1mi",
+            "0.1am",
+            "aoeu",
+            ".5i",
+            "1i",
+            "-3.01i",
+            "-3.01e-",
+            "1e4294967297",
+            " 1",
+            "1 ",
+            "1e2147483648",
+            "1e-2147483648",
+            "--1",
+            "1e",
+            "1e1.5",
+            "½",
+            "1K",
+            "1ki",
+            "0x10",
+            "1_000",
+            "NaN",
+            "inf",
+        ] {
+            assert!(text.parse::<Quantity>().is_err(), "`{text}`");
+        }
+        assert_eq!(
+            "1x".parse::<Quantity>().unwrap_err().to_string(),
+            "`1x` is not a quantity: the suffix is unknown"
+        );
+    }
+
+    #[test]
+    fn extreme_exponents_saturate() {
+        assert_eq!(parse("1e2147483647").to_string(), "100e27");
+        assert_eq!(parse("-1e2147483647").to_string(), "-100e27");
+        assert_eq!(parse("0e2147483647").to_string(), "0");
+        assert_eq!(parse("1e-2147483647"), parse("1n"));
+        assert_eq!(parse(&"9".repeat(400)), parse("1e29"));
+    }
+
+    #[test]
+    fn prints_canonically() {
+        for (text, expected) in [
+            ("1024Mi", "1Gi"),
+            ("307200Ki", "300Mi"),
+            ("1025024Mi", "1001Gi"),
+            ("1024Gi", "1Ti"),
+            ("5000m", "5"),
+            ("0.5", "500m"),
+            ("1000M", "1G"),
+            ("0.001T", "1G"),
+            ("1000u", "1m"),
+            ("1.08", "1080m"),
+            ("1080000000n", "1080m"),
+            ("1000E", "1e21"),
+            ("5000E", "5e21"),
+            ("1000000E", "1e24"),
+            ("1234567M", "1234567M"),
+            ("1025", "1025"),
+            (".001e12", "1e9"),
+            ("0.001e0", "1e-3"),
+            ("1000e-12", "1e-9"),
+            ("80e-3", "80e-3"),
+            ("300e6", "300e6"),
+            ("00", "0"),
+            ("00e0", "0"),
+            ("80n", "80n"),
+            ("1Ki", "1Ki"),
+            (".001Ki", "1024m"),
+            (".000001Ki", "1024u"),
+            (".000000001Ki", "1024n"),
+            (".000000000001Ki", "2n"),
+            ("0Ki", "0"),
+            ("1.5Gi", "1536Mi"),
+            ("9Ei", "9223372036854775807"),
+            ("0.5Ki", "512"),
+        ] {
+            assert_eq!(parse(text).to_string(), expected, "{text}");
+        }
+        assert_eq!(
+            Quantity {
+                nanos: (1i128 << 70) * NANO,
+                format: BinarySi
+            }
+            .to_string(),
+            "1180591620717411303424"
+        );
+        assert_eq!(Quantity::from_units(2000, BinarySi).to_string(), "2000");
+        assert_eq!((-Quantity::from_millis(9010)).to_string(), "-9010m");
+    }
+
+    #[test]
+    fn adding_to_zero_keeps_the_suffix() {
+        for text in ["100m", "1Gi"] {
+            assert_eq!(Quantity::ZERO.saturating_add(parse(text)).to_string(), text);
+            assert_eq!(parse(text).saturating_add(Quantity::ZERO).to_string(), text);
+            assert_eq!(
+                Quantity::ZERO.saturating_sub(parse(text)).to_string(),
+                format!("-{text}")
+            );
+        }
+        assert_eq!(parse("900m").saturating_add(parse("100m")).to_string(), "1");
+    }
+
+    #[test]
+    fn engine_units_round_by_direction() {
+        let quantity = parse("1.0001");
+        assert_eq!((quantity.units_ceil(), quantity.units_floor()), (2, 1));
+        assert_eq!(
+            (quantity.millis_ceil(), quantity.millis_floor()),
+            (1001, 1000)
+        );
+        let negative = parse("-1.5");
+        assert_eq!((negative.units_ceil(), negative.units_floor()), (-1, -2));
+        assert_eq!(
+            (parse("12E").units_ceil(), parse("-12E").millis_floor()),
+            (i64::MAX, i64::MIN)
+        );
+        assert_eq!(parse("9223372036854775807").millis_ceil(), i64::MAX);
+    }
+
+    fn any_quantity() -> impl Strategy<Value = Quantity> {
+        let nanos = prop_oneof![
+            -MAX_NANOS..=MAX_NANOS,
+            any::<i64>().prop_map(i128::from),
+            any::<i64>().prop_map(|n| i128::from(n) * NANO),
+            (0i128..4096, 0u32..60).prop_map(|(n, shift)| (n << shift) * NANO)
+        ];
+        let format = prop_oneof![Just(DecimalSi), Just(BinarySi), Just(DecimalExponent)];
+        (nanos, format).prop_map(|(nanos, format)| Quantity {
+            nanos: nanos.clamp(-MAX_NANOS, MAX_NANOS),
+            format,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn reading_what_was_printed_gives_the_value(quantity in any_quantity()) {
+            let printed = quantity.to_string();
+            prop_assert_eq!(parse(&printed), quantity);
+            prop_assert_eq!(parse(&printed).to_string(), printed);
+        }
+
+        #[test]
+        fn order_agrees_with_rational_arithmetic(
+            a in (0u32..100_000, 0u32..1_000_000, 0usize..8), b in (0u32..100_000, 0u32..1_000_000, 0usize..8)
+        ) {
+            // A whole number and six decimals are exact in every one of these suffixes.
+            const SUFFIXES: [(&str, i128); 8] =
+                [("m", 1), ("", 1000), ("k", 1_000_000), ("Ki", 1_024_000), ("Mi", 1_048_576_000), ("G", 1_000_000_000_000), ("e6", 1_000_000_000), ("Ti", 1_099_511_627_776_000)];
+            let rational = |(whole, micros, s): (u32, u32, usize)| (i128::from(whole) * 1_000_000 + i128::from(micros)) * SUFFIXES[s].1;
+            let text = |(whole, micros, s): (u32, u32, usize)| format!("{whole}.{micros:06}{}", SUFFIXES[s].0);
+            let (left, right) = (parse(&text(a)), parse(&text(b)));
+            prop_assert_eq!(left.cmp(&right), rational(a).cmp(&rational(b)));
+            prop_assert_eq!(left.nanos(), rational(a));
+        }
+
+        #[test]
+        fn no_string_panics(text in "[-+]?[0-9.]{0,40}([eE][-+]?[0-9]{0,12}|[numkMGTPEKi]{0,3})|\\PC{0,12}") {
+            if let Ok(quantity) = text.parse::<Quantity>() {
+                prop_assert_eq!(parse(&quantity.to_string()), quantity);
+            }
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! The algebra of node requirements: which label values a pod, a pool or a machine admits.
+//!
+//! A [`Requirement`] is a set of admitted values of one label key; "the label is absent" counts as one more value. Every
+//! operator of the Kubernetes API denotes such a set, intersection is intersection, and two requirements are compatible when
+//! the intersection is not empty. [`Requirements`] holds one requirement a key.
+// UPSTREAM: pkg/scheduling/requirement.go, pkg/scheduling/requirements.go
+
+mod requirement;
+mod set;
+#[cfg(test)]
+mod tests;
+
+pub use requirement::{InvalidRequirement, Operator, Requirement, WireRequirement};
+pub use set::{AllowUndefined, Conflict, Incompatible, LabelNames, Requirements, Unaliased};

@@ -1,0 +1,333 @@
+//! Requirements on several label keys, and whether they can be met together.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::NodeSelectorTerm;
+
+use super::requirement::{InvalidRequirement, Requirement, WireRequirement};
+
+/// The current names of labels and their values: aliases such as `beta.kubernetes.io/arch` have one.
+pub trait LabelNames {
+    /// The current key for a key that may be an alias.
+    fn canonical_key<'a>(&'a self, key: &'a str) -> &'a str;
+
+    /// The current value for a value of the (current) key.
+    fn canonical_value<'a>(&'a self, _key: &str, value: &'a str) -> &'a str {
+        value
+    }
+}
+
+/// Labels have no aliases.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Unaliased;
+
+impl LabelNames for Unaliased {
+    fn canonical_key<'a>(&'a self, key: &'a str) -> &'a str {
+        key
+    }
+}
+
+/// Which keys may be required of a side that does not define them.
+#[derive(Debug, Clone, Copy)]
+pub enum AllowUndefined<'a> {
+    /// None: the side is a node whose labels are all known.
+    Nothing,
+    /// These, which a machine will define once it is chosen.
+    Keys(&'a BTreeSet<String>),
+}
+
+impl AllowUndefined<'_> {
+    fn contains(self, key: &str) -> bool {
+        match self {
+            AllowUndefined::Nothing => false,
+            AllowUndefined::Keys(keys) => keys.contains(key),
+        }
+    }
+}
+
+/// One key on which requirements cannot be met together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Conflict {
+    /// The key is required, but the other side does not define it.
+    Undefined {
+        /// The label key.
+        key: String,
+        /// A known key that may have been meant.
+        hint: Option<String>,
+    },
+    /// Both sides define the key, and no value satisfies both.
+    Disjoint {
+        /// What is required.
+        incoming: Requirement,
+        /// What is there.
+        existing: Requirement,
+    },
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Conflict::Undefined { key, hint } => {
+                write!(f, "label \"{key}\" does not have known values")?;
+                hint.iter()
+                    .try_for_each(|hint| write!(f, " (typo of \"{hint}\"?)"))
+            }
+            Conflict::Disjoint { incoming, existing } => {
+                write!(f, "key {}, {incoming} not in {existing}", incoming.key())
+            }
+        }
+    }
+}
+
+/// Why requirements cannot be met together: one conflict a key, ordered by key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .conflicts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+pub struct Incompatible {
+    /// The conflicts; never empty.
+    pub conflicts: Vec<Conflict>,
+}
+
+/// Requirements by label key, at most one a key.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Requirements {
+    by_key: BTreeMap<Arc<str>, Requirement>,
+}
+
+impl Requirements {
+    /// No requirements: anything will do.
+    pub fn new() -> Requirements {
+        Requirements::default()
+    }
+
+    /// Each label has exactly its value. Node selectors and node labels read that way.
+    pub fn from_labels<'a>(
+        labels: impl IntoIterator<Item = (&'a String, &'a String)>,
+        names: &dyn LabelNames,
+    ) -> Requirements {
+        labels
+            .into_iter()
+            .map(|(key, value)| Requirement::equal(key, value).canonical(names))
+            .collect()
+    }
+
+    /// All expressions of a node selector term. Fields are not requirements on labels and are left out.
+    pub fn from_node_selector_term(
+        term: &NodeSelectorTerm,
+        names: &dyn LabelNames,
+    ) -> Result<Requirements, InvalidRequirement> {
+        let expressions = term.match_expressions.iter().flatten();
+        expressions
+            .map(|expression| {
+                let values = expression.values.as_deref().unwrap_or_default();
+                Ok(
+                    Requirement::parse(&expression.key, &expression.operator, values)?
+                        .canonical(names),
+                )
+            })
+            .collect()
+    }
+
+    /// Adds a requirement: if the key has one already, both must be met.
+    pub fn add(&mut self, requirement: Requirement) {
+        match self.by_key.get_mut(requirement.key()) {
+            Some(present) => *present = present.intersection(&requirement),
+            None => {
+                self.by_key
+                    .insert(Arc::clone(requirement.shared_key()), requirement);
+            }
+        }
+    }
+
+    /// Adds all requirements of the other.
+    pub fn add_all(&mut self, other: &Requirements) {
+        other
+            .iter()
+            .for_each(|requirement| self.add(requirement.clone()));
+    }
+
+    /// The requirement on a key, if there is one.
+    pub fn get(&self, key: &str) -> Option<&Requirement> {
+        self.by_key.get(key)
+    }
+
+    /// The requirement on a key; where there is none, that it exists. Mirrors how an undefined well-known label is read.
+    pub fn get_or_exists(&self, key: &str) -> Cow<'_, Requirement> {
+        self.get(key)
+            .map_or_else(|| Cow::Owned(Requirement::exists(key)), Cow::Borrowed)
+    }
+
+    /// Whether there is a requirement on the key.
+    pub fn contains(&self, key: &str) -> bool {
+        self.by_key.contains_key(key)
+    }
+
+    /// Forgets the requirement on a key.
+    pub fn remove(&mut self, key: &str) -> Option<Requirement> {
+        self.by_key.remove(key)
+    }
+
+    /// Puts a requirement in place of the one on its key.
+    pub fn replace(&mut self, requirement: Requirement) {
+        self.by_key
+            .insert(Arc::clone(requirement.shared_key()), requirement);
+    }
+
+    /// The keys, ordered.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.by_key.keys().map(|key| &**key)
+    }
+
+    /// The requirements, ordered by key.
+    pub fn iter(&self) -> impl Iterator<Item = &Requirement> {
+        self.by_key.values()
+    }
+
+    /// How many keys have a requirement.
+    pub fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// Whether there are no requirements.
+    pub fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
+    /// Whether some requirement asks for a least number of values.
+    pub fn has_min_values(&self) -> bool {
+        self.iter()
+            .any(|requirement| requirement.min_values().is_some())
+    }
+
+    /// Whether the incoming requirements can be met here, all keys of the incoming ones considered.
+    ///
+    /// A key that is not defined here is fine if the incoming requirement admits its absence or the key is allowed to be
+    /// undefined. It is asymmetric: what is required here alone is not looked at.
+    pub fn compatible(
+        &self,
+        incoming: &Requirements,
+        undefined: AllowUndefined<'_>,
+    ) -> Result<(), Incompatible> {
+        let conflicts: Vec<Conflict> = incoming
+            .iter()
+            .filter_map(|requirement| match self.get(requirement.key()) {
+                Some(existing) => disjoint(requirement, existing),
+                // DIFFERS: a contradiction is met nowhere; upstream takes it for the absence of the label.
+                None if requirement.is_never() => {
+                    disjoint(requirement, &Requirement::exists(requirement.key()))
+                }
+                None if undefined.contains(requirement.key()) || requirement.allows_absent() => {
+                    None
+                }
+                None => {
+                    let hint = self.hint(requirement.key(), undefined).map(str::to_owned);
+                    Some(Conflict::Undefined {
+                        key: requirement.key().to_owned(),
+                        hint,
+                    })
+                }
+            })
+            .collect();
+        if conflicts.is_empty() {
+            Ok(())
+        } else {
+            Err(Incompatible { conflicts })
+        }
+    }
+
+    /// Whether [`compatible`](Self::compatible), without the reasons.
+    pub fn is_compatible(&self, incoming: &Requirements, undefined: AllowUndefined<'_>) -> bool {
+        incoming
+            .iter()
+            .all(|requirement| match self.get(requirement.key()) {
+                Some(existing) => requirement.has_intersection(existing),
+                None => {
+                    !requirement.is_never()
+                        && (undefined.contains(requirement.key()) || requirement.allows_absent())
+                }
+            })
+    }
+
+    /// Whether the requirements on the keys that both sides define can be met together.
+    pub fn intersects(&self, incoming: &Requirements) -> Result<(), Incompatible> {
+        let conflicts: Vec<Conflict> = incoming
+            .iter()
+            .filter_map(|requirement| disjoint(requirement, self.get(requirement.key())?))
+            .collect();
+        if conflicts.is_empty() {
+            Ok(())
+        } else {
+            Err(Incompatible { conflicts })
+        }
+    }
+
+    /// A known key that may have been meant by an unknown one: it contains it, or ends with its last part.
+    fn hint<'a>(&'a self, key: &str, undefined: AllowUndefined<'a>) -> Option<&'a str> {
+        let suffix = key.rsplit_once('/').map_or(key, |(_, suffix)| suffix);
+        let meant =
+            |known: &&str| !suffix.is_empty() && (known.contains(key) || known.ends_with(suffix));
+        match undefined {
+            AllowUndefined::Nothing => None,
+            AllowUndefined::Keys(keys) => keys.iter().map(String::as_str).find(meant),
+        }
+        .or_else(|| self.keys().find(meant))
+    }
+
+    /// A label for each key that `choose` holds for and that a value satisfies: the smallest one.
+    pub fn labels(&self, choose: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
+        self.iter()
+            .filter(|requirement| choose(requirement.key()))
+            .filter_map(|requirement| Some((requirement.key().to_owned(), requirement.any()?)))
+            .collect()
+    }
+
+    /// The entries that denote these requirements in the API, ordered by key.
+    pub fn to_wire(&self) -> Vec<WireRequirement> {
+        self.iter().flat_map(Requirement::to_wire).collect()
+    }
+
+    /// The text form without the keys that `hide` holds for.
+    pub fn display(&self, hide: impl Fn(&str) -> bool) -> String {
+        let shown: Vec<String> = self
+            .iter()
+            .filter(|r| !hide(r.key()))
+            .map(ToString::to_string)
+            .collect();
+        shown.join(", ")
+    }
+}
+
+impl Requirement {
+    /// The same requirement under the current names of its key and values.
+    #[must_use]
+    pub fn canonical(self, names: &dyn LabelNames) -> Requirement {
+        let key = names.canonical_key(self.key());
+        self.renamed(key, |value| names.canonical_value(key, value).into())
+    }
+}
+
+fn disjoint(incoming: &Requirement, existing: &Requirement) -> Option<Conflict> {
+    (!incoming.has_intersection(existing)).then(|| Conflict::Disjoint {
+        incoming: incoming.clone(),
+        existing: existing.clone(),
+    })
+}
+
+impl FromIterator<Requirement> for Requirements {
+    fn from_iter<I: IntoIterator<Item = Requirement>>(requirements: I) -> Requirements {
+        let mut all = Requirements::new();
+        requirements
+            .into_iter()
+            .for_each(|requirement| all.add(requirement));
+        all
+    }
+}
+
+impl fmt::Display for Requirements {
+    /// Upstream's text form, ordered by key and joined by commas.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.display(|_| false))
+    }
+}

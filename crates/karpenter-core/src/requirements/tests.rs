@@ -1,0 +1,504 @@
+//! The truth tables of the algebra, and its laws.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::Operator::{DoesNotExist, Exists, Gt, Gte, In, Lt, Lte, NotIn};
+use super::*;
+
+fn r(operator: Operator, values: &[&str]) -> Requirement {
+    Requirement::new("key", operator, values.iter().copied())
+}
+
+fn rs(requirement: Requirement) -> Requirements {
+    [requirement].into_iter().collect()
+}
+
+/// Conformance: SCH-014
+#[test]
+fn the_greater_min_values_survives_an_intersection() {
+    for (a, b) in [
+        (r(In, &["a"]), r(In, &["a"])),
+        (r(In, &["a"]), r(In, &["b"])),
+        (r(Exists, &[]), r(DoesNotExist, &[])),
+        (r(Gt, &["9"]), r(Lt, &["9"])),
+    ] {
+        for (left, right, expected) in [
+            (Some(1), None, Some(1)),
+            (None, Some(1), Some(1)),
+            (Some(1), Some(2), Some(2)),
+            (None, None, None),
+        ] {
+            let both = a
+                .clone()
+                .with_min_values(left)
+                .intersection(&b.clone().with_min_values(right));
+            assert_eq!(both.min_values(), expected, "{a} and {b}");
+        }
+    }
+}
+
+/// Conformance: SCH-015
+#[test]
+fn bounds_are_inclusive() {
+    let (least, most) = (r(Gte, &["2"]), r(Lte, &["8"]));
+    let admitted = |requirement: &Requirement, values: &[&'static str]| -> Vec<&'static str> {
+        values
+            .iter()
+            .copied()
+            .filter(|value| requirement.has(value))
+            .collect()
+    };
+    assert_eq!(
+        admitted(&least, &["2", "3", "100", "1", "0", "a", ""]),
+        ["2", "3", "100"]
+    );
+    assert_eq!(
+        admitted(&most, &["8", "7", "0", "9", "10"]),
+        ["8", "7", "0"]
+    );
+    assert_eq!(
+        admitted(&least.intersection(&most), &["2", "5", "8", "1", "9"]),
+        ["2", "5", "8"]
+    );
+}
+
+/// Conformance: SCH-016
+#[test]
+fn any_is_the_smallest_value() {
+    let any = |operator, values: &[&str]| r(operator, values).any();
+    assert_eq!(any(In, &["B", "A"]).as_deref(), Some("A"));
+    assert_eq!(any(NotIn, &["A"]).as_deref(), Some("0"));
+    assert_eq!(any(NotIn, &["0", "1"]).as_deref(), Some("2"));
+    assert_eq!(any(DoesNotExist, &[]).unwrap_or_default(), "");
+    assert_eq!(any(Lt, &["1"]).as_deref(), Some("0"));
+    assert_eq!(any(Gt, &["9"]).as_deref(), Some("10"));
+    assert_eq!(any(Lt, &["9"]).as_deref(), Some("0"));
+}
+
+#[test]
+fn any_does_not_panic_where_upstream_does() {
+    assert_eq!(r(Lte, &["-1"]).any(), None);
+    assert_eq!(r(Lt, &["0"]).any(), None);
+    assert_eq!(
+        r(Gte, &["9223372036854775807"]).any().as_deref(),
+        Some("9223372036854775807")
+    );
+    assert_eq!(r(Lte, &["9223372036854775807"]).any().as_deref(), Some("0"));
+    assert_eq!(r(Gte, &["-5"]).any().as_deref(), Some("0"));
+    let narrow = r(Gte, &["3"])
+        .intersection(&r(Lte, &["3"]))
+        .intersection(&r(NotIn, &["3", "03"]));
+    assert_eq!(narrow.any().as_deref(), Some("003"));
+    let last = r(Gte, &["9223372036854775807"]).intersection(&r(NotIn, &["9223372036854775807"]));
+    assert_eq!(last.any().as_deref(), Some("09223372036854775807"));
+}
+
+/// Conformance: SCH-017
+#[test]
+fn bounds_print_as_upstream() {
+    assert_eq!(
+        r(Gt, &["1"]).intersection(&r(Lt, &["9"])).to_string(),
+        "key Exists >=2 <=8"
+    );
+    assert_eq!(
+        r(Gt, &["9"]).intersection(&r(Lt, &["1"])).to_string(),
+        "key DoesNotExist"
+    );
+}
+
+#[test]
+fn prints_as_upstream() {
+    for (requirement, text) in [
+        (r(In, &["b", "a"]), "key In [a b]"),
+        (r(NotIn, &["a"]), "key NotIn [a]"),
+        (r(Exists, &[]), "key Exists"),
+        (r(DoesNotExist, &[]), "key DoesNotExist"),
+        (r(In, &[]), "key DoesNotExist"),
+        (r(In, &["1", "2", "3", "4", "5"]), "key In [1 2 3 4 5]"),
+        (
+            r(In, &["1", "2", "3", "4", "5", "6", "7"]),
+            "key In [1 2 3 4 5 and 2 others]",
+        ),
+        (
+            r(Gte, &["1"]).with_min_values(Some(2)),
+            "key Exists >=1 minValues 2",
+        ),
+        (
+            r(NotIn, &["3"]).intersection(&r(Gt, &["1"])),
+            "key NotIn [3] >=2",
+        ),
+    ] {
+        assert_eq!(requirement.to_string(), text);
+    }
+    let all: Requirements = [
+        Requirement::equal("b", "1"),
+        Requirement::exists("a"),
+        Requirement::equal("kubernetes.io/hostname", "x"),
+    ]
+    .into_iter()
+    .collect();
+    assert_eq!(
+        all.to_string(),
+        "a Exists, b In [1], kubernetes.io/hostname In [x]"
+    );
+    assert_eq!(
+        all.display(|key| key == "kubernetes.io/hostname"),
+        "a Exists, b In [1]"
+    );
+}
+
+#[test]
+fn selected_intersections() {
+    let both = |a: &Requirement, b: &Requirement| {
+        let (ab, ba) = (a.intersection(b), b.intersection(a));
+        assert_eq!(ab, ba);
+        ab.to_string()
+    };
+    let not_in = r(NotIn, &["1", "2"]);
+    assert_eq!(both(&not_in, &r(Gt, &["1"])), "key NotIn [2] >=2");
+    assert_eq!(both(&not_in, &r(Gt, &["9"])), "key Exists >=10");
+    assert_eq!(both(&not_in, &r(Lt, &["1"])), "key Exists <=0");
+    assert_eq!(both(&not_in, &r(Lt, &["9"])), "key NotIn [1 2] <=8");
+    assert_eq!(both(&r(Gt, &["1"]), &r(Lt, &["9"])), "key Exists >=2 <=8");
+    assert_eq!(both(&r(Gt, &["9"]), &r(Lt, &["9"])), "key DoesNotExist");
+    assert_eq!(both(&r(In, &["1", "9"]), &r(Gt, &["1"])), "key In [9]");
+    assert_eq!(both(&r(In, &["A"]), &r(Gt, &["1"])), "key DoesNotExist");
+    assert_eq!(both(&r(In, &["A", "B"]), &r(NotIn, &["B"])), "key In [A]");
+    assert_eq!(
+        both(&r(NotIn, &["A"]), &r(NotIn, &["B"])),
+        "key NotIn [A B]"
+    );
+    for other in [
+        r(Exists, &[]),
+        r(In, &["A"]),
+        not_in,
+        r(Gt, &["1"]),
+        r(DoesNotExist, &[]),
+    ] {
+        assert_eq!(both(&other, &r(DoesNotExist, &[])), "key DoesNotExist");
+    }
+}
+
+#[test]
+fn a_contradiction_is_not_the_absence_of_the_label() {
+    let never = r(In, &["a"]).intersection(&r(In, &["b"]));
+    assert!(never.is_never() && !never.allows_absent());
+    assert!(r(Gt, &["9223372036854775807"]).is_never());
+    assert!(r(In, &[]).is_never());
+    assert!(!r(DoesNotExist, &[]).is_never());
+    // NotIn and the absence of the label go together, whatever the values.
+    assert!(
+        !r(NotIn, &["a"])
+            .intersection(&r(DoesNotExist, &[]))
+            .is_never()
+    );
+    let known: BTreeSet<String> = ["key".to_owned()].into();
+    for here in [
+        Requirements::new(),
+        rs(r(Exists, &[])),
+        rs(r(DoesNotExist, &[])),
+        rs(r(NotIn, &["a"])),
+        rs(never.clone()),
+    ] {
+        for undefined in [AllowUndefined::Nothing, AllowUndefined::Keys(&known)] {
+            assert!(
+                here.compatible(&rs(never.clone()), undefined).is_err(),
+                "{here}"
+            );
+        }
+    }
+}
+
+#[test]
+fn requiring_a_label_to_exist_wins_over_excluding_values() {
+    let both = r(Exists, &[]).intersection(&r(NotIn, &["a"]));
+    assert!(!both.allows_absent());
+    assert!(
+        Requirements::new()
+            .compatible(&rs(both), AllowUndefined::Nothing)
+            .is_err()
+    );
+}
+
+/// The grid of section 3: rows are what is there, columns what comes in.
+#[test]
+fn compatibility_grid() {
+    let columns = [
+        r(Exists, &[]),
+        r(DoesNotExist, &[]),
+        r(In, &["A"]),
+        r(In, &["B"]),
+        r(NotIn, &["A"]),
+        r(Gt, &["1"]),
+        r(Lt, &["9"]),
+    ];
+    let known: BTreeSet<String> = ["key".to_owned()].into();
+    let rows: [(Option<Requirement>, AllowUndefined<'_>, &str); 9] = [
+        (None, AllowUndefined::Keys(&known), "+++++++"),
+        (None, AllowUndefined::Nothing, "-+--+--"),
+        (Some(r(Exists, &[])), AllowUndefined::Nothing, "+-+++++"),
+        (
+            Some(r(DoesNotExist, &[])),
+            AllowUndefined::Nothing,
+            "-+--+--",
+        ),
+        (Some(r(In, &["A"])), AllowUndefined::Nothing, "+-+----"),
+        (Some(r(In, &["9"])), AllowUndefined::Nothing, "+---++-"),
+        (Some(r(NotIn, &["A"])), AllowUndefined::Nothing, "++-++++"),
+        (Some(r(Gt, &["1"])), AllowUndefined::Nothing, "+---+++"),
+        (Some(r(Gt, &["9"])), AllowUndefined::Nothing, "+---++-"),
+    ];
+    for (here, undefined, expected) in rows {
+        let here: Requirements = here.into_iter().collect();
+        let got: String = columns
+            .iter()
+            .map(|c| {
+                if here.compatible(&rs(c.clone()), undefined).is_ok() {
+                    '+'
+                } else {
+                    '-'
+                }
+            })
+            .collect();
+        assert_eq!(got, expected, "`{here}`");
+        for column in &columns {
+            let incoming = rs(column.clone());
+            assert_eq!(
+                here.is_compatible(&incoming, undefined),
+                here.compatible(&incoming, undefined).is_ok()
+            );
+        }
+    }
+}
+
+#[test]
+fn only_incoming_keys_are_compared() {
+    let here = rs(Requirement::equal("other", "x"));
+    assert!(
+        here.compatible(&Requirements::new(), AllowUndefined::Nothing)
+            .is_ok()
+    );
+    assert!(
+        Requirements::new()
+            .compatible(&here, AllowUndefined::Nothing)
+            .is_err()
+    );
+    assert!(Requirements::new().intersects(&here).is_ok());
+}
+
+#[test]
+fn conflicts_read_as_upstream() {
+    let here = rs(Requirement::equal("zone", "z1"));
+    let error = here
+        .compatible(
+            &rs(Requirement::equal("zone", "z2")),
+            AllowUndefined::Nothing,
+        )
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "key zone, zone In [z2] not in zone In [z1]"
+    );
+    let error = here
+        .compatible(
+            &rs(Requirement::equal("disk", "x")),
+            AllowUndefined::Nothing,
+        )
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "label \"disk\" does not have known values"
+    );
+}
+
+#[test]
+fn unknown_keys_hint_at_known_ones() {
+    let known: BTreeSet<String> = [
+        "topology.kubernetes.io/zone".to_owned(),
+        "topology.kubernetes.io/region".to_owned(),
+    ]
+    .into();
+    let here = rs(Requirement::equal("example.com/team", "a"));
+    for (key, hint) in [
+        ("zone", Some("topology.kubernetes.io/zone")),
+        ("node.io/zone", Some("topology.kubernetes.io/zone")),
+        (
+            "topology.kubernetes.io/regio",
+            Some("topology.kubernetes.io/region"),
+        ),
+        ("team", Some("example.com/team")),
+        ("something-else", None),
+    ] {
+        let error = here
+            .compatible(&rs(Requirement::exists(key)), AllowUndefined::Keys(&known))
+            .unwrap_err();
+        let hint = hint
+            .map(|hint| format!(" (typo of \"{hint}\"?)"))
+            .unwrap_or_default();
+        assert_eq!(
+            error.to_string(),
+            format!("label \"{key}\" does not have known values{hint}")
+        );
+    }
+}
+
+#[test]
+fn unknown_operators_and_unreadable_bounds_are_reported() {
+    let parse = |operator, values: &[&str]| {
+        Requirement::parse(
+            "key",
+            operator,
+            &values.iter().map(|v| (*v).to_owned()).collect::<Vec<_>>(),
+        )
+    };
+    assert_eq!(
+        parse("Like", &["a"]).unwrap_err().to_string(),
+        "key `key` has an unsupported operator `Like`"
+    );
+    for values in [&[][..], &["a"], &["1", "2"], &["9223372036854775808"]] {
+        assert_eq!(
+            parse("Gt", values).unwrap_err().to_string(),
+            "key `key` with operator Gt needs exactly one integer value"
+        );
+        assert!(r(Gt, values).is_never());
+    }
+    assert_eq!(parse("Lte", &["3"]).unwrap().to_string(), "key Exists <=3");
+}
+
+/// An alias and a renamed value, as a provider may define them.
+struct Renamed;
+
+impl LabelNames for Renamed {
+    fn canonical_key<'a>(&'a self, key: &'a str) -> &'a str {
+        if key == "beta.kubernetes.io/arch" {
+            "kubernetes.io/arch"
+        } else {
+            key
+        }
+    }
+
+    fn canonical_value<'a>(&'a self, key: &str, value: &'a str) -> &'a str {
+        if key == "kubernetes.io/arch" && value == "x86_64" {
+            "amd64"
+        } else {
+            value
+        }
+    }
+}
+
+#[test]
+fn aliases_are_read_as_current_names() {
+    let labels = [("beta.kubernetes.io/arch".to_owned(), "x86_64".to_owned())];
+    let requirements =
+        Requirements::from_labels(labels.iter().map(|(key, value)| (key, value)), &Renamed);
+    assert_eq!(requirements.to_string(), "kubernetes.io/arch In [amd64]");
+}
+
+#[test]
+fn written_requirements_keep_bounds_and_exclusions() {
+    let wire = |requirement: &Requirement| -> Vec<String> {
+        requirement
+            .to_wire()
+            .iter()
+            .map(|entry| format!("{} {}", entry.operator, entry.values.join(" ")))
+            .collect()
+    };
+    let ranged = r(Gt, &["1"])
+        .intersection(&r(Lt, &["9"]))
+        .intersection(&r(NotIn, &["4", "10"]));
+    assert_eq!(wire(&ranged), ["Gte 2", "Lte 8", "NotIn 4"]);
+    assert_eq!(wire(&r(NotIn, &["a"])), ["NotIn a"]);
+    assert_eq!(
+        wire(&r(NotIn, &["a"]).intersection(&r(Exists, &[]))),
+        ["Exists ", "NotIn a"]
+    );
+    assert_eq!(wire(&r(In, &[])), ["Exists ", "DoesNotExist "]);
+}
+
+fn value() -> impl Strategy<Value = String> {
+    prop_oneof![3 => (0u8..12).prop_map(|n| n.to_string()), 2 => "[ab]", 1 => Just("9223372036854775807".to_owned())]
+}
+
+fn requirement() -> impl Strategy<Value = Requirement> {
+    let values = prop::collection::vec(value(), 0..4);
+    let bound = prop_oneof![8 => (0i64..12).prop_map(|n| n.to_string()), 1 => Just("9223372036854775807".to_owned())];
+    let plain = (
+        prop_oneof![Just(In), Just(NotIn), Just(Exists), Just(DoesNotExist)],
+        values,
+    )
+        .prop_map(|(operator, values)| Requirement::new("key", operator, values));
+    let ranged = (prop_oneof![Just(Gt), Just(Lt), Just(Gte), Just(Lte)], bound)
+        .prop_map(|(operator, bound)| Requirement::new("key", operator, [bound]));
+    (
+        prop::collection::vec(prop_oneof![2 => plain, 1 => ranged], 1..4),
+        prop::option::of(1u32..4),
+    )
+        .prop_map(|(all, min_values)| {
+            let first = all[0].clone();
+            all.iter()
+                .fold(first, |sum, next| sum.intersection(next))
+                .with_min_values(min_values)
+        })
+}
+
+/// Enough values to tell any two generated requirements apart, whatever they exclude.
+fn universe() -> impl Iterator<Item = String> {
+    let numbers =
+        (0..16).flat_map(|n| (0..16).map(move |zeros| format!("{}{n}", "0".repeat(zeros))));
+    numbers.chain(
+        [
+            "a",
+            "b",
+            "c",
+            "9223372036854775807",
+            "9223372036854775806",
+            "09223372036854775807",
+        ]
+        .map(String::from),
+    )
+}
+
+proptest! {
+    #[test]
+    fn intersection_is_commutative_associative_and_idempotent(a in requirement(), b in requirement(), c in requirement()) {
+        prop_assert_eq!(a.intersection(&b), b.intersection(&a));
+        prop_assert_eq!(a.intersection(&b).intersection(&c), a.intersection(&b.intersection(&c)));
+        prop_assert_eq!(a.intersection(&a), a);
+    }
+
+    #[test]
+    fn intersection_admits_what_both_admit(a in requirement(), b in requirement()) {
+        let both = a.intersection(&b);
+        for value in universe() {
+            prop_assert_eq!(both.has(&value), a.has(&value) && b.has(&value), "{} and {} on {}", a, b, value);
+        }
+        prop_assert_eq!(both.allows_absent(), a.allows_absent() && b.allows_absent());
+    }
+
+    #[test]
+    fn compatible_means_that_a_witness_exists(a in requirement(), b in requirement()) {
+        let witness = universe().any(|value| a.has(&value) && b.has(&value)) || (a.allows_absent() && b.allows_absent());
+        prop_assert_eq!(a.has_intersection(&b), witness, "{} and {}", a, b);
+        prop_assert_eq!(rs(a.clone()).compatible(&rs(b.clone()), AllowUndefined::Nothing).is_ok(), witness);
+        prop_assert_eq!(!a.intersection(&b).is_never(), witness);
+    }
+
+    #[test]
+    fn any_is_admitted(a in requirement()) {
+        match a.any() {
+            Some(value) => prop_assert!(a.has(&value), "{} by {}", value, a),
+            None => prop_assert!(a.is_empty() && universe().all(|value| !a.has(&value))),
+        }
+    }
+
+    #[test]
+    fn what_is_written_reads_back(a in requirement()) {
+        let entries = a.to_wire().into_iter().map(|entry| {
+            Requirement::parse(&entry.key, entry.operator.as_str(), &entry.values).unwrap().with_min_values(entry.min_values)
+        });
+        let back: Requirements = entries.collect();
+        prop_assert_eq!(back.get("key"), Some(&a));
+    }
+}

@@ -1,0 +1,362 @@
+//! Amounts of resources in the engine's units: cpu in thousandths of a core, everything else in whole units.
+//!
+//! Quantities are converted once, at the edge: what is asked for rounds up, what is
+//! there rounds down. Sums stop at the limits of `i64`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as WireQuantity;
+
+use crate::quantity::{Format, InvalidQuantity, Quantity};
+
+/// CPU time, in thousandths of a core.
+pub const CPU: &str = "cpu";
+/// Memory, in bytes.
+pub const MEMORY: &str = "memory";
+/// Local disk, in bytes.
+pub const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
+/// The number of pods.
+pub const PODS: &str = "pods";
+/// The number of nodes: a pseudo-resource that only NodePool limits and usage know.
+pub const NODES: &str = "nodes";
+/// What the names of huge page resources start with.
+pub const HUGE_PAGES_PREFIX: &str = "hugepages-";
+
+/// A resource whose amount could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("resource `{name}`: {source}")]
+pub struct InvalidResource {
+    /// The name of the resource.
+    pub name: String,
+    /// What is wrong with its amount.
+    #[source]
+    pub source: InvalidQuantity,
+}
+
+/// Amounts by resource name, in the engine's units, ordered by name. A resource that is absent counts as zero, but a zero
+/// that was written stays: a limit of zero nodes is not the absence of a limit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Resources {
+    amounts: BTreeMap<Arc<str>, i64>,
+}
+
+impl Resources {
+    /// No resources.
+    pub fn new() -> Resources {
+        Resources::default()
+    }
+
+    /// What is asked for: amounts round up.
+    pub fn requests_from(
+        quantities: &BTreeMap<String, WireQuantity>,
+    ) -> Result<Resources, InvalidResource> {
+        Resources::convert(quantities, Quantity::millis_ceil, Quantity::units_ceil)
+    }
+
+    /// What is there to be had: amounts round down.
+    pub fn allocatable_from(
+        quantities: &BTreeMap<String, WireQuantity>,
+    ) -> Result<Resources, InvalidResource> {
+        Resources::convert(quantities, Quantity::millis_floor, Quantity::units_floor)
+    }
+
+    fn convert(
+        quantities: &BTreeMap<String, WireQuantity>,
+        millis: impl Fn(&Quantity) -> i64,
+        units: impl Fn(&Quantity) -> i64,
+    ) -> Result<Resources, InvalidResource> {
+        quantities
+            .iter()
+            .map(|(name, wire)| {
+                let quantity = Quantity::try_from(wire).map_err(|source| InvalidResource {
+                    name: name.clone(),
+                    source,
+                })?;
+                Ok((
+                    name.as_str(),
+                    if name == CPU {
+                        millis(&quantity)
+                    } else {
+                        units(&quantity)
+                    },
+                ))
+            })
+            .collect()
+    }
+
+    /// The amounts as Kubernetes quantities, in canonical form.
+    pub fn to_quantities(&self) -> BTreeMap<String, WireQuantity> {
+        self.iter()
+            .map(|(name, amount)| (name.to_owned(), quantity(name, amount).into()))
+            .collect()
+    }
+
+    /// The amount of a resource; zero if it is absent.
+    pub fn get(&self, name: &str) -> i64 {
+        self.amounts.get(name).copied().unwrap_or(0)
+    }
+
+    /// Whether the resource was written, be it as zero.
+    pub fn contains(&self, name: &str) -> bool {
+        self.amounts.contains_key(name)
+    }
+
+    /// Sets the amount of a resource.
+    pub fn set(&mut self, name: &str, amount: i64) {
+        match self.amounts.get_mut(name) {
+            Some(present) => *present = amount,
+            None => {
+                self.amounts.insert(name.into(), amount);
+            }
+        }
+    }
+
+    /// These resources with one amount set.
+    #[must_use]
+    pub fn with(mut self, name: &str, amount: i64) -> Resources {
+        self.set(name, amount);
+        self
+    }
+
+    /// Forgets a resource.
+    pub fn remove(&mut self, name: &str) -> Option<i64> {
+        self.amounts.remove(name)
+    }
+
+    /// Keeps the resources the predicate holds for.
+    pub fn retain(&mut self, mut keep: impl FnMut(&str, i64) -> bool) {
+        self.amounts.retain(|name, amount| keep(name, *amount));
+    }
+
+    /// Names and amounts, ordered by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, i64)> {
+        self.amounts.iter().map(|(name, amount)| (&**name, *amount))
+    }
+
+    /// Whether no resource was written.
+    pub fn is_empty(&self) -> bool {
+        self.amounts.is_empty()
+    }
+
+    /// Whether every amount is zero.
+    pub fn is_zero(&self) -> bool {
+        self.amounts.values().all(|&amount| amount == 0)
+    }
+
+    /// Adds the other amounts, stopping at the limits of `i64`.
+    pub fn add_assign(&mut self, other: &Resources) {
+        self.combine(other, i64::saturating_add);
+    }
+
+    /// Takes the other amounts away, stopping at the limits of `i64`. What was absent becomes negative.
+    pub fn sub_assign(&mut self, other: &Resources) {
+        self.combine(other, i64::saturating_sub);
+    }
+
+    /// The difference, stopping at the limits of `i64`: negative where the other has more.
+    #[must_use]
+    pub fn saturating_sub(&self, other: &Resources) -> Resources {
+        let mut difference = self.clone();
+        difference.sub_assign(other);
+        difference
+    }
+
+    /// Raises each amount to the other's, where that is larger; takes over what was absent.
+    pub fn max_assign(&mut self, other: &Resources) {
+        for (name, &amount) in &other.amounts {
+            self.amounts
+                .entry(Arc::clone(name))
+                .and_modify(|present| *present = amount.max(*present))
+                .or_insert(amount);
+        }
+    }
+
+    /// Replaces the amounts the other names.
+    pub fn replace(&mut self, other: &Resources) {
+        for (name, &amount) in &other.amounts {
+            self.amounts.insert(Arc::clone(name), amount);
+        }
+    }
+
+    fn combine(&mut self, other: &Resources, operation: impl Fn(i64, i64) -> i64) {
+        for (name, &amount) in &other.amounts {
+            let present = self.amounts.entry(Arc::clone(name)).or_insert(0);
+            *present = operation(*present, amount);
+        }
+    }
+
+    /// Whether the requests fit into what is available.
+    ///
+    /// Nothing fits, not even nothing, where any amount is overdrawn, be it one that is not asked for. An absent resource is
+    /// zero, and asking for zero of it is fine.
+    // UPSTREAM: pkg/utils/resources/resources.go (Fits)
+    pub fn fits(requests: &Resources, available: &Resources) -> bool {
+        available.amounts.values().all(|&amount| amount >= 0)
+            && requests
+                .iter()
+                .all(|(name, amount)| amount <= available.get(name))
+    }
+}
+
+impl<'a> FromIterator<(&'a str, i64)> for Resources {
+    fn from_iter<I: IntoIterator<Item = (&'a str, i64)>>(amounts: I) -> Resources {
+        Resources {
+            amounts: amounts
+                .into_iter()
+                .map(|(name, amount)| (name.into(), amount))
+                .collect(),
+        }
+    }
+}
+
+/// An amount in the engine's units as a quantity, with the suffix family people write that resource in.
+pub fn quantity(name: &str, amount: i64) -> Quantity {
+    match name {
+        CPU => Quantity::from_millis(amount),
+        MEMORY | EPHEMERAL_STORAGE => Quantity::from_units(amount, Format::BinarySi),
+        _ if name.starts_with(HUGE_PAGES_PREFIX) => Quantity::from_units(amount, Format::BinarySi),
+        _ => Quantity::from_units(amount, Format::DecimalSi),
+    }
+}
+
+impl fmt::Display for Resources {
+    /// Upstream's text form: `{"cpu":"1500m","memory":"1Gi"}`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("{")?;
+        for (index, (name, amount)) in self.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma}\"{name}\":\"{}\"", quantity(name, amount))?;
+        }
+        f.write_str("}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn wire(quantities: &[(&str, &str)]) -> BTreeMap<String, WireQuantity> {
+        quantities
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), WireQuantity((*text).to_owned())))
+            .collect()
+    }
+
+    #[test]
+    fn requests_round_up_and_allocatable_rounds_down() {
+        let quantities = wire(&[
+            ("cpu", "1.0001"),
+            ("memory", "1500m"),
+            ("pods", "3"),
+            ("example.com/gpu", "0.5"),
+        ]);
+        let requests = Resources::requests_from(&quantities).unwrap();
+        assert_eq!(
+            requests.iter().collect::<Vec<_>>(),
+            [
+                ("cpu", 1001),
+                ("example.com/gpu", 1),
+                ("memory", 2),
+                ("pods", 3)
+            ]
+        );
+        let allocatable = Resources::allocatable_from(&quantities).unwrap();
+        assert_eq!(
+            allocatable.iter().collect::<Vec<_>>(),
+            [
+                ("cpu", 1000),
+                ("example.com/gpu", 0),
+                ("memory", 1),
+                ("pods", 3)
+            ]
+        );
+    }
+
+    #[test]
+    fn an_unreadable_amount_is_reported_with_its_name() {
+        let error = Resources::requests_from(&wire(&[("memory", "1 GB")])).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "resource `memory`: `1 GB` is not a quantity: the suffix is unknown"
+        );
+    }
+
+    #[test]
+    fn any_overdrawn_amount_refuses_everything() {
+        let available = Resources::new().with(CPU, 1000).with("example.com/gpu", -1);
+        assert!(!Resources::fits(&Resources::new(), &available));
+        assert!(!Resources::fits(&Resources::new().with(CPU, 1), &available));
+    }
+
+    #[test]
+    fn absent_is_zero_and_zero_fits_anywhere() {
+        let available = Resources::new().with(CPU, 1000);
+        assert!(Resources::fits(
+            &Resources::new().with(MEMORY, 0).with(CPU, 1000),
+            &available
+        ));
+        assert!(!Resources::fits(
+            &Resources::new().with(MEMORY, 1),
+            &available
+        ));
+        assert!(!Resources::fits(
+            &Resources::new().with(CPU, 1001),
+            &available
+        ));
+    }
+
+    #[test]
+    fn a_written_zero_is_not_an_absence() {
+        let limits = Resources::new().with(NODES, 0);
+        assert!(
+            limits.contains(NODES)
+                && !limits.contains(CPU)
+                && limits.is_zero()
+                && !limits.is_empty()
+        );
+    }
+
+    #[test]
+    fn sums_stop_at_the_limits() {
+        let mut amounts = Resources::new()
+            .with(CPU, i64::MAX - 1)
+            .with(MEMORY, i64::MIN + 1);
+        amounts.add_assign(&Resources::new().with(CPU, 5).with(MEMORY, -5));
+        assert_eq!(
+            (amounts.get(CPU), amounts.get(MEMORY)),
+            (i64::MAX, i64::MIN)
+        );
+        let difference = Resources::new()
+            .with(PODS, i64::MIN)
+            .saturating_sub(&Resources::new().with(PODS, 1).with(CPU, 2));
+        assert_eq!((difference.get(PODS), difference.get(CPU)), (i64::MIN, -2));
+    }
+
+    #[test]
+    fn prints_as_upstream() {
+        let amounts = Resources::new()
+            .with(MEMORY, 3 << 29)
+            .with(CPU, 1500)
+            .with(PODS, 1)
+            .with("hugepages-2Mi", 1 << 21);
+        assert_eq!(
+            amounts.to_string(),
+            r#"{"cpu":"1500m","hugepages-2Mi":"2Mi","memory":"1536Mi","pods":"1"}"#
+        );
+        assert_eq!(amounts.to_quantities()["memory"].0, "1536Mi");
+    }
+
+    proptest! {
+        #[test]
+        fn quantities_and_back_is_identity(cpu in any::<i64>(), memory in any::<i64>(), other in any::<i64>()) {
+            let amounts = Resources::new().with(CPU, cpu).with(MEMORY, memory).with("example.com/x", other);
+            let quantities = amounts.to_quantities();
+            prop_assert_eq!(&Resources::requests_from(&quantities).unwrap(), &amounts);
+            prop_assert_eq!(&Resources::allocatable_from(&quantities).unwrap(), &amounts);
+        }
+    }
+}

@@ -4,6 +4,7 @@
 //! - [`resources`]: amounts of resources in the engine's units.
 //! - [`requirements`]: the algebra of node requirements.
 
+pub mod dra;
 pub mod quantity;
 pub mod requirements;
 pub mod resources;

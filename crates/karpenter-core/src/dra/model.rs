@@ -1,0 +1,633 @@
+//! Claims, classes and devices as the allocator sees them, parsed once from the Kubernetes objects.
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use k8s_openapi::api::core::v1::NodeSelector;
+use k8s_openapi::api::resource::v1 as wire;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as WireQuantity;
+
+use crate::{
+    quantity::Quantity,
+    requirements::{LabelNames, Requirements},
+};
+
+/// The most devices one claim may ask for.
+///
+/// UPSTREAM: the API's AllocationResultsMaxSize.
+pub const MAX_DEVICES_PER_CLAIM: usize = 32;
+
+/// What of an object cannot be used, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// A quantity does not parse.
+    #[error("`{value}` is not a quantity")]
+    Quantity {
+        /// What was written.
+        value: String,
+    },
+    /// A node selector does not parse.
+    #[error("node selector is invalid: {reason}")]
+    NodeSelector {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A request names neither a class nor alternatives.
+    #[error("request `{request}` asks for nothing")]
+    EmptyRequest {
+        /// Name of the request.
+        request: String,
+    },
+    /// An allocation mode other than `ExactCount` and `All`.
+    #[error("request `{request}` has the unknown allocation mode `{mode}`")]
+    AllocationMode {
+        /// Name of the request.
+        request: String,
+        /// What was written.
+        mode: String,
+    },
+    /// A device selector that is not a CEL expression.
+    #[error("request `{request}` has a device selector that is not a CEL expression")]
+    SelectorKind {
+        /// Name of the request.
+        request: String,
+    },
+    /// A constraint other than `matchAttribute`.
+    #[error("claim has a constraint other than matchAttribute")]
+    ConstraintKind,
+}
+
+/// Identifies a device of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceId {
+    /// The driver that publishes it.
+    pub driver: Arc<str>,
+    /// The pool it belongs to.
+    pub pool: Arc<str>,
+    /// Its name in the pool.
+    pub name: Arc<str>,
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.driver, self.pool, self.name)
+    }
+}
+
+/// The value of a device's attribute.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Attribute {
+    /// A number.
+    Int(i64),
+    /// A truth value.
+    Bool(bool),
+    /// Text.
+    String(String),
+    /// A semantic version.
+    Version(String),
+}
+
+/// How requests for a capacity are rounded.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct RequestPolicy {
+    /// What a request gets that does not ask for this capacity.
+    pub default: Option<Quantity>,
+    /// The values that may be asked for, ascending; empty where a range or nothing is given.
+    pub valid_values: Vec<Quantity>,
+    /// Least, most and step of what may be asked for.
+    pub valid_range: Option<(Quantity, Option<Quantity>, Option<Quantity>)>,
+}
+
+/// An amount a device can share out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// All of it.
+    pub value: Quantity,
+    /// How requests for it are rounded; without one a request takes what it asks for.
+    pub policy: Option<RequestPolicy>,
+}
+
+/// Where a device can be reached from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Every node.
+    AllNodes,
+    /// The node of this name.
+    Node(String),
+    /// Nodes that meet one of these.
+    Selector(Vec<Requirements>),
+}
+
+/// Counters a device draws from, by counter set and counter.
+pub type Counters = BTreeMap<String, BTreeMap<String, Quantity>>;
+
+/// A device, published by a driver or expected of an instance type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Name, unique in its pool.
+    pub name: String,
+    /// Attributes by qualified name (`driver.example.com/model`).
+    pub attributes: BTreeMap<String, Attribute>,
+    /// Capacities by qualified name.
+    pub capacity: BTreeMap<String, Capacity>,
+    /// What it draws from its pool's shared counters.
+    pub consumes: Counters,
+    /// Whether several claims may share it.
+    pub shareable: bool,
+    /// Where it can be reached from.
+    pub access: Access,
+}
+
+/// Devices that share a value of an attribute nobody knows before the machine runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttributeBinding {
+    /// Qualified name of the attribute.
+    pub attribute: String,
+    /// Names of the devices, at least two.
+    pub devices: Vec<String>,
+}
+
+/// The devices a driver will publish once a machine of an instance type runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceTemplate {
+    /// The driver that will publish them.
+    pub driver: String,
+    /// The pool they will be in.
+    pub pool: String,
+    /// The devices. Their access is the machine itself, whatever is written.
+    pub devices: Vec<Device>,
+    /// Shared counters of the pool.
+    pub counters: Counters,
+    /// Devices that will agree in an attribute.
+    pub bindings: Vec<AttributeBinding>,
+}
+
+impl DeviceTemplate {
+    /// A template from what a driver would publish.
+    pub fn parse(slice: &wire::ResourceSliceSpec, names: &dyn LabelNames) -> Result<Self, Problem> {
+        let slice = Slice::parse(slice, None, names)?;
+        Ok(Self {
+            driver: slice.driver.to_string(),
+            pool: slice.pool.to_string(),
+            devices: slice.devices,
+            counters: slice.counters,
+            bindings: Vec::new(),
+        })
+    }
+}
+
+/// One ResourceSlice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// The driver that publishes it.
+    pub driver: Arc<str>,
+    /// The pool it is part of.
+    pub pool: Arc<str>,
+    /// Generation of the pool it describes.
+    pub generation: i64,
+    /// How many slices that generation has.
+    pub slice_count: i64,
+    /// The node that owns it: its devices are on that node.
+    pub owner_node: Option<String>,
+    /// Its devices.
+    pub devices: Vec<Device>,
+    /// Its shared counters.
+    pub counters: Counters,
+}
+
+impl Slice {
+    /// A slice from the object's spec; `owner_node` is the Node that its owner references name.
+    pub fn parse(
+        spec: &wire::ResourceSliceSpec,
+        owner_node: Option<String>,
+        names: &dyn LabelNames,
+    ) -> Result<Self, Problem> {
+        let per_device = spec.per_device_node_selection.unwrap_or_default();
+        let whole = access(
+            spec.node_name.as_deref(),
+            spec.node_selector.as_ref(),
+            names,
+        )?;
+        let devices = spec.devices.iter().flatten().map(|device| {
+            let access = if per_device {
+                access(
+                    device.node_name.as_deref(),
+                    device.node_selector.as_ref(),
+                    names,
+                )?
+            } else {
+                whole.clone()
+            };
+            parse_device(device, &spec.driver, access)
+        });
+        let counters = spec.shared_counters.iter().flatten().map(|set| {
+            Ok((
+                set.name.clone(),
+                quantities(set.counters.iter().map(|(name, c)| (name, &c.value)))?,
+            ))
+        });
+        Ok(Self {
+            driver: spec.driver.as_str().into(),
+            pool: spec.pool.name.as_str().into(),
+            generation: spec.pool.generation,
+            slice_count: spec.pool.resource_slice_count,
+            owner_node,
+            devices: devices.collect::<Result<_, _>>()?,
+            counters: counters.collect::<Result<_, Problem>>()?,
+        })
+    }
+}
+
+fn access(
+    node: Option<&str>,
+    selector: Option<&NodeSelector>,
+    names: &dyn LabelNames,
+) -> Result<Access, Problem> {
+    match (node, selector) {
+        (Some(node), _) if !node.is_empty() => Ok(Access::Node(node.to_owned())),
+        (_, Some(selector)) => Ok(Access::Selector(selector_terms(selector, names)?)),
+        _ => Ok(Access::AllNodes),
+    }
+}
+
+/// The alternatives of a node selector.
+pub fn selector_terms(
+    selector: &NodeSelector,
+    names: &dyn LabelNames,
+) -> Result<Vec<Requirements>, Problem> {
+    selector
+        .node_selector_terms
+        .iter()
+        .map(|term| {
+            Requirements::from_node_selector_term(term, names).map_err(|error| {
+                Problem::NodeSelector {
+                    reason: error.to_string(),
+                }
+            })
+        })
+        .collect()
+}
+
+fn parse_device(device: &wire::Device, driver: &str, access: Access) -> Result<Device, Problem> {
+    let attributes = device.attributes.iter().flatten();
+    let capacity = device.capacity.iter().flatten().map(|(name, capacity)| {
+        let policy = capacity
+            .request_policy
+            .as_ref()
+            .map(parse_policy)
+            .transpose()?;
+        Ok((
+            qualified(name, driver),
+            Capacity {
+                value: quantity(&capacity.value)?,
+                policy,
+            },
+        ))
+    });
+    let consumes = device.consumes_counters.iter().flatten().map(|set| {
+        let counters = quantities(set.counters.iter().map(|(name, c)| (name, &c.value)))?;
+        Ok((set.counter_set.clone(), counters))
+    });
+    Ok(Device {
+        name: device.name.clone(),
+        attributes: attributes
+            .filter_map(|(name, value)| Some((qualified(name, driver), attribute(value)?)))
+            .collect(),
+        capacity: capacity.collect::<Result<_, Problem>>()?,
+        consumes: consumes.collect::<Result<_, Problem>>()?,
+        shareable: device.allow_multiple_allocations.unwrap_or_default(),
+        access,
+    })
+}
+
+/// A name without a domain belongs to the driver's.
+pub fn qualified(name: &str, driver: &str) -> String {
+    if name.contains('/') {
+        name.to_owned()
+    } else {
+        format!("{driver}/{name}")
+    }
+}
+
+fn attribute(value: &wire::DeviceAttribute) -> Option<Attribute> {
+    value
+        .int
+        .map(Attribute::Int)
+        .or(value.bool.map(Attribute::Bool))
+        .or_else(|| value.string.clone().map(Attribute::String))
+        .or_else(|| value.version.clone().map(Attribute::Version))
+}
+
+fn parse_policy(policy: &wire::CapacityRequestPolicy) -> Result<RequestPolicy, Problem> {
+    let mut valid_values = policy
+        .valid_values
+        .iter()
+        .flatten()
+        .map(quantity)
+        .collect::<Result<Vec<_>, _>>()?;
+    valid_values.sort();
+    let valid_range = match &policy.valid_range {
+        Some(range) => Some((
+            quantity(&range.min)?,
+            range.max.as_ref().map(quantity).transpose()?,
+            range.step.as_ref().map(quantity).transpose()?,
+        )),
+        None => None,
+    };
+    let default = policy.default.as_ref().map(quantity).transpose()?;
+    Ok(RequestPolicy {
+        default,
+        valid_values,
+        valid_range,
+    })
+}
+
+fn quantity(wire: &WireQuantity) -> Result<Quantity, Problem> {
+    wire.0.parse().map_err(|_| Problem::Quantity {
+        value: wire.0.clone(),
+    })
+}
+
+fn quantities<'a>(
+    wire: impl Iterator<Item = (&'a String, &'a WireQuantity)>,
+) -> Result<BTreeMap<String, Quantity>, Problem> {
+    wire.map(|(name, value)| Ok((name.clone(), quantity(value)?)))
+        .collect()
+}
+
+/// How many devices a request wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// This many.
+    Exactly(usize),
+    /// Every one that matches and can be reached, at least one.
+    All,
+}
+
+/// One alternative of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubRequest {
+    /// Name in results: the request's, or `request/alternative`.
+    pub name: String,
+    /// The DeviceClass.
+    pub class: String,
+    /// CEL expressions that must all hold, next to the class's.
+    pub selectors: Vec<String>,
+    /// How many.
+    pub count: Count,
+    /// How much of each capacity, by the name as it was written.
+    pub capacity: BTreeMap<String, Quantity>,
+}
+
+/// A request for devices: the first alternative that can be satisfied counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Name of the request.
+    pub name: String,
+    /// Alternatives in the order of preference; a plain request has one.
+    pub alternatives: Vec<SubRequest>,
+}
+
+/// Devices of these requests must agree in an attribute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MatchAttribute {
+    /// Qualified name of the attribute.
+    pub attribute: String,
+    /// Requests (or `request/alternative`) it covers; none means all.
+    pub requests: Vec<String>,
+}
+
+impl MatchAttribute {
+    /// Whether the constraint covers an alternative of a request.
+    pub fn covers(&self, request: &str, alternative: &str) -> bool {
+        self.requests.is_empty()
+            || self
+                .requests
+                .iter()
+                .any(|name| name == request || name == alternative)
+    }
+}
+
+/// What a claim asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ClaimSpec {
+    /// Its requests.
+    pub requests: Vec<Request>,
+    /// Its constraints.
+    pub constraints: Vec<MatchAttribute>,
+}
+
+impl ClaimSpec {
+    /// A claim's spec; what is not supported is a problem.
+    pub fn parse(claim: &wire::DeviceClaim) -> Result<Self, Problem> {
+        let requests = claim.requests.iter().flatten().map(parse_request);
+        let constraints = claim.constraints.iter().flatten().map(|constraint| {
+            let attribute = constraint
+                .match_attribute
+                .clone()
+                .ok_or(Problem::ConstraintKind)?;
+            Ok(MatchAttribute {
+                attribute,
+                requests: constraint.requests.clone().unwrap_or_default(),
+            })
+        });
+        Ok(Self {
+            requests: requests.collect::<Result<_, _>>()?,
+            constraints: constraints.collect::<Result<_, Problem>>()?,
+        })
+    }
+}
+
+fn parse_request(request: &wire::DeviceRequest) -> Result<Request, Problem> {
+    let name = &request.name;
+    let alternatives = if let Some(exactly) = &request.exactly {
+        vec![SubRequest {
+            name: name.clone(),
+            class: exactly.device_class_name.clone(),
+            selectors: selectors(name, exactly.selectors.as_deref())?,
+            count: count(name, exactly.allocation_mode.as_deref(), exactly.count)?,
+            capacity: capacity_requests(exactly.capacity.as_ref())?,
+        }]
+    } else {
+        let parse = |sub: &wire::DeviceSubRequest| {
+            Ok(SubRequest {
+                name: format!("{name}/{}", sub.name),
+                class: sub.device_class_name.clone(),
+                selectors: selectors(name, sub.selectors.as_deref())?,
+                count: count(name, sub.allocation_mode.as_deref(), sub.count)?,
+                capacity: capacity_requests(sub.capacity.as_ref())?,
+            })
+        };
+        request
+            .first_available
+            .iter()
+            .flatten()
+            .map(parse)
+            .collect::<Result<Vec<_>, Problem>>()?
+    };
+    if alternatives.is_empty() {
+        return Err(Problem::EmptyRequest {
+            request: name.clone(),
+        });
+    }
+    Ok(Request {
+        name: name.clone(),
+        alternatives,
+    })
+}
+
+fn selectors(
+    request: &str,
+    selectors: Option<&[wire::DeviceSelector]>,
+) -> Result<Vec<String>, Problem> {
+    let expression = |selector: &wire::DeviceSelector| {
+        selector
+            .cel
+            .as_ref()
+            .map(|cel| cel.expression.clone())
+            .ok_or_else(|| Problem::SelectorKind {
+                request: request.to_owned(),
+            })
+    };
+    selectors
+        .unwrap_or_default()
+        .iter()
+        .map(expression)
+        .collect()
+}
+
+fn count(request: &str, mode: Option<&str>, count: Option<i64>) -> Result<Count, Problem> {
+    match mode.unwrap_or("ExactCount") {
+        "" | "ExactCount" => {
+            let count = usize::try_from(count.unwrap_or(1)).unwrap_or_default();
+            Ok(Count::Exactly(count.max(1)))
+        }
+        "All" => Ok(Count::All),
+        mode => Err(Problem::AllocationMode {
+            request: request.to_owned(),
+            mode: mode.to_owned(),
+        }),
+    }
+}
+
+fn capacity_requests(
+    capacity: Option<&wire::CapacityRequirements>,
+) -> Result<BTreeMap<String, Quantity>, Problem> {
+    quantities(
+        capacity
+            .and_then(|capacity| capacity.requests.as_ref())
+            .into_iter()
+            .flatten(),
+    )
+}
+
+/// A device class: expressions that all its devices meet, or what is wrong with it.
+pub type Class = Result<Vec<String>, Problem>;
+
+/// A DeviceClass from its spec.
+pub fn parse_class(spec: &wire::DeviceClassSpec) -> Class {
+    selectors("class", spec.selectors.as_deref())
+}
+
+/// A device that a claim already holds in the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldDevice {
+    /// Which one.
+    pub id: DeviceId,
+    /// Whether others may hold a share of it too.
+    pub shared: bool,
+    /// How much of each of its capacities, by qualified name.
+    pub consumed: BTreeMap<String, Quantity>,
+}
+
+/// What a claim was given in the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Held {
+    /// Its devices.
+    pub devices: Vec<HeldDevice>,
+    /// Nodes it can be used on; none means all.
+    pub nodes: Option<Vec<Requirements>>,
+}
+
+/// A ResourceClaim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Made from a template for one pod (and so of use on that pod's node only).
+    pub from_template: bool,
+    /// What it asks for, or why that cannot be used.
+    pub spec: Result<ClaimSpec, Problem>,
+    /// What it was given.
+    pub held: Option<Held>,
+    /// Uids of the pods that use it.
+    pub reserved_for: Vec<String>,
+}
+
+impl Claim {
+    /// A claim from the object.
+    pub fn parse(claim: &wire::ResourceClaim, names: &dyn LabelNames) -> Self {
+        let metadata = &claim.metadata;
+        let status = claim.status.as_ref();
+        let allocation = status.and_then(|status| status.allocation.as_ref());
+        let spec = ClaimSpec::parse(&claim.spec.devices.clone().unwrap_or_default());
+        let held = allocation
+            .map(|allocation| parse_held(allocation, names))
+            .transpose();
+        let (spec, held) = match held {
+            Ok(held) => (spec, held),
+            Err(problem) => (Err(problem), None),
+        };
+        let owners = metadata.owner_references.iter().flatten();
+        let reserved = status.and_then(|status| status.reserved_for.as_ref());
+        Self {
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+            from_template: owners
+                .into_iter()
+                .any(|o| o.kind == "Pod" && o.api_version == "v1"),
+            spec,
+            held,
+            reserved_for: reserved
+                .into_iter()
+                .flatten()
+                .filter(|consumer| consumer.resource == "pods")
+                .map(|consumer| consumer.uid.clone())
+                .collect(),
+        }
+    }
+}
+
+fn parse_held(
+    allocation: &wire::AllocationResult,
+    names: &dyn LabelNames,
+) -> Result<Held, Problem> {
+    let results = allocation
+        .devices
+        .as_ref()
+        .and_then(|devices| devices.results.as_ref());
+    let devices = results.into_iter().flatten().map(|result| {
+        let consumed = result.consumed_capacity.iter().flatten();
+        let consumed = consumed
+            .map(|(name, value)| Ok((qualified(name, &result.driver), quantity(value)?)))
+            .collect::<Result<_, Problem>>()?;
+        let id = DeviceId {
+            driver: result.driver.as_str().into(),
+            pool: result.pool.as_str().into(),
+            name: result.device.as_str().into(),
+        };
+        Ok(HeldDevice {
+            id,
+            shared: result.share_id.is_some(),
+            consumed,
+        })
+    });
+    let nodes = allocation.node_selector.as_ref();
+    Ok(Held {
+        devices: devices.collect::<Result<_, Problem>>()?,
+        nodes: nodes
+            .map(|selector| selector_terms(selector, names))
+            .transpose()?,
+    })
+}

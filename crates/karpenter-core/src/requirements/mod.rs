@@ -10,5 +10,5 @@ mod set;
 #[cfg(test)]
 mod tests;
 
-pub use requirement::{InvalidRequirement, Operator, Requirement, WireRequirement};
+pub use requirement::{InvalidRequirement, Operator, Requirement};
 pub use set::{AllowUndefined, Conflict, Incompatible, LabelNames, Requirements, Unaliased};

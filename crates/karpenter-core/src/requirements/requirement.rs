@@ -5,6 +5,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use karpenter_api::v1::{
+    NodeSelectorRequirementWithMinValues as ApiRequirement, Operator as ApiOperator,
+};
+
 /// How a requirement relates a label to its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Operator {
@@ -38,6 +42,21 @@ impl Operator {
             Operator::Lt => "Lt",
             Operator::Gte => "Gte",
             Operator::Lte => "Lte",
+        }
+    }
+}
+
+impl From<Operator> for ApiOperator {
+    fn from(operator: Operator) -> ApiOperator {
+        match operator {
+            Operator::In => ApiOperator::In,
+            Operator::NotIn => ApiOperator::NotIn,
+            Operator::Exists => ApiOperator::Exists,
+            Operator::DoesNotExist => ApiOperator::DoesNotExist,
+            Operator::Gt => ApiOperator::Gt,
+            Operator::Lt => ApiOperator::Lt,
+            Operator::Gte => ApiOperator::Gte,
+            Operator::Lte => ApiOperator::Lte,
         }
     }
 }
@@ -80,19 +99,6 @@ pub enum InvalidRequirement {
         /// The operator.
         operator: Operator,
     },
-}
-
-/// A requirement as the API writes it, one operator at a time. A [`Requirement`] may need several.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct WireRequirement {
-    /// The label key.
-    pub key: String,
-    /// The operator.
-    pub operator: Operator,
-    /// The values, in order.
-    pub values: Vec<String>,
-    /// The least number of distinct values that instance types must offer.
-    pub min_values: Option<u32>,
 }
 
 /// The string values a requirement admits.
@@ -217,6 +223,19 @@ impl Requirement {
         ))
     }
 
+    /// The requirement as a NodePool, a NodeClaim or a NodeOverlay writes it, with its minValues.
+    pub fn from_api(requirement: &ApiRequirement) -> Result<Requirement, InvalidRequirement> {
+        let min_values = requirement
+            .min_values
+            .and_then(|least| u32::try_from(least).ok());
+        Ok(Requirement::parse(
+            &requirement.key,
+            requirement.operator.as_str(),
+            &requirement.values,
+        )?
+        .with_min_values(min_values))
+    }
+
     /// The label has this value.
     pub fn equal(key: &str, value: &str) -> Requirement {
         Requirement::new(key, Operator::In, [value])
@@ -303,6 +322,14 @@ impl Requirement {
             excluded: values, ..
         }) = &self.values;
         values.iter().map(|value| &**value)
+    }
+
+    /// The one value the requirement admits, if there is exactly one.
+    pub fn single(&self) -> Option<&str> {
+        match &self.values {
+            Values::Only(values) if values.len() == 1 => values.first().map(|value| &**value),
+            _ => None,
+        }
     }
 
     /// Whether the listed values are the excluded ones: the requirement admits infinitely many or a range.
@@ -456,12 +483,12 @@ impl Requirement {
     /// Bounds are `Gte` and `Lte`; exclusions stay as `NotIn` beside them. What cannot be satisfied is written as a
     /// contradiction.
     // DIFFERS: upstream writes bounds alone and loses the exclusions.
-    pub fn to_wire(&self) -> Vec<WireRequirement> {
-        let entry = |operator: Operator, values: Vec<String>| WireRequirement {
+    pub fn to_node_selector_requirements(&self) -> Vec<ApiRequirement> {
+        let entry = |operator: Operator, values: Vec<String>| ApiRequirement {
             key: self.key.to_string(),
-            operator,
+            operator: operator.into(),
             values,
-            min_values: self.min_values,
+            min_values: self.min_values.map(i64::from),
         };
         match &self.values {
             Values::Only(values) if !values.is_empty() => vec![entry(

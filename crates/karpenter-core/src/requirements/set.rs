@@ -6,8 +6,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::NodeSelectorTerm;
+use karpenter_api::v1::NodeSelectorRequirementWithMinValues as ApiRequirement;
 
-use super::requirement::{InvalidRequirement, Requirement, WireRequirement};
+use super::requirement::{InvalidRequirement, Requirement};
 
 /// The current names of labels and their values: aliases such as `beta.kubernetes.io/arch` have one.
 pub trait LabelNames {
@@ -127,6 +128,17 @@ impl Requirements {
                         .canonical(names),
                 )
             })
+            .collect()
+    }
+
+    /// The requirements of a NodePool, a NodeClaim or a NodeOverlay.
+    pub fn from_api(
+        requirements: &[ApiRequirement],
+        names: &dyn LabelNames,
+    ) -> Result<Requirements, InvalidRequirement> {
+        requirements
+            .iter()
+            .map(|requirement| Ok(Requirement::from_api(requirement)?.canonical(names)))
             .collect()
     }
 
@@ -284,8 +296,10 @@ impl Requirements {
     }
 
     /// The entries that denote these requirements in the API, ordered by key.
-    pub fn to_wire(&self) -> Vec<WireRequirement> {
-        self.iter().flat_map(Requirement::to_wire).collect()
+    pub fn to_node_selector_requirements(&self) -> Vec<ApiRequirement> {
+        self.iter()
+            .flat_map(Requirement::to_node_selector_requirements)
+            .collect()
     }
 
     /// The text form without the keys that `hide` holds for.

@@ -400,9 +400,9 @@ fn aliases_are_read_as_current_names() {
 fn written_requirements_keep_bounds_and_exclusions() {
     let wire = |requirement: &Requirement| -> Vec<String> {
         requirement
-            .to_wire()
+            .to_node_selector_requirements()
             .iter()
-            .map(|entry| format!("{} {}", entry.operator, entry.values.join(" ")))
+            .map(|entry| format!("{} {}", entry.operator.as_str(), entry.values.join(" ")))
             .collect()
     };
     let ranged = r(Gt, &["1"])
@@ -495,9 +495,7 @@ proptest! {
 
     #[test]
     fn what_is_written_reads_back(a in requirement()) {
-        let entries = a.to_wire().into_iter().map(|entry| {
-            Requirement::parse(&entry.key, entry.operator.as_str(), &entry.values).unwrap().with_min_values(entry.min_values)
-        });
+        let entries = a.to_node_selector_requirements().into_iter().map(|entry| Requirement::from_api(&entry).unwrap());
         let back: Requirements = entries.collect();
         prop_assert_eq!(back.get("key"), Some(&a));
     }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::schema::Schema;
 use super::{
-    ALL_VERBS, CustomResource, FieldSelector, GroupVersionKind, PrinterColumn, Resource,
+    CUSTOM_VERBS, CustomResource, FieldSelector, GroupVersionKind, PrinterColumn, Resource,
     STATUS_VERBS, ScalePaths, StorageKey, Subresource,
 };
 
@@ -128,7 +128,7 @@ pub(super) fn resources(definition: &Value) -> Result<(String, Vec<Resource>), C
             short_names: strings(names, "shortNames"),
             categories: strings(names, "categories"),
             namespaced: text(spec, "scope") == Some("Namespaced"),
-            verbs: ALL_VERBS,
+            verbs: CUSTOM_VERBS,
             subresources,
             field_selectors: selectable_fields(version),
             storage: StorageKey {

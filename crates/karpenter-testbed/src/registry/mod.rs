@@ -34,6 +34,17 @@ pub const ALL_VERBS: &[&str] = &[
     "update",
     "watch",
 ];
+/// The verbs of a custom resource, in the order in which discovery shows them.
+pub const CUSTOM_VERBS: &[&str] = &[
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "create",
+    "update",
+    "watch",
+];
 /// The verbs of a status-like subresource.
 pub const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
 /// The verb of a subresource that is only posted to.

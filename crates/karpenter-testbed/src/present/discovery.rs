@@ -1,0 +1,354 @@
+//! Discovery documents: which groups, versions and resources are served.
+//!
+//! UPSTREAM: apiserver/pkg/endpoints/discovery.
+
+use serde_json::{Map, Value, json};
+
+use crate::registry::{Registry, Resource, Subresource, api_version};
+
+/// Content type kubectl expects on `APIGroupDiscoveryList` answers of version `v2`.
+pub const AGGREGATED_V2: &str =
+    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+/// Content type of `APIGroupDiscoveryList` answers of version `v2beta1`.
+pub const AGGREGATED_V2BETA1: &str =
+    "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
+
+/// Which form of discovery a client accepts first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiscoveryForm {
+    /// `APIGroupDiscoveryList` of `apidiscovery.k8s.io/v2`.
+    AggregatedV2,
+    /// `APIGroupDiscoveryList` of `apidiscovery.k8s.io/v2beta1`.
+    AggregatedV2Beta1,
+    /// `APIVersions`, `APIGroupList`.
+    Legacy,
+}
+
+impl DiscoveryForm {
+    /// From an `Accept` header.
+    pub fn from_accept(accept: &str) -> Self {
+        for part in accept.split(',') {
+            let parameters: Vec<&str> = part.split(';').map(str::trim).collect();
+            if parameters.contains(&"as=APIGroupDiscoveryList")
+                && parameters.contains(&"g=apidiscovery.k8s.io")
+            {
+                if parameters.contains(&"v=v2") {
+                    return Self::AggregatedV2;
+                }
+                if parameters.contains(&"v=v2beta1") {
+                    return Self::AggregatedV2Beta1;
+                }
+            }
+        }
+        Self::Legacy
+    }
+
+    /// Content type of the answer.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::AggregatedV2 => AGGREGATED_V2,
+            Self::AggregatedV2Beta1 => AGGREGATED_V2BETA1,
+            Self::Legacy => "application/json",
+        }
+    }
+}
+
+/// The document at `/api` in the form asked for. `address` is what legacy clients are told to talk to, `host:port`.
+pub fn core(registry: &Registry, form: DiscoveryForm, address: &str) -> Value {
+    match form {
+        DiscoveryForm::Legacy => json!({
+            "kind": "APIVersions",
+            "versions": ["v1"],
+            "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
+        }),
+        _ => aggregated(registry, form, true),
+    }
+}
+
+/// The document at `/apis` in the form asked for.
+pub fn groups(registry: &Registry, form: DiscoveryForm) -> Value {
+    match form {
+        DiscoveryForm::Legacy => {
+            let named = registry
+                .groups()
+                .into_iter()
+                .filter(|group| !group.is_empty());
+            let groups: Vec<Value> = named
+                .map(|name| Value::Object(group_entry(registry, name)))
+                .collect();
+            json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
+        }
+        _ => aggregated(registry, form, false),
+    }
+}
+
+/// The `APIGroup` at `/apis/GROUP`.
+pub fn group(registry: &Registry, name: &str) -> Option<Value> {
+    if name.is_empty() || !registry.groups().contains(&name) {
+        return None;
+    }
+    let mut entry = group_entry(registry, name);
+    entry.insert("kind".into(), json!("APIGroup"));
+    entry.insert("apiVersion".into(), json!("v1"));
+    Some(Value::Object(entry))
+}
+
+fn group_entry(registry: &Registry, name: &str) -> Map<String, Value> {
+    let versions: Vec<Value> = registry
+        .versions(name)
+        .iter()
+        .map(|version| json!({"groupVersion": api_version(name, version), "version": version}))
+        .collect();
+    let mut entry = Map::new();
+    entry.insert("name".into(), json!(name));
+    entry.insert(
+        "preferredVersion".into(),
+        versions.first().cloned().unwrap_or_default(),
+    );
+    entry.insert("versions".into(), Value::Array(versions));
+    entry
+}
+
+/// The `APIResourceList` at `/api/VERSION` or `/apis/GROUP/VERSION`.
+pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Value> {
+    let mut entries = Vec::new();
+    for resource in registry.in_version(group, version) {
+        entries.push(legacy_entry(resource));
+        let mut subresources: Vec<&Subresource> = resource.subresources.iter().collect();
+        subresources.sort_by(|a, b| a.name.cmp(&b.name));
+        entries.extend(
+            subresources
+                .into_iter()
+                .map(|sub| legacy_sub_entry(resource, sub)),
+        );
+    }
+    (!entries.is_empty()).then(|| {
+        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version(group, version), "resources": entries})
+    })
+}
+
+fn legacy_entry(resource: &Resource) -> Value {
+    let mut entry = json!({
+        "name": resource.plural,
+        "singularName": resource.singular,
+        "namespaced": resource.namespaced,
+        "kind": resource.kind,
+        "verbs": resource.verbs,
+    });
+    if !resource.short_names.is_empty() {
+        entry["shortNames"] = json!(resource.short_names);
+    }
+    if !resource.categories.is_empty() {
+        entry["categories"] = json!(resource.categories);
+    }
+    entry
+}
+
+fn legacy_sub_entry(resource: &Resource, sub: &Subresource) -> Value {
+    let mut entry = json!({
+        "name": format!("{}/{}", resource.plural, sub.name),
+        "singularName": "",
+        "namespaced": resource.namespaced,
+        "kind": sub.kind.kind,
+        "verbs": sub.verbs,
+    });
+    if (&sub.kind.group, &sub.kind.version) != (&resource.group, &resource.version) {
+        entry["group"] = json!(sub.kind.group);
+        entry["version"] = json!(sub.kind.version);
+    }
+    entry
+}
+
+fn aggregated(registry: &Registry, form: DiscoveryForm, core: bool) -> Value {
+    let groups = registry
+        .groups()
+        .into_iter()
+        .filter(|group| group.is_empty() == core);
+    let items: Vec<Value> = groups
+        .map(|group| {
+            let versions: Vec<Value> = registry
+                .versions(group)
+                .iter()
+                .map(|version| {
+                    let resources: Vec<Value> = registry
+                        .in_version(group, version)
+                        .map(|resource| aggregated_entry(resource))
+                        .collect();
+                    json!({"version": version, "resources": resources, "freshness": "Current"})
+                })
+                .collect();
+            let metadata = if group.is_empty() {
+                json!({})
+            } else {
+                json!({"name": group})
+            };
+            json!({"metadata": metadata, "versions": versions})
+        })
+        .collect();
+    let version = if form == DiscoveryForm::AggregatedV2Beta1 {
+        "v2beta1"
+    } else {
+        "v2"
+    };
+    json!({
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": format!("apidiscovery.k8s.io/{version}"),
+        "metadata": {},
+        "items": items,
+    })
+}
+
+fn aggregated_entry(resource: &Resource) -> Value {
+    // Built-in resources leave group and version empty where they are those of the document; custom ones spell them out.
+    let kind_of = |group: &str, version: &str, kind: &str| {
+        let own = group == resource.group && version == resource.version;
+        if own && !resource.is_custom() {
+            json!({"group": "", "version": "", "kind": kind})
+        } else {
+            json!({"group": group, "version": version, "kind": kind})
+        }
+    };
+    let mut entry = json!({
+        "resource": resource.plural,
+        "responseKind": kind_of(&resource.group, &resource.version, &resource.kind),
+        "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
+        "singularResource": resource.singular,
+        "verbs": resource.verbs,
+    });
+    if !resource.short_names.is_empty() {
+        entry["shortNames"] = json!(resource.short_names);
+    }
+    if !resource.categories.is_empty() {
+        entry["categories"] = json!(resource.categories);
+    }
+    if !resource.subresources.is_empty() {
+        let subresource = |sub: &Subresource| {
+            json!({
+                "subresource": sub.name,
+                "responseKind": kind_of(&sub.kind.group, &sub.kind.version, &sub.kind.kind),
+                "verbs": sub.verbs,
+            })
+        };
+        entry["subresources"] = resource.subresources.iter().map(subresource).collect();
+    }
+    entry
+}
+
+/// The document at `/version`.
+pub fn version() -> Value {
+    json!({
+        "major": "1",
+        "minor": "36",
+        "emulationMajor": "1",
+        "emulationMinor": "36",
+        "minCompatibilityMajor": "1",
+        "minCompatibilityMinor": "35",
+        "gitVersion": "v1.36.4+karpenter-testbed",
+        "gitCommit": "",
+        "gitTreeState": "",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CR_GOLDEN: &str = include_str!("../../../../tests/golden/apiserver-cr-golden.jsonl");
+
+    fn recorded(name: &str) -> Value {
+        let lines = CR_GOLDEN
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines
+            .into_iter()
+            .find(|entry| entry["name"] == name)
+            .unwrap()["response"]
+            .clone()
+    }
+
+    #[test]
+    fn aggregated_discovery_equals_the_recording() {
+        let recorded = recorded("aggdisc");
+        let mut registry = Registry::builtin();
+        // The recorded server served these definitions; discovery needs their names only.
+        for item in recorded["items"].as_array().unwrap().iter().skip(1) {
+            for version in item["versions"].as_array().unwrap() {
+                for resource in version["resources"].as_array().unwrap() {
+                    let sub = |name: &str| {
+                        resource["subresources"]
+                            .as_array()
+                            .unwrap()
+                            .iter()
+                            .any(|sub| sub["subresource"] == name)
+                    };
+                    let group = item["metadata"]["name"].as_str().unwrap();
+                    let plural = resource["resource"].as_str().unwrap();
+                    let mut served = json!({"name": version["version"], "served": true, "storage": true, "subresources": {"status": {}}});
+                    if sub("scale") {
+                        served["subresources"]["scale"] = json!({"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.nodes"});
+                    }
+                    let definition = json!({
+                        "metadata": {"name": format!("{plural}.{group}")},
+                        "spec": {"group": group, "scope": resource["scope"], "versions": [served], "names": {
+                            "plural": plural, "singular": resource["singularResource"], "kind": resource["responseKind"]["kind"],
+                            "shortNames": resource["shortNames"], "categories": resource["categories"]}},
+                    });
+                    registry.register_crd(&definition).unwrap();
+                }
+            }
+        }
+        let ours = groups(&registry, DiscoveryForm::AggregatedV2);
+        let wanted: Vec<&str> = recorded["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|item| item["metadata"]["name"].as_str())
+            .collect();
+        let ours: Vec<&Value> = ours["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|item| wanted.contains(&item["metadata"]["name"].as_str().unwrap()))
+            .collect();
+        assert_eq!(json!(ours), recorded["items"]);
+    }
+
+    #[test]
+    fn kubectls_accept_header_asks_for_aggregated_discovery() {
+        let kubectl = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
+        assert_eq!(
+            DiscoveryForm::from_accept(kubectl),
+            DiscoveryForm::AggregatedV2
+        );
+        assert_eq!(
+            DiscoveryForm::from_accept("application/json"),
+            DiscoveryForm::Legacy
+        );
+    }
+
+    #[test]
+    fn drain_finds_pod_evictions_in_the_legacy_list() {
+        let list = resources(&Registry::builtin(), "", "v1").unwrap();
+        let eviction = list["resources"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|entry| entry["name"] == "pods/eviction");
+        assert_eq!(
+            eviction,
+            Some(
+                &json!({"name": "pods/eviction", "singularName": "", "namespaced": true, "kind": "Eviction", "group": "policy", "version": "v1", "verbs": ["create"]})
+            )
+        );
+        assert_eq!(resources(&Registry::builtin(), "nope", "v1"), None);
+    }
+
+    #[test]
+    fn a_group_names_its_preferred_version() {
+        insta::assert_snapshot!(group(&Registry::builtin(), "policy").unwrap(), @r#"{"apiVersion":"v1","kind":"APIGroup","name":"policy","preferredVersion":{"groupVersion":"policy/v1","version":"v1"},"versions":[{"groupVersion":"policy/v1","version":"v1"}]}"#);
+    }
+}

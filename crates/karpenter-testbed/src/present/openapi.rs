@@ -1,0 +1,302 @@
+//! OpenAPI v3: the index and the document of each group and version, as far as kubectl reads them.
+//!
+//! `apply`, `create` and `replace` look for a patch operation with the kind and a `fieldValidation` parameter; `explain`
+//! finds the kind by the paths and reads `components.schemas`.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use serde_json::{Map, Value, json};
+
+use crate::registry::schema::{OBJECT_META, builtin_definitions};
+use crate::registry::{Registry, Resource};
+
+const COMPONENT: &str = "#/components/schemas/";
+
+/// The document at `/openapi/v3`: where each group and version's document is.
+pub fn index(registry: &Registry) -> Value {
+    let mut paths = Map::new();
+    for group in registry.groups() {
+        for version in registry.versions(group) {
+            let path = if group.is_empty() {
+                format!("api/{version}")
+            } else {
+                format!("apis/{group}/{version}")
+            };
+            let hash = fingerprint(registry, group, version);
+            paths.insert(
+                path.clone(),
+                json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash:016X}")}),
+            );
+        }
+    }
+    json!({"paths": paths})
+}
+
+/// Changes when the document of the group and version changes.
+fn fingerprint(registry: &Registry, group: &str, version: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for resource in registry.in_version(group, version) {
+        (&resource.plural, &resource.kind, resource.namespaced).hash(&mut hasher);
+        if let Some(custom) = &resource.custom {
+            custom.open_api_schema.to_string().hash(&mut hasher);
+            (custom.has_status, custom.scale.is_some()).hash(&mut hasher);
+        }
+    }
+    hasher.finish()
+}
+
+/// The document at `/openapi/v3/api/VERSION` or `/openapi/v3/apis/GROUP/VERSION`.
+pub fn document(registry: &Registry, group: &str, version: &str) -> Option<Value> {
+    let mut schemas = BTreeMap::new();
+    let mut paths = Map::new();
+    for resource in registry.in_version(group, version) {
+        let name = component(resource, &mut schemas);
+        add_paths(resource, &name, &mut paths);
+    }
+    if paths.is_empty() {
+        return None;
+    }
+    Some(json!({
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": "v1.36.4"},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }))
+}
+
+/// Add the resource's schema and what it refers to; returns its name.
+fn component(resource: &Resource, schemas: &mut BTreeMap<String, Value>) -> String {
+    let gvk =
+        json!([{"group": resource.group, "version": resource.version, "kind": resource.kind}]);
+    if let Some(custom) = &resource.custom {
+        let reversed: Vec<&str> = resource.group.rsplit('.').collect();
+        let name = format!(
+            "{}.{}.{}",
+            reversed.join("."),
+            resource.version,
+            resource.kind
+        );
+        let mut schema = custom.open_api_schema.clone();
+        if !schema["properties"].is_object() {
+            schema["properties"] = json!({});
+        }
+        let described = |description: &str| json!({"type": "string", "description": description});
+        schema["properties"]["apiVersion"] = described(
+            "APIVersion defines the versioned schema of this representation of an object.",
+        );
+        schema["properties"]["kind"] = described(
+            "Kind is a string value representing the REST resource this object represents.",
+        );
+        schema["properties"]["metadata"] = json!({"description": "Standard object's metadata.", "allOf": [{"$ref": format!("{COMPONENT}{OBJECT_META}")}]});
+        schema["x-kubernetes-group-version-kind"] = gvk;
+        schemas.insert(name.clone(), schema);
+        add_builtin(OBJECT_META, schemas);
+        return name;
+    }
+    let name = resource.schema.reference.clone().unwrap_or_default();
+    add_builtin(&name, schemas);
+    for subresource in &resource.subresources {
+        match subresource.kind.kind.as_str() {
+            "Eviction" => add_builtin("io.k8s.api.policy.v1.Eviction", schemas),
+            "Scale" => add_builtin("io.k8s.api.autoscaling.v1.Scale", schemas),
+            "Binding" => add_builtin("io.k8s.api.core.v1.Binding", schemas),
+            _ => {}
+        }
+    }
+    if let Some(schema) = schemas.get_mut(&name) {
+        schema["x-kubernetes-group-version-kind"] = gvk;
+    }
+    name
+}
+
+fn add_builtin(name: &str, schemas: &mut BTreeMap<String, Value>) {
+    if schemas.contains_key(name) {
+        return;
+    }
+    let Some(definition) = builtin_definitions().get(name) else {
+        return;
+    };
+    let mut references = Vec::new();
+    let schema = with_components(definition, &mut references);
+    schemas.insert(name.to_owned(), schema);
+    for reference in references {
+        add_builtin(&reference, schemas);
+    }
+}
+
+/// Turn references by name into references to components; those with a description are wrapped in `allOf`.
+fn with_components(node: &Value, references: &mut Vec<String>) -> Value {
+    match node {
+        Value::Object(fields) => {
+            let mut out = Map::new();
+            for (key, value) in fields {
+                match (key.as_str(), value) {
+                    ("$ref", Value::String(name)) => {
+                        references.push(name.clone());
+                        let target = json!({"$ref": format!("{COMPONENT}{name}")});
+                        if fields.len() == 1 {
+                            return target;
+                        }
+                        out.insert("allOf".into(), json!([target]));
+                    }
+                    _ => {
+                        out.insert(key.clone(), with_components(value, references));
+                    }
+                }
+            }
+            Value::Object(out)
+        }
+        Value::Array(items) => items
+            .iter()
+            .map(|item| with_components(item, references))
+            .collect(),
+        scalar => scalar.clone(),
+    }
+}
+
+fn add_paths(resource: &Resource, component: &str, paths: &mut Map<String, Value>) {
+    let root = if resource.group.is_empty() {
+        format!("/api/{}", resource.version)
+    } else {
+        format!("/apis/{}/{}", resource.group, resource.version)
+    };
+    let scope = if resource.namespaced {
+        "/namespaces/{namespace}"
+    } else {
+        ""
+    };
+    let collection = format!("{root}{scope}/{}", resource.plural);
+    let item = format!("{collection}/{{name}}");
+    let gvk = json!({"group": resource.group, "version": resource.version, "kind": resource.kind});
+    let reference = json!({"$ref": format!("{COMPONENT}{component}")});
+    let operation = |action: &str, gvk: &Value| {
+        let query = |name: &str| json!({"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": true}});
+        let mut operation = json!({
+            "responses": {"200": {"description": "OK", "content": {"application/json": {"schema": reference}}}},
+            "x-kubernetes-action": action,
+            "x-kubernetes-group-version-kind": gvk,
+        });
+        if matches!(action, "post" | "put" | "patch") {
+            operation["parameters"] = json!([
+                query("dryRun"),
+                query("fieldManager"),
+                query("fieldValidation")
+            ]);
+            operation["requestBody"] = json!({"content": {"*/*": {"schema": if action == "patch" { json!({"type": "object"}) } else { reference.clone() }}}});
+        }
+        operation
+    };
+    let mut on_collection = Map::new();
+    let mut on_item = Map::new();
+    for verb in resource.verbs {
+        match *verb {
+            "list" => on_collection.insert("get".into(), operation("list", &gvk)),
+            "create" => on_collection.insert("post".into(), operation("post", &gvk)),
+            "deletecollection" => {
+                on_collection.insert("delete".into(), operation("deletecollection", &gvk))
+            }
+            "get" => on_item.insert("get".into(), operation("get", &gvk)),
+            "update" => on_item.insert("put".into(), operation("put", &gvk)),
+            "patch" => on_item.insert("patch".into(), operation("patch", &gvk)),
+            "delete" => on_item.insert("delete".into(), operation("delete", &gvk)),
+            _ => None,
+        };
+    }
+    for (path, operations) in [(collection, on_collection), (item.clone(), on_item)] {
+        if !operations.is_empty() {
+            paths.insert(path, Value::Object(operations));
+        }
+    }
+    for sub in &resource.subresources {
+        let gvk =
+            json!({"group": sub.kind.group, "version": sub.kind.version, "kind": sub.kind.kind});
+        let mut operations = Map::new();
+        for verb in sub.verbs {
+            let method = match *verb {
+                "create" => "post",
+                "update" => "put",
+                other => other,
+            };
+            operations.insert(method.to_owned(), operation(method, &gvk));
+        }
+        paths.insert(format!("{item}/{}", sub.name), Value::Object(operations));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_patch_operation_offers_field_validation() {
+        let document = document(&Registry::builtin(), "apps", "v1").unwrap();
+        let patch =
+            &document["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}"]["patch"];
+        assert_eq!(
+            patch["x-kubernetes-group-version-kind"],
+            json!({"group": "apps", "version": "v1", "kind": "Deployment"})
+        );
+        assert!(
+            patch["parameters"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|parameter| parameter["name"] == "fieldValidation")
+        );
+    }
+
+    #[test]
+    fn every_reference_of_a_document_resolves_in_it() {
+        fn references<'a>(node: &'a Value, found: &mut Vec<&'a str>) {
+            match node {
+                Value::Object(fields) => {
+                    fields.iter().for_each(|(key, value)| match value.as_str() {
+                        Some(name) if key == "$ref" => found.push(name),
+                        _ => references(value, found),
+                    })
+                }
+                Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+                _ => {}
+            }
+        }
+        let registry = Registry::builtin();
+        for group in registry.groups() {
+            for version in registry.versions(group) {
+                let document = document(&registry, group, version).unwrap();
+                let mut found = Vec::new();
+                references(&document, &mut found);
+                for name in found {
+                    let component = name.strip_prefix(COMPONENT).unwrap();
+                    assert!(
+                        document["components"]["schemas"].get(component).is_some(),
+                        "{group}/{version}: {name}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_index_changes_with_a_definition() {
+        let mut registry = Registry::builtin();
+        let mut definition = json!({"metadata": {"name": "ws.e.io"}, "spec": {"group": "e.io", "names": {"plural": "ws", "kind": "W"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}]}});
+        registry.register_crd(&definition).unwrap();
+        let before = index(&registry);
+        definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"] =
+            json!("new");
+        registry.register_crd(&definition).unwrap();
+        let after = index(&registry);
+        assert_ne!(
+            before["paths"]["apis/e.io/v1"],
+            after["paths"]["apis/e.io/v1"]
+        );
+        assert_eq!(before["paths"]["api/v1"], after["paths"]["api/v1"]);
+        let schemas = document(&registry, "e.io", "v1").unwrap()["components"]["schemas"].clone();
+        assert_eq!(
+            schemas["io.e.v1.W"]["x-kubernetes-group-version-kind"],
+            json!([{"group": "e.io", "version": "v1", "kind": "W"}])
+        );
+    }
+}

@@ -1,1 +1,206 @@
-//! What goes wrong on purpose: errors, latency, conflicts, dropped watches, compaction, stale reads.
+//! What goes wrong on purpose: errors, latency, conflicts, dropped watches, stale reads.
+//!
+//! [`Faults`] is a switchboard of [`Rule`]s that may change while the server runs. A rule says which requests it hits, how
+//! often, and what happens to them; chance comes from a seeded generator, so that equal seeds and request orders give
+//! equal faults. Requests marked [`Exempt`] are never hit. Compaction is not a rule but an act:
+//! [`crate::Testbed::compact`].
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+/// The request header (HTTP) and request extension (in process) that keeps faults away.
+pub const EXEMPT_HEADER: &str = "x-testbed-exempt";
+
+/// Marks a request, as an extension, as one that no fault may hit.
+#[derive(Debug, Clone, Copy)]
+pub struct Exempt;
+
+/// What happens to a request that is hit.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Fault {
+    /// The server answers this status instead of doing the work.
+    Error {
+        /// HTTP status: 429, 500, 503, 504, …
+        code: u16,
+        /// `Retry-After` in seconds.
+        retry_after: Option<u32>,
+    },
+    /// The server does the work but answers 500: the client cannot know.
+    LostAnswer,
+    /// A write answers 409 `Conflict`.
+    Conflict,
+    /// The answer comes this much later (in cluster time).
+    Latency(Duration),
+    /// A watch ends without a word after this many events.
+    DropWatch {
+        /// Events delivered before.
+        after: u64,
+    },
+    /// Reads that accept the cache (`resourceVersion=0`) see the state this many writes ago.
+    Stale {
+        /// How many revisions behind.
+        revisions: u64,
+    },
+}
+
+/// Which requests are hit by what.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rule {
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`; any when absent.
+    pub verb: Option<String>,
+    /// The plural, with its subresource after a slash (`pods/eviction`); any when absent.
+    pub resource: Option<String>,
+    /// The share of matching requests that are hit, 0 to 1.
+    pub rate: f64,
+    /// How many requests are hit before the rule is used up; without end when absent.
+    pub times: Option<u64>,
+    /// What happens to them.
+    pub fault: Fault,
+}
+
+impl Rule {
+    /// Hits every request.
+    #[must_use]
+    pub fn new(fault: Fault) -> Self {
+        Self {
+            verb: None,
+            resource: None,
+            rate: 1.0,
+            times: None,
+            fault,
+        }
+    }
+
+    /// Only requests with this verb.
+    #[must_use]
+    pub fn verb(mut self, verb: &str) -> Self {
+        self.verb = Some(verb.to_owned());
+        self
+    }
+
+    /// Only requests on this resource.
+    #[must_use]
+    pub fn resource(mut self, resource: &str) -> Self {
+        self.resource = Some(resource.to_owned());
+        self
+    }
+
+    /// Only this share of them.
+    #[must_use]
+    pub fn rate(mut self, rate: f64) -> Self {
+        self.rate = rate;
+        self
+    }
+
+    /// Only this many of them.
+    #[must_use]
+    pub fn times(mut self, times: u64) -> Self {
+        self.times = Some(times);
+        self
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    rng: StdRng,
+    rules: Vec<Rule>,
+}
+
+/// The switchboard. Cheap to clone; clones agree.
+#[derive(Debug, Clone)]
+pub struct Faults {
+    state: Arc<Mutex<State>>,
+}
+
+impl Faults {
+    /// A switchboard without rules.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self {
+            state: Arc::new(Mutex::new(State {
+                rng: StdRng::seed_from_u64(seed),
+                rules: Vec::new(),
+            })),
+        }
+    }
+
+    /// Adds a rule.
+    pub fn add(&self, rule: Rule) {
+        self.lock().rules.push(rule);
+    }
+
+    /// Replaces all rules.
+    pub fn set(&self, rules: Vec<Rule>) {
+        self.lock().rules = rules;
+    }
+
+    /// Removes all rules.
+    pub fn clear(&self) {
+        self.lock().rules.clear();
+    }
+
+    /// The faults that hit a request, drawn now.
+    #[must_use]
+    pub fn draw(&self, verb: &str, resource: &str) -> Vec<Fault> {
+        let mut state = self.lock();
+        if state.rules.is_empty() {
+            return Vec::new();
+        }
+        let State { rng, rules } = &mut *state;
+        let mut hit = Vec::new();
+        for rule in rules.iter_mut() {
+            let concerned = rule.verb.as_deref().is_none_or(|v| v == verb)
+                && rule.resource.as_deref().is_none_or(|r| r == resource);
+            if !concerned || rule.times == Some(0) {
+                continue;
+            }
+            if rule.rate >= 1.0 || rng.random::<f64>() < rule.rate {
+                if let Some(times) = &mut rule.times {
+                    *times -= 1;
+                }
+                hit.push(rule.fault.clone());
+            }
+        }
+        hit
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_seeds_give_equal_faults() {
+        let draw = |seed| {
+            let faults = Faults::new(seed);
+            faults.add(Rule::new(Fault::Conflict).verb("update").rate(0.5));
+            (0..64)
+                .map(|_| faults.draw("update", "pods").len())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1), draw(2));
+    }
+
+    #[test]
+    fn a_rule_is_used_up_after_its_times_and_hits_only_what_it_names() {
+        let faults = Faults::new(0);
+        faults.add(
+            Rule::new(Fault::Conflict)
+                .verb("update")
+                .resource("nodes")
+                .times(2),
+        );
+        assert!(faults.draw("update", "pods").is_empty());
+        assert!(faults.draw("patch", "nodes").is_empty());
+        let hits: usize = (0..5).map(|_| faults.draw("update", "nodes").len()).sum();
+        assert_eq!(hits, 2);
+    }
+}

@@ -13,6 +13,7 @@
 //! | [`store`] | where objects live: revisions, optimistic concurrency, watch |
 //! | [`server`] | what happens to a request: verbs, admission, subresources, custom resources, HTTP |
 //! | [`loops`] | who acts on objects: scheduler, workload controllers, node agents, garbage collection |
+//! | [`Testbed`] | how a test or the playground starts all of it |
 //! | [`clock`], [`faults`] | how time passes and what goes wrong |
 
 pub mod clock;
@@ -24,3 +25,8 @@ pub mod present;
 pub mod registry;
 pub mod server;
 pub mod store;
+mod testbed;
+
+pub use clock::Clock;
+pub use faults::Faults;
+pub use testbed::{Builder, Testbed};

@@ -1,1 +1,331 @@
 //! What happens to a request: verbs, admission, subresources, custom resources, HTTP.
+
+pub mod admission;
+pub mod catalog;
+mod context;
+pub mod custom;
+mod delete;
+pub mod error;
+mod eviction;
+mod identity;
+mod names;
+mod read;
+mod reply;
+mod request;
+mod selector;
+mod service;
+mod subresources;
+mod watch;
+mod write;
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::clock::Clock;
+use crate::faults::{EXEMPT_HEADER, Exempt, Fault, Faults};
+use crate::store::Store;
+use catalog::{Catalog, Served};
+use error::ApiError;
+use identity::Identity;
+pub use reply::Body;
+use reply::Reply;
+use request::{Call, MAX_BODY, Target};
+
+/// The parts of a server.
+#[derive(Debug)]
+pub struct Inner {
+    pub(crate) store: Arc<Store>,
+    pub(crate) catalog: Catalog,
+    pub(crate) clock: Clock,
+    pub(crate) faults: Faults,
+    identity: Identity,
+    bookmark_interval: Duration,
+}
+
+/// The API server. Cheap to clone; clones are the same server.
+#[derive(Debug, Clone)]
+pub struct ApiServer(Arc<Inner>);
+
+impl Deref for ApiServer {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+/// What a server is made from.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The source of timestamps.
+    pub clock: Clock,
+    /// The switchboard.
+    pub faults: Faults,
+    /// Seeds UIDs and generated names.
+    pub seed: u64,
+    /// How many changes of each resource watches can go back.
+    pub history: usize,
+    /// How often watches that want bookmarks get one.
+    pub bookmark_interval: Duration,
+}
+
+impl ApiServer {
+    /// A server with the namespaces every cluster starts with.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        let store = Arc::new(Store::new(settings.history));
+        let server = Self(Arc::new(Inner {
+            catalog: Catalog::new(Arc::clone(&store)),
+            store,
+            clock: settings.clock,
+            faults: settings.faults,
+            identity: Identity::new(settings.seed),
+            bookmark_interval: settings.bookmark_interval,
+        }));
+        server.populate();
+        server
+    }
+
+    /// Answers a request whose body has been read.
+    pub async fn handle(&self, parts: &Parts, body: Bytes) -> http::Response<Body> {
+        let reply = match self.answer(parts, body).await {
+            Ok(reply) => reply,
+            Err(error) => Reply::from(error),
+        };
+        reply.into_response()
+    }
+
+    async fn answer(&self, parts: &Parts, body: Bytes) -> Result<Reply, ApiError> {
+        if body.len() > MAX_BODY {
+            return Err(ApiError::new(
+                StatusCode::PAYLOAD_TOO_LARGE.as_u16(),
+                "RequestEntityTooLarge",
+                format!("Request entity too large: limit is {MAX_BODY}"),
+            ));
+        }
+        let Some(target) = Target::parse(parts.uri.path()) else {
+            return self.answer_other(parts);
+        };
+        let Some(served) = self
+            .catalog
+            .find(&target.group, &target.version, &target.plural)
+        else {
+            return self.answer_virtual(parts, target, body);
+        };
+        let call = Call::new(parts, target, body)?;
+        let verb = verb(&call);
+        let faults = if parts.extensions.get::<Exempt>().is_some()
+            || parts.headers.contains_key(EXEMPT_HEADER)
+        {
+            Vec::new()
+        } else {
+            let resource = match &call.target.subresource {
+                Some(sub) => format!("{}/{sub}", call.target.plural),
+                None => call.target.plural.clone(),
+            };
+            self.faults.draw(verb, &resource)
+        };
+        let call = Call { faults, ..call };
+        let mut lost = false;
+        for fault in &call.faults {
+            match fault {
+                Fault::Latency(time) => self.clock.sleep(*time).await,
+                Fault::Error { code, retry_after } => return Err(injected(*code, *retry_after)),
+                Fault::Conflict if matches!(verb, "update" | "patch" | "delete") => {
+                    return Err(ApiError::modified(
+                        &served,
+                        call.target.name.as_deref().unwrap_or_default(),
+                    ));
+                }
+                Fault::LostAnswer => lost = true,
+                Fault::Conflict | Fault::DropWatch { .. } | Fault::Stale { .. } => {}
+            }
+        }
+        let reply = self.dispatch(&served, call).await?;
+        if lost {
+            return Err(injected(500, None));
+        }
+        Ok(reply)
+    }
+
+    async fn dispatch(&self, served: &Arc<Served>, call: Call) -> Result<Reply, ApiError> {
+        if call.target.namespace.is_some() && !served.namespaced {
+            return Err(ApiError::no_such_path());
+        }
+        let name = call.target.name.clone();
+        match (name.as_deref(), call.target.subresource.as_deref()) {
+            (None, _) => match call.method {
+                Method::GET if call.options.watch => self.watch(served, call),
+                Method::GET => self.list(served, &call).await,
+                Method::POST if served.namespaced && call.target.namespace.is_none() => {
+                    Err(ApiError::method_not_allowed())
+                }
+                Method::POST => self.create(served, &call).await,
+                Method::DELETE => self.delete_collection(served, &call).await,
+                Method::PUT | Method::PATCH if served.is_custom() => {
+                    Err(ApiError::bad_request("name must be provided"))
+                }
+                _ => Err(ApiError::method_not_allowed()),
+            },
+            (Some(_), _) if served.namespaced && call.target.namespace.is_none() => {
+                Err(ApiError::no_such_path())
+            }
+            (Some(name), None) => match call.method {
+                Method::GET if call.options.watch => self.watch(served, call),
+                Method::GET => self.get(served, &call, name).await,
+                Method::PUT => self.update(served, &call, name).await,
+                Method::PATCH => self.patch(served, &call, name).await,
+                Method::DELETE => self.delete(served, &call, name).await,
+                _ => Err(ApiError::method_not_allowed()),
+            },
+            (Some(name), Some(sub)) => self.subresource(served, &call, name, sub).await,
+        }
+    }
+
+    /// How far behind the cache is that this call reads from, if a fault says so.
+    fn stale_reads(&self, call: &Call) -> Option<u64> {
+        if call.options.resource_version != "0" {
+            return None;
+        }
+        call.faults.iter().find_map(|f| match f {
+            Fault::Stale { revisions } => Some(*revisions),
+            _ => None,
+        })
+    }
+
+    /// Converts an object between the versions of its kind.
+    async fn convert(
+        &self,
+        served: &Served,
+        mut value: Value,
+        version: &str,
+    ) -> Result<Value, ApiError> {
+        value["apiVersion"] = crate::registry::api_version(&served.group, version).into();
+        Ok(value)
+    }
+
+    fn table(
+        &self,
+        _served: &Served,
+        _call: &Call,
+        values: &[Value],
+        metadata: &Value,
+        _columns: bool,
+    ) -> Value {
+        json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": [], "rows": values.iter().map(|v| json!({"cells": [], "object": v})).collect::<Vec<_>>()})
+    }
+
+    /// Paths outside `/api/V/RESOURCE` and `/apis/G/V/RESOURCE`.
+    fn answer_other(&self, parts: &Parts) -> Result<Reply, ApiError> {
+        match parts.uri.path().trim_end_matches('/') {
+            "/version" => Ok(Reply::json(
+                200,
+                &json!({
+                    "major": "1",
+                    "minor": "36",
+                    "gitVersion": "v1.36.0+karpenter-testbed",
+                    "platform": "linux/amd64",
+                }),
+            )),
+            "/healthz" | "/livez" | "/readyz" => Ok(Reply::text(200, "ok")),
+            _ => Err(ApiError::no_such_path()),
+        }
+    }
+
+    /// Resources that are asked but not stored, and those that do not exist.
+    fn answer_virtual(
+        &self,
+        _parts: &Parts,
+        _target: Target,
+        _body: Bytes,
+    ) -> Result<Reply, ApiError> {
+        Err(ApiError::no_such_path())
+    }
+
+    /// What other parts of the server do once an object is written.
+    fn after_write(&self, served: &Served, stored: &Value) {
+        if served.is("apiextensions.k8s.io", "CustomResourceDefinition")
+            && let Err(error) = self.catalog.define(stored)
+        {
+            tracing::warn!(%error, "a stored definition cannot be served");
+        }
+    }
+
+    /// What other parts of the server do once an object is gone.
+    fn after_delete(&self, served: &Served, last: &Value) {
+        if served.is("apiextensions.k8s.io", "CustomResourceDefinition") {
+            self.catalog.undefine(write::name_of(last));
+        }
+    }
+
+    /// The objects every cluster has.
+    fn populate(&self) {
+        let Some(namespaces) = self.catalog.find("", "v1", "namespaces") else {
+            return;
+        };
+        for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
+            let mut namespace = json!({
+                "apiVersion": "v1",
+                "kind": "Namespace",
+                "metadata": {
+                    "name": name,
+                    "uid": self.identity.uid(),
+                    "creationTimestamp": context::timestamp(self.clock.now()),
+                    "labels": {"kubernetes.io/metadata.name": name},
+                },
+                "spec": {"finalizers": ["kubernetes"]},
+                "status": {"phase": "Active"},
+            });
+            // The store is new: the names are free.
+            let _ = namespaces.collection.insert(name, 0, &mut namespace);
+        }
+    }
+}
+
+fn injected(code: u16, retry_after: Option<u32>) -> ApiError {
+    let (reason, message) = match code {
+        429 => (
+            "TooManyRequests",
+            "the server has received too many requests and has asked us to try again later",
+        ),
+        503 => (
+            "ServiceUnavailable",
+            "the server is currently unable to handle the request",
+        ),
+        504 => (
+            "Timeout",
+            "the server was unable to return a response in the time allotted",
+        ),
+        403 => ("Forbidden", "forbidden by fault injection"),
+        409 => ("Conflict", "conflict by fault injection"),
+        _ => ("InternalError", "an error by fault injection"),
+    };
+    let mut error = ApiError::new(code, reason, message);
+    if let Some(seconds) = retry_after {
+        error = error.with_details(json!({"retryAfterSeconds": seconds}));
+        error.retry_after = Some(seconds);
+    }
+    error
+}
+
+/// The verb of a call, as discovery and RBAC name it.
+fn verb(call: &Call) -> &'static str {
+    let named = call.target.name.is_some();
+    match call.method {
+        Method::GET if call.options.watch => "watch",
+        Method::GET if named => "get",
+        Method::GET => "list",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE if named => "delete",
+        Method::DELETE => "deletecollection",
+        _ => "other",
+    }
+}

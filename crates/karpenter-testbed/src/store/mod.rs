@@ -1,1 +1,120 @@
 //! Where objects live: revisions, optimistic concurrency, watch.
+//!
+//! A [`Store`] hands out one [`Collection`] per resource. All collections draw from one increasing revision counter, so a
+//! resource version orders every write of the cluster. A collection keeps
+//!
+//! 1. the live objects, ordered by `namespace/name`, each as one serialised form shared by every reader and watcher
+//!    ([`Object`]; the labels and selectable fields are kept parsed, nothing else is), and
+//! 2. a bounded history of changes, from which watches are served and pages of an older snapshot are rebuilt by undoing.
+//!
+//! INVARIANT: a revision is drawn while the collection's lock is held, so whoever holds the lock has seen every change
+//! of that collection up to the counter's value.
+
+mod collection;
+mod object;
+mod watch;
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+pub use collection::{Collection, Page, Query, Rejected};
+pub use object::{Matcher, Object, Selectable};
+pub use watch::{Change, ChangeKind, Cursor, Expired};
+
+/// How many changes a collection remembers unless told otherwise.
+pub const DEFAULT_HISTORY: usize = 16_384;
+
+/// The revision counter and the history bound, shared by all collections.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    revision: AtomicU64,
+    history: AtomicUsize,
+}
+
+impl Shared {
+    fn next_revision(&self) -> u64 {
+        self.revision.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn revision(&self) -> u64 {
+        self.revision.load(Ordering::SeqCst)
+    }
+
+    fn history(&self) -> usize {
+        self.history.load(Ordering::Relaxed)
+    }
+}
+
+/// All objects of the cluster.
+#[derive(Debug)]
+pub struct Store {
+    shared: Arc<Shared>,
+    collections: RwLock<Vec<Arc<Collection>>>,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self::new(DEFAULT_HISTORY)
+    }
+}
+
+impl Store {
+    /// An empty store whose collections remember `history` changes each.
+    #[must_use]
+    pub fn new(history: usize) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                revision: AtomicU64::new(1),
+                history: AtomicUsize::new(history.max(1)),
+            }),
+            collections: RwLock::new(Vec::new()),
+        }
+    }
+
+    /// A new, empty collection whose objects have these selectable fields.
+    pub fn collection(&self, fields: Arc<[Selectable]>, index: Option<usize>) -> Arc<Collection> {
+        let collection = Arc::new(Collection::new(Arc::clone(&self.shared), fields, index));
+        self.collections
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(Arc::clone(&collection));
+        collection
+    }
+
+    /// Forgets a collection that is no longer served; its watches end.
+    pub fn forget(&self, collection: &Arc<Collection>) {
+        self.collections
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|c| !Arc::ptr_eq(c, collection));
+        collection.close();
+    }
+
+    /// The revision of the latest write.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.shared.revision()
+    }
+
+    /// Forgets all history, as etcd's compaction does: watches and pages from before now report expiry.
+    pub fn compact(&self) {
+        for collection in self
+            .collections
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+        {
+            collection.compact();
+        }
+    }
+
+    /// Changes how many changes each collection remembers; applies from the next write.
+    pub fn set_history(&self, changes: usize) {
+        self.shared.history.store(changes.max(1), Ordering::Relaxed);
+    }
+}
+
+/// Locks, ignoring poison: every critical section leaves the data consistent.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,50 @@
+//! Names and identities the server makes up, from a seed.
+
+use std::sync::Mutex;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::store::lock;
+
+/// The characters of generated names: no vowels and no look-alikes, so that no words appear.
+const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// Makes up UIDs and name suffixes.
+#[derive(Debug)]
+pub struct Identity(Mutex<StdRng>);
+
+impl Identity {
+    /// Equal seeds give equal sequences.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(Mutex::new(StdRng::seed_from_u64(seed)))
+    }
+
+    /// A version 4 UUID.
+    #[must_use]
+    pub fn uid(&self) -> String {
+        let mut bytes: [u8; 16] = lock(&self.0).random();
+        bytes[6] = (bytes[6] & 0x0f) | 0x40;
+        bytes[8] = (bytes[8] & 0x3f) | 0x80;
+        let mut text = String::with_capacity(36);
+        for (i, byte) in bytes.iter().enumerate() {
+            if matches!(i, 4 | 6 | 8 | 10) {
+                text.push('-');
+            }
+            for half in [byte >> 4, byte & 15] {
+                text.push(char::from_digit(u32::from(half), 16).unwrap_or('0'));
+            }
+        }
+        text
+    }
+
+    /// The five characters after `generateName`.
+    #[must_use]
+    pub fn suffix(&self) -> String {
+        let mut rng = lock(&self.0);
+        (0..5)
+            .map(|_| char::from(ALPHABET[rng.random_range(0..ALPHABET.len())]))
+            .collect()
+    }
+}

@@ -1,0 +1,287 @@
+//! get, list and their views.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::{BufMut, Bytes, BytesMut};
+use serde_json::{Value, json};
+
+use super::ApiServer;
+use super::catalog::Served;
+use super::error::ApiError;
+use super::reply::Reply;
+use super::request::{Call, View};
+use super::selector::Selectors;
+use crate::store::{Matcher, Object, Page, Query};
+
+impl ApiServer {
+    /// GET of one object.
+    pub(super) async fn get(
+        &self,
+        served: &Served,
+        call: &Call,
+        name: &str,
+    ) -> Result<Reply, ApiError> {
+        let object = self.find(served, call, name)?;
+        match call.view {
+            View::Plain => Ok(Reply::bytes(200, self.present(served, &object).await?)),
+            _ => {
+                let value = self.read(served, &object).await?;
+                Ok(self.show(served, call, 200, &value))
+            }
+        }
+    }
+
+    /// The stored object a call names.
+    pub(super) fn find(
+        &self,
+        served: &Served,
+        call: &Call,
+        name: &str,
+    ) -> Result<Arc<Object>, ApiError> {
+        let key = served.key(call.target.namespace.as_deref(), name);
+        let found = match self.stale_reads(call) {
+            Some(lag) => served.collection.get_stale(&key, lag),
+            None => served.collection.get(&key),
+        };
+        found.ok_or_else(|| ApiError::not_found(served, name))
+    }
+
+    /// An object in the served version, serialised.
+    pub(super) async fn present(
+        &self,
+        served: &Served,
+        object: &Object,
+    ) -> Result<Bytes, ApiError> {
+        if !served.converts() && object.edition == served.edition {
+            return Ok(object.bytes().clone());
+        }
+        let value = self.read(served, object).await?;
+        Ok(serde_json::to_vec(&value).unwrap_or_default().into())
+    }
+
+    /// An object in the served version.
+    pub(super) async fn read(&self, served: &Served, object: &Object) -> Result<Value, ApiError> {
+        let mut value = object.value();
+        if served.converts() {
+            value = self.convert(served, value, &served.version).await?;
+        }
+        if object.edition != served.edition
+            && let Some(definition) = &served.definition
+        {
+            definition.default_on_read(&served.version, &mut value);
+        }
+        Ok(value)
+    }
+
+    /// An object in the view a call wants.
+    pub(super) fn show(&self, served: &Served, call: &Call, code: u16, value: &Value) -> Reply {
+        match call.view {
+            View::Plain => Reply::json(code, value),
+            View::Metadata => Reply::json(code, &metadata_only(value)),
+            View::Table => {
+                let table = self.table(served, call, std::slice::from_ref(value), &json!({}), true);
+                Reply::json(code, &table)
+            }
+        }
+    }
+
+    /// GET of a collection.
+    pub(super) async fn list(&self, served: &Served, call: &Call) -> Result<Reply, ApiError> {
+        let options = &call.options;
+        let selectors = self.selectors(served, call)?;
+        let (mut at, mut after) = (None, None);
+        if !options.continue_token.is_empty() {
+            let (revision, start) = parse_token(&options.continue_token)?;
+            after = Some(start);
+            at = revision;
+        } else if !options.resource_version.is_empty() {
+            let wanted = self.revision(&options.resource_version)?;
+            match options.resource_version_match.as_str() {
+                "Exact" => at = Some(wanted),
+                _ => self.fresh_enough(wanted)?,
+            }
+        }
+        if at.is_none()
+            && let Some(lag) = self.stale_reads(call)
+        {
+            at = Some(self.store.revision().saturating_sub(lag));
+        }
+        let query = Query {
+            namespace: call.target.namespace.as_deref(),
+            after: after.as_deref(),
+            limit: options.limit,
+            at,
+            matcher: &selectors,
+        };
+        let page = served.collection.list(&query).or_else(|expired| {
+            if options.continue_token.is_empty() && options.resource_version_match != "Exact" {
+                // A stale read that reaches behind the history falls back to the present.
+                return served
+                    .collection
+                    .list(&Query { at: None, ..query })
+                    .map_err(|e| ApiError::expired(e.to_string()));
+            }
+            Err(ApiError::expired(if options.continue_token.is_empty() {
+                expired.to_string()
+            } else {
+                "The provided continue parameter is too old to display a consistent list result. You must start a new list without the continue parameter.".to_owned()
+            }))
+        })?;
+        self.page(served, call, &page, selectors.is_everything())
+            .await
+    }
+
+    async fn page(
+        &self,
+        served: &Served,
+        call: &Call,
+        page: &Page,
+        everything: bool,
+    ) -> Result<Reply, ApiError> {
+        let mut metadata = json!({"resourceVersion": page.revision.to_string()});
+        if page.remaining > 0
+            && let Some(last) = page.items.last()
+        {
+            metadata["continue"] = token(page.revision, &last.key).into();
+            if everything {
+                metadata["remainingItemCount"] = page.remaining.into();
+            }
+        }
+        if call.view != View::Plain {
+            let mut values = Vec::with_capacity(page.items.len());
+            for object in &page.items {
+                values.push(self.read(served, object).await?);
+            }
+            return Ok(match call.view {
+                View::Table => {
+                    Reply::json(200, &self.table(served, call, &values, &metadata, true))
+                }
+                _ => Reply::json(
+                    200,
+                    &json!({
+                        "kind": "PartialObjectMetadataList",
+                        "apiVersion": "meta.k8s.io/v1",
+                        "metadata": metadata,
+                        "items": values.iter().map(metadata_only).collect::<Vec<_>>(),
+                    }),
+                ),
+            });
+        }
+        let size: usize = page.items.iter().map(|o| o.bytes().len() + 1).sum();
+        let mut out = BytesMut::with_capacity(size + 256);
+        let head = format!(
+            "{{\"kind\":{},\"apiVersion\":{},\"metadata\":{metadata},\"items\":[",
+            Value::from(served.list_kind.as_str()),
+            Value::from(served.api_version()),
+        );
+        out.put_slice(head.as_bytes());
+        for (i, object) in page.items.iter().enumerate() {
+            if i > 0 {
+                out.put_u8(b',');
+            }
+            out.put_slice(&self.present(served, object).await?);
+        }
+        out.put_slice(b"]}");
+        Ok(Reply::bytes(200, out.freeze()))
+    }
+
+    /// The selectors of a call.
+    pub(super) fn selectors(&self, served: &Served, call: &Call) -> Result<Selectors, ApiError> {
+        let mut selectors = Selectors::parse(
+            &call.options.label_selector,
+            &stored_labels(served, &call.options.field_selector),
+            served.collection.fields(),
+        )?;
+        if let Some(name) = &call.target.name {
+            selectors.only_name(name);
+        }
+        Ok(selectors)
+    }
+
+    /// Parses a resource version of a list or watch.
+    pub(super) fn revision(&self, text: &str) -> Result<u64, ApiError> {
+        text.parse().map_err(|_| {
+            ApiError::new(
+                422,
+                "Invalid",
+                format!(
+                    "resourceVersion: Invalid value: \"{text}\": strconv.ParseUint: parsing \"{text}\": invalid syntax"
+                ),
+            )
+        })
+    }
+
+    /// Refuses a resource version that has not been reached.
+    pub(super) fn fresh_enough(&self, wanted: u64) -> Result<(), ApiError> {
+        let current = self.store.revision();
+        if wanted <= current {
+            return Ok(());
+        }
+        let mut error = ApiError::new(
+            504,
+            "Timeout",
+            format!("Timeout: Too large resource version: {wanted}, current: {current}"),
+        )
+        .with_details(json!({
+            "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
+            "retryAfterSeconds": 1,
+        }));
+        error.retry_after = Some(1);
+        Err(error)
+    }
+}
+
+/// Both event APIs show the same stored objects; selectors are matched against the stored form.
+fn stored_labels(served: &Served, selector: &str) -> String {
+    if served.group == "events.k8s.io" {
+        return selector
+            .replace("regarding.", "involvedObject.")
+            .replace("reportingController", "reportingComponent");
+    }
+    selector.to_owned()
+}
+
+/// An object reduced to its metadata.
+#[must_use]
+pub fn metadata_only(value: &Value) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": value["metadata"],
+    })
+}
+
+fn token(revision: u64, last: &str) -> String {
+    let json = json!({"v": "meta.k8s.io/v1", "rv": revision, "start": format!("{last}\0")});
+    URL_SAFE_NO_PAD.encode(json.to_string())
+}
+
+fn parse_token(token: &str) -> Result<(Option<u64>, String), ApiError> {
+    let bad = |why: String| {
+        ApiError::bad_request(format!(
+            "invalid continue token: continue key is not valid: {why}"
+        ))
+    };
+    let bytes = URL_SAFE_NO_PAD
+        .decode(token.trim_end_matches('='))
+        .map_err(|_| bad("illegal base64 data at input byte 0".to_owned()))?;
+    let value: Value = serde_json::from_slice(&bytes).map_err(|e| match bytes.first() {
+        Some(b) if !b"{[\"tfn-0123456789 \t\r\n".contains(b) => bad(format!(
+            "invalid character '{}' looking for beginning of value",
+            char::from(*b)
+        )),
+        _ => bad(e.to_string()),
+    })?;
+    let start = value["start"].as_str().unwrap_or_default();
+    let rv = value["rv"].as_i64().unwrap_or_default();
+    if start.is_empty() || rv == 0 {
+        return Err(bad("missing start key or resource version".to_owned()));
+    }
+    // A negative revision asks for the newest state; the key ends in the zero byte that makes it exclusive.
+    Ok((
+        u64::try_from(rv).ok(),
+        start.trim_end_matches('\0').to_owned(),
+    ))
+}

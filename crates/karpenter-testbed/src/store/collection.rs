@@ -1,0 +1,425 @@
+//! The objects of one resource: reads, conditional writes, pages of a consistent snapshot.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex};
+
+use rustc_hash::FxHashMap;
+use serde_json::Value;
+use tokio::sync::watch as signal;
+
+use super::watch::{Change, ChangeKind, Cursor, Expired};
+use super::{Matcher, Object, Selectable, Shared, lock};
+
+/// Why a conditional write was not done.
+#[derive(Debug, Clone)]
+pub enum Rejected {
+    /// The object is already there.
+    Exists,
+    /// The object is gone.
+    Missing,
+    /// The object is at another revision than the writer expected.
+    Moved,
+}
+
+/// Which objects a list wants.
+pub struct Query<'a> {
+    /// Only this namespace.
+    pub namespace: Option<&'a str>,
+    /// Only keys after this one.
+    pub after: Option<&'a str>,
+    /// At most this many; 0 means all.
+    pub limit: usize,
+    /// The snapshot to read; the latest when absent.
+    pub at: Option<u64>,
+    /// The selectors.
+    pub matcher: &'a dyn Matcher,
+}
+
+/// A page of a list.
+#[derive(Debug)]
+pub struct Page {
+    /// The objects, ordered by key.
+    pub items: Vec<Arc<Object>>,
+    /// The snapshot's revision.
+    pub revision: u64,
+    /// How many objects of the range come after the page; 0 at the end. Counts unselected ones too.
+    pub remaining: usize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    objects: BTreeMap<Arc<str>, Arc<Object>>,
+    index: FxHashMap<Box<str>, BTreeSet<Arc<str>>>,
+    pub(super) history: VecDeque<Arc<Change>>,
+    /// Changes up to this revision are forgotten.
+    pub(super) compacted: u64,
+}
+
+/// The objects of one resource.
+#[derive(Debug)]
+pub struct Collection {
+    shared: Arc<Shared>,
+    fields: Arc<[Selectable]>,
+    /// The selectable field that is indexed.
+    indexed: Option<usize>,
+    state: Mutex<State>,
+    signal: signal::Sender<u64>,
+}
+
+impl Collection {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        fields: Arc<[Selectable]>,
+        indexed: Option<usize>,
+    ) -> Self {
+        let revision = shared.revision();
+        Self {
+            fields,
+            indexed,
+            state: Mutex::new(State {
+                compacted: revision.saturating_sub(1),
+                ..State::default()
+            }),
+            signal: signal::channel(0).0,
+            shared,
+        }
+    }
+
+    /// The fields that selectors may name.
+    #[must_use]
+    pub fn fields(&self) -> &Arc<[Selectable]> {
+        &self.fields
+    }
+
+    /// How many objects there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        lock(&self.state).objects.len()
+    }
+
+    /// Whether there is no object.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The object at `key`.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<Arc<Object>> {
+        lock(&self.state).objects.get(key).cloned()
+    }
+
+    /// The object at `key` as it was `lag` revisions ago, or now when that is forgotten.
+    #[must_use]
+    pub fn get_stale(&self, key: &str, lag: u64) -> Option<Arc<Object>> {
+        let state = lock(&self.state);
+        let at = self.shared.revision().saturating_sub(lag);
+        let now = state.objects.get(key);
+        if at < state.compacted {
+            return now.cloned();
+        }
+        let undone = state
+            .history
+            .iter()
+            .rev()
+            .take_while(|c| c.revision > at)
+            .filter(|c| &*c.object.key == key)
+            .last();
+        match undone {
+            Some(change) => change.previous.clone(),
+            None => now.cloned(),
+        }
+    }
+
+    /// Writes a new object, setting its `metadata.resourceVersion`.
+    ///
+    /// # Errors
+    /// [`Rejected::Exists`] when the key is taken.
+    pub fn insert(
+        &self,
+        key: &str,
+        edition: u32,
+        value: &mut Value,
+    ) -> Result<Arc<Object>, Rejected> {
+        let mut state = lock(&self.state);
+        if state.objects.contains_key(key) {
+            return Err(Rejected::Exists);
+        }
+        let object = self.stamp(key.into(), edition, value);
+        self.put(&mut state, ChangeKind::Added, &object, None);
+        Ok(object)
+    }
+
+    /// Replaces the object at `key` if it is still at revision `expected`.
+    ///
+    /// # Errors
+    /// [`Rejected::Missing`], [`Rejected::Moved`].
+    pub fn replace(
+        &self,
+        key: &str,
+        expected: u64,
+        edition: u32,
+        value: &mut Value,
+    ) -> Result<Arc<Object>, Rejected> {
+        let mut state = lock(&self.state);
+        let previous = expect(&state, key, expected)?;
+        let object = self.stamp(Arc::clone(&previous.key), edition, value);
+        self.put(&mut state, ChangeKind::Modified, &object, Some(previous));
+        Ok(object)
+    }
+
+    /// Removes the object at `key` if it is still at revision `expected`; `last` is its final state.
+    ///
+    /// # Errors
+    /// [`Rejected::Missing`], [`Rejected::Moved`].
+    pub fn remove(
+        &self,
+        key: &str,
+        expected: u64,
+        last: &mut Value,
+    ) -> Result<Arc<Object>, Rejected> {
+        let mut state = lock(&self.state);
+        let previous = expect(&state, key, expected)?;
+        let object = self.stamp(Arc::clone(&previous.key), previous.edition, last);
+        self.put(&mut state, ChangeKind::Deleted, &object, Some(previous));
+        Ok(object)
+    }
+
+    fn stamp(&self, key: Arc<str>, edition: u32, value: &mut Value) -> Arc<Object> {
+        let revision = self.shared.next_revision();
+        value["metadata"]["resourceVersion"] = revision.to_string().into();
+        Arc::new(Object::new(key, revision, edition, value, &self.fields))
+    }
+
+    fn put(
+        &self,
+        state: &mut State,
+        kind: ChangeKind,
+        object: &Arc<Object>,
+        previous: Option<Arc<Object>>,
+    ) {
+        if let Some(field) = self.indexed {
+            if let Some(old) = &previous
+                && let Some(keys) = state.index.get_mut(old.field(field))
+            {
+                keys.remove(&old.key);
+                if keys.is_empty() {
+                    state.index.remove(old.field(field));
+                }
+            }
+            if kind != ChangeKind::Deleted {
+                state
+                    .index
+                    .entry(object.field(field).into())
+                    .or_default()
+                    .insert(Arc::clone(&object.key));
+            }
+        }
+        if kind == ChangeKind::Deleted {
+            state.objects.remove(&object.key);
+        } else {
+            state
+                .objects
+                .insert(Arc::clone(&object.key), Arc::clone(object));
+        }
+        state.history.push_back(Arc::new(Change {
+            revision: object.revision,
+            kind,
+            object: Arc::clone(object),
+            previous,
+        }));
+        let bound = self.shared.history();
+        while state.history.len() > bound {
+            if let Some(dropped) = state.history.pop_front() {
+                state.compacted = dropped.revision;
+            }
+        }
+        self.signal.send_replace(object.revision);
+    }
+
+    /// A page of the objects that `query` selects.
+    ///
+    /// # Errors
+    /// [`Expired`] when the wanted snapshot is forgotten.
+    pub fn list(&self, query: &Query<'_>) -> Result<Page, Expired> {
+        let state = lock(&self.state);
+        let current = self.shared.revision();
+        let revision = query.at.unwrap_or(current).min(current);
+        if revision < state.compacted {
+            return Err(Expired {
+                requested: revision,
+                oldest: state.compacted,
+            });
+        }
+        let undo = undo(&state, revision);
+        if undo.is_empty()
+            && query.limit == 0
+            && let Some(value) = self.indexed.and_then(|f| query.matcher.required_field(f))
+        {
+            let items = state
+                .index
+                .get(value)
+                .into_iter()
+                .flatten()
+                .filter_map(|key| state.objects.get(key))
+                .filter(|o| query.namespace.is_none_or(|ns| o.namespace() == ns))
+                .filter(|o| query.matcher.matches(o))
+                .cloned()
+                .collect();
+            return Ok(Page {
+                items,
+                revision,
+                remaining: 0,
+            });
+        }
+        let (from, until) = bounds(query.namespace, query.after);
+        let lower = from.as_ref().map(|s| &**s);
+        let upper = until.as_ref().map(|s| &**s);
+        if undo.is_empty() {
+            let range = state.objects.range::<str, _>((lower, upper));
+            return Ok(page(range.map(|(_, o)| o), query, revision));
+        }
+        let mut merged: BTreeMap<&str, &Arc<Object>> = state
+            .objects
+            .range::<str, _>((lower, upper))
+            .map(|(k, o)| (&**k, o))
+            .collect();
+        for (key, object) in undo.range::<str, _>((lower, upper)) {
+            match object {
+                Some(object) => merged.insert(key, object),
+                None => merged.remove(&**key),
+            };
+        }
+        Ok(page(merged.into_values(), query, revision))
+    }
+
+    /// Everything selected now, and a cursor that continues from there.
+    #[must_use]
+    pub fn list_and_follow(
+        self: &Arc<Self>,
+        namespace: Option<&str>,
+        matcher: &dyn Matcher,
+    ) -> (Vec<Arc<Object>>, Cursor) {
+        let signal = self.signal.subscribe();
+        let state = lock(&self.state);
+        let revision = self.shared.revision();
+        let (from, until) = bounds(namespace, None);
+        let items = state
+            .objects
+            .range::<str, _>((from.as_ref().map(|s| &**s), until.as_ref().map(|s| &**s)))
+            .map(|(_, o)| o)
+            .filter(|o| matcher.matches(o))
+            .cloned()
+            .collect();
+        drop(state);
+        (items, Cursor::new(Arc::clone(self), revision, signal))
+    }
+
+    /// A cursor over the changes after `revision`.
+    ///
+    /// # Errors
+    /// [`Expired`] when those changes are partly forgotten.
+    pub fn follow(self: &Arc<Self>, revision: u64) -> Result<Cursor, Expired> {
+        let signal = self.signal.subscribe();
+        let state = lock(&self.state);
+        if revision < state.compacted {
+            return Err(Expired {
+                requested: revision,
+                oldest: state.compacted,
+            });
+        }
+        drop(state);
+        Ok(Cursor::new(Arc::clone(self), revision, signal))
+    }
+
+    pub(super) fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    pub(super) fn revision(&self) -> u64 {
+        self.shared.revision()
+    }
+
+    pub(super) fn compact(&self) {
+        let mut state = lock(&self.state);
+        state.history.clear();
+        state.compacted = self.shared.revision();
+        drop(state);
+        self.signal.send_replace(self.shared.revision());
+    }
+
+    /// Drops everything without telling anybody, and wakes the watches so that they end.
+    pub(super) fn close(&self) {
+        let mut state = lock(&self.state);
+        state.objects.clear();
+        state.index.clear();
+        state.history.clear();
+        state.compacted = u64::MAX;
+        drop(state);
+        self.signal.send_replace(u64::MAX);
+    }
+}
+
+fn expect(state: &State, key: &str, expected: u64) -> Result<Arc<Object>, Rejected> {
+    match state.objects.get(key) {
+        None => Err(Rejected::Missing),
+        Some(object) if object.revision != expected => Err(Rejected::Moved),
+        Some(object) => Ok(Arc::clone(object)),
+    }
+}
+
+/// What to change in the live objects to see them as of `revision`.
+fn undo(state: &State, revision: u64) -> BTreeMap<Arc<str>, Option<Arc<Object>>> {
+    state
+        .history
+        .iter()
+        .rev()
+        .take_while(|c| c.revision > revision)
+        .map(|c| (Arc::clone(&c.object.key), c.previous.clone()))
+        .collect()
+}
+
+fn bounds(namespace: Option<&str>, after: Option<&str>) -> (Bound<String>, Bound<String>) {
+    let from = match (after, namespace) {
+        (Some(after), _) => Bound::Excluded(after.to_owned()),
+        (None, Some(ns)) => Bound::Included(format!("{ns}/")),
+        (None, None) => Bound::Unbounded,
+    };
+    // '0' is the character after '/'.
+    let until = match namespace {
+        Some(ns) => Bound::Excluded(format!("{ns}0")),
+        None => Bound::Unbounded,
+    };
+    // A range whose start is behind its end would panic; a continue token can ask for one.
+    match (&from, &until) {
+        (Bound::Excluded(f) | Bound::Included(f), Bound::Excluded(u)) if f >= u => {
+            (Bound::Included(u.clone()), Bound::Excluded(u.clone()))
+        }
+        _ => (from, until),
+    }
+}
+
+fn page<'a>(
+    mut range: impl Iterator<Item = &'a Arc<Object>>,
+    query: &Query<'_>,
+    revision: u64,
+) -> Page {
+    let mut items = Vec::new();
+    let mut remaining = 0;
+    for object in range.by_ref() {
+        if query.limit > 0 && items.len() == query.limit {
+            remaining = 1;
+            break;
+        }
+        if query.matcher.matches(object) {
+            items.push(Arc::clone(object));
+        }
+    }
+    remaining += range.count();
+    Page {
+        items,
+        revision,
+        remaining,
+    }
+}

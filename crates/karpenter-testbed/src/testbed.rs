@@ -1,0 +1,156 @@
+//! How a test or the playground starts the control plane and gets clients for it.
+
+use std::time::Duration;
+
+use kube::Client;
+use serde_json::Value;
+
+use crate::clock::Clock;
+use crate::faults::Faults;
+use crate::server::{ApiServer, Settings};
+use crate::store::DEFAULT_HISTORY;
+
+/// Settings of a control plane that is not started yet.
+#[derive(Debug, Clone)]
+pub struct Builder {
+    clock: Option<Clock>,
+    faults: Option<Faults>,
+    seed: u64,
+    history: usize,
+    bookmark_interval: Duration,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            clock: None,
+            faults: None,
+            seed: 0,
+            history: DEFAULT_HISTORY,
+            bookmark_interval: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Builder {
+    /// The source of time; the wall clock unless set.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// The fault switchboard; one without rules unless set.
+    #[must_use]
+    pub fn faults(mut self, faults: Faults) -> Self {
+        self.faults = Some(faults);
+        self
+    }
+
+    /// Seeds UIDs, generated names and (unless set) the faults.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// How many changes of each resource a watch can go back.
+    #[must_use]
+    pub fn history(mut self, changes: usize) -> Self {
+        self.history = changes;
+        self
+    }
+
+    /// How often watches that want bookmarks get one (in tokio's time).
+    #[must_use]
+    pub fn bookmark_interval(mut self, interval: Duration) -> Self {
+        self.bookmark_interval = interval;
+        self
+    }
+
+    /// Starts the API server.
+    #[expect(
+        clippy::unused_async,
+        reason = "starting may have to wait in the future, and clients need a runtime anyway"
+    )]
+    pub async fn start(self) -> Testbed {
+        Testbed {
+            server: ApiServer::new(Settings {
+                clock: self.clock.unwrap_or_else(Clock::real),
+                faults: self.faults.unwrap_or_else(|| Faults::new(self.seed)),
+                seed: self.seed,
+                history: self.history,
+                bookmark_interval: self.bookmark_interval,
+            }),
+        }
+    }
+}
+
+/// A running control plane. Cheap to clone; clones are the same control plane.
+///
+/// ```
+/// use karpenter_testbed::Testbed;
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// let testbed = Testbed::builder().seed(1).start().await;
+/// let nodes: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(testbed.client());
+/// assert!(nodes.list(&Default::default()).await.unwrap().items.is_empty());
+/// # });
+/// ```
+#[derive(Debug, Clone)]
+pub struct Testbed {
+    server: ApiServer,
+}
+
+impl Testbed {
+    /// Settings to start from.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// A client as a component has it: its requests are hit by faults. Call it inside a tokio runtime.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        Client::new(self.server.service(false), "default")
+    }
+
+    /// A client that no fault hits, for arranging and observing. Call it inside a tokio runtime.
+    #[must_use]
+    pub fn admin_client(&self) -> Client {
+        Client::new(self.server.service(true), "default")
+    }
+
+    /// The server, for requests that no client makes.
+    #[must_use]
+    pub fn server(&self) -> &ApiServer {
+        &self.server
+    }
+
+    /// The switchboard.
+    #[must_use]
+    pub fn faults(&self) -> &Faults {
+        &self.server.faults
+    }
+
+    /// The source of time.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.server.clock
+    }
+
+    /// Forgets the history, as etcd's compaction does: watches and pages from before now report expiry.
+    pub fn compact(&self) {
+        self.server.store.compact();
+    }
+
+    /// Creates or replaces custom resource definitions; they are served when this returns.
+    ///
+    /// # Errors
+    /// What the server answers.
+    pub async fn apply_crds(&self, crds: impl IntoIterator<Item = Value>) -> kube::Result<()> {
+        for crd in crds {
+            self.server.apply_crd(crd).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,221 @@
+//! The embedded server seen through kube-rs: typed clients, watcher, finalizers, patches, eviction.
+
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use kube::api::{
+    DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
+};
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use karpenter_testbed::Testbed;
+
+fn pod(name: &str) -> Pod {
+    serde_json::from_value(json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": "a"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }))
+    .unwrap()
+}
+
+#[tokio::test]
+async fn objects_are_created_read_changed_and_deleted() {
+    let testbed = Testbed::builder().start().await;
+    let pods: Api<Pod> = Api::namespaced(testbed.client(), "default");
+    let created = pods
+        .create(&PostParams::default(), &pod("a"))
+        .await
+        .unwrap();
+    assert!(created.uid().is_some() && created.resource_version().is_some());
+    let error = pods
+        .create(&PostParams::default(), &pod("a"))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, kube::Error::Api(s) if s.is_already_exists()));
+    let patch = json!({"metadata": {"labels": {"b": "c"}}});
+    let patched = pods
+        .patch("a", &PatchParams::default(), &Patch::Merge(&patch))
+        .await
+        .unwrap();
+    assert_eq!(patched.labels()["b"], "c");
+    let again = pods
+        .patch("a", &PatchParams::default(), &Patch::Merge(&patch))
+        .await
+        .unwrap();
+    assert_eq!(again.resource_version(), patched.resource_version());
+    let selected = pods
+        .list(&ListParams::default().labels("b=c").fields("spec.nodeName="))
+        .await
+        .unwrap();
+    assert_eq!(selected.items.len(), 1);
+    assert!(
+        pods.replace("a", &PostParams::default(), &created)
+            .await
+            .is_err()
+    );
+    pods.delete("a", &DeleteParams::default()).await.unwrap();
+    assert!(pods.get_opt("a").await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_watcher_sees_the_initial_objects_and_then_every_change() {
+    for config in [
+        watcher::Config::default(),
+        watcher::Config::default().streaming_lists(),
+    ] {
+        let testbed = Testbed::builder().start().await;
+        let pods: Api<Pod> = Api::namespaced(testbed.client(), "default");
+        pods.create(&PostParams::default(), &pod("a"))
+            .await
+            .unwrap();
+        let mut events = watcher(Api::<Pod>::all(testbed.client()), config).boxed();
+        let mut seen = Vec::new();
+        while let Some(event) = events.try_next().await.unwrap() {
+            seen.push(match event {
+                watcher::Event::Init => "init".to_owned(),
+                watcher::Event::InitApply(p) => format!("init {}", p.name_any()),
+                watcher::Event::InitDone => {
+                    pods.create(&PostParams::default(), &pod("b"))
+                        .await
+                        .unwrap();
+                    pods.delete("a", &DeleteParams::default()).await.unwrap();
+                    "ready".to_owned()
+                }
+                watcher::Event::Apply(p) => format!("apply {}", p.name_any()),
+                watcher::Event::Delete(p) => format!("delete {}", p.name_any()),
+            });
+            if seen.len() == 5 {
+                break;
+            }
+        }
+        assert_eq!(seen, ["init", "init a", "ready", "apply b", "delete a"]);
+    }
+}
+
+#[tokio::test]
+async fn a_selector_watch_turns_changes_into_arrivals_and_departures() {
+    let testbed = Testbed::builder().start().await;
+    let maps: Api<ConfigMap> = Api::namespaced(testbed.client(), "default");
+    let start = maps
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+        .metadata
+        .resource_version
+        .unwrap();
+    let watch = maps
+        .watch(&WatchParams::default().labels("on=yes"), &start)
+        .await
+        .unwrap();
+    let mut watch = watch.boxed();
+    let new = ConfigMap {
+        metadata: ObjectMeta {
+            name: Some("m".into()),
+            ..ObjectMeta::default()
+        },
+        ..ConfigMap::default()
+    };
+    maps.create(&PostParams::default(), &new).await.unwrap();
+    for value in ["yes", "no"] {
+        let patch = json!({"metadata": {"labels": {"on": value}}});
+        maps.patch("m", &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .unwrap();
+    }
+    assert!(matches!(
+        watch.try_next().await.unwrap(),
+        Some(WatchEvent::Added(_))
+    ));
+    assert!(matches!(
+        watch.try_next().await.unwrap(),
+        Some(WatchEvent::Deleted(_))
+    ));
+}
+
+#[tokio::test]
+async fn a_watch_from_compacted_history_reports_expiry() {
+    let testbed = Testbed::builder().start().await;
+    let pods: Api<Pod> = Api::namespaced(testbed.client(), "default");
+    let start = pods
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+        .metadata
+        .resource_version
+        .unwrap();
+    pods.create(&PostParams::default(), &pod("a"))
+        .await
+        .unwrap();
+    testbed.compact();
+    let mut watch = pods
+        .watch(&WatchParams::default(), &start)
+        .await
+        .unwrap()
+        .boxed();
+    match watch.try_next().await.unwrap() {
+        Some(WatchEvent::Error(status)) => {
+            assert_eq!((status.code, status.reason.as_str()), (410, "Expired"))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn pages_show_one_snapshot_while_objects_change() {
+    let testbed = Testbed::builder().start().await;
+    let pods: Api<Pod> = Api::namespaced(testbed.client(), "default");
+    for name in ["a", "b", "c", "d"] {
+        pods.create(&PostParams::default(), &pod(name))
+            .await
+            .unwrap();
+    }
+    let first = pods.list(&ListParams::default().limit(2)).await.unwrap();
+    assert_eq!(first.metadata.remaining_item_count, Some(2));
+    pods.delete("c", &DeleteParams::default()).await.unwrap();
+    pods.create(&PostParams::default(), &pod("cc"))
+        .await
+        .unwrap();
+    let token = first.metadata.continue_.unwrap();
+    let second = pods
+        .list(&ListParams::default().limit(5).continue_token(&token))
+        .await
+        .unwrap();
+    let names: Vec<_> = second.items.iter().map(ResourceExt::name_any).collect();
+    assert_eq!(names, ["c", "d"]);
+    testbed.compact();
+    let error = pods
+        .list(&ListParams::default().limit(5).continue_token(&token))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, kube::Error::Api(s) if s.code == 410));
+}
+
+#[tokio::test]
+async fn a_finalizer_keeps_an_object_until_it_is_removed() {
+    let testbed = Testbed::builder().start().await;
+    let nodes: Api<Node> = Api::all(testbed.client());
+    let node: Node =
+        serde_json::from_value(json!({"metadata": {"name": "n", "finalizers": ["x.y/z"]}}))
+            .unwrap();
+    nodes.create(&PostParams::default(), &node).await.unwrap();
+    nodes.delete("n", &DeleteParams::default()).await.unwrap();
+    assert!(
+        nodes
+            .get("n")
+            .await
+            .unwrap()
+            .metadata
+            .deletion_timestamp
+            .is_some()
+    );
+    let patch = json!({"metadata": {"finalizers": null}});
+    nodes
+        .patch("n", &PatchParams::default(), &Patch::Merge(&patch))
+        .await
+        .unwrap();
+    assert!(nodes.get_opt("n").await.unwrap().is_none());
+}

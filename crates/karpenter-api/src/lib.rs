@@ -9,8 +9,10 @@
 //! The crate is pure: no client, no clock, no runtime. The time and the registered labels are arguments.
 
 pub mod autoscaling;
+pub mod budget;
 pub mod conditions;
 pub mod crd;
+pub mod cron;
 pub mod duration;
 pub mod events;
 pub mod hash;
@@ -19,6 +21,7 @@ mod resource;
 mod serialisation;
 pub mod v1;
 pub mod v1alpha1;
+pub mod validation;
 
 use std::collections::BTreeMap;
 

@@ -1,0 +1,255 @@
+//! How many nodes of a NodePool may be disrupted voluntarily at a time.
+//!
+//! The strictest budget that covers the reason and is active counts; without one there is no limit. A percentage is of the
+//! pool's managed and initialised nodes that are not terminating, rounded up. Budgets hold up emptiness, drift and
+//! consolidation; expiry, repair, interruption and deletion by hand pass them by.
+//!
+//! DIFFERS: a budget that cannot be read allows nothing for the reasons *it covers*; upstream then allows nothing for any
+//! reason. An empty list of reasons covers every reason; upstream's covers none. A schedule without a single time (the
+//! 30th of February) is never active; upstream's is always.
+//!
+//! UPSTREAM: pkg/apis/v1/nodepool.go, GetAllowedDisruptionsByReason, pkg/controllers/disruption/helpers.go
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::{
+    cron::{InvalidSchedule, Schedule},
+    v1::{Budget, DisruptionReason, NodePool},
+};
+
+/// What is allowed where no budget limits it.
+pub const UNBOUNDED: u32 = i32::MAX as u32;
+
+/// A budget that cannot be read. The schema rules most of these out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidBudget {
+    /// The schedule is no cron expression.
+    #[error(transparent)]
+    Schedule(#[from] InvalidSchedule),
+    /// The number of nodes is neither a number nor a percentage.
+    #[error("invalid number of nodes `{nodes}`")]
+    Nodes {
+        /// What the user wrote.
+        nodes: String,
+    },
+}
+
+impl Budget {
+    /// Whether the budget applies to disruption for this reason.
+    pub fn covers(&self, reason: &DisruptionReason) -> bool {
+        self.reasons
+            .as_ref()
+            .is_none_or(|reasons| reasons.is_empty() || reasons.contains(reason))
+    }
+
+    /// Whether the budget is active: always without schedule and duration, else from each time of the schedule on for the
+    /// duration, its end excluded.
+    pub fn is_active(&self, now: Timestamp) -> Result<bool, InvalidBudget> {
+        let (schedule, duration) = match (&self.schedule, &self.duration) {
+            (None, None) => return Ok(true),
+            (schedule, duration) => (
+                schedule.as_deref().unwrap_or_default(),
+                duration
+                    .as_ref()
+                    .map_or(SignedDuration::ZERO, |d| d.value()),
+            ),
+        };
+        let schedule: Schedule = schedule.parse()?;
+        let window_start = now.saturating_sub(duration).unwrap_or(Timestamp::MIN);
+        Ok(schedule.next(window_start).is_some_and(|hit| hit <= now))
+    }
+
+    /// How many of `nodes` nodes may be disrupted while the budget is active.
+    pub fn value(&self, nodes: u32) -> Result<u32, InvalidBudget> {
+        let invalid = || InvalidBudget::Nodes {
+            nodes: self.nodes.clone(),
+        };
+        let digits = self.nodes.strip_suffix('%').unwrap_or(&self.nodes);
+        if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+            return Err(invalid());
+        }
+        // More digits than fit mean "very many", not "wrong".
+        let number = digits.parse::<u64>().unwrap_or(u64::MAX);
+        let value = if self.nodes.ends_with('%') {
+            u64::from(nodes).saturating_mul(number).div_ceil(100)
+        } else {
+            number
+        };
+        Ok(u32::try_from(value).unwrap_or(UNBOUNDED).min(UNBOUNDED))
+    }
+
+    fn limit(&self, nodes: u32, now: Timestamp) -> Result<Option<u32>, InvalidBudget> {
+        Ok(if self.is_active(now)? {
+            Some(self.value(nodes)?)
+        } else {
+            None
+        })
+    }
+
+    /// What is wrong with the budget, if anything is.
+    pub fn validate(&self) -> Result<(), InvalidBudget> {
+        if let Some(schedule) = &self.schedule {
+            schedule.parse::<Schedule>()?;
+        }
+        self.value(0).map(|_| ())
+    }
+}
+
+/// How many of `nodes` nodes of a pool may be disrupted at a time for a reason; [`UNBOUNDED`] where nothing limits it.
+pub fn allowed(pool: &NodePool, reason: &DisruptionReason, nodes: u32, now: Timestamp) -> u32 {
+    let budgets = pool
+        .spec
+        .disruption
+        .budgets
+        .iter()
+        .filter(|budget| budget.covers(reason));
+    budgets
+        .filter_map(|budget| budget.limit(nodes, now).unwrap_or(Some(0)))
+        .min()
+        .unwrap_or(UNBOUNDED)
+}
+
+/// How many more may be disrupted when `disrupting` nodes are not ready or marked for deletion already.
+pub fn remaining(allowed: u32, disrupting: u32) -> u32 {
+    allowed.saturating_sub(disrupting)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use DisruptionReason::{Drifted, Empty, Underutilized};
+    use serde_json::{Value, json};
+
+    fn allowed_of(budgets: Value, reason: DisruptionReason, nodes: u32, now: &str) -> u32 {
+        let mut pool = NodePool::default();
+        pool.spec.disruption.budgets = serde_json::from_value(budgets).unwrap();
+        allowed(&pool, &reason, nodes, now.parse().unwrap())
+    }
+
+    const NOON: &str = "2026-01-01T12:00:00Z";
+
+    /// Conformance: API-040
+    #[test]
+    fn the_strictest_active_budget_counts() {
+        let budgets = json!([
+            { "nodes": "10" }, { "nodes": "50%" }, { "nodes": "1", "schedule": "0 0 * * *", "duration": "1h" },
+            { "nodes": "2", "reasons": ["Drifted"] },
+        ]);
+        assert_eq!(allowed_of(budgets.clone(), Empty, 100, NOON), 10);
+        assert_eq!(allowed_of(budgets.clone(), Empty, 8, NOON), 4);
+        assert_eq!(allowed_of(budgets.clone(), Drifted, 100, NOON), 2);
+        assert_eq!(allowed_of(budgets, Drifted, 100, "2026-01-01T00:30:00Z"), 1);
+    }
+
+    /// Conformance: API-041
+    #[test]
+    fn without_an_active_budget_there_is_no_limit() {
+        assert_eq!(allowed_of(json!([]), Underutilized, 5, NOON), UNBOUNDED);
+        assert_eq!(
+            allowed_of(
+                json!([{ "nodes": "0", "schedule": "0 0 * * *", "duration": "1h" }]),
+                Empty,
+                5,
+                NOON
+            ),
+            2_147_483_647
+        );
+    }
+
+    /// Conformance: API-042
+    #[test]
+    fn a_percentage_is_rounded_up() {
+        for (nodes, expected) in [(0, 0), (1, 1), (10, 1), (11, 2), (15, 2), (100, 10)] {
+            assert_eq!(
+                allowed_of(json!([{ "nodes": "10%" }]), Empty, nodes, NOON),
+                expected
+            );
+        }
+        assert_eq!(allowed_of(json!([{ "nodes": "0%" }]), Empty, 5, NOON), 0);
+        assert_eq!(allowed_of(json!([{ "nodes": "100%" }]), Empty, 5, NOON), 5);
+        assert_eq!(
+            allowed_of(json!([{ "nodes": "99999999999999999999" }]), Empty, 5, NOON),
+            UNBOUNDED
+        );
+    }
+
+    #[test]
+    fn a_budget_that_cannot_be_read_allows_nothing_for_the_reasons_it_covers() {
+        let budgets = json!([{ "nodes": "5" }, { "nodes": "3", "reasons": ["Empty"], "schedule": "@dailyx", "duration": "1h" }]);
+        assert_eq!(allowed_of(budgets.clone(), Empty, 10, NOON), 0);
+        assert_eq!(allowed_of(budgets, Drifted, 10, NOON), 5);
+        assert_eq!(
+            allowed_of(json!([{ "nodes": "many" }]), Drifted, 10, NOON),
+            0
+        );
+    }
+
+    #[test]
+    fn an_empty_list_of_reasons_covers_every_reason() {
+        assert_eq!(
+            allowed_of(json!([{ "nodes": "1", "reasons": [] }]), Empty, 10, NOON),
+            1
+        );
+    }
+
+    /// Conformance: API-043
+    #[test]
+    fn what_is_disrupted_already_counts_against_the_budget() {
+        assert_eq!(remaining(5, 2), 3);
+        assert_eq!(remaining(1, 2), 0);
+    }
+
+    /// Conformance: API-045
+    #[test]
+    fn a_window_includes_its_start_and_excludes_its_end() {
+        let budget = json!([{ "nodes": "1", "schedule": "0 9 * * *", "duration": "8h" }]);
+        for (now, active) in [
+            ("2026-01-01T08:59:59Z", false),
+            ("2026-01-01T09:00:00Z", true),
+            ("2026-01-01T16:59:59.999Z", true),
+            ("2026-01-01T17:00:00Z", false),
+        ] {
+            assert_eq!(
+                allowed_of(budget.clone(), Empty, 10, now) == 1,
+                active,
+                "{now}"
+            );
+        }
+    }
+
+    /// Conformance: API-045
+    #[test]
+    fn overlapping_windows_merge_and_an_empty_window_is_never_active() {
+        assert_eq!(
+            allowed_of(
+                json!([{ "nodes": "1", "schedule": "@hourly", "duration": "90m" }]),
+                Empty,
+                10,
+                "2026-01-01T12:59:59Z"
+            ),
+            1
+        );
+        assert_eq!(
+            allowed_of(
+                json!([{ "nodes": "1", "schedule": "* * * * *", "duration": "0m" }]),
+                Empty,
+                10,
+                NOON
+            ),
+            UNBOUNDED
+        );
+    }
+
+    #[test]
+    fn a_schedule_without_a_time_is_never_active() {
+        assert_eq!(
+            allowed_of(
+                json!([{ "nodes": "0", "schedule": "0 0 30 2 *", "duration": "1h" }]),
+                Empty,
+                10,
+                NOON
+            ),
+            UNBOUNDED
+        );
+    }
+}

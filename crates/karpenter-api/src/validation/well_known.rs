@@ -1,0 +1,268 @@
+//! What Karpenter and the provider know about labels and resources.
+//!
+//! A value that is passed around, built once at start-up from the provider's description. DIFFERS: upstream keeps these sets
+//! in mutable package variables, so that one process can hold one provider.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::labels;
+
+/// Labels with a meaning of their own, domains users may not use, and how legacy names are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WellKnown {
+    labels: BTreeSet<String>,
+    restricted_domains: BTreeSet<String>,
+    resources: BTreeSet<String>,
+    values: BTreeMap<String, BTreeSet<String>>,
+    normalised_keys: BTreeMap<String, String>,
+    normalised_values: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// A label users may not use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("label `{key}` is restricted; use a well-known label ({}), or a label outside the domains {}", .well_known.join(", "), .domains.join(", "))]
+pub struct RestrictedLabel {
+    key: String,
+    well_known: Vec<String>,
+    domains: Vec<String>,
+}
+
+impl Default for WellKnown {
+    /// What Karpenter knows without a provider.
+    fn default() -> Self {
+        let strings = |texts: &[&str]| {
+            texts
+                .iter()
+                .map(|text| (*text).to_owned())
+                .collect::<BTreeSet<_>>()
+        };
+        let normalised = [
+            ("failure-domain.beta.kubernetes.io/zone", labels::ZONE),
+            ("failure-domain.beta.kubernetes.io/region", labels::REGION),
+            ("beta.kubernetes.io/arch", labels::ARCH),
+            ("beta.kubernetes.io/os", labels::OS),
+            ("beta.kubernetes.io/instance-type", labels::INSTANCE_TYPE),
+        ];
+        let capacity_types = strings(&[
+            labels::CAPACITY_TYPE_SPOT,
+            labels::CAPACITY_TYPE_ON_DEMAND,
+            labels::CAPACITY_TYPE_RESERVED,
+        ]);
+        Self {
+            labels: strings(&[
+                labels::NODE_POOL,
+                labels::CAPACITY_TYPE,
+                labels::ZONE,
+                labels::REGION,
+                labels::INSTANCE_TYPE,
+                labels::ARCH,
+                labels::OS,
+                labels::WINDOWS_BUILD,
+            ]),
+            restricted_domains: strings(&[labels::GROUP]),
+            resources: strings(&["cpu", "memory", "ephemeral-storage", "pods"]),
+            values: BTreeMap::from([(labels::CAPACITY_TYPE.to_owned(), capacity_types)]),
+            normalised_keys: normalised
+                .map(|(from, to)| (from.to_owned(), to.to_owned()))
+                .into(),
+            normalised_values: BTreeMap::new(),
+        }
+    }
+}
+
+impl WellKnown {
+    /// Adds a well-known label: one a pod may require though no NodePool defines it.
+    pub fn with_label(mut self, key: &str) -> Self {
+        self.labels.insert(key.to_owned());
+        self
+    }
+
+    /// Adds a domain that users may not use, with its subdomains, except for well-known labels.
+    pub fn with_restricted_domain(mut self, domain: &str) -> Self {
+        self.restricted_domains.insert(domain.to_owned());
+        self
+    }
+
+    /// Adds a resource the provider knows the capacity of.
+    pub fn with_resource(mut self, resource: &str) -> Self {
+        self.resources.insert(resource.to_owned());
+        self
+    }
+
+    /// Says that a label has no values but these.
+    pub fn with_values<'a>(mut self, key: &str, values: impl IntoIterator<Item = &'a str>) -> Self {
+        self.values
+            .entry(key.to_owned())
+            .or_default()
+            .extend(values.into_iter().map(str::to_owned));
+        self
+    }
+
+    /// Reads one label key as another.
+    pub fn with_normalised_key(mut self, from: &str, to: &str) -> Self {
+        self.normalised_keys.insert(from.to_owned(), to.to_owned());
+        self
+    }
+
+    /// Reads one value of a label as another. The key is the one after normalisation.
+    pub fn with_normalised_value(mut self, key: &str, from: &str, to: &str) -> Self {
+        self.normalised_values
+            .entry(key.to_owned())
+            .or_default()
+            .insert(from.to_owned(), to.to_owned());
+        self
+    }
+
+    /// Whether the label is well known.
+    pub fn contains(&self, key: &str) -> bool {
+        self.labels.contains(key)
+    }
+
+    /// The well-known labels, in order.
+    pub fn labels(&self) -> impl Iterator<Item = &str> {
+        self.labels.iter().map(String::as_str)
+    }
+
+    /// Whether the resource's capacity is known to Karpenter or the provider.
+    pub fn is_resource(&self, resource: &str) -> bool {
+        self.resources.contains(resource)
+    }
+
+    /// All values a label can have, where they are known.
+    pub fn values_of(&self, key: &str) -> Option<&BTreeSet<String>> {
+        self.values.get(key)
+    }
+
+    /// The label a key stands for.
+    pub fn normalise_key<'a>(&'a self, key: &'a str) -> &'a str {
+        self.normalised_keys.get(key).map_or(key, String::as_str)
+    }
+
+    /// The value a value stands for. The key is the one after normalisation.
+    pub fn normalise_value<'a>(&'a self, key: &str, value: &'a str) -> &'a str {
+        self.normalised_values
+            .get(key)
+            .and_then(|values| values.get(value))
+            .map_or(value, String::as_str)
+    }
+
+    /// Whether users may not use the label: it is not well known, and either in a restricted domain or the host name.
+    pub fn is_restricted(&self, key: &str) -> bool {
+        if self.contains(key) {
+            return false;
+        }
+        let domain = key.split_once('/').map_or("", |(domain, _)| domain);
+        let within = |restricted: &String| {
+            domain
+                .strip_suffix(restricted.as_str())
+                .is_some_and(|sub| sub.is_empty() || sub.ends_with('.'))
+        };
+        key == labels::HOSTNAME || self.restricted_domains.iter().any(within)
+    }
+
+    /// Checks that users may use the label.
+    pub fn check(&self, key: &str) -> Result<(), RestrictedLabel> {
+        if !self.is_restricted(key) {
+            return Ok(());
+        }
+        let texts = |set: &BTreeSet<String>| set.iter().cloned().collect();
+        Err(RestrictedLabel {
+            key: key.to_owned(),
+            well_known: texts(&self.labels),
+            domains: texts(&self.restricted_domains),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Conformance: API-095
+    #[test]
+    fn a_restricted_domain_covers_its_subdomains_only() {
+        let known = WellKnown::default();
+        assert!(known.is_restricted("karpenter.sh/x"));
+        assert!(known.is_restricted("a.karpenter.sh/x"));
+        assert!(!known.is_restricted("notkarpenter.sh/x"));
+        assert!(
+            !known.is_restricted("foo.karpenter.sh"),
+            "a key without a slash has no domain"
+        );
+        assert!(!known.is_restricted("karpenter.sh/capacity-type"));
+        assert!(known.is_restricted("kubernetes.io/hostname"));
+    }
+
+    /// Conformance: API-096
+    #[test]
+    fn other_kubernetes_domains_are_open() {
+        let known = WellKnown::default();
+        for key in [
+            "node.kubernetes.io/x",
+            "kops.k8s.io/x",
+            "kubernetes.io/x",
+            "node-restriction.kubernetes.io/x",
+        ] {
+            assert!(!known.is_restricted(key), "{key}");
+        }
+    }
+
+    /// Conformance: API-097
+    #[test]
+    fn a_provider_adds_labels_domains_and_values() {
+        let known = WellKnown::default()
+            .with_restricted_domain("karpenter.kwok.sh")
+            .with_label("karpenter.kwok.sh/instance-size")
+            .with_values("tier", ["gold"])
+            .with_resource("nvidia.com/gpu");
+        assert!(known.check("karpenter.kwok.sh/instance-size").is_ok());
+        let error = known
+            .check("karpenter.kwok.sh/other")
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with("label `karpenter.kwok.sh/other` is restricted; use a well-known label (karpenter.kwok.sh/instance-size, "), "{error}");
+        assert!(
+            known
+                .values_of("tier")
+                .is_some_and(|values| values.contains("gold"))
+        );
+        assert!(
+            known.is_resource("nvidia.com/gpu")
+                && known.is_resource("pods")
+                && !known.is_resource("nodes")
+        );
+    }
+
+    /// Conformance: API-098
+    #[test]
+    fn legacy_keys_and_a_provider_s_values_are_normalised() {
+        let known = WellKnown::default()
+            .with_normalised_key("topology.ebs.csi.aws.com/zone", labels::ZONE)
+            .with_normalised_value(labels::ARCH, "x86_64", "amd64");
+        for (legacy, current) in [
+            (
+                "failure-domain.beta.kubernetes.io/zone",
+                "topology.kubernetes.io/zone",
+            ),
+            (
+                "failure-domain.beta.kubernetes.io/region",
+                "topology.kubernetes.io/region",
+            ),
+            ("beta.kubernetes.io/arch", "kubernetes.io/arch"),
+            ("beta.kubernetes.io/os", "kubernetes.io/os"),
+            (
+                "beta.kubernetes.io/instance-type",
+                "node.kubernetes.io/instance-type",
+            ),
+            (
+                "topology.ebs.csi.aws.com/zone",
+                "topology.kubernetes.io/zone",
+            ),
+            ("example.com/zone", "example.com/zone"),
+        ] {
+            assert_eq!(known.normalise_key(legacy), current);
+        }
+        assert_eq!(known.normalise_value(labels::ARCH, "x86_64"), "amd64");
+        assert_eq!(known.normalise_value(labels::OS, "x86_64"), "x86_64");
+    }
+}

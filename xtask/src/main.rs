@@ -1,3 +1,83 @@
-//! The project's one door for people and CI.
+//! The project's one door for people and CI: `cargo xtask COMMAND`.
 
-fn main() {}
+mod bench;
+mod ci;
+mod conformance;
+mod crds;
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+use clap::{Parser, Subcommand};
+
+/// The project's one door for people and CI.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Write crds/*.yaml from the Rust types.
+    Crds {
+        /// Only check that the files are up to date.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Write docs/conformance.md: which test or recorded difference covers each line of the catalogues.
+    Conformance {
+        /// Only check that the file is up to date.
+        #[arg(long)]
+        check: bool,
+        /// Print a line per catalogue instead of writing the file.
+        #[arg(long)]
+        summary: bool,
+    },
+    /// Run benchmarks; without names all of them.
+    Bench {
+        /// Print one JSON object a line instead of a table.
+        #[arg(long)]
+        json: bool,
+        /// A bench target (`engine`) or one of its cases (`engine/schedule-10k`).
+        names: Vec<String>,
+    },
+    /// Simulate whole clusters from random seeds.
+    Sim {
+        /// How many seeds.
+        #[arg(long)]
+        seeds: u64,
+        /// The first seed.
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+    },
+    /// Run one of the documented walk-throughs.
+    Walkthrough {
+        /// Its number.
+        number: u32,
+    },
+    /// Everything CI checks.
+    Ci,
+}
+
+fn main() -> anyhow::Result<()> {
+    let root = workspace_root()?;
+    match Arguments::parse().command {
+        Command::Crds { check } => crds::run(&root, check),
+        Command::Conformance { check, summary } => conformance::run(&root, check, summary),
+        Command::Bench { json, names } => bench::run(&root, json, &names),
+        Command::Sim { .. } => bail!("`sim` is not available yet: no simulator has been built"),
+        Command::Walkthrough { number } => bail!("walk-through {number} is not available yet"),
+        Command::Ci => ci::run(&root),
+    }
+}
+
+/// The directory of the workspace: the parent of this package's.
+fn workspace_root() -> anyhow::Result<PathBuf> {
+    let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    package
+        .parent()
+        .map(PathBuf::from)
+        .context("xtask stands in no workspace")
+}

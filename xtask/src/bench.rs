@@ -1,0 +1,168 @@
+//! `cargo xtask bench`: finds the bench targets of the workspace and runs those asked for.
+//!
+//! The convention stands in CONTRIBUTING.md, its other half in the crate `karpenter-bench`.
+
+use std::{
+    collections::BTreeMap,
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, bail};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    targets: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+pub(crate) fn run(root: &Path, json: bool, names: &[String]) -> anyhow::Result<()> {
+    let metadata = Command::new("cargo")
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .current_dir(root)
+        .output()?;
+    let metadata: Metadata =
+        serde_json::from_slice(&metadata.stdout).context("cannot read cargo's metadata")?;
+    for (target, (package, cases)) in select(&metadata, names)? {
+        let mut command = Command::new("cargo");
+        command
+            .args([
+                "bench",
+                "--quiet",
+                "--package",
+                package,
+                "--bench",
+                target,
+                "--",
+            ])
+            .current_dir(root);
+        if json {
+            command.arg("--json");
+        }
+        let mut child = command.args(&cases).stdout(Stdio::piped()).spawn()?;
+        let mut results = 0;
+        for line in BufReader::new(child.stdout.take().context("cargo has no output")?).lines() {
+            let line = line?;
+            results += usize::from(!line.is_empty());
+            println!("{line}");
+        }
+        if !child.wait()?.success() {
+            bail!("the bench `{target}` failed");
+        }
+        if results == 0 {
+            bail!("the bench `{target}` has none of {}", cases.join(", "));
+        }
+    }
+    Ok(())
+}
+
+/// The targets to run, each with its package and the names to hand to it.
+fn select<'a>(
+    metadata: &'a Metadata,
+    names: &[String],
+) -> anyhow::Result<BTreeMap<&'a str, (&'a str, Vec<String>)>> {
+    let mut targets = BTreeMap::new();
+    for package in &metadata.packages {
+        for target in package
+            .targets
+            .iter()
+            .filter(|target| target.kind.iter().any(|kind| kind == "bench"))
+        {
+            if targets
+                .insert(target.name.as_str(), (package.name.as_str(), Vec::new()))
+                .is_some()
+            {
+                bail!("two bench targets are called `{}`", target.name);
+            }
+        }
+    }
+    for name in names {
+        let target = name
+            .split_once('/')
+            .map_or(name.as_str(), |(target, _)| target);
+        let known = targets.keys().copied().collect::<Vec<_>>().join(", ");
+        let (_, cases) = targets
+            .get_mut(target)
+            .with_context(|| format!("no bench target is called `{target}`; there are {known}"))?;
+        cases.push(name.clone());
+    }
+    if !names.is_empty() {
+        targets.retain(|_, (_, cases)| !cases.is_empty());
+    }
+    Ok(targets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metadata(targets: &[(&str, &str)]) -> Metadata {
+        let package = |(package, bench): &(&str, &str)| Package {
+            name: (*package).to_owned(),
+            targets: vec![
+                Target {
+                    name: (*package).to_owned(),
+                    kind: vec!["lib".into()],
+                },
+                Target {
+                    name: (*bench).to_owned(),
+                    kind: vec!["bench".into()],
+                },
+            ],
+        };
+        Metadata {
+            packages: targets.iter().map(package).collect(),
+        }
+    }
+
+    fn selected(names: &[&str]) -> anyhow::Result<Vec<String>> {
+        let metadata = metadata(&[
+            ("karpenter-core", "engine"),
+            ("karpenter-testbed", "testbed"),
+        ]);
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        Ok(select(&metadata, &names)?
+            .into_iter()
+            .map(|(target, (package, cases))| format!("{package} {target} {cases:?}"))
+            .collect())
+    }
+
+    #[test]
+    fn a_name_picks_a_target_or_a_case_and_none_picks_all() {
+        assert_eq!(
+            selected(&[]).unwrap(),
+            ["karpenter-core engine []", "karpenter-testbed testbed []"]
+        );
+        assert_eq!(
+            selected(&["engine"]).unwrap(),
+            [r#"karpenter-core engine ["engine"]"#]
+        );
+        assert_eq!(
+            selected(&["engine/a", "engine/b"]).unwrap(),
+            [r#"karpenter-core engine ["engine/a", "engine/b"]"#]
+        );
+    }
+
+    #[test]
+    fn an_unknown_name_and_a_doubled_target_are_told() {
+        let error = selected(&["enigne"]).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "no bench target is called `enigne`; there are engine, testbed"
+        );
+        assert!(select(&metadata(&[("a", "x"), ("b", "x")]), &[]).is_err());
+    }
+}

@@ -1,0 +1,227 @@
+//! `cargo xtask ci`: what has to hold for every commit. Every check runs, and the last lines say how each went.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, bail};
+
+use crate::{conformance, crds};
+
+/// Crates that stay free of I/O, clients and runtimes, and what must not be in their dependencies.
+const PURE: [&str; 3] = ["karpenter-api", "karpenter-core", "karpenter-spec"];
+const IMPURE: [&str; 4] = ["tokio", "hyper", "kube-client", "aws-"];
+
+pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
+    let mut failed = Vec::new();
+    let mut summary = Vec::new();
+    let mut step = |name: &str, check: &dyn Fn() -> anyhow::Result<String>| {
+        println!("=== {name}");
+        match check() {
+            Ok(note) => summary.push(format!(
+                "ok      {name}{}{note}",
+                if note.is_empty() { "" } else { ": " }
+            )),
+            Err(problem) => {
+                println!("{problem:#}");
+                summary.push(format!("FAILED  {name}"));
+                failed.push(name.to_owned());
+            }
+        }
+    };
+    step("format", &|| cargo(root, &["fmt", "--all", "--check"]));
+    step("crds", &|| crds::run(root, true).map(|()| String::new()));
+    step("conformance", &|| {
+        conformance::run(root, true, false).map(|()| String::new())
+    });
+    step("purity", &|| purity(root));
+    step("clippy", &|| {
+        cargo(
+            root,
+            &[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--quiet",
+                "--",
+                "-D",
+                "warnings",
+            ],
+        )
+    });
+    step("tests", &|| tests(root));
+    step("deny", &|| {
+        cargo(
+            root,
+            &[
+                "deny",
+                "--log-level",
+                "error",
+                "check",
+                "bans",
+                "licenses",
+                "sources",
+            ],
+        )
+    });
+    println!("=== summary");
+    for line in &summary {
+        println!("{line}");
+    }
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+fn cargo(root: &Path, arguments: &[&str]) -> anyhow::Result<String> {
+    let status = Command::new("cargo")
+        .args(arguments)
+        .current_dir(root)
+        .status()?;
+    if !status.success() {
+        bail!("`cargo {}` failed", arguments.join(" "));
+    }
+    Ok(String::new())
+}
+
+/// Runs the test command of the README, and repeats its closing lines.
+fn tests(root: &Path) -> anyhow::Result<String> {
+    let readme = fs::read_to_string(root.join("README.md"))?;
+    let command = test_command(&readme).context("README.md has no line `cargo test …`")?;
+    println!("{command}");
+    let mut child = Command::new("cargo")
+        .args(command.split_whitespace().skip(1))
+        .current_dir(root)
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut closing = Vec::new();
+    for line in BufReader::new(child.stdout.take().context("cargo has no output")?).lines() {
+        let line = line?;
+        if line.starts_with("test result:") {
+            closing.push(line.clone());
+        }
+        println!("{line}");
+    }
+    let status = child.wait()?;
+    println!("--- closing lines of `{command}`");
+    closing.iter().for_each(|line| println!("{line}"));
+    let totals = totals(&closing);
+    if !status.success() {
+        bail!("`{command}` failed: {totals}");
+    }
+    Ok(totals)
+}
+
+/// The one line of the README that runs the whole test suite.
+fn test_command(readme: &str) -> Option<&str> {
+    readme
+        .lines()
+        .map(str::trim)
+        .find(|line| line.starts_with("cargo test"))
+}
+
+/// The sums of lines like `test result: ok. 12 passed; 0 failed; 1 ignored; …`.
+fn totals(lines: &[String]) -> String {
+    let count = |what: &str| -> u64 {
+        let number = |line: &String| {
+            line.split([';', '.'])
+                .find_map(|part| part.trim().strip_suffix(what)?.trim().parse::<u64>().ok())
+        };
+        lines.iter().filter_map(number).sum()
+    };
+    format!(
+        "{} passed, {} failed, {} ignored in {} test binaries",
+        count("passed"),
+        count("failed"),
+        count("ignored"),
+        lines.len()
+    )
+}
+
+/// Checks that the pure crates depend on nothing that waits or talks.
+fn purity(root: &Path) -> anyhow::Result<String> {
+    for package in PURE {
+        let tree = Command::new("cargo")
+            .args([
+                "tree",
+                "--package",
+                package,
+                "--edges",
+                "normal",
+                "--prefix",
+                "none",
+                "--format",
+                "{p}",
+            ])
+            .current_dir(root)
+            .output()?;
+        if !tree.status.success() {
+            bail!(
+                "`cargo tree` failed for {package}: {}",
+                String::from_utf8_lossy(&tree.stderr)
+            );
+        }
+        let tree = String::from_utf8_lossy(&tree.stdout).into_owned();
+        let found = impure(&tree);
+        if !found.is_empty() {
+            bail!("{package} depends on {}", found.join(", "));
+        }
+    }
+    Ok(String::new())
+}
+
+fn impure(tree: &str) -> Vec<&str> {
+    let names = tree
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
+    let mut found: Vec<&str> = names
+        .filter(|name| {
+            IMPURE.iter().any(|impure| match impure.strip_suffix('-') {
+                Some(family) => name
+                    .strip_prefix(family)
+                    .is_some_and(|rest| rest.starts_with('-')),
+                None => name == impure,
+            })
+        })
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_test_command_is_the_readme_s() {
+        assert_eq!(
+            test_command("# K\n\n```sh\ncargo test --workspace\n```\n"),
+            Some("cargo test --workspace")
+        );
+        assert_eq!(test_command("# K\n"), None);
+    }
+
+    #[test]
+    fn results_add_up() {
+        let line = |passed, failed| {
+            format!(
+                "test result: ok. {passed} passed; {failed} failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s"
+            )
+        };
+        assert_eq!(
+            totals(&[line(3, 0), line(4, 1)]),
+            "7 passed, 1 failed, 2 ignored in 2 test binaries"
+        );
+    }
+
+    #[test]
+    fn clients_and_runtimes_are_impure() {
+        let tree = "karpenter-core v0.1.0 (/x)\ntokio v1.0.0\ntokio-util v0.7.0\naws-config v1.0.0\nawsome v1.0.0\nkube-core v5.0.0\ntokio v1.0.0 (*)";
+        assert_eq!(impure(tree), ["aws-config", "tokio"]);
+    }
+}

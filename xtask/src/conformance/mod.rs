@@ -1,0 +1,318 @@
+//! `cargo xtask conformance`: which test or recorded difference covers each line of the catalogues.
+//!
+//! 1. Catalogues are `tests/conformance/*.toml`: lines with an id, a section and a text.
+//! 2. A test covers lines by a doc line directly on it: `/// Conformance: SCH-017, SCH-018`.
+//! 3. A difference decides lines by tags in `docs/DIFFERENCES.md`: `[SCH-017]`.
+//! 4. The result is `docs/conformance.md`. Ids that no catalogue has and tags on what is no test are errors.
+
+mod scan;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    fs,
+    path::Path,
+};
+
+use anyhow::{Context as _, bail};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Catalogue {
+    catalogue: String,
+    source: String,
+    #[serde(default)]
+    line: Vec<Line>,
+}
+
+#[derive(Deserialize)]
+struct Line {
+    id: String,
+    section: String,
+    text: String,
+}
+
+/// What covers the lines, by id.
+#[derive(Default)]
+struct Coverage {
+    tests: BTreeMap<String, BTreeSet<String>>,
+    differences: BTreeSet<String>,
+}
+
+#[derive(Default, Clone, Copy)]
+struct Counts {
+    tests: usize,
+    differences: usize,
+    missing: usize,
+}
+
+impl Coverage {
+    /// How many lines are decided differently, covered by a test, or neither, in this order of precedence.
+    fn counts(&self, catalogue: &Catalogue) -> Counts {
+        let mut counts = Counts::default();
+        for line in &catalogue.line {
+            if self.differences.contains(&line.id) {
+                counts.differences += 1;
+            } else if self.tests.contains_key(&line.id) {
+                counts.tests += 1;
+            } else {
+                counts.missing += 1;
+            }
+        }
+        counts
+    }
+}
+
+pub(crate) fn run(root: &Path, check: bool, summary: bool) -> anyhow::Result<()> {
+    let catalogues = read_catalogues(root)?;
+    let coverage = collect(root, &catalogues)?;
+    if summary {
+        for catalogue in &catalogues {
+            let Counts {
+                tests,
+                differences,
+                missing,
+            } = coverage.counts(catalogue);
+            println!(
+                "{} tests={tests} differences={differences} missing={missing}",
+                catalogue.catalogue
+            );
+        }
+        return Ok(());
+    }
+    let text = render(&catalogues, &coverage);
+    let path = root.join("docs/conformance.md");
+    if check {
+        if fs::read_to_string(&path).unwrap_or_default() != text {
+            bail!("docs/conformance.md is out of date; run `cargo xtask conformance`");
+        }
+        return Ok(());
+    }
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn read_catalogues(root: &Path) -> anyhow::Result<Vec<Catalogue>> {
+    let directory = root.join("tests/conformance");
+    let mut paths: Vec<_> = fs::read_dir(&directory)?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()?;
+    paths.retain(|path| {
+        path.extension()
+            .is_some_and(|extension| extension == "toml")
+    });
+    paths.sort();
+    let mut known = BTreeSet::new();
+    let mut catalogues: Vec<Catalogue> = Vec::new();
+    for path in paths {
+        let catalogue: Catalogue = toml::from_str(&fs::read_to_string(&path)?)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        for line in &catalogue.line {
+            if !line.id.starts_with(&format!("{}-", catalogue.catalogue))
+                || !known.insert(line.id.clone())
+            {
+                bail!(
+                    "{}: the id `{}` is not of this catalogue, or not unique",
+                    path.display(),
+                    line.id
+                );
+            }
+        }
+        catalogues.push(catalogue);
+    }
+    Ok(catalogues)
+}
+
+fn collect(root: &Path, catalogues: &[Catalogue]) -> anyhow::Result<Coverage> {
+    let ids: BTreeSet<&str> = catalogues
+        .iter()
+        .flat_map(|catalogue| &catalogue.line)
+        .map(|line| line.id.as_str())
+        .collect();
+    let mut coverage = Coverage::default();
+    let mut problems = Vec::new();
+    for path in scan::rust_sources(root)? {
+        let relative = path
+            .strip_prefix(root)
+            .unwrap_or(&path)
+            .display()
+            .to_string();
+        let (tags, wrong) = scan::tags(&fs::read_to_string(&path)?);
+        problems.extend(
+            wrong
+                .into_iter()
+                .map(|problem| format!("{relative}:{problem}")),
+        );
+        for tag in tags {
+            if !ids.contains(tag.id.as_str()) {
+                problems.push(format!(
+                    "{relative}:{}: no catalogue has `{}`",
+                    tag.line, tag.id
+                ));
+            }
+            coverage
+                .tests
+                .entry(tag.id)
+                .or_default()
+                .insert(format!("{relative}::{}", tag.test));
+        }
+    }
+    let differences = fs::read_to_string(root.join("docs/DIFFERENCES.md"))?;
+    let prefixes: Vec<&str> = catalogues
+        .iter()
+        .map(|catalogue| catalogue.catalogue.as_str())
+        .collect();
+    for (number, id) in scan::difference_tags(&differences, &prefixes) {
+        if !ids.contains(id.as_str()) {
+            problems.push(format!(
+                "docs/DIFFERENCES.md:{number}: no catalogue has `{id}`"
+            ));
+        }
+        coverage.differences.insert(id);
+    }
+    if !problems.is_empty() {
+        bail!("{}", problems.join("\n"));
+    }
+    Ok(coverage)
+}
+
+fn render(catalogues: &[Catalogue], coverage: &Coverage) -> String {
+    let mut text = String::from(
+        "# Conformance\n\n\
+         Generated by `cargo xtask conformance`; do not edit. Each line of the reference catalogues (`tests/conformance/*.toml`) with the\n\
+         tests that pin it, or *difference* where `docs/DIFFERENCES.md` decides it otherwise, or **missing**.\n\n\
+         | Catalogue | Lines | Tests | Differences | Missing |\n|---|---|---|---|---|\n",
+    );
+    // INVARIANT: writing to a String cannot fail; the results say nothing.
+    for catalogue in catalogues {
+        let Counts {
+            tests,
+            differences,
+            missing,
+        } = coverage.counts(catalogue);
+        let _ = writeln!(
+            text,
+            "| {} | {} | {tests} | {differences} | {missing} |",
+            catalogue.catalogue,
+            catalogue.line.len()
+        );
+    }
+    for catalogue in catalogues {
+        let _ = write!(
+            text,
+            "\n## {}\n\nSource: {}.\n",
+            catalogue.catalogue, catalogue.source
+        );
+        let mut section = None;
+        for line in &catalogue.line {
+            if section != Some(&line.section) {
+                let _ = write!(
+                    text,
+                    "\n### {}\n\n| Id | Line | Covered by |\n|---|---|---|\n",
+                    line.section
+                );
+                section = Some(&line.section);
+            }
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} |",
+                line.id,
+                line.text.replace('|', "\\|"),
+                covered_by(&line.id, coverage)
+            );
+        }
+    }
+    text
+}
+
+fn covered_by(id: &str, coverage: &Coverage) -> String {
+    let difference = coverage
+        .differences
+        .contains(id)
+        .then(|| "*difference*".to_owned());
+    let tests = coverage
+        .tests
+        .get(id)
+        .into_iter()
+        .flatten()
+        .map(|test| format!("`{test}`"));
+    let all: Vec<String> = difference.into_iter().chain(tests).collect();
+    if all.is_empty() {
+        "**missing**".to_owned()
+    } else {
+        all.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catalogue ids in fixtures are put together, lest this file be taken for one that covers them.
+    fn workspace(source: &str, differences: &str) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for directory in [
+            "tests/conformance",
+            "docs",
+            "crates/a/src",
+            "crates/a/target",
+        ] {
+            fs::create_dir_all(root.path().join(directory)).unwrap();
+        }
+        let catalogue = "catalogue = \"XYZ\"\nsource = \"a page\"\n\
+            [[line]]\nid = \"XYZ-1\"\nsection = \"S\"\ntext = \"a | b\"\n[[line]]\nid = \"XYZ-2\"\nsection = \"S\"\ntext = \"two\"\n\
+            [[line]]\nid = \"XYZ-3\"\nsection = \"T\"\ntext = \"three\"\n";
+        fs::write(root.path().join("tests/conformance/XYZ.toml"), catalogue).unwrap();
+        fs::write(root.path().join("docs/DIFFERENCES.md"), differences).unwrap();
+        fs::write(
+            root.path().join("crates/a/src/lib.rs"),
+            source.replace("TAG", "Conformance"),
+        )
+        .unwrap();
+        root
+    }
+
+    #[test]
+    fn each_line_has_its_tests_its_difference_or_neither() {
+        let root = workspace(
+            "/// TAG: XYZ-1\n#[test]\nfn one() {}\n",
+            "- we differ [XYZ-2]\n",
+        );
+        run(root.path(), false, false).unwrap();
+        let text = fs::read_to_string(root.path().join("docs/conformance.md")).unwrap();
+        assert!(text.contains("| XYZ | 3 | 1 | 1 | 1 |"), "{text}");
+        assert!(
+            text.contains("| XYZ-1 | a \\| b | `crates/a/src/lib.rs::one` |"),
+            "{text}"
+        );
+        assert!(text.contains("| XYZ-2 | two | *difference* |"), "{text}");
+        assert!(text.contains("### T\n\n| Id | Line | Covered by |\n|---|---|---|\n| XYZ-3 | three | **missing** |"), "{text}");
+        run(root.path(), true, false).unwrap();
+    }
+
+    #[test]
+    fn a_stale_file_fails_the_check() {
+        let root = workspace("", "");
+        assert!(
+            run(root.path(), true, false)
+                .unwrap_err()
+                .to_string()
+                .contains("out of date")
+        );
+    }
+
+    #[test]
+    fn unknown_ids_and_tags_on_what_is_no_test_are_errors() {
+        let root = workspace(
+            "/// TAG: XYZ-9\n#[test]\nfn one() {}\n\n/// TAG: XYZ-1\nfn two() {}\n",
+            "[XYZ-8]\n",
+        );
+        let error = run(root.path(), false, false).unwrap_err().to_string();
+        for expected in [
+            "lib.rs:1: no catalogue has `XYZ-9`",
+            "lib.rs:5: `two` is no test",
+            "DIFFERENCES.md:1: no catalogue has `XYZ-8`",
+        ] {
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! `cargo xtask crds`: the CustomResourceDefinitions as files, for charts and for `kubectl apply -f crds/`.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+
+const HEADER: &str =
+    "# Generated from the types of karpenter-api by `cargo xtask crds`. Do not edit.\n---\n";
+
+pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
+    let directory = root.join("crds");
+    let mut stale = Vec::new();
+    for (name, definition) in karpenter_api::crd::all(&[]) {
+        let path = directory.join(name);
+        let text = render(definition)?;
+        if check {
+            if fs::read_to_string(&path).unwrap_or_default() != text {
+                stale.push(name);
+            }
+            continue;
+        }
+        fs::create_dir_all(&directory)?;
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if !stale.is_empty() {
+        bail!("out of date: {}; run `cargo xtask crds`", stale.join(", "));
+    }
+    Ok(())
+}
+
+/// A definition as YAML, with sorted keys and one line a string.
+fn render(mut definition: Value) -> anyhow::Result<String> {
+    definition.sort_all_objects();
+    let options =
+        serde_saphyr::ser_options! { prefer_block_scalars: false, compact_list_indent: false };
+    Ok(format!(
+        "{HEADER}{}",
+        serde_saphyr::to_string_with_options(&definition, options)?
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_yaml_reads_back_as_the_definition() {
+        for (name, definition) in karpenter_api::crd::all(&[]) {
+            let read: Value = serde_saphyr::from_str(&render(definition.clone()).unwrap()).unwrap();
+            assert_eq!(read, definition, "{name}");
+        }
+    }
+}

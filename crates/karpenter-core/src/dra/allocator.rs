@@ -1,0 +1,440 @@
+//! Gives devices to the claims of pods, on machines that run and machines that are planned.
+//!
+//! A pass makes one [`Allocator`] and, for each pod with claims and each candidate:
+//!
+//! 1. [`claims_of`] names the pod's claims; a claim that does not exist yet defers the pod.
+//! 2. [`Allocator::allocate`] says which of the candidate's instance types can serve them and what that requires.
+//! 3. [`Allocator::commit`] once the pod is placed there.
+//! 4. [`Allocator::retain`] whenever the candidate's instance types shrink.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1 as kube;
+
+use super::{
+    capacity::Amounts,
+    ledger::{DeviceIndex, Devices, Holds, Host, Ledger, RUNNING, TypeKey},
+    model::{
+        Claim, ClaimSpec, Class, Count, DeviceTemplate, MAX_DEVICES_PER_CLAIM, Problem, Slice,
+    },
+    pools,
+    search::{Choice, Search, Wanted, narrowed},
+    selector::Selectors,
+};
+use crate::requirements::{AllowUndefined, Requirements};
+
+/// How many devices one allocation may look at, over all instance types: what five seconds are upstream.
+pub const STEPS: usize = 200_000;
+
+/// The claims, classes and slices of a cluster.
+#[derive(Clone, Debug, Default)]
+pub struct Inventory {
+    /// ResourceSlices by name.
+    pub slices: BTreeMap<String, Slice>,
+    /// DeviceClasses by name.
+    pub classes: BTreeMap<String, Class>,
+    /// ResourceClaims by namespace and name.
+    pub claims: BTreeMap<(String, String), Claim>,
+}
+
+/// Why a pod's claims cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The pod names a claim that does not exist.
+    #[error("resource claim `{claim}` does not exist")]
+    ClaimMissing {
+        /// Name of the claim.
+        claim: String,
+    },
+    /// The claim of a template has not been made yet.
+    #[error("resource claim of template entry `{entry}` has not been made yet")]
+    ClaimNotMade {
+        /// The entry in the pod's spec.
+        entry: String,
+    },
+    /// The claim names a class that does not exist.
+    #[error("device class `{class}` does not exist")]
+    ClassMissing {
+        /// Name of the class.
+        class: String,
+    },
+    /// The claim or its class cannot be used.
+    #[error("resource claim `{claim}` cannot be used: {problem}")]
+    Unusable {
+        /// Name of the claim.
+        claim: String,
+        /// What is wrong with it.
+        problem: Problem,
+    },
+    /// An expression is not CEL.
+    #[error("resource claim `{claim}` has an invalid device selector `{expression}`")]
+    Selector {
+        /// Name of the claim.
+        claim: String,
+        /// The expression.
+        expression: String,
+    },
+    /// The claim wants more devices than a claim can have.
+    #[error("resource claim `{claim}` asks for more than {MAX_DEVICES_PER_CLAIM} devices")]
+    TooManyDevices {
+        /// Name of the claim.
+        claim: String,
+    },
+    /// The claim's devices are where this candidate cannot be.
+    #[error("resource claim `{claim}` is allocated elsewhere")]
+    Elsewhere {
+        /// Name of the claim.
+        claim: String,
+    },
+    /// No devices are left, or none match.
+    #[error("no devices left that satisfy the resource claims")]
+    NoDevices,
+    /// The search gave up.
+    #[error("resource claims are too complex to allocate")]
+    TooComplex,
+}
+
+impl Failure {
+    /// Whether the pod should wait for an object to appear, rather than be relaxed.
+    pub fn is_deferral(&self) -> bool {
+        matches!(self, Self::ClaimMissing { .. } | Self::ClaimNotMade { .. })
+    }
+}
+
+/// The names of the claims a pod uses.
+///
+/// An entry with a template has the name of the claim made for it in the pod's status; an entry the status lists without a
+/// name needs no claim. DIFFERS: an entry the status does not list yet defers the pod; upstream takes it for needless.
+pub fn claims_of(pod: &kube::Pod) -> Result<Vec<String>, Failure> {
+    let entries = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.resource_claims.iter().flatten());
+    let made = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.resource_claim_statuses.as_ref());
+    let names = entries.map(|entry| {
+        if let Some(name) = &entry.resource_claim_name {
+            return Ok(Some(name.clone()));
+        }
+        let status = made
+            .into_iter()
+            .flatten()
+            .find(|status| status.name == entry.name);
+        match status {
+            Some(status) => Ok(status.resource_claim_name.clone()),
+            None => Err(Failure::ClaimNotMade {
+                entry: entry.name.clone(),
+            }),
+        }
+    });
+    names.filter_map(Result::transpose).collect()
+}
+
+/// A machine that might run the pod.
+#[derive(Clone, Debug)]
+pub struct Candidate<'a> {
+    /// Which one.
+    pub host: Host,
+    /// What it is, narrowed by the pod and its volumes.
+    pub requirements: &'a Requirements,
+    /// Keys it may still define: those a machine defines once it is chosen, nothing for a node.
+    pub undefined: AllowUndefined<'a>,
+    /// Its instance types, best first; empty for a node that runs.
+    pub types: &'a [TypeKey],
+}
+
+/// Devices for the claims of a pod on a candidate.
+#[derive(Clone, Debug)]
+pub struct Allocation {
+    /// The instance types that can serve the claims, in the candidate's order; empty for a node that runs.
+    pub types: Vec<TypeKey>,
+    /// What the candidate must be.
+    pub requirements: Requirements,
+    /// Drivers of the devices.
+    pub drivers: BTreeSet<String>,
+    holds: BTreeMap<TypeKey, Holds>,
+    /// The claims that this allocation decides, and whether a machine would bring their devices.
+    decided: Vec<((String, String), bool)>,
+}
+
+/// A claim that the pass has decided.
+#[derive(Clone, Debug)]
+struct Decided {
+    host: Host,
+    brought: bool,
+    requirements: Requirements,
+}
+
+/// Gives devices to claims during one pass.
+pub struct Allocator<'a> {
+    inventory: &'a Inventory,
+    devices: Devices,
+    ledger: Ledger,
+    selectors: Selectors,
+    decided: BTreeMap<(String, String), Decided>,
+    /// Claims that only pods hold which are about to move: their devices are free.
+    released: BTreeSet<(String, String)>,
+}
+
+impl<'a> Allocator<'a> {
+    /// An allocator for one pass.
+    ///
+    /// `usable_node` tells whether a node that owns slices takes part and is initialised; `moving` whether a pod (by uid) is
+    /// on a node that the pass removes.
+    pub fn new(
+        inventory: &'a Inventory,
+        usable_node: impl Fn(&str) -> bool,
+        moving: impl Fn(&str) -> bool,
+    ) -> Self {
+        let devices = Devices::new(pools::assemble(inventory.slices.values(), usable_node));
+        let mut released = BTreeSet::new();
+        let mut seeded = Holds::new();
+        for (key, claim) in &inventory.claims {
+            let Some(held) = &claim.held else { continue };
+            if !claim.reserved_for.is_empty() && claim.reserved_for.iter().all(|uid| moving(uid)) {
+                released.insert(key.clone());
+                continue;
+            }
+            for held in &held.devices {
+                let id = &held.id;
+                let Some(index) = devices.find(&id.driver, &id.pool, &id.name) else {
+                    continue;
+                };
+                let amounts: &mut Amounts = seeded.entry(index).or_default();
+                for (name, amount) in &held.consumed {
+                    *amounts.entry(name.clone()).or_default() += amount.nanos();
+                }
+            }
+        }
+        let mut ledger = Ledger::default();
+        ledger.set(Host::Cluster, BTreeMap::from([(RUNNING, seeded)]), &devices);
+        let (selectors, decided) = (Selectors::default(), BTreeMap::new());
+        Self {
+            inventory,
+            devices,
+            ledger,
+            selectors,
+            decided,
+            released,
+        }
+    }
+
+    /// Tells what machines of an instance type would bring. The first call for a key counts.
+    pub fn expect(&mut self, key: TypeKey, templates: &[DeviceTemplate]) {
+        self.devices
+            .expect(key, templates.iter().map(pools::expected));
+    }
+
+    /// Finds devices for the named claims of a namespace on the candidate. Nothing is taken until [`commit`](Self::commit).
+    pub fn allocate(
+        &mut self,
+        candidate: &Candidate<'_>,
+        namespace: &str,
+        claims: &[String],
+    ) -> Result<Allocation, Failure> {
+        let mut starts = vec![candidate.requirements.clone()];
+        let mut open = Vec::new();
+        let mut wanted = Vec::new();
+        let inventory = self.inventory;
+        for name in claims {
+            let key = (namespace.to_owned(), name.clone());
+            let missing = || Failure::ClaimMissing {
+                claim: name.clone(),
+            };
+            let claim = inventory.claims.get(&key).ok_or_else(missing)?;
+            if let Some(decided) = self.decided.get(&key) {
+                if decided.host == candidate.host {
+                    continue;
+                }
+                let terms = if decided.brought {
+                    &[][..]
+                } else {
+                    std::slice::from_ref(&decided.requirements)
+                };
+                starts = self.narrow(starts, terms, candidate, name)?;
+            } else if let Some(held) = claim
+                .held
+                .as_ref()
+                .filter(|_| !self.released.contains(&key))
+            {
+                if let Some(terms) = &held.nodes {
+                    starts = self.narrow(starts, terms, candidate, name)?;
+                }
+            } else {
+                wanted.push(self.resolve(name, claim)?);
+                open.push(key);
+            }
+        }
+        self.search(candidate, starts, open, &wanted)
+    }
+
+    fn narrow(
+        &self,
+        starts: Vec<Requirements>,
+        terms: &[Requirements],
+        candidate: &Candidate<'_>,
+        claim: &str,
+    ) -> Result<Vec<Requirements>, Failure> {
+        let narrowed: Vec<Requirements> = starts
+            .iter()
+            .flat_map(|start| narrowed(start, terms, candidate.undefined))
+            .collect();
+        let elsewhere = || Failure::Elsewhere {
+            claim: claim.to_owned(),
+        };
+        if narrowed.is_empty() {
+            Err(elsewhere())
+        } else {
+            Ok(narrowed)
+        }
+    }
+
+    /// Checks a claim and puts the expressions of its classes next to its own.
+    fn resolve<'c>(&mut self, name: &str, claim: &'c Claim) -> Result<Wanted<'c>, Failure> {
+        let unusable = |problem: &Problem| Failure::Unusable {
+            claim: name.to_owned(),
+            problem: problem.clone(),
+        };
+        let spec = claim.spec.as_ref().map_err(unusable)?;
+        if least_devices(spec) > MAX_DEVICES_PER_CLAIM {
+            return Err(Failure::TooManyDevices {
+                claim: name.to_owned(),
+            });
+        }
+        let mut expressions = Vec::new();
+        for request in &spec.requests {
+            let mut by_alternative = Vec::new();
+            for alternative in &request.alternatives {
+                let missing = || Failure::ClassMissing {
+                    class: alternative.class.clone(),
+                };
+                let class = self
+                    .inventory
+                    .classes
+                    .get(&alternative.class)
+                    .ok_or_else(missing)?;
+                let class = class.as_ref().map_err(unusable)?;
+                let all: Vec<String> = class
+                    .iter()
+                    .chain(&alternative.selectors)
+                    .cloned()
+                    .collect();
+                if let Some(invalid) = all.iter().find(|text| !self.selectors.compiles(text)) {
+                    let (claim, expression) = (name.to_owned(), invalid.clone());
+                    return Err(Failure::Selector { claim, expression });
+                }
+                by_alternative.push(all);
+            }
+            expressions.push(by_alternative);
+        }
+        Ok(Wanted { spec, expressions })
+    }
+
+    fn search(
+        &mut self,
+        candidate: &Candidate<'_>,
+        starts: Vec<Requirements>,
+        open: Vec<(String, String)>,
+        wanted: &[Wanted<'_>],
+    ) -> Result<Allocation, Failure> {
+        let running = [RUNNING];
+        let types = if candidate.types.is_empty() {
+            &running[..]
+        } else {
+            candidate.types
+        };
+        let node = match &candidate.host {
+            Host::Node(name) => Some(&**name),
+            Host::Cluster | Host::Planned(_) => None,
+        };
+        let mut allocation = Allocation {
+            types: Vec::new(),
+            requirements: candidate.requirements.clone(),
+            drivers: BTreeSet::new(),
+            holds: BTreeMap::new(),
+            decided: open.into_iter().map(|key| (key, false)).collect(),
+        };
+        let mut steps = STEPS;
+        // What the first type needs of the machine, the next must live with: it is one machine.
+        let mut starts = starts;
+        for key in types {
+            let found = starts.iter().find_map(|start| {
+                let holds = self.ledger.holds(&candidate.host, *key);
+                let choice = Choice::start(start.clone(), holds, wanted.len());
+                let mut search = Search {
+                    devices: &self.devices,
+                    ledger: &self.ledger,
+                    selectors: &mut self.selectors,
+                    host: &candidate.host,
+                    node,
+                    undefined: candidate.undefined,
+                    key: *key,
+                    claims: wanted,
+                    steps: &mut steps,
+                };
+                search.run(choice)
+            });
+            let Some(choice) = found else { continue };
+            let picked: Vec<(usize, DeviceIndex)> = (choice.picked.iter().enumerate())
+                .flat_map(|(claim, picked)| picked.iter().map(move |device| (claim, *device)))
+                .collect();
+            for (claim, device) in picked {
+                let (pool, ..) = self.devices.at(device);
+                allocation.drivers.insert(pool.driver.to_string());
+                allocation.decided[claim].1 |= !self.devices.exists(device);
+            }
+            allocation.types.extend((*key != RUNNING).then_some(*key));
+            allocation.holds.insert(*key, choice.holds);
+            starts = vec![choice.requirements];
+        }
+        match starts.pop() {
+            _ if allocation.holds.is_empty() && steps == 0 => Err(Failure::TooComplex),
+            Some(requirements) if !allocation.holds.is_empty() => {
+                allocation.requirements = requirements;
+                Ok(allocation)
+            }
+            _ => Err(Failure::NoDevices),
+        }
+    }
+
+    /// Takes the devices of an allocation: the pod is placed.
+    pub fn commit(&mut self, host: &Host, allocation: Allocation) {
+        self.ledger
+            .set(host.clone(), allocation.holds, &self.devices);
+        for (key, brought) in allocation.decided {
+            let requirements = allocation.requirements.clone();
+            self.decided.insert(
+                key,
+                Decided {
+                    host: host.clone(),
+                    brought,
+                    requirements,
+                },
+            );
+        }
+    }
+
+    /// Frees what the host held for instance types that it can no longer become.
+    pub fn retain(&mut self, host: &Host, keep: impl Fn(TypeKey) -> bool) {
+        self.ledger
+            .retain(host, |key| key == RUNNING || keep(key), &self.devices);
+    }
+}
+
+/// The least number of devices that satisfies the claim's exact counts.
+fn least_devices(spec: &ClaimSpec) -> usize {
+    let of_request = |alternatives: &[super::model::SubRequest]| {
+        let counts = alternatives
+            .iter()
+            .map(|alternative| match alternative.count {
+                Count::Exactly(count) => count,
+                Count::All => 1,
+            });
+        counts.min().unwrap_or_default()
+    };
+    spec.requests.iter().fold(0, |sum: usize, request| {
+        sum.saturating_add(of_request(&request.alternatives))
+    })
+}

@@ -1,5 +1,7 @@
 //! Which devices claims get: the allocator on its own, without a scheduler around it.
 
+#![expect(clippy::unwrap_used, reason = "fixtures of this test are known to parse")]
+
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::{core::v1::Pod, resource::v1 as wire};

@@ -252,6 +252,81 @@ pub fn drop_nulls(value: &mut Value) {
     }
 }
 
+/// Fields that Go writes although they are empty: struct values that are no pointers, and times without `omitzero`
+/// (written as null). Required fields are written too; the schema names those.
+const ALWAYS_WRITTEN: &[(&str, &[&str])] = &[
+    ("Container", &["resources"]),
+    ("EphemeralContainer", &["resources"]),
+    ("ContainerStatus", &["state", "lastState"]),
+    ("CronJobSpec", &["jobTemplate"]),
+    ("DaemonSetSpec", &["template", "updateStrategy"]),
+    ("DeploymentSpec", &["template", "strategy"]),
+    ("Event", &["source", "involvedObject", "regarding"]),
+    ("JobSpec", &["template"]),
+    ("JobTemplateSpec", &["metadata", "spec"]),
+    (
+        "NodeCondition",
+        &["lastHeartbeatTime", "lastTransitionTime"],
+    ),
+    ("NodeDaemonEndpoints", &["kubeletEndpoint"]),
+    ("NodeStatus", &["daemonEndpoints", "nodeInfo"]),
+    ("PersistentVolumeClaimSpec", &["resources"]),
+    ("PodCondition", &["lastProbeTime", "lastTransitionTime"]),
+    ("PodTemplateSpec", &["metadata", "spec"]),
+    ("ReplicaSetSpec", &["template"]),
+    ("ServiceStatus", &["loadBalancer"]),
+    ("StatefulSetSpec", &["template", "updateStrategy"]),
+];
+
+/// Add what a typed server writes for fields that are absent: empty required fields and empty struct values (`spec: {}`,
+/// `status: {}`, `resources: {}`, `lastTransitionTime: null`).
+///
+/// Meant for the answer to a create and for comparing with "nothing" in managed fields; never for custom resources.
+pub fn fill_zero_values(value: &mut Value, schema: &Schema) {
+    match value {
+        Value::Object(fields) => {
+            let target = schema.resolve();
+            let name = schema.type_name().unwrap_or_default();
+            let is_kind = target.properties.contains_key("apiVersion")
+                && target.properties.contains_key("metadata");
+            let always = ALWAYS_WRITTEN
+                .iter()
+                .find(|(owner, _)| *owner == name)
+                .map_or(&[][..], |(_, fields)| *fields);
+            for (key, field) in &target.properties {
+                let of_kind = is_kind
+                    && matches!(key.as_str(), "metadata" | "spec" | "status")
+                    && field.is_struct();
+                if !fields.contains_key(key)
+                    && (of_kind || always.contains(&key.as_str()) || target.required.contains(key))
+                {
+                    fields.insert(key.clone(), zero(field));
+                }
+            }
+            for (key, child) in fields {
+                if let Some(field) = schema.field(key) {
+                    fill_zero_values(child, field);
+                }
+            }
+        }
+        Value::Array(items) => items
+            .iter_mut()
+            .for_each(|item| fill_zero_values(item, schema.item())),
+        _ => {}
+    }
+}
+
+fn zero(field: &Schema) -> Value {
+    let target = field.resolve();
+    match target.kind {
+        Type::Object if field.is_struct() => Value::Object(Map::new()),
+        Type::String if target.format.is_none() => Value::String(String::new()),
+        Type::Integer => Value::from(0),
+        Type::Boolean => Value::Bool(false),
+        _ => Value::Null,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -299,6 +374,34 @@ mod tests {
                 &schema
             ),
             None
+        );
+    }
+
+    #[test]
+    fn a_node_is_written_with_its_empty_structs() {
+        let mut node = json!({"spec": {"providerID": "x"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        fill_zero_values(&mut node, &Schema::named("io.k8s.api.core.v1.Node"));
+        let info = [
+            "machineID",
+            "systemUUID",
+            "bootID",
+            "kernelVersion",
+            "osImage",
+            "containerRuntimeVersion",
+            "kubeletVersion",
+            "kubeProxyVersion",
+            "operatingSystem",
+            "architecture",
+        ];
+        let info: Map<String, Value> = info
+            .into_iter()
+            .map(|name| (name.to_owned(), json!("")))
+            .collect();
+        assert_eq!(
+            node,
+            json!({"metadata": {}, "spec": {"providerID": "x"}, "status": {
+                "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": null, "lastTransitionTime": null}],
+                "daemonEndpoints": {"kubeletEndpoint": {"Port": 0}}, "nodeInfo": info}})
         );
     }
 

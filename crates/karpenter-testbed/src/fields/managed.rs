@@ -1,0 +1,197 @@
+//! `metadata.managedFields`: reading, writing, ordering, capping.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::set::FieldSet;
+
+/// Most entries of operation Update before the oldest are joined into [`ANCIENT`].
+const MAX_UPDATERS: usize = 10;
+/// Manager that inherits the fields of the oldest updaters.
+const ANCIENT: &str = "ancient-changes";
+
+/// Who wrote, and how.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Manager {
+    /// `Apply` or `Update`.
+    pub(super) operation: String,
+    /// Name given by the client.
+    pub(super) name: String,
+    /// Empty for appliers, who are the same manager in every version.
+    pub(super) version: String,
+    /// Empty for the main resource.
+    pub(super) subresource: String,
+}
+
+impl Manager {
+    /// As conflict messages call it.
+    pub(super) fn describe(&self) -> String {
+        let mut text = format!("{:?}", self.name);
+        if !self.subresource.is_empty() {
+            text.push_str(&format!(" with subresource {:?}", self.subresource));
+        }
+        if self.operation == "Update" {
+            text.push_str(&format!(" using {}", self.version));
+        }
+        text
+    }
+}
+
+/// What a manager owns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Owned {
+    pub(super) fields: FieldSet,
+    pub(super) api_version: String,
+    /// RFC 3339, may be absent.
+    pub(super) time: Option<String>,
+}
+
+/// Every manager of an object.
+pub(super) type Managers = BTreeMap<Manager, Owned>;
+
+/// Read an object's managers; `None` when an entry cannot be understood.
+pub(super) fn read(object: &Value) -> Option<Managers> {
+    let mut managers = Managers::new();
+    let entries = object
+        .pointer("/metadata/managedFields")
+        .and_then(Value::as_array);
+    for entry in entries.into_iter().flatten() {
+        let text = |key: &str| {
+            entry
+                .get(key)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let operation = text("operation");
+        if !matches!(operation.as_str(), "Apply" | "Update") {
+            return None;
+        }
+        let api_version = text("apiVersion");
+        let version = if operation == "Apply" {
+            String::new()
+        } else {
+            api_version.clone()
+        };
+        let fields = match entry.get("fieldsV1") {
+            Some(fields) => FieldSet::from_json(fields)?,
+            None => FieldSet::default(),
+        };
+        let manager = Manager {
+            operation,
+            name: text("manager"),
+            version,
+            subresource: text("subresource"),
+        };
+        let time = entry.get("time").and_then(Value::as_str).map(str::to_owned);
+        managers.insert(
+            manager,
+            Owned {
+                fields,
+                api_version,
+                time,
+            },
+        );
+    }
+    Some(managers)
+}
+
+/// Whether a request asks to forget every manager: `managedFields: [{}]`.
+pub(super) fn is_reset(object: &Value) -> bool {
+    let entries = object
+        .pointer("/metadata/managedFields")
+        .and_then(Value::as_array);
+    entries.is_some_and(|entries| {
+        entries.len() == 1 && entries[0].as_object().is_some_and(Map::is_empty)
+    })
+}
+
+/// Write the managers into an object: ordered by operation, time, name.
+pub(super) fn write(object: &mut Value, managers: &Managers) {
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
+    if managers.is_empty() {
+        metadata.remove("managedFields");
+        return;
+    }
+    let mut order: Vec<(&Manager, &Owned)> = managers.iter().collect();
+    order.sort_by(|(a, owned_a), (b, owned_b)| {
+        (
+            &a.operation,
+            &owned_a.time,
+            &a.name,
+            &owned_a.api_version,
+            &a.subresource,
+        )
+            .cmp(&(
+                &b.operation,
+                &owned_b.time,
+                &b.name,
+                &owned_b.api_version,
+                &b.subresource,
+            ))
+    });
+    let entries = order
+        .into_iter()
+        .map(|(manager, owned)| entry(manager, owned))
+        .collect();
+    metadata.insert("managedFields".into(), Value::Array(entries));
+}
+
+fn entry(manager: &Manager, owned: &Owned) -> Value {
+    let mut entry = json!({
+        "manager": manager.name,
+        "operation": manager.operation,
+        "apiVersion": owned.api_version,
+        "fieldsType": "FieldsV1",
+        "fieldsV1": owned.fields.to_json(),
+    });
+    if let Some(time) = &owned.time {
+        entry["time"] = json!(time);
+    }
+    if !manager.subresource.is_empty() {
+        entry["subresource"] = json!(manager.subresource);
+    }
+    entry
+}
+
+/// Join the oldest updaters when there are too many.
+///
+/// UPSTREAM: apimachinery managedfields/internal/capmanagers.go.
+pub(super) fn cap(managers: &mut Managers) {
+    let mut updaters: Vec<(Option<String>, Manager)> = managers
+        .iter()
+        .filter(|(manager, _)| manager.operation == "Update" && manager.name != ANCIENT)
+        .map(|(manager, owned)| (owned.time.clone(), manager.clone()))
+        .collect();
+    let others = managers
+        .keys()
+        .filter(|manager| manager.operation == "Update" && manager.name == ANCIENT)
+        .count();
+    if updaters.len() + others <= MAX_UPDATERS {
+        return;
+    }
+    updaters.sort();
+    // The joined entry takes one place itself.
+    let surplus = updaters.len() + 1 - MAX_UPDATERS.min(updaters.len());
+    for (_, manager) in updaters.into_iter().take(surplus) {
+        let Some(owned) = managers.remove(&manager) else {
+            continue;
+        };
+        let ancient = Manager {
+            name: ANCIENT.to_owned(),
+            subresource: String::new(),
+            ..manager
+        };
+        let joined = match managers.get(&ancient) {
+            Some(before) => Owned {
+                fields: before.fields.union(&owned.fields),
+                ..owned
+            },
+            None => owned,
+        };
+        managers.insert(ancient, joined);
+    }
+}

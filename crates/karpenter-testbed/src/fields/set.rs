@@ -1,0 +1,262 @@
+//! Sets of fields, as `fieldsV1` writes them.
+//!
+//! A set is a tree of path elements: `f:name` (field or map key), `k:{"name":"a"}` (list item by keys), `v:"x"` (item of
+//! a set), `i:0` (index). A node that is itself in the set is a member; JSON writes a member with children as `"."`.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+/// A set of field paths.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FieldSet {
+    member: bool,
+    children: BTreeMap<String, FieldSet>,
+}
+
+impl FieldSet {
+    /// The set that `fieldsV1` describes; `None` when it is not an object of known path elements.
+    pub fn from_json(fields: &Value) -> Option<Self> {
+        let mut set = Self::default();
+        for (element, below) in fields.as_object()? {
+            if element == "." {
+                set.member = true;
+                continue;
+            }
+            if !["f:", "k:", "v:", "i:"]
+                .iter()
+                .any(|prefix| element.starts_with(prefix))
+            {
+                return None;
+            }
+            let mut child = Self::from_json(below)?;
+            if child.children.is_empty() {
+                child.member = true;
+            }
+            set.children.insert(element.clone(), child);
+        }
+        Some(set)
+    }
+
+    /// As `fieldsV1`.
+    pub fn to_json(&self) -> Value {
+        let mut fields = Map::new();
+        for (element, child) in &self.children {
+            if child.member && !child.children.is_empty() {
+                let mut below = child.to_json();
+                if let Value::Object(below) = &mut below {
+                    below.insert(".".into(), Value::Object(Map::new()));
+                }
+                fields.insert(element.clone(), below);
+            } else {
+                fields.insert(element.clone(), child.to_json());
+            }
+        }
+        Value::Object(fields)
+    }
+
+    /// Put a path into the set.
+    pub fn insert<I: AsRef<str>>(&mut self, path: impl IntoIterator<Item = I>) {
+        let mut at = self;
+        for element in path {
+            at = at.children.entry(element.as_ref().to_owned()).or_default();
+        }
+        at.member = true;
+    }
+
+    /// Make the node itself a member.
+    pub(super) fn mark(&mut self) {
+        self.member = true;
+    }
+
+    /// Whether the node itself is a member.
+    pub(super) fn is_member(&self) -> bool {
+        self.member
+    }
+
+    /// What is below a path element.
+    pub(super) fn child(&self, element: &str) -> Option<&Self> {
+        self.children.get(element)
+    }
+
+    /// The node below a path element, made when there is none.
+    pub(super) fn child_mut(&mut self, element: &str) -> &mut Self {
+        self.children.entry(element.to_owned()).or_default()
+    }
+
+    /// The path elements right below.
+    pub(super) fn elements(&self) -> impl Iterator<Item = &str> {
+        self.children.keys().map(String::as_str)
+    }
+
+    /// Drop nodes that hold no member.
+    pub(super) fn tidy(&mut self) {
+        self.children.retain(|_, child| {
+            child.tidy();
+            !child.is_empty()
+        });
+    }
+
+    /// Whether nothing is in the set.
+    pub fn is_empty(&self) -> bool {
+        !self.member && self.children.values().all(Self::is_empty)
+    }
+
+    /// Whether the path is in the set.
+    pub fn has<I: AsRef<str>>(&self, path: impl IntoIterator<Item = I>) -> bool {
+        let mut at = Some(self);
+        for element in path {
+            at = at.and_then(|node| node.children.get(element.as_ref()));
+        }
+        at.is_some_and(|node| node.member)
+    }
+
+    /// What is in either.
+    #[must_use]
+    pub fn union(&self, other: &Self) -> Self {
+        let mut out = self.clone();
+        out.member |= other.member;
+        for (element, theirs) in &other.children {
+            let merged = out
+                .children
+                .get(element)
+                .map_or_else(|| theirs.clone(), |ours| ours.union(theirs));
+            out.children.insert(element.clone(), merged);
+        }
+        out
+    }
+
+    /// What is in both.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        let mut out = Self {
+            member: self.member && other.member,
+            children: BTreeMap::new(),
+        };
+        for (element, ours) in &self.children {
+            if let Some(theirs) = other.children.get(element) {
+                let both = ours.intersection(theirs);
+                if !both.is_empty() {
+                    out.children.insert(element.clone(), both);
+                }
+            }
+        }
+        out
+    }
+
+    /// What is in this set and not in the other; children of a removed path stay.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> Self {
+        let mut out = Self {
+            member: self.member && !other.member,
+            children: BTreeMap::new(),
+        };
+        for (element, ours) in &self.children {
+            let rest = other
+                .children
+                .get(element)
+                .map_or_else(|| ours.clone(), |theirs| ours.difference(theirs));
+            if !rest.is_empty() {
+                out.children.insert(element.clone(), rest);
+            }
+        }
+        out
+    }
+
+    /// Every path, shortest first, in kubectl's notation (`.spec.containers[name="a"].image`).
+    pub fn paths(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        self.collect_paths("", &mut paths);
+        paths
+    }
+
+    fn collect_paths(&self, prefix: &str, paths: &mut Vec<String>) {
+        if self.member && !prefix.is_empty() {
+            paths.push(prefix.to_owned());
+        }
+        for (element, child) in &self.children {
+            child.collect_paths(&format!("{prefix}{}", show_element(element)), paths);
+        }
+    }
+}
+
+/// A path element in kubectl's notation.
+fn show_element(element: &str) -> String {
+    let (kind, rest) = element.split_at(2.min(element.len()));
+    match kind {
+        "f:" => format!(".{rest}"),
+        "k:" => {
+            let keys: Map<String, Value> = serde_json::from_str(rest).unwrap_or_default();
+            let pairs: Vec<String> = keys
+                .iter()
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect();
+            format!("[{}]", pairs.join(","))
+        }
+        _ => format!("[{rest}]"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn any_set() -> impl Strategy<Value = FieldSet> {
+        let path = proptest::collection::vec(
+            prop_oneof![
+                Just("f:a"),
+                Just("f:b"),
+                Just("k:{\"name\":\"x\"}"),
+                Just("v:1")
+            ],
+            1..4,
+        );
+        proptest::collection::vec(path, 0..8).prop_map(|paths| {
+            let mut set = FieldSet::default();
+            paths.into_iter().for_each(|path| set.insert(path));
+            set
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn sets_obey_the_laws_of_set_algebra(a in any_set(), b in any_set(), c in any_set()) {
+            prop_assert_eq!(a.union(&b), b.union(&a));
+            prop_assert_eq!(a.intersection(&b), b.intersection(&a));
+            prop_assert_eq!(a.union(&b).union(&c), a.union(&b.union(&c)));
+            prop_assert_eq!(a.intersection(&b.union(&c)), a.intersection(&b).union(&a.intersection(&c)));
+            prop_assert_eq!(a.difference(&b).union(&a.intersection(&b)), a.clone());
+            prop_assert!(a.difference(&b).intersection(&b).is_empty());
+            prop_assert!(a.difference(&a).is_empty());
+        }
+
+        #[test]
+        fn a_set_survives_its_json_form(a in any_set()) {
+            prop_assert_eq!(FieldSet::from_json(&a.to_json()), Some(a));
+        }
+    }
+
+    #[test]
+    fn paths_read_as_kubectl_prints_them() {
+        let set = FieldSet::from_json(&json!({"f:metadata": {"f:finalizers": {"v:\"x\"": {}}},
+            "f:spec": {"f:containers": {"k:{\"name\":\"c\"}": {".": {}, "f:image": {}}}, "f:list": {"i:0": {}}}}))
+        .unwrap();
+        assert_eq!(
+            set.paths(),
+            [
+                ".metadata.finalizers[\"x\"]",
+                ".spec.containers[name=\"c\"]",
+                ".spec.containers[name=\"c\"].image",
+                ".spec.list[0]"
+            ]
+        );
+    }
+
+    #[test]
+    fn foreign_elements_are_refused() {
+        assert_eq!(FieldSet::from_json(&json!({"spec": {}})), None);
+        assert_eq!(FieldSet::from_json(&json!([])), None);
+    }
+}

@@ -1,5 +1,6 @@
 //! How a test or the playground starts the control plane and gets clients for it.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use kube::Client;
@@ -7,7 +8,7 @@ use serde_json::Value;
 
 use crate::clock::Clock;
 use crate::faults::Faults;
-use crate::server::{ApiServer, Settings};
+use crate::server::{ApiServer, ServeError, ServedOverHttps, Settings};
 use crate::store::DEFAULT_HISTORY;
 
 /// Settings of a control plane that is not started yet.
@@ -118,6 +119,14 @@ impl Testbed {
     #[must_use]
     pub fn admin_client(&self) -> Client {
         Client::new(self.server.service(true), "default")
+    }
+
+    /// Serves the API over HTTPS; port 0 takes a free port. Dropping the answer ends it.
+    ///
+    /// # Errors
+    /// When the address cannot be listened on or TLS cannot be set up.
+    pub async fn serve(&self, address: SocketAddr) -> Result<ServedOverHttps, ServeError> {
+        self.server.serve(address).await
     }
 
     /// The server, for requests that no client makes.

@@ -136,10 +136,18 @@ impl Catalog {
         state
             .served
             .retain(|_, s| s.custom.as_ref().is_none_or(|c| c.crd != name));
-        let definition = Definition::compile(crd);
         for resource in &resources {
             let collection = state.collection_for(&self.store, &registry, resource);
-            state.serve(resource, collection, edition, Some(Arc::clone(&definition)));
+            let definition = resource.custom.as_ref().map(|custom| {
+                let kind = &resource.kind;
+                Arc::new(Definition::compile(
+                    custom,
+                    &resource.group,
+                    &resource.version,
+                    kind,
+                ))
+            });
+            state.serve(resource, collection, edition, definition);
         }
         state.registry = Arc::new(registry);
         Ok(())

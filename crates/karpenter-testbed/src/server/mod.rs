@@ -5,6 +5,7 @@ pub mod catalog;
 mod context;
 pub mod custom;
 mod delete;
+mod discover;
 pub mod error;
 mod eviction;
 mod identity;
@@ -13,6 +14,7 @@ mod read;
 mod reply;
 mod request;
 mod selector;
+mod serve;
 mod service;
 mod subresources;
 mod watch;
@@ -29,6 +31,7 @@ use serde_json::{Value, json};
 
 use crate::clock::Clock;
 use crate::faults::{EXEMPT_HEADER, Exempt, Fault, Faults};
+use crate::present::table::{self, IncludeObject};
 use crate::store::Store;
 use catalog::{Catalog, Served};
 use error::ApiError;
@@ -36,6 +39,7 @@ use identity::Identity;
 pub use reply::Body;
 use reply::Reply;
 use request::{Call, MAX_BODY, Target};
+pub use serve::{ServeError, Served as ServedOverHttps};
 
 /// The parts of a server.
 #[derive(Debug)]
@@ -112,11 +116,14 @@ impl ApiServer {
         let Some(target) = Target::parse(parts.uri.path()) else {
             return self.answer_other(parts);
         };
+        if target.plural.is_empty() {
+            return Err(ApiError::no_such_path());
+        }
         let Some(served) = self
             .catalog
             .find(&target.group, &target.version, &target.plural)
         else {
-            return self.answer_virtual(parts, target, body);
+            return self.answer_virtual(parts, &target, &body);
         };
         let call = Call::new(parts, target, body)?;
         let verb = verb(&call);
@@ -199,53 +206,24 @@ impl ApiServer {
         })
     }
 
-    /// Converts an object between the versions of its kind.
-    async fn convert(
-        &self,
-        served: &Served,
-        mut value: Value,
-        version: &str,
-    ) -> Result<Value, ApiError> {
-        value["apiVersion"] = crate::registry::api_version(&served.group, version).into();
-        Ok(value)
-    }
-
+    /// Objects as a Table.
     fn table(
         &self,
-        _served: &Served,
-        _call: &Call,
+        served: &Served,
+        call: &Call,
         values: &[Value],
         metadata: &Value,
-        _columns: bool,
+        columns: bool,
     ) -> Value {
-        json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": [], "rows": values.iter().map(|v| json!({"cells": [], "object": v})).collect::<Vec<_>>()})
-    }
-
-    /// Paths outside `/api/V/RESOURCE` and `/apis/G/V/RESOURCE`.
-    fn answer_other(&self, parts: &Parts) -> Result<Reply, ApiError> {
-        match parts.uri.path().trim_end_matches('/') {
-            "/version" => Ok(Reply::json(
-                200,
-                &json!({
-                    "major": "1",
-                    "minor": "36",
-                    "gitVersion": "v1.36.0+karpenter-testbed",
-                    "platform": "linux/amd64",
-                }),
-            )),
-            "/healthz" | "/livez" | "/readyz" => Ok(Reply::text(200, "ok")),
-            _ => Err(ApiError::no_such_path()),
-        }
-    }
-
-    /// Resources that are asked but not stored, and those that do not exist.
-    fn answer_virtual(
-        &self,
-        _parts: &Parts,
-        _target: Target,
-        _body: Bytes,
-    ) -> Result<Reply, ApiError> {
-        Err(ApiError::no_such_path())
+        table::table(
+            served,
+            values,
+            metadata.clone(),
+            IncludeObject::parse(&call.options.include_object).unwrap_or_default(),
+            columns,
+            "v1",
+            self.clock.now(),
+        )
     }
 
     /// What other parts of the server do once an object is written.
@@ -284,6 +262,30 @@ impl ApiServer {
             });
             // The store is new: the names are free.
             let _ = namespaces.collection.insert(name, 0, &mut namespace);
+        }
+        let Some(classes) = self
+            .catalog
+            .find("scheduling.k8s.io", "v1", "priorityclasses")
+        else {
+            return;
+        };
+        for (name, value) in [
+            ("system-cluster-critical", 2_000_000_000),
+            ("system-node-critical", 2_000_001_000),
+        ] {
+            let mut class = json!({
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {
+                    "name": name,
+                    "uid": self.identity.uid(),
+                    "generation": 1,
+                    "creationTimestamp": context::timestamp(self.clock.now()),
+                },
+                "value": value,
+                "preemptionPolicy": "PreemptLowerPriority",
+            });
+            let _ = classes.collection.insert(name, 0, &mut class);
         }
     }
 }

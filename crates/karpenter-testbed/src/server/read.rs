@@ -13,6 +13,7 @@ use super::error::ApiError;
 use super::reply::Reply;
 use super::request::{Call, View};
 use super::selector::Selectors;
+use crate::present::table::{partial_metadata, partial_metadata_list};
 use crate::store::{Matcher, Object, Page, Query};
 
 impl ApiServer {
@@ -70,7 +71,7 @@ impl ApiServer {
         if object.edition != served.edition
             && let Some(definition) = &served.definition
         {
-            definition.default_on_read(&served.version, &mut value);
+            definition.default(&mut value);
         }
         Ok(value)
     }
@@ -79,9 +80,10 @@ impl ApiServer {
     pub(super) fn show(&self, served: &Served, call: &Call, code: u16, value: &Value) -> Reply {
         match call.view {
             View::Plain => Reply::json(code, value),
-            View::Metadata => Reply::json(code, &metadata_only(value)),
+            View::Metadata => Reply::json(code, &partial_metadata(value, "v1")),
             View::Table => {
-                let table = self.table(served, call, std::slice::from_ref(value), &json!({}), true);
+                let metadata = json!({"resourceVersion": value["metadata"]["resourceVersion"]});
+                let table = self.table(served, call, std::slice::from_ref(value), &metadata, true);
                 Reply::json(code, &table)
             }
         }
@@ -158,15 +160,7 @@ impl ApiServer {
                 View::Table => {
                     Reply::json(200, &self.table(served, call, &values, &metadata, true))
                 }
-                _ => Reply::json(
-                    200,
-                    &json!({
-                        "kind": "PartialObjectMetadataList",
-                        "apiVersion": "meta.k8s.io/v1",
-                        "metadata": metadata,
-                        "items": values.iter().map(metadata_only).collect::<Vec<_>>(),
-                    }),
-                ),
+                _ => Reply::json(200, &partial_metadata_list(&values, metadata, "v1")),
             });
         }
         let size: usize = page.items.iter().map(|o| o.bytes().len() + 1).sum();
@@ -241,16 +235,6 @@ fn stored_labels(served: &Served, selector: &str) -> String {
             .replace("reportingController", "reportingComponent");
     }
     selector.to_owned()
-}
-
-/// An object reduced to its metadata.
-#[must_use]
-pub fn metadata_only(value: &Value) -> Value {
-    json!({
-        "kind": "PartialObjectMetadata",
-        "apiVersion": "meta.k8s.io/v1",
-        "metadata": value["metadata"],
-    })
 }
 
 fn token(revision: u64, last: &str) -> String {

@@ -317,7 +317,8 @@ impl Call {
     }
 }
 
-fn media_type(header: &str) -> String {
+/// A media type without parameters, lower case.
+pub fn media_type(header: &str) -> String {
     header
         .split(';')
         .next()

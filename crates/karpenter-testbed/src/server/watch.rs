@@ -11,11 +11,11 @@ use tokio::time::Instant;
 use super::ApiServer;
 use super::catalog::Served;
 use super::error::ApiError;
-use super::read::metadata_only;
 use super::reply::Reply;
 use super::request::{Call, View};
 use super::selector::Selectors;
 use crate::faults::Fault;
+use crate::present::table::partial_metadata;
 use crate::store::{Change, ChangeKind, Cursor, Expired, Matcher, Object};
 
 /// How many changes become one chunk.
@@ -232,7 +232,7 @@ impl Watch {
                     self.server
                         .table(&self.served, &self.call, &[value], &rv, columns)
                 }
-                Ok(value) => metadata_only(&value),
+                Ok(value) => partial_metadata(&value, "v1"),
                 Err(error) => error.status(),
             };
             out.put_slice(shown.to_string().as_bytes());

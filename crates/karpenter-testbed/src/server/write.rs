@@ -17,9 +17,10 @@ use super::context::Context;
 use super::error::{ApiError, Cause};
 use super::reply::Reply;
 use super::request::{self, Call, FieldValidation};
+use super::selector::Selectors;
 use crate::patch;
 use crate::registry::decode;
-use crate::store::{Object, Rejected};
+use crate::store::{Object, Query, Rejected};
 
 /// What a write came to.
 #[derive(Debug)]
@@ -401,13 +402,45 @@ impl ApiServer {
         ctx: &Context,
     ) -> Result<(), ApiError> {
         admission::prepare_create(served, object);
-        admission::default(served, object);
-        let causes = admission::validate_create(served, object);
-        if !causes.is_empty() {
-            return Err(ApiError::invalid(served, name_of(object), &causes));
+        admission::default(served, object, &ctx.timestamp());
+        if served.is("", "Pod") {
+            self.admit_pod(served, object)?;
         }
-        let _ = ctx;
-        Ok(())
+        let causes = admission::validate_create(served, object);
+        if causes.is_empty() {
+            return Ok(());
+        }
+        Err(ApiError::invalid(served, name_of(object), &causes))
+    }
+
+    /// What a pod gets from other objects.
+    fn admit_pod(&self, served: &Served, pod: &mut Value) -> Result<(), ApiError> {
+        let Some(classes) = self
+            .catalog
+            .find("scheduling.k8s.io", "v1", "priorityclasses")
+        else {
+            return Ok(());
+        };
+        let name = name_of(pod).to_owned();
+        let find = |class: &str| classes.collection.get(class).map(|o| o.value());
+        let default = || {
+            let all = Query {
+                namespace: None,
+                after: None,
+                limit: 0,
+                at: None,
+                matcher: &Selectors::default(),
+            };
+            let page = classes.collection.list(&all).ok()?;
+            // The two system classes are never the default.
+            page.items
+                .iter()
+                .filter(|o| !o.name().starts_with("system-"))
+                .map(|o| o.value())
+                .find(|c| c["globalDefault"] == true)
+        };
+        admission::resolve_priority(pod, find, default)
+            .map_err(|why| ApiError::forbidden(served, &name, &why))
     }
 
     fn admit_update(
@@ -417,12 +450,12 @@ impl ApiServer {
         new: &mut Value,
         ctx: &Context,
     ) -> Result<(), ApiError> {
-        admission::default(served, new);
+        admission::default(served, new, &ctx.timestamp());
         let causes = admission::validate_update(served, old, new, ctx.subresource.as_deref());
-        if !causes.is_empty() {
-            return Err(ApiError::invalid(served, name_of(new), &causes));
+        if causes.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        Err(ApiError::invalid(served, name_of(new), &causes))
     }
 
     /// The object in the version it is stored in.

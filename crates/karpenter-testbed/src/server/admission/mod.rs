@@ -1,11 +1,24 @@
-//! What the server adds to and demands of built-in kinds.
+//! What the server adds to and demands of objects, kind by kind.
+//!
+//! Order for every write: [`prepare_create`] (creates only), [`default`], then [`validate_create`] or
+//! [`validate_update`]. Each is a function of the object; what needs other objects (namespaces, priority classes) is in
+//! [`super::write`].
+
+mod metadata;
+mod nodes;
+mod pods;
+mod quantity;
+mod workloads;
 
 use serde_json::{Value, json};
 
 use super::catalog::Served;
+use super::custom;
 use super::error::Cause;
 use super::names;
 use super::write::{map_of, name_of, object_of};
+
+pub use pods::resolve_priority;
 
 /// What a new object starts with, whatever the client sent.
 pub fn prepare_create(served: &Served, object: &mut Value) {
@@ -21,19 +34,8 @@ pub fn prepare_create(served: &Served, object: &mut Value) {
     }
     match (served.group.as_str(), served.kind.as_str()) {
         // Kubelets register with their status.
-        ("", "Node") => {
-            let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
-            let taints = &mut object_of(object, "spec")
-                .entry("taints")
-                .or_insert_with(|| json!([]));
-            if let Some(taints) = taints.as_array_mut()
-                && !taints
-                    .iter()
-                    .any(|t| t["key"] == taint["key"] && t["effect"] == taint["effect"])
-            {
-                taints.push(taint);
-            }
-        }
+        ("", "Node") => nodes::prepare(object),
+        ("", "Pod") => pods::prepare(object),
         ("", "Namespace") => {
             object["spec"] = json!({"finalizers": ["kubernetes"]});
             object["status"] = json!({"phase": "Active"});
@@ -44,6 +46,14 @@ pub fn prepare_create(served: &Served, object: &mut Value) {
                     .or_insert_with(|| json!({})),
             )
             .insert("kubernetes.io/metadata.name".into(), name.into());
+        }
+        ("", "PersistentVolumeClaim" | "PersistentVolume") => {
+            object["status"] = json!({"phase": "Pending"});
+        }
+        ("policy", "PodDisruptionBudget") => {
+            object["status"] = json!({
+                "currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0,
+            });
         }
         _ if served.subresource("status").is_some() => {
             map_of(object).remove("status");
@@ -70,11 +80,24 @@ fn has_generation(served: &Served) -> bool {
             | "ReplicationController"
             | "ValidatingWebhookConfiguration"
             | "MutatingWebhookConfiguration"
+            | "ResourceSlice"
+            | "DeviceClass"
     )
 }
 
-/// Adds defaults.
-pub fn default(_served: &Served, _object: &mut Value) {}
+/// Adds defaults. `now` is the time of conditions that are new.
+pub fn default(served: &Served, object: &mut Value, now: &Value) {
+    if let Some(definition) = &served.definition {
+        definition.default(object);
+        return;
+    }
+    match (served.group.as_str(), served.kind.as_str()) {
+        ("", "Pod") => pods::default(object),
+        ("", "Node") => nodes::default(object),
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => custom::complete(object, now),
+        _ => workloads::default(served, object),
+    }
+}
 
 /// What is wrong with a new object.
 #[must_use]
@@ -89,6 +112,8 @@ pub fn validate_create(served: &Served, object: &Value) -> Vec<Cause> {
     } else if let Some(why) = name_rule(served)(name) {
         causes.push(Cause::invalid("metadata.name", &name.into(), &why));
     }
+    metadata::validate(object, &mut causes);
+    validate(served, object, None, &mut causes);
     causes
 }
 
@@ -104,10 +129,52 @@ fn name_rule(served: &Served) -> fn(&str) -> Option<String> {
 /// What is wrong with a change.
 #[must_use]
 pub fn validate_update(
-    _served: &Served,
-    _old: &Value,
-    _new: &Value,
-    _subresource: Option<&str>,
+    served: &Served,
+    old: &Value,
+    new: &Value,
+    subresource: Option<&str>,
 ) -> Vec<Cause> {
-    Vec::new()
+    let mut causes = Vec::new();
+    metadata::validate(new, &mut causes);
+    metadata::validate_change(old, new, &mut causes);
+    match (served.group.as_str(), served.kind.as_str(), subresource) {
+        ("", "Pod", None) if !served.is_custom() => pods::validate_change(old, new, &mut causes),
+        ("", "Node", None) if !served.is_custom() => nodes::validate_change(old, new, &mut causes),
+        (_, _, None) if !served.is_custom() => {
+            workloads::validate_change(served, old, new, &mut causes);
+        }
+        _ => {}
+    }
+    validate(served, new, Some(old), &mut causes);
+    causes
+}
+
+fn validate(served: &Served, object: &Value, old: Option<&Value>, causes: &mut Vec<Cause>) {
+    if let Some(definition) = &served.definition {
+        // An object on its way out may be left invalid by a new schema: only changes are held against it.
+        if old.is_none_or(|o| without_metadata(o) != without_metadata(object)) {
+            causes.extend(definition.validate(object, old));
+        }
+        return;
+    }
+    match (served.group.as_str(), served.kind.as_str()) {
+        // A change can only touch what `validate_change` allows.
+        ("", "Pod") if old.is_none() => {
+            pods::validate(&object["spec"], "spec", causes);
+        }
+        ("", "Node") => nodes::validate(object, causes),
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => {
+            causes.extend(custom::validate_definition(object));
+        }
+        _ => workloads::validate(served, object, causes),
+    }
+}
+
+fn without_metadata(object: &Value) -> Vec<(&String, &Value)> {
+    object
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(key, _)| *key != "metadata")
+        .collect()
 }

@@ -1,0 +1,172 @@
+//! Conversion between the versions of a kind: none, by webhook, and the two event APIs.
+
+use kube::{Client, Config};
+use serde_json::{Value, json};
+
+use super::super::ApiServer;
+use super::super::catalog::Served;
+use super::super::error::ApiError;
+use super::super::write::map_of;
+use crate::registry::{CustomResource, api_version};
+
+impl ApiServer {
+    /// Converts an object between the versions of its kind.
+    ///
+    /// # Errors
+    /// 500 when a conversion webhook does not do its work.
+    pub(crate) async fn convert(
+        &self,
+        served: &Served,
+        mut value: Value,
+        version: &str,
+    ) -> Result<Value, ApiError> {
+        if let Some(custom) = &served.custom {
+            let wanted = api_version(&served.group, version);
+            if value["apiVersion"] == wanted.as_str() {
+                return Ok(value);
+            }
+            if custom.conversion["strategy"] == "Webhook" {
+                return self.ask_webhook(served, custom, value, &wanted).await;
+            }
+            value["apiVersion"] = wanted.into();
+            return Ok(value);
+        }
+        if served.kind == "Event" && served.group == "events.k8s.io" {
+            let stored = value["apiVersion"] == "v1";
+            rename_event(&mut value, stored);
+            return Ok(value);
+        }
+        value["apiVersion"] = api_version(&served.group, version).into();
+        Ok(value)
+    }
+
+    async fn ask_webhook(
+        &self,
+        served: &Served,
+        custom: &CustomResource,
+        value: Value,
+        wanted: &str,
+    ) -> Result<Value, ApiError> {
+        let failed = |why: String| {
+            ApiError::internal(format!(
+                "conversion webhook for {}, Kind={} failed: {why}",
+                value["apiVersion"].as_str().unwrap_or_default(),
+                served.kind
+            ))
+        };
+        let hook = &custom.conversion["webhook"]["clientConfig"];
+        let url = hook["url"]
+            .as_str()
+            .ok_or_else(|| failed("only webhooks with a url can be reached".to_owned()))?;
+        let uid = self.identity.uid();
+        let review = json!({
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "ConversionReview",
+            "request": {"uid": uid, "desiredAPIVersion": wanted, "objects": [value]},
+        });
+        let response = post(url, hook["caBundle"].as_str(), &review)
+            .await
+            .map_err(|e| failed(e.to_string()))?;
+        let answer = &response["response"];
+        if answer["uid"] != uid.as_str() {
+            return Err(failed("the answer's uid is not the request's".to_owned()));
+        }
+        if answer["result"]["status"] != "Success" {
+            let why = answer["result"]["message"].as_str().unwrap_or("no message");
+            return Err(failed(why.to_owned()));
+        }
+        let mut converted = answer["convertedObjects"][0].clone();
+        if converted["apiVersion"] != wanted {
+            return Err(failed(format!(
+                "the converted object is not of version {wanted}"
+            )));
+        }
+        // A webhook may change labels and annotations, nothing else of the metadata.
+        let mut metadata = value["metadata"].clone();
+        for key in ["labels", "annotations"] {
+            match converted["metadata"].get(key) {
+                Some(changed) => metadata[key] = changed.clone(),
+                None => {
+                    map_of(&mut metadata).remove(key);
+                }
+            }
+        }
+        converted["metadata"] = metadata;
+        Ok(converted)
+    }
+}
+
+async fn post(url: &str, ca_bundle: Option<&str>, review: &Value) -> Result<Value, kube::Error> {
+    use base64::Engine;
+    let uri: http::Uri = url
+        .parse()
+        .map_err(|e| kube::Error::HttpError(http::Error::from(e)))?;
+    let mut config = Config::new(uri);
+    config.default_retry = false;
+    config.read_timeout = Some(std::time::Duration::from_secs(30));
+    if let Some(pem) =
+        ca_bundle.and_then(|b| base64::engine::general_purpose::STANDARD.decode(b).ok())
+    {
+        use rustls::pki_types::pem::PemObject;
+        config.root_cert = Some(
+            rustls::pki_types::CertificateDer::pem_slice_iter(&pem)
+                .filter_map(Result::ok)
+                .map(|c| c.to_vec())
+                .collect(),
+        );
+    }
+    let client = Client::try_from(config)?;
+    let body = serde_json::to_vec(review).map_err(kube::Error::SerdeError)?;
+    let request = http::Request::post("")
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .body(body)
+        .map_err(kube::Error::HttpError)?;
+    client.request(request).await
+}
+
+/// Renames an event's fields between core/v1 (as stored) and events.k8s.io/v1.
+fn rename_event(event: &mut Value, to_events_api: bool) {
+    const PAIRS: [(&str, &str); 7] = [
+        ("involvedObject", "regarding"),
+        ("message", "note"),
+        ("reportingComponent", "reportingController"),
+        ("source", "deprecatedSource"),
+        ("firstTimestamp", "deprecatedFirstTimestamp"),
+        ("lastTimestamp", "deprecatedLastTimestamp"),
+        ("count", "deprecatedCount"),
+    ];
+    let map = map_of(event);
+    for (core, new) in PAIRS {
+        let (from, to) = if to_events_api {
+            (core, new)
+        } else {
+            (new, core)
+        };
+        if let Some(value) = map.remove(from) {
+            map.insert(to.to_owned(), value);
+        }
+    }
+    let version = if to_events_api {
+        "events.k8s.io/v1"
+    } else {
+        "v1"
+    };
+    map.insert("apiVersion".into(), version.into());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_survives_the_way_through_the_other_api() {
+        let event = json!({"apiVersion": "v1", "kind": "Event", "involvedObject": {"name": "a"}, "message": "m",
+            "reportingComponent": "", "count": 2});
+        let mut turned = event.clone();
+        rename_event(&mut turned, true);
+        assert_eq!(turned["regarding"]["name"], "a");
+        assert_eq!(turned["note"], "m");
+        rename_event(&mut turned, false);
+        assert_eq!(turned, event);
+    }
+}

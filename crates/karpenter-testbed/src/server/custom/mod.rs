@@ -1,0 +1,334 @@
+//! Custom resources: what a definition asks of objects (defaults, schema, rules), how versions convert, and how
+//! definitions themselves are stored.
+
+mod convert;
+mod structural;
+
+use std::collections::HashSet;
+
+use kube_cel::{CompiledSchema, RootContext, Validator, compile_schema};
+use serde_json::{Value, json};
+
+use super::ApiServer;
+use super::context::Context;
+use super::error::{ApiError, Cause};
+use super::request::FieldValidation;
+use super::write::{map_of, name_of, object_of};
+use crate::registry::CustomResource;
+
+pub use structural::add_defaults;
+
+/// A version of a custom resource definition, compiled.
+pub struct Definition {
+    schema: Value,
+    rules: CompiledSchema,
+    validator: Validator,
+    root: RootContext,
+}
+
+impl std::fmt::Debug for Definition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Definition").finish_non_exhaustive()
+    }
+}
+
+impl Definition {
+    /// Compiles what is checked at every write.
+    #[must_use]
+    pub fn compile(custom: &CustomResource, group: &str, version: &str, kind: &str) -> Self {
+        let schema = without_metadata(&custom.open_api_schema);
+        Self {
+            rules: compile_schema(&schema),
+            validator: Validator::new(),
+            root: RootContext {
+                api_version: crate::registry::api_version(group, version),
+                api_group: group.to_owned(),
+                kind: kind.to_owned(),
+            },
+            schema,
+        }
+    }
+
+    /// Adds the schema's defaults.
+    pub fn default(&self, object: &mut Value) {
+        add_defaults(&self.schema, object);
+    }
+
+    /// What is wrong with an object: its structure first, and if that is right, its rules.
+    #[must_use]
+    pub fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Cause> {
+        let mut causes = structural::validate(&self.schema, object);
+        if !causes.is_empty() {
+            causes.sort_by_key(|c| c.field.matches('.').count());
+            causes.push(Cause {
+                reason: "FieldValueInvalid",
+                message: "Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation".to_owned(),
+                field: "<nil>".to_owned(),
+            });
+            return causes;
+        }
+        let result = self.validator.validate_compiled_with_context(
+            &self.rules,
+            object,
+            old,
+            Some(&self.root),
+        );
+        let Err(errors) = result else {
+            return Vec::new();
+        };
+        let mut seen = HashSet::new();
+        errors
+            .into_vec()
+            .into_iter()
+            .filter(|e| seen.insert((e.field_path.clone(), e.message.clone())))
+            .map(|e| rule_cause(object, &e))
+            .collect()
+    }
+}
+
+fn rule_cause(object: &Value, error: &kube_cel::ValidationError) -> Cause {
+    let value = at(object, &error.field_path);
+    // Values that are not scalars are left out.
+    let shown = match value {
+        Some(v @ (Value::String(_) | Value::Number(_) | Value::Bool(_))) => format!("{v}: "),
+        _ => String::new(),
+    };
+    let (reason, message) = match error.reason.as_deref() {
+        Some("FieldValueRequired") => (
+            "FieldValueRequired",
+            format!("Required value: {}", error.message),
+        ),
+        Some("FieldValueForbidden") => (
+            "FieldValueForbidden",
+            format!("Forbidden: {}", error.message),
+        ),
+        Some("FieldValueDuplicate") => (
+            "FieldValueDuplicate",
+            format!("Duplicate value: {shown}{}", error.message),
+        ),
+        _ => (
+            "FieldValueInvalid",
+            format!("Invalid value: {shown}{}", error.message),
+        ),
+    };
+    Cause {
+        reason,
+        message,
+        field: if error.field_path.is_empty() {
+            "<nil>".to_owned()
+        } else {
+            error.field_path.clone()
+        },
+    }
+}
+
+/// The value at a path such as `spec.terms[0].alias`.
+fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+    let mut value = object;
+    for segment in path.split('.').filter(|s| !s.is_empty()) {
+        let (name, indexes) = segment.split_once('[').unwrap_or((segment, ""));
+        value = value.get(name)?;
+        for index in indexes.split('[').filter(|i| !i.is_empty()) {
+            let index = index.trim_end_matches(']');
+            value = match index.parse::<usize>() {
+                Ok(i) if value.is_array() => value.get(i)?,
+                _ => value.get(index)?,
+            };
+        }
+    }
+    Some(value)
+}
+
+/// The schema without what it says about metadata, which the server checks itself.
+fn without_metadata(schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.insert(
+            "metadata".into(),
+            json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
+        );
+        for key in ["apiVersion", "kind"] {
+            properties.insert(key.into(), json!({"type": "string"}));
+        }
+    }
+    schema
+}
+
+/// Completes a definition before it is stored: the names left out, the accepted names and conditions in its status.
+pub fn complete(crd: &mut Value, now: &Value) {
+    let kind = crd["spec"]["names"]["kind"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    let names = map_of(
+        object_of(crd, "spec")
+            .entry("names")
+            .or_insert_with(|| json!({})),
+    );
+    if names
+        .get("singular")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .is_empty()
+    {
+        names.insert("singular".into(), kind.to_lowercase().into());
+    }
+    if names
+        .get("listKind")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .is_empty()
+    {
+        names.insert("listKind".into(), format!("{kind}List").into());
+    }
+    let accepted = Value::Object(names.clone());
+    object_of(crd, "spec")
+        .entry("conversion")
+        .or_insert_with(|| json!({"strategy": "None"}));
+    let storage: Vec<Value> = crd["spec"]["versions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|v| v["storage"] == true)
+        .map(|v| v["name"].clone())
+        .collect();
+    let status = object_of(crd, "status");
+    status.insert("acceptedNames".into(), accepted);
+    let stored = status.entry("storedVersions").or_insert_with(|| json!([]));
+    if let Some(stored) = stored.as_array_mut() {
+        for version in storage {
+            if !stored.contains(&version) {
+                stored.push(version);
+            }
+        }
+    }
+    status.entry("conditions").or_insert_with(|| {
+        json!([
+            {
+                "type": "NamesAccepted",
+                "status": "True",
+                "reason": "NoConflicts",
+                "message": "no conflicts found",
+                "lastTransitionTime": now,
+            },
+            {
+                "type": "Established",
+                "status": "True",
+                "reason": "InitialNamesAccepted",
+                "message": "the initial names have been accepted",
+                "lastTransitionTime": now,
+            },
+        ])
+    });
+}
+
+/// What is wrong with a definition.
+#[must_use]
+pub fn validate_definition(crd: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    // A trial registration finds what the registry cannot use.
+    if let Err(error) = crate::registry::Registry::default().register_crd(crd) {
+        causes.push(Cause::invalid(
+            "spec",
+            &crd["metadata"]["name"],
+            &error.to_string(),
+        ));
+    }
+    if !matches!(
+        crd["spec"]["scope"].as_str(),
+        Some("Namespaced" | "Cluster")
+    ) {
+        causes.push(if crd["spec"]["scope"].is_string() {
+            Cause::unsupported(
+                "spec.scope",
+                &crd["spec"]["scope"],
+                &["Cluster", "Namespaced"],
+            )
+        } else {
+            Cause::required("spec.scope", "")
+        });
+    }
+    let versions = crd["spec"]["versions"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice);
+    for (i, version) in versions.iter().enumerate() {
+        let path = format!("spec.versions[{i}].schema.openAPIV3Schema");
+        match version.pointer("/schema/openAPIV3Schema") {
+            Some(schema) => {
+                if schema["type"] != "object" {
+                    causes.push(Cause::invalid(
+                        format!("{path}.type"),
+                        &schema["type"],
+                        "must be object at the root",
+                    ));
+                }
+                rule_errors(&compile_schema(schema), &path, &mut causes);
+            }
+            None => causes.push(Cause::required(path, "schemas are required")),
+        }
+    }
+    causes
+}
+
+fn rule_errors(schema: &CompiledSchema, path: &str, causes: &mut Vec<Cause>) {
+    for (i, rule) in schema.validations.iter().enumerate() {
+        if let Err(error) = rule {
+            causes.push(Cause {
+                reason: "FieldValueInvalid",
+                message: format!("Invalid value: compilation failed: {error}"),
+                field: format!("{path}.x-kubernetes-validations[{i}].rule"),
+            });
+        }
+    }
+    for (name, property) in &schema.properties {
+        rule_errors(property, &format!("{path}.properties[{name}]"), causes);
+    }
+    if let Some(items) = &schema.items {
+        rule_errors(items, &format!("{path}.items"), causes);
+    }
+    if let Some(values) = &schema.additional_properties {
+        rule_errors(values, &format!("{path}.additionalProperties"), causes);
+    }
+}
+
+impl ApiServer {
+    /// Creates or replaces a definition.
+    ///
+    /// # Errors
+    /// What a client would be answered.
+    pub async fn apply_crd(&self, mut crd: Value) -> kube::Result<()> {
+        let refused = |error: ApiError| {
+            let status = serde_json::from_value(error.status()).unwrap_or_default();
+            kube::Error::Api(Box::new(status))
+        };
+        let Some(served) =
+            self.catalog
+                .find("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+        else {
+            return Ok(());
+        };
+        let ctx = Context {
+            manager: "testbed".into(),
+            dry_run: false,
+            validation: FieldValidation::Ignore,
+            subresource: None,
+            now: self.clock.now(),
+        };
+        let name = name_of(&crd).to_owned();
+        if served.collection.get(&name).is_none() {
+            return self
+                .create_value(&served, None, crd, &ctx)
+                .await
+                .map(|_| ())
+                .map_err(refused);
+        }
+        let spec = crd["spec"].take();
+        self.modify(&served, &name, &name, &ctx, |old| {
+            old["spec"] = spec.clone();
+            Ok(())
+        })
+        .await
+        .map(|_| ())
+        .map_err(refused)
+    }
+}

@@ -1,0 +1,458 @@
+//! Structural schemas: defaults, and validation in the API server's words.
+//!
+//! UPSTREAM: apiextensions-apiserver pkg/apiserver/schema/defaulting, pkg/apiserver/validation
+
+use regex::Regex;
+use serde_json::{Map, Value};
+
+use super::super::error::Cause;
+
+/// Adds defaults, also inside of what was defaulted. A null where the schema wants none gives way to the default.
+pub fn add_defaults(schema: &Value, value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            if let Some(properties) = schema["properties"].as_object() {
+                for (name, property) in properties {
+                    if let Some(default) = property.get("default") {
+                        let replace = match map.get(name) {
+                            None => true,
+                            Some(Value::Null) => property["nullable"] != true,
+                            Some(_) => false,
+                        };
+                        if replace {
+                            map.insert(name.clone(), default.clone());
+                        }
+                    }
+                    if let Some(child) = map.get_mut(name) {
+                        add_defaults(property, child);
+                    }
+                }
+            }
+            let values = &schema["additionalProperties"];
+            if values.is_object() {
+                for (name, child) in map.iter_mut() {
+                    if schema["properties"].get(name).is_none() {
+                        add_defaults(values, child);
+                    }
+                }
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                add_defaults(&schema["items"], item);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What is wrong with a value.
+#[must_use]
+pub fn validate(schema: &Value, value: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    check(schema, value, "", &mut causes);
+    causes
+}
+
+fn check(schema: &Value, value: &Value, path: &str, out: &mut Vec<Cause>) {
+    if value.is_null() && schema["nullable"] == true {
+        return;
+    }
+    let int_or_string = schema["x-kubernetes-int-or-string"] == true;
+    if let Some(wanted) = schema["type"].as_str().filter(|_| !int_or_string)
+        && !has_type(wanted, value)
+    {
+        let found = type_name(value);
+        out.push(Cause {
+            reason: "FieldValueTypeInvalid",
+            message: format!(
+                "Invalid value: \"{found}\": {path} in body must be of type {wanted}: \"{found}\""
+            ),
+            field: path.to_owned(),
+        });
+        return;
+    }
+    if int_or_string && !(value.is_i64() || value.is_u64() || value.is_string()) {
+        let found = type_name(value);
+        out.push(Cause {
+            reason: "FieldValueTypeInvalid",
+            message: format!(
+                "Invalid value: \"{found}\": {path} in body must be of type integer,string: \"{found}\""
+            ),
+            field: path.to_owned(),
+        });
+        return;
+    }
+    if let Some(allowed) = schema["enum"].as_array()
+        && !allowed.contains(value)
+    {
+        let mut shown: Vec<String> = allowed.iter().map(Value::to_string).collect();
+        shown.sort();
+        out.push(Cause {
+            reason: "FieldValueNotSupported",
+            message: format!(
+                "Unsupported value: {value}: supported values: {}",
+                shown.join(", ")
+            ),
+            field: path.to_owned(),
+        });
+    }
+    match value {
+        Value::String(text) => check_string(schema, text, path, out),
+        Value::Number(number) => {
+            check_number(schema, number.as_f64().unwrap_or(0.0), value, path, out)
+        }
+        Value::Array(items) => check_array(schema, items, path, out),
+        Value::Object(map) => check_object(schema, map, path, out),
+        _ => {}
+    }
+    check_junctors(schema, value, path, out);
+}
+
+fn has_type(wanted: &str, value: &Value) -> bool {
+    match wanted {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => {
+            value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|f| f.fract() == 0.0)
+        }
+        "number" => value.is_number(),
+        _ => true,
+    }
+}
+
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(n) if n.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn body(path: &str, value: &Value, what: &str) -> Cause {
+    Cause::invalid(path, value, &format!("{path} in body {what}"))
+}
+
+fn check_string(schema: &Value, text: &str, path: &str, out: &mut Vec<Cause>) {
+    let value = Value::from(text);
+    let length = text.chars().count() as u64;
+    if let Some(max) = schema["maxLength"].as_u64()
+        && length > max
+    {
+        out.push(Cause {
+            reason: "FieldValueTooLong",
+            message: format!("Too long: may not be more than {max} bytes"),
+            field: path.to_owned(),
+        });
+    }
+    if let Some(min) = schema["minLength"].as_u64()
+        && length < min
+    {
+        out.push(body(
+            path,
+            &value,
+            &format!("should be at least {min} chars long"),
+        ));
+    }
+    if let Some(pattern) = schema["pattern"].as_str()
+        && Regex::new(pattern).is_ok_and(|p| !p.is_match(text))
+    {
+        out.push(body(path, &value, &format!("should match '{pattern}'")));
+    }
+    if let Some(format) = schema["format"].as_str()
+        && !has_format(format, text)
+    {
+        out.push(body(
+            path,
+            &value,
+            &format!("must be of type {format}: {value}"),
+        ));
+    }
+}
+
+fn has_format(format: &str, text: &str) -> bool {
+    match format {
+        "date-time" => text.parse::<jiff::Timestamp>().is_ok(),
+        "date" => text.parse::<jiff::civil::Date>().is_ok(),
+        "ipv4" => text.parse::<std::net::Ipv4Addr>().is_ok(),
+        "ipv6" => text.parse::<std::net::Ipv6Addr>().is_ok(),
+        "uuid" => {
+            let hex = text.replace('-', "");
+            hex.len() == 32 && hex.bytes().all(|b| b.is_ascii_hexdigit())
+        }
+        "duration" => is_duration(text),
+        _ => true,
+    }
+}
+
+/// Go's duration syntax.
+fn is_duration(text: &str) -> bool {
+    let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if rest == "0" {
+        return true;
+    }
+    let mut parts = 0;
+    while !rest.is_empty() {
+        let number = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(rest.len());
+        if number == 0 {
+            return false;
+        }
+        rest = &rest[number..];
+        let Some(unit) = ["ns", "us", "µs", "ms", "s", "m", "h"]
+            .iter()
+            .filter(|u| rest.starts_with(**u))
+            .max_by_key(|u| u.len())
+        else {
+            return false;
+        };
+        rest = &rest[unit.len()..];
+        parts += 1;
+    }
+    parts > 0
+}
+
+fn check_number(schema: &Value, number: f64, value: &Value, path: &str, out: &mut Vec<Cause>) {
+    if let Some(max) = schema["maximum"].as_f64() {
+        let exclusive = schema["exclusiveMaximum"] == true;
+        if number > max || (exclusive && number >= max) {
+            let words = if exclusive {
+                "less than"
+            } else {
+                "less than or equal to"
+            };
+            out.push(body(
+                path,
+                value,
+                &format!("should be {words} {}", schema["maximum"]),
+            ));
+        }
+    }
+    if let Some(min) = schema["minimum"].as_f64() {
+        let exclusive = schema["exclusiveMinimum"] == true;
+        if number < min || (exclusive && number <= min) {
+            let words = if exclusive {
+                "greater than"
+            } else {
+                "greater than or equal to"
+            };
+            out.push(body(
+                path,
+                value,
+                &format!("should be {words} {}", schema["minimum"]),
+            ));
+        }
+    }
+    if let Some(factor) = schema["multipleOf"].as_f64()
+        && factor > 0.0
+        && (number / factor).fract() != 0.0
+    {
+        out.push(body(
+            path,
+            value,
+            &format!("should be a multiple of {}", schema["multipleOf"]),
+        ));
+    }
+    let fits = match schema["format"].as_str() {
+        Some("int32") => number >= f64::from(i32::MIN) && number <= f64::from(i32::MAX),
+        _ => true,
+    };
+    if !fits {
+        out.push(body(
+            path,
+            value,
+            &format!("must be of type int32: {value}"),
+        ));
+    }
+}
+
+fn check_array(schema: &Value, items: &[Value], path: &str, out: &mut Vec<Cause>) {
+    if let Some(max) = schema["maxItems"].as_u64()
+        && items.len() as u64 > max
+    {
+        out.push(Cause {
+            reason: "FieldValueTooMany",
+            message: format!("Too many: {}: must have at most {max} items", items.len()),
+            field: path.to_owned(),
+        });
+    }
+    if let Some(min) = schema["minItems"].as_u64()
+        && (items.len() as u64) < min
+    {
+        out.push(body(
+            path,
+            &items.len().into(),
+            &format!("should have at least {min} items"),
+        ));
+    }
+    let set = schema["uniqueItems"] == true || schema["x-kubernetes-list-type"] == "set";
+    let keys: Vec<&str> = schema["x-kubernetes-list-map-keys"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    for (i, item) in items.iter().enumerate() {
+        let place = format!("{path}[{i}]");
+        if set && items[..i].contains(item) {
+            out.push(Cause::duplicate(&place, item));
+        }
+        if !keys.is_empty()
+            && items[..i]
+                .iter()
+                .any(|other| keys.iter().all(|k| other.get(k) == item.get(k)))
+        {
+            let identity: Map<String, Value> = keys
+                .iter()
+                .map(|k| ((*k).to_owned(), item[*k].clone()))
+                .collect();
+            out.push(Cause::duplicate(&place, &identity.into()));
+        }
+        check(&schema["items"], item, &place, out);
+    }
+}
+
+fn check_object(schema: &Value, map: &Map<String, Value>, path: &str, out: &mut Vec<Cause>) {
+    let below = |name: &str| {
+        if path.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{path}.{name}")
+        }
+    };
+    for name in schema["required"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+    {
+        if !map.contains_key(name) {
+            out.push(Cause::required(below(name), ""));
+        }
+    }
+    let size = map.len() as u64;
+    if let Some(max) = schema["maxProperties"].as_u64()
+        && size > max
+    {
+        out.push(Cause {
+            reason: "FieldValueTooMany",
+            message: format!("Too many: {size}: must have at most {max} items"),
+            field: path.to_owned(),
+        });
+    }
+    if let Some(min) = schema["minProperties"].as_u64()
+        && size < min
+    {
+        out.push(body(
+            path,
+            &size.into(),
+            &format!("should have at least {min} properties"),
+        ));
+    }
+    let values = &schema["additionalProperties"];
+    for (name, value) in map {
+        match schema["properties"].get(name) {
+            Some(property) => check(property, value, &below(name), out),
+            None if values.is_object() => check(values, value, &below(name), out),
+            None => {}
+        }
+    }
+}
+
+fn check_junctors(schema: &Value, value: &Value, path: &str, out: &mut Vec<Cause>) {
+    let fits = |branch: &Value| {
+        let mut causes = Vec::new();
+        check(branch, value, path, &mut causes);
+        causes.is_empty()
+    };
+    for branch in schema["allOf"].as_array().into_iter().flatten() {
+        check(branch, value, path, out);
+    }
+    if let Some(any) = schema["anyOf"].as_array()
+        && !any.iter().any(fits)
+    {
+        out.push(body(
+            path,
+            value,
+            "must validate at least one schema (anyOf)",
+        ));
+    }
+    if let Some(one) = schema["oneOf"].as_array()
+        && one.iter().filter(|b| fits(b)).count() != 1
+    {
+        out.push(body(
+            path,
+            value,
+            "must validate one and only one schema (oneOf)",
+        ));
+    }
+    if schema["not"].is_object() && fits(&schema["not"]) {
+        out.push(body(path, value, "must not validate the schema (not)"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn defaults_reach_into_defaulted_parents() {
+        let schema = json!({"type": "object", "properties": {"a": {
+            "type": "object", "default": {"x": 1},
+            "properties": {"x": {"type": "integer"}, "y": {"type": "string", "default": "z"}},
+        }}});
+        let mut value = json!({});
+        add_defaults(&schema, &mut value);
+        assert_eq!(value, json!({"a": {"x": 1, "y": "z"}}));
+        let mut value = json!({"a": null});
+        add_defaults(&schema, &mut value);
+        assert_eq!(value, json!({"a": {"x": 1, "y": "z"}}));
+    }
+
+    #[test]
+    fn each_constraint_complains_in_the_real_words() {
+        let schema = json!({"type": "object", "required": ["r"], "properties": {
+            "w": {"type": "integer", "maximum": 100},
+            "s": {"type": "string", "pattern": "^a$", "maxLength": 2},
+            "e": {"type": "string", "enum": ["x", "y"]},
+            "l": {"type": "array", "maxItems": 1, "items": {"type": "string"}},
+            "d": {"x-kubernetes-int-or-string": true},
+        }});
+        let value = json!({"w": 1000, "s": "bbb", "e": "z", "l": ["1", 2], "d": true});
+        let causes: Vec<String> = validate(&schema, &value)
+            .iter()
+            .map(|c| format!("{}: {}", c.field, c.message))
+            .collect();
+        assert_eq!(
+            causes,
+            [
+                "r: Required value",
+                "d: Invalid value: \"boolean\": d in body must be of type integer,string: \"boolean\"",
+                "e: Unsupported value: \"z\": supported values: \"x\", \"y\"",
+                "l: Too many: 2: must have at most 1 items",
+                "l[1]: Invalid value: \"integer\": l[1] in body must be of type string: \"integer\"",
+                "s: Too long: may not be more than 2 bytes",
+                "s: Invalid value: \"bbb\": s in body should match '^a$'",
+                "w: Invalid value: 1000: w in body should be less than or equal to 100",
+            ]
+        );
+    }
+
+    #[test]
+    fn durations_follow_go() {
+        for good in ["0", "1s", "1h30m", "1.5h", "-10ms"] {
+            assert!(is_duration(good), "{good}");
+        }
+        for bad in ["", "1", "s", "1x", "1h3"] {
+            assert!(!is_duration(bad), "{bad}");
+        }
+    }
+}

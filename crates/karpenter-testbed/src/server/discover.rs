@@ -1,0 +1,112 @@
+//! What is served: discovery, OpenAPI, version, health; and the resources that are asked but not stored.
+
+use bytes::Bytes;
+use http::header::{ACCEPT, HOST};
+use http::{Method, request::Parts};
+use serde_json::{Value, json};
+
+use super::ApiServer;
+use super::error::ApiError;
+use super::reply::Reply;
+use super::request::{self, Target};
+use crate::present::discovery::{self, DiscoveryForm};
+use crate::present::openapi;
+
+impl ApiServer {
+    /// Paths outside `/api/V/RESOURCE` and `/apis/G/V/RESOURCE`.
+    pub(super) fn answer_other(&self, parts: &Parts) -> Result<Reply, ApiError> {
+        if !matches!(parts.method, Method::GET | Method::HEAD) {
+            return Err(ApiError::method_not_allowed());
+        }
+        let header = |name| {
+            parts
+                .headers
+                .get(name)
+                .and_then(|v| v.to_str().ok())
+                .unwrap_or_default()
+        };
+        let registry = self.catalog.registry();
+        let form = DiscoveryForm::from_accept(header(ACCEPT));
+        let segments: Vec<&str> = parts
+            .uri
+            .path()
+            .split('/')
+            .filter(|s| !s.is_empty())
+            .collect();
+        let found = match segments.as_slice() {
+            [] => Some(json!({"paths": [
+                "/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version",
+            ]})),
+            ["api"] => {
+                let document = discovery::core(&registry, form, header(HOST));
+                return Ok(discovered(form, &document));
+            }
+            ["apis"] => return Ok(discovered(form, &discovery::groups(&registry, form))),
+            ["api", version] => discovery::resources(&registry, "", version),
+            ["apis", group] => discovery::group(&registry, group),
+            ["apis", group, version] => discovery::resources(&registry, group, version),
+            ["openapi", "v3"] => Some(openapi::index(&registry)),
+            ["openapi", "v3", "api", version] => openapi::document(&registry, "", version),
+            ["openapi", "v3", "apis", group, version] => {
+                openapi::document(&registry, group, version)
+            }
+            ["version"] => Some(discovery::version()),
+            ["healthz" | "livez" | "readyz", ..] => return Ok(Reply::text(200, "ok")),
+            _ => None,
+        };
+        found
+            .map(|document| Reply::json(200, &document))
+            .ok_or_else(ApiError::no_such_path)
+    }
+
+    /// Resources that are asked but not stored: everybody may do everything.
+    pub(super) fn answer_virtual(
+        &self,
+        parts: &Parts,
+        target: &Target,
+        body: &Bytes,
+    ) -> Result<Reply, ApiError> {
+        let registry = self.catalog.registry();
+        let resource = registry
+            .find(&target.group, &target.version, &target.plural)
+            .filter(|r| r.supports("create") && target.name.is_none())
+            .ok_or_else(ApiError::no_such_path)?;
+        if parts.method != Method::POST {
+            return Err(ApiError::method_not_allowed());
+        }
+        let content_type = parts
+            .headers
+            .get(http::header::CONTENT_TYPE)
+            .and_then(|v| v.to_str().ok())
+            .unwrap_or_default();
+        let mut review = request::decode_object(&request::media_type(content_type), body)?;
+        if !review.is_object() {
+            return Err(ApiError::bad_request("the body is not an object"));
+        }
+        review["apiVersion"] = resource.api_version().into();
+        review["kind"] = resource.kind.as_str().into();
+        review["metadata"] = json!({"creationTimestamp": Value::Null});
+        review["status"] = match resource.kind.as_str() {
+            "TokenReview" => json!({"authenticated": true, "user": user()}),
+            "SelfSubjectReview" => json!({"userInfo": user()}),
+            "SelfSubjectRulesReview" => json!({
+                "incomplete": false,
+                "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+                "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
+            }),
+            _ => json!({"allowed": true}),
+        };
+        Ok(Reply::json(201, &review))
+    }
+}
+
+fn discovered(form: DiscoveryForm, document: &Value) -> Reply {
+    Reply {
+        content_type: form.content_type(),
+        ..Reply::json(200, document)
+    }
+}
+
+fn user() -> Value {
+    json!({"username": "system:admin", "groups": ["system:masters", "system:authenticated"]})
+}

@@ -1,0 +1,235 @@
+//! The server over HTTPS on loopback.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use http::header::AUTHORIZATION;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
+};
+use rustls::ServerConfig;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tower::Service as _;
+
+use super::ApiServer;
+use super::error::ApiError;
+use super::reply::{Body, Reply};
+
+/// Why the server cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on `{address}`: {source}")]
+    Listen {
+        /// The wanted address.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// No certificate could be made.
+    #[error("cannot make a certificate: {0}")]
+    Certificate(#[from] rcgen::Error),
+    /// TLS refuses the certificate.
+    #[error("cannot set up TLS: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+/// A server that listens. Dropping it stops listening and closes the connections.
+pub struct Served {
+    address: SocketAddr,
+    ca: String,
+    token: String,
+    _stop: DropGuard,
+}
+
+impl fmt::Debug for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Served")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Served {
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// `https://ADDRESS`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("https://{}", self.address)
+    }
+
+    /// The certificate authority's certificate, as PEM.
+    #[must_use]
+    pub fn ca(&self) -> &str {
+        &self.ca
+    }
+
+    /// The bearer token that requests need.
+    #[must_use]
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// A kubeconfig for this server.
+    #[must_use]
+    pub fn kubeconfig(&self) -> String {
+        use base64::Engine;
+        let ca = base64::engine::general_purpose::STANDARD.encode(&self.ca);
+        format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: testbed\nclusters:\n- name: testbed\n  cluster:\n    server: {url}\n    certificate-authority-data: {ca}\ncontexts:\n- name: testbed\n  context:\n    cluster: testbed\n    user: admin\n    namespace: default\nusers:\n- name: admin\n  user:\n    token: {token}\n",
+            url = self.url(),
+            token = self.token,
+        )
+    }
+
+    /// Writes the kubeconfig to a file.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write_kubeconfig(&self, path: &Path) -> std::io::Result<()> {
+        std::fs::write(path, self.kubeconfig())
+    }
+}
+
+impl ApiServer {
+    /// Serves over HTTPS, HTTP/1.1 and HTTP/2, with a certificate of its own; port 0 takes a free port.
+    ///
+    /// # Errors
+    /// When the address cannot be listened on or TLS cannot be set up.
+    pub async fn serve(&self, address: SocketAddr) -> Result<Served, ServeError> {
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|source| ServeError::Listen { address, source })?;
+        let address = listener
+            .local_addr()
+            .map_err(|source| ServeError::Listen { address, source })?;
+        let (ca, config) = tls(address)?;
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        // Not a secret worth protecting: it keeps strangers on the same machine from writing by accident.
+        let token = self.identity.uid();
+        let stop = CancellationToken::new();
+        let server = self.clone();
+        let expected: Arc<str> = format!("Bearer {token}").into();
+        let stopped = stop.clone();
+        tokio::spawn(async move {
+            loop {
+                let stream = tokio::select! {
+                    () = stopped.cancelled() => return,
+                    accepted = listener.accept() => match accepted {
+                        Ok((stream, _)) => stream,
+                        Err(error) => {
+                            tracing::debug!(%error, "a connection was not accepted");
+                            tokio::task::yield_now().await;
+                            continue;
+                        }
+                    },
+                };
+                let connection = connection(
+                    server.clone(),
+                    acceptor.clone(),
+                    stream,
+                    Arc::clone(&expected),
+                );
+                let stopped = stopped.clone();
+                tokio::spawn(async move {
+                    tokio::select! {
+                        () = stopped.cancelled() => {}
+                        () = connection => {}
+                    }
+                });
+            }
+        });
+        Ok(Served {
+            address,
+            ca,
+            token,
+            _stop: stop.drop_guard(),
+        })
+    }
+}
+
+async fn connection(
+    server: ApiServer,
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    expected: Arc<str>,
+) {
+    let _ = stream.set_nodelay(true);
+    let stream = match acceptor.accept(stream).await {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::debug!(%error, "a TLS handshake failed");
+            return;
+        }
+    };
+    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+        let mut service = server.service(false);
+        let allowed = request
+            .headers()
+            .get(AUTHORIZATION)
+            .is_some_and(|v| v.as_bytes() == expected.as_bytes());
+        async move {
+            if !allowed {
+                return Ok::<Response<Body>, std::convert::Infallible>(unauthorized());
+            }
+            service.call(request).await
+        }
+    });
+    let served = auto::Builder::new(TokioExecutor::new())
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+fn unauthorized() -> Response<Body> {
+    Reply::from(ApiError::new(401, "Unauthorized", "Unauthorized")).into_response()
+}
+
+/// A fresh certificate authority and the TLS settings of a server it vouches for.
+fn tls(address: SocketAddr) -> Result<(String, ServerConfig), ServeError> {
+    let mut authority = CertificateParams::new(Vec::<String>::new())?;
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    authority
+        .distinguished_name
+        .push(DnType::CommonName, "karpenter-testbed");
+    let issuer = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
+    let mut names = vec![
+        "localhost".to_owned(),
+        "127.0.0.1".to_owned(),
+        "::1".to_owned(),
+    ];
+    let ip = address.ip().to_string();
+    if !names.contains(&ip) {
+        names.push(ip);
+    }
+    let key = KeyPair::generate()?;
+    let certificate = CertificateParams::new(names)?.signed_by(&key, &issuer)?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![certificate.der().clone()],
+            PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())),
+        )?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok((issuer.pem(), config))
+}

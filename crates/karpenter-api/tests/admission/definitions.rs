@@ -1,0 +1,418 @@
+//! The definitions as a whole: what kubectl shows, what the API server demands of a schema, and that types and schemas agree.
+
+use karpenter_api::{
+    autoscaling::CapacityBuffer,
+    crd::{self, RestrictedDomain},
+    v1::{NodeClaim, NodePool},
+    v1alpha1::NodeOverlay,
+};
+use serde_json::{Value, json};
+
+use crate::{Admission, pool, with};
+
+fn columns(definition: &Value) -> Vec<String> {
+    let columns = definition["spec"]["versions"][0]["additionalPrinterColumns"]
+        .as_array()
+        .unwrap();
+    columns
+        .iter()
+        .map(|column| {
+            format!(
+                "{}{} {} {}",
+                column["name"].as_str().unwrap(),
+                if column["priority"] == 1 { "*" } else { "" },
+                column["type"].as_str().unwrap(),
+                column["jsonPath"].as_str().unwrap()
+            )
+        })
+        .collect()
+}
+
+/// Conformance: API-038
+#[test]
+fn node_pools_are_shown_as_upstream_shows_them() {
+    let definition = crd::node_pool(&[]);
+    assert_eq!(
+        columns(&definition),
+        [
+            "NodeClass string .spec.template.spec.nodeClassRef.name",
+            "Nodes string .status.nodes",
+            r#"Ready string .status.conditions[?(@.type=="Ready")].status"#,
+            "Age date .metadata.creationTimestamp",
+            "Weight* integer .spec.weight",
+            "CPU* string .status.resources.cpu",
+            "Memory* string .status.resources.memory",
+        ]
+    );
+    let spec = &definition["spec"];
+    assert_eq!(
+        spec["names"],
+        json!({ "kind": "NodePool", "listKind": "NodePoolList", "plural": "nodepools", "singular": "nodepool", "categories": ["karpenter"] })
+    );
+    assert_eq!(spec["scope"], "Cluster");
+    let scale =
+        json!({ "specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.nodes" });
+    assert_eq!(
+        spec["versions"][0]["subresources"],
+        json!({ "status": {}, "scale": scale })
+    );
+}
+
+/// Conformance: API-073
+#[test]
+fn node_claims_are_shown_as_upstream_shows_them() {
+    let definition = crd::node_claim(&[]);
+    assert_eq!(
+        columns(&definition),
+        [
+            r"Type string .metadata.labels.node\.kubernetes\.io/instance-type",
+            r"Capacity string .metadata.labels.karpenter\.sh/capacity-type",
+            r"Zone string .metadata.labels.topology\.kubernetes\.io/zone",
+            "Node string .status.nodeName",
+            r#"Ready string .status.conditions[?(@.type=="Ready")].status"#,
+            "Age date .metadata.creationTimestamp",
+            "ImageID* string .status.imageID",
+            "ID* string .status.providerID",
+            r"NodePool* string .metadata.labels.karpenter\.sh/nodepool",
+            "NodeClass* string .spec.nodeClassRef.name",
+            r#"Drifted* string .status.conditions[?(@.type=="Drifted")].status"#,
+        ]
+    );
+    assert_eq!(
+        definition["spec"]["names"]["categories"],
+        json!(["karpenter"])
+    );
+    assert_eq!(definition["spec"]["scope"], "Cluster");
+    assert_eq!(
+        definition["spec"]["versions"][0]["subresources"],
+        json!({ "status": {} })
+    );
+}
+
+/// Conformance: API-087
+#[test]
+fn node_overlays_are_shown_as_upstream_shows_them() {
+    let definition = crd::node_overlay();
+    let ready = r#"Ready string .status.conditions[?(@.type=="Ready")].status"#;
+    assert_eq!(
+        columns(&definition),
+        [
+            ready,
+            "Age date .metadata.creationTimestamp",
+            "Weight* integer .spec.weight"
+        ]
+    );
+    assert_eq!(
+        definition["spec"]["names"]["shortNames"],
+        json!(["overlays"])
+    );
+    assert_eq!(
+        definition["spec"]["names"]["categories"],
+        json!(["karpenter"])
+    );
+    assert_eq!(definition["spec"]["versions"][0]["name"], "v1alpha1");
+    assert_eq!(
+        definition["spec"]["versions"][0]["subresources"],
+        json!({ "status": {} })
+    );
+}
+
+/// Conformance: API-105
+#[test]
+fn capacity_buffers_are_shown_as_upstream_shows_them() {
+    let definition = crd::capacity_buffer();
+    assert_eq!(
+        columns(&definition),
+        [
+            "Strategy string .spec.provisioningStrategy",
+            "PodTemplate string .status.podTemplateRef.name",
+            "Replicas integer .status.replicas",
+            "ConditionsType string .status.conditions[*].type",
+            "ConditionsStatus string .status.conditions[*].status",
+            "ConditionsReason string .status.conditions[*].reason",
+            "Age date .metadata.creationTimestamp",
+        ]
+    );
+    assert_eq!(
+        definition["metadata"]["name"],
+        "capacitybuffers.autoscaling.x-k8s.io"
+    );
+    assert_eq!(definition["spec"]["names"]["shortNames"], json!(["cb"]));
+    assert_eq!(
+        definition["spec"]["names"]["categories"],
+        json!(["autoscaling"])
+    );
+    assert_eq!(definition["spec"]["scope"], "Namespaced");
+    assert_eq!(
+        definition["spec"]["versions"][0]["subresources"],
+        json!({ "status": {} })
+    );
+}
+
+/// Calls `visit` for a schema and every schema inside of it, with its path.
+fn walk(schema: &Value, path: &str, visit: &mut impl FnMut(&str, &Value)) {
+    visit(path, schema);
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        walk(property, &format!("{path}.{name}"), visit);
+    }
+    for nested in ["items", "additionalProperties"] {
+        if schema[nested].is_object() {
+            walk(&schema[nested], &format!("{path}.{nested}"), visit);
+        }
+    }
+}
+
+fn schema(definition: &Value) -> &Value {
+    &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+}
+
+/// Conformance: API-113
+#[test]
+fn schemas_are_structural() {
+    const KEYWORDS: [&str; 21] = [
+        "additionalProperties",
+        "anyOf",
+        "default",
+        "description",
+        "enum",
+        "format",
+        "items",
+        "maxItems",
+        "maxLength",
+        "maxProperties",
+        "maximum",
+        "minLength",
+        "minimum",
+        "pattern",
+        "properties",
+        "required",
+        "type",
+        "x-kubernetes-int-or-string",
+        "x-kubernetes-list-type",
+        "x-kubernetes-map-type",
+        "x-kubernetes-validations",
+    ];
+    for (name, definition) in crd::all(&[]) {
+        walk(schema(&definition), name, &mut |path, schema| {
+            for keyword in schema.as_object().unwrap().keys() {
+                assert!(
+                    KEYWORDS.contains(&keyword.as_str()) || keyword == "x-kubernetes-list-map-keys",
+                    "{path}: {keyword}"
+                );
+            }
+            let quantity = schema["x-kubernetes-int-or-string"] == true;
+            assert!(
+                quantity || schema["type"].is_string(),
+                "{path}: {}",
+                schema["type"]
+            );
+            assert_eq!(quantity, schema["anyOf"].is_array(), "{path}");
+            for bound in ["minimum", "maximum", "minLength", "maxLength", "maxItems"] {
+                assert!(
+                    schema[bound].is_null() || schema[bound].is_i64() || schema[bound].is_u64(),
+                    "{path}: {bound}"
+                );
+            }
+            for required in schema["required"].as_array().into_iter().flatten() {
+                assert!(
+                    schema["properties"][required.as_str().unwrap()].is_object(),
+                    "{path}: {required}"
+                );
+            }
+        });
+    }
+}
+
+/// Conformance: API-113
+#[test]
+fn lists_and_maps_merge_as_upstream_s_do() {
+    let mut found = Vec::new();
+    for definition in [
+        crd::node_pool(&[]),
+        crd::node_claim(&[]),
+        crd::node_overlay(),
+        crd::capacity_buffer(),
+    ] {
+        walk(
+            schema(&definition),
+            definition["spec"]["names"]["kind"].as_str().unwrap(),
+            &mut |path, schema| {
+                for kind in ["x-kubernetes-list-type", "x-kubernetes-map-type"] {
+                    if let Some(kind) = schema[kind].as_str() {
+                        found.push(format!("{path} {kind}"));
+                    }
+                }
+            },
+        );
+    }
+    assert_eq!(
+        found,
+        [
+            "NodePool.spec.disruption.budgets atomic",
+            "NodePool.spec.disruption.budgets.items.reasons set",
+            "NodePool.spec.template.metadata.annotations granular",
+            "NodePool.spec.template.metadata.labels atomic",
+            "NodePool.spec.template.spec.requirements atomic",
+            "NodePool.spec.template.spec.requirements.items.values atomic",
+            "NodePool.spec.template.spec.startupTaints atomic",
+            "NodePool.spec.template.spec.taints atomic",
+            "NodeClaim.spec.requirements atomic",
+            "NodeClaim.spec.requirements.items.values atomic",
+            "NodeClaim.spec.startupTaints atomic",
+            "NodeClaim.spec.taints atomic",
+            "NodeOverlay.spec.requirements atomic",
+            "NodeOverlay.spec.requirements.items.values atomic",
+            "CapacityBuffer.status.conditions map",
+        ]
+    );
+}
+
+/// Conformance: API-112
+#[test]
+fn every_rule_compiles() {
+    let mut rules = 0;
+    for (name, definition) in crd::all(&[RestrictedDomain {
+        domain: "karpenter.kwok.sh".into(),
+        allowed: vec![],
+    }]) {
+        walk(schema(&definition), name, &mut |path, schema| {
+            for compiled in kube_cel::compile_schema(schema).compilation_errors() {
+                panic!("{path}: {compiled:?}");
+            }
+            for rule in schema["x-kubernetes-validations"]
+                .as_array()
+                .into_iter()
+                .flatten()
+            {
+                assert!(
+                    rule["message"].is_string() && rule["rule"].is_string(),
+                    "{path}: {rule}"
+                );
+                rules += 1;
+            }
+        });
+    }
+    assert_eq!(rules, 39);
+    Admission::node_pool().accepts(&pool());
+}
+
+/// Conformance: API-114
+#[test]
+fn a_provider_reserves_its_domain() {
+    let kwok = RestrictedDomain {
+        domain: "karpenter.kwok.sh".into(),
+        allowed: vec!["karpenter.kwok.sh/instance-size".into()],
+    };
+    let admission = Admission::new(&crd::node_pool(std::slice::from_ref(&kwok)));
+    let requirement = |key: &str| {
+        with(
+            pool(),
+            "spec.template.spec.requirements",
+            json!([{ "key": key, "operator": "Exists" }]),
+        )
+    };
+    let label = |key: &str| {
+        with(
+            pool(),
+            "spec.template.metadata",
+            json!({ "labels": { key: "x" } }),
+        )
+    };
+    let message = "label domain \"karpenter.kwok.sh\" is restricted";
+    for object in [
+        requirement("karpenter.kwok.sh/other"),
+        label("karpenter.kwok.sh/other"),
+    ] {
+        admission.refuses_with(&object, message);
+        Admission::node_pool().accepts(&object);
+    }
+    admission.accepts(&requirement("karpenter.kwok.sh/instance-size"));
+    admission.accepts(&label("karpenter.kwok.sh/instance-size"));
+
+    let claims = Admission::new(&crd::node_claim(&[kwok]));
+    claims.refuses_with(
+        &with(
+            crate::claim(),
+            "spec.requirements",
+            json!([{ "key": "karpenter.kwok.sh/other", "operator": "Exists" }]),
+        ),
+        message,
+    );
+}
+
+/// An object with every field of a schema, as simple as it can be.
+fn sample(schema: &Value) -> Value {
+    if schema["x-kubernetes-int-or-string"] == true {
+        return "1".into();
+    }
+    match schema["type"].as_str().unwrap_or_default() {
+        "object" if schema["properties"].is_object() => schema["properties"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(name, property)| (name.clone(), sample(property)))
+            .collect::<serde_json::Map<_, _>>()
+            .into(),
+        "object" if schema["additionalProperties"].is_object() => {
+            json!({ "k": sample(&schema["additionalProperties"]) })
+        }
+        "object" => json!({}),
+        "array" => json!([sample(&schema["items"])]),
+        "integer" => schema["minimum"].as_i64().unwrap_or(1).max(1).into(),
+        _ if schema["enum"].is_array() => schema["enum"][0].clone(),
+        _ if schema["format"] == "date-time" => "2026-01-01T00:00:00Z".into(),
+        // Durations have the only patterns that end on a unit.
+        _ if schema["pattern"]
+            .as_str()
+            .is_some_and(|pattern| pattern.contains("(h|m)") || pattern.contains("(s|m|h)")) =>
+        {
+            "1h".into()
+        }
+        _ => "x".into(),
+    }
+}
+
+/// Conformance: API-115
+#[test]
+fn types_and_schemas_have_the_same_fields() {
+    fn check<T: serde::Serialize + serde::de::DeserializeOwned>(definition: &Value) {
+        let mut written = sample(schema(definition));
+        let names = &definition["spec"];
+        written["apiVersion"] = format!(
+            "{}/{}",
+            names["group"].as_str().unwrap(),
+            names["versions"][0]["name"].as_str().unwrap()
+        )
+        .into();
+        written["kind"] = names["names"]["kind"].clone();
+        let read: T = serde_json::from_value(written.clone()).unwrap();
+        assert_eq!(
+            serde_json::to_value(&read).unwrap(),
+            written,
+            "a field of the schema is none of the type, or is written otherwise"
+        );
+    }
+    check::<NodePool>(&crd::node_pool(&[]));
+    check::<NodeClaim>(&crd::node_claim(&[]));
+    check::<NodeOverlay>(&crd::node_overlay());
+    check::<CapacityBuffer>(&crd::capacity_buffer());
+}
+
+/// Conformance: API-115
+#[test]
+fn what_the_types_write_is_admitted() {
+    let mut pool = NodePool::new("a", Default::default());
+    pool.spec.template.spec.node_class_ref = serde_json::from_value(crate::reference()).unwrap();
+    Admission::node_pool().accepts(&serde_json::to_value(&pool).unwrap());
+    let claim = pool.spec.template.to_node_claim();
+    Admission::node_claim().accepts(&serde_json::to_value(&claim).unwrap());
+}
+
+#[test]
+fn definitions_are_readable_as_kubernetes_types() {
+    use karpenter_api::k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+    for (name, definition) in crd::all(&[]) {
+        let read: CustomResourceDefinition = serde_json::from_value(definition).unwrap();
+        assert_eq!(read.spec.versions.len(), 1, "{name}");
+    }
+}

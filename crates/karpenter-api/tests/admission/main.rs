@@ -1,0 +1,144 @@
+//! What an API server with our CustomResourceDefinitions accepts: recordings of a real one, and the rules one by one.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failing test panics"
+)]
+
+mod definitions;
+mod node_claim;
+mod node_pool;
+mod others;
+mod recordings;
+
+use std::sync::LazyLock;
+
+use karpenter_api::crd;
+use serde_json::{Value, json};
+
+/// The admission of one kind: structure by jsonschema, rules and defaults by kube-cel.
+struct Admission {
+    schema: Value,
+    structure: jsonschema::Validator,
+}
+
+impl Admission {
+    fn new(definition: &Value) -> Self {
+        let schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone();
+        let options = jsonschema::options().with_draft(jsonschema::Draft::Draft7);
+        let structure = options
+            .build(&schema)
+            .expect("a definition holds a JSON schema");
+        Self { schema, structure }
+    }
+
+    fn node_pool() -> &'static Self {
+        static ADMISSION: LazyLock<Admission> =
+            LazyLock::new(|| Admission::new(&crd::node_pool(&[])));
+        &ADMISSION
+    }
+
+    fn node_claim() -> &'static Self {
+        static ADMISSION: LazyLock<Admission> =
+            LazyLock::new(|| Admission::new(&crd::node_claim(&[])));
+        &ADMISSION
+    }
+
+    fn node_overlay() -> &'static Self {
+        static ADMISSION: LazyLock<Admission> =
+            LazyLock::new(|| Admission::new(&crd::node_overlay()));
+        &ADMISSION
+    }
+
+    fn capacity_buffer() -> &'static Self {
+        static ADMISSION: LazyLock<Admission> =
+            LazyLock::new(|| Admission::new(&crd::capacity_buffer()));
+        &ADMISSION
+    }
+
+    /// The object with the defaults of the schema. Once more for defaults inside of what a default brought.
+    fn defaulted(&self, object: &Value) -> Value {
+        kube_cel::apply_defaults(
+            &self.schema,
+            &kube_cel::apply_defaults(&self.schema, object),
+        )
+    }
+
+    /// Why the object is refused; nothing when it is accepted. Rules are skipped while the structure is wrong.
+    fn refusals(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let object = self.defaulted(object);
+        let structure: Vec<_> = self
+            .structure
+            .iter_errors(&object)
+            .map(|error| format!("{}: {error}", error.instance_path()))
+            .collect();
+        if !structure.is_empty() {
+            return structure;
+        }
+        match kube_cel::Validator::new().validate(
+            &self.schema,
+            &object,
+            old.map(|old| self.defaulted(old)).as_ref(),
+        ) {
+            Ok(()) => Vec::new(),
+            Err(errors) => errors
+                .into_vec()
+                .into_iter()
+                .map(|error| error.message)
+                .collect(),
+        }
+    }
+
+    #[track_caller]
+    fn accepts(&self, object: &Value) {
+        assert_eq!(self.refusals(object, None), [""; 0], "{object}");
+    }
+
+    #[track_caller]
+    fn refuses(&self, object: &Value) {
+        assert_ne!(self.refusals(object, None), [""; 0], "{object}");
+    }
+
+    #[track_caller]
+    fn refuses_with(&self, object: &Value, message: &str) {
+        let refusals = self.refusals(object, None);
+        assert!(
+            refusals.iter().any(|refusal| refusal.contains(message)),
+            "{refusals:?} for {object}"
+        );
+    }
+}
+
+/// `object` with the value at a path like `spec.template.spec` replaced, or removed for `null`.
+fn with(mut object: Value, path: &str, value: Value) -> Value {
+    let (parents, field) = path.rsplit_once('.').expect("a path of several fields");
+    let parent = parents
+        .split('.')
+        .fold(&mut object, |object, field| &mut object[field]);
+    if value.is_null() {
+        parent.as_object_mut().expect("an object").remove(field);
+    } else {
+        parent[field] = value;
+    }
+    object
+}
+
+fn reference() -> Value {
+    json!({ "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" })
+}
+
+fn pool() -> Value {
+    json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": "default" },
+        "spec": { "template": { "spec": { "nodeClassRef": reference(), "requirements": [] } } },
+    })
+}
+
+fn claim() -> Value {
+    json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": "default-abcde" },
+        "spec": { "nodeClassRef": reference(), "requirements": [] },
+    })
+}

@@ -1,0 +1,88 @@
+//! The recorded admissions of a real API server, repeated with our definitions.
+
+use std::{fs, path::PathBuf};
+
+use serde_json::Value;
+
+use crate::Admission;
+
+/// The recordings of the kinds this crate defines.
+fn recordings() -> Vec<(Value, &'static Admission)> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/golden/crd-validation-golden.jsonl");
+    let text = fs::read_to_string(path).expect("the recordings are part of the repository");
+    let cases = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("a recording is JSON"));
+    let admission = |case: &Value| match case["object"]["kind"].as_str() {
+        Some("NodePool") => Some(Admission::node_pool()),
+        Some("NodeClaim") => Some(Admission::node_claim()),
+        _ => None,
+    };
+    cases
+        .filter_map(|case| admission(&case).map(|admission| (case, admission)))
+        .collect()
+}
+
+/// Conformance: API-110
+#[test]
+fn every_recorded_object_is_accepted_or_refused_as_it_was() {
+    let recordings = recordings();
+    assert_eq!(recordings.len(), 23);
+    for (case, admission) in recordings {
+        let refusals = admission.refusals(&case["object"], None);
+        assert_eq!(
+            refusals.is_empty(),
+            case["accepted"] == true,
+            "{}: {refusals:?}",
+            case["name"]
+        );
+        // A failed conversion is worded by the CEL library, not by the rule.
+        if case["name"] == "Gt text" {
+            continue;
+        }
+        for cause in case["causes"].as_array().into_iter().flatten() {
+            let recorded = cause["message"].as_str().unwrap_or_default();
+            assert!(
+                refusals
+                    .iter()
+                    .any(|message| recorded.ends_with(message.as_str())),
+                "{recorded}: {refusals:?}"
+            );
+        }
+    }
+}
+
+/// Conformance: API-111
+#[test]
+fn the_defaulted_specs_are_those_recorded() {
+    let accepted = recordings()
+        .into_iter()
+        .filter(|(case, _)| case["accepted"] == true);
+    let mut compared = 0;
+    for (case, admission) in accepted {
+        assert_eq!(
+            admission.defaulted(&case["object"])["spec"],
+            case["defaulted_spec"],
+            "{}",
+            case["name"]
+        );
+        compared += 1;
+    }
+    assert_eq!(compared, 8);
+}
+
+/// What the API server stores, the types read and write without a loss.
+#[test]
+fn a_defaulted_object_survives_the_types() {
+    for (case, admission) in recordings()
+        .into_iter()
+        .filter(|(case, _)| case["accepted"] == true)
+    {
+        let stored = admission.defaulted(&case["object"]);
+        let read: karpenter_api::v1::NodePool =
+            serde_json::from_value(stored.clone()).expect("a stored object is readable");
+        let written = serde_json::to_value(&read).expect("an object is writable");
+        assert_eq!(written, stored, "{}", case["name"]);
+    }
+}

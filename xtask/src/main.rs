@@ -5,7 +5,7 @@ mod ci;
 mod conformance;
 mod crds;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand};
@@ -61,9 +61,19 @@ enum Command {
     Ci,
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("error: {problem:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
     let root = workspace_root()?;
-    match Arguments::parse().command {
+    match command {
         Command::Crds { check } => crds::run(&root, check),
         Command::Conformance { check, summary } => conformance::run(&root, check, summary),
         Command::Bench { json, names } => bench::run(&root, json, &names),

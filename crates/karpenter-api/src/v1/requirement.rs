@@ -146,4 +146,15 @@ mod tests {
             .collect();
         assert_eq!(bounds, ["Gt", "Lt", "Gte", "Lte"]);
     }
+
+    /// Conformance: API-093
+    #[test]
+    fn the_label_of_a_node_class_has_its_group_and_kind() {
+        let reference = NodeClassReference {
+            group: "karpenter.kwok.sh".into(),
+            kind: "KWOKNodeClass".into(),
+            name: "default".into(),
+        };
+        assert_eq!(reference.label_key(), "karpenter.kwok.sh/kwoknodeclass");
+    }
 }

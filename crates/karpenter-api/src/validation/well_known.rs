@@ -193,6 +193,25 @@ mod tests {
         assert!(known.is_restricted("kubernetes.io/hostname"));
     }
 
+    /// Conformance: API-094
+    #[test]
+    fn karpenter_knows_eight_labels() {
+        let known: Vec<String> = WellKnown::default().labels().map(str::to_owned).collect();
+        assert_eq!(
+            known,
+            [
+                "karpenter.sh/capacity-type",
+                "karpenter.sh/nodepool",
+                "kubernetes.io/arch",
+                "kubernetes.io/os",
+                "node.kubernetes.io/instance-type",
+                "node.kubernetes.io/windows-build",
+                "topology.kubernetes.io/region",
+                "topology.kubernetes.io/zone",
+            ]
+        );
+    }
+
     /// Conformance: API-096
     #[test]
     fn other_kubernetes_domains_are_open() {

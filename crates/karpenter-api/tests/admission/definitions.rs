@@ -276,9 +276,8 @@ fn every_rule_compiles() {
         allowed: vec![],
     }]) {
         walk(schema(&definition), name, &mut |path, schema| {
-            for compiled in kube_cel::compile_schema(schema).compilation_errors() {
-                panic!("{path}: {compiled:?}");
-            }
+            let errors = kube_cel::compile_schema(schema).compilation_errors().len();
+            assert_eq!(errors, 0, "{path}");
             for rule in schema["x-kubernetes-validations"]
                 .as_array()
                 .into_iter()

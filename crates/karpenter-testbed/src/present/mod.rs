@@ -13,5 +13,6 @@ pub mod age;
 pub mod discovery;
 pub mod jsonpath;
 pub mod openapi;
+pub mod protobuf;
 mod rows;
 pub mod table;

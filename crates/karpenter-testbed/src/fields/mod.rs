@@ -15,6 +15,8 @@ mod managed;
 pub mod set;
 mod typed;
 
+use std::sync::OnceLock;
+
 use serde_json::{Map, Value};
 
 use crate::registry::decode;
@@ -107,25 +109,28 @@ fn conflict_message(conflicts: &[Conflict]) -> String {
 }
 
 /// Fields nobody owns.
-fn unowned() -> FieldSet {
-    let mut set = FieldSet::default();
-    for field in ["f:apiVersion", "f:kind", "f:metadata"] {
-        set.insert([field]);
-    }
-    for field in [
-        "name",
-        "namespace",
-        "creationTimestamp",
-        "selfLink",
-        "uid",
-        "clusterName",
-        "generation",
-        "managedFields",
-        "resourceVersion",
-    ] {
-        set.insert(["f:metadata", &format!("f:{field}")]);
-    }
-    set
+fn unowned() -> &'static FieldSet {
+    static UNOWNED: OnceLock<FieldSet> = OnceLock::new();
+    UNOWNED.get_or_init(|| {
+        let mut set = FieldSet::default();
+        for field in ["f:apiVersion", "f:kind", "f:metadata"] {
+            set.insert([field]);
+        }
+        for field in [
+            "name",
+            "namespace",
+            "creationTimestamp",
+            "selfLink",
+            "uid",
+            "clusterName",
+            "generation",
+            "managedFields",
+            "resourceVersion",
+        ] {
+            set.insert(["f:metadata", &format!("f:{field}")]);
+        }
+        set
+    })
 }
 
 fn without_managed_fields(object: &Value) -> Value {
@@ -163,10 +168,14 @@ pub fn track_update(live: Option<&Value>, new: &mut Value, schema: &Schema, writ
             .unwrap_or_else(of_live)
     };
     if live.is_none() || !managers.is_empty() {
-        let old = live.map_or_else(|| blank(schema), without_managed_fields);
+        let blank = if live.is_none() {
+            blank(schema)
+        } else {
+            Value::Null
+        };
         update(
-            &old,
-            &without_managed_fields(new),
+            live.unwrap_or(&blank),
+            new,
             schema,
             &mut managers,
             &updater(writer),
@@ -202,7 +211,7 @@ fn update(
             .difference(&changed)
             .difference(&comparison.removed);
     }
-    let gained = changed.difference(&unowned());
+    let gained = changed.difference(unowned());
     if !gained.is_empty() {
         let before = managers
             .get(manager)
@@ -262,7 +271,7 @@ pub fn apply(
     };
     let fields = typed::fields_of(&config, schema).map_err(typed_error)?;
     let last = managers.get(&manager).cloned();
-    let owned = fields.difference(&unowned());
+    let owned = fields.difference(unowned());
     managers.insert(
         manager.clone(),
         Owned {

@@ -128,7 +128,7 @@ pub(super) struct Comparison {
     pub(super) removed: FieldSet,
 }
 
-/// Compare two objects of one schema. A list whose items cannot be told apart counts as a whole.
+/// Compare two objects of one schema, their managed fields aside. A list whose items cannot be told apart counts as a whole.
 pub(super) fn compare(old: &Value, new: &Value, schema: &Schema) -> Comparison {
     let mut comparison = Comparison::default();
     walk(
@@ -199,6 +199,10 @@ fn walk_objects(
         let Some(field) = schema.field(name) else {
             continue;
         };
+        // The managers themselves are nobody's field.
+        if name == "managedFields" && path.len() == 1 && path[0] == "f:metadata" {
+            continue;
+        }
         path.push(format!("f:{name}"));
         walk(
             old.and_then(|fields| fields.get(name)),
@@ -382,20 +386,18 @@ pub(super) fn with_named_parents(set: &FieldSet, schema: &Schema) -> FieldSet {
 }
 
 fn mark_named(out: &mut FieldSet, set: &FieldSet, schema: &Schema) {
-    for name in schema.resolve().properties.keys() {
-        let element = format!("f:{name}");
-        if let (Some(below), Some(field)) = (set.child(&element), schema.field(name)) {
-            let target = out.child_mut(&element);
-            target.mark();
-            mark_named(target, below, field);
-        }
-    }
     let target = schema.resolve();
-    if let Some(item) = target.items.as_deref().or(target.values.as_deref()) {
-        for element in set.elements() {
-            if let Some(below) = set.child(element) {
-                mark_named(out.child_mut(element), below, item);
+    let item = target.items.as_deref().or(target.values.as_deref());
+    for element in set.elements() {
+        let named = element
+            .strip_prefix("f:")
+            .and_then(|name| target.properties.get(name));
+        if let (Some(below), Some(field)) = (set.child(element), named.or(item)) {
+            let target = out.child_mut(element);
+            if named.is_some() {
+                target.mark();
             }
+            mark_named(target, below, field);
         }
     }
 }

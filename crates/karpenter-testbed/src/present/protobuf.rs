@@ -5,7 +5,7 @@
 //! `data/builtin-protobuf-tags.json`, so that every built-in kind is understood, not only those.
 //!
 //! Go writes empty strings, zeros and `false` of fields that are no pointers; JSON leaves them out. Which numbers and
-//! booleans those are is not in the schema: [`VALUE_FIELDS`] names them.
+//! booleans those are is not in the schema: `VALUE_FIELDS` names them.
 
 use std::sync::OnceLock;
 

@@ -349,6 +349,23 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_field_of_a_custom_resource_is_told_as_recorded() {
+        let golden = include_str!("../../../../tests/golden/apiserver-cr-golden.jsonl");
+        let entry: Value = golden
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .find(|entry: &Value| entry["name"] == "unknown field strict")
+            .unwrap();
+        let schema = Schema::of_custom_resource(&json!({"type": "object", "properties": {
+            "spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}));
+        let unknown = prune(&mut entry["request"].clone(), &schema);
+        assert_eq!(
+            strict_message("NodePool", "v1", &unknown),
+            entry["response"]["message"].as_str().unwrap()
+        );
+    }
+
+    #[test]
     fn a_wrong_type_is_reported_in_gos_words() {
         let schema = Schema::named("io.k8s.api.apps.v1.Deployment");
         let error = |value: Value| type_error("Deployment", "v1", &value, &schema).unwrap();

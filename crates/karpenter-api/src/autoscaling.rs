@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ResourceList,
     crd::{fields, rules},
-    resource::resource,
+    resource,
     serialisation::default_if_null,
 };
 

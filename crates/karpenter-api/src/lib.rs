@@ -8,6 +8,9 @@
 //!
 //! The crate is pure: no client, no clock, no runtime. The time and the registered labels are arguments.
 
+// The exported macro names this crate, here as elsewhere.
+extern crate self as karpenter_api;
+
 pub mod autoscaling;
 pub mod budget;
 pub mod conditions;
@@ -28,6 +31,7 @@ use std::collections::BTreeMap;
 pub use k8s_openapi;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 pub use kube_core;
+pub use serde;
 
 /// Quantities by resource name, as Kubernetes writes them (`cpu: 100m`).
 pub type ResourceList = BTreeMap<String, Quantity>;

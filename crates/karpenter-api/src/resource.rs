@@ -1,20 +1,66 @@
 //! The root types: `apiVersion`, `kind`, `metadata`, `spec`, `status`, and what kube-core needs to know about them.
 
-/// Defines a root type with its serde and [`kube_core::Resource`] implementations.
+/// Defines the root type of a custom resource with its serde and [`kube_core::Resource`] implementations. Providers define
+/// their NodeClasses with it, too.
 ///
 /// `apiVersion` and `kind` are constants of the type: written always, ignored on reading. A status equal to its default
 /// is not written, like an absent one.
+///
+/// ```
+/// use karpenter_api::{crd::{Column, Definition}, k8s_openapi::ClusterResourceScope};
+/// use schemars::JsonSchema;
+/// use serde::{Deserialize, Serialize};
+///
+/// /// What the user asks for.
+/// #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// pub struct ToyNodeClassSpec {
+///     /// The kind of toy.
+///     #[serde(default)]
+///     #[schemars(extend("x-default" = "bear"))]
+///     pub toy: String,
+/// }
+///
+/// /// What was observed.
+/// #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// pub struct ToyNodeClassStatus {}
+///
+/// karpenter_api::resource! {
+///     /// A NodeClass of toys.
+///     ToyNodeClass {
+///         group: "toys.example.com", version: "v1", plural: "toynodeclasses", scope: ClusterResourceScope,
+///         spec: ToyNodeClassSpec, status: ToyNodeClassStatus
+///     }
+/// }
+///
+/// let class = ToyNodeClass::new("default", ToyNodeClassSpec::default());
+/// assert_eq!(serde_json::to_value(&class).unwrap()["kind"], "ToyNodeClass");
+/// let definition = Definition {
+///     group: ToyNodeClass::GROUP,
+///     version: ToyNodeClass::VERSION,
+///     kind: ToyNodeClass::KIND,
+///     plural: ToyNodeClass::PLURAL,
+///     namespaced: false,
+///     short_names: &["toy"],
+///     categories: &["karpenter"],
+///     description: "A NodeClass of toys.",
+///     columns: vec![Column::new("Toy", "string", ".spec.toy")],
+///     scale: None,
+/// };
+/// assert_eq!(definition.build::<ToyNodeClassSpec, ToyNodeClassStatus>()["metadata"]["name"], "toynodeclasses.toys.example.com");
+/// ```
+#[macro_export]
 macro_rules! resource {
     (
         $(#[$doc:meta])*
         $kind:ident { group: $group:expr, version: $version:expr, plural: $plural:expr, scope: $scope:ty, spec: $spec:ty, status: $status:ty }
     ) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, Default, PartialEq, serde::Deserialize)]
+        #[derive(Clone, Debug, Default, PartialEq, $crate::serde::Deserialize)]
+        #[serde(crate = "karpenter_api::serde")]
         pub struct $kind {
             /// Standard object metadata.
             #[serde(default)]
-            pub metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+            pub metadata: $crate::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
             /// What the user asks for.
             pub spec: $spec,
             /// What Karpenter has observed.
@@ -34,7 +80,7 @@ macro_rules! resource {
 
             /// An object with this name and specification.
             pub fn new(name: &str, spec: $spec) -> Self {
-                let metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta { name: Some(name.to_owned()), ..Default::default() };
+                let metadata = $crate::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta { name: Some(name.to_owned()), ..Default::default() };
                 Self { metadata, spec, status: Default::default() }
             }
 
@@ -49,9 +95,9 @@ macro_rules! resource {
             }
         }
 
-        impl serde::Serialize for $kind {
-            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                use serde::ser::SerializeStruct;
+        impl $crate::serde::Serialize for $kind {
+            fn serialize<S: $crate::serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                use $crate::serde::ser::SerializeStruct;
                 let with_status = self.status != <$status>::default();
                 let mut object = serializer.serialize_struct(stringify!($kind), 4 + usize::from(with_status))?;
                 object.serialize_field("apiVersion", concat!($group, "/", $version))?;
@@ -65,7 +111,7 @@ macro_rules! resource {
             }
         }
 
-        impl kube_core::Resource for $kind {
+        impl $crate::kube_core::Resource for $kind {
             type DynamicType = ();
             type Scope = $scope;
 
@@ -81,14 +127,12 @@ macro_rules! resource {
             fn plural(_: &()) -> std::borrow::Cow<'_, str> {
                 Self::PLURAL.into()
             }
-            fn meta(&self) -> &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+            fn meta(&self) -> &$crate::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
                 &self.metadata
             }
-            fn meta_mut(&mut self) -> &mut k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+            fn meta_mut(&mut self) -> &mut $crate::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
                 &mut self.metadata
             }
         }
     };
 }
-
-pub(crate) use resource;

@@ -10,7 +10,7 @@ use crate::{
     ResourceList,
     conditions::{ConditionTypes, HasConditions, types},
     crd::{fields, rules},
-    resource::resource,
+    resource,
     serialisation::default_if_null,
     v1::NodeSelectorRequirement,
 };

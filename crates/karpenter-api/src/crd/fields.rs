@@ -1,4 +1,6 @@
 //! Schemas of fields whose Rust type says too little or too much: quantities, taints, conditions, bounded strings.
+//!
+//! For `#[schemars(schema_with = "…")]`, here and in the NodeClasses of providers.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
@@ -6,9 +8,9 @@ use serde_json::{Value, json};
 use super::rules;
 
 /// A qualified name: label keys, taint keys and taint values.
-pub(crate) const QUALIFIED_NAME: &str = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(\/))?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$";
+const QUALIFIED_NAME: &str = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(\/))?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$";
 /// A label value.
-pub(crate) const LABEL_VALUE: &str = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
+const LABEL_VALUE: &str = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
 const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
 const CONDITION_TYPE: &str = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$";
 
@@ -17,7 +19,7 @@ fn quantity() -> Value {
 }
 
 /// Quantities by resource name.
-pub(crate) fn resource_list(_: &mut SchemaGenerator) -> Schema {
+pub fn resource_list(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "additionalProperties": quantity() })
 }
 
@@ -74,12 +76,12 @@ pub(crate) fn budget_duration(_: &mut SchemaGenerator) -> Schema {
 }
 
 /// A point in time.
-pub(crate) fn time(_: &mut SchemaGenerator) -> Schema {
+pub fn time(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "format": "date-time" })
 }
 
 /// A list of taints.
-pub(crate) fn taints(_: &mut SchemaGenerator) -> Schema {
+pub fn taints(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
         "x-kubernetes-list-type": "atomic",
@@ -136,18 +138,18 @@ fn strict_condition() -> Value {
 }
 
 /// Conditions.
-pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
+pub fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "items": strict_condition() })
 }
 
 /// Conditions that old objects may have without reason and message.
-pub(crate) fn relaxed_conditions(_: &mut SchemaGenerator) -> Schema {
+pub fn relaxed_conditions(_: &mut SchemaGenerator) -> Schema {
     let reason = json!({ "pattern": "^([A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?|)$" });
     json_schema!({ "type": "array", "items": condition(reason, &["lastTransitionTime", "status", "type"]) })
 }
 
 /// Conditions that are merged by type.
-pub(crate) fn keyed_conditions(_: &mut SchemaGenerator) -> Schema {
+pub fn keyed_conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array", "items": strict_condition(), "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
     })

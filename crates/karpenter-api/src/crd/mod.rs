@@ -8,7 +8,7 @@
 //!
 //! The result is [`serde_json::Value`], because the typed structure writes every bound as a floating-point number.
 
-pub(crate) mod fields;
+pub mod fields;
 pub(crate) mod rules;
 
 use schemars::{JsonSchema, generate::SchemaSettings};

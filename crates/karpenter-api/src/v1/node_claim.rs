@@ -16,8 +16,7 @@ use crate::{
     conditions::{ConditionTypes, HasConditions, types},
     crd::{fields, rules},
     duration::{Duration, NillableDuration},
-    labels,
-    resource::resource,
+    labels, resource,
     serialisation::{default_if_null, none_if_empty},
     v1::{NodeClassReference, NodeSelectorRequirementWithMinValues},
 };

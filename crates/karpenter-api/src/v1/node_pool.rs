@@ -19,7 +19,7 @@ use crate::{
     conditions::{ConditionTypes, HasConditions, types},
     crd::{fields, rules},
     duration::{Duration, NillableDuration},
-    resource::resource,
+    resource,
     serialisation::{default_if_null, open_enum},
     v1::{NodeClaim, NodeClaimSpec, NodeClassReference, NodeSelectorRequirementWithMinValues},
 };

@@ -7,6 +7,7 @@
 )]
 
 mod definitions;
+mod examples;
 mod node_claim;
 mod node_pool;
 mod others;

@@ -1,0 +1,55 @@
+//! The manifests of docs/examples: admitted, valid, and read without a loss.
+
+use std::{fs, path::PathBuf};
+
+use karpenter_api::{
+    autoscaling::CapacityBuffer,
+    v1::NodePool,
+    v1alpha1::NodeOverlay,
+    validation::{self, Findings, WellKnown},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::Admission;
+
+/// Reads an example, which the API server must accept and the type must write back as the server defaults it.
+#[track_caller]
+fn example<T: DeserializeOwned + Serialize>(name: &str, admission: &Admission) -> T {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../docs/examples")
+        .join(name);
+    let object: Value = serde_saphyr::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    admission.accepts(&object);
+    let stored = admission.defaulted(&object);
+    let read: T = serde_json::from_value(stored.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&read).unwrap(), stored, "{name}");
+    read
+}
+
+#[test]
+fn the_node_pools_are_valid() {
+    for name in ["nodepool.yaml", "static-nodepool.yaml"] {
+        let pool: NodePool = example(name, Admission::node_pool());
+        assert_eq!(
+            validation::node_pool(&pool, &WellKnown::default()),
+            Findings::default(),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn the_node_overlay_is_valid() {
+    let overlay: NodeOverlay = example("nodeoverlay.yaml", Admission::node_overlay());
+    assert_eq!(
+        validation::node_overlay(&overlay, &WellKnown::default()),
+        Findings::default()
+    );
+}
+
+#[test]
+fn the_capacity_buffer_is_valid() {
+    let buffer: CapacityBuffer = example("capacitybuffer.yaml", Admission::capacity_buffer());
+    assert_eq!(buffer.spec.percentage, Some(20));
+}

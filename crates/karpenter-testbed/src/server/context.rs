@@ -3,7 +3,9 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::catalog::Served;
 use super::request::{Call, FieldValidation};
+use crate::fields::{self, Writer};
 
 /// The circumstances of one write.
 #[derive(Debug, Clone)]
@@ -18,6 +20,8 @@ pub struct Context {
     pub subresource: Option<String>,
     /// The cluster's time.
     pub now: Timestamp,
+    /// Server-side apply: the managed fields are already written.
+    pub applied: bool,
 }
 
 impl Context {
@@ -30,7 +34,53 @@ impl Context {
             validation: call.options.field_validation,
             subresource: call.target.subresource.clone(),
             now,
+            applied: false,
         }
+    }
+
+    /// The circumstances of something the server does by itself.
+    #[must_use]
+    pub fn internal(manager: &str, subresource: Option<&str>, now: Timestamp) -> Self {
+        Self {
+            manager: manager.to_owned(),
+            dry_run: false,
+            validation: FieldValidation::Ignore,
+            subresource: subresource.map(str::to_owned),
+            now,
+            applied: false,
+        }
+    }
+
+    /// Notes in an object's managed fields what this write changes.
+    pub fn track(&self, served: &Served, old: Option<&Value>, new: &mut Value) {
+        if self.applied {
+            return;
+        }
+        self.as_writer(served, |writer| {
+            fields::track_update(old, new, &served.schema, writer);
+        });
+    }
+
+    /// Calls `act` with this write as managed fields see it.
+    pub fn as_writer<T>(&self, served: &Served, act: impl FnOnce(&Writer<'_>) -> T) -> T {
+        let now = timestamp_text(self.now);
+        let subresource = self.subresource.as_deref().unwrap_or_default();
+        let ignored: &[&str] = match subresource {
+            "" if served.subresource("status").is_some() => &["status"],
+            "status" if served.is_custom() => &["spec", "metadata"],
+            "status" => &["spec"],
+            _ => &[],
+        };
+        act(&Writer {
+            manager: &self.manager,
+            api_version: &served.api_version(),
+            subresource: match subresource {
+                "binding" | "eviction" => "",
+                other => other,
+            },
+            now: &now,
+            ignored,
+        })
     }
 
     /// The cluster's time as `metadata` fields show it (whole seconds).
@@ -43,5 +93,9 @@ impl Context {
 /// A time as `metadata` fields show it (whole seconds).
 #[must_use]
 pub fn timestamp(time: Timestamp) -> Value {
-    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into()
+    timestamp_text(time).into()
+}
+
+fn timestamp_text(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -266,12 +266,16 @@ impl ApiServer {
                 Err(error) => return Err(error),
             }
         }
+        let mut metadata = json!({"resourceVersion": self.store.revision().to_string()});
+        if served.is_custom() {
+            metadata["continue"] = "".into();
+        }
         Ok(Reply::json(
             200,
             &json!({
                 "kind": served.list_kind,
                 "apiVersion": served.api_version(),
-                "metadata": {"resourceVersion": self.store.revision().to_string()},
+                "metadata": metadata,
                 "items": items,
             }),
         ))

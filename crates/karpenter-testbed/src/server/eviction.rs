@@ -99,11 +99,8 @@ impl ApiServer {
         let policy = concerned[0].0["spec"]["unhealthyPodEvictionPolicy"].clone();
         let healthy = is_ready(pod);
         let ctx = Context {
-            manager: "kube-apiserver".into(),
             dry_run: options.dry_run,
-            validation: super::request::FieldValidation::Ignore,
-            subresource: Some("status".into()),
-            now: self.clock.now(),
+            ..Context::internal("kube-apiserver", Some("status"), self.clock.now())
         };
         if !healthy {
             let status = &concerned[0].0["status"];

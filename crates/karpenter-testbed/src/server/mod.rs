@@ -10,9 +10,11 @@ pub mod error;
 mod eviction;
 mod identity;
 mod names;
+mod namespaces;
 mod read;
 mod reply;
 mod request;
+mod scale;
 mod selector;
 mod serve;
 mod service;
@@ -233,12 +235,18 @@ impl ApiServer {
         {
             tracing::warn!(%error, "a stored definition cannot be served");
         }
+        if served.is("", "Namespace") {
+            self.sweep_if_terminating(write::name_of(stored));
+        }
     }
 
     /// What other parts of the server do once an object is gone.
     fn after_delete(&self, served: &Served, last: &Value) {
         if served.is("apiextensions.k8s.io", "CustomResourceDefinition") {
             self.catalog.undefine(write::name_of(last));
+        }
+        if let Some(namespace) = last["metadata"]["namespace"].as_str() {
+            self.sweep_if_terminating(namespace);
         }
     }
 

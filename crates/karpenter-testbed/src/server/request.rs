@@ -304,6 +304,18 @@ impl Call {
         decode_object(&self.content_type, &self.body)
     }
 
+    /// The body as a patch: YAML is allowed for apply only.
+    ///
+    /// # Errors
+    /// 400 for bodies that cannot be read.
+    pub fn patch_body(&self) -> Result<Value, ApiError> {
+        if self.content_type == "application/apply-patch+yaml" {
+            return yaml(&self.body);
+        }
+        serde_json::from_slice(&self.body)
+            .map_err(|e| ApiError::bad_request(format!("error decoding patch: {e}")))
+    }
+
     /// Who writes, for managed fields.
     #[must_use]
     pub fn manager(&self) -> &str {

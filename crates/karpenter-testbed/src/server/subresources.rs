@@ -1,4 +1,4 @@
-//! status, scale, binding, eviction.
+//! Which subresources there are, and binding.
 
 use serde_json::{Value, json};
 
@@ -31,6 +31,8 @@ impl ApiServer {
             ("status", &Method::GET) => self.get(served, call, name).await,
             ("status", &Method::PUT) => self.update(served, call, name).await,
             ("status", &Method::PATCH) => self.patch(served, call, name).await,
+            ("scale", _) => self.scale(served, call, name).await,
+            ("finalize", &Method::PUT) => self.update(served, call, name).await,
             ("binding", &Method::POST) => self.bind(served, call, name).await,
             ("eviction", &Method::POST) => self.evict(served, call, name).await,
             _ => Err(ApiError::method_not_allowed()),

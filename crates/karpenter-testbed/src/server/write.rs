@@ -16,8 +16,9 @@ use super::catalog::Served;
 use super::context::Context;
 use super::error::{ApiError, Cause};
 use super::reply::Reply;
-use super::request::{self, Call, FieldValidation};
+use super::request::{Call, FieldValidation};
 use super::selector::Selectors;
+use crate::fields::{self, ApplyError};
 use crate::patch;
 use crate::registry::decode;
 use crate::store::{Object, Query, Rejected};
@@ -218,7 +219,7 @@ impl ApiServer {
     ) -> Result<Reply, ApiError> {
         let mut ctx = Context::new(call, self.clock.now());
         let kind = PatchKind::of(served, call)?;
-        let patch = kind.decode(&call.body)?;
+        let patch = call.patch_body()?;
         if kind == PatchKind::Apply {
             if call.options.field_manager.is_empty() {
                 return Err(ApiError::invalid_kind(
@@ -232,6 +233,7 @@ impl ApiServer {
                 ));
             }
             ctx.manager.clone_from(&call.options.field_manager);
+            ctx.applied = true;
         } else if call.options.force {
             return Err(ApiError::invalid_kind(
                 "meta.k8s.io",
@@ -255,10 +257,7 @@ impl ApiServer {
             let old = self.read(served, &current).await?;
             let mut warnings = Vec::new();
             let new = self.patched(served, call, kind, &old, &patch, &ctx, &mut warnings)?;
-            match self
-                .finish_patch(served, &current, &old, new, kind, &ctx)
-                .await
-            {
+            match self.finish_update(served, &current, &old, new, &ctx).await {
                 Err(Failed::Raced) if !named_revision => {}
                 Err(Failed::Raced) => return Err(ApiError::modified(served, name)),
                 Err(Failed::Refused(error)) => return Err(error),
@@ -286,9 +285,17 @@ impl ApiServer {
             )));
         }
         object_of(&mut value, "metadata").insert("name".into(), name.into());
-        let written = self
+        let mut warnings = Vec::new();
+        normalise(served, &mut value, ctx, &mut warnings)?;
+        let value = ctx
+            .as_writer(served, |w| {
+                fields::apply(None, &value, &served.schema, w, call.options.force)
+            })
+            .map_err(refused_apply)?;
+        let mut written = self
             .create_value(served, call.target.namespace.as_deref(), value, ctx)
             .await?;
+        written.warnings.extend(warnings);
         Ok(self
             .show(served, call, 201, &written.value)
             .with_warnings(written.warnings))
@@ -308,34 +315,25 @@ impl ApiServer {
         ctx: &Context,
         warnings: &mut Vec<String>,
     ) -> Result<Value, ApiError> {
-        let mut new = kind.apply(served, call, old, patch)?;
+        let mut new = if kind == PatchKind::Apply {
+            let mut config = patch.clone();
+            check_kind(served, &mut config)?;
+            check_identity(&config, old)?;
+            normalise(served, &mut config, ctx, warnings)?;
+            ctx.as_writer(served, |w| {
+                fields::apply(Some(old), &config, &served.schema, w, call.options.force)
+            })
+            .map_err(refused_apply)?
+        } else {
+            kind.apply(served, old, patch)?
+        };
         if !new.is_object() {
             return Err(ApiError::bad_request("the patched object is not an object"));
         }
         check_kind(served, &mut new)?;
-        for key in ["name", "namespace"] {
-            if new["metadata"][key] != old["metadata"][key] {
-                return Err(ApiError::bad_request(format!(
-                    "the {key} of the object ({}) does not match the {key} on the URL ({})",
-                    new["metadata"][key].as_str().unwrap_or_default(),
-                    old["metadata"][key].as_str().unwrap_or_default()
-                )));
-            }
-        }
+        check_identity(&new, old)?;
         normalise(served, &mut new, ctx, warnings)?;
         Ok(new)
-    }
-
-    async fn finish_patch(
-        &self,
-        served: &Served,
-        current: &Arc<Object>,
-        old: &Value,
-        new: Value,
-        _kind: PatchKind,
-        ctx: &Context,
-    ) -> Result<Value, Failed> {
-        self.finish_update(served, current, old, new, ctx).await
     }
 
     /// Takes a wanted state through the rest of the pipeline; answers what is stored (or would be).
@@ -377,7 +375,10 @@ impl ApiServer {
                 Err(_) => Err(Failed::Raced),
             };
         }
-        if new == *old || ctx.dry_run {
+        if fields::unchanged(old, &new) {
+            return Ok(old.clone());
+        }
+        if ctx.dry_run {
             return Ok(new);
         }
         let mut stored = self.to_storage(served, new.clone()).await?;
@@ -406,6 +407,7 @@ impl ApiServer {
         if served.is("", "Pod") {
             self.admit_pod(served, object)?;
         }
+        ctx.track(served, None, object);
         let causes = admission::validate_create(served, object);
         if causes.is_empty() {
             return Ok(());
@@ -451,6 +453,7 @@ impl ApiServer {
         ctx: &Context,
     ) -> Result<(), ApiError> {
         admission::default(served, new, &ctx.timestamp());
+        ctx.track(served, Some(old), new);
         let causes = admission::validate_update(served, old, new, ctx.subresource.as_deref());
         if causes.is_empty() {
             return Ok(());
@@ -546,21 +549,7 @@ impl PatchKind {
         }
     }
 
-    fn decode(self, body: &bytes::Bytes) -> Result<Value, ApiError> {
-        match self {
-            Self::Apply => request::yaml(body),
-            _ => serde_json::from_slice(body)
-                .map_err(|e| ApiError::bad_request(format!("error decoding patch: {e}"))),
-        }
-    }
-
-    fn apply(
-        self,
-        served: &Served,
-        _call: &Call,
-        old: &Value,
-        patch: &Value,
-    ) -> Result<Value, ApiError> {
+    fn apply(self, served: &Served, old: &Value, patch: &Value) -> Result<Value, ApiError> {
         match self {
             Self::Json => patch::json(old, patch),
             Self::Merge | Self::Apply => patch::merge(old, patch),
@@ -596,6 +585,43 @@ pub(super) fn map_of(value: &mut Value) -> &mut Map<String, Value> {
         Value::Object(map) => map,
         _ => unreachable!("made a map above"),
     }
+}
+
+fn refused_apply(error: ApplyError) -> ApiError {
+    let message = error.to_string();
+    match error {
+        ApplyError::Conflicts(conflicts) => {
+            let causes: Vec<Value> = conflicts
+                .iter()
+                .map(|c| {
+                    json!({
+                        "reason": "FieldManagerConflict",
+                        "message": format!("conflict with {}", c.owner),
+                        "field": c.field,
+                    })
+                })
+                .collect();
+            ApiError::new(409, "Conflict", message).with_details(json!({"causes": causes}))
+        }
+        ApplyError::ManagedFields => ApiError::bad_request(message),
+        _ => ApiError::internal(message),
+    }
+}
+
+/// A patch cannot rename or move.
+fn check_identity(new: &Value, old: &Value) -> Result<(), ApiError> {
+    for key in ["name", "namespace"] {
+        let (is, was) = (&new["metadata"][key], &old["metadata"][key]);
+        // An applied configuration may leave them out.
+        if !is.is_null() && is != was {
+            return Err(ApiError::bad_request(format!(
+                "the {key} of the object ({}) does not match the {key} on the URL ({})",
+                is.as_str().unwrap_or_default(),
+                was.as_str().unwrap_or_default()
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn json_type(value: &Value) -> &'static str {
@@ -803,6 +829,7 @@ fn carry_halves(served: &Served, old: &Value, new: &mut Value, subresource: Opti
                 }
             }
         }
+        Some("finalize") => put(new, "status"),
         _ => {}
     }
 }

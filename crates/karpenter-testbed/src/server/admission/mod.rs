@@ -17,6 +17,7 @@ use super::custom;
 use super::error::Cause;
 use super::names;
 use super::write::{map_of, name_of, object_of};
+use crate::registry::decode;
 
 pub use pods::resolve_priority;
 
@@ -97,6 +98,7 @@ pub fn default(served: &Served, object: &mut Value, now: &Value) {
         ("apiextensions.k8s.io", "CustomResourceDefinition") => custom::complete(object, now),
         _ => workloads::default(served, object),
     }
+    decode::fill_zero_values(object, &served.schema);
 }
 
 /// What is wrong with a new object.

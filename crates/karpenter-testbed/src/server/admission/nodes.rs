@@ -23,41 +23,12 @@ pub fn prepare(node: &mut Value) {
     }
 }
 
-/// The parts of a node's status that are always there.
+/// Defaults of a node.
 pub fn default(node: &mut Value) {
     let status = object_of(node, "status");
-    status
-        .entry("daemonEndpoints")
-        .or_insert_with(|| json!({"kubeletEndpoint": {"Port": 0}}));
-    let info = map_of(status.entry("nodeInfo").or_insert_with(|| json!({})));
-    for key in [
-        "machineID",
-        "systemUUID",
-        "bootID",
-        "kernelVersion",
-        "osImage",
-        "containerRuntimeVersion",
-        "kubeletVersion",
-        "kubeProxyVersion",
-        "operatingSystem",
-        "architecture",
-    ] {
-        info.entry(key).or_insert_with(|| "".into());
-    }
     // Allocatable is at first what there is.
     if let Some(capacity) = status.get("capacity").cloned() {
         status.entry("allocatable").or_insert(capacity);
-    }
-    for condition in status
-        .get_mut("conditions")
-        .and_then(Value::as_array_mut)
-        .into_iter()
-        .flatten()
-    {
-        let condition = map_of(condition);
-        for key in ["lastHeartbeatTime", "lastTransitionTime"] {
-            condition.entry(key).or_insert(Value::Null);
-        }
     }
 }
 

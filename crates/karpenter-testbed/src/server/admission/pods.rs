@@ -89,17 +89,6 @@ pub fn resolve_priority(
 /// Defaults of a pod.
 pub fn default(pod: &mut Value) {
     default_spec(&mut pod["spec"]);
-    let conditions = pod["status"].get_mut("conditions");
-    for condition in conditions
-        .and_then(Value::as_array_mut)
-        .into_iter()
-        .flatten()
-    {
-        let condition = map_of(condition);
-        for key in ["lastProbeTime", "lastTransitionTime"] {
-            condition.entry(key).or_insert(Value::Null);
-        }
-    }
 }
 
 /// Defaults of a pod's spec, also in workload templates.

@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use super::ApiServer;
 use super::context::Context;
 use super::error::{ApiError, Cause};
-use super::request::FieldValidation;
 use super::write::{map_of, name_of, object_of};
 use crate::registry::CustomResource;
 
@@ -307,13 +306,7 @@ impl ApiServer {
         else {
             return Ok(());
         };
-        let ctx = Context {
-            manager: "testbed".into(),
-            dry_run: false,
-            validation: FieldValidation::Ignore,
-            subresource: None,
-            now: self.clock.now(),
-        };
+        let ctx = Context::internal("testbed", None, self.clock.now());
         let name = name_of(&crd).to_owned();
         if served.collection.get(&name).is_none() {
             return self

@@ -1,0 +1,80 @@
+//! Emptying namespaces that are being deleted.
+
+use super::ApiServer;
+use super::catalog::Served;
+use super::context::Context;
+use super::delete::DeleteOptions;
+use super::selector::Selectors;
+use super::write::map_of;
+use crate::store::Query;
+
+impl ApiServer {
+    /// Continues the deletion of a namespace, in the background, if it is being deleted.
+    pub(super) fn sweep_if_terminating(&self, namespace: &str) {
+        let terminating = self
+            .catalog
+            .find("", "v1", "namespaces")
+            .and_then(|n| n.collection.get(namespace))
+            .is_some_and(|n| n.is_terminating());
+        if terminating {
+            let server = self.clone();
+            let namespace = namespace.to_owned();
+            tokio::spawn(async move { server.sweep(&namespace).await });
+        }
+    }
+
+    /// Deletes everything in a namespace, and the namespace once nothing is left.
+    async fn sweep(&self, namespace: &str) {
+        let ctx = Context::internal("namespace-controller", None, self.clock.now());
+        let options = DeleteOptions {
+            propagation: Some("Background".into()),
+            ..DeleteOptions::default()
+        };
+        let mut left = 0;
+        for served in self.catalog.stored() {
+            if !served.namespaced {
+                continue;
+            }
+            for object in objects_in(&served, namespace) {
+                if !object.is_terminating() {
+                    // Whatever goes wrong shows as an object that is left.
+                    let _ = self
+                        .delete_key(&served, &object.key, object.name(), &options, &ctx)
+                        .await;
+                }
+            }
+            left += objects_in(&served, namespace).len();
+        }
+        if left > 0 {
+            return;
+        }
+        let Some(namespaces) = self.catalog.find("", "v1", "namespaces") else {
+            return;
+        };
+        let ctx = Context {
+            subresource: Some("finalize".into()),
+            ..ctx
+        };
+        // Gone already is as good as gone now.
+        let _ = self
+            .modify(&namespaces, namespace, namespace, &ctx, |object| {
+                map_of(&mut object["spec"]).remove("finalizers");
+                Ok(())
+            })
+            .await;
+    }
+}
+
+fn objects_in(served: &Served, namespace: &str) -> Vec<std::sync::Arc<crate::store::Object>> {
+    served
+        .collection
+        .list(&Query {
+            namespace: Some(namespace),
+            after: None,
+            limit: 0,
+            at: None,
+            matcher: &Selectors::default(),
+        })
+        .map(|page| page.items)
+        .unwrap_or_default()
+}

@@ -336,6 +336,15 @@ async fn workloads_nodes_and_pods_are_handled() {
         )
         .await;
     kubectl.run("get all").await;
+    // These send protobuf bodies.
+    kubectl
+        .shows("create deployment other --image=i:1", "created")
+        .await;
+    kubectl.shows("create namespace other", "created").await;
+    kubectl.shows("auth can-i create pods", "yes").await;
+    kubectl
+        .shows("delete namespace other --timeout=20s", "deleted")
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

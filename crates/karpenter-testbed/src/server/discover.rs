@@ -79,7 +79,8 @@ impl ApiServer {
             .get(http::header::CONTENT_TYPE)
             .and_then(|v| v.to_str().ok())
             .unwrap_or_default();
-        let mut review = request::decode_object(&request::media_type(content_type), body)?;
+        let mut review =
+            request::decode_object(&request::media_type(content_type), body, &registry)?;
         if !review.is_object() {
             return Err(ApiError::bad_request("the body is not an object"));
         }

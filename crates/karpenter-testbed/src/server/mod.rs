@@ -127,7 +127,7 @@ impl ApiServer {
         else {
             return self.answer_virtual(parts, &target, &body);
         };
-        let call = Call::new(parts, target, body)?;
+        let call = Call::new(parts, target, body, self.catalog.registry())?;
         let verb = verb(&call);
         let faults = if parts.extensions.get::<Exempt>().is_some()
             || parts.headers.contains_key(EXEMPT_HEADER)

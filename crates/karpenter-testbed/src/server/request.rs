@@ -1,5 +1,7 @@
 //! Reading a request: path, query, media types, body.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use http::{Method, request::Parts};
@@ -7,6 +9,8 @@ use serde_json::Value;
 
 use super::error::ApiError;
 use crate::faults::Fault;
+use crate::present::protobuf;
+use crate::registry::Registry;
 
 /// The largest body that is read, as in kube-apiserver.
 pub const MAX_BODY: usize = 3 * 1024 * 1024;
@@ -263,6 +267,8 @@ pub struct Call {
     pub agent: String,
     /// The body.
     pub body: Bytes,
+    /// What protobuf bodies are read with.
+    pub registry: Arc<Registry>,
     /// The faults that hit it.
     pub faults: Vec<Fault>,
 }
@@ -272,7 +278,12 @@ impl Call {
     ///
     /// # Errors
     /// 400 for the query, 406 for the wanted media type.
-    pub fn new(parts: &Parts, target: Target, body: Bytes) -> Result<Self, ApiError> {
+    pub fn new(
+        parts: &Parts,
+        target: Target,
+        body: Bytes,
+        registry: Arc<Registry>,
+    ) -> Result<Self, ApiError> {
         let text = |name| {
             parts
                 .headers
@@ -292,6 +303,7 @@ impl Call {
                 .unwrap_or_default()
                 .to_owned(),
             body,
+            registry,
             faults: Vec::new(),
         })
     }
@@ -301,7 +313,7 @@ impl Call {
     /// # Errors
     /// 415 for other media types, 400 for bodies that cannot be read.
     pub fn object(&self) -> Result<Value, ApiError> {
-        decode_object(&self.content_type, &self.body)
+        decode_object(&self.content_type, &self.body, &self.registry)
     }
 
     /// The body as a patch: YAML is allowed for apply only.
@@ -343,11 +355,17 @@ pub fn media_type(header: &str) -> String {
 ///
 /// # Errors
 /// 415 for other media types, 400 for bodies that cannot be read.
-pub fn decode_object(content_type: &str, body: &Bytes) -> Result<Value, ApiError> {
+pub fn decode_object(
+    content_type: &str,
+    body: &Bytes,
+    registry: &Registry,
+) -> Result<Value, ApiError> {
     match content_type {
         "" | "application/json" | "*/*" => json(body),
         "application/yaml" | "application/x-yaml" | "text/yaml" => yaml(body),
-        "application/vnd.kubernetes.protobuf" => protobuf(body),
+        "application/vnd.kubernetes.protobuf" => {
+            protobuf::decode(body, registry).map_err(|e| ApiError::bad_request(e.to_string()))
+        }
         _ => Err(ApiError::new(
             415,
             "UnsupportedMediaType",
@@ -374,14 +392,6 @@ pub fn yaml(body: &Bytes) -> Result<Value, ApiError> {
         .map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))?;
     serde_saphyr::from_str(text)
         .map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))
-}
-
-fn protobuf(_body: &Bytes) -> Result<Value, ApiError> {
-    Err(ApiError::new(
-        415,
-        "UnsupportedMediaType",
-        "the body of the request was in an unknown format - accepted media types include: application/json, application/yaml",
-    ))
 }
 
 /// Picks the view from an `Accept` header.

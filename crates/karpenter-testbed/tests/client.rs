@@ -1,6 +1,10 @@
 //! The embedded server seen through kube-rs: typed clients, watcher, finalizers, patches, eviction.
 
-#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "what fails here fails the test"
+)]
 
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
@@ -218,4 +222,145 @@ async fn a_finalizer_keeps_an_object_until_it_is_removed() {
         .await
         .unwrap();
     assert!(nodes.get_opt("n").await.unwrap().is_none());
+}
+
+mod faults {
+    use std::time::Duration;
+
+    use super::{json, pod};
+    use futures::{StreamExt, TryStreamExt};
+    use k8s_openapi::api::core::v1::Pod;
+    use karpenter_testbed::Testbed;
+    use karpenter_testbed::faults::{Fault, Rule};
+    use kube::Api;
+    use kube::api::{GetParams, Patch, PatchParams, PostParams, WatchParams};
+
+    fn code(error: kube::Error) -> u16 {
+        match error {
+            kube::Error::Api(status) => status.code,
+            other => panic!("{other}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn errors_hit_ordinary_clients_and_spare_the_observer() {
+        let testbed = Testbed::builder().start().await;
+        let pods: Api<Pod> = Api::namespaced(testbed.client(), "default");
+        let observer: Api<Pod> = Api::namespaced(testbed.admin_client(), "default");
+        let error = Fault::Error {
+            code: 500,
+            retry_after: None,
+        };
+        testbed
+            .faults()
+            .add(Rule::new(error).verb("create").resource("pods"));
+        assert_eq!(
+            code(
+                pods.create(&PostParams::default(), &pod("a"))
+                    .await
+                    .unwrap_err()
+            ),
+            500
+        );
+        assert!(observer.get_opt("a").await.unwrap().is_none());
+        testbed
+            .faults()
+            .set(vec![Rule::new(Fault::LostAnswer).times(1)]);
+        assert_eq!(
+            code(
+                pods.create(&PostParams::default(), &pod("a"))
+                    .await
+                    .unwrap_err()
+            ),
+            500
+        );
+        assert!(observer.get_opt("a").await.unwrap().is_some());
+        testbed
+            .faults()
+            .set(vec![Rule::new(Fault::Conflict).times(1)]);
+        let patch = Patch::Merge(json!({"metadata": {"labels": {"x": "y"}}}));
+        assert_eq!(
+            code(
+                pods.patch("a", &PatchParams::default(), &patch)
+                    .await
+                    .unwrap_err()
+            ),
+            409
+        );
+        pods.patch("a", &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn latency_passes_in_cluster_time() {
+        let testbed = Testbed::builder().start().await;
+        testbed
+            .faults()
+            .add(Rule::new(Fault::Latency(Duration::from_secs(3600))));
+        let before = testbed.clock().now();
+        let pods: Api<Pod> = Api::namespaced(testbed.client(), "default");
+        pods.list(&Default::default()).await.unwrap();
+        assert!(testbed.clock().now().duration_since(before).as_secs() >= 3600);
+    }
+
+    #[tokio::test]
+    async fn a_dropped_watch_ends_and_a_stale_read_shows_the_past() {
+        let testbed = Testbed::builder().start().await;
+        let pods: Api<Pod> = Api::namespaced(testbed.client(), "default");
+        pods.create(&PostParams::default(), &pod("a"))
+            .await
+            .unwrap();
+        testbed
+            .faults()
+            .set(vec![Rule::new(Fault::DropWatch { after: 1 }).verb("watch")]);
+        let watch = pods.watch(&WatchParams::default(), "0").await.unwrap();
+        let events: Vec<_> = watch.boxed().try_collect().await.unwrap();
+        assert_eq!(events.len(), 1);
+        testbed
+            .faults()
+            .set(vec![Rule::new(Fault::Stale { revisions: 1 })]);
+        let cached = GetParams::any();
+        assert!(pods.get_with("a", &cached).await.is_err());
+        assert!(pods.get("a").await.is_ok());
+    }
+}
+
+#[tokio::test]
+async fn a_deleted_namespace_takes_its_objects_along() {
+    use k8s_openapi::api::core::v1::Namespace;
+    let testbed = Testbed::builder().start().await;
+    let namespaces: Api<Namespace> = Api::all(testbed.client());
+    let namespace = serde_json::from_value(json!({"metadata": {"name": "x"}})).unwrap();
+    namespaces
+        .create(&PostParams::default(), &namespace)
+        .await
+        .unwrap();
+    let pods: Api<Pod> = Api::namespaced(testbed.client(), "x");
+    pods.create(&PostParams::default(), &pod("a"))
+        .await
+        .unwrap();
+    let uid = namespaces.get("x").await.unwrap().uid().unwrap();
+    let deleted = kube::runtime::wait::await_condition(
+        namespaces.clone(),
+        "x",
+        kube::runtime::wait::conditions::is_deleted(&uid),
+    );
+    namespaces
+        .delete("x", &DeleteParams::default())
+        .await
+        .unwrap();
+    deleted.await.unwrap();
+    assert!(
+        pods.list(&ListParams::default())
+            .await
+            .unwrap()
+            .items
+            .is_empty()
+    );
+    let error = pods
+        .create(&PostParams::default(), &pod("b"))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, kube::Error::Api(s) if s.is_not_found()));
 }

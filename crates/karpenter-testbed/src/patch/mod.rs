@@ -70,9 +70,20 @@ pub fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
         return Err(PatchError::TooManyOperations(operations.len()));
     }
     let mut patched = object.clone();
-    json_patch::patch_unsafe(&mut patched, &operations).map_err(|error| PatchError::Rejected {
-        cause: error.to_string(),
-    })?;
+    for operation in &operations.0 {
+        // Unlike RFC 6902, API servers let a test for null pass where there is nothing; kube's finalizer relies on it.
+        if let json_patch::PatchOperation::Test(test) = operation
+            && test.value.is_null()
+            && patched.pointer(test.path.as_str()).is_none()
+        {
+            continue;
+        }
+        json_patch::patch_unsafe(&mut patched, std::slice::from_ref(operation)).map_err(
+            |error| PatchError::Rejected {
+                cause: error.to_string(),
+            },
+        )?;
+    }
     if patched.is_object() {
         Ok(patched)
     } else {

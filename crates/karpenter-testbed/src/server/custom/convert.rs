@@ -98,10 +98,15 @@ impl ApiServer {
 
 async fn post(url: &str, ca_bundle: Option<&str>, review: &Value) -> Result<Value, kube::Error> {
     use base64::Engine;
-    let uri: http::Uri = url
+    let url: http::Uri = url
         .parse()
         .map_err(|e| kube::Error::HttpError(http::Error::from(e)))?;
-    let mut config = Config::new(uri);
+    let path = url.path_and_query().map_or("/", |p| p.as_str()).to_owned();
+    let mut parts = url.into_parts();
+    parts.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
+    let server =
+        http::Uri::from_parts(parts).map_err(|e| kube::Error::HttpError(http::Error::from(e)))?;
+    let mut config = Config::new(server);
     config.default_retry = false;
     config.read_timeout = Some(std::time::Duration::from_secs(30));
     if let Some(pem) =
@@ -117,7 +122,7 @@ async fn post(url: &str, ca_bundle: Option<&str>, review: &Value) -> Result<Valu
     }
     let client = Client::try_from(config)?;
     let body = serde_json::to_vec(review).map_err(kube::Error::SerdeError)?;
-    let request = http::Request::post("")
+    let request = http::Request::post(path)
         .header(http::header::CONTENT_TYPE, "application/json")
         .body(body)
         .map_err(kube::Error::HttpError)?;

@@ -36,7 +36,14 @@ pub(crate) fn run(root: &Path, json: bool, names: &[String]) -> anyhow::Result<(
         .output()?;
     let metadata: Metadata =
         serde_json::from_slice(&metadata.stdout).context("cannot read cargo's metadata")?;
-    for (target, (package, cases)) in select(&metadata, names)? {
+    let selected = select(&metadata, names)?;
+    if !json {
+        println!(
+            "{:<40} {:>14} {:>17} {:>13}  parameters",
+            "name", "one round", "items", "peak memory"
+        );
+    }
+    for (target, (package, cases)) in selected {
         let mut command = Command::new("cargo");
         command
             .args([

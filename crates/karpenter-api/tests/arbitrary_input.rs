@@ -83,10 +83,9 @@ proptest! {
     #[test]
     fn the_order_of_taints_does_not_change_the_hash(pool in pool()) {
         let mut reversed = pool.clone();
-        for taints in [&mut reversed.spec.template.spec.taints, &mut reversed.spec.template.spec.startup_taints] {
-            if let Some(taints) = taints {
-                taints.reverse();
-            }
+        let spec = &mut reversed.spec.template.spec;
+        for taints in [&mut spec.taints, &mut spec.startup_taints].into_iter().flatten() {
+            taints.reverse();
         }
         prop_assert_eq!(hash::node_pool(&reversed), hash::node_pool(&pool));
     }

@@ -1,0 +1,400 @@
+//! What the engine knows about the cluster.
+//!
+//! [`Cluster`] is a synchronous state machine with one writer: objects go in as the API server shows them, in any order, and
+//! [`Cluster::snapshot`] gives an immutable view in O(1). Everything is structurally shared: a snapshot costs nothing until the
+//! cluster changes, and then only what changed.
+
+mod node;
+mod snapshot;
+mod storage;
+mod workload;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use karpenter_api::{
+    k8s_openapi::api::{
+        apps::v1 as apps,
+        core::v1 as kube,
+        policy::v1::PodDisruptionBudget,
+        resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
+        storage::v1::{CSINode, StorageClass as KubeStorageClass},
+    },
+    v1::{NodeClaim, NodePool},
+    v1alpha1::NodeOverlay,
+    validation::WellKnown,
+};
+use rustc_hash::FxHashSet;
+
+pub use node::{Node, NodeState, is_usable};
+pub use snapshot::{NodePods, Snapshot};
+pub use storage::{StorageClass, Volume, VolumeClaim, translate_in_tree};
+pub use workload::{ControllerSelector, DaemonSet};
+
+use crate::{
+    instance_type::InstanceType,
+    offering::DEFAULT_RESERVATION_ID,
+    pod::{LabelSelector, Pod, Shape},
+    provider::NodeClassKind,
+};
+use snapshot::State;
+
+/// What a cluster needs to know about its provider.
+#[derive(Clone, Debug)]
+pub struct ClusterConfig {
+    /// Known labels, resources and values.
+    pub well_known: WellKnown,
+    /// Kinds of NodeClasses whose machines are ours; their label marks our Nodes.
+    pub node_classes: Vec<NodeClassKind>,
+    /// The label that names a capacity reservation.
+    pub reservation_id_label: String,
+    /// Volume provisioners pods cannot use.
+    pub unsupported_provisioners: Vec<String>,
+    /// Topology keys of storage classes pods cannot use.
+    pub unsupported_topology_keys: Vec<String>,
+    /// Whether NodeOverlays change instance types.
+    pub node_overlays: bool,
+}
+
+impl Default for ClusterConfig {
+    fn default() -> Self {
+        Self {
+            well_known: WellKnown::default(),
+            node_classes: Vec::new(),
+            reservation_id_label: DEFAULT_RESERVATION_ID.to_owned(),
+            unsupported_provisioners: Vec::new(),
+            unsupported_topology_keys: Vec::new(),
+            node_overlays: false,
+        }
+    }
+}
+
+/// What an update did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing that matters.
+    Unchanged,
+    /// The object is new.
+    Added,
+    /// The object is different.
+    Updated,
+    /// The object is gone.
+    Removed,
+}
+
+impl Change {
+    /// Whether anything changed.
+    pub fn is_change(self) -> bool {
+        self != Self::Unchanged
+    }
+
+    fn of<T: PartialEq>(old: Option<&T>, new: &T) -> Self {
+        match old {
+            None => Self::Added,
+            Some(old) if old == new => Self::Unchanged,
+            Some(_) => Self::Updated,
+        }
+    }
+}
+
+/// The cluster's model. See the module documentation.
+#[derive(Debug)]
+pub struct Cluster {
+    state: State,
+    shapes: FxHashSet<Arc<Shape>>,
+    shapes_at_last_purge: usize,
+}
+
+/// Two-part object keys.
+type Named = (String, String);
+
+fn named(namespace: &str, name: &str) -> Named {
+    (namespace.to_owned(), name.to_owned())
+}
+
+/// The `apply`/`remove` pair of an object that is kept whole or parsed, under its name.
+macro_rules! keep {
+    ($(#[$doc:meta])* $apply:ident, $remove:ident, $kind:ty, $map:ident, namespaced, $parse:expr) => {
+        $(#[$doc])*
+        pub fn $apply(&mut self, object: &$kind) -> Change {
+            let key = named(object.metadata.namespace.as_deref().unwrap_or_default(), object.metadata.name.as_deref().unwrap_or_default());
+            let parsed = Arc::new(($parse)(object));
+            let change = Change::of(self.state.$map.get(&key), &parsed);
+            if change.is_change() {
+                self.state.$map.insert_mut(key, parsed);
+            }
+            change
+        }
+        /// Forgets the object.
+        pub fn $remove(&mut self, namespace: &str, name: &str) -> Change {
+            if self.state.$map.remove_mut(&named(namespace, name)) { Change::Removed } else { Change::Unchanged }
+        }
+    };
+    ($(#[$doc:meta])* $apply:ident, $remove:ident, $kind:ty, $map:ident, cluster, $parse:expr) => {
+        $(#[$doc])*
+        pub fn $apply(&mut self, object: &$kind) -> Change {
+            let key = object.metadata.name.clone().unwrap_or_default();
+            let parsed = Arc::new(($parse)(object));
+            let change = Change::of(self.state.$map.get(&key), &parsed);
+            if change.is_change() {
+                self.state.$map.insert_mut(key, parsed);
+            }
+            change
+        }
+        /// Forgets the object.
+        pub fn $remove(&mut self, name: &str) -> Change {
+            if self.state.$map.remove_mut(name) { Change::Removed } else { Change::Unchanged }
+        }
+    };
+}
+
+impl Cluster {
+    /// An empty cluster.
+    pub fn new(config: ClusterConfig) -> Self {
+        Self {
+            state: State::new(config),
+            shapes: FxHashSet::default(),
+            shapes_at_last_purge: 0,
+        }
+    }
+
+    /// The cluster as it is now. O(1).
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::new(self.state.clone())
+    }
+
+    /// The configuration given at the start.
+    pub fn config(&self) -> &ClusterConfig {
+        &self.state.config
+    }
+
+    // Pods -------------------------------------------------------------------------------------------------------------
+
+    /// Adds or replaces a pod.
+    pub fn apply_pod(&mut self, pod: &kube::Pod) -> Change {
+        self.insert_pod(Pod::parse(pod))
+    }
+
+    /// Adds or replaces a parsed pod.
+    pub fn insert_pod(&mut self, mut pod: Pod) -> Change {
+        pod.shape = self.intern(pod.shape);
+        let key = named(&pod.key.namespace, &pod.key.name);
+        let pod = Arc::new(pod);
+        let old = self.state.pods.get(&key).cloned();
+        let change = Change::of(old.as_ref(), &pod);
+        if change.is_change() {
+            if let Some(old) = old {
+                self.state.unbind(&old);
+            }
+            self.state.bind(&pod);
+            self.state.pods.insert_mut(key, pod);
+        }
+        change
+    }
+
+    /// Forgets a pod.
+    pub fn remove_pod(&mut self, namespace: &str, name: &str) -> Change {
+        let key = named(namespace, name);
+        let Some(old) = self.state.pods.get(&key).cloned() else {
+            return Change::Unchanged;
+        };
+        self.state.unbind(&old);
+        self.state.pods.remove_mut(&key);
+        Change::Removed
+    }
+
+    /// One `Arc` per distinct shape, so that a class of pods is recognised by pointer.
+    fn intern(&mut self, shape: Arc<Shape>) -> Arc<Shape> {
+        if let Some(known) = self.shapes.get(&shape) {
+            return known.clone();
+        }
+        if self.shapes.len() > 2 * self.shapes_at_last_purge + 1024 {
+            self.shapes.retain(|shape| Arc::strong_count(shape) > 1);
+            self.shapes_at_last_purge = self.shapes.len();
+        }
+        self.shapes.insert(shape.clone());
+        shape
+    }
+
+    // Nodes and NodeClaims ---------------------------------------------------------------------------------------------
+
+    /// Adds or replaces a Node.
+    pub fn apply_node(&mut self, node: &kube::Node) -> Change {
+        let node = Arc::new(Node::parse(node));
+        let old = self.state.raw_nodes.get(&node.name).cloned();
+        let change = Change::of(old.as_ref(), &node);
+        if change.is_change() {
+            let name = node.name.clone();
+            self.state.raw_nodes.insert_mut(name.clone(), node);
+            self.state.merge_node(&name, old.as_deref());
+        }
+        change
+    }
+
+    /// Forgets a Node.
+    pub fn remove_node(&mut self, name: &str) -> Change {
+        let Some(old) = self.state.raw_nodes.get(name).cloned() else {
+            return Change::Unchanged;
+        };
+        self.state.raw_nodes.remove_mut(name);
+        self.state.merge_node(name, Some(&old));
+        Change::Removed
+    }
+
+    /// Adds or replaces a NodeClaim.
+    pub fn apply_node_claim(&mut self, claim: &NodeClaim) -> Change {
+        let name = claim.metadata.name.clone().unwrap_or_default();
+        let claim = Arc::new(claim.clone());
+        let old = self.state.claims.get(&name).cloned();
+        let change = Change::of(old.as_ref(), &claim);
+        if change.is_change() {
+            self.state.claims.insert_mut(name.clone(), claim);
+            self.state.merge_claim(&name, old.as_deref());
+        }
+        change
+    }
+
+    /// Forgets a NodeClaim.
+    pub fn remove_node_claim(&mut self, name: &str) -> Change {
+        let Some(old) = self.state.claims.get(name).cloned() else {
+            return Change::Unchanged;
+        };
+        self.state.claims.remove_mut(name);
+        self.state.merge_claim(name, Some(&old));
+        Change::Removed
+    }
+
+    /// Remembers that pods were told to go to `node` (a Node or NodeClaim name), until `until`.
+    pub fn nominate(&mut self, node: &str, until: Timestamp) -> Change {
+        self.state
+            .change_node(node, |state| state.nominated_until = Some(until))
+    }
+
+    /// Marks machines that a command is about to remove. They are neither targets nor counted in limits.
+    pub fn mark_for_deletion(&mut self, provider_ids: &[&str]) -> Change {
+        self.mark(provider_ids, true)
+    }
+
+    /// Takes [`Self::mark_for_deletion`] back.
+    pub fn unmark_for_deletion(&mut self, provider_ids: &[&str]) -> Change {
+        self.mark(provider_ids, false)
+    }
+
+    fn mark(&mut self, provider_ids: &[&str], mark: bool) -> Change {
+        let mut change = Change::Unchanged;
+        for id in provider_ids {
+            if self
+                .state
+                .change_machine(id, |state| state.marked_for_deletion = mark)
+                .is_change()
+            {
+                change = Change::Updated;
+            }
+        }
+        change
+    }
+
+    // NodePools and their instance types -------------------------------------------------------------------------------
+
+    keep!(
+        /// Adds or replaces a NodePool.
+        apply_node_pool, remove_node_pool, NodePool, pools, cluster, NodePool::clone
+    );
+
+    keep!(
+        /// Adds or replaces a NodeOverlay.
+        apply_node_overlay, remove_node_overlay, NodeOverlay, overlays, cluster, NodeOverlay::clone
+    );
+
+    /// What the provider offers for a NodePool, or why it cannot tell.
+    pub fn set_instance_types(
+        &mut self,
+        pool: &str,
+        types: Result<Arc<[InstanceType]>, String>,
+    ) -> Change {
+        let same = match (self.state.instance_types.get(pool), &types) {
+            (Some(Ok(old)), Ok(new)) => Arc::ptr_eq(old, new),
+            (Some(Err(old)), Err(new)) => old == new,
+            _ => false,
+        };
+        if same {
+            return Change::Unchanged;
+        }
+        self.state.instance_types.insert_mut(pool.to_owned(), types);
+        Change::Updated
+    }
+
+    // Workloads --------------------------------------------------------------------------------------------------------
+
+    keep!(
+        /// Adds or replaces a DaemonSet.
+        apply_daemon_set, remove_daemon_set, apps::DaemonSet, daemon_sets, namespaced, DaemonSet::parse
+    );
+    keep!(
+        /// Adds or replaces a PodDisruptionBudget.
+        apply_pdb, remove_pdb, PodDisruptionBudget, pdbs, namespaced, PodDisruptionBudget::clone
+    );
+    keep!(
+        /// Adds or replaces a Service.
+        apply_service, remove_service, kube::Service, services, namespaced, workload::service_selector
+    );
+    keep!(
+        /// Adds or replaces a ReplicaSet.
+        apply_replica_set, remove_replica_set, apps::ReplicaSet, replica_sets, namespaced,
+        |set: &apps::ReplicaSet| ControllerSelector::Selector(LabelSelector::parse(set.spec.as_ref().map(|spec| &spec.selector)))
+    );
+    keep!(
+        /// Adds or replaces a StatefulSet.
+        apply_stateful_set, remove_stateful_set, apps::StatefulSet, stateful_sets, namespaced,
+        |set: &apps::StatefulSet| ControllerSelector::Selector(LabelSelector::parse(set.spec.as_ref().map(|spec| &spec.selector)))
+    );
+    keep!(
+        /// Adds or replaces a ReplicationController.
+        apply_replication_controller, remove_replication_controller, kube::ReplicationController, replication_controllers, namespaced,
+        |set: &kube::ReplicationController| {
+            ControllerSelector::Labels(set.spec.as_ref().and_then(|spec| spec.selector.clone()).unwrap_or_default())
+        }
+    );
+    keep!(
+        /// Adds or replaces a Namespace.
+        apply_namespace, remove_namespace, kube::Namespace, namespaces, cluster,
+        |namespace: &kube::Namespace| namespace.metadata.labels.clone().unwrap_or_default()
+    );
+
+    // Storage ----------------------------------------------------------------------------------------------------------
+
+    keep!(
+        /// Adds or replaces a PersistentVolumeClaim.
+        apply_volume_claim, remove_volume_claim, kube::PersistentVolumeClaim, volume_claims, namespaced, VolumeClaim::parse
+    );
+    keep!(
+        /// Adds or replaces a PersistentVolume.
+        apply_volume, remove_volume, kube::PersistentVolume, volumes, cluster, Volume::parse
+    );
+    keep!(
+        /// Adds or replaces a StorageClass.
+        apply_storage_class, remove_storage_class, KubeStorageClass, storage_classes, cluster, StorageClass::parse
+    );
+    keep!(
+        /// Adds or replaces a CSINode.
+        apply_csi_node, remove_csi_node, CSINode, csi_nodes, cluster, storage::attach_limits
+    );
+
+    // Dynamic resource allocation --------------------------------------------------------------------------------------
+
+    keep!(
+        /// Adds or replaces a ResourceSlice.
+        apply_resource_slice, remove_resource_slice, ResourceSlice, resource_slices, cluster, ResourceSlice::clone
+    );
+    keep!(
+        /// Adds or replaces a ResourceClaim.
+        apply_resource_claim, remove_resource_claim, ResourceClaim, resource_claims, namespaced, ResourceClaim::clone
+    );
+    keep!(
+        /// Adds or replaces a DeviceClass.
+        apply_device_class, remove_device_class, DeviceClass, device_classes, cluster, DeviceClass::clone
+    );
+}
+
+/// Labels of a namespace.
+pub type Labels = BTreeMap<String, String>;

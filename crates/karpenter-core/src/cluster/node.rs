@@ -1,0 +1,307 @@
+//! A machine as the cluster shows it: a Node, the NodeClaim behind it, or both.
+//!
+//! UPSTREAM: pkg/controllers/state/statenode.go
+
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use karpenter_api::{
+    k8s_openapi::api::core::v1 as kube,
+    labels::{self, taints::is_known_ephemeral},
+    v1::{NodeClaim, NodePool},
+};
+
+use crate::{pod::Owner, resources::Resources, taints::Taint};
+
+/// A Kubernetes Node, parsed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// Name.
+    pub name: String,
+    /// Uid.
+    pub uid: String,
+    /// `spec.providerID`.
+    pub provider_id: Option<String>,
+    /// Labels.
+    pub labels: Arc<BTreeMap<String, String>>,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Taints.
+    pub taints: Vec<kube::Taint>,
+    /// `spec.unschedulable`.
+    pub unschedulable: bool,
+    /// What the machine has.
+    pub capacity: Resources,
+    /// What pods can use.
+    pub allocatable: Resources,
+    /// Conditions.
+    pub conditions: Vec<kube::NodeCondition>,
+    /// Owners.
+    pub owners: Vec<Owner>,
+    /// When it was created.
+    pub created_at: Option<Timestamp>,
+    /// When its deletion was requested.
+    pub deleted_at: Option<Timestamp>,
+}
+
+impl Node {
+    /// Parses a Kubernetes Node.
+    pub fn parse(node: &kube::Node) -> Self {
+        let meta = &node.metadata;
+        let spec = node.spec.as_ref();
+        let status = node.status.as_ref();
+        let list = |list: Option<&BTreeMap<_, _>>| {
+            list.and_then(|list| Resources::allocatable_from(list).ok())
+                .unwrap_or_default()
+        };
+        Self {
+            name: meta.name.clone().unwrap_or_default(),
+            uid: meta.uid.clone().unwrap_or_default(),
+            provider_id: spec
+                .and_then(|spec| spec.provider_id.clone())
+                .filter(|id| !id.is_empty()),
+            labels: Arc::new(meta.labels.clone().unwrap_or_default()),
+            annotations: meta.annotations.clone().unwrap_or_default(),
+            taints: spec
+                .and_then(|spec| spec.taints.clone())
+                .unwrap_or_default(),
+            unschedulable: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
+            capacity: list(status.and_then(|status| status.capacity.as_ref())),
+            allocatable: list(status.and_then(|status| status.allocatable.as_ref())),
+            conditions: status
+                .and_then(|status| status.conditions.clone())
+                .unwrap_or_default(),
+            owners: meta
+                .owner_references
+                .iter()
+                .flatten()
+                .map(Owner::from)
+                .collect(),
+            created_at: meta.creation_timestamp.as_ref().map(|time| time.0),
+            deleted_at: meta.deletion_timestamp.as_ref().map(|time| time.0),
+        }
+    }
+
+    /// Whether condition Ready is True.
+    pub fn is_ready(&self) -> bool {
+        self.conditions
+            .iter()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    }
+}
+
+/// What a Node and its NodeClaim say together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeState {
+    /// The Node, once there is one.
+    pub node: Option<Arc<Node>>,
+    /// The NodeClaim, for machines of Karpenter.
+    pub claim: Option<Arc<NodeClaim>>,
+    /// A command is about to remove it.
+    pub marked_for_deletion: bool,
+    /// Pods were told to go there; it is not disrupted before this time.
+    pub nominated_until: Option<Timestamp>,
+    /// Whether it belongs to Karpenter: it has a NodeClaim, or a label of a managed NodeClass kind.
+    pub managed: bool,
+}
+
+impl NodeState {
+    /// The Node's name, or the NodeClaim's while there is no Node.
+    pub fn name(&self) -> &str {
+        match (&self.node, &self.claim) {
+            (Some(node), _) => &node.name,
+            (None, Some(claim)) => claim.metadata.name.as_deref().unwrap_or_default(),
+            (None, None) => "",
+        }
+    }
+
+    /// The NodeClaim's name.
+    pub fn claim_name(&self) -> Option<&str> {
+        self.claim
+            .as_ref()
+            .and_then(|claim| claim.metadata.name.as_deref())
+    }
+
+    /// The machine's id at the provider.
+    pub fn provider_id(&self) -> Option<&str> {
+        let of_node = self
+            .node
+            .as_ref()
+            .and_then(|node| node.provider_id.as_deref());
+        of_node
+            .or_else(|| {
+                self.claim
+                    .as_ref()
+                    .and_then(|claim| claim.status.provider_id.as_deref())
+            })
+            .filter(|id| !id.is_empty())
+    }
+
+    /// The NodePool's name.
+    pub fn node_pool(&self) -> Option<&str> {
+        self.labels().get(labels::NODE_POOL).map(String::as_str)
+    }
+
+    /// Whether the Node has joined; always, for a Node that is not Karpenter's.
+    pub fn is_registered(&self) -> bool {
+        self.has_node_label_or_is_foreign(labels::REGISTERED)
+    }
+
+    /// Whether the Node is ready for pods; always, for a Node that is not Karpenter's.
+    pub fn is_initialized(&self) -> bool {
+        self.has_node_label_or_is_foreign(labels::INITIALIZED)
+    }
+
+    fn has_node_label_or_is_foreign(&self, label: &str) -> bool {
+        if self.claim.is_none() && !self.managed {
+            return true;
+        }
+        self.node
+            .as_ref()
+            .is_some_and(|node| node.labels.get(label).is_some_and(|value| value == "true"))
+    }
+
+    /// Labels: the NodeClaim's until the Node is registered.
+    pub fn labels(&self) -> &BTreeMap<String, String> {
+        static EMPTY: BTreeMap<String, String> = BTreeMap::new();
+        match (&self.node, &self.claim) {
+            (Some(node), None) => &node.labels,
+            (Some(node), Some(_)) if self.is_registered() => &node.labels,
+            (_, Some(claim)) => claim.metadata.labels.as_ref().unwrap_or(&EMPTY),
+            (None, None) => &EMPTY,
+        }
+    }
+
+    /// Annotations: the NodeClaim's until the Node is registered.
+    pub fn annotations(&self) -> &BTreeMap<String, String> {
+        static EMPTY: BTreeMap<String, String> = BTreeMap::new();
+        match (&self.node, &self.claim) {
+            (Some(node), None) => &node.annotations,
+            (Some(node), Some(_)) if self.is_registered() => &node.annotations,
+            (_, Some(claim)) => claim.metadata.annotations.as_ref().unwrap_or(&EMPTY),
+            (None, None) => &EMPTY,
+        }
+    }
+
+    /// The value of `kubernetes.io/hostname`, or the name.
+    pub fn hostname(&self) -> &str {
+        self.labels()
+            .get(labels::HOSTNAME)
+            .map(String::as_str)
+            .filter(|name| !name.is_empty())
+            .unwrap_or_else(|| self.name())
+    }
+
+    /// Taints a new pod must tolerate. While a machine of Karpenter starts, its startup taints and the taints every node
+    /// starts with are left out.
+    pub fn taints(&self) -> Vec<Taint> {
+        let taints: Cow<'_, [kube::Taint]> = match (&self.node, &self.claim) {
+            (Some(node), None) => Cow::Borrowed(&node.taints),
+            (Some(node), Some(_)) if self.is_registered() => Cow::Borrowed(&node.taints),
+            (_, Some(claim)) => Cow::Borrowed(&claim.spec.taints),
+            (None, None) => Cow::Borrowed(&[]),
+        };
+        let starting = !self.is_initialized() && self.managed;
+        let startup = self
+            .claim
+            .as_ref()
+            .map(|claim| claim.spec.startup_taints.as_slice())
+            .unwrap_or_default();
+        taints
+            .iter()
+            .filter(|taint| {
+                !starting
+                    || !(is_known_ephemeral(taint)
+                        || startup
+                            .iter()
+                            .any(|other| labels::taints::same(other, taint)))
+            })
+            .map(Taint::parse)
+            .collect()
+    }
+
+    /// What the machine has.
+    pub fn capacity(&self) -> Resources {
+        self.resources(|node| &node.capacity, |claim| &claim.status.capacity)
+    }
+
+    /// What pods can use. Until the Node is initialised, entries the kubelet has not reported yet come from the NodeClaim.
+    pub fn allocatable(&self) -> Resources {
+        if self.is_launching()
+            && let Some(claim) = &self.claim
+        {
+            return Resources::allocatable_from(&claim.spec.resources.requests).unwrap_or_default();
+        }
+        self.resources(|node| &node.allocatable, |claim| &claim.status.allocatable)
+    }
+
+    fn resources(
+        &self,
+        of_node: impl Fn(&Node) -> &Resources,
+        of_claim: impl Fn(&NodeClaim) -> &karpenter_api::ResourceList,
+    ) -> Resources {
+        let Some(claim) = &self.claim else {
+            return self
+                .node
+                .as_ref()
+                .map(|node| of_node(node).clone())
+                .unwrap_or_default();
+        };
+        match &self.node {
+            Some(node) if self.is_initialized() => of_node(node).clone(),
+            node => {
+                let mut resources = node
+                    .as_ref()
+                    .map(|node| of_node(node).clone())
+                    .unwrap_or_default();
+                for (name, value) in Resources::allocatable_from(of_claim(claim))
+                    .unwrap_or_default()
+                    .iter()
+                {
+                    if resources.get(name) == 0 {
+                        resources.set(name, value);
+                    }
+                }
+                resources
+            }
+        }
+    }
+
+    /// A NodeClaim the provider has not answered for yet. It counts as a machine that has what was asked for.
+    pub fn is_launching(&self) -> bool {
+        self.node.is_none() && self.provider_id().is_none()
+    }
+
+    /// Whether it is going away: marked, or deletion was requested.
+    pub fn is_deleting(&self) -> bool {
+        if self.marked_for_deletion {
+            return true;
+        }
+        match (&self.claim, &self.node) {
+            (Some(claim), _) => {
+                claim.metadata.deletion_timestamp.is_some()
+                    || claim.status.conditions.iter().any(|condition| {
+                        condition.type_ == "InstanceTerminating" && condition.status == "True"
+                    })
+            }
+            (None, Some(node)) => node.deleted_at.is_some(),
+            (None, None) => true,
+        }
+    }
+
+    /// Whether pods were told to go there recently.
+    pub fn is_nominated(&self, now: Timestamp) -> bool {
+        self.nominated_until.is_some_and(|until| now < until)
+    }
+}
+
+/// Whether `pool` may be used for new machines now: dynamic, ready, not being deleted.
+pub fn is_usable(pool: &NodePool) -> bool {
+    !pool.is_static()
+        && !pool.is_deleting()
+        && pool
+            .status
+            .conditions
+            .iter()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}

@@ -1,0 +1,80 @@
+//! DaemonSets, and the objects default spread constraints take their selector from.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use karpenter_api::k8s_openapi::api::{apps::v1 as apps, core::v1 as kube};
+
+use crate::pod::{LabelSelector, Pod};
+
+/// A DaemonSet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DaemonSet {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Uid.
+    pub uid: String,
+    /// A pod of its template; limits stand in for missing requests.
+    pub template: Arc<Pod>,
+    /// Whether the template restricts the nodes; that replaces what a live pod says, which names its node.
+    pub template_has_affinity: bool,
+}
+
+impl DaemonSet {
+    /// Parses a DaemonSet.
+    pub fn parse(set: &apps::DaemonSet) -> Self {
+        let meta = &set.metadata;
+        let template = set
+            .spec
+            .as_ref()
+            .map(|spec| spec.template.clone())
+            .unwrap_or_default();
+        let mut pod = kube::Pod {
+            metadata: template.metadata.unwrap_or_default(),
+            spec: template.spec,
+            status: None,
+        };
+        pod.metadata.namespace.clone_from(&meta.namespace);
+        if let Some(spec) = pod.spec.as_mut() {
+            let init = spec.init_containers.iter_mut().flatten();
+            for container in spec.containers.iter_mut().chain(init) {
+                default_requests(container);
+            }
+        }
+        let template = Arc::new(Pod::parse(&pod));
+        Self {
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+            uid: meta.uid.clone().unwrap_or_default(),
+            template_has_affinity: !template.shape.required_nodes.is_empty(),
+            template,
+        }
+    }
+}
+
+/// What API defaulting does: a limit without a request is the request.
+fn default_requests(container: &mut kube::Container) {
+    let Some(resources) = container.resources.as_mut() else {
+        return;
+    };
+    let limits = resources.limits.clone().unwrap_or_default();
+    let requests = resources.requests.get_or_insert_default();
+    for (name, limit) in limits {
+        requests.entry(name).or_insert(limit);
+    }
+}
+
+/// A Service's selector; `None` selects nothing.
+pub(super) fn service_selector(service: &kube::Service) -> Option<BTreeMap<String, String>> {
+    service.spec.as_ref().and_then(|spec| spec.selector.clone())
+}
+
+/// What a workload controller selects its pods by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControllerSelector {
+    /// A ReplicationController: labels, which replace those of services.
+    Labels(BTreeMap<String, String>),
+    /// A ReplicaSet or StatefulSet: a selector, which is added.
+    Selector(LabelSelector),
+}

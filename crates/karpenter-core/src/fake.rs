@@ -1,0 +1,303 @@
+//! A made-up cloud for tests and examples (feature `fake`): upstream's fake instance types.
+//!
+//! UPSTREAM: pkg/cloudprovider/fake/instancetype.go
+
+use std::sync::Arc;
+
+use karpenter_api::{labels, validation::WellKnown};
+
+use crate::{
+    instance_type::{InstanceType, Overhead},
+    offering::Offering,
+    requirements::{Operator, Requirement, Requirements},
+    resources::Resources,
+};
+
+/// Well-known label: `large` with more than 4 cores and 8 GiB, else `small`.
+pub const SIZE: &str = "size";
+/// Well-known label: `optional` on large types, absent on others.
+pub const SPECIAL: &str = "special";
+/// Well-known label: the number of cores.
+pub const INTEGER: &str = "integer";
+/// Well-known label: the reservation.
+pub const RESERVATION_ID: &str = "karpenter.test.sh/reservation-id";
+/// GPU resource of the first vendor.
+pub const GPU_VENDOR_A: &str = "fake.com/vendor-a";
+/// GPU resource of the second vendor.
+pub const GPU_VENDOR_B: &str = "fake.com/vendor-b";
+
+const GIB: i64 = 1 << 30;
+const MIB: i64 = 1 << 20;
+
+/// The labels of the made-up cloud.
+pub fn well_known() -> WellKnown {
+    WellKnown::default()
+        .with_label(SIZE)
+        .with_label(SPECIAL)
+        .with_label(INTEGER)
+        .with_label(RESERVATION_ID)
+        .with_restricted_domain("karpenter.test.sh")
+}
+
+/// Describes an instance type; the defaults are those of upstream's fake one.
+#[derive(Clone, Debug)]
+pub struct TypeBuilder {
+    name: String,
+    capacity: Resources,
+    arch: String,
+    os: Vec<String>,
+    offerings: Option<Vec<Offering>>,
+    price: Option<f64>,
+    further: Vec<Requirement>,
+    zones: Vec<String>,
+}
+
+/// An instance type with 4 cores, 4 GiB and 5 pods.
+pub fn instance_type(name: &str) -> TypeBuilder {
+    TypeBuilder {
+        name: name.to_owned(),
+        capacity: Resources::new()
+            .with("cpu", 4000)
+            .with("memory", 4 * GIB)
+            .with("pods", 5),
+        arch: labels::ARCH_AMD64.to_owned(),
+        os: ["linux", "windows", "darwin"].map(str::to_owned).to_vec(),
+        offerings: None,
+        price: None,
+        further: Vec::new(),
+        zones: Vec::new(),
+    }
+}
+
+/// An available offering.
+pub fn offering(capacity_type: &str, zone: &str, price: f64) -> Offering {
+    let requirements = [
+        Requirement::equal(labels::CAPACITY_TYPE, capacity_type),
+        Requirement::equal(labels::ZONE, zone),
+    ];
+    Offering::new(requirements.into_iter().collect(), price)
+}
+
+/// An available offering of reserved capacity.
+pub fn reserved(id: &str, left: u32, zone: &str, price: f64) -> Offering {
+    let mut offering = offering(labels::CAPACITY_TYPE_RESERVED, zone, price);
+    offering
+        .requirements
+        .add(Requirement::equal(RESERVATION_ID, id));
+    offering.reservation_capacity = left;
+    offering
+}
+
+impl TypeBuilder {
+    /// Cores.
+    #[must_use]
+    pub fn cpu(self, cores: i64) -> Self {
+        self.resource("cpu", cores * 1000)
+    }
+
+    /// Memory in GiB.
+    #[must_use]
+    pub fn gib(self, gib: i64) -> Self {
+        self.resource("memory", gib * GIB)
+    }
+
+    /// The number of pods.
+    #[must_use]
+    pub fn pods(self, pods: i64) -> Self {
+        self.resource("pods", pods)
+    }
+
+    /// Any resource, in the engine's units.
+    #[must_use]
+    pub fn resource(mut self, name: &str, amount: i64) -> Self {
+        self.capacity.set(name, amount);
+        self
+    }
+
+    /// Architecture.
+    #[must_use]
+    pub fn arch(mut self, arch: &str) -> Self {
+        arch.clone_into(&mut self.arch);
+        self
+    }
+
+    /// Operating systems.
+    #[must_use]
+    pub fn os(mut self, os: &[&str]) -> Self {
+        self.os = os.iter().map(|os| (*os).to_owned()).collect();
+        self
+    }
+
+    /// Ways to buy it, instead of spot in two zones and on-demand in three.
+    #[must_use]
+    pub fn offerings(mut self, offerings: Vec<Offering>) -> Self {
+        self.offerings = Some(offerings);
+        self
+    }
+
+    /// Dollars an hour of every default offering.
+    #[must_use]
+    pub fn price(mut self, price: f64) -> Self {
+        self.price = Some(price);
+        self
+    }
+
+    /// One more requirement.
+    #[must_use]
+    pub fn requires(mut self, requirement: Requirement) -> Self {
+        self.further.push(requirement);
+        self
+    }
+
+    /// Spot and on-demand in these zones.
+    #[must_use]
+    pub fn zones(mut self, zones: &[&str]) -> Self {
+        self.zones = zones.iter().map(|zone| (*zone).to_owned()).collect();
+        self
+    }
+
+    /// The instance type.
+    pub fn build(self) -> InstanceType {
+        let cores = self.capacity.get("cpu") / 1000;
+        let gib = self.capacity.get("memory") / GIB;
+        let large = cores > 4 && gib > 8;
+        let price = self.price.unwrap_or_else(|| price(&self.capacity));
+        let offerings = self.offerings.unwrap_or_else(|| {
+            let zones = |all: &[&str]| -> Vec<String> {
+                if self.zones.is_empty() {
+                    all.iter().map(|zone| (*zone).to_owned()).collect()
+                } else {
+                    self.zones.clone()
+                }
+            };
+            let spot = zones(&["test-zone-1", "test-zone-2"])
+                .into_iter()
+                .map(|zone| offering("spot", &zone, price));
+            let on_demand = zones(&["test-zone-1", "test-zone-2", "test-zone-3"])
+                .into_iter()
+                .map(|zone| offering("on-demand", &zone, price));
+            spot.chain(on_demand).collect()
+        });
+        let values = |key: &str| -> Vec<String> {
+            let mut values: Vec<String> = offerings
+                .iter()
+                .filter(|offering| offering.available)
+                .filter_map(|offering| offering.single(key))
+                .map(str::to_owned)
+                .collect();
+            values.sort();
+            values.dedup();
+            values
+        };
+        let any_of = |key: &str, values: Vec<String>| Requirement::new(key, Operator::In, values);
+        let absent = |key: &str| Requirement::new(key, Operator::DoesNotExist, [""; 0]);
+        let mut requirements: Requirements = [
+            Requirement::equal(labels::INSTANCE_TYPE, &self.name),
+            Requirement::equal(labels::ARCH, &self.arch),
+            any_of(labels::OS, self.os),
+            any_of(labels::ZONE, values(labels::ZONE)),
+            any_of(labels::CAPACITY_TYPE, values(labels::CAPACITY_TYPE)),
+            Requirement::equal(SIZE, if large { "large" } else { "small" }),
+            if large {
+                Requirement::equal(SPECIAL, "optional")
+            } else {
+                absent(SPECIAL)
+            },
+            Requirement::equal(INTEGER, &cores.to_string()),
+        ]
+        .into_iter()
+        .collect();
+        let reservations = values(RESERVATION_ID);
+        requirements.add(if reservations.is_empty() {
+            absent(RESERVATION_ID)
+        } else {
+            any_of(RESERVATION_ID, reservations)
+        });
+        self.further
+            .into_iter()
+            .for_each(|requirement| requirements.replace(requirement));
+        let mut instance_type = InstanceType::new(&self.name, requirements, self.capacity);
+        instance_type.offerings = offerings;
+        instance_type.overhead = Overhead {
+            kube_reserved: Resources::new().with("cpu", 100).with("memory", 10 * MIB),
+            ..Overhead::default()
+        };
+        instance_type
+    }
+}
+
+/// What a machine costs an hour: by core, by gigabyte, and a dollar for having GPUs.
+pub fn price(capacity: &Resources) -> f64 {
+    let gpus = [GPU_VENDOR_A, GPU_VENDOR_B]
+        .iter()
+        .filter(|gpu| capacity.get(gpu) != 0)
+        .count();
+    0.1 * (capacity.get("cpu") as f64 / 1000.0)
+        + 0.1 * (capacity.get("memory") as f64 / 1e9)
+        + gpus as f64
+}
+
+/// Upstream's default catalogue.
+pub fn catalogue() -> Arc<[InstanceType]> {
+    [
+        instance_type("default-instance-type"),
+        instance_type("small-instance-type").cpu(2).gib(2),
+        instance_type("gpu-vendor-instance-type").resource(GPU_VENDOR_A, 2),
+        instance_type("gpu-vendor-b-instance-type").resource(GPU_VENDOR_B, 2),
+        instance_type("arm-instance-type")
+            .arch("arm64")
+            .os(&["ios", "linux", "windows", "darwin"])
+            .cpu(16)
+            .gib(128),
+        instance_type("single-pod-instance-type").pods(1),
+    ]
+    .into_iter()
+    .map(TypeBuilder::build)
+    .collect()
+}
+
+/// `fake-it-0` to `fake-it-<count - 1>`: the i-th has i+1 cores, 2(i+1) GiB and room for 10(i+1) pods.
+pub fn instance_types(count: i64) -> Arc<[InstanceType]> {
+    (0..count)
+        .map(|index| {
+            instance_type(&format!("fake-it-{index}"))
+                .cpu(index + 1)
+                .gib(2 * (index + 1))
+                .pods(10 * (index + 1))
+                .build()
+        })
+        .collect()
+}
+
+/// 1 to 64 cores by 1 to 128 GiB in powers of two, in three zones, two capacity types, two operating systems and two
+/// architectures: 1344 types with one offering each.
+pub fn assorted() -> Arc<[InstanceType]> {
+    let mut all = Vec::new();
+    for cpu in (0..7).map(|power| 1 << power) {
+        for gib in (0..8).map(|power| 1 << power) {
+            for zone in ["test-zone-1", "test-zone-2", "test-zone-3"] {
+                for capacity_type in ["spot", "on-demand"] {
+                    for os in ["linux", "windows"] {
+                        for arch in ["amd64", "arm64"] {
+                            let name =
+                                format!("{cpu}-cpu-{gib}-mem-{arch}-{os}-{zone}-{capacity_type}");
+                            let builder = instance_type(&name)
+                                .cpu(cpu)
+                                .gib(gib)
+                                .pods(5)
+                                .arch(arch)
+                                .os(&[os]);
+                            let price = price(&builder.capacity);
+                            all.push(
+                                builder
+                                    .offerings(vec![offering(capacity_type, zone, price)])
+                                    .build(),
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+    all.into()
+}

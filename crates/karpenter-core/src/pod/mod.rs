@@ -1,0 +1,424 @@
+//! What the engine knows about a pod.
+//!
+//! A [`Pod`] is parsed once from the Kubernetes object. What scheduling looks at, minus identity, is its [`Shape`]; pods of
+//! one workload share one shape (`Arc`), which is what makes a class of pods cost as much as a single one.
+//!
+//! Parsing never fails: what a user got wrong is kept as data ([`PodProblem`]) and reported by [`validate`].
+
+mod constraints;
+mod ports;
+mod requests;
+mod selection;
+mod selector;
+mod validate;
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use jiff::Timestamp;
+use karpenter_api::k8s_openapi::{
+    api::core::v1 as kube, apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
+
+pub use constraints::{AffinityTerm, LabelExpr, NodeTerm, SpreadConstraint, Toleration, Weighted};
+pub use ports::HostPort;
+pub(crate) use ports::conflict as ports_conflict;
+pub use requests::{Requests, pod_limits, pod_requests};
+pub use selection::{DoNotDisrupt, do_not_disrupt};
+pub use selector::{LabelSelector, SelectorExpr, SelectorOp};
+pub use validate::{PodProblem, VolumeProblem, validate};
+
+use crate::resources::Resources;
+
+/// Identifies a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct PodKey {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+    /// The pod's uid.
+    pub uid: String,
+}
+
+impl PodKey {
+    /// A key from its parts.
+    pub fn new(namespace: &str, name: &str, uid: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for PodKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// `status.phase`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Phase {
+    /// Absent or unknown.
+    #[default]
+    Unknown,
+    /// Accepted, not running yet.
+    Pending,
+    /// Running.
+    Running,
+    /// Ended well.
+    Succeeded,
+    /// Ended badly.
+    Failed,
+}
+
+/// An owner reference, as far as decisions need it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Owner {
+    /// `apps/v1`, `v1`, …
+    pub api_version: String,
+    /// `ReplicaSet`, `DaemonSet`, `Node`, …
+    pub kind: String,
+    /// Name of the owner.
+    pub name: String,
+    /// Uid of the owner.
+    pub uid: String,
+    /// Whether it is the managing controller.
+    pub controller: bool,
+}
+
+impl From<&OwnerReference> for Owner {
+    fn from(reference: &OwnerReference) -> Self {
+        Self {
+            api_version: reference.api_version.clone(),
+            kind: reference.kind.clone(),
+            name: reference.name.clone(),
+            uid: reference.uid.clone(),
+            controller: reference.controller.unwrap_or(false),
+        }
+    }
+}
+
+/// A volume that can restrict where a pod runs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum VolumeRef {
+    /// A PersistentVolumeClaim by name.
+    Claim(String),
+    /// A generic ephemeral volume: its claim is called `<pod>-<volume>`.
+    Ephemeral {
+        /// The volume's name in the pod.
+        volume: String,
+        /// The storage class of the claim template; absent means the default class.
+        storage_class: Option<String>,
+        /// The volume name of the claim template, if it is pre-bound.
+        volume_name: Option<String>,
+    },
+}
+
+/// `spec.resourceClaims[]` with what `status.resourceClaimStatuses[]` says about it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ClaimRef {
+    /// Name inside the pod.
+    pub name: String,
+    /// The ResourceClaim: named directly, or generated from a template and recorded in the status.
+    pub claim: Option<String>,
+    /// The template, when the claim is generated.
+    pub template: Option<String>,
+}
+
+/// Everything scheduling looks at, minus identity.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Shape {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's labels.
+    pub labels: BTreeMap<String, String>,
+    /// What the pod asks for, `pods: 1` included.
+    pub requests: Resources,
+    /// `spec.nodeSelector`.
+    pub node_selector: BTreeMap<String, String>,
+    /// Required node affinity: alternatives (OR). Empty means none is asked for.
+    pub required_nodes: Vec<NodeTerm>,
+    /// Preferred node affinity.
+    pub preferred_nodes: Vec<Weighted<NodeTerm>>,
+    /// Required pod affinity.
+    pub required_affinity: Vec<AffinityTerm>,
+    /// Preferred pod affinity.
+    pub preferred_affinity: Vec<Weighted<AffinityTerm>>,
+    /// Required pod anti-affinity.
+    pub required_anti_affinity: Vec<AffinityTerm>,
+    /// Preferred pod anti-affinity.
+    pub preferred_anti_affinity: Vec<Weighted<AffinityTerm>>,
+    /// Tolerations.
+    pub tolerations: Vec<Toleration>,
+    /// Topology spread constraints.
+    pub spread: Vec<SpreadConstraint>,
+    /// Ports taken on the host.
+    pub host_ports: Vec<HostPort>,
+    /// Volumes with a claim.
+    pub volumes: Vec<VolumeRef>,
+    /// Dynamic resource claims.
+    pub resource_claims: Vec<ClaimRef>,
+    /// The managing controller, from which default spread constraints derive their selector.
+    pub controller: Option<Owner>,
+    /// `spec.priority`; only reported, never used for ordering.
+    pub priority: i32,
+    /// A quantity could not be read.
+    pub problem: Option<String>,
+}
+
+/// A pod, parsed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pod {
+    /// Who it is.
+    pub key: PodKey,
+    /// What it needs.
+    pub shape: Arc<Shape>,
+    /// What its containers are limited to.
+    pub limits: Resources,
+    /// Annotations of the `karpenter.sh` domain and the pod deletion cost.
+    pub annotations: BTreeMap<String, String>,
+    /// `metadata.creationTimestamp`.
+    pub created_at: Option<Timestamp>,
+    /// `metadata.deletionTimestamp`.
+    pub deleted_at: Option<Timestamp>,
+    /// `status.startTime`.
+    pub started_at: Option<Timestamp>,
+    /// `spec.nodeName`.
+    pub node_name: Option<String>,
+    /// `status.nominatedNodeName`: kube-scheduler is preempting for it.
+    pub nominated_node: Option<String>,
+    /// `status.phase`.
+    pub phase: Phase,
+    /// Condition PodScheduled has reason Unschedulable.
+    pub unschedulable: bool,
+    /// Condition Ready is True.
+    pub ready: bool,
+    /// All owners.
+    pub owners: Vec<Owner>,
+    /// `spec.terminationGracePeriodSeconds`.
+    pub termination_grace_seconds: Option<i64>,
+    /// `spec.schedulerName`, if it is not the default scheduler's.
+    pub scheduler_name: Option<String>,
+}
+
+/// Annotations outside `karpenter.sh` that decisions read.
+const KEPT_ANNOTATIONS: [&str; 1] = ["controller.kubernetes.io/pod-deletion-cost"];
+
+impl Pod {
+    /// Parses a Kubernetes pod.
+    pub fn parse(pod: &kube::Pod) -> Self {
+        let meta = &pod.metadata;
+        let spec = pod.spec.as_ref();
+        let status = pod.status.as_ref();
+        let text = |value: Option<&String>| value.filter(|value| !value.is_empty()).cloned();
+        let condition = |name: &str| {
+            status
+                .and_then(|status| status.conditions.as_ref())
+                .and_then(|all| all.iter().find(|condition| condition.type_ == name))
+        };
+        let owners: Vec<Owner> = meta
+            .owner_references
+            .iter()
+            .flatten()
+            .map(Owner::from)
+            .collect();
+        let annotations = meta
+            .annotations
+            .iter()
+            .flatten()
+            .filter(|(key, _)| {
+                key.split_once('/').is_some_and(|(domain, _)| {
+                    domain == "karpenter.sh" || domain.ends_with(".karpenter.sh")
+                }) || KEPT_ANNOTATIONS.contains(&key.as_str())
+            })
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        Self {
+            key: PodKey {
+                namespace: meta.namespace.clone().unwrap_or_default(),
+                name: meta.name.clone().unwrap_or_default(),
+                uid: meta.uid.clone().unwrap_or_default(),
+            },
+            shape: Arc::new(Shape::parse(pod, &owners)),
+            limits: pod_limits(pod).unwrap_or_default(),
+            annotations,
+            created_at: meta.creation_timestamp.as_ref().map(|time| time.0),
+            deleted_at: meta.deletion_timestamp.as_ref().map(|time| time.0),
+            started_at: status
+                .and_then(|status| status.start_time.as_ref())
+                .map(|time| time.0),
+            node_name: text(spec.and_then(|spec| spec.node_name.as_ref())),
+            nominated_node: text(status.and_then(|status| status.nominated_node_name.as_ref())),
+            phase: match status.and_then(|status| status.phase.as_deref()) {
+                Some("Pending") => Phase::Pending,
+                Some("Running") => Phase::Running,
+                Some("Succeeded") => Phase::Succeeded,
+                Some("Failed") => Phase::Failed,
+                _ => Phase::Unknown,
+            },
+            unschedulable: condition("PodScheduled")
+                .is_some_and(|condition| condition.reason.as_deref() == Some("Unschedulable")),
+            ready: condition("Ready").is_some_and(|condition| condition.status == "True"),
+            owners,
+            termination_grace_seconds: spec.and_then(|spec| spec.termination_grace_period_seconds),
+            scheduler_name: text(spec.and_then(|spec| spec.scheduler_name.as_ref()))
+                .filter(|name| name != "default-scheduler"),
+        }
+    }
+
+    /// Whether this is an in-memory pod of a CapacityBuffer.
+    pub fn is_buffer(&self) -> bool {
+        self.annotations
+            .get(karpenter_api::labels::annotations::CAPACITY_BUFFER_FAKE_POD)
+            .is_some_and(|value| value == "true")
+    }
+}
+
+impl Shape {
+    fn parse(pod: &kube::Pod, owners: &[Owner]) -> Self {
+        let Some(spec) = pod.spec.as_ref() else {
+            return Self {
+                namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+                requests: Resources::new().with("pods", 1),
+                ..Self::default()
+            };
+        };
+        let (requests, problem) = match pod_requests(pod) {
+            Ok(requests) => (requests, None),
+            Err(problem) => (Resources::new().with("pods", 1), Some(problem.to_string())),
+        };
+        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+        let labels = pod.metadata.labels.clone().unwrap_or_default();
+        let affinity = spec.affinity.as_ref();
+        let node_affinity = affinity.and_then(|affinity| affinity.node_affinity.as_ref());
+        let pod_affinity = affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
+        let anti_affinity = affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
+        let term = |term: &kube::PodAffinityTerm| AffinityTerm::parse(term, &namespace, &labels);
+        let weighted = |weighted: &kube::WeightedPodAffinityTerm| Weighted {
+            weight: weighted.weight,
+            term: AffinityTerm::parse(&weighted.pod_affinity_term, &namespace, &labels),
+        };
+        let required = |terms: Option<&Vec<kube::PodAffinityTerm>>| {
+            terms.into_iter().flatten().map(term).collect()
+        };
+        let preferred = |terms: Option<&Vec<kube::WeightedPodAffinityTerm>>| {
+            terms.into_iter().flatten().map(weighted).collect()
+        };
+        Self {
+            requests,
+            problem,
+            node_selector: spec.node_selector.clone().unwrap_or_default(),
+            required_nodes: node_affinity
+                .and_then(|affinity| {
+                    affinity
+                        .required_during_scheduling_ignored_during_execution
+                        .as_ref()
+                })
+                .map(|selector| {
+                    selector
+                        .node_selector_terms
+                        .iter()
+                        .map(NodeTerm::parse)
+                        .collect()
+                })
+                .unwrap_or_default(),
+            preferred_nodes: node_affinity
+                .and_then(|affinity| {
+                    affinity
+                        .preferred_during_scheduling_ignored_during_execution
+                        .as_ref()
+                })
+                .into_iter()
+                .flatten()
+                .map(|preferred| Weighted {
+                    weight: preferred.weight,
+                    term: NodeTerm::parse(&preferred.preference),
+                })
+                .collect(),
+            required_affinity: required(pod_affinity.and_then(|all| {
+                all.required_during_scheduling_ignored_during_execution
+                    .as_ref()
+            })),
+            preferred_affinity: preferred(pod_affinity.and_then(|all| {
+                all.preferred_during_scheduling_ignored_during_execution
+                    .as_ref()
+            })),
+            required_anti_affinity: required(anti_affinity.and_then(|all| {
+                all.required_during_scheduling_ignored_during_execution
+                    .as_ref()
+            })),
+            preferred_anti_affinity: preferred(anti_affinity.and_then(|all| {
+                all.preferred_during_scheduling_ignored_during_execution
+                    .as_ref()
+            })),
+            tolerations: spec
+                .tolerations
+                .iter()
+                .flatten()
+                .map(Toleration::parse)
+                .collect(),
+            spread: spec
+                .topology_spread_constraints
+                .iter()
+                .flatten()
+                .map(|constraint| SpreadConstraint::parse(constraint, &labels))
+                .collect(),
+            host_ports: ports::host_ports(spec),
+            volumes: volumes(spec),
+            resource_claims: resource_claims(pod, spec),
+            controller: owners.iter().find(|owner| owner.controller).cloned(),
+            priority: spec.priority.unwrap_or(0),
+            namespace,
+            labels,
+        }
+    }
+}
+
+fn volumes(spec: &kube::PodSpec) -> Vec<VolumeRef> {
+    spec.volumes
+        .iter()
+        .flatten()
+        .filter_map(|volume| {
+            if let Some(claim) = &volume.persistent_volume_claim {
+                return Some(VolumeRef::Claim(claim.claim_name.clone()));
+            }
+            volume.ephemeral.as_ref().map(|ephemeral| {
+                let template = ephemeral
+                    .volume_claim_template
+                    .as_ref()
+                    .map(|template| &template.spec);
+                VolumeRef::Ephemeral {
+                    volume: volume.name.clone(),
+                    storage_class: template.and_then(|spec| spec.storage_class_name.clone()),
+                    volume_name: template.and_then(|spec| spec.volume_name.clone()),
+                }
+            })
+        })
+        .collect()
+}
+
+fn resource_claims(pod: &kube::Pod, spec: &kube::PodSpec) -> Vec<ClaimRef> {
+    let statuses = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.resource_claim_statuses.as_ref());
+    spec.resource_claims
+        .iter()
+        .flatten()
+        .map(|claim| {
+            let generated = statuses
+                .into_iter()
+                .flatten()
+                .find(|status| status.name == claim.name)
+                .and_then(|status| status.resource_claim_name.clone())
+                .filter(|name| !name.is_empty());
+            ClaimRef {
+                name: claim.name.clone(),
+                claim: claim.resource_claim_name.clone().or(generated),
+                template: claim.resource_claim_template_name.clone(),
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,87 @@
+//! Ports a pod takes on its host.
+//!
+//! UPSTREAM: pkg/scheduling/hostportusage.go
+
+use karpenter_api::k8s_openapi::api::core::v1 as kube;
+
+/// A port on the host. Two pods conflict over the same port and protocol when the addresses are equal or one is unspecified.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HostPort {
+    /// Address, `0.0.0.0` by default.
+    pub ip: String,
+    /// Port number.
+    pub port: i32,
+    /// Protocol, `TCP` by default.
+    pub protocol: String,
+}
+
+impl HostPort {
+    /// Whether two pods with these ports cannot share a node.
+    pub fn conflicts(&self, other: &Self) -> bool {
+        self.port == other.port
+            && self.protocol == other.protocol
+            && (self.ip == other.ip || is_unspecified(&self.ip) || is_unspecified(&other.ip))
+    }
+}
+
+/// Whether any two of the ports conflict.
+pub(crate) fn conflict(a: &[HostPort], b: &[HostPort]) -> bool {
+    a.iter()
+        .any(|left| b.iter().any(|right| left.conflicts(right)))
+}
+
+fn is_unspecified(ip: &str) -> bool {
+    ip.parse::<std::net::IpAddr>()
+        .is_ok_and(|ip| ip.is_unspecified())
+}
+
+/// The host ports of the regular containers.
+pub(super) fn host_ports(spec: &kube::PodSpec) -> Vec<HostPort> {
+    let mut ports: Vec<HostPort> = spec
+        .containers
+        .iter()
+        .flat_map(|container| container.ports.iter().flatten())
+        .filter_map(|port| {
+            let number = port.host_port.filter(|number| *number != 0)?;
+            Some(HostPort {
+                ip: port
+                    .host_ip
+                    .clone()
+                    .filter(|ip| !ip.is_empty())
+                    .unwrap_or_else(|| "0.0.0.0".to_owned()),
+                port: number,
+                protocol: port
+                    .protocol
+                    .clone()
+                    .filter(|protocol| !protocol.is_empty())
+                    .unwrap_or_else(|| "TCP".to_owned()),
+            })
+        })
+        .collect();
+    ports.sort();
+    ports.dedup();
+    ports
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(ip: &str, port: i32, protocol: &str) -> HostPort {
+        HostPort {
+            ip: ip.into(),
+            port,
+            protocol: protocol.into(),
+        }
+    }
+
+    #[test]
+    fn ports_conflict_on_equal_or_unspecified_addresses_only() {
+        assert!(port("10.0.0.1", 80, "TCP").conflicts(&port("10.0.0.1", 80, "TCP")));
+        assert!(port("0.0.0.0", 80, "TCP").conflicts(&port("10.0.0.1", 80, "TCP")));
+        assert!(port("10.0.0.1", 80, "TCP").conflicts(&port("::", 80, "TCP")));
+        assert!(!port("10.0.0.1", 80, "TCP").conflicts(&port("10.0.0.2", 80, "TCP")));
+        assert!(!port("0.0.0.0", 80, "TCP").conflicts(&port("0.0.0.0", 80, "UDP")));
+        assert!(!port("0.0.0.0", 80, "TCP").conflicts(&port("0.0.0.0", 81, "TCP")));
+    }
+}

@@ -1,0 +1,228 @@
+//! Which pods concern us: pending ones that need a node, and ones that must move.
+//!
+//! UPSTREAM: pkg/utils/pod/scheduling.go
+
+use jiff::{SignedDuration, Timestamp};
+use karpenter_api::labels::annotations::DO_NOT_DISRUPT;
+
+use super::{Phase, Pod};
+
+/// What the `karpenter.sh/do-not-disrupt` annotation of a pod says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DoNotDisrupt {
+    /// Not set, or elapsed.
+    No,
+    /// Set, for good or until a time that has not come.
+    Yes,
+    /// Set to something that is neither `true` nor a positive duration; counts as not set.
+    Invalid,
+}
+
+impl Pod {
+    /// A pending pod that a new node could help: kube-scheduler found no node for it, and it is neither being preempted for
+    /// nor part of a DaemonSet or a static pod.
+    ///
+    /// DIFFERS: a terminating pod is not provisioned for.
+    pub fn is_provisionable(&self) -> bool {
+        self.unschedulable
+            && self.node_name.is_none()
+            && self.nominated_node.is_none()
+            && !self.is_owned_by_daemon_set()
+            && !self.is_mirror()
+            && self.deleted_at.is_none()
+    }
+
+    /// Neither ended nor terminating.
+    pub fn is_active(&self) -> bool {
+        !self.is_terminal() && self.deleted_at.is_none()
+    }
+
+    /// Succeeded or failed.
+    pub fn is_terminal(&self) -> bool {
+        matches!(self.phase, Phase::Succeeded | Phase::Failed)
+    }
+
+    /// A pod that will need another node when its node goes away.
+    pub fn is_reschedulable(&self) -> bool {
+        (self.is_active()
+            || (self.is_owned_by_stateful_set()
+                && self.deleted_at.is_some()
+                && !self.is_terminal()))
+            && !self.is_owned_by_daemon_set()
+            && !self.is_mirror()
+    }
+
+    /// Whether a DaemonSet owns the pod.
+    pub fn is_owned_by_daemon_set(&self) -> bool {
+        self.is_owned_by("apps/v1", "DaemonSet")
+    }
+
+    /// Whether a StatefulSet owns the pod.
+    pub fn is_owned_by_stateful_set(&self) -> bool {
+        self.is_owned_by("apps/v1", "StatefulSet")
+    }
+
+    /// Whether this is the mirror of a static pod.
+    pub fn is_mirror(&self) -> bool {
+        self.is_owned_by("v1", "Node")
+    }
+
+    fn is_owned_by(&self, api_version: &str, kind: &str) -> bool {
+        self.owners
+            .iter()
+            .any(|owner| owner.api_version == api_version && owner.kind == kind)
+    }
+}
+
+/// What the pod's `karpenter.sh/do-not-disrupt` annotation says at `now`.
+pub fn do_not_disrupt(pod: &Pod, now: Timestamp) -> DoNotDisrupt {
+    let Some(value) = pod.annotations.get(DO_NOT_DISRUPT) else {
+        return DoNotDisrupt::No;
+    };
+    if value == "true" {
+        return DoNotDisrupt::Yes;
+    }
+    let Some(duration) = go_duration(value).filter(|duration| duration.is_positive()) else {
+        return DoNotDisrupt::Invalid;
+    };
+    match pod.started_at {
+        None => DoNotDisrupt::Yes,
+        Some(start) if now.duration_since(start) < duration => DoNotDisrupt::Yes,
+        Some(_) => DoNotDisrupt::No,
+    }
+}
+
+/// Go's `time.ParseDuration`: signed sums of decimal numbers with a unit.
+fn go_duration(text: &str) -> Option<SignedDuration> {
+    let (negative, mut rest) = match text.as_bytes().first()? {
+        b'-' => (true, &text[1..]),
+        b'+' => (false, &text[1..]),
+        _ => (false, text),
+    };
+    if rest == "0" {
+        return Some(SignedDuration::ZERO);
+    }
+    if rest.is_empty() {
+        return None;
+    }
+    let mut nanos: f64 = 0.0;
+    while !rest.is_empty() {
+        let digits = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(rest.len());
+        let number: f64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let unit = rest
+            .find(|c: char| c.is_ascii_digit() || c == '.')
+            .unwrap_or(rest.len());
+        nanos += number
+            * match &rest[..unit] {
+                "ns" => 1.0,
+                "us" | "µs" | "μs" => 1e3,
+                "ms" => 1e6,
+                "s" => 1e9,
+                "m" => 60e9,
+                "h" => 3600e9,
+                _ => return None,
+            };
+        rest = &rest[unit..];
+    }
+    if nanos > i64::MAX as f64 {
+        return None;
+    }
+    let duration = SignedDuration::from_nanos(nanos as i64);
+    Some(if negative { -duration } else { duration })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(change: impl FnOnce(&mut Value)) -> Pod {
+        let mut value = json!({
+            "metadata": { "name": "p", "namespace": "default", "uid": "u" }, "spec": { "containers": [] },
+            "status": { "phase": "Pending", "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }] },
+        });
+        change(&mut value);
+        Pod::parse(&serde_json::from_value(value).unwrap())
+    }
+
+    fn owned(api_version: &str, kind: &str) -> impl Fn(&mut Value) {
+        let owner = json!([{ "apiVersion": api_version, "kind": kind, "name": "o", "uid": "o" }]);
+        move |value| value["metadata"]["ownerReferences"] = owner.clone()
+    }
+
+    #[test]
+    fn only_pods_the_scheduler_gave_up_on_are_provisionable() {
+        assert!(pod(|_| ()).is_provisionable());
+        assert!(
+            !pod(|p| p["status"]["conditions"][0]["reason"] = json!("SchedulingGated"))
+                .is_provisionable()
+        );
+        assert!(!pod(|p| p["status"]["conditions"] = json!([])).is_provisionable());
+        assert!(!pod(|p| p["spec"]["nodeName"] = json!("n")).is_provisionable());
+        assert!(!pod(|p| p["status"]["nominatedNodeName"] = json!("n")).is_provisionable());
+        assert!(!pod(owned("apps/v1", "DaemonSet")).is_provisionable());
+        assert!(!pod(owned("v1", "Node")).is_provisionable());
+        assert!(pod(owned("apps/v1", "ReplicaSet")).is_provisionable());
+        assert!(pod(owned("extensions/v1", "DaemonSet")).is_provisionable());
+        assert!(
+            !pod(|p| p["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"))
+                .is_provisionable()
+        );
+    }
+
+    /// Conformance: SCH-163
+    #[test]
+    fn a_terminating_pod_is_replaced_only_if_its_stateful_set_will_recreate_it() {
+        let terminating = |value: &mut Value| {
+            value["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")
+        };
+        assert!(pod(|_| ()).is_reschedulable());
+        assert!(!pod(terminating).is_reschedulable());
+        assert!(
+            !pod(|p| {
+                terminating(p);
+                owned("apps/v1", "ReplicaSet")(p)
+            })
+            .is_reschedulable()
+        );
+        assert!(
+            pod(|p| {
+                terminating(p);
+                owned("apps/v1", "StatefulSet")(p)
+            })
+            .is_reschedulable()
+        );
+        assert!(!pod(owned("apps/v1", "DaemonSet")).is_reschedulable());
+        assert!(!pod(|p| p["status"]["phase"] = json!("Succeeded")).is_reschedulable());
+    }
+
+    #[test]
+    fn do_not_disrupt_is_true_or_a_duration_from_the_start() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let says = |value: &str, started: bool| {
+            do_not_disrupt(
+                &pod(|p| {
+                    p["metadata"]["annotations"] = json!({ DO_NOT_DISRUPT: value });
+                    if started {
+                        p["status"]["startTime"] = json!("2026-01-01T00:00:00Z");
+                    }
+                }),
+                at("2026-01-01T01:00:00Z"),
+            )
+        };
+        assert_eq!(says("true", true), DoNotDisrupt::Yes);
+        assert_eq!(says("2h", true), DoNotDisrupt::Yes);
+        assert_eq!(says("1h30m", true), DoNotDisrupt::Yes);
+        assert_eq!(says("30m", true), DoNotDisrupt::No);
+        assert_eq!(says("30m", false), DoNotDisrupt::Yes);
+        assert_eq!(says("-1h", true), DoNotDisrupt::Invalid);
+        assert_eq!(says("soon", true), DoNotDisrupt::Invalid);
+        assert_eq!(
+            do_not_disrupt(&pod(|_| ()), at("2026-01-01T01:00:00Z")),
+            DoNotDisrupt::No
+        );
+    }
+}

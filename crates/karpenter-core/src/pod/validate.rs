@@ -1,0 +1,165 @@
+//! What makes a pending pod one that no node can be launched for, whatever there is to launch.
+//!
+//! UPSTREAM: pkg/controllers/provisioning/provisioner.go, Validate
+
+use std::fmt;
+
+use karpenter_api::{
+    labels::NODE_POOL,
+    v1::Operator,
+    validation::{Findings, Problem, RequirementParts, WellKnown, requirement},
+};
+
+use super::{LabelExpr, Shape};
+
+/// Why a pod is left alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PodProblem {
+    /// The pod asks for nodes that belong to no NodePool; that is its right, nothing is reported.
+    ExcludesNodePools,
+    /// Node affinity uses `matchFields`.
+    MatchFields,
+    /// A requirement on node labels cannot be right.
+    Requirement(Problem),
+    /// A resource quantity cannot be read.
+    Resource(String),
+    /// A volume cannot be used.
+    Volume(VolumeProblem),
+    /// A ResourceClaim does not exist (yet).
+    ResourceClaim(String),
+    /// Dynamic resource allocation is switched off.
+    DynamicResources,
+}
+
+/// Why a volume cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum VolumeProblem {
+    /// The claim does not exist.
+    ClaimNotFound(String),
+    /// The claim is being deleted.
+    ClaimDeleting(String),
+    /// The claim lost its volume.
+    ClaimLost(String),
+    /// The volume does not exist.
+    VolumeNotFound(String),
+    /// The volume is being deleted.
+    VolumeDeleting(String),
+    /// The claim names a volume but binding was not completed.
+    NotBound(String),
+    /// The claim is unbound and has no storage class.
+    NoStorageClass(String),
+    /// The storage class does not exist.
+    StorageClassNotFound(String),
+    /// The claim is unbound although its class binds at once.
+    UnboundImmediate(String),
+    /// The provisioner is not supported.
+    UnsupportedProvisioner(String),
+    /// The storage class restricts a topology key that is not supported.
+    UnsupportedTopologyKey(String),
+}
+
+impl fmt::Display for VolumeProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ClaimNotFound(name) => write!(f, "persistentvolumeclaim \"{name}\" not found"),
+            Self::ClaimDeleting(name) => {
+                write!(f, "persistentvolumeclaim \"{name}\" is being deleted")
+            }
+            Self::ClaimLost(name) => write!(
+                f,
+                "persistentvolumeclaim \"{name}\" bound to non-existent persistentvolume"
+            ),
+            Self::VolumeNotFound(name) => write!(f, "persistentvolume \"{name}\" not found"),
+            Self::VolumeDeleting(name) => write!(f, "persistentvolume \"{name}\" is being deleted"),
+            Self::NotBound(name) => write!(
+                f,
+                "persistentvolumeclaim \"{name}\" names a volume but is not bound to it"
+            ),
+            Self::NoStorageClass(name) => {
+                write!(f, "unbound pvc \"{name}\" must define a storage class")
+            }
+            Self::StorageClassNotFound(name) => write!(f, "storageclass \"{name}\" not found"),
+            Self::UnboundImmediate(name) => write!(
+                f,
+                "pvc \"{name}\" with immediate volume binding mode must be bound"
+            ),
+            Self::UnsupportedProvisioner(name) => {
+                write!(f, "provisioner \"{name}\" is not supported")
+            }
+            Self::UnsupportedTopologyKey(key) => {
+                write!(f, "storage class topology key \"{key}\" is not supported")
+            }
+        }
+    }
+}
+
+impl fmt::Display for PodProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ExcludesNodePools => {
+                f.write_str("configured to not run on a Karpenter provisioned node")
+            }
+            Self::MatchFields => {
+                f.write_str("node selector term with matchFields is not supported")
+            }
+            Self::Requirement(problem) => problem.fmt(f),
+            Self::Resource(problem) => f.write_str(problem),
+            Self::Volume(problem) => problem.fmt(f),
+            Self::ResourceClaim(name) => write!(f, "resourceclaim \"{name}\" not found"),
+            Self::DynamicResources => f.write_str(
+                "pod has Dynamic Resource Allocation requirements and those are ignored",
+            ),
+        }
+    }
+}
+
+/// Checks what can be checked without the cluster: node selector and required node affinity. Preferences are not checked.
+pub fn validate(shape: &Shape, well_known: &WellKnown) -> Vec<PodProblem> {
+    let mut problems: Vec<PodProblem> = shape
+        .problem
+        .iter()
+        .cloned()
+        .map(PodProblem::Resource)
+        .collect();
+    let excludes = |expression: &LabelExpr| {
+        expression.key == NODE_POOL && expression.operator == "DoesNotExist"
+    };
+    if shape
+        .required_nodes
+        .iter()
+        .flat_map(|term| &term.expressions)
+        .any(excludes)
+    {
+        return vec![PodProblem::ExcludesNodePools];
+    }
+    let mut findings = Findings::default();
+    for (key, value) in &shape.node_selector {
+        let values = [value.clone()];
+        let parts = RequirementParts {
+            key,
+            operator: &Operator::In,
+            values: &values,
+            min_values: None,
+        };
+        requirement(parts, well_known, &mut findings);
+    }
+    for term in &shape.required_nodes {
+        if term.has_fields {
+            problems.push(PodProblem::MatchFields);
+        }
+        for expression in &term.expressions {
+            let operator = Operator::from(expression.operator.as_str());
+            let parts = RequirementParts {
+                key: &expression.key,
+                operator: &operator,
+                values: &expression.values,
+                min_values: None,
+            };
+            requirement(parts, well_known, &mut findings);
+        }
+    }
+    problems.extend(findings.errors.into_iter().map(PodProblem::Requirement));
+    problems
+}

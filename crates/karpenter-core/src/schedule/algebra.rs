@@ -1,0 +1,329 @@
+//! Requirements as small integers.
+//!
+//! Every distinct requirement, and every distinct set of them, is kept once and known by a number; what two of them mean
+//! together is worked out once and remembered. A cluster has few distinct ones, whatever its size, so that in the solver's
+//! loops "does this pod fit those labels" is one lookup.
+//!
+//! A table can be laid over a frozen one: what-if runs share the frozen part and add their own.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::requirements::{Requirement, Requirements};
+
+/// A label key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct KeyId(pub(super) u32);
+
+/// A requirement on one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct ReqId(pub(super) u32);
+
+/// A set of requirements, one a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct SetId(pub(super) u32);
+
+/// The set without requirements.
+pub(super) const ANYTHING: SetId = SetId(0);
+
+type Set = Arc<[(KeyId, ReqId)]>;
+
+#[derive(Clone, Debug, Default)]
+struct Table {
+    keys: Vec<(Arc<str>, bool)>,
+    key_ids: FxHashMap<Arc<str>, KeyId>,
+    reqs: Vec<(KeyId, Arc<Requirement>)>,
+    req_ids: FxHashMap<Arc<Requirement>, ReqId>,
+    sets: Vec<(Set, bool)>,
+    set_ids: FxHashMap<Set, SetId>,
+    meets: FxHashMap<(ReqId, ReqId), ReqId>,
+    overlaps: FxHashMap<(ReqId, ReqId), bool>,
+    joins: FxHashMap<(SetId, SetId), Option<SetId>>,
+    narrowings: FxHashMap<(SetId, ReqId), Option<SetId>>,
+}
+
+/// See the module documentation.
+#[derive(Clone, Debug)]
+pub(super) struct Algebra {
+    base: Arc<Table>,
+    own: Table,
+}
+
+impl Algebra {
+    pub(super) fn new() -> Self {
+        let mut algebra = Self {
+            base: Arc::default(),
+            own: Table::default(),
+        };
+        algebra.set_of(Vec::new());
+        algebra
+    }
+
+    /// A table over what this one has, which is shared and not changed any more.
+    pub(super) fn layer(self: &Algebra) -> Self {
+        debug_assert!(
+            self.own.keys.is_empty() && self.own.sets.is_empty(),
+            "freeze first"
+        );
+        Self {
+            base: self.base.clone(),
+            own: Table::default(),
+        }
+    }
+
+    /// Makes everything known so far shareable. Only for a table that lies over nothing.
+    pub(super) fn freeze(self) -> Self {
+        Self {
+            base: Arc::new(self.own),
+            own: Table::default(),
+        }
+    }
+
+    /// The number of a key; `known` tells whether a machine may turn out to have it although it is not defined.
+    pub(super) fn key(&mut self, key: &str, known: impl FnOnce() -> bool) -> KeyId {
+        if let Some(id) = self.find_key(key) {
+            return id;
+        }
+        let id = KeyId((self.base.keys.len() + self.own.keys.len()) as u32);
+        let text: Arc<str> = key.into();
+        self.own.keys.push((text.clone(), known()));
+        self.own.key_ids.insert(text, id);
+        id
+    }
+
+    pub(super) fn find_key(&self, key: &str) -> Option<KeyId> {
+        self.base
+            .key_ids
+            .get(key)
+            .or_else(|| self.own.key_ids.get(key))
+            .copied()
+    }
+
+    pub(super) fn key_name(&self, key: KeyId) -> &Arc<str> {
+        let index = key.0 as usize;
+        match index.checked_sub(self.base.keys.len()) {
+            None => &self.base.keys[index].0,
+            Some(index) => &self.own.keys[index].0,
+        }
+    }
+
+    pub(super) fn is_known(&self, key: KeyId) -> bool {
+        let index = key.0 as usize;
+        match index.checked_sub(self.base.keys.len()) {
+            None => self.base.keys[index].1,
+            Some(index) => self.own.keys[index].1,
+        }
+    }
+
+    /// The number of a requirement.
+    pub(super) fn req(&mut self, requirement: &Requirement, known: impl FnOnce() -> bool) -> ReqId {
+        if let Some(id) = self
+            .base
+            .req_ids
+            .get(requirement)
+            .or_else(|| self.own.req_ids.get(requirement))
+        {
+            return *id;
+        }
+        let key = self.key(requirement.key(), known);
+        let id = ReqId((self.base.reqs.len() + self.own.reqs.len()) as u32);
+        let requirement = Arc::new(requirement.clone());
+        self.own.reqs.push((key, requirement.clone()));
+        self.own.req_ids.insert(requirement, id);
+        id
+    }
+
+    fn entry(&self, req: ReqId) -> &(KeyId, Arc<Requirement>) {
+        let index = req.0 as usize;
+        match index.checked_sub(self.base.reqs.len()) {
+            None => &self.base.reqs[index],
+            Some(index) => &self.own.reqs[index],
+        }
+    }
+
+    pub(super) fn requirement(&self, req: ReqId) -> &Arc<Requirement> {
+        &self.entry(req).1
+    }
+
+    pub(super) fn key_of(&self, req: ReqId) -> KeyId {
+        self.entry(req).0
+    }
+
+    /// The number of a set.
+    pub(super) fn set(
+        &mut self,
+        requirements: &Requirements,
+        known: impl Fn(&str) -> bool,
+    ) -> SetId {
+        let mut set: Vec<(KeyId, ReqId)> = Vec::with_capacity(requirements.len());
+        for requirement in requirements.iter() {
+            let req = self.req(requirement, || known(requirement.key()));
+            set.push((self.key_of(req), req));
+        }
+        set.sort_unstable();
+        self.set_of(set)
+    }
+
+    fn set_of(&mut self, set: Vec<(KeyId, ReqId)>) -> SetId {
+        if let Some(id) = self
+            .base
+            .set_ids
+            .get(set.as_slice())
+            .or_else(|| self.own.set_ids.get(set.as_slice()))
+        {
+            return *id;
+        }
+        let id = SetId((self.base.sets.len() + self.own.sets.len()) as u32);
+        let counts = set
+            .iter()
+            .any(|(_, req)| self.requirement(*req).min_values().is_some());
+        let set: Set = set.into();
+        self.own.sets.push((set.clone(), counts));
+        self.own.set_ids.insert(set, id);
+        id
+    }
+
+    fn set_entry(&self, set: SetId) -> &(Set, bool) {
+        let index = set.0 as usize;
+        match index.checked_sub(self.base.sets.len()) {
+            None => &self.base.sets[index],
+            Some(index) => &self.own.sets[index],
+        }
+    }
+
+    pub(super) fn members(&self, set: SetId) -> &[(KeyId, ReqId)] {
+        &self.set_entry(set).0
+    }
+
+    /// Whether some requirement of the set asks for a least number of values.
+    pub(super) fn has_min_values(&self, set: SetId) -> bool {
+        self.set_entry(set).1
+    }
+
+    pub(super) fn get(&self, set: SetId, key: KeyId) -> Option<ReqId> {
+        let members = self.members(set);
+        members
+            .binary_search_by_key(&key, |member| member.0)
+            .ok()
+            .map(|at| members[at].1)
+    }
+
+    /// The set as requirements.
+    pub(super) fn requirements(&self, set: SetId) -> Requirements {
+        self.members(set)
+            .iter()
+            .map(|(_, req)| Requirement::clone(self.requirement(*req)))
+            .collect()
+    }
+
+    /// The requirement that both are met.
+    pub(super) fn meet(&mut self, a: ReqId, b: ReqId) -> ReqId {
+        if a == b {
+            return a;
+        }
+        if let Some(met) = self
+            .base
+            .meets
+            .get(&(a, b))
+            .or_else(|| self.own.meets.get(&(a, b)))
+        {
+            return *met;
+        }
+        let both = self.requirement(a).intersection(self.requirement(b));
+        let met = self.req(&both, || false);
+        self.own.meets.insert((a, b), met);
+        met
+    }
+
+    /// Whether something meets both.
+    pub(super) fn overlap(&mut self, a: ReqId, b: ReqId) -> bool {
+        if let Some(known) = self
+            .base
+            .overlaps
+            .get(&(a, b))
+            .or_else(|| self.own.overlaps.get(&(a, b)))
+        {
+            return *known;
+        }
+        let overlap = self.requirement(a).has_intersection(self.requirement(b));
+        self.own.overlaps.insert((a, b), overlap);
+        overlap
+    }
+
+    /// What a machine to be must meet once `incoming` is asked of it too, or `None` if it cannot.
+    ///
+    /// Keys that are neither defined nor known stay undefined: such a machine never has the label, which is what an incoming
+    /// NotIn or DoesNotExist asks for.
+    pub(super) fn join(&mut self, machine: SetId, incoming: SetId) -> Option<SetId> {
+        if incoming == ANYTHING || machine == incoming {
+            return Some(machine);
+        }
+        if let Some(known) = self
+            .base
+            .joins
+            .get(&(machine, incoming))
+            .or_else(|| self.own.joins.get(&(machine, incoming)))
+        {
+            return *known;
+        }
+        let joined = self.work_out_join(machine, incoming);
+        self.own.joins.insert((machine, incoming), joined);
+        joined
+    }
+
+    fn work_out_join(&mut self, machine: SetId, incoming: SetId) -> Option<SetId> {
+        let incoming = self.set_entry(incoming).0.clone();
+        let mut joined: Vec<(KeyId, ReqId)> = self.members(machine).to_vec();
+        for (key, req) in incoming.iter().copied() {
+            match joined.binary_search_by_key(&key, |member| member.0) {
+                Ok(at) => {
+                    let present = joined[at].1;
+                    if !self.overlap(req, present) {
+                        return None;
+                    }
+                    joined[at].1 = self.meet(present, req);
+                }
+                Err(at) => {
+                    let requirement = self.requirement(req);
+                    if requirement.is_never() {
+                        return None;
+                    }
+                    if self.is_known(key) {
+                        joined.insert(at, (key, req));
+                    } else if !requirement.allows_absent() {
+                        return None;
+                    }
+                }
+            }
+        }
+        Some(self.set_of(joined))
+    }
+
+    /// The set with one more requirement, or `None` if that cannot be met or the machine never has the label.
+    pub(super) fn narrow(&mut self, machine: SetId, req: ReqId) -> Option<SetId> {
+        if let Some(known) = self
+            .base
+            .narrowings
+            .get(&(machine, req))
+            .or_else(|| self.own.narrowings.get(&(machine, req)))
+        {
+            return *known;
+        }
+        let one = self.set_of(vec![(self.key_of(req), req)]);
+        let narrowed = self.work_out_join(machine, one);
+        self.own.narrowings.insert((machine, req), narrowed);
+        narrowed
+    }
+
+    /// Whether a machine whose labels are all defined by `machine` meets every incoming requirement.
+    pub(super) fn strictly_compatible(&mut self, machine: SetId, incoming: SetId) -> bool {
+        let incoming = self.set_entry(incoming).0.clone();
+        incoming
+            .iter()
+            .all(|(key, req)| match self.get(machine, *key) {
+                Some(present) => self.overlap(*req, present),
+                None => self.requirement(*req).allows_absent(),
+            })
+    }
+}

@@ -1,0 +1,241 @@
+//! A provider's instance types, compiled.
+//!
+//! A row is an instance type together with one pair of capacity and overhead overrides: the base pair first, then each pair
+//! some available offering carries. Which rows meet a requirement is a bitset, worked out once a requirement; a set of
+//! requirements is an intersection of bitsets. Offerings with the same requirements are one kind (zone, capacity type,
+//! reservation), with the bitset of rows that are available so.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::{
+    algebra::{Algebra, KeyId, ReqId, SetId},
+    bits::Bits,
+    vectors::Dimensions,
+};
+use crate::{instance_type::InstanceType, resources::Resources};
+
+/// A kind of offering.
+#[derive(Clone, Debug)]
+pub(super) struct Kind {
+    pub(super) set: SetId,
+    pub(super) rows: Bits,
+    /// Index of the reservation, for reserved capacity.
+    pub(super) reservation: Option<usize>,
+}
+
+/// A price a row can be had at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offer {
+    pub(super) kind: u32,
+    pub(super) price: f64,
+    pub(super) overlay: bool,
+}
+
+/// See the module documentation.
+#[derive(Clone, Debug)]
+pub(super) struct Catalogue {
+    pub(super) types: Arc<[InstanceType]>,
+    /// The type of each row.
+    pub(super) row_type: Vec<u32>,
+    /// What pods can use, row by row.
+    pub(super) room: Vec<i64>,
+    /// Rows where some resource is below zero: nothing fits.
+    pub(super) broken: Bits,
+    pub(super) kinds: Vec<Kind>,
+    offers: Vec<Offer>,
+    offers_from: Vec<u32>,
+    by_key: FxHashMap<KeyId, Vec<Option<ReqId>>>,
+    pub(super) has_reservations: bool,
+}
+
+/// Reservations by id, with the machines left.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reservations {
+    pub(super) ids: Vec<String>,
+    pub(super) left: Vec<u32>,
+    by_id: FxHashMap<String, usize>,
+}
+
+impl Reservations {
+    fn register(&mut self, id: &str, left: u32) -> usize {
+        match self.by_id.get(id) {
+            Some(index) => {
+                self.left[*index] = self.left[*index].min(left);
+                *index
+            }
+            None => {
+                let index = self.ids.len();
+                self.ids.push(id.to_owned());
+                self.left.push(left);
+                self.by_id.insert(id.to_owned(), index);
+                index
+            }
+        }
+    }
+}
+
+/// What compiling needs from its surroundings.
+pub(super) struct Compiler<'a> {
+    pub(super) algebra: &'a mut Algebra,
+    pub(super) dimensions: &'a Dimensions,
+    pub(super) reservations: &'a mut Reservations,
+    pub(super) reservation_label: &'a str,
+    pub(super) is_known: &'a dyn Fn(&str) -> bool,
+}
+
+impl Catalogue {
+    pub(super) fn compile(types: Arc<[InstanceType]>, compiler: &mut Compiler<'_>) -> Self {
+        let mut catalogue = Self {
+            types: types.clone(),
+            row_type: Vec::new(),
+            room: Vec::new(),
+            broken: Bits::default(),
+            kinds: Vec::new(),
+            offers: Vec::new(),
+            offers_from: vec![0],
+            by_key: FxHashMap::default(),
+            has_reservations: false,
+        };
+        let mut kind_ids: FxHashMap<SetId, u32> = FxHashMap::default();
+        for (index, instance_type) in types.iter().enumerate() {
+            let mut overrides: Vec<(Option<&Resources>, Option<&Resources>)> = vec![(None, None)];
+            for offering in instance_type
+                .offerings
+                .iter()
+                .filter(|offering| offering.available)
+            {
+                let pair = (
+                    offering.capacity_override.as_ref(),
+                    offering.overhead_override.as_ref(),
+                );
+                if !overrides.contains(&pair) {
+                    overrides.push(pair);
+                }
+            }
+            for pair in overrides {
+                let row = catalogue.row_type.len();
+                let mut room = None;
+                for offering in instance_type
+                    .offerings
+                    .iter()
+                    .filter(|offering| offering.available)
+                {
+                    if (
+                        offering.capacity_override.as_ref(),
+                        offering.overhead_override.as_ref(),
+                    ) != pair
+                    {
+                        continue;
+                    }
+                    room.get_or_insert_with(|| instance_type.allocatable_of(offering));
+                    let set = compiler
+                        .algebra
+                        .set(&offering.requirements, compiler.is_known);
+                    let kind = *kind_ids.entry(set).or_insert_with(|| {
+                        let reserved = offering.capacity_type()
+                            == Some(karpenter_api::labels::CAPACITY_TYPE_RESERVED);
+                        let id = offering
+                            .single(compiler.reservation_label)
+                            .filter(|_| reserved);
+                        let reservation = id.map(|id| {
+                            compiler
+                                .reservations
+                                .register(id, offering.reservation_capacity)
+                        });
+                        catalogue.has_reservations |= reservation.is_some();
+                        catalogue.kinds.push(Kind {
+                            set,
+                            rows: Bits::default(),
+                            reservation,
+                        });
+                        catalogue.kinds.len() as u32 - 1
+                    });
+                    if let Some(reservation) = catalogue.kinds[kind as usize].reservation {
+                        let left = &mut compiler.reservations.left[reservation];
+                        *left = (*left).min(offering.reservation_capacity);
+                    }
+                    catalogue.kinds[kind as usize].rows.insert(row);
+                    catalogue.offers.push(Offer {
+                        kind,
+                        price: offering.price,
+                        overlay: offering.price_overlay,
+                    });
+                }
+                let room = room.unwrap_or_else(|| instance_type.allocatable());
+                if room.iter().any(|(_, value)| value < 0) {
+                    catalogue.broken.insert(row);
+                }
+                catalogue
+                    .room
+                    .extend_from_slice(&compiler.dimensions.vector(&room));
+                catalogue.row_type.push(index as u32);
+                catalogue.offers_from.push(catalogue.offers.len() as u32);
+            }
+            for requirement in instance_type.requirements.iter() {
+                let req = compiler
+                    .algebra
+                    .req(requirement, || (compiler.is_known)(requirement.key()));
+                let column = catalogue
+                    .by_key
+                    .entry(compiler.algebra.key_of(req))
+                    .or_insert_with(|| vec![None; types.len()]);
+                column[index] = Some(req);
+            }
+        }
+        catalogue
+    }
+
+    pub(super) fn rows(&self) -> usize {
+        self.row_type.len()
+    }
+
+    pub(super) fn type_of(&self, row: usize) -> &InstanceType {
+        &self.types[self.row_type[row] as usize]
+    }
+
+    pub(super) fn offers(&self, row: usize) -> &[Offer] {
+        &self.offers[self.offers_from[row] as usize..self.offers_from[row + 1] as usize]
+    }
+
+    /// What a row's type requires of a key.
+    pub(super) fn requirement(&self, row: usize, key: KeyId) -> Option<ReqId> {
+        self.by_key
+            .get(&key)
+            .and_then(|column| column[self.row_type[row] as usize])
+    }
+
+    /// Rows whose type can meet `req`; types that say nothing about the key can.
+    pub(super) fn rows_meeting(&self, algebra: &mut Algebra, req: ReqId) -> Bits {
+        let Some(column) = self.by_key.get(&algebra.key_of(req)) else {
+            return Bits::full(self.rows());
+        };
+        let of_type: Vec<bool> = column
+            .iter()
+            .map(|present| present.is_none_or(|present| algebra.overlap(present, req)))
+            .collect();
+        self.row_type
+            .iter()
+            .enumerate()
+            .filter(|(_, index)| of_type[**index as usize])
+            .map(|(row, _)| row)
+            .collect()
+    }
+
+    /// Which kinds of offerings `set` admits.
+    pub(super) fn kinds_in(&self, algebra: &mut Algebra, set: SetId) -> Bits {
+        (0..self.kinds.len())
+            .filter(|kind| algebra.join(set, self.kinds[*kind].set).is_some())
+            .collect()
+    }
+
+    /// The lowest price of a row among `kinds`.
+    pub(super) fn price(&self, row: usize, kinds: &Bits) -> Option<f64> {
+        let offers = self
+            .offers(row)
+            .iter()
+            .filter(|offer| kinds.contains(offer.kind as usize));
+        offers.map(|offer| offer.price).min_by(f64::total_cmp)
+    }
+}

@@ -1,0 +1,219 @@
+//! Why a class of pods could not be placed: worked out for what stayed unplaced, at the end.
+//!
+//! The most relaxed demands are looked at, NodePool by NodePool, against what is left at the end of the run.
+
+use super::{
+    algebra::SetId,
+    bits::Bits,
+    claim::Refusal,
+    class::Variant,
+    plan::{NoInstanceType, PoolReason, Reason, WhyNot},
+    run::Run,
+    template::unmet_min_values,
+};
+use crate::{
+    requirements::{AllowUndefined, Requirements},
+    taints::untolerated,
+};
+
+/// A million cores, in thousandths.
+const SUSPICIOUS_CPU: i64 = 1_000_000_000;
+
+impl Run<'_> {
+    /// Why no pod of the class was placed, or why the last ones were not.
+    pub(super) fn explain(&mut self, class: usize) -> WhyNot {
+        if let Some(problem) = &self.classes[class].problem {
+            return problem.clone();
+        }
+        if let Some(hopeless) = &self.hopeless {
+            return hopeless.clone();
+        }
+        let last = self.classes[class].variant_count() - 1;
+        let variant = self.form_variant(class, last);
+        let mut waits = false;
+        let mut reasons = Vec::new();
+        for template in 0..self.solver.templates.len() {
+            let reason = self.explain_template(template, class, &variant);
+            waits |= reason == Reason::Reserved;
+            let compiled = &self.solver.templates[template];
+            reasons.push(PoolReason {
+                node_pool: compiled.name.clone(),
+                daemon_overhead: compiled.least_overhead(None),
+                reason,
+            });
+            if waits {
+                break;
+            }
+        }
+        if waits {
+            WhyNot::ReservationWait(reasons)
+        } else {
+            WhyNot::NoFit(reasons)
+        }
+    }
+
+    fn explain_template(&mut self, template: usize, class: usize, variant: &Variant) -> Reason {
+        let compiled = &self.solver.templates[template];
+        if let Some(place) = compiled.limit_names.iter().position(|name| name == "nodes")
+            && self.limits[template][place] <= 0
+        {
+            return Reason::NodeLimit;
+        }
+        if self.within_limits[template]
+            .as_ref()
+            .is_some_and(|within| within.is_empty())
+        {
+            return Reason::Limits;
+        }
+        if let Some(taint) = untolerated(&compiled.taints, &variant.tolerations) {
+            return Reason::Taint(taint.clone());
+        }
+        let names = &self.solver.snapshot.config().well_known;
+        let known: std::collections::BTreeSet<String> = names.labels().map(str::to_owned).collect();
+        let undefined = AllowUndefined::Keys(&known);
+        let wanted = self.algebra.requirements(variant.set);
+        let own = self.algebra.requirements(compiled.set);
+        if let Err(incompatible) = own.compatible(&wanted, undefined) {
+            return Reason::Requirements(incompatible);
+        }
+        let Some(joined) = self.algebra.join(compiled.set, variant.set) else {
+            return self.no_instance_type(template, class, compiled.set, &wanted);
+        };
+        let mut narrowed = joined;
+        if !self.classes[class].volume_requirements.is_empty() {
+            let all = self.algebra.requirements(joined);
+            let alternatives = self.classes[class].volume_requirements.clone();
+            match alternatives
+                .iter()
+                .find(|alternative| all.is_compatible(alternative, undefined))
+            {
+                Some(alternative) => {
+                    let alternative = self.algebra.set(alternative, |key| names.contains(key));
+                    narrowed = self.algebra.join(joined, alternative).unwrap_or(joined);
+                }
+                None => {
+                    if let Err(incompatible) = all.compatible(&alternatives[0], undefined) {
+                        return Reason::Volumes(incompatible);
+                    }
+                }
+            }
+        }
+        let choices = match self.choices(class, variant) {
+            Ok(choices) => choices,
+            Err(group) => {
+                let group = &self.groups[group];
+                let key = self.axes[group.axis].name.clone();
+                return Reason::Topology {
+                    constraint: group.description(),
+                    key,
+                    domains: Vec::new(),
+                };
+            }
+        };
+        match self.try_template(template, class, variant, &choices) {
+            Err(Refusal::Reserved) => Reason::Reserved,
+            Err(Refusal::Topology) => {
+                let Some(domains) = choices.domains.first() else {
+                    return self.no_instance_type(template, class, narrowed, &wanted);
+                };
+                let group = &self.groups[domains.order];
+                let axis = &self.axes[domains.axis];
+                Reason::Topology {
+                    constraint: group.description(),
+                    key: axis.name.clone(),
+                    domains: domains
+                        .allowed
+                        .iter()
+                        .map(|domain| axis.domains[domain].to_string())
+                        .collect(),
+                }
+            }
+            Ok(_) => match self.classes[class]
+                .variants
+                .first()
+                .and_then(Option::as_ref)
+                .and_then(|variant| variant.owned.first())
+            {
+                Some(owned) => {
+                    let group = &self.groups[owned.group];
+                    Reason::Topology {
+                        constraint: group.description(),
+                        key: self.axes[group.axis].name.clone(),
+                        domains: Vec::new(),
+                    }
+                }
+                None => self.no_instance_type(template, class, narrowed, &wanted),
+            },
+            Err(Refusal::Permanent) => {
+                let requests = self.classes[class].requests.clone();
+                let rows = self.rows_with_room(template, narrowed, &requests, None);
+                let catalogue = &self.solver.catalogues[compiled.catalogue];
+                if !rows.is_empty() {
+                    if let Some((key, min_values, found)) =
+                        unmet_min_values(catalogue, &self.algebra, narrowed, &rows)
+                    {
+                        return Reason::MinValues {
+                            key: self.algebra.key_name(key).to_string(),
+                            min_values,
+                            found,
+                        };
+                    }
+                    if self.within_limits[template]
+                        .as_ref()
+                        .is_some_and(|within| rows.iter().all(|row| !within.contains(row)))
+                    {
+                        return Reason::Limits;
+                    }
+                }
+                self.no_instance_type(template, class, narrowed, &wanted)
+            }
+        }
+    }
+
+    fn no_instance_type(
+        &mut self,
+        template: usize,
+        class: usize,
+        set: SetId,
+        wanted: &Requirements,
+    ) -> Reason {
+        let compiled = &self.solver.templates[template];
+        let catalogue = &self.solver.catalogues[compiled.catalogue];
+        let mut meeting = Bits::full(catalogue.rows());
+        for (_, req) in self.algebra.members(set).to_vec() {
+            meeting.intersect(&catalogue.rows_meeting(&mut self.algebra, req));
+        }
+        let mut offered = Bits::default();
+        for kind in catalogue.kinds_in(&mut self.algebra, set).iter() {
+            offered.unite(&catalogue.kinds[kind].rows);
+        }
+        let requests = self.classes[class].requests.clone();
+        let none = vec![0; self.width];
+        let roomy: Bits = (0..catalogue.rows())
+            .filter(|row| self.row_fits(template, *row, &none, &requests))
+            .collect();
+        let within = |a: &Bits, b: &Bits| {
+            let mut both = a.clone();
+            both.intersect(b);
+            both.intersect(&compiled.rows);
+            !both.is_empty()
+        };
+        let any = |bits: &Bits| within(bits, bits);
+        let shape = &self.classes[class].shape;
+        let mut asked = shape.requests.clone();
+        asked.add_assign(&compiled.least_overhead(None));
+        let mut shown = self.algebra.requirements(compiled.set);
+        shown.add_all(wanted);
+        Reason::InstanceTypes(NoInstanceType {
+            requirements: any(&meeting),
+            resources: any(&roomy),
+            offering: any(&offered),
+            requirements_and_resources: within(&meeting, &roomy),
+            requirements_and_offering: within(&meeting, &offered),
+            resources_and_offering: within(&roomy, &offered),
+            asked_requirements: shown.display(Self::is_simulated_label),
+            suspicious_cpu: shape.requests.get("cpu") >= SUSPICIOUS_CPU,
+            asked_resources: asked,
+        })
+    }
+}

@@ -1,0 +1,39 @@
+//! Where pods go: on machines that exist, else on new ones.
+//!
+//! [`schedule`] is one call; [`Solver`] is the same in two steps, for asking several questions about one snapshot.
+
+mod algebra;
+mod bits;
+mod catalogue;
+mod claim;
+mod class;
+mod defaults;
+mod draft;
+mod explain;
+mod place;
+mod plan;
+mod prepare;
+mod request;
+mod run;
+mod template;
+mod topology;
+mod vectors;
+mod volumes;
+
+pub use plan::{
+    ClaimDraft, NoInstanceType, Placement, Plan, PoolOutcome, PoolReason, PoolReport, Reason,
+    Unplaced, WhyNot,
+};
+pub use prepare::Solver;
+pub use request::{
+    Cancel, DefaultSpread, MinValuesPolicy, PodSet, PreferencePolicy, ReservedMode, ScheduleRequest,
+};
+
+use crate::cluster::Snapshot;
+
+/// Places the pods of `request` on the machines of `snapshot` and on new ones.
+///
+/// Pure: the plan is a function of both arguments, whatever the order objects were applied in and the number of threads.
+pub fn schedule(snapshot: &Snapshot, request: &ScheduleRequest) -> Plan {
+    Solver::prepare(snapshot, request).solve(request)
+}

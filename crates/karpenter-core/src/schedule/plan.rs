@@ -1,0 +1,329 @@
+//! What the scheduler decided, and why.
+
+use std::fmt;
+
+use karpenter_api::v1::NodeClaim;
+
+use crate::{
+    pod::{PodKey, PodProblem},
+    requirements::Incompatible,
+    resources::Resources,
+    taints::Taint,
+};
+
+/// Where pods go.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Machines to launch, in the order they were opened.
+    pub new_claims: Vec<ClaimDraft>,
+    /// Pods that go to machines that exist, in the order they were placed.
+    pub existing: Vec<Placement>,
+    /// Pods that go nowhere.
+    pub unplaced: Vec<Unplaced>,
+    /// What became of each NodePool, in the order they were tried.
+    pub pools: Vec<PoolReport>,
+    /// Pods that were not looked at because the run was cancelled.
+    pub undecided: Vec<PodKey>,
+}
+
+impl Plan {
+    /// Dollars an hour for all new machines, each at its cheapest offering.
+    pub fn hourly_price(&self) -> f64 {
+        self.new_claims.iter().map(|claim| claim.hourly_price).sum()
+    }
+
+    /// The draft that a pod was placed on.
+    pub fn claim_of(&self, pod: &PodKey) -> Option<&ClaimDraft> {
+        self.new_claims
+            .iter()
+            .find(|claim| claim.pods.contains(pod) || claim.buffer_pods.contains(pod))
+    }
+
+    /// The existing machine that a pod was placed on.
+    pub fn node_of(&self, pod: &PodKey) -> Option<&str> {
+        self.existing
+            .iter()
+            .find(|placement| placement.pod == *pod)
+            .map(|placement| placement.node.as_str())
+    }
+}
+
+/// A pod on a machine that exists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The pod.
+    pub pod: PodKey,
+    /// The machine: its Node name, or its NodeClaim's while there is no Node.
+    pub node: String,
+    /// A capacity buffer's pod.
+    pub buffer: bool,
+}
+
+/// A machine to launch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClaimDraft {
+    /// The NodePool.
+    pub node_pool: String,
+    /// The NodeClaim to create; it has a `generateName` and no name.
+    pub claim: NodeClaim,
+    /// Instance types that will do, cheapest first, truncated.
+    pub instance_types: Vec<String>,
+    /// The pods.
+    pub pods: Vec<PodKey>,
+    /// Capacity buffers' pods.
+    pub buffer_pods: Vec<PodKey>,
+    /// What the pods ask for, and the DaemonSets that will run there at least.
+    pub requests: Resources,
+    /// Dollars an hour of the cheapest offering.
+    pub hourly_price: f64,
+    /// minValues were lowered.
+    pub min_values_relaxed: bool,
+    /// Reservations the machine may use.
+    pub reservations: Vec<String>,
+}
+
+/// A pod that was not placed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unplaced {
+    /// The pod.
+    pub pod: PodKey,
+    /// A capacity buffer's pod.
+    pub buffer: bool,
+    /// Why.
+    pub why: WhyNot,
+}
+
+/// Why a pod was not placed. [`fmt::Display`] gives the text of upstream's event, without `Failed to schedule pod, `.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhyNot {
+    /// The pod itself cannot be provisioned for.
+    Invalid(Vec<PodProblem>),
+    /// There is no NodePool to launch from.
+    NoNodePools,
+    /// NodePools have no instance type that meets their own requirements.
+    NoInstanceTypes,
+    /// No NodePool can launch a machine for it.
+    NoFit(Vec<PoolReason>),
+    /// Reserved capacity would do but is used up; the pod waits for the next pass. Not worth an event.
+    ReservationWait(Vec<PoolReason>),
+    /// A machine was found, but with fewer instance types than minValues asks for once the list was cut.
+    MinValuesAfterTruncation,
+}
+
+impl WhyNot {
+    /// Whether the pod only waits, which is neither reported nor counted.
+    pub fn is_deferred(&self) -> bool {
+        matches!(self, Self::ReservationWait(_))
+    }
+
+    /// Whether nobody needs to be told.
+    pub fn is_silent(&self) -> bool {
+        self.is_deferred()
+            || matches!(self, Self::Invalid(problems) if problems.contains(&PodProblem::ExcludesNodePools))
+    }
+}
+
+impl fmt::Display for WhyNot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(problems) => join(f, problems),
+            Self::NoNodePools => f.write_str("no dynamic nodepools found"),
+            Self::NoInstanceTypes => {
+                f.write_str("nodepool requirements filtered out all available instance types")
+            }
+            Self::NoFit(reasons) | Self::ReservationWait(reasons) => join(f, reasons),
+            Self::MinValuesAfterTruncation => f.write_str(
+                "pod didn't schedule because NodePool couldn't meet minValues requirements",
+            ),
+        }
+    }
+}
+
+fn join<T: fmt::Display>(f: &mut fmt::Formatter<'_>, parts: &[T]) -> fmt::Result {
+    for (index, part) in parts.iter().enumerate() {
+        if index > 0 {
+            f.write_str("; ")?;
+        }
+        part.fmt(f)?;
+    }
+    Ok(())
+}
+
+/// Why one NodePool cannot launch a machine for a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolReason {
+    /// The NodePool.
+    pub node_pool: String,
+    /// What its DaemonSets ask for at least.
+    pub daemon_overhead: Resources,
+    /// What is in the way.
+    pub reason: Reason,
+}
+
+impl fmt::Display for PoolReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "incompatible with nodepool \"{}\", daemonset overhead={}, {}",
+            self.node_pool, self.daemon_overhead, self.reason
+        )
+    }
+}
+
+/// What is in the way of launching a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// A taint the pod does not tolerate.
+    Taint(Taint),
+    /// The pod's requirements on nodes.
+    Requirements(Incompatible),
+    /// The pod's volumes can only be attached elsewhere.
+    Volumes(Incompatible),
+    /// A topology constraint leaves no domain.
+    Topology {
+        /// `topology spread`, `pod affinity`, `pod anti-affinity`.
+        constraint: &'static str,
+        /// The node label.
+        key: String,
+        /// Domains the constraint admits here, though nothing can be launched there.
+        domains: Vec<String>,
+    },
+    /// The NodePool may not have more nodes.
+    NodeLimit,
+    /// Every instance type exceeds the NodePool's limits.
+    Limits,
+    /// Fewer different values are left than minValues asks for.
+    MinValues {
+        /// The label.
+        key: String,
+        /// What is asked for.
+        min_values: u32,
+        /// What is left.
+        found: u32,
+    },
+    /// No instance type is left.
+    InstanceTypes(NoInstanceType),
+    /// Reserved capacity would do, but is used up.
+    Reserved,
+    /// The pod's resource claims cannot be met.
+    Devices(String),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Taint(taint) => write!(f, "did not tolerate taint (taint={taint})"),
+            Self::Requirements(incompatible) | Self::Volumes(incompatible) => write!(f, "incompatible requirements, {incompatible}"),
+            Self::Topology { constraint, key, domains } => {
+                write!(f, "unsatisfiable topology constraint for {constraint}, key={key}")?;
+                if domains.is_empty() { Ok(()) } else { write!(f, " (nothing can be launched in {})", domains.join(", ")) }
+            }
+            Self::NodeLimit => f.write_str("node limits have been exhausted for nodepool"),
+            Self::Limits => f.write_str("all available instance types exceed limits for nodepool"),
+            Self::MinValues { key, min_values, found } => {
+                write!(f, "minValues requirement is not met for label(s) (label(s)=[{key}]), {found} of {min_values} found")
+            }
+            Self::InstanceTypes(none) => none.fmt(f),
+            Self::Reserved => f.write_str("one or more instance types with compatible reserved offerings are available, but could not be reserved"),
+            Self::Devices(problem) => f.write_str(problem),
+        }
+    }
+}
+
+/// Which of the three tests an instance type must pass were passed, and together.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct NoInstanceType {
+    /// Some instance type met the requirements.
+    pub requirements: bool,
+    /// Some instance type had enough resources.
+    pub resources: bool,
+    /// Some instance type had a fitting offering.
+    pub offering: bool,
+    /// One instance type passed both.
+    pub requirements_and_resources: bool,
+    /// One instance type passed both.
+    pub requirements_and_offering: bool,
+    /// One instance type passed both.
+    pub resources_and_offering: bool,
+    /// The requirements, as text.
+    pub asked_requirements: String,
+    /// What the pod and the DaemonSets ask for.
+    pub asked_resources: Resources,
+    /// The pod asks for a million cores: `m` was probably forgotten.
+    pub suspicious_cpu: bool,
+}
+
+impl fmt::Display for NoInstanceType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match (self.requirements, self.resources, self.offering) {
+            (false, false, false) => {
+                "no instance type met the scheduling requirements or had enough resources or had a required offering"
+            }
+            (false, false, true) => {
+                "no instance type met the scheduling requirements or had enough resources"
+            }
+            (false, true, false) => {
+                "no instance type met the scheduling requirements or had a required offering"
+            }
+            (true, false, false) => {
+                "no instance type had enough resources or had a required offering"
+            }
+            (false, true, true) => "no instance type met all requirements",
+            (true, false, true) => "no instance type has enough resources",
+            (true, true, false) => "no instance type has the required offering",
+            (true, true, true) if self.requirements_and_resources => {
+                "no instance type which met the scheduling requirements and had enough resources, had a required offering"
+            }
+            (true, true, true) if self.resources_and_offering => {
+                "no instance type which had enough resources and the required offering met the scheduling requirements"
+            }
+            (true, true, true) if self.requirements_and_offering => {
+                "no instance type which met the scheduling requirements and the required offering had the required resources"
+            }
+            (true, true, true) => "no instance type met the requirements/resources/offering tuple",
+        };
+        f.write_str(text)?;
+        if self.suspicious_cpu && text == "no instance type has enough resources" {
+            f.write_str(" (CPU request >= 1 Million, m vs M typo?)")?;
+        }
+        write!(
+            f,
+            ", requirements={}, resources={}",
+            self.asked_requirements, self.asked_resources
+        )
+    }
+}
+
+/// What became of a NodePool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolReport {
+    /// The NodePool.
+    pub node_pool: String,
+    /// Whether and why it was not used.
+    pub outcome: PoolOutcome,
+}
+
+/// Whether a NodePool could be launched from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PoolOutcome {
+    /// It was considered.
+    Used,
+    /// It is static: it does not follow pods.
+    Static,
+    /// It is being deleted.
+    Deleting,
+    /// Its Ready condition is not True.
+    NotReady,
+    /// Its instance types are not known; the reason is the provider's.
+    Unknown(String),
+    /// Its requirements leave no instance type (event NoCompatibleInstanceTypes).
+    NoCompatibleInstanceTypes {
+        /// minValues are the cause.
+        min_values: bool,
+    },
+    /// Something in its specification cannot be read.
+    Invalid(String),
+}

@@ -1,0 +1,364 @@
+//! NodePools, compiled: what a new machine of each would be before any pod is on it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use karpenter_api::{labels, v1::NodePool, validation::WellKnown};
+
+use super::{
+    algebra::{Algebra, KeyId, SetId},
+    bits::Bits,
+    catalogue::Catalogue,
+    plan::PoolOutcome,
+    request::MinValuesPolicy,
+    vectors::{Dimensions, subtract},
+};
+use crate::{
+    pod::{HostPort, NodeTerm, Shape, Toleration},
+    requirements::{Requirement, Requirements},
+    resources::Resources,
+    taints::{Taint, untolerated},
+};
+
+/// Rows on which the same DaemonSets run.
+#[derive(Clone, Debug)]
+pub(super) struct DaemonGroup {
+    pub(super) rows: Bits,
+    pub(super) requests: Resources,
+    pub(super) ports: Vec<HostPort>,
+}
+
+/// What a new machine of a NodePool would be.
+#[derive(Clone, Debug)]
+pub(super) struct Template {
+    pub(super) pool: Arc<NodePool>,
+    pub(super) name: String,
+    pub(super) catalogue: usize,
+    pub(super) set: SetId,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) taints: Vec<Taint>,
+    /// Rows the pool's own requirements leave.
+    pub(super) rows: Bits,
+    /// The same, roomiest first.
+    pub(super) order: Arc<Vec<u32>>,
+    pub(super) groups: Vec<DaemonGroup>,
+    /// What pods can use beside the DaemonSets, row by row.
+    pub(super) room: Vec<i64>,
+    /// Limited resources.
+    pub(super) limit_names: Vec<String>,
+    /// What is left of each limit, before this run.
+    pub(super) limits: Vec<i64>,
+    /// What each row takes of each limit.
+    pub(super) limit_costs: Vec<i64>,
+}
+
+/// A DaemonSet's pod, as it will run on a new machine.
+#[derive(Clone, Debug)]
+pub(super) struct Daemon {
+    pub(super) shape: Arc<Shape>,
+    pub(super) tolerations: Vec<Toleration>,
+    /// Node selector with each alternative of the required node affinity.
+    pub(super) sets: Vec<Requirements>,
+}
+
+impl Daemon {
+    pub(super) fn new(shape: &Arc<Shape>, terms: &[NodeTerm], well_known: &WellKnown) -> Self {
+        let mut tolerations = shape.tolerations.clone();
+        tolerations.push(Toleration::any_prefer_no_schedule());
+        Self {
+            shape: shape.clone(),
+            tolerations,
+            sets: alternatives(shape, terms, well_known),
+        }
+    }
+}
+
+/// Node selector together with each alternative; one without any if there are none.
+pub(super) fn alternatives(
+    shape: &Shape,
+    terms: &[NodeTerm],
+    well_known: &WellKnown,
+) -> Vec<Requirements> {
+    let selector = Requirements::from_labels(&shape.node_selector, well_known);
+    if terms.is_empty() {
+        return vec![selector];
+    }
+    terms
+        .iter()
+        .map(|term| with_term(&selector, term, well_known))
+        .collect()
+}
+
+/// `base` with all expressions of a term. An expression that means nothing is never met.
+pub(super) fn with_term(
+    base: &Requirements,
+    term: &NodeTerm,
+    well_known: &WellKnown,
+) -> Requirements {
+    let mut all = base.clone();
+    for expression in &term.expressions {
+        let parsed = Requirement::parse(&expression.key, &expression.operator, &expression.values);
+        let requirement = parsed.unwrap_or_else(|_| {
+            Requirement::new(&expression.key, crate::requirements::Operator::In, [""; 0])
+        });
+        all.add(requirement.canonical(well_known));
+    }
+    all
+}
+
+/// What compiling a template needs.
+pub(super) struct TemplateCompiler<'a> {
+    pub(super) algebra: &'a mut Algebra,
+    pub(super) dimensions: &'a Dimensions,
+    pub(super) well_known: &'a WellKnown,
+    pub(super) daemons: &'a [Daemon],
+    pub(super) min_values: MinValuesPolicy,
+}
+
+impl Template {
+    /// Compiles a NodePool, or says why it cannot be used.
+    pub(super) fn compile(
+        pool: &Arc<NodePool>,
+        (index, catalogue): (usize, &Catalogue),
+        usage: &Resources,
+        compiler: &mut TemplateCompiler<'_>,
+    ) -> Result<Self, PoolOutcome> {
+        let name = pool.metadata.name.clone().unwrap_or_default();
+        let template = &pool.spec.template;
+        let class = &template.spec.node_class_ref;
+        let mut labels = template.metadata.labels.clone().unwrap_or_default();
+        labels.insert(labels::NODE_POOL.to_owned(), name.clone());
+        labels.insert(
+            labels::node_class(&class.group, &class.kind),
+            class.name.clone(),
+        );
+        let mut requirements =
+            Requirements::from_api(&template.spec.requirements, compiler.well_known)
+                .map_err(|problem| PoolOutcome::Invalid(problem.to_string()))?;
+        requirements.add_all(&Requirements::from_labels(&labels, compiler.well_known));
+        for label in [labels::REGISTERED, labels::INITIALIZED] {
+            requirements.add(Requirement::equal(label, "true"));
+        }
+        let known = |key: &str| compiler.well_known.contains(key);
+        let set = compiler.algebra.set(&requirements, known);
+        let rows = rows_of(catalogue, compiler.algebra, set);
+        if rows.is_empty() {
+            return Err(PoolOutcome::NoCompatibleInstanceTypes { min_values: false });
+        }
+        if compiler.min_values == MinValuesPolicy::Strict
+            && unmet_min_values(catalogue, compiler.algebra, set, &rows).is_some()
+        {
+            return Err(PoolOutcome::NoCompatibleInstanceTypes { min_values: true });
+        }
+        let taints: Vec<Taint> = template
+            .spec
+            .taints
+            .iter()
+            .flatten()
+            .map(Taint::parse)
+            .collect();
+        let groups = daemon_groups(catalogue, set, &taints, compiler);
+        let room = room_beside(catalogue, &groups, compiler.dimensions);
+        let limits = Resources::allocatable_from(&pool.spec.limits)
+            .map_err(|problem| PoolOutcome::Invalid(problem.to_string()))?;
+        let mut compiled = Self {
+            pool: pool.clone(),
+            name,
+            catalogue: index,
+            set,
+            labels,
+            taints,
+            order: Arc::new(by_size(&rows, &room, compiler.dimensions.len())),
+            rows,
+            groups,
+            room,
+            limit_names: limits.iter().map(|(name, _)| name.to_owned()).collect(),
+            limits: limits
+                .iter()
+                .map(|(name, value)| value.saturating_sub(usage.get(name)))
+                .collect(),
+            limit_costs: Vec::new(),
+        };
+        for row in 0..catalogue.rows() {
+            let capacity = &catalogue.type_of(row).capacity;
+            let cost = |name: &String| {
+                if name == "nodes" {
+                    1
+                } else {
+                    capacity.get(name)
+                }
+            };
+            compiled
+                .limit_costs
+                .extend(compiled.limit_names.iter().map(cost));
+        }
+        Ok(compiled)
+    }
+
+    pub(super) fn row_room(&self, row: usize, width: usize) -> &[i64] {
+        &self.room[row * width..(row + 1) * width]
+    }
+
+    /// The least any machine of `rows` keeps for DaemonSets: per resource, over the groups that have such rows.
+    pub(super) fn least_overhead(&self, rows: Option<&Bits>) -> Resources {
+        let has_rows = |group: &&DaemonGroup| match rows {
+            None => true,
+            Some(rows) => group.rows.iter().any(|row| rows.contains(row)),
+        };
+        let mut groups = self.groups.iter().filter(has_rows);
+        let Some(first) = groups.next() else {
+            return Resources::new();
+        };
+        let mut least = first.requests.clone();
+        for group in groups {
+            least.retain(|name, _| group.requests.contains(name));
+            let names: Vec<(String, i64)> = least
+                .iter()
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect();
+            for (name, value) in names {
+                least.set(&name, value.min(group.requests.get(&name)));
+            }
+        }
+        least
+    }
+}
+
+/// Rows that meet `set` and have an available offering that does.
+pub(super) fn rows_of(catalogue: &Catalogue, algebra: &mut Algebra, set: SetId) -> Bits {
+    let mut rows = Bits::default();
+    for kind in catalogue.kinds_in(algebra, set).iter() {
+        rows.unite(&catalogue.kinds[kind].rows);
+    }
+    for (_, req) in algebra.members(set).to_vec() {
+        if rows.is_empty() {
+            break;
+        }
+        rows.intersect(&catalogue.rows_meeting(algebra, req));
+    }
+    rows
+}
+
+/// A key with fewer different values over `rows` than its minValues: key, minimum, found.
+pub(super) fn unmet_min_values(
+    catalogue: &Catalogue,
+    algebra: &Algebra,
+    set: SetId,
+    rows: &Bits,
+) -> Option<(KeyId, u32, u32)> {
+    if !algebra.has_min_values(set) {
+        return None;
+    }
+    algebra.members(set).iter().find_map(|(key, req)| {
+        let minimum = algebra.requirement(*req).min_values()?;
+        let found = distinct_values(catalogue, algebra, *key, rows);
+        (found < minimum).then_some((*key, minimum, found))
+    })
+}
+
+/// How many different values of `key` the types of `rows` list.
+pub(super) fn distinct_values(
+    catalogue: &Catalogue,
+    algebra: &Algebra,
+    key: KeyId,
+    rows: &Bits,
+) -> u32 {
+    let mut values = rustc_hash::FxHashSet::default();
+    for row in rows.iter() {
+        if let Some(req) = catalogue.requirement(row, key) {
+            let requirement = algebra.requirement(req);
+            if !requirement.is_complement() {
+                values.extend(requirement.values().map(str::to_owned));
+            }
+        }
+    }
+    values.len() as u32
+}
+
+fn daemon_groups(
+    catalogue: &Catalogue,
+    set: SetId,
+    taints: &[Taint],
+    compiler: &mut TemplateCompiler<'_>,
+) -> Vec<DaemonGroup> {
+    let mut running: Vec<(usize, Bits)> = Vec::new();
+    for (index, daemon) in compiler.daemons.iter().enumerate() {
+        if untolerated(taints, &daemon.tolerations).is_some() {
+            continue;
+        }
+        let mut rows = Bits::default();
+        for alternative in &daemon.sets {
+            let wanted = compiler
+                .algebra
+                .set(alternative, |key| compiler.well_known.contains(key));
+            if compiler.algebra.join(set, wanted).is_none() {
+                continue;
+            }
+            let mut meeting = Bits::full(catalogue.rows());
+            for (_, req) in compiler.algebra.members(wanted).to_vec() {
+                meeting.intersect(&catalogue.rows_meeting(compiler.algebra, req));
+            }
+            rows.unite(&meeting);
+        }
+        if !rows.is_empty() {
+            running.push((index, rows));
+        }
+    }
+    let mut groups: BTreeMap<Vec<usize>, Bits> = BTreeMap::new();
+    for row in 0..catalogue.rows() {
+        let daemons = running
+            .iter()
+            .filter(|(_, rows)| rows.contains(row))
+            .map(|(index, _)| *index)
+            .collect();
+        groups.entry(daemons).or_default().insert(row);
+    }
+    groups
+        .into_iter()
+        .map(|(daemons, rows)| {
+            let mut group = DaemonGroup {
+                rows,
+                requests: Resources::new(),
+                ports: Vec::new(),
+            };
+            for daemon in daemons.iter().map(|index| &compiler.daemons[*index]) {
+                group.requests.add_assign(&daemon.shape.requests);
+                group.ports.extend(daemon.shape.host_ports.iter().cloned());
+            }
+            group
+        })
+        .collect()
+}
+
+fn room_beside(catalogue: &Catalogue, groups: &[DaemonGroup], dimensions: &Dimensions) -> Vec<i64> {
+    let width = dimensions.len();
+    let mut room = catalogue.room.clone();
+    for group in groups {
+        let requests = dimensions.vector(&group.requests);
+        for row in group.rows.iter() {
+            subtract(&mut room[row * width..(row + 1) * width], &requests);
+        }
+    }
+    for row in catalogue.broken.iter() {
+        room[row * width..(row + 1) * width].fill(i64::MIN);
+    }
+    room
+}
+
+/// Rows ordered by how much of everything they have, relative to the most there is.
+fn by_size(rows: &Bits, room: &[i64], width: usize) -> Vec<u32> {
+    let mut most = vec![1.0_f64; width];
+    for row in rows.iter() {
+        for (most, room) in most.iter_mut().zip(&room[row * width..]) {
+            *most = most.max(*room as f64);
+        }
+    }
+    let size = |row: usize| -> f64 {
+        most.iter()
+            .zip(&room[row * width..])
+            .map(|(most, room)| *room as f64 / most)
+            .sum()
+    };
+    let mut order: Vec<(f64, u32)> = rows.iter().map(|row| (size(row), row as u32)).collect();
+    order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    order.into_iter().map(|(_, row)| row).collect()
+}

@@ -1,0 +1,86 @@
+//! Resources as rows of integers.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use rustc_hash::FxHashMap;
+
+use crate::resources::Resources;
+
+/// Which resource stands at which place. Only resources that something asks for have one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Dimensions {
+    names: Vec<Arc<str>>,
+    places: FxHashMap<Arc<str>, usize>,
+}
+
+impl Dimensions {
+    pub(super) fn new(names: &BTreeSet<&str>) -> Self {
+        let mut all: Vec<Arc<str>> = ["cpu", "memory", "pods"]
+            .into_iter()
+            .map(Arc::from)
+            .collect();
+        all.extend(
+            names
+                .iter()
+                .filter(|name| !matches!(**name, "cpu" | "memory" | "pods"))
+                .map(|name| Arc::from(*name)),
+        );
+        let places = all
+            .iter()
+            .enumerate()
+            .map(|(place, name)| (name.clone(), place))
+            .collect();
+        Self { names: all, places }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    pub(super) fn vector(&self, resources: &Resources) -> Box<[i64]> {
+        let mut vector = vec![0; self.names.len()].into_boxed_slice();
+        for (name, value) in resources.iter() {
+            if let Some(place) = self.places.get(name) {
+                vector[*place] = value;
+            }
+        }
+        vector
+    }
+
+    /// Whether something positive is asked for that no machine was looked at for.
+    pub(super) fn misses(&self, resources: &Resources) -> bool {
+        resources
+            .iter()
+            .any(|(name, value)| value > 0 && !self.places.contains_key(name))
+    }
+
+    pub(super) fn resources(&self, vector: &[i64]) -> Resources {
+        let named = self
+            .names
+            .iter()
+            .zip(vector)
+            .filter(|(_, value)| **value != 0);
+        named.map(|(name, value)| (name.as_ref(), *value)).collect()
+    }
+}
+
+/// Whether `need` on top of `used` fits in `room`.
+#[inline]
+pub(super) fn fits(used: &[i64], need: &[i64], room: &[i64]) -> bool {
+    used.iter()
+        .zip(need)
+        .zip(room)
+        .all(|((used, need), room)| used.saturating_add(*need) <= *room)
+}
+
+pub(super) fn add(to: &mut [i64], from: &[i64]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = to.saturating_add(*from);
+    }
+}
+
+pub(super) fn subtract(to: &mut [i64], from: &[i64]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = to.saturating_sub(*from);
+    }
+}

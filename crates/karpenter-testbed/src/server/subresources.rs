@@ -5,12 +5,13 @@ use serde_json::{Value, json};
 use http::Method;
 
 use super::ApiServer;
+use super::body::map_of;
 use super::catalog::Served;
 use super::context::Context;
 use super::error::ApiError;
 use super::reply::Reply;
 use super::request::Call;
-use super::write::{Failed, map_of};
+use super::write::Failed;
 
 /// How often a lost race is tried again.
 const RETRIES: usize = 16;

@@ -8,6 +8,7 @@
 //! Nothing here performs I/O, reads a clock or draws a random number: equal inputs give equal plans.
 
 pub mod cluster;
+pub mod disruption;
 pub mod dra;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;

@@ -1,6 +1,9 @@
 //! Which devices claims get: the allocator on its own, without a scheduler around it.
 
-#![expect(clippy::unwrap_used, reason = "fixtures of this test are known to parse")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "fixtures of this test are known to parse"
+)]
 
 use std::collections::BTreeSet;
 

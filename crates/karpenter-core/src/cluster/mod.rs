@@ -398,3 +398,14 @@ impl Cluster {
 
 /// Labels of a namespace.
 pub type Labels = BTreeMap<String, String>;
+
+impl From<Snapshot> for Cluster {
+    /// A cluster that goes on from a snapshot, to try something on. O(1).
+    fn from(snapshot: Snapshot) -> Self {
+        Self {
+            state: snapshot.into_state(),
+            shapes: FxHashSet::default(),
+            shapes_at_last_purge: 0,
+        }
+    }
+}

@@ -381,6 +381,10 @@ impl Snapshot {
         Self { state }
     }
 
+    pub(super) fn into_state(self) -> State {
+        self.state
+    }
+
     /// A copy to try something on. O(1).
     #[must_use]
     pub fn fork(&self) -> Self {

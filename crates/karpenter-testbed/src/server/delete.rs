@@ -6,13 +6,12 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::ApiServer;
-use super::body::object_of;
 use super::catalog::Served;
 use super::context::{Context, timestamp};
 use super::error::{ApiError, details};
 use super::reply::Reply;
 use super::request::Call;
-use super::transition::ready_to_go;
+use super::write::{object_of, ready_to_go};
 use crate::store::{Object, Query, Rejected};
 
 /// What a delete asks for, from body and query.

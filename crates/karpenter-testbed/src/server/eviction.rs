@@ -5,7 +5,6 @@
 use serde_json::{Value, json};
 
 use super::ApiServer;
-use super::body::{map_of, name_of};
 use super::catalog::Served;
 use super::context::{Context, timestamp};
 use super::delete::DeleteOptions;
@@ -13,6 +12,7 @@ use super::error::ApiError;
 use super::reply::Reply;
 use super::request::Call;
 use super::selector::{LabelSelector, Selectors};
+use super::write::{map_of, name_of};
 use crate::store::{Object, Query};
 
 /// More pods waiting to go than this and a budget refuses, as upstream does to bound its status.

@@ -1,7 +1,6 @@
 //! What happens to a request: verbs, admission, subresources, custom resources, HTTP.
 
 pub mod admission;
-mod body;
 pub mod catalog;
 mod context;
 pub mod custom;
@@ -20,7 +19,6 @@ mod selector;
 mod serve;
 mod service;
 mod subresources;
-mod transition;
 mod watch;
 mod write;
 
@@ -238,14 +236,14 @@ impl ApiServer {
             tracing::warn!(%error, "a stored definition cannot be served");
         }
         if served.is("", "Namespace") {
-            self.sweep_if_terminating(body::name_of(stored));
+            self.sweep_if_terminating(write::name_of(stored));
         }
     }
 
     /// What other parts of the server do once an object is gone.
     fn after_delete(&self, served: &Served, last: &Value) {
         if served.is("apiextensions.k8s.io", "CustomResourceDefinition") {
-            self.catalog.undefine(body::name_of(last));
+            self.catalog.undefine(write::name_of(last));
         }
         if let Some(namespace) = last["metadata"]["namespace"].as_str() {
             self.sweep_if_terminating(namespace);

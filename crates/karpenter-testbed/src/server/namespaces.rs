@@ -1,11 +1,11 @@
 //! Emptying namespaces that are being deleted.
 
 use super::ApiServer;
-use super::body::map_of;
 use super::catalog::Served;
 use super::context::Context;
 use super::delete::DeleteOptions;
 use super::selector::Selectors;
+use super::write::map_of;
 use crate::store::Query;
 
 impl ApiServer {

@@ -4,12 +4,12 @@ use http::Method;
 use serde_json::{Map, Value, json};
 
 use super::ApiServer;
-use super::body::{map_of, name_of};
 use super::catalog::Served;
 use super::context::Context;
 use super::error::{ApiError, Cause};
 use super::reply::Reply;
 use super::request::Call;
+use super::write::{map_of, name_of};
 use crate::patch;
 
 /// Where a kind keeps what a Scale shows.

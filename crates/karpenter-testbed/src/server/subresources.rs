@@ -5,13 +5,12 @@ use serde_json::{Value, json};
 use http::Method;
 
 use super::ApiServer;
-use super::body::map_of;
 use super::catalog::Served;
 use super::context::Context;
 use super::error::ApiError;
 use super::reply::Reply;
 use super::request::Call;
-use super::write::Failed;
+use super::write::{Failed, map_of};
 
 /// How often a lost race is tried again.
 const RETRIES: usize = 16;

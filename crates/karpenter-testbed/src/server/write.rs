@@ -8,22 +8,19 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::ApiServer;
 use super::admission;
-use super::body::{check_kind, check_namespace, has_revision, name_of, normalise, object_of};
 use super::catalog::Served;
 use super::context::Context;
 use super::error::{ApiError, Cause};
 use super::reply::Reply;
-use super::request::Call;
+use super::request::{Call, FieldValidation};
 use super::selector::Selectors;
-use super::transition::{
-    bump_generation, carry_halves, carry_metadata, check_identity, check_preconditions, ready_to_go,
-};
 use crate::fields::{self, ApplyError};
 use crate::patch;
+use crate::registry::decode;
 use crate::store::{Object, Query, Rejected};
 
 /// What a write came to.
@@ -569,6 +566,27 @@ impl PatchKind {
     }
 }
 
+/// The object's name, empty when absent.
+pub(super) fn name_of(value: &Value) -> &str {
+    value["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+/// The map at `key`, created when it is not one.
+pub(super) fn object_of<'a>(value: &'a mut Value, key: &str) -> &'a mut Map<String, Value> {
+    map_of(map_of(value).entry(key).or_insert_with(|| json!({})))
+}
+
+/// The value as a map, made one when it is something else.
+pub(super) fn map_of(value: &mut Value) -> &mut Map<String, Value> {
+    if !value.is_object() {
+        *value = Value::Object(Map::new());
+    }
+    match value {
+        Value::Object(map) => map,
+        _ => unreachable!("made a map above"),
+    }
+}
+
 fn refused_apply(error: ApplyError) -> ApiError {
     let message = error.to_string();
     match error {
@@ -590,9 +608,263 @@ fn refused_apply(error: ApplyError) -> ApiError {
     }
 }
 
+/// A patch cannot rename or move.
+fn check_identity(new: &Value, old: &Value) -> Result<(), ApiError> {
+    for key in ["name", "namespace"] {
+        let (is, was) = (&new["metadata"][key], &old["metadata"][key]);
+        // An applied configuration may leave them out.
+        if !is.is_null() && is != was {
+            return Err(ApiError::bad_request(format!(
+                "the {key} of the object ({}) does not match the {key} on the URL ({})",
+                is.as_str().unwrap_or_default(),
+                was.as_str().unwrap_or_default()
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn has_revision(value: &Value) -> bool {
+    value
+        .pointer("/metadata/resourceVersion")
+        .and_then(Value::as_str)
+        .is_some_and(|rv| !rv.is_empty() && rv != "0")
+}
+
+/// Refuses another kind or version than the path's; fills them in when absent on a built-in kind.
+fn check_kind(served: &Served, value: &mut Value) -> Result<(), ApiError> {
+    if !value.is_object() {
+        return Err(ApiError::bad_request(format!(
+            "{} in version \"{}\" cannot be handled as a {}: json: cannot unmarshal {} into Go value",
+            served.kind,
+            served.version,
+            served.kind,
+            json_type(value)
+        )));
+    }
+    let wanted = served.api_version();
+    let kind = value["kind"].as_str().unwrap_or_default();
+    let version = value["apiVersion"].as_str().unwrap_or_default();
+    if served.is_custom() && (kind.is_empty() || version.is_empty()) {
+        let missing = if kind.is_empty() {
+            "Kind"
+        } else {
+            "apiVersion"
+        };
+        return Err(ApiError::bad_request(format!(
+            "Object '{missing}' is missing in the request body"
+        )));
+    }
+    if !version.is_empty() && version != wanted {
+        return Err(ApiError::bad_request(format!(
+            "the API version in the data ({version}) does not match the expected API version ({wanted})"
+        )));
+    }
+    if !kind.is_empty() && kind != served.kind {
+        return Err(ApiError::bad_request(format!(
+            "{kind} in version \"{}\" cannot be handled as a {}: no kind \"{kind}\" is registered for the resource `{}`",
+            served.version,
+            served.kind,
+            served.qualified_name(),
+        )));
+    }
+    value["kind"] = served.kind.as_str().into();
+    value["apiVersion"] = wanted.into();
+    Ok(())
+}
+
+/// Unknown fields and values of the wrong type, as the field validation mode wants them.
+fn normalise(
+    served: &Served,
+    value: &mut Value,
+    ctx: &Context,
+    warnings: &mut Vec<String>,
+) -> Result<(), ApiError> {
+    if !served.is_custom() {
+        decode::drop_nulls(value);
+        if let Some(message) =
+            decode::type_error(&served.kind, &served.version, value, &served.schema)
+        {
+            return Err(ApiError::bad_request(message));
+        }
+    }
+    let unknown = decode::prune(value, &served.schema);
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    match ctx.validation {
+        FieldValidation::Strict => Err(ApiError::bad_request(decode::strict_message(
+            &served.kind,
+            &served.version,
+            &unknown,
+        ))),
+        FieldValidation::Warn => {
+            warnings.extend(unknown.iter().map(|path| decode::unknown_field(path)));
+            Ok(())
+        }
+        FieldValidation::Ignore => Ok(()),
+    }
+}
+
+fn check_namespace(value: &mut Value, namespace: Option<&str>) -> Result<(), ApiError> {
+    let metadata = object_of(value, "metadata");
+    let given = metadata
+        .get("namespace")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    match namespace {
+        Some(ns) if given.is_empty() => {
+            metadata.insert("namespace".into(), ns.into());
+            Ok(())
+        }
+        Some(ns) if given == ns => Ok(()),
+        Some(_) => Err(ApiError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        )),
+        None => {
+            metadata.remove("namespace");
+            Ok(())
+        }
+    }
+}
+
 fn creates_on_update(served: &Served) -> bool {
     matches!(
         (served.group.as_str(), served.kind.as_str()),
         ("coordination.k8s.io", "Lease") | ("" | "events.k8s.io", "Event") | ("", "Endpoints")
     )
+}
+
+fn check_preconditions(served: &Served, old: &Value, new: &Value) -> Result<(), ApiError> {
+    let name = name_of(old);
+    let (was, is) = (&old["metadata"], &new["metadata"]);
+    if let Some(uid) = is["uid"].as_str().filter(|u| !u.is_empty())
+        && is["uid"] != was["uid"]
+    {
+        return Err(ApiError::conflict(
+            served,
+            name,
+            &format!(
+                "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+                was["uid"].as_str().unwrap_or_default()
+            ),
+        ));
+    }
+    if has_revision(new) && is["resourceVersion"] != was["resourceVersion"] {
+        return Err(ApiError::modified(served, name));
+    }
+    Ok(())
+}
+
+/// What clients cannot change about an object's metadata.
+fn carry_metadata(old: &Value, new: &mut Value) {
+    let metadata = object_of(new, "metadata");
+    for key in [
+        "name",
+        "namespace",
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "selfLink",
+    ] {
+        match old["metadata"].get(key) {
+            Some(kept) => {
+                metadata.insert(key.into(), kept.clone());
+            }
+            None => {
+                metadata.remove(key);
+            }
+        }
+    }
+}
+
+/// Keeps the half of the object that the path does not write.
+fn carry_halves(served: &Served, old: &Value, new: &mut Value, subresource: Option<&str>) {
+    let put = |new: &mut Value, key: &str| match old.get(key) {
+        Some(kept) => new[key] = kept.clone(),
+        None => {
+            if let Some(map) = new.as_object_mut() {
+                map.remove(key);
+            }
+        }
+    };
+    match subresource {
+        None if served.subresource("status").is_some() => put(new, "status"),
+        Some("status") if served.is_custom() => {
+            let mut kept = old.clone();
+            match new.get("status") {
+                Some(status) => kept["status"] = status.clone(),
+                None => {
+                    if let Some(map) = kept.as_object_mut() {
+                        map.remove("status");
+                    }
+                }
+            }
+            if let Some(fields) = new["metadata"].get("managedFields") {
+                kept["metadata"]["managedFields"] = fields.clone();
+            }
+            *new = kept;
+        }
+        Some("status") => {
+            let mut keys: Vec<String> = Vec::new();
+            for map in [old.as_object(), new.as_object()].into_iter().flatten() {
+                keys.extend(map.keys().cloned());
+            }
+            for key in keys {
+                if key != "metadata" && key != "status" {
+                    put(new, &key);
+                }
+            }
+        }
+        Some("finalize") => put(new, "status"),
+        _ => {}
+    }
+}
+
+fn bump_generation(served: &Served, old: &Value, new: &mut Value) {
+    let Some(generation) = old["metadata"]["generation"].as_i64() else {
+        return;
+    };
+    let changed = if served.is_custom() {
+        let has_status = served.subresource("status").is_some();
+        let outside = |value: &Value| -> Vec<(String, Value)> {
+            value
+                .as_object()
+                .into_iter()
+                .flatten()
+                .filter(|(k, _)| *k != "metadata" && !(has_status && *k == "status"))
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect()
+        };
+        outside(old) != outside(new)
+    } else {
+        old["spec"] != new["spec"]
+    };
+    if changed {
+        new["metadata"]["generation"] = (generation + 1).into();
+    }
+}
+
+/// Whether an object that is being deleted has nothing left to wait for.
+pub(super) fn ready_to_go(value: &Value) -> bool {
+    let metadata = &value["metadata"];
+    metadata["deletionTimestamp"].is_string()
+        && metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0
+        && metadata["finalizers"].as_array().is_none_or(Vec::is_empty)
+        && value["spec"]["finalizers"]
+            .as_array()
+            .is_none_or(Vec::is_empty)
 }

@@ -12,11 +12,11 @@ mod workloads;
 
 use serde_json::{Value, json};
 
-use super::body::{map_of, name_of, object_of};
 use super::catalog::Served;
 use super::custom;
 use super::error::Cause;
 use super::names;
+use super::write::{map_of, name_of, object_of};
 use crate::registry::decode;
 
 pub use pods::resolve_priority;

@@ -4,9 +4,9 @@ use kube::{Client, Config};
 use serde_json::{Value, json};
 
 use super::super::ApiServer;
-use super::super::body::map_of;
 use super::super::catalog::Served;
 use super::super::error::ApiError;
+use super::super::write::map_of;
 use crate::registry::{CustomResource, api_version};
 
 impl ApiServer {

@@ -10,9 +10,9 @@ use kube_cel::{CompiledSchema, RootContext, Validator, compile_schema};
 use serde_json::{Value, json};
 
 use super::ApiServer;
-use super::body::{map_of, name_of, object_of};
 use super::context::Context;
 use super::error::{ApiError, Cause};
+use super::write::{map_of, name_of, object_of};
 use crate::registry::CustomResource;
 
 pub use structural::add_defaults;

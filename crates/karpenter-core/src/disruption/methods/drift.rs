@@ -1,0 +1,62 @@
+//! Machines that no longer match their specification are replaced, the longest drifted first, those without pods before.
+//!
+//! DIFFERS: as many as budgets allow come out of one pass, each reckoning with those before it; a pool whose replacements
+//! fail rests alone.
+
+use super::{Found, command};
+use crate::disruption::{
+    candidate::{Candidate, Unconsolidatable},
+    consolidation::Move,
+    plan::Pass,
+    simulation::Simulator,
+};
+
+pub(super) fn run(pass: &mut Pass<'_>) -> Found {
+    let mut found = Found::default();
+    let mut candidates = std::mem::take(&mut pass.candidates);
+    let has_pods = |candidate: &Candidate| candidate.reschedulable().next().is_some();
+    candidates.sort_by(|a, b| {
+        let key = |c: &Candidate| (has_pods(c), c.drifted_at());
+        key(a).cmp(&key(b)).then_with(|| a.name().cmp(b.name()))
+    });
+    let mut simulator = None;
+    for candidate in candidates {
+        if found.commands.len() >= pass.request.max_commands
+            || pass.request.resting_pools.contains(candidate.pool_name())
+        {
+            found.keep(&candidate, Unconsolidatable::NotEvaluated);
+            continue;
+        }
+        if pass.budgets.of(candidate.pool_name()).remaining == 0 {
+            found.keep_for_budget(&candidate);
+            continue;
+        }
+        let current =
+            simulator.get_or_insert_with(|| Simulator::new(&pass.snapshot, &pass.request.schedule));
+        let outcome = current.remove(&[&candidate], false);
+        if !outcome.stuck.is_empty() {
+            found.keep(
+                &candidate,
+                Unconsolidatable::PodsStay {
+                    pods: outcome.stuck,
+                },
+            );
+            continue;
+        }
+        let bought: f64 = outcome
+            .new_claims
+            .iter()
+            .map(|draft| draft.hourly_price)
+            .sum();
+        let moved = Move {
+            savings: candidate.price - bought,
+            replacements: outcome.new_claims,
+            placements: outcome.placements,
+        };
+        let command = command(pass.method, vec![candidate], moved, None);
+        pass.adopt(&command);
+        simulator = None;
+        found.commands.push(command);
+    }
+    found
+}

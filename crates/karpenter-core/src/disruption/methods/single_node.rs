@@ -1,0 +1,131 @@
+//! Machines go, or are exchanged for cheaper ones, one by one.
+//!
+//! Candidates are looked at on all cores, in rounds; the first in order that pays is the command. Pools take turns, those
+//! that the last pass did not get to first, so that no pool waits for another.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::{Found, cancelled, command, evaluate_all};
+use crate::disruption::{
+    balanced::{THRESHOLD, Totals},
+    candidate::{Candidate, Unconsolidatable},
+    plan::Pass,
+    simulation::Simulator,
+};
+
+/// How many candidates are looked at between two checks of the clock.
+const ROUND: usize = 64;
+
+pub(super) fn run(pass: &mut Pass<'_>) -> Found {
+    let mut found = Found::default();
+    let candidates = std::mem::take(&mut pass.candidates);
+    let totals = Totals::new(&pass.snapshot, &candidates);
+    let mut waiting: VecDeque<Candidate> = interleave(candidates, pass).into();
+    let mut simulator = Simulator::new(&pass.snapshot, &pass.request.schedule);
+    while !waiting.is_empty() {
+        if cancelled(pass.request.single_node_cancel.as_ref()) {
+            found.timed_out = true;
+            break;
+        }
+        if found.commands.len() >= pass.request.max_commands {
+            break;
+        }
+        let round = next_round(&mut waiting, pass, &totals, &mut found);
+        let sets: Vec<Vec<&Candidate>> = round.iter().map(|candidate| vec![candidate]).collect();
+        let mut judged = evaluate_all(pass, &simulator, &sets).into_iter();
+        let mut round = round.into_iter();
+        while let (Some(candidate), Some(verdict)) = (round.next(), judged.next()) {
+            let verdict =
+                verdict.and_then(|moved| match totals.score(&[&candidate], moved.savings) {
+                    Some(score) if score < THRESHOLD => Err(Unconsolidatable::Score {
+                        score,
+                        threshold: THRESHOLD,
+                    }),
+                    score => Ok((moved, score)),
+                });
+            match verdict {
+                Err(why) => found.keep(&candidate, why),
+                Ok((moved, score)) => {
+                    let command = command(pass.method, vec![candidate], moved, score);
+                    pass.adopt(&command);
+                    simulator = Simulator::new(&pass.snapshot, &pass.request.schedule);
+                    found.commands.push(command);
+                    // The rest of the round was judged without this command.
+                    round
+                        .rev()
+                        .for_each(|candidate| waiting.push_front(candidate));
+                    break;
+                }
+            }
+        }
+    }
+    for candidate in waiting {
+        if found.timed_out {
+            found.unseen_pools.insert(candidate.pool_name().to_owned());
+        }
+        found.keep(&candidate, Unconsolidatable::NotEvaluated);
+    }
+    found
+}
+
+/// The next candidates that budgets allow and that could pay at best.
+fn next_round(
+    waiting: &mut VecDeque<Candidate>,
+    pass: &Pass<'_>,
+    totals: &Totals,
+    found: &mut Found,
+) -> Vec<Candidate> {
+    let mut round = Vec::new();
+    while let Some(candidate) = waiting.pop_front() {
+        if pass.budgets.of(candidate.pool_name()).remaining == 0 {
+            found.keep_for_budget(&candidate);
+            continue;
+        }
+        // Not even giving it back for nothing in return would be worth it.
+        if let Some(score) = totals
+            .score(&[&candidate], candidate.price)
+            .filter(|score| *score < THRESHOLD)
+        {
+            found.keep(
+                &candidate,
+                Unconsolidatable::Score {
+                    score,
+                    threshold: THRESHOLD,
+                },
+            );
+            continue;
+        }
+        round.push(candidate);
+        if round.len() == ROUND {
+            break;
+        }
+    }
+    round
+}
+
+/// Pools take turns, in the order of their best candidates; pools not seen last time come first.
+fn interleave(candidates: Vec<Candidate>, pass: &Pass<'_>) -> Vec<Candidate> {
+    let mut order: Vec<String> = Vec::new();
+    let mut by_pool: BTreeMap<String, VecDeque<Candidate>> = BTreeMap::new();
+    for candidate in candidates {
+        let pool = candidate.pool_name().to_owned();
+        if !by_pool.contains_key(&pool) {
+            order.push(pool.clone());
+        }
+        by_pool.entry(pool).or_default().push_back(candidate);
+    }
+    order.sort_by_key(|pool| !pass.request.unseen_pools.contains(pool));
+    let mut turns = Vec::new();
+    while !by_pool.is_empty() {
+        for pool in &order {
+            let Some(queue) = by_pool.get_mut(pool) else {
+                continue;
+            };
+            turns.extend(queue.pop_front());
+            if queue.is_empty() {
+                by_pool.remove(pool);
+            }
+        }
+    }
+    turns
+}

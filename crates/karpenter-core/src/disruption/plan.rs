@@ -1,0 +1,295 @@
+//! One pass over a snapshot.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use karpenter_api::v1::DisruptionReason;
+
+use super::{
+    Budgets,
+    candidate::{Candidate, Candidates, Surroundings},
+    command::{Command, Decision, Method, Verdict, VerdictKind},
+    consolidation::Rules,
+    methods::{self, Found},
+};
+use crate::{
+    cluster::{Cluster, Snapshot},
+    schedule::{Cancel, ScheduleRequest},
+};
+
+/// How multi-node consolidation searches.
+#[derive(Clone, Default)]
+pub struct MultiNodeSearch {
+    /// Asked now and then; once it says yes, the best set found so far is the answer.
+    pub cancel: Option<Cancel>,
+    /// How many machines may be launched for a set; 0 and 1 mean one, as upstream.
+    pub max_replacements: usize,
+}
+
+/// One pass.
+#[derive(Clone)]
+pub struct DisruptionRequest {
+    /// The scheduler's settings, and the time of the pass.
+    pub schedule: ScheduleRequest,
+    /// Commands in flight and buffers.
+    pub surroundings: Surroundings,
+    /// Spot machines may be exchanged for spot machines (feature gate).
+    pub spot_to_spot: bool,
+    /// Multi-node consolidation.
+    pub multi_node: MultiNodeSearch,
+    /// Ends the single-node search early; candidates not looked at come first next time.
+    pub single_node_cancel: Option<Cancel>,
+    /// NodePools whose candidates the last pass did not get to.
+    pub unseen_pools: BTreeSet<String>,
+    /// NodePools that drift leaves alone for now, as their replacements fail.
+    pub resting_pools: BTreeSet<String>,
+    /// Machines of static pools that may be replaced now, by pool: what `replicas` and `limits.nodes` leave room for.
+    pub static_room: BTreeMap<String, u32>,
+    /// How many commands a pass may end in.
+    pub max_commands: usize,
+    /// Worker threads; the plan does not depend on it.
+    pub threads: usize,
+}
+
+impl DisruptionRequest {
+    /// A pass at `now` with upstream's defaults.
+    pub fn at(now: Timestamp) -> Self {
+        Self {
+            schedule: ScheduleRequest::at(now),
+            surroundings: Surroundings::default(),
+            spot_to_spot: false,
+            multi_node: MultiNodeSearch::default(),
+            single_node_cancel: None,
+            unseen_pools: BTreeSet::new(),
+            resting_pools: BTreeSet::new(),
+            static_room: BTreeMap::new(),
+            max_commands: 16,
+            threads: 1,
+        }
+    }
+
+    /// The time of the pass.
+    pub fn now(&self) -> Timestamp {
+        self.schedule.now
+    }
+
+    pub(super) fn rules(&self, method: Method) -> Rules {
+        let max_replacements = match method {
+            Method::MultiNode => self.multi_node.max_replacements.max(1),
+            _ => 1,
+        };
+        Rules {
+            spot_to_spot: self.spot_to_spot,
+            max_replacements,
+        }
+    }
+}
+
+/// What a pass came to.
+#[derive(Clone, Debug, Default)]
+pub struct DisruptionPlan {
+    /// Commands to start, in this order.
+    pub commands: Vec<Command>,
+    /// What became of every machine, by name.
+    pub verdicts: Vec<Verdict>,
+    /// The budgets the pass began with.
+    pub budgets: BTreeMap<String, Budgets>,
+    /// How many candidates each method had.
+    pub eligible: BTreeMap<Method, usize>,
+    /// Pools that single-node consolidation did not get to.
+    pub unseen_pools: BTreeSet<String>,
+    /// Methods that were cut short.
+    pub timed_out: BTreeSet<Method>,
+    /// A budget was in the way of something: the next pass may find more without any change in the cluster.
+    pub budget_blocked: bool,
+}
+
+/// Decides what to do about a snapshot.
+pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan {
+    let now = request.now();
+    let all = Candidates::new(snapshot, &request.surroundings, now);
+    let reasons = [
+        DisruptionReason::Empty,
+        DisruptionReason::Drifted,
+        DisruptionReason::Underutilized,
+    ];
+    let budgets: BTreeMap<String, Budgets> = reasons
+        .iter()
+        .map(|reason| {
+            (
+                reason.as_str().to_owned(),
+                Budgets::new(snapshot, reason, now),
+            )
+        })
+        .collect();
+    let mut plan = DisruptionPlan {
+        budgets,
+        ..DisruptionPlan::default()
+    };
+    let mut kept = BTreeMap::new();
+    let methods = [
+        Method::Emptiness,
+        Method::StaticDrift,
+        Method::Drift,
+        Method::MultiNode,
+        Method::SingleNode,
+    ];
+    for method in methods {
+        let mut pass = Pass {
+            request,
+            method,
+            snapshot: snapshot.fork(),
+            candidates: eligible(&all, method),
+            budgets: plan
+                .budgets
+                .get(method.reason().as_str())
+                .cloned()
+                .unwrap_or_default(),
+            drafted: 0,
+        };
+        plan.eligible.insert(method, pass.candidates.len());
+        let found = methods::run(&mut pass);
+        plan.budget_blocked |= found.budget_blocked;
+        plan.unseen_pools.extend(found.unseen_pools);
+        if found.timed_out {
+            plan.timed_out.insert(method);
+        }
+        kept.extend(found.kept);
+        if !found.commands.is_empty() {
+            plan.commands = found.commands;
+            break;
+        }
+    }
+    plan.verdicts = verdicts(&all, &plan.commands, &kept);
+    plan
+}
+
+/// The candidates of a method, in order: those that are one only at the end of a grace period concern drift alone.
+fn eligible(all: &Candidates, method: Method) -> Vec<Candidate> {
+    let may = |candidate: &&Candidate| {
+        (method.is_eventual() || !candidate.eventual_only)
+            && match method {
+                Method::Emptiness => candidate.not_empty().is_none(),
+                Method::StaticDrift => {
+                    candidate.node_pool.is_static() && candidate.drifted_at().is_some()
+                }
+                Method::Drift => {
+                    !candidate.node_pool.is_static() && candidate.drifted_at().is_some()
+                }
+                Method::MultiNode | Method::SingleNode => candidate.unconsolidatable().is_none(),
+            }
+    };
+    all.candidates.iter().filter(may).cloned().collect()
+}
+
+/// One method's work: the snapshot with what it has already decided, its candidates, what is left of the budgets.
+pub(super) struct Pass<'a> {
+    pub(super) request: &'a DisruptionRequest,
+    pub(super) method: Method,
+    pub(super) snapshot: Snapshot,
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) budgets: Budgets,
+    drafted: usize,
+}
+
+impl Pass<'_> {
+    /// Reckons with a command from now on: its machines are on their way out, its replacements are on their way in.
+    pub(super) fn adopt(&mut self, command: &Command) {
+        let mut cluster = Cluster::from(self.snapshot.fork());
+        let ids: Vec<&str> = command
+            .candidates
+            .iter()
+            .filter_map(|candidate| candidate.machine.provider_id())
+            .collect();
+        cluster.mark_for_deletion(&ids);
+        for draft in &command.replacements {
+            let mut claim = draft.claim.clone();
+            // No NodeClaim can be called that.
+            claim.metadata.name = Some(format!("planned/{}", self.drafted));
+            self.drafted += 1;
+            cluster.apply_node_claim(&claim);
+        }
+        self.snapshot = cluster.snapshot();
+        for candidate in &command.candidates {
+            self.budgets.take(candidate.pool_name());
+        }
+    }
+}
+
+fn verdicts(all: &Candidates, commands: &[Command], kept: &Kept) -> Vec<Verdict> {
+    let mut verdicts = BTreeMap::new();
+    for (machine, blocked) in &all.blocked {
+        let kind = VerdictKind::Blocked(blocked.clone());
+        verdicts.insert(
+            machine.name().to_owned(),
+            Verdict {
+                machine: machine.clone(),
+                kind,
+            },
+        );
+    }
+    for candidate in all
+        .candidates
+        .iter()
+        .filter(|candidate| !candidate.eventual_only)
+    {
+        let reason = kept
+            .get(candidate.name())
+            .cloned()
+            .or_else(|| candidate.unconsolidatable());
+        let kind = VerdictKind::Kept(reason.unwrap_or(super::Unconsolidatable::NotEvaluated));
+        let verdict = Verdict {
+            machine: candidate.machine.clone(),
+            kind,
+        };
+        verdicts.insert(candidate.name().to_owned(), verdict);
+    }
+    for command in commands {
+        let with: Vec<String> = command
+            .replacements
+            .iter()
+            .flat_map(|draft| draft.instance_types.iter().cloned())
+            .collect();
+        for candidate in &command.candidates {
+            let (savings, pods_moved) = (command.savings, candidate.reschedulable().count());
+            let kind = match command.decision() {
+                Decision::Delete => VerdictKind::Deleted {
+                    savings,
+                    pods_moved,
+                },
+                Decision::Replace => VerdictKind::Replaced {
+                    savings,
+                    pods_moved,
+                    with: with.clone(),
+                },
+            };
+            let verdict = Verdict {
+                machine: candidate.machine.clone(),
+                kind,
+            };
+            verdicts.insert(candidate.name().to_owned(), verdict);
+        }
+    }
+    verdicts.into_values().collect()
+}
+
+/// Why machines stay, by name.
+pub(super) type Kept = BTreeMap<String, super::Unconsolidatable>;
+
+impl Found {
+    /// Keeps a machine for a reason.
+    pub(super) fn keep(&mut self, candidate: &Candidate, why: super::Unconsolidatable) {
+        self.kept.insert(candidate.name().to_owned(), why);
+    }
+
+    /// Keeps a machine as its pool's budget is used up.
+    pub(super) fn keep_for_budget(&mut self, candidate: &Candidate) {
+        self.budget_blocked = true;
+        self.keep(
+            candidate,
+            super::Unconsolidatable::Budget {
+                node_pool: candidate.pool_name().to_owned(),
+            },
+        );
+    }
+}

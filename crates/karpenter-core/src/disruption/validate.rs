@@ -1,0 +1,125 @@
+//! Whether a command that was decided a while ago still holds.
+
+use std::{collections::BTreeSet, fmt};
+
+use super::{
+    candidate::{Candidate, Candidates},
+    command::{Command, Method},
+    plan::DisruptionRequest,
+    simulation::Simulator,
+};
+use crate::{cluster::Snapshot, disruption::Budgets};
+
+/// Why a command does not hold any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rejection {
+    /// Budgets changed, or pods were told to go to one of the machines.
+    Budget,
+    /// The pods would not find a place any more, or would need other machines.
+    Scheduling,
+    /// Machines changed: pods came, a pod refuses, a PodDisruptionBudget blocks.
+    Churn,
+}
+
+impl Rejection {
+    /// The reason that the `ConsolidationRejected` event names.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Budget => "budget",
+            Self::Scheduling => "scheduling",
+            Self::Churn => "churn",
+        }
+    }
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Checks a command against a newer snapshot; gives what of it can be done.
+///
+/// Emptiness loses the machines that are not empty any more. The other methods stand or fall as a whole: every machine must
+/// still be a candidate, budgets must allow all of them, and the scheduler must come to the same answer: no more new
+/// machines, of types that would do now.
+pub fn validate(
+    command: &Command,
+    snapshot: &Snapshot,
+    request: &DisruptionRequest,
+) -> Result<Command, Rejection> {
+    let now = request.now();
+    if !command.method.is_validated() {
+        return Ok(command.clone());
+    }
+    let names: BTreeSet<&str> = command
+        .candidates
+        .iter()
+        .map(Candidate::claim_name)
+        .collect();
+    let nominated = |name: &&str| {
+        snapshot
+            .nodes()
+            .any(|machine| machine.claim_name() == Some(name) && machine.is_nominated(now))
+    };
+    if command.method != Method::Emptiness && names.iter().any(nominated) {
+        return Err(Rejection::Budget);
+    }
+    let all = Candidates::new(snapshot, &request.surroundings, now);
+    let holds = |candidate: &&Candidate| {
+        names.contains(candidate.claim_name())
+            && !candidate.eventual_only
+            && match command.method {
+                Method::Emptiness => candidate.not_empty().is_none(),
+                _ => candidate.unconsolidatable().is_none(),
+            }
+    };
+    let current: Vec<Candidate> = all.candidates.iter().filter(holds).cloned().collect();
+    let mut budgets = Budgets::new(snapshot, &command.method.reason(), now);
+    let mut checked = command.clone();
+    if command.method == Method::Emptiness {
+        let churned = current.is_empty();
+        checked.candidates = current
+            .into_iter()
+            .filter(|c| budgets.take(c.pool_name()))
+            .collect();
+        checked.savings = checked
+            .candidates
+            .iter()
+            .map(|candidate| candidate.price)
+            .sum();
+        return match (checked.candidates.is_empty(), churned) {
+            (false, _) => Ok(checked),
+            (true, true) => Err(Rejection::Churn),
+            (true, false) => Err(Rejection::Budget),
+        };
+    }
+    if current.len() != names.len() {
+        return Err(Rejection::Churn);
+    }
+    if !current
+        .iter()
+        .all(|candidate| budgets.take(candidate.pool_name()))
+    {
+        return Err(Rejection::Budget);
+    }
+    let simulator = Simulator::new(snapshot, &request.schedule);
+    let outcome = simulator.remove(&current.iter().collect::<Vec<_>>(), true);
+    if !outcome.stuck.is_empty() || outcome.new_claims.len() != command.replacements.len() {
+        return Err(Rejection::Scheduling);
+    }
+    let still_do = command
+        .replacements
+        .iter()
+        .zip(&outcome.new_claims)
+        .all(|(planned, now)| {
+            let now: BTreeSet<&String> = now.instance_types.iter().collect();
+            planned.instance_types.iter().all(|name| now.contains(name))
+        });
+    if !still_do {
+        return Err(Rejection::Scheduling);
+    }
+    checked.candidates = current;
+    checked.placements = outcome.placements;
+    Ok(checked)
+}

@@ -1,0 +1,133 @@
+//! Pages: every list call is cut into small ones, so that clients must follow the tokens.
+
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+
+use crate::wire::{error::AwsError, params::Params};
+
+/// Where a page starts and how much it holds.
+#[derive(Debug)]
+pub(crate) struct Page {
+    size: usize,
+    after: Option<String>,
+    action: String,
+}
+
+impl Page {
+    /// Reads `MaxResults` and `NextToken`. `bounds` are EC2's for this call, `cap` is the stand-in's own page size.
+    pub(crate) fn read(
+        params: Params<'_>,
+        action: &str,
+        bounds: (i64, i64),
+        cap: usize,
+    ) -> Result<Self, AwsError> {
+        let asked = match params.int("MaxResults") {
+            None | Some(0) => bounds.1,
+            Some(n) if n < bounds.0 => {
+                return Err(AwsError::invalid_value(format!(
+                    "Value ( {n} ) for parameter maxResults is invalid. Expecting a value greater than {}.",
+                    bounds.0
+                )));
+            }
+            Some(n) if n > bounds.1 => {
+                return Err(AwsError::invalid_value(format!(
+                    "Value ( {n} ) for parameter maxResults is invalid. Expecting a value less than {}.",
+                    bounds.1
+                )));
+            }
+            Some(n) => n,
+        };
+        let after = match params.text("NextToken").filter(|t| !t.is_empty()) {
+            None => None,
+            Some(token) => Some(open(token, action).ok_or_else(|| {
+                AwsError::new("InvalidNextToken", "The specified NextToken is not valid.")
+            })?),
+        };
+        Ok(Self {
+            size: usize::try_from(asked).unwrap_or(1).min(cap).max(1),
+            after,
+            action: action.to_owned(),
+        })
+    }
+
+    /// The key of the last element of the previous page.
+    pub(crate) fn after(&self) -> Option<&str> {
+        self.after.as_deref()
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The token of the page after the one that ends with `key`.
+    pub(crate) fn token(&self, key: &str) -> String {
+        seal(key, &self.action)
+    }
+
+    /// Cuts this page out of `elements`, which come sorted by key; also the next page's token.
+    pub(crate) fn cut<T>(
+        &self,
+        elements: impl IntoIterator<Item = (String, T)>,
+    ) -> (Vec<T>, Option<String>) {
+        let mut rest = elements
+            .into_iter()
+            .skip_while(|(key, _)| self.after.as_ref().is_some_and(|after| key <= after))
+            .peekable();
+        let mut page = Vec::new();
+        let mut last = String::new();
+        while page.len() < self.size {
+            let Some((key, element)) = rest.next() else {
+                break;
+            };
+            last = key;
+            page.push(element);
+        }
+        let token = rest.peek().is_some().then(|| self.token(&last));
+        (page, token)
+    }
+}
+
+/// An opaque token that only the same action accepts.
+pub(crate) fn seal(key: &str, action: &str) -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(format!("{action}\n{key}"))
+}
+
+/// The key inside a token of [`seal`].
+pub(crate) fn open(token: &str, action: &str) -> Option<String> {
+    let bytes = BASE64_URL_SAFE_NO_PAD.decode(token).ok()?;
+    let text = String::from_utf8(bytes).ok()?;
+    let (of, key) = text.split_once('\n')?;
+    (of == action).then(|| key.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn page(params: &serde_json::Value) -> Result<Page, AwsError> {
+        Page::read(Params(params), "DescribeX", (5, 1000), 2)
+    }
+
+    #[test]
+    fn pages_follow_each_other_without_gap_or_repeat_and_the_last_has_no_token() {
+        let all = || (0..5).map(|n| (format!("k{n}"), n));
+        let (first, token) = page(&json!({})).unwrap().cut(all());
+        assert_eq!(first, [0, 1]);
+        let (second, token) = page(&json!({"NextToken": token})).unwrap().cut(all());
+        assert_eq!(second, [2, 3]);
+        let (third, token) = page(&json!({"NextToken": token})).unwrap().cut(all());
+        assert_eq!((third, token), (vec![4], None));
+    }
+
+    #[test]
+    fn foreign_tokens_and_sizes_out_of_bounds_are_refused() {
+        let code = |p| page(&p).unwrap_err().code;
+        assert_eq!(code(json!({"NextToken": "garbage!"})), "InvalidNextToken");
+        assert_eq!(
+            code(json!({"NextToken": seal("k1", "Other")})),
+            "InvalidNextToken"
+        );
+        assert_eq!(code(json!({"MaxResults": 4})), "InvalidParameterValue");
+        assert_eq!(code(json!({"MaxResults": 1001})), "InvalidParameterValue");
+    }
+}

@@ -1,1 +1,224 @@
 //! Who acts on objects: scheduler, workload controllers, node agents, garbage collection.
+//!
+//! [`Loops::start`] starts them against any API server a `kube::Client` reaches. All share one copy of the cluster (one
+//! watch per kind), take time only from the [`Clock`], and survive API errors, dropped watches and conflicts with
+//! back-off. Every loop is a pure decision with a thin driver around it. Nothing here is shared with the engine (invariant
+//! I5).
+//!
+//! | module | stands for |
+//! |---|---|
+//! | [`scheduler`] | kube-scheduler |
+//! | `workloads` | the Deployment, ReplicaSet, StatefulSet, DaemonSet and Job controllers |
+//! | `disruption` | the disruption controller: PodDisruptionBudget status |
+//! | [`node_lifecycle`] | the node lifecycle controller, the taint manager, pod garbage collection |
+//! | [`node_agent`] | the kubelets of simulated nodes |
+//! | `garbage` | the garbage collector (owner references) and the namespace controller |
+//! | `volume_binder` | the persistent volume controller and a CSI provisioner |
+
+mod cache;
+mod disruption;
+mod driver;
+mod events;
+mod garbage;
+pub mod node_agent;
+pub mod node_lifecycle;
+mod quantity;
+pub mod scheduler;
+mod selector;
+mod volume_binder;
+mod workloads;
+
+use std::sync::Arc;
+
+use kube::Client;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use cache::Cache;
+use driver::{Context, Controller, DebugClient, Names};
+use events::Recorder;
+use node_agent::NodeAgentOptions;
+use node_lifecycle::NodeLifecycleOptions;
+use scheduler::SchedulerOptions;
+
+/// Which loops run, and how.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Seeds the suffixes of pod names.
+    pub seed: u64,
+    /// kube-scheduler.
+    pub scheduler: Option<SchedulerOptions>,
+    /// Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs.
+    pub workloads: bool,
+    /// PodDisruptionBudget status.
+    pub disruption: bool,
+    /// Node taints, taint-based eviction, pods of vanished nodes.
+    pub node_lifecycle: Option<NodeLifecycleOptions>,
+    /// Simulated nodes.
+    pub node_agent: Option<NodeAgentOptions>,
+    /// Owner references and namespace deletion.
+    pub garbage: bool,
+    /// Persistent volumes for claims.
+    pub volumes: bool,
+}
+
+impl Default for Options {
+    /// Everything.
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            scheduler: Some(SchedulerOptions::default()),
+            workloads: true,
+            disruption: true,
+            node_lifecycle: Some(NodeLifecycleOptions::default()),
+            node_agent: Some(NodeAgentOptions::default()),
+            garbage: true,
+            volumes: true,
+        }
+    }
+}
+
+/// Running loops. Dropping it stops them.
+#[derive(Debug)]
+pub struct Loops {
+    token: CancellationToken,
+    tasks: JoinSet<()>,
+    cache: Arc<Cache>,
+}
+
+impl Loops {
+    /// Starts the chosen loops. Call it inside a tokio runtime. `client` should not retry by itself.
+    #[must_use]
+    pub fn start(client: Client, clock: Clock, options: Options) -> Self {
+        let token = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        let context = Context {
+            client: DebugClient(client.clone()),
+            clock,
+            cache: Arc::new(Cache::default()),
+            names: Arc::new(Names::new(options.seed)),
+        };
+        let mut launch = Launch {
+            context: context.clone(),
+            token: token.clone(),
+            tasks: &mut tasks,
+        };
+        // Subscribers come before the watchers: they must see everything.
+        launch.all(options);
+        context.cache.start(&client, clock, &token, &mut tasks);
+        Self {
+            token,
+            tasks,
+            cache: context.cache,
+        }
+    }
+
+    /// Waits until every kind has been listed once.
+    pub async fn synced(&self) {
+        self.cache.synced().await;
+    }
+
+    /// Stops the loops and waits until they have.
+    pub async fn shutdown(mut self) {
+        self.token.cancel();
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+impl Drop for Loops {
+    fn drop(&mut self) {
+        self.token.cancel();
+    }
+}
+
+struct Launch<'a> {
+    context: Context,
+    token: CancellationToken,
+    tasks: &'a mut JoinSet<()>,
+}
+
+impl Launch<'_> {
+    fn all(&mut self, options: Options) {
+        let context = self.context.clone();
+        if let Some(scheduler) = options.scheduler {
+            let recorder = Recorder::start(
+                context.client(),
+                context.clock,
+                "default-scheduler",
+                self.token.clone(),
+                self.tasks,
+            );
+            let changes = context.cache.subscribe();
+            self.tasks.spawn(scheduler::run(
+                context.clone(),
+                scheduler,
+                recorder,
+                changes,
+                self.token.clone(),
+            ));
+        }
+        if options.workloads {
+            self.controller(workloads::deployment::Deployments::new(context.clone()));
+            self.controller(workloads::replica_set::ReplicaSets::new(context.clone()));
+            self.controller(workloads::stateful_set::StatefulSets::new(context.clone()));
+            self.controller(workloads::daemon_set::DaemonSets::new(context.clone()));
+            self.controller(workloads::job::Jobs::new(context.clone()));
+        }
+        if options.disruption {
+            self.controller(disruption::Budgets::new(context.clone()));
+        }
+        if options.volumes {
+            self.controller(volume_binder::VolumeBinder::new(context.clone()));
+        }
+        if let Some(lifecycle) = options.node_lifecycle {
+            self.controller(node_lifecycle::NodeLifecycle::new(
+                context.clone(),
+                lifecycle.clone(),
+            ));
+            self.controller(node_lifecycle::PodEvictor::new(context.clone(), lifecycle));
+        }
+        if let Some(agent) = options.node_agent {
+            self.controller(node_agent::Machines::new(context.clone(), agent.clone()));
+            self.controller(node_agent::PodLives::new(context.clone(), agent));
+        }
+        if options.garbage {
+            let changes = context.cache.subscribe();
+            self.tasks
+                .spawn(garbage::run(context, changes, self.token.clone()));
+        }
+    }
+
+    fn controller<C: Controller>(&mut self, controller: C) {
+        let changes = self.context.cache.subscribe();
+        self.tasks.spawn(driver::run(
+            Arc::new(controller),
+            self.context.clone(),
+            changes,
+            self.token.clone(),
+        ));
+    }
+}
+
+/// Whether the object is not there.
+fn is_not_found(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.is_not_found())
+}
+
+/// Takes "not found" as done.
+fn ignore_not_found<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(error) if is_not_found(&error) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Takes "already exists" as done.
+fn ignore_conflict_of_existence<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+        Err(error) => Err(error),
+    }
+}

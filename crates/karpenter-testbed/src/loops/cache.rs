@@ -1,0 +1,584 @@
+//! What the loops know of the cluster: one watch per kind, one copy of every object, shared by all loops.
+//!
+//! Each kind's watcher applies events to its table and then tells every subscriber what changed, old and new. Pods are
+//! kept in a compact form: replicas share one spec, and fields no loop reads are dropped.
+
+use std::any::TypeId;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodSpec, PodStatus,
+};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::api::ApiResource;
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource};
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+
+/// Namespace (empty for cluster-wide kinds) and name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) namespace: Arc<str>,
+    pub(crate) name: Arc<str>,
+}
+
+impl Key {
+    /// The key of these names.
+    pub(crate) fn new(namespace: &str, name: &str) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+
+    /// The key of an object with this metadata.
+    pub(crate) fn of(meta: &ObjectMeta) -> Self {
+        Self::new(
+            meta.namespace.as_deref().unwrap_or_default(),
+            meta.name.as_deref().unwrap_or_default(),
+        )
+    }
+}
+
+/// A pod as the loops keep it.
+#[derive(Debug, Clone)]
+pub(crate) struct PodRecord {
+    pub(crate) meta: ObjectMeta,
+    /// The spec without `nodeName`, shared between replicas.
+    pub(crate) spec: Arc<PodSpec>,
+    pub(crate) node: Option<Arc<str>>,
+    pub(crate) status: PodStatus,
+}
+
+impl PodRecord {
+    /// The pod's key.
+    pub(crate) fn key(&self) -> Key {
+        Key::of(&self.meta)
+    }
+
+    /// The pod's UID.
+    pub(crate) fn uid(&self) -> &str {
+        self.meta.uid.as_deref().unwrap_or_default()
+    }
+
+    /// The pod's name.
+    pub(crate) fn name(&self) -> &str {
+        self.meta.name.as_deref().unwrap_or_default()
+    }
+
+    /// The pod's namespace.
+    pub(crate) fn namespace(&self) -> &str {
+        self.meta.namespace.as_deref().unwrap_or_default()
+    }
+
+    /// `status.phase`, `Pending` while unset.
+    pub(crate) fn phase(&self) -> &str {
+        self.status.phase.as_deref().unwrap_or("Pending")
+    }
+
+    /// Whether it ended, well or not.
+    pub(crate) fn is_terminal(&self) -> bool {
+        matches!(self.phase(), "Succeeded" | "Failed")
+    }
+
+    /// Whether it is being deleted.
+    pub(crate) fn is_terminating(&self) -> bool {
+        self.meta.deletion_timestamp.is_some()
+    }
+
+    /// Whether it neither ended nor is being deleted.
+    pub(crate) fn is_active(&self) -> bool {
+        !self.is_terminal() && !self.is_terminating()
+    }
+
+    /// Whether its `Ready` condition is true.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.condition("Ready").is_some_and(|c| c.status == "True")
+    }
+
+    /// A condition by type.
+    pub(crate) fn condition(
+        &self,
+        type_: &str,
+    ) -> Option<&k8s_openapi::api::core::v1::PodCondition> {
+        self.status
+            .conditions
+            .iter()
+            .flatten()
+            .find(|c| c.type_ == type_)
+    }
+
+    /// The controlling owner.
+    pub(crate) fn controller(&self) -> Option<&OwnerReference> {
+        controller_of(&self.meta)
+    }
+}
+
+/// The controlling owner reference of an object.
+pub(crate) fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
+    meta.owner_references
+        .iter()
+        .flatten()
+        .find(|o| o.controller == Some(true))
+}
+
+/// One change of one object. `None` is "did not exist" or "does not exist any more".
+#[derive(Debug, Clone)]
+pub(crate) struct Diff<K> {
+    pub(crate) old: Option<Arc<K>>,
+    pub(crate) new: Option<Arc<K>>,
+}
+
+impl<K> Diff<K> {
+    /// The object after the change, or as it was last seen.
+    pub(crate) fn latest(&self) -> Option<&Arc<K>> {
+        self.new.as_ref().or(self.old.as_ref())
+    }
+}
+
+/// The pods, indexed.
+#[derive(Debug, Default)]
+pub(crate) struct PodTable {
+    by_key: FxHashMap<Key, Arc<PodRecord>>,
+    by_node: FxHashMap<Arc<str>, FxHashSet<Key>>,
+    by_owner: FxHashMap<String, FxHashSet<Key>>,
+    by_namespace: FxHashMap<Arc<str>, FxHashSet<Key>>,
+    /// A recent spec by owner, to share.
+    specs: FxHashMap<String, Arc<PodSpec>>,
+}
+
+impl PodTable {
+    fn record(&mut self, pod: Pod) -> PodRecord {
+        let Pod {
+            mut metadata,
+            spec,
+            status,
+        } = pod;
+        trim(&mut metadata);
+        let mut spec = spec.unwrap_or_default();
+        let node = spec
+            .node_name
+            .take()
+            .filter(|n| !n.is_empty())
+            .map(Arc::from);
+        for container in spec
+            .containers
+            .iter_mut()
+            .chain(spec.init_containers.iter_mut().flatten())
+        {
+            container.env = None;
+            container.env_from = None;
+            container.command = None;
+            container.args = None;
+            container.volume_mounts = None;
+            container.lifecycle = None;
+            container.liveness_probe = None;
+            container.startup_probe = None;
+            container.security_context = None;
+        }
+        let owner = controller_of(&metadata).map(|o| o.uid.clone());
+        let shared = match owner {
+            Some(owner) => match self.specs.get(&owner) {
+                Some(known) if **known == spec => known.clone(),
+                _ => {
+                    let new = Arc::new(spec);
+                    self.specs.insert(owner, new.clone());
+                    new
+                }
+            },
+            None => Arc::new(spec),
+        };
+        PodRecord {
+            meta: metadata,
+            spec: shared,
+            node,
+            status: status.unwrap_or_default(),
+        }
+    }
+
+    fn set(&mut self, key: &Key, new: Option<Arc<PodRecord>>) -> Option<Arc<PodRecord>> {
+        let old = match &new {
+            Some(pod) => self.by_key.insert(key.clone(), pod.clone()),
+            None => self.by_key.remove(key),
+        };
+        if let Some(pod) = &old {
+            self.index(key, pod, false);
+        }
+        if let Some(pod) = &new {
+            self.index(key, pod, true);
+        }
+        old
+    }
+
+    fn index(&mut self, key: &Key, pod: &PodRecord, add: bool) {
+        if let Some(node) = &pod.node {
+            enter(&mut self.by_node, node.clone(), key, add);
+        }
+        for owner in pod.meta.owner_references.iter().flatten() {
+            enter(&mut self.by_owner, owner.uid.clone(), key, add);
+            if !self.by_owner.contains_key(&owner.uid) {
+                self.specs.remove(&owner.uid);
+            }
+        }
+        enter(&mut self.by_namespace, key.namespace.clone(), key, add);
+    }
+
+    fn pick(&self, keys: Option<&FxHashSet<Key>>) -> Vec<Arc<PodRecord>> {
+        keys.into_iter()
+            .flatten()
+            .filter_map(|k| self.by_key.get(k).cloned())
+            .collect()
+    }
+}
+
+fn enter<I: std::hash::Hash + Eq>(
+    index: &mut FxHashMap<I, FxHashSet<Key>>,
+    at: I,
+    key: &Key,
+    add: bool,
+) {
+    if add {
+        index.entry(at).or_default().insert(key.clone());
+    } else if let Some(set) = index.get_mut(&at) {
+        set.remove(key);
+        if set.is_empty() {
+            index.remove(&at);
+        }
+    }
+}
+
+/// Objects of one kind.
+#[derive(Debug)]
+pub(crate) struct Table<K> {
+    objects: RwLock<FxHashMap<Key, Arc<K>>>,
+}
+
+impl<K> Default for Table<K> {
+    fn default() -> Self {
+        Self {
+            objects: RwLock::new(FxHashMap::default()),
+        }
+    }
+}
+
+// A panic of one reader leaves the table consistent: every write is a single insert or remove.
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<K> Table<K> {
+    /// The object of this key.
+    pub(crate) fn get(&self, key: &Key) -> Option<Arc<K>> {
+        read(&self.objects).get(key).cloned()
+    }
+
+    /// The cluster-wide object of this name.
+    pub(crate) fn named(&self, name: &str) -> Option<Arc<K>> {
+        self.get(&Key::new("", name))
+    }
+
+    /// All objects, in no order.
+    pub(crate) fn all(&self) -> Vec<Arc<K>> {
+        read(&self.objects).values().cloned().collect()
+    }
+
+    /// All objects of a namespace, in no order.
+    pub(crate) fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
+        read(&self.objects)
+            .iter()
+            .filter(|(k, _)| &*k.namespace == namespace)
+            .map(|(_, v)| v.clone())
+            .collect()
+    }
+
+    fn set(&self, key: &Key, new: Option<Arc<K>>) -> Option<Arc<K>> {
+        let mut objects = write(&self.objects);
+        match new {
+            Some(object) => objects.insert(key.clone(), object),
+            None => objects.remove(key),
+        }
+    }
+
+    fn keys(&self) -> Vec<Key> {
+        read(&self.objects).keys().cloned().collect()
+    }
+}
+
+/// A change of metadata.
+#[derive(Debug)]
+pub(crate) struct Parts<'a> {
+    pub(crate) group: String,
+    pub(crate) kind: String,
+    pub(crate) old: Option<&'a ObjectMeta>,
+    pub(crate) new: Option<&'a ObjectMeta>,
+}
+
+fn erased<K: Resource<DynamicType = (), Scope: 'static>>() -> (ApiResource, bool) {
+    let namespaced = TypeId::of::<K::Scope>() == TypeId::of::<NamespaceResourceScope>();
+    (ApiResource::erase::<K>(&()), namespaced)
+}
+
+/// How a kind comes off the wire and into the cache.
+trait Cached:
+    Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static
+{
+    /// Takes the object in (or out) and says what changed.
+    fn store(cache: &Cache, key: &Key, object: Option<Self>) -> Change;
+    /// The keys the cache has.
+    fn keys(cache: &Cache) -> Vec<Key>;
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $field:ident: $kind:ident,)*) => {
+        /// The shared copy of the cluster.
+        #[derive(Debug, Default)]
+        pub(crate) struct Cache {
+            pods: RwLock<PodTable>,
+            $($(#[$doc])* pub(crate) $field: Table<$kind>,)*
+            subscribers: RwLock<Vec<mpsc::UnboundedSender<Change>>>,
+            /// How many kinds have been listed.
+            listed: watch::Sender<usize>,
+        }
+
+        /// What changed.
+        #[derive(Debug, Clone)]
+        pub(crate) enum Change {
+            /// A pod.
+            Pod(Diff<PodRecord>),
+            $(
+                /// An object of this kind.
+                $kind(Diff<$kind>),
+            )*
+        }
+
+        $(impl Cached for $kind {
+            fn store(cache: &Cache, key: &Key, object: Option<Self>) -> Change {
+                let new = object.map(|mut o| {
+                    trim(o.meta_mut());
+                    Arc::new(o)
+                });
+                let old = cache.$field.set(key, new.clone());
+                Change::$kind(Diff { old, new })
+            }
+
+            fn keys(cache: &Cache) -> Vec<Key> {
+                cache.$field.keys()
+            }
+        })*
+
+        /// The kinds the cache has, and whether they live in namespaces.
+        pub(crate) fn cached_kinds() -> Vec<(ApiResource, bool)> {
+            vec![erased::<Pod>(), $(erased::<$kind>(),)*]
+        }
+
+        impl Change {
+            /// What changed, for those who only care for metadata.
+            pub(crate) fn parts(&self) -> Parts<'_> {
+                match self {
+                    Self::Pod(diff) => Parts {
+                        group: String::new(),
+                        kind: "Pod".to_owned(),
+                        old: diff.old.as_ref().map(|p| &p.meta),
+                        new: diff.new.as_ref().map(|p| &p.meta),
+                    },
+                    $(Self::$kind(diff) => Parts {
+                        group: $kind::group(&()).into_owned(),
+                        kind: $kind::kind(&()).into_owned(),
+                        old: diff.old.as_ref().map(|o| &o.metadata),
+                        new: diff.new.as_ref().map(|o| &o.metadata),
+                    },)*
+                }
+            }
+        }
+
+        impl Cache {
+            /// Watches every kind until cancelled.
+            pub(crate) fn start(
+                self: &Arc<Self>,
+                client: &Client,
+                clock: Clock,
+                token: &CancellationToken,
+                tasks: &mut tokio::task::JoinSet<()>,
+            ) {
+                tasks.spawn(follow::<Pod>(self.clone(), client.clone(), clock, token.clone()));
+                $(tasks.spawn(follow::<$kind>(self.clone(), client.clone(), clock, token.clone()));)*
+            }
+        }
+    };
+}
+
+kinds! {
+    nodes: Node,
+    leases: Lease,
+    namespaces: Namespace,
+    deployments: Deployment,
+    replica_sets: ReplicaSet,
+    stateful_sets: StatefulSet,
+    daemon_sets: DaemonSet,
+    jobs: Job,
+    budgets: PodDisruptionBudget,
+    claims: PersistentVolumeClaim,
+    volumes: PersistentVolume,
+    storage_classes: StorageClass,
+    csi_nodes: CSINode,
+}
+
+impl Cached for Pod {
+    fn store(cache: &Cache, key: &Key, object: Option<Self>) -> Change {
+        let mut pods = write(&cache.pods);
+        let new = object.map(|pod| Arc::new(pods.record(pod)));
+        let old = pods.set(key, new.clone());
+        Change::Pod(Diff { old, new })
+    }
+
+    fn keys(cache: &Cache) -> Vec<Key> {
+        read(&cache.pods).by_key.keys().cloned().collect()
+    }
+}
+
+impl Cache {
+    /// Waits until every kind has been listed once.
+    pub(crate) async fn synced(&self) {
+        let kinds = cached_kinds().len();
+        let mut listed = self.listed.subscribe();
+        // The sender is `self`: it cannot go away meanwhile.
+        let _gone = listed.wait_for(|n| *n >= kinds).await.is_err();
+    }
+
+    /// A feed of all changes from now on.
+    pub(crate) fn subscribe(&self) -> mpsc::UnboundedReceiver<Change> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        write(&self.subscribers).push(sender);
+        receiver
+    }
+
+    fn publish(&self, change: &Change) {
+        let subscribers = read(&self.subscribers);
+        for subscriber in subscribers.iter() {
+            // A loop that ended does not listen any more.
+            let _closed = subscriber.send(change.clone()).is_err();
+        }
+    }
+
+    /// The pod of this key.
+    pub(crate) fn pod(&self, key: &Key) -> Option<Arc<PodRecord>> {
+        read(&self.pods).by_key.get(key).cloned()
+    }
+
+    /// The pods bound to a node.
+    pub(crate) fn pods_on(&self, node: &str) -> Vec<Arc<PodRecord>> {
+        let pods = read(&self.pods);
+        pods.pick(pods.by_node.get(node))
+    }
+
+    /// The pods that name `uid` as an owner.
+    pub(crate) fn pods_of(&self, uid: &str) -> Vec<Arc<PodRecord>> {
+        let pods = read(&self.pods);
+        pods.pick(pods.by_owner.get(uid))
+    }
+
+    /// The pods of a namespace.
+    pub(crate) fn pods_in(&self, namespace: &str) -> Vec<Arc<PodRecord>> {
+        let pods = read(&self.pods);
+        pods.pick(pods.by_namespace.get(namespace))
+    }
+}
+
+/// Drops what no loop reads.
+fn trim(meta: &mut ObjectMeta) {
+    meta.managed_fields = None;
+    if let Some(annotations) = &mut meta.annotations {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    }
+}
+
+/// Keeps one kind's table current until cancelled.
+async fn follow<K: Cached>(
+    cache: Arc<Cache>,
+    client: Client,
+    clock: Clock,
+    token: CancellationToken,
+) {
+    let api: Api<K> = Api::all(client);
+    let mut events = std::pin::pin!(watcher(api, watcher::Config::default().any_semantic()));
+    let mut listed: Vec<K> = Vec::new();
+    let mut first = true;
+    let mut failures = 0u32;
+    loop {
+        let event = tokio::select! {
+            () = token.cancelled() => return,
+            event = events.next() => event,
+        };
+        match event {
+            Some(Ok(event)) => {
+                failures = 0;
+                match event {
+                    watcher::Event::Init => listed.clear(),
+                    watcher::Event::InitApply(object) => listed.push(object),
+                    watcher::Event::InitDone => {
+                        replace_all(&cache, std::mem::take(&mut listed));
+                        if std::mem::take(&mut first) {
+                            cache.listed.send_modify(|n| *n += 1);
+                        }
+                    }
+                    watcher::Event::Apply(object) => {
+                        let key = Key::of(object.meta());
+                        cache.publish(&K::store(&cache, &key, Some(object)));
+                    }
+                    watcher::Event::Delete(object) => {
+                        let key = Key::of(object.meta());
+                        cache.publish(&K::store(&cache, &key, None));
+                    }
+                }
+            }
+            Some(Err(error)) => {
+                tracing::debug!(kind = %K::kind(&()), %error, "watch failed");
+                let pause = Duration::from_millis(100u64 << failures.min(8));
+                failures += 1;
+                tokio::select! {
+                    () = token.cancelled() => return,
+                    () = clock.sleep(pause) => {}
+                }
+            }
+            None => return,
+        }
+    }
+}
+
+/// After a list: what is not in it is gone.
+fn replace_all<K: Cached>(cache: &Cache, listed: Vec<K>) {
+    let mut gone: FxHashSet<Key> = K::keys(cache).into_iter().collect();
+    for object in listed {
+        let key = Key::of(object.meta());
+        gone.remove(&key);
+        cache.publish(&K::store(cache, &key, Some(object)));
+    }
+    for key in gone {
+        cache.publish(&K::store(cache, &key, None));
+    }
+}
+
+/// An API for one object's namespace.
+pub(crate) fn api<K>(client: &Client, key: &Key) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+{
+    Api::namespaced(client.clone(), &key.namespace)
+}

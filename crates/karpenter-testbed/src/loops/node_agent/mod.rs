@@ -1,0 +1,187 @@
+//! Stands for the kubelets of simulated nodes: heartbeats, readiness, and the life of bound pods.
+//!
+//! One pair of loops serves all simulated nodes. Left out: container images and logs, probes (a started container is
+//! ready), admission (a pod the scheduler bound is run), eviction under pressure, static pods, volumes.
+//!
+//! Annotations steer single objects: see [`annotations`].
+
+mod machine;
+mod pod_life;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use rustc_hash::FxHashMap;
+
+pub(crate) use machine::{LEASES, Machines, readiness, write_taints};
+pub(crate) use pod_life::PodLives;
+
+/// What annotations the node agent obeys.
+pub mod annotations {
+    /// On a node: marks it as simulated when `fake` (also accepted as a label).
+    pub const FAKE_NODE: &str = "kwok.x-k8s.io/node";
+    /// On a pod: how long its containers run before they exit, in seconds.
+    pub const RUN_SECONDS: &str = "testbed.karpenter.sh/run-seconds";
+    /// On a pod: the exit code of its containers, 0 unless set.
+    pub const EXIT_CODE: &str = "testbed.karpenter.sh/exit-code";
+    /// On a pod: how long it takes to start, in seconds.
+    pub const START_SECONDS: &str = "testbed.karpenter.sh/start-seconds";
+    /// On a pod: how long it takes to stop, in seconds, or `grace` for all the time it is given.
+    pub const STOP_SECONDS: &str = "testbed.karpenter.sh/stop-seconds";
+}
+
+/// What is wrong with a node.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum NodeFault {
+    /// The machine boots but never becomes ready.
+    NeverReady,
+    /// The machine is gone: no heartbeat, and nothing happens to its pods.
+    Dead,
+    /// The kubelet takes this many times as long for everything.
+    Slow(f64),
+}
+
+/// Which nodes have which fault. Cheap to clone; clones share the faults.
+#[derive(Debug, Clone, Default)]
+pub struct NodeFaults {
+    by_name: Arc<Mutex<FxHashMap<String, NodeFault>>>,
+    /// The fault of nodes without one of their own.
+    every: Arc<Mutex<Option<NodeFault>>>,
+}
+
+impl NodeFaults {
+    /// Breaks a node.
+    pub fn set(&self, node: &str, fault: NodeFault) {
+        let mut faults = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        faults.insert(node.to_owned(), fault);
+    }
+
+    /// Repairs a node.
+    pub fn clear(&self, node: &str) {
+        let mut faults = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        faults.remove(node);
+    }
+
+    /// Gives nodes without a fault of their own this one.
+    pub fn set_every(&self, fault: Option<NodeFault>) {
+        *self.every.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+    }
+
+    /// The fault of a node.
+    #[must_use]
+    pub fn of(&self, node: &str) -> Option<NodeFault> {
+        let own = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        let every = self.every.lock().unwrap_or_else(PoisonError::into_inner);
+        own.get(node).copied().or(*every)
+    }
+}
+
+/// Decides which nodes the agent plays.
+pub type NodePredicate = Arc<dyn Fn(&Node) -> bool + Send + Sync>;
+
+/// How simulated nodes behave.
+#[derive(Clone)]
+pub struct NodeAgentOptions {
+    /// The nodes it plays; by default those labelled or annotated `kwok.x-k8s.io/node=fake`.
+    pub plays: NodePredicate,
+    /// From the node object's creation to `Ready`.
+    pub boot_delay: Duration,
+    /// How often the node's lease is renewed.
+    pub heartbeat: Duration,
+    /// From a pod's binding to `Running`.
+    pub start_delay: Duration,
+    /// How long pods take to stop, unless their grace period is shorter.
+    pub stop_delay: Duration,
+    /// How long pods of Jobs run, unless annotated.
+    pub job_duration: Duration,
+    /// Keys of startup taints that simulated daemons remove.
+    pub startup_taints: Vec<String>,
+    /// From `Ready` to the removal of startup taints.
+    pub startup_taint_delay: Duration,
+    /// What goes wrong.
+    pub faults: NodeFaults,
+}
+
+impl Default for NodeAgentOptions {
+    fn default() -> Self {
+        Self {
+            plays: Arc::new(is_fake),
+            boot_delay: Duration::from_secs(2),
+            heartbeat: Duration::from_secs(10),
+            start_delay: Duration::from_secs(1),
+            stop_delay: Duration::from_secs(1),
+            job_duration: Duration::from_secs(5),
+            startup_taints: Vec::new(),
+            startup_taint_delay: Duration::from_secs(1),
+            faults: NodeFaults::default(),
+        }
+    }
+}
+
+impl fmt::Debug for NodeAgentOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeAgentOptions")
+            .field("boot_delay", &self.boot_delay)
+            .field("heartbeat", &self.heartbeat)
+            .field("start_delay", &self.start_delay)
+            .field("stop_delay", &self.stop_delay)
+            .field("job_duration", &self.job_duration)
+            .field("startup_taints", &self.startup_taints)
+            .field("startup_taint_delay", &self.startup_taint_delay)
+            .field("faults", &self.faults)
+            .finish_non_exhaustive()
+    }
+}
+
+impl NodeAgentOptions {
+    /// `delay` as this node's kubelet takes it, or `None` when the node does nothing any more.
+    fn slowed(&self, node: &str, delay: Duration) -> Option<Duration> {
+        match self.faults.of(node) {
+            Some(NodeFault::Dead) => None,
+            Some(NodeFault::Slow(factor)) => {
+                Some(Duration::try_from_secs_f64(delay.as_secs_f64() * factor).unwrap_or(delay))
+            }
+            Some(NodeFault::NeverReady) | None => Some(delay),
+        }
+    }
+}
+
+fn is_fake(node: &Node) -> bool {
+    [&node.metadata.labels, &node.metadata.annotations]
+        .into_iter()
+        .flatten()
+        .any(|map| map.get(annotations::FAKE_NODE).is_some_and(|v| v == "fake"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kwok_nodes_are_played() {
+        let node = |value: serde_json::Value| serde_json::from_value::<Node>(value).unwrap();
+        assert!(is_fake(&node(
+            serde_json::json!({"metadata": {"labels": {"kwok.x-k8s.io/node": "fake"}}})
+        )));
+        assert!(is_fake(&node(
+            serde_json::json!({"metadata": {"annotations": {"kwok.x-k8s.io/node": "fake"}}})
+        )));
+        assert!(!is_fake(&node(
+            serde_json::json!({"metadata": {"name": "a"}})
+        )));
+    }
+
+    #[test]
+    fn faults_slow_or_stop_a_node() {
+        let options = NodeAgentOptions::default();
+        let second = Duration::from_secs(1);
+        options.faults.set("a", NodeFault::Slow(3.0));
+        options.faults.set("b", NodeFault::Dead);
+        assert_eq!(options.slowed("a", second), Some(Duration::from_secs(3)));
+        assert_eq!(options.slowed("b", second), None);
+        options.faults.clear("b");
+        assert_eq!(options.slowed("b", second), Some(second));
+    }
+}

@@ -1,0 +1,493 @@
+//! Which pod next, onto which node, or why none.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::{Class, ClassId, Decision, Engine, Order, Refusal, Uid};
+use crate::loops::scheduler::counters::{AntiGroup, Counters};
+use crate::loops::scheduler::node::NodeInfo;
+use crate::loops::scheduler::reason::{Diagnosis, Reason};
+use crate::loops::scheduler::shape::Shape;
+use crate::loops::scheduler::volumes::Need;
+
+const RETELL_SECONDS: i64 = 10;
+
+impl Engine {
+    fn generation(&self, shape: &Shape) -> (u64, u64) {
+        let company = !shape.affinity.is_empty() || !shape.spread.is_empty();
+        (self.freed, if company { self.placed } else { 0 })
+    }
+
+    /// Wakes the classes that something may have helped. Returns when to call again at the latest.
+    pub(crate) fn wake(&mut self, now: Timestamp) -> Option<Timestamp> {
+        let mut next: Option<Timestamp> = None;
+        let parked: Vec<ClassId> = self.parked.iter().copied().collect();
+        for id in parked {
+            let Some(class) = self.classes.get(&id) else {
+                continue;
+            };
+            let Some(refusal) = &class.refusal else {
+                continue;
+            };
+            let (retry_at, retell_at) = (refusal.retry_at, refusal.retell_at);
+            let unchanged = refusal.generation == self.generation(&class.shape);
+            let due = match (unchanged, retell_at) {
+                (true, None) => continue,
+                (true, Some(at)) => at,
+                (false, _) => retry_at,
+            };
+            if due <= now || (!unchanged && self.has_candidate(id)) {
+                if unchanged && let Some(class) = self.classes.get_mut(&id) {
+                    class.untold = class.pending.values().cloned().collect();
+                }
+                self.parked.remove(&id);
+                self.activate(id);
+            } else {
+                next = Some(next.map_or(due, |n| n.min(due)));
+            }
+        }
+        next
+    }
+
+    fn scans(&self, shape: &Shape) -> bool {
+        shape.depends_on_others()
+            || shape.pinned().is_some()
+            || self.anti_groups.values().any(|g| {
+                g.term
+                    .means(&shape.namespace, &shape.labels, &self.namespaces)
+            })
+    }
+
+    /// Whether a class that looks at nodes only has a feasible node now.
+    fn has_candidate(&mut self, id: ClassId) -> bool {
+        let Some(class) = self.classes.get(&id) else {
+            return false;
+        };
+        let shape = class.shape.clone();
+        !self.scans(&shape) && self.best_of_heap(id).is_some()
+    }
+
+    /// The next decision, or `None` when nothing is left to try.
+    pub(crate) fn next(&mut self, now: Timestamp) -> Option<Decision> {
+        loop {
+            let (order, id) = self.active.pop_first()?;
+            let Some(class) = self.classes.get_mut(&id) else {
+                continue;
+            };
+            class.queued = None;
+            let Some(class) = self.classes.get(&id) else {
+                continue;
+            };
+            let shape = class.shape.clone();
+            let generation = self.generation(&shape);
+            if class
+                .refusal
+                .as_ref()
+                .is_some_and(|r| r.generation == generation)
+            {
+                if let Some(decision) = self.repeat_refusal(id, now) {
+                    return Some(decision);
+                }
+                continue;
+            }
+            let Some(uid) = class.pending.get(&order).cloned() else {
+                self.activate(id);
+                continue;
+            };
+            match self.try_place(id, &uid, &shape) {
+                Ok((at, needs)) => return Some(self.bind(id, order, uid, at, &needs)),
+                Err(diagnosis) => {
+                    let message = diagnosis.message(self.live_nodes, shape.never_preempts);
+                    if let Some(decision) = self.refuse(id, message, generation, now) {
+                        return Some(decision);
+                    }
+                }
+            }
+        }
+    }
+
+    fn bind(&mut self, id: ClassId, order: Order, uid: Uid, at: usize, needs: &[Need]) -> Decision {
+        let node = self.nodes[at].name.clone();
+        let claims = self
+            .volumes
+            .bindings(needs, &self.nodes[at])
+            .unwrap_or_default();
+        let volumes = self.volumes.attachments(needs);
+        self.volumes.assume(&claims);
+        if let Some(entry) = self.pods.get_mut(&uid) {
+            entry.pending = None;
+            entry.assumed = true;
+            entry.node = Some(node.clone());
+            entry.volumes = volumes;
+            entry.claims = claims.clone();
+        }
+        if let Some(class) = self.classes.get_mut(&id) {
+            class.refusal = None;
+            class.untold.clear();
+        }
+        self.settle(&uid, 1);
+        self.placed += 1;
+        self.dequeue(id, order);
+        Decision::Bind { uid, node, claims }
+    }
+
+    fn repeat_refusal(&mut self, id: ClassId, now: Timestamp) -> Option<Decision> {
+        self.parked.insert(id);
+        let class = self.classes.get_mut(&id)?;
+        let message = class.refusal.as_ref()?.message.clone();
+        let untold = std::mem::take(&mut class.untold);
+        self.announce(id, untold, message, now)
+    }
+
+    fn announce(
+        &mut self,
+        id: ClassId,
+        all: Vec<Uid>,
+        message: Arc<str>,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        let (uids, later) = self.pick_untold(all, &message, now);
+        if let Some(refusal) = self.classes.get_mut(&id).and_then(|c| c.refusal.as_mut()) {
+            refusal.retell_at = later;
+        }
+        (!uids.is_empty()).then_some(Decision::Refuse { uids, message })
+    }
+
+    fn refuse(
+        &mut self,
+        id: ClassId,
+        message: String,
+        generation: (u64, u64),
+        now: Timestamp,
+    ) -> Option<Decision> {
+        self.parked.insert(id);
+        let class = self.classes.get_mut(&id)?;
+        let attempts = class.refusal.as_ref().map_or(0, |r| r.attempts + 1);
+        let pause = i64::from(1u32 << attempts.min(4)).min(10);
+        let message: Arc<str> = message.into();
+        class.refusal = Some(Refusal {
+            message: message.clone(),
+            generation,
+            attempts,
+            retry_at: later(now, pause),
+            retell_at: None,
+        });
+        class.untold.clear();
+        let all = class.pending.values().cloned().collect();
+        self.announce(id, all, message, now)
+    }
+
+    /// Those of `uids` whose condition is to be written now: without one, or with an old one that differs; and when the
+    /// next of the others may be.
+    fn pick_untold(
+        &mut self,
+        uids: Vec<Uid>,
+        message: &Arc<str>,
+        now: Timestamp,
+    ) -> (Vec<Uid>, Option<Timestamp>) {
+        let mut tell = Vec::new();
+        let mut next: Option<Timestamp> = None;
+        for uid in uids {
+            let Some(entry) = self.pods.get_mut(&uid) else {
+                continue;
+            };
+            if entry.message.as_deref() == Some(message) {
+                continue;
+            }
+            let due = entry.told_at.map(|at| later(at, RETELL_SECONDS));
+            match due.filter(|at| entry.message.is_some() && *at > now) {
+                Some(at) => next = Some(next.map_or(at, |n| n.min(at))),
+                None => {
+                    entry.message = Some(message.clone());
+                    entry.told_at = Some(now);
+                    tell.push(uid);
+                }
+            }
+        }
+        (tell, next)
+    }
+
+    fn try_place(
+        &mut self,
+        id: ClassId,
+        uid: &Uid,
+        shape: &Arc<Shape>,
+    ) -> Result<(usize, Vec<Need>), Diagnosis> {
+        let needs = self.volumes.needs(shape).map_err(Diagnosis::before_nodes)?;
+        if self.scans(shape) {
+            self.prepare_counters(id);
+            let found = self.scan(id, uid, shape, &needs);
+            return match found {
+                Some(at) => Ok((at, needs)),
+                None => Err(self.diagnose(id, shape, &needs)),
+            };
+        }
+        let nominated = self.nominated(uid).filter(|at| self.accepts(*at, shape));
+        match nominated.or_else(|| self.best_of_heap(id)) {
+            Some(at) => Ok((at, needs)),
+            None => Err(self.diagnose(id, shape, &needs)),
+        }
+    }
+
+    fn nominated(&self, uid: &Uid) -> Option<usize> {
+        let name = self.pods.get(uid)?.nominated.as_deref()?;
+        self.by_name
+            .get(name)
+            .copied()
+            .filter(|at| self.nodes[*at].live)
+    }
+
+    fn accepts(&self, at: usize, shape: &Shape) -> bool {
+        let node = &self.nodes[at];
+        node.live && node.fits(shape) && node.refuses(shape).is_none()
+    }
+
+    /// Brings the class's heap up to date and returns its best node.
+    fn best_of_heap(&mut self, id: ClassId) -> Option<usize> {
+        let end = self.log_start + self.log.len() as u64;
+        let mut class = self.classes.remove(&id)?;
+        match class.seen.filter(|seen| *seen >= self.log_start) {
+            Some(seen) => {
+                let from = usize::try_from(seen - self.log_start).unwrap_or(0);
+                for i in from..self.log.len() {
+                    let at = self.log[i];
+                    self.push_candidate(&mut class, at);
+                }
+            }
+            None => {
+                class.heap.clear();
+                for at in 0..self.nodes.len() {
+                    self.push_candidate(&mut class, at);
+                }
+            }
+        }
+        class.seen = Some(end);
+        if class.heap.len() > 4 * self.nodes.len() + 1024 {
+            let nodes = &self.nodes;
+            class
+                .heap
+                .retain(|(_, Reverse(at), version)| nodes[*at].version == *version);
+        }
+        let mut best = None;
+        while let Some((_, Reverse(at), version)) = class.heap.peek() {
+            if self.nodes[*at].version == *version {
+                best = Some(*at);
+                break;
+            }
+            class.heap.pop();
+        }
+        self.classes.insert(id, class);
+        best
+    }
+
+    fn push_candidate(&self, class: &mut Class, at: usize) {
+        if self.allowed(class, at) && self.nodes[at].fits(&class.shape) {
+            let node = &self.nodes[at];
+            let score = node.score(&class.shape, self.scoring);
+            class.heap.push((score, Reverse(at), node.version));
+        }
+    }
+
+    /// Whether the node object alone allows the class; remembered until the node object changes.
+    fn allowed(&self, class: &mut Class, at: usize) -> bool {
+        let node = &self.nodes[at];
+        if !node.live {
+            return false;
+        }
+        if class.allowed.len() < self.nodes.len() {
+            class.allowed.resize(self.nodes.len(), (0, false));
+        }
+        let known = &mut class.allowed[at];
+        if known.0 != node.facts_version {
+            *known = (node.facts_version, node.refuses(&class.shape).is_none());
+        }
+        known.1
+    }
+
+    fn prepare_counters(&mut self, id: ClassId) {
+        let Some(mut class) = self.classes.remove(&id) else {
+            return;
+        };
+        if class
+            .counters
+            .as_ref()
+            .is_none_or(|(at, _)| *at != self.topology)
+        {
+            let live = || self.nodes.iter().filter(|n| n.live);
+            let mut counters = Counters::new(&class.shape, live());
+            for node in live() {
+                for entry in node.pods.iter().filter_map(|uid| self.pods.get(uid)) {
+                    counters.count_affinity(&class.shape, &entry.shape, node, &self.namespaces, 1);
+                    if !entry.terminating {
+                        counters.count_spread(&class.shape, &entry.shape, node, 1);
+                    }
+                }
+            }
+            class.counters = Some((self.topology, counters));
+            self.counting.insert(id);
+        }
+        self.classes.insert(id, class);
+    }
+
+    fn scan(&mut self, id: ClassId, uid: &Uid, shape: &Shape, needs: &[Need]) -> Option<usize> {
+        let mut class = self.classes.remove(&id)?;
+        let context = self.context(shape, &class, needs);
+        let candidates: Vec<usize> = match shape.pinned() {
+            Some(names) => names
+                .into_iter()
+                .filter_map(|n| self.by_name.get(n).copied())
+                .collect(),
+            None => (0..self.nodes.len()).collect(),
+        };
+        let mut feasible: Vec<(usize, i64, i64)> = Vec::new();
+        let nominated = self.nominated(uid);
+        let mut chosen = None;
+        for at in nominated.into_iter().chain(candidates) {
+            let node = &self.nodes[at];
+            if !self.allowed(&mut class, at)
+                || !node.fits(shape)
+                || self.others_refuse(&context, &class, node).is_some()
+            {
+                continue;
+            }
+            if nominated == Some(at) {
+                chosen = Some(at);
+                break;
+            }
+            let liking = class
+                .counters
+                .as_ref()
+                .map_or(0, |(_, c)| c.liking(shape, node));
+            feasible.push((at, node.score(shape, self.scoring), liking));
+        }
+        let chosen = chosen.or_else(|| best_of(&feasible));
+        self.classes.insert(id, class);
+        chosen
+    }
+
+    fn context<'a>(&'a self, shape: &'a Shape, class: &Class, needs: &'a [Need]) -> Context<'a> {
+        Context {
+            shape,
+            needs,
+            attachments: self.volumes.attachments(needs),
+            minima: class
+                .counters
+                .as_ref()
+                .map(|(_, c)| c.minima(shape))
+                .unwrap_or_default(),
+            anti: self
+                .anti_groups
+                .values()
+                .filter(|g| {
+                    g.term
+                        .means(&shape.namespace, &shape.labels, &self.namespaces)
+                })
+                .collect(),
+        }
+    }
+
+    /// The first reason that lies in other pods or volumes, in the order of kube-scheduler's plugins.
+    fn others_refuse(
+        &self,
+        context: &Context<'_>,
+        class: &Class,
+        node: &NodeInfo,
+    ) -> Option<Reason> {
+        let shape = context.shape;
+        if node.port_taken(shape) {
+            return Some(Reason::Ports);
+        }
+        if !shape.claims.is_empty() {
+            if self.volumes.exclusive_in_use(shape, context.needs, node) {
+                return Some(Reason::ReadWriteOncePod);
+            }
+            if node.volume_limit_exceeded(&context.attachments) {
+                return Some(Reason::VolumeLimit);
+            }
+            if let Some(reason) = self.volumes.refuses(context.needs, node) {
+                return Some(reason);
+            }
+        }
+        if let Some((_, counters)) = &class.counters {
+            if let Some(reason) = counters.spread_refuses(shape, &context.minima, node) {
+                return Some(reason);
+            }
+            if let Some(reason) = counters.affinity_refuses(shape, node, &self.namespaces) {
+                return Some(reason);
+            }
+        }
+        context
+            .anti
+            .iter()
+            .any(|group| group.near(node))
+            .then_some(Reason::ExistingAntiAffinity)
+    }
+
+    fn diagnose(&self, id: ClassId, shape: &Shape, needs: &[Need]) -> Diagnosis {
+        let mut diagnosis = Diagnosis::default();
+        let Some(class) = self.classes.get(&id) else {
+            return diagnosis;
+        };
+        let context = self.context(shape, class, needs);
+        let pinned = shape.pinned();
+        for node in self.nodes.iter().filter(|n| n.live) {
+            if pinned
+                .as_ref()
+                .is_some_and(|names| !names.contains(&&*node.name))
+            {
+                diagnosis.add(&[Reason::Pinned]);
+                continue;
+            }
+            if let Some(reason) = node.refuses(shape) {
+                diagnosis.add(&[reason]);
+                continue;
+            }
+            if node.port_taken(shape) {
+                diagnosis.add(&[Reason::Ports]);
+                continue;
+            }
+            let missing = node.missing(shape, &self.resources);
+            if !missing.is_empty() {
+                diagnosis.add(&missing);
+            } else if let Some(reason) = self.others_refuse(&context, class, node) {
+                diagnosis.add(&[reason]);
+            }
+        }
+        diagnosis
+    }
+}
+
+fn later(from: Timestamp, seconds: i64) -> Timestamp {
+    from.checked_add(jiff::SignedDuration::from_secs(seconds))
+        .unwrap_or(Timestamp::MAX)
+}
+
+/// What a scan over the nodes needs to know once.
+struct Context<'a> {
+    shape: &'a Shape,
+    needs: &'a [Need],
+    attachments: Vec<(String, String)>,
+    minima: Vec<i64>,
+    /// The groups of existing pods that want pods of this shape away from them.
+    anti: Vec<&'a AntiGroup>,
+}
+
+/// The node with the best score, the liking normalised over the feasible nodes; the first of equals.
+fn best_of(feasible: &[(usize, i64, i64)]) -> Option<usize> {
+    let low = feasible.iter().map(|f| f.2).min()?;
+    let high = feasible.iter().map(|f| f.2).max()?;
+    let total = |f: &(usize, i64, i64)| {
+        let liking = if high > low {
+            2000 * (f.2 - low) / (high - low)
+        } else {
+            0
+        };
+        f.1 + liking
+    };
+    feasible
+        .iter()
+        .max_by_key(|f| (total(f), Reverse(f.0)))
+        .map(|f| f.0)
+}

@@ -1,0 +1,366 @@
+//! Stands for kube-scheduler: places pods of one scheduler name, or says why they stay pending.
+//!
+//! Filters and scores are kube-scheduler's default plugins: NodeUnschedulable, NodeName, TaintToleration, NodeAffinity,
+//! NodePorts, NodeResourcesFit, VolumeRestrictions (ReadWriteOncePod), NodeVolumeLimits (CSI), VolumeBinding, VolumeZone,
+//! PodTopologySpread, InterPodAffinity, SchedulingGates; priority order; `status.nominatedNodeName` is tried first.
+//!
+//! Left out: preemption (the message says what kube-scheduler would say when it finds no victims), the default spread
+//! constraints of services, the symmetric score of existing pods' preferred affinity, ImageLocality, dynamic resources,
+//! extenders and profiles. A condition's message is rewritten at most every ten seconds, and a refusal is worked out once
+//! for all pods of equal shape.
+//!
+//! UPSTREAM: pkg/scheduler
+
+mod counters;
+mod engine;
+mod node;
+mod reason;
+pub(crate) mod shape;
+pub(crate) mod volumes;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use rustc_hash::FxHashMap;
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use self::engine::{Decision, Engine, PodInput, Uid};
+pub use self::node::Scoring;
+use self::volumes::ClaimBinding;
+use super::cache::{Change, Diff, Key, PodRecord, api};
+use super::driver::{Context, until};
+use super::events::{Note, Recorder};
+use super::{is_not_found, volume_binder};
+
+const IN_FLIGHT: usize = 128;
+const BATCH: usize = 8192;
+
+/// How the scheduler behaves.
+#[derive(Debug, Clone)]
+pub struct SchedulerOptions {
+    /// Pods with this `spec.schedulerName` are placed.
+    pub name: String,
+    /// Which nodes are preferred.
+    pub scoring: Scoring,
+}
+
+impl Default for SchedulerOptions {
+    fn default() -> Self {
+        Self {
+            name: "default-scheduler".to_owned(),
+            scoring: Scoring::default(),
+        }
+    }
+}
+
+/// What came of an effect.
+enum Effect {
+    Done,
+    BindFailed(Uid),
+    TellFailed(Uid),
+}
+
+struct Scheduler {
+    context: Context,
+    options: SchedulerOptions,
+    engine: Engine,
+    recorder: Recorder,
+    pods: FxHashMap<Uid, Key>,
+    /// Conditions to write that no decision asked for.
+    marks: Vec<BoxFuture<'static, Effect>>,
+}
+
+/// Runs the scheduler until cancelled. `changes` must start with everything.
+pub(crate) async fn run(
+    context: Context,
+    options: SchedulerOptions,
+    recorder: Recorder,
+    mut changes: mpsc::UnboundedReceiver<Change>,
+    token: CancellationToken,
+) {
+    tokio::select! {
+        () = token.cancelled() => return,
+        () = context.cache.synced() => {}
+    }
+    let clock = context.clock;
+    let mut scheduler = Scheduler {
+        engine: Engine::new(options.scoring),
+        context,
+        options,
+        recorder,
+        pods: FxHashMap::default(),
+        marks: Vec::new(),
+    };
+    let mut effects = FuturesUnordered::new();
+    let mut batch = Vec::new();
+    loop {
+        let wake_at = scheduler.engine.wake(clock.now());
+        while effects.len() < IN_FLIGHT
+            && let Some(decision) = scheduler.engine.next(clock.now())
+        {
+            match decision {
+                Decision::Bind { uid, node, claims } => {
+                    if let Some(key) = scheduler.pods.get(&uid) {
+                        let key = key.clone();
+                        effects.push(scheduler.bind(uid, key, node, claims).boxed());
+                    }
+                }
+                Decision::Refuse { uids, message } => {
+                    let told: Vec<Key> = uids
+                        .iter()
+                        .filter_map(|uid| scheduler.pods.get(uid).cloned())
+                        .collect();
+                    for key in told {
+                        scheduler.tell_refusal(&key, &message);
+                        let effect = scheduler.mark(key, "Unschedulable", &message);
+                        effects.push(effect);
+                    }
+                }
+            }
+        }
+        let pause = wake_at.map(|at| until(clock.now(), at).max(Duration::from_millis(10)));
+        tokio::select! {
+            () = token.cancelled() => return,
+            count = changes.recv_many(&mut batch, BATCH) => {
+                if count == 0 {
+                    return;
+                }
+                for change in batch.drain(..) {
+                    scheduler.take_in(change);
+                }
+                effects.extend(scheduler.marks.drain(..));
+            }
+            Some(effect) = effects.next(), if !effects.is_empty() => {
+                match effect {
+                    Effect::Done => {}
+                    Effect::BindFailed(uid) => scheduler.engine.bind_failed(&uid),
+                    Effect::TellFailed(uid) => scheduler.engine.tell_failed(&uid),
+                }
+            }
+            () = clock.sleep(pause.unwrap_or_default()), if pause.is_some() => {}
+        }
+    }
+}
+
+impl Scheduler {
+    fn take_in(&mut self, change: Change) {
+        match change {
+            Change::Pod(diff) => self.take_in_pod(diff),
+            Change::Node(diff) => match (&diff.new, &diff.old) {
+                (Some(node), _) => self.engine.apply_node(node),
+                (None, Some(old)) => {
+                    let name = old.metadata.name.as_deref().unwrap_or_default();
+                    self.engine.remove_node(name);
+                }
+                (None, None) => {}
+            },
+            Change::Namespace(diff) => {
+                if let Some(namespace) = &diff.new {
+                    self.engine.apply_namespace(namespace);
+                }
+            }
+            Change::CSINode(Diff { new: Some(csi), .. }) => {
+                let node = csi.metadata.name.clone().unwrap_or_default();
+                for driver in &csi.spec.drivers {
+                    let limit = driver.allocatable.as_ref().and_then(|a| a.count);
+                    let keys = driver.topology_keys.clone().unwrap_or_default();
+                    self.engine
+                        .set_driver(&node, &driver.name, limit.map(i64::from), keys);
+                }
+            }
+            Change::PersistentVolumeClaim(diff) => match (&diff.new, &diff.old) {
+                (Some(claim), _) => self.engine.volumes().apply_claim(claim),
+                (None, Some(old)) => self.engine.volumes().remove_claim(old),
+                (None, None) => {}
+            },
+            Change::PersistentVolume(diff) => match (&diff.new, &diff.old) {
+                (Some(volume), _) => self.engine.volumes().apply_volume(volume),
+                (None, Some(old)) => {
+                    let name = old.metadata.name.as_deref().unwrap_or_default();
+                    self.engine.volumes().remove_volume(name);
+                }
+                (None, None) => {}
+            },
+            Change::StorageClass(diff) => match (&diff.new, &diff.old) {
+                (Some(class), _) => self.engine.volumes().apply_class(class),
+                (None, Some(old)) => {
+                    let name = old.metadata.name.as_deref().unwrap_or_default();
+                    self.engine.volumes().remove_class(name);
+                }
+                (None, None) => {}
+            },
+            _ => {}
+        }
+    }
+
+    fn take_in_pod(&mut self, diff: Diff<PodRecord>) {
+        if let (Some(old), new) = (&diff.old, &diff.new)
+            && new.as_ref().is_none_or(|n| n.uid() != old.uid())
+        {
+            self.engine.remove_pod(old.uid());
+            self.pods.remove(old.uid());
+        }
+        let Some(pod) = diff.new else {
+            return;
+        };
+        if pod.is_terminal() {
+            self.engine.remove_pod(pod.uid());
+            self.pods.remove(pod.uid());
+            return;
+        }
+        let gated = pod
+            .spec
+            .scheduling_gates
+            .as_ref()
+            .is_some_and(|g| !g.is_empty());
+        let name = pod
+            .spec
+            .scheduler_name
+            .as_deref()
+            .unwrap_or("default-scheduler");
+        let ours = name == self.options.name;
+        let key = pod.key();
+        let condition = pod.condition("PodScheduled");
+        if ours && pod.node.is_none() && !pod.is_terminating() {
+            self.pods.insert(pod.uid().into(), key.clone());
+            if gated && condition.is_none_or(|c| c.reason.as_deref() != Some("SchedulingGated")) {
+                let message = "Scheduling is blocked due to non-empty scheduling gates";
+                let mark = self.mark(key.clone(), "SchedulingGated", message);
+                self.marks.push(mark);
+            }
+        }
+        let labels = pod.meta.labels.clone().unwrap_or_default();
+        self.engine.apply_pod(&PodInput {
+            uid: pod.uid(),
+            name: pod.name(),
+            namespace: pod.namespace(),
+            labels: &labels,
+            spec: &pod.spec,
+            node: pod.node.as_deref(),
+            terminating: pod.is_terminating(),
+            nominated: pod.status.nominated_node_name.as_deref(),
+            message: condition
+                .filter(|c| c.reason.as_deref() == Some("Unschedulable"))
+                .and_then(|c| c.message.as_deref()),
+            ours: ours && !gated,
+        });
+    }
+
+    fn reference(&self, key: &Key) -> ObjectReference {
+        let pod = self.context.cache.pod(key);
+        ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some(key.namespace.to_string()),
+            name: Some(key.name.to_string()),
+            uid: pod.and_then(|p| p.meta.uid.clone()),
+            ..ObjectReference::default()
+        }
+    }
+
+    fn tell_refusal(&self, key: &Key, message: &str) {
+        self.recorder.tell(Note {
+            about: self.reference(key),
+            warning: true,
+            reason: "FailedScheduling",
+            message: message.to_owned(),
+        });
+    }
+
+    fn mark(&self, key: Key, reason: &str, message: &str) -> BoxFuture<'static, Effect> {
+        let pods: Api<Pod> = api(&self.context.client(), &key);
+        let clock = self.context.clock;
+        let uid = self.context.cache.pod(&key).map(|p| Uid::from(p.uid()));
+        let patch = json!({"status": {"conditions": [{
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": reason,
+            "message": message,
+            "lastProbeTime": null,
+            "lastTransitionTime": Time(clock.now()),
+        }]}});
+        let write = async move {
+            let patch = Patch::Strategic(patch);
+            let written = pods
+                .patch_status(&key.name, &PatchParams::default(), &patch)
+                .await;
+            match (written, uid) {
+                (Err(error), Some(uid)) if !is_not_found(&error) => {
+                    tracing::debug!(pod = ?key, %error, "condition not written");
+                    clock.sleep(Duration::from_secs(1)).await;
+                    Effect::TellFailed(uid)
+                }
+                _ => Effect::Done,
+            }
+        };
+        write.boxed()
+    }
+
+    /// Binds claims, then the pod.
+    fn bind(
+        &self,
+        uid: Uid,
+        key: Key,
+        node: Arc<str>,
+        claims: Vec<ClaimBinding>,
+    ) -> impl Future<Output = Effect> + use<> {
+        let context = self.context.clone();
+        let recorder = self.recorder.clone();
+        let about = self.reference(&key);
+        async move {
+            for binding in &claims {
+                if let Err(error) = volume_binder::bind(&context, binding).await {
+                    tracing::debug!(?binding, %error, "claim not bound");
+                    return Effect::BindFailed(uid);
+                }
+            }
+            let pods: Api<Pod> = api(&context.client(), &key);
+            let binding = Binding {
+                metadata: ObjectMeta {
+                    name: Some(key.name.to_string()),
+                    namespace: Some(key.namespace.to_string()),
+                    uid: Some(uid.to_string()),
+                    ..ObjectMeta::default()
+                },
+                target: ObjectReference {
+                    api_version: Some("v1".to_owned()),
+                    kind: Some("Node".to_owned()),
+                    name: Some(node.to_string()),
+                    ..ObjectReference::default()
+                },
+            };
+            let bound: Result<serde_json::Value, _> = pods
+                .create_subresource("binding", &key.name, &PostParams::default(), &binding)
+                .await;
+            match bound {
+                Ok(_) => {
+                    recorder.tell(Note {
+                        about,
+                        warning: false,
+                        reason: "Scheduled",
+                        message: format!(
+                            "Successfully assigned {}/{} to {node}",
+                            key.namespace, key.name
+                        ),
+                    });
+                    Effect::Done
+                }
+                Err(error) => {
+                    tracing::debug!(pod = ?key, %node, %error, "binding failed");
+                    // A hot loop against a failing API server helps nobody.
+                    context.clock.sleep(Duration::from_secs(1)).await;
+                    Effect::BindFailed(uid)
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! What the scheduler knows of a node, and the filters that need nothing else.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, Taint};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::reason::{Reason, insufficient};
+use super::shape::{HostPort, Resources, Shape};
+use crate::loops::quantity;
+use crate::loops::selector::Labels;
+
+/// What of a node only changes when the node object does.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct NodeFacts {
+    pub(crate) labels: Labels,
+    /// Taints that keep pods away.
+    taints: Vec<Taint>,
+    /// `PreferNoSchedule` taints.
+    soft_taints: Vec<Taint>,
+    unschedulable: bool,
+    allocatable: Vec<i64>,
+}
+
+impl NodeFacts {
+    /// Reads a node object.
+    pub(crate) fn new(node: &Node, resources: &mut Resources) -> Self {
+        let spec = node.spec.clone().unwrap_or_default();
+        let (soft_taints, taints) = spec
+            .taints
+            .unwrap_or_default()
+            .into_iter()
+            .map(|t| Taint {
+                time_added: None,
+                ..t
+            })
+            .partition(|t| t.effect == "PreferNoSchedule");
+        let mut allocatable = Vec::new();
+        let status = node.status.as_ref();
+        for (name, quantity) in status
+            .and_then(|s| s.allocatable.as_ref())
+            .into_iter()
+            .flatten()
+        {
+            let id = resources.intern(name);
+            if allocatable.len() <= id {
+                allocatable.resize(id + 1, 0);
+            }
+            allocatable[id] = quantity::amount(name, quantity);
+        }
+        Self {
+            labels: node.metadata.labels.clone().unwrap_or_default(),
+            taints,
+            soft_taints,
+            unschedulable: spec.unschedulable.unwrap_or(false),
+            allocatable,
+        }
+    }
+}
+
+/// Which nodes to prefer when several fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Scoring {
+    /// Spread pods: kube-scheduler's default.
+    #[default]
+    LeastAllocated,
+    /// Pack pods.
+    MostAllocated,
+}
+
+/// A node with what runs on it.
+#[derive(Debug)]
+pub(crate) struct NodeInfo {
+    pub(crate) name: Arc<str>,
+    pub(crate) facts: NodeFacts,
+    /// Counts changes of `facts`.
+    pub(crate) facts_version: u32,
+    /// Counts changes of anything.
+    pub(crate) version: u32,
+    pub(crate) live: bool,
+    requested: Vec<i64>,
+    ports: Vec<HostPort>,
+    pub(crate) pods: FxHashSet<Arc<str>>,
+    /// Mounted volumes by (driver, volume), with the number of pods that mount them.
+    volumes: FxHashMap<(String, String), u32>,
+    /// Attach limits by driver.
+    pub(crate) volume_limits: FxHashMap<String, i64>,
+}
+
+impl NodeInfo {
+    /// An empty node.
+    pub(crate) fn new(name: Arc<str>, facts: NodeFacts) -> Self {
+        Self {
+            name,
+            facts,
+            facts_version: 1,
+            version: 1,
+            live: true,
+            requested: Vec::new(),
+            ports: Vec::new(),
+            pods: FxHashSet::default(),
+            volumes: FxHashMap::default(),
+            volume_limits: FxHashMap::default(),
+        }
+    }
+
+    /// Accounts for a pod of this shape.
+    pub(crate) fn add(&mut self, uid: &Arc<str>, shape: &Shape, volumes: &[(String, String)]) {
+        if !self.pods.insert(uid.clone()) {
+            return;
+        }
+        for (id, amount) in &shape.requests {
+            if self.requested.len() <= *id {
+                self.requested.resize(id + 1, 0);
+            }
+            self.requested[*id] = self.requested[*id].saturating_add(*amount);
+        }
+        self.ports.extend(shape.ports.iter().cloned());
+        for volume in volumes {
+            *self.volumes.entry(volume.clone()).or_default() += 1;
+        }
+        self.version += 1;
+    }
+
+    /// Undoes [`NodeInfo::add`].
+    pub(crate) fn remove(&mut self, uid: &str, shape: &Shape, volumes: &[(String, String)]) {
+        if !self.pods.remove(uid) {
+            return;
+        }
+        for (id, amount) in &shape.requests {
+            self.requested[*id] = self.requested[*id].saturating_sub(*amount);
+        }
+        for port in &shape.ports {
+            if let Some(at) = self.ports.iter().position(|p| p == port) {
+                self.ports.swap_remove(at);
+            }
+        }
+        for volume in volumes {
+            if let Some(count) = self.volumes.get_mut(volume) {
+                *count -= 1;
+                if *count == 0 {
+                    self.volumes.remove(volume);
+                }
+            }
+        }
+        self.version += 1;
+    }
+
+    /// The first reason that lies in the node object alone.
+    pub(crate) fn refuses(&self, shape: &Shape) -> Option<Reason> {
+        if self.facts.unschedulable && !tolerates(shape, &unschedulable_taint()) {
+            return Some(Reason::Unschedulable);
+        }
+        if let Some(taint) = self.untolerated(shape) {
+            return Some(Reason::Taint {
+                key: taint.key.clone(),
+                value: taint.value.clone().unwrap_or_default(),
+            });
+        }
+        (!shape.selects_node(&self.name, &self.facts.labels)).then_some(Reason::NodeAffinity)
+    }
+
+    /// The first hard taint the pod does not tolerate.
+    pub(crate) fn untolerated(&self, shape: &Shape) -> Option<&Taint> {
+        self.facts.taints.iter().find(|t| !tolerates(shape, t))
+    }
+
+    /// Whether one of the pod's ports is taken.
+    pub(crate) fn port_taken(&self, shape: &Shape) -> bool {
+        shape
+            .ports
+            .iter()
+            .any(|wanted| self.ports.iter().any(|p| p.conflicts(wanted)))
+    }
+
+    fn allocatable(&self, id: usize) -> i64 {
+        self.facts.allocatable.get(id).copied().unwrap_or(0)
+    }
+
+    fn free(&self, id: usize) -> i64 {
+        self.allocatable(id)
+            .saturating_sub(self.requested.get(id).copied().unwrap_or(0))
+    }
+
+    /// Whether the pod's requests fit beside what is there.
+    pub(crate) fn fits(&self, shape: &Shape) -> bool {
+        shape
+            .requests
+            .iter()
+            .all(|(id, amount)| *amount <= self.free(*id))
+    }
+
+    /// What is missing, resource by resource.
+    pub(crate) fn missing(&self, shape: &Shape, resources: &Resources) -> Vec<Reason> {
+        shape
+            .requests
+            .iter()
+            .filter(|(id, amount)| *amount > self.free(*id))
+            .map(|(id, amount)| insufficient(resources, *id, *amount > self.allocatable(*id)))
+            .collect()
+    }
+
+    /// Whether mounting `volumes` too would exceed an attach limit.
+    pub(crate) fn volume_limit_exceeded(&self, volumes: &[(String, String)]) -> bool {
+        let mut wanted: FxHashMap<&str, i64> = FxHashMap::default();
+        for volume in volumes {
+            if !self.volumes.contains_key(volume) {
+                *wanted.entry(volume.0.as_str()).or_default() += 1;
+            }
+        }
+        wanted.into_iter().any(|(driver, new)| {
+            self.volume_limits.get(driver).is_some_and(|limit| {
+                let used = self.volumes.keys().filter(|(d, _)| d == driver).count();
+                i64::try_from(used).unwrap_or(i64::MAX).saturating_add(new) > *limit
+            })
+        })
+    }
+
+    /// Whether a pod on the node mounts this volume.
+    pub(crate) fn mounts(&self, volume: &(String, String)) -> bool {
+        self.volumes.contains_key(volume)
+    }
+
+    /// How good the node is for the pod; larger is better.
+    ///
+    /// Utilisation (weight 1), preferred node affinity (2) and `PreferNoSchedule` taints (3), each 0 to 1000. Unlike
+    /// kube-scheduler's, the parts are not normalised over the feasible nodes: that would tie nodes to each other.
+    pub(crate) fn score(&self, shape: &Shape, scoring: Scoring) -> i64 {
+        let mut score = 0;
+        for id in [Resources::CPU, Resources::MEMORY] {
+            let total = self.allocatable(id);
+            if total > 0 {
+                let own = shape
+                    .requests
+                    .iter()
+                    .find(|(r, _)| *r == id)
+                    .map_or(0, |(_, a)| *a);
+                let left = self.free(id).saturating_sub(own).max(0);
+                let free = i64::try_from(i128::from(left) * 500 / i128::from(total)).unwrap_or(0);
+                score += match scoring {
+                    Scoring::LeastAllocated => free,
+                    Scoring::MostAllocated => 500 - free,
+                };
+            }
+        }
+        let total: i64 = shape
+            .preferred_nodes
+            .iter()
+            .map(|(w, _)| i64::from(*w))
+            .sum();
+        if total > 0 {
+            let liked: i64 = shape
+                .preferred_nodes
+                .iter()
+                .filter(|(_, term)| term.matches(&self.name, &self.facts.labels))
+                .map(|(w, _)| i64::from(*w))
+                .sum();
+            score += 2 * 1000 * liked / total;
+        }
+        let disliked = self
+            .facts
+            .soft_taints
+            .iter()
+            .filter(|t| !tolerates(shape, t))
+            .count();
+        score + 3 * (1000 - 250 * i64::try_from(disliked.min(4)).unwrap_or(4))
+    }
+}
+
+fn tolerates(shape: &Shape, taint: &Taint) -> bool {
+    shape.tolerations.iter().any(|t| t.tolerates(taint))
+}
+
+fn unschedulable_taint() -> Taint {
+    Taint {
+        key: "node.kubernetes.io/unschedulable".to_owned(),
+        effect: "NoSchedule".to_owned(),
+        ..Taint::default()
+    }
+}

@@ -1,0 +1,237 @@
+//! Why a node refuses a pod, in kube-scheduler's words.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::shape::Resources;
+
+/// One reason of one node.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reason {
+    /// The pod is pinned to other nodes by name.
+    Pinned,
+    Unschedulable,
+    Taint {
+        key: String,
+        value: String,
+    },
+    NodeAffinity,
+    Ports,
+    TooManyPods,
+    /// `never`: the node is too small even when empty.
+    Insufficient {
+        resource: String,
+        never: bool,
+    },
+    ReadWriteOncePod,
+    VolumeLimit,
+    VolumeNodeAffinity,
+    VolumeMissing,
+    VolumeNoneToBind,
+    VolumeZone,
+    SpreadLabel,
+    Spread,
+    Affinity,
+    AntiAffinity,
+    ExistingAntiAffinity,
+}
+
+impl Reason {
+    /// Whether removing pods from the node could help (`Unschedulable`, as against `UnschedulableAndUnresolvable`).
+    fn resolvable(&self) -> bool {
+        match self {
+            Self::Ports
+            | Self::TooManyPods
+            | Self::ReadWriteOncePod
+            | Self::VolumeLimit
+            | Self::Spread
+            | Self::AntiAffinity
+            | Self::ExistingAntiAffinity => true,
+            Self::Insufficient { never, .. } => !never,
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    // UPSTREAM: pkg/scheduler/framework/plugins/*: the ErrReason constants.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::Pinned => "node(s) didn't satisfy plugin(s) [NodeAffinity]",
+            Self::Unschedulable => "node(s) were unschedulable",
+            Self::Taint { key, value } => {
+                return write!(f, "node(s) had untolerated taint {{{key}: {value}}}");
+            }
+            Self::NodeAffinity => "node(s) didn't match Pod's node affinity/selector",
+            Self::Ports => "node(s) didn't have free ports for the requested pod ports",
+            Self::TooManyPods => "Too many pods",
+            Self::Insufficient { resource, .. } => return write!(f, "Insufficient {resource}"),
+            Self::ReadWriteOncePod => {
+                "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+            }
+            Self::VolumeLimit => "node(s) exceed max volume count",
+            Self::VolumeNodeAffinity => "node(s) didn't match PersistentVolume's node affinity",
+            Self::VolumeMissing => {
+                "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+            }
+            Self::VolumeNoneToBind => "node(s) didn't find available persistent volumes to bind",
+            Self::VolumeZone => "node(s) had no available volume zone",
+            Self::SpreadLabel => {
+                "node(s) didn't match pod topology spread constraints (missing required label)"
+            }
+            Self::Spread => "node(s) didn't match pod topology spread constraints",
+            Self::Affinity => "node(s) didn't match pod affinity rules",
+            Self::AntiAffinity => "node(s) didn't match pod anti-affinity rules",
+            Self::ExistingAntiAffinity => {
+                "node(s) didn't satisfy existing pods anti-affinity rules"
+            }
+        };
+        f.write_str(text)
+    }
+}
+
+/// The reasons of all nodes, counted.
+#[derive(Debug, Default)]
+pub(crate) struct Diagnosis {
+    reasons: BTreeMap<Reason, usize>,
+    helpless: usize,
+    preemptable: usize,
+    /// What refused the pod before any node was looked at.
+    before_nodes: Option<String>,
+}
+
+impl Diagnosis {
+    /// The pod was refused before any node was looked at.
+    pub(crate) fn before_nodes(why: String) -> Self {
+        Self {
+            before_nodes: Some(why),
+            ..Self::default()
+        }
+    }
+
+    /// Records a node's reasons.
+    pub(crate) fn add(&mut self, reasons: &[Reason]) {
+        if reasons.iter().all(Reason::resolvable) {
+            self.preemptable += 1;
+        } else {
+            self.helpless += 1;
+        }
+        for reason in reasons {
+            *self.reasons.entry(reason.clone()).or_default() += 1;
+        }
+    }
+
+    /// The condition message. UPSTREAM: pkg/scheduler/framework/types.go, `FitError.Error`.
+    pub(crate) fn message(&self, nodes: usize, never_preempts: bool) -> String {
+        if nodes == 0 {
+            return "no nodes available to schedule pods".to_owned();
+        }
+        let mut text = format!("0/{nodes} nodes are available:");
+        match &self.before_nodes {
+            Some(why) => text.push_str(&format!(" {why}.")),
+            None => push_histogram(
+                &mut text,
+                self.reasons
+                    .iter()
+                    .map(|(reason, n)| format!("{n} {reason}")),
+            ),
+        }
+        if never_preempts {
+            text.push_str(" preemption: not eligible due to preemptionPolicy=Never.");
+            return text;
+        }
+        text.push_str(&format!(" preemption: 0/{nodes} nodes are available:"));
+        let helpless = if self.before_nodes.is_some() {
+            nodes
+        } else {
+            self.helpless
+        };
+        let lines = [
+            (
+                self.preemptable,
+                "No preemption victims found for incoming pod",
+            ),
+            (helpless, "Preemption is not helpful for scheduling"),
+        ];
+        push_histogram(
+            &mut text,
+            lines
+                .iter()
+                .filter(|(n, _)| *n > 0)
+                .map(|(n, line)| format!("{n} {line}")),
+        );
+        text
+    }
+}
+
+fn push_histogram(text: &mut String, lines: impl Iterator<Item = String>) {
+    let mut lines: Vec<String> = lines.collect();
+    if !lines.is_empty() {
+        lines.sort();
+        text.push_str(&format!(" {}.", lines.join(", ")));
+    }
+}
+
+/// The reason a missing amount of a resource is reported with.
+pub(crate) fn insufficient(resources: &Resources, id: usize, never: bool) -> Reason {
+    if id == Resources::PODS {
+        Reason::TooManyPods
+    } else {
+        Reason::Insufficient {
+            resource: resources.name(id).to_owned(),
+            never,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_have_kube_schedulers_shape() {
+        let mut diagnosis = Diagnosis::default();
+        diagnosis.add(&[Reason::Insufficient {
+            resource: "cpu".to_owned(),
+            never: false,
+        }]);
+        for _ in 0..2 {
+            diagnosis.add(&[Reason::Taint {
+                key: "a".to_owned(),
+                value: "b".to_owned(),
+            }]);
+        }
+        assert_eq!(
+            diagnosis.message(3, false),
+            "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint {a: b}. \
+             preemption: 0/3 nodes are available: 1 No preemption victims found for incoming pod, \
+             2 Preemption is not helpful for scheduling."
+        );
+        assert_eq!(
+            diagnosis.message(3, true),
+            "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint {a: b}. \
+             preemption: not eligible due to preemptionPolicy=Never."
+        );
+    }
+
+    #[test]
+    fn an_empty_cluster_has_its_own_message() {
+        assert_eq!(
+            Diagnosis::default().message(0, false),
+            "no nodes available to schedule pods"
+        );
+    }
+
+    #[test]
+    fn what_refuses_a_pod_before_the_nodes_replaces_the_histogram() {
+        let diagnosis = Diagnosis {
+            before_nodes: Some("persistentvolumeclaim \"x\" not found".to_owned()),
+            ..Diagnosis::default()
+        };
+        assert_eq!(
+            diagnosis.message(2, false),
+            "0/2 nodes are available: persistentvolumeclaim \"x\" not found. \
+             preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+        );
+    }
+}

@@ -1,0 +1,453 @@
+//! Where a pod's claims allow it to run, and which volumes its claims get.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::node::NodeInfo;
+use super::reason::Reason;
+use super::shape::Shape;
+use crate::loops::quantity;
+use crate::loops::selector::{Labels, NodeTerm, Selector};
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+const REGION: &str = "topology.kubernetes.io/region";
+const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
+
+/// Namespace and name of a claim.
+pub(crate) type ClaimKey = (String, String);
+
+#[derive(Debug, Clone, Default)]
+struct Claim {
+    uid: String,
+    volume: Option<String>,
+    class: String,
+    bytes: i128,
+    modes: Vec<String>,
+    selector: Selector,
+    deleting: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Volume {
+    terms: Option<Vec<NodeTerm>>,
+    labels: Labels,
+    claim: Option<ClaimKey>,
+    class: String,
+    bytes: i128,
+    modes: Vec<String>,
+    driver: Option<String>,
+    released: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Class {
+    provisioner: String,
+    waits: bool,
+    /// Alternatives; in each, all keys must have one of the values.
+    topologies: Vec<Vec<(String, Vec<String>)>>,
+}
+
+/// How a claim that waited for its first consumer gets a volume on the chosen node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ClaimBinding {
+    /// An existing volume is bound.
+    Existing { claim: ClaimKey, volume: String },
+    /// A new volume is made, reachable from nodes with these labels.
+    Provision {
+        claim: ClaimKey,
+        volume: String,
+        topology: Vec<(String, String)>,
+    },
+}
+
+/// What one claim asks of a node.
+#[derive(Debug, Clone)]
+pub(crate) enum Need {
+    /// Bound to a volume that exists.
+    Volume { name: String, driver: String },
+    /// Bound to a volume that does not exist.
+    Missing,
+    /// Waiting for a consumer.
+    Waiting { claim: ClaimKey, driver: String },
+}
+
+/// All claims, volumes and storage classes.
+#[derive(Debug, Default)]
+pub(crate) struct VolumeCatalog {
+    claims: FxHashMap<ClaimKey, Claim>,
+    volumes: BTreeMap<String, Volume>,
+    classes: FxHashMap<String, Class>,
+    /// CSI topology keys by (node, driver).
+    csi_keys: FxHashMap<(String, String), Vec<String>>,
+}
+
+impl VolumeCatalog {
+    /// Takes in a claim.
+    pub(crate) fn apply_claim(&mut self, claim: &PersistentVolumeClaim) {
+        let spec = claim.spec.clone().unwrap_or_default();
+        let request = spec.resources.as_ref().and_then(|r| r.requests.as_ref());
+        let read = Claim {
+            uid: claim.metadata.uid.clone().unwrap_or_default(),
+            volume: spec.volume_name.filter(|v| !v.is_empty()),
+            class: spec.storage_class_name.unwrap_or_default(),
+            bytes: request
+                .and_then(|r| r.get("storage"))
+                .and_then(|q| quantity::nano(&q.0))
+                .unwrap_or(0),
+            modes: spec.access_modes.unwrap_or_default(),
+            selector: spec
+                .selector
+                .as_ref()
+                .map_or_else(Selector::default, |s| Selector::new(Some(s))),
+            deleting: claim.metadata.deletion_timestamp.is_some(),
+        };
+        self.claims.insert(key(claim), read);
+    }
+
+    /// Forgets a claim.
+    pub(crate) fn remove_claim(&mut self, claim: &PersistentVolumeClaim) {
+        self.claims.remove(&key(claim));
+    }
+
+    /// Takes in a volume.
+    pub(crate) fn apply_volume(&mut self, volume: &PersistentVolume) {
+        let Some(name) = volume.metadata.name.clone() else {
+            return;
+        };
+        let spec = volume.spec.clone().unwrap_or_default();
+        let phase = volume.status.as_ref().and_then(|s| s.phase.as_deref());
+        let read = Volume {
+            terms: spec
+                .node_affinity
+                .and_then(|a| a.required)
+                .map(|r| r.node_selector_terms.iter().map(NodeTerm::new).collect()),
+            labels: volume.metadata.labels.clone().unwrap_or_default(),
+            claim: spec.claim_ref.and_then(|r| Some((r.namespace?, r.name?))),
+            class: spec.storage_class_name.unwrap_or_default(),
+            bytes: spec
+                .capacity
+                .as_ref()
+                .and_then(|c| c.get("storage"))
+                .and_then(|q| quantity::nano(&q.0))
+                .unwrap_or(0),
+            modes: spec.access_modes.unwrap_or_default(),
+            driver: spec.csi.map(|c| c.driver),
+            released: matches!(phase, Some("Released" | "Failed"))
+                || volume.metadata.deletion_timestamp.is_some(),
+        };
+        self.volumes.insert(name, read);
+    }
+
+    /// Forgets a volume.
+    pub(crate) fn remove_volume(&mut self, name: &str) {
+        self.volumes.remove(name);
+    }
+
+    /// Takes in a storage class.
+    pub(crate) fn apply_class(&mut self, class: &StorageClass) {
+        let Some(name) = class.metadata.name.clone() else {
+            return;
+        };
+        let topologies = class
+            .allowed_topologies
+            .iter()
+            .flatten()
+            .map(|t| {
+                t.match_label_expressions
+                    .iter()
+                    .flatten()
+                    .map(|e| (e.key.clone(), e.values.clone()))
+                    .collect()
+            })
+            .collect();
+        let read = Class {
+            provisioner: class.provisioner.clone(),
+            waits: class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"),
+            topologies,
+        };
+        self.classes.insert(name, read);
+    }
+
+    /// Forgets a storage class.
+    pub(crate) fn remove_class(&mut self, name: &str) {
+        self.classes.remove(name);
+    }
+
+    /// Takes in the topology keys a driver reports on a node.
+    pub(crate) fn set_csi_keys(&mut self, node: &str, driver: &str, keys: Vec<String>) {
+        self.csi_keys
+            .insert((node.to_owned(), driver.to_owned()), keys);
+    }
+
+    /// What the pod's claims ask of a node, or what refuses the pod outright.
+    pub(crate) fn needs(&self, shape: &Shape) -> Result<Vec<Need>, String> {
+        let mut needs = Vec::new();
+        for name in &shape.claims {
+            let claim_key = (shape.namespace.clone(), name.clone());
+            let Some(claim) = self.claims.get(&claim_key) else {
+                return Err(format!("persistentvolumeclaim \"{name}\" not found"));
+            };
+            if claim.deleting {
+                return Err(format!("persistentvolumeclaim \"{name}\" is being deleted"));
+            }
+            needs.push(match &claim.volume {
+                Some(volume) => match self.volumes.get(volume) {
+                    Some(found) => Need::Volume {
+                        name: volume.clone(),
+                        driver: self.driver(found),
+                    },
+                    None => Need::Missing,
+                },
+                None => match self.classes.get(&claim.class) {
+                    Some(class) if class.waits => Need::Waiting {
+                        claim: claim_key,
+                        driver: class.provisioner.clone(),
+                    },
+                    _ => return Err("pod has unbound immediate PersistentVolumeClaims".to_owned()),
+                },
+            });
+        }
+        Ok(needs)
+    }
+
+    fn driver(&self, volume: &Volume) -> String {
+        volume.driver.clone().unwrap_or_else(|| {
+            self.classes
+                .get(&volume.class)
+                .map(|c| c.provisioner.clone())
+                .unwrap_or_default()
+        })
+    }
+
+    /// The volumes as a node counts them against attach limits.
+    pub(crate) fn attachments(&self, needs: &[Need]) -> Vec<(String, String)> {
+        needs
+            .iter()
+            .filter_map(|need| match need {
+                Need::Volume { name, driver } => Some((driver.clone(), name.clone())),
+                Need::Waiting { claim, driver } => {
+                    Some((driver.clone(), self.new_volume_name(claim)))
+                }
+                Need::Missing => None,
+            })
+            .collect()
+    }
+
+    fn new_volume_name(&self, claim: &ClaimKey) -> String {
+        match self.claims.get(claim) {
+            Some(found) if !found.uid.is_empty() => format!("pvc-{}", found.uid),
+            _ => format!("pvc-{}-{}", claim.0, claim.1),
+        }
+    }
+
+    /// Whether a claim of the pod may be used by one pod only and is in use on `node`.
+    pub(crate) fn exclusive_in_use(&self, shape: &Shape, needs: &[Need], node: &NodeInfo) -> bool {
+        let exclusive = shape.claims.iter().any(|name| {
+            self.claims
+                .get(&(shape.namespace.clone(), name.clone()))
+                .is_some_and(|c| c.modes.iter().any(|m| m == "ReadWriteOncePod"))
+        });
+        exclusive && self.attachments(needs).iter().any(|v| node.mounts(v))
+    }
+
+    /// Why the claims keep the pod off `node`, if they do.
+    pub(crate) fn refuses(&self, needs: &[Need], node: &NodeInfo) -> Option<Reason> {
+        for need in needs {
+            match need {
+                Need::Missing => return Some(Reason::VolumeMissing),
+                Need::Volume { name, .. } => {
+                    let volume = self.volumes.get(name)?;
+                    if !reachable(volume, node) {
+                        return Some(Reason::VolumeNodeAffinity);
+                    }
+                    if !same_zone(volume, node) {
+                        return Some(Reason::VolumeZone);
+                    }
+                }
+                Need::Waiting { .. } => {}
+            }
+        }
+        self.bindings(needs, node)
+            .is_none()
+            .then_some(Reason::VolumeNoneToBind)
+    }
+
+    /// How the waiting claims would be bound on `node`; `None` where they cannot.
+    pub(crate) fn bindings(&self, needs: &[Need], node: &NodeInfo) -> Option<Vec<ClaimBinding>> {
+        let mut taken: FxHashSet<&str> = FxHashSet::default();
+        let mut bindings = Vec::new();
+        for need in needs {
+            let Need::Waiting {
+                claim: claim_key, ..
+            } = need
+            else {
+                continue;
+            };
+            let claim = self.claims.get(claim_key)?;
+            let existing = self
+                .volumes
+                .iter()
+                .filter(|(name, v)| {
+                    !taken.contains(name.as_str())
+                        && satisfies(v, claim, claim_key)
+                        && reachable(v, node)
+                })
+                .min_by_key(|(_, v)| v.bytes);
+            if let Some((name, _)) = existing {
+                taken.insert(name);
+                bindings.push(ClaimBinding::Existing {
+                    claim: claim_key.clone(),
+                    volume: name.clone(),
+                });
+                continue;
+            }
+            let class = self.classes.get(&claim.class)?;
+            bindings.push(ClaimBinding::Provision {
+                claim: claim_key.clone(),
+                volume: self.new_volume_name(claim_key),
+                topology: self.provision_topology(class, node)?,
+            });
+        }
+        Some(bindings)
+    }
+
+    fn provision_topology(&self, class: &Class, node: &NodeInfo) -> Option<Vec<(String, String)>> {
+        if class.provisioner == NO_PROVISIONER {
+            return None;
+        }
+        let label = |key: &String| Some((key.clone(), node.facts.labels.get(key)?.clone()));
+        if !class.topologies.is_empty() {
+            let term = class.topologies.iter().find(|term| {
+                term.iter().all(|(key, values)| {
+                    node.facts
+                        .labels
+                        .get(key)
+                        .is_some_and(|v| values.contains(v))
+                })
+            })?;
+            return term.iter().map(|(key, _)| label(key)).collect();
+        }
+        let reported = self
+            .csi_keys
+            .get(&(node.name.to_string(), class.provisioner.clone()));
+        match reported {
+            Some(keys) => keys.iter().map(label).collect(),
+            None => Some(label(&ZONE.to_owned()).into_iter().collect()),
+        }
+    }
+
+    /// Treats the bindings as made, until the API server confirms them.
+    pub(crate) fn assume(&mut self, bindings: &[ClaimBinding]) {
+        for binding in bindings {
+            let (claim_key, name) = match binding {
+                ClaimBinding::Existing { claim, volume }
+                | ClaimBinding::Provision { claim, volume, .. } => (claim, volume),
+            };
+            let Some(claim) = self.claims.get_mut(claim_key) else {
+                continue;
+            };
+            claim.volume = Some(name.clone());
+            if let ClaimBinding::Provision { topology, .. } = binding {
+                let class = self.classes.get(&claim.class);
+                let volume = Volume {
+                    terms: (!topology.is_empty()).then(|| vec![topology_term(topology)]),
+                    labels: Labels::new(),
+                    claim: None,
+                    class: claim.class.clone(),
+                    bytes: claim.bytes,
+                    modes: claim.modes.clone(),
+                    driver: class.map(|c| c.provisioner.clone()),
+                    released: false,
+                };
+                self.volumes.insert(name.clone(), volume);
+            }
+            if let Some(volume) = self.volumes.get_mut(name) {
+                volume.claim = Some(claim_key.clone());
+            }
+        }
+    }
+
+    /// Undoes [`VolumeCatalog::assume`].
+    pub(crate) fn forget(&mut self, bindings: &[ClaimBinding]) {
+        for binding in bindings {
+            match binding {
+                ClaimBinding::Existing { claim, volume } => {
+                    if let Some(c) = self.claims.get_mut(claim) {
+                        c.volume = None;
+                    }
+                    if let Some(v) = self.volumes.get_mut(volume) {
+                        v.claim = None;
+                    }
+                }
+                ClaimBinding::Provision { claim, volume, .. } => {
+                    if let Some(c) = self.claims.get_mut(claim) {
+                        c.volume = None;
+                    }
+                    self.volumes.remove(volume);
+                }
+            }
+        }
+    }
+}
+
+fn key(claim: &PersistentVolumeClaim) -> ClaimKey {
+    let meta = &claim.metadata;
+    (
+        meta.namespace.clone().unwrap_or_default(),
+        meta.name.clone().unwrap_or_default(),
+    )
+}
+
+fn topology_term(topology: &[(String, String)]) -> NodeTerm {
+    use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
+    let expressions = topology
+        .iter()
+        .map(|(key, value)| NodeSelectorRequirement {
+            key: key.clone(),
+            operator: "In".to_owned(),
+            values: Some(vec![value.clone()]),
+        })
+        .collect();
+    NodeTerm::new(&NodeSelectorTerm {
+        match_expressions: Some(expressions),
+        match_fields: None,
+    })
+}
+
+fn reachable(volume: &Volume, node: &NodeInfo) -> bool {
+    volume.terms.as_ref().is_none_or(|terms| {
+        terms
+            .iter()
+            .any(|t| t.matches(&node.name, &node.facts.labels))
+    })
+}
+
+/// Zone labels on the volume itself bind it too; several zones are joined by `__`.
+fn same_zone(volume: &Volume, node: &NodeInfo) -> bool {
+    [ZONE, REGION].iter().all(|key| {
+        volume.labels.get(*key).is_none_or(|allowed| {
+            node.facts
+                .labels
+                .get(*key)
+                .is_some_and(|have| allowed.split("__").any(|zone| zone == have))
+        })
+    })
+}
+
+fn satisfies(volume: &Volume, claim: &Claim, claim_key: &ClaimKey) -> bool {
+    if volume.released {
+        return false;
+    }
+    match &volume.claim {
+        Some(reserved) => reserved == claim_key,
+        None => {
+            volume.class == claim.class
+                && volume.bytes >= claim.bytes
+                && claim.modes.iter().all(|m| volume.modes.contains(m))
+                && claim.selector.matches(&volume.labels)
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! Pods as workload controllers make, count and delete them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::Resource;
+use kube::api::{DeleteParams, PostParams, Preconditions};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::loops::cache::{Diff, Key, PodRecord, api};
+use crate::loops::driver::{Context, after};
+use crate::loops::is_not_found;
+
+/// The controlling owner reference to `owner`.
+pub(crate) fn owner_reference<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
+    let meta = owner.meta();
+    OwnerReference {
+        api_version: K::api_version(&()).into_owned(),
+        kind: K::kind(&()).into_owned(),
+        name: meta.name.clone().unwrap_or_default(),
+        uid: meta.uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// A pod from a template.
+pub(crate) fn from_template(
+    template: &PodTemplateSpec,
+    namespace: &str,
+    name: String,
+    generate_name: Option<String>,
+    owner: OwnerReference,
+) -> Pod {
+    let meta = template.metadata.clone().unwrap_or_default();
+    Pod {
+        metadata: ObjectMeta {
+            name: Some(name),
+            generate_name,
+            namespace: Some(namespace.to_owned()),
+            labels: meta.labels,
+            annotations: meta.annotations,
+            finalizers: meta.finalizers,
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: template.spec.clone(),
+        status: None,
+    }
+}
+
+/// Adds a label.
+pub(crate) fn label(meta: &mut ObjectMeta, key: &str, value: &str) {
+    meta.labels
+        .get_or_insert_with(BTreeMap::new)
+        .insert(key.to_owned(), value.to_owned());
+}
+
+/// A label's value.
+pub(crate) fn labelled<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    meta.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+/// A short hash of a template, in the alphabet Kubernetes uses for names.
+pub(crate) fn template_hash(template: &PodTemplateSpec, collisions: i32) -> String {
+    let mut text = serde_json::to_string(template).unwrap_or_default();
+    if collisions > 0 {
+        // Writing to a string cannot fail.
+        let _infallible = write!(text, "#{collisions}").is_ok();
+    }
+    let hash = text.bytes().fold(0x811c_9dc5_u32, |h, b| {
+        (h ^ u32::from(b)).wrapping_mul(0x0100_0193)
+    });
+    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    hash.to_string()
+        .bytes()
+        .map(|b| char::from(ALPHABET[usize::from(b) % ALPHABET.len()]))
+        .collect()
+}
+
+/// An absolute number or a percentage of `total`.
+pub(crate) fn scaled(value: &IntOrString, total: i32, round_up: bool) -> i32 {
+    match value {
+        IntOrString::Int(n) => *n,
+        IntOrString::String(text) => {
+            let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(0);
+            let product = percent * i64::from(total);
+            let rounded = if round_up {
+                (product + 99) / 100
+            } else {
+                product / 100
+            };
+            i32::try_from(rounded).unwrap_or(i32::MAX)
+        }
+    }
+}
+
+/// When the pod has been ready for `min_ready` seconds, or `None` while it is not ready.
+pub(crate) fn available_at(pod: &PodRecord, min_ready: i32) -> Option<Timestamp> {
+    let condition = pod.condition("Ready").filter(|c| c.status == "True")?;
+    let since = condition.last_transition_time.as_ref().map(|t| t.0);
+    if min_ready <= 0 {
+        return Some(Timestamp::MIN);
+    }
+    let seconds = Duration::from_secs(u64::from(min_ready.unsigned_abs()));
+    Some(after(since?, seconds))
+}
+
+/// How far pods are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) replicas: i32,
+    pub(crate) ready: i32,
+    pub(crate) available: i32,
+    /// When the next ready pod becomes available.
+    pub(crate) next: Option<Timestamp>,
+}
+
+/// Counts pods.
+pub(crate) fn tally<'a>(
+    pods: impl Iterator<Item = &'a Arc<PodRecord>>,
+    min_ready: i32,
+    now: Timestamp,
+) -> Tally {
+    let mut tally = Tally::default();
+    for pod in pods {
+        tally.replicas += 1;
+        let Some(at) = available_at(pod, min_ready) else {
+            continue;
+        };
+        tally.ready += 1;
+        if at <= now {
+            tally.available += 1;
+        } else {
+            tally.next = Some(tally.next.map_or(at, |n| n.min(at)));
+        }
+    }
+    tally
+}
+
+/// Creations and deletions that the cache has not shown yet, by owner UID.
+///
+/// A controller that acts on a cache that lags would repeat itself; it waits until it sees its own writes.
+#[derive(Debug, Default)]
+pub(crate) struct Expectations {
+    waiting: Mutex<FxHashMap<String, (FxHashSet<String>, Timestamp)>>,
+}
+
+const EXPECT_FOR: Duration = Duration::from_secs(300);
+
+impl Expectations {
+    fn with<T>(
+        &self,
+        f: impl FnOnce(&mut FxHashMap<String, (FxHashSet<String>, Timestamp)>) -> T,
+    ) -> T {
+        f(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn expect(&self, owner: &str, what: String, now: Timestamp) {
+        self.with(|w| {
+            let entry = w
+                .entry(owner.to_owned())
+                .or_insert_with(|| (FxHashSet::default(), now));
+            entry.0.insert(what);
+            entry.1 = after(now, EXPECT_FOR);
+        });
+    }
+
+    fn seen(&self, owner: &str, what: &str) {
+        self.with(|w| {
+            if let Some((set, _)) = w.get_mut(owner) {
+                set.remove(what);
+                if set.is_empty() {
+                    w.remove(owner);
+                }
+            }
+        });
+    }
+
+    /// Whether everything the owner did has been seen, or has been waited for long enough.
+    pub(crate) fn met(&self, owner: &str, now: Timestamp) -> bool {
+        self.with(|w| w.get(owner).is_none_or(|(_, until)| *until <= now))
+    }
+
+    /// Notes what a change shows.
+    pub(crate) fn observe(&self, diff: &Diff<PodRecord>) {
+        let Some(pod) = diff.latest() else {
+            return;
+        };
+        let Some(owner) = pod.controller() else {
+            return;
+        };
+        self.seen(&owner.uid, &format!("+{}", pod.name()));
+        if diff.new.is_none() || pod.is_terminating() {
+            self.seen(&owner.uid, &format!("-{}", pod.uid()));
+        }
+        if let (Some(old), Some(new)) = (&diff.old, &diff.new)
+            && old.uid() != new.uid()
+        {
+            self.seen(&owner.uid, &format!("-{}", old.uid()));
+        }
+    }
+}
+
+const AT_ONCE: usize = 32;
+
+/// Makes and deletes pods on behalf of owners.
+#[derive(Debug, Default)]
+pub(crate) struct PodControl {
+    expectations: Expectations,
+}
+
+impl PodControl {
+    /// See [`Expectations::met`].
+    pub(crate) fn settled(&self, owner: &str, now: Timestamp) -> bool {
+        self.expectations.met(owner, now)
+    }
+
+    /// See [`Expectations::observe`].
+    pub(crate) fn observe(&self, diff: &Diff<PodRecord>) {
+        self.expectations.observe(diff);
+    }
+
+    /// Creates all of `pods`; the first error is returned after all were tried.
+    pub(crate) async fn create(
+        &self,
+        context: &Context,
+        owner: &str,
+        pods: Vec<Pod>,
+    ) -> Result<(), kube::Error> {
+        let now = context.clock.now();
+        let created = pods.into_iter().map(|pod| async move {
+            let key = Key::of(&pod.metadata);
+            let expected = format!("+{}", key.name);
+            self.expectations.expect(owner, expected.clone(), now);
+            let result = api::<Pod>(&context.client(), &key)
+                .create(&PostParams::default(), &pod)
+                .await;
+            if result.is_err() {
+                self.expectations.seen(owner, &expected);
+            }
+            result.map(|_| ())
+        });
+        first_error(created).await
+    }
+
+    /// Deletes all of `pods`, if they are still the same ones.
+    pub(crate) async fn delete(
+        &self,
+        context: &Context,
+        owner: &str,
+        pods: &[Arc<PodRecord>],
+    ) -> Result<(), kube::Error> {
+        let now = context.clock.now();
+        let deleted = pods.iter().map(|pod| async move {
+            let expected = format!("-{}", pod.uid());
+            self.expectations.expect(owner, expected.clone(), now);
+            let result = delete_pod(context, pod, None).await;
+            if result.is_err() {
+                self.expectations.seen(owner, &expected);
+            }
+            result
+        });
+        first_error(deleted).await
+    }
+}
+
+async fn first_error<F>(work: impl Iterator<Item = F>) -> Result<(), kube::Error>
+where
+    F: Future<Output = Result<(), kube::Error>>,
+{
+    let futures: Vec<F> = work.collect();
+    let mut results = stream::iter(futures).buffer_unordered(AT_ONCE);
+    let mut outcome = Ok(());
+    while let Some(result) = results.next().await {
+        if outcome.is_ok() {
+            outcome = result;
+        }
+    }
+    outcome
+}
+
+/// Deletes a pod if it is still the same one; one that is gone is fine, too.
+pub(crate) async fn delete_pod(
+    context: &Context,
+    pod: &PodRecord,
+    grace: Option<u32>,
+) -> Result<(), kube::Error> {
+    let params = DeleteParams {
+        grace_period_seconds: grace,
+        preconditions: Some(Preconditions {
+            uid: pod.meta.uid.clone(),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    match api::<Pod>(&context.client(), &pod.key())
+        .delete(pod.name(), &params)
+        .await
+    {
+        Ok(_) => Ok(()),
+        Err(error) if is_not_found(&error) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Which pods go first when there are too many. UPSTREAM: pkg/controller/controller_utils.go, `ActivePodsWithRanks`.
+pub(crate) fn deletion_order(pods: &mut [Arc<PodRecord>]) {
+    let mut per_node: FxHashMap<Option<Arc<str>>, usize> = FxHashMap::default();
+    for pod in pods.iter() {
+        *per_node.entry(pod.node.clone()).or_default() += 1;
+    }
+    pods.sort_by_cached_key(|pod| {
+        let phase = match pod.phase() {
+            "Pending" => 0,
+            "Running" => 2,
+            _ => 1,
+        };
+        let cost: i64 = pod
+            .meta
+            .annotations
+            .as_ref()
+            .and_then(|a| a.get("controller.kubernetes.io/pod-deletion-cost"))
+            .and_then(|c| c.parse().ok())
+            .unwrap_or(0);
+        let beside = per_node.get(&pod.node).copied().unwrap_or(0);
+        let ready_since = pod
+            .condition("Ready")
+            .and_then(|c| c.last_transition_time.as_ref())
+            .map_or(i64::MAX, |t| t.0.as_second());
+        let created = pod
+            .meta
+            .creation_timestamp
+            .as_ref()
+            .map_or(0, |t| t.0.as_second());
+        (
+            pod.node.is_some(),
+            phase,
+            pod.is_ready(),
+            cost,
+            std::cmp::Reverse(beside),
+            std::cmp::Reverse(ready_since),
+            std::cmp::Reverse(created),
+            pod.name().to_owned(),
+        )
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_round_as_asked() {
+        let percent = IntOrString::String("25%".to_owned());
+        assert_eq!(scaled(&percent, 10, true), 3);
+        assert_eq!(scaled(&percent, 10, false), 2);
+        assert_eq!(scaled(&IntOrString::Int(4), 10, false), 4);
+    }
+
+    #[test]
+    fn template_hashes_differ_by_template_and_collision() {
+        let template = PodTemplateSpec::default();
+        assert_eq!(template_hash(&template, 0), template_hash(&template, 0));
+        assert_ne!(template_hash(&template, 0), template_hash(&template, 1));
+    }
+
+    fn pod(name: &str, node: Option<&str>, ready: bool) -> Arc<PodRecord> {
+        let status = serde_json::json!({"phase": if ready { "Running" } else { "Pending" }, "conditions": [
+            {"type": "Ready", "status": if ready { "True" } else { "False" }}]});
+        Arc::new(PodRecord {
+            meta: ObjectMeta {
+                name: Some(name.to_owned()),
+                ..ObjectMeta::default()
+            },
+            spec: Arc::default(),
+            node: node.map(Arc::from),
+            status: serde_json::from_value(status).unwrap(),
+        })
+    }
+
+    #[test]
+    fn unplaced_then_unready_then_crowded_pods_go_first() {
+        let mut pods = vec![
+            pod("ready", Some("a"), true),
+            pod("crowded", Some("b"), true),
+            pod("crowded2", Some("b"), true),
+            pod("unready", Some("a"), false),
+            pod("unplaced", None, false),
+        ];
+        deletion_order(&mut pods);
+        let names: Vec<&str> = pods.iter().map(|p| p.name()).collect();
+        assert_eq!(names[..2], ["unplaced", "unready"]);
+    }
+
+    #[test]
+    fn expectations_hold_until_seen_or_too_old() {
+        let now = Timestamp::UNIX_EPOCH;
+        let expectations = Expectations::default();
+        expectations.expect("o", "+a".to_owned(), now);
+        assert!(!expectations.met("o", now));
+        assert!(expectations.met("o", after(now, EXPECT_FOR)));
+        expectations.seen("o", "+a");
+        assert!(expectations.met("o", now));
+    }
+}

@@ -1,0 +1,203 @@
+//! Stands for the ReplicaSet controller: as many active pods as asked for.
+//!
+//! UPSTREAM: pkg/controller/replicaset
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use super::pods::{PodControl, Tally, deletion_order, from_template, owner_reference, tally};
+use crate::loops::cache::{Change, Key, PodRecord, api, controller_of};
+use crate::loops::driver::{Context, Controller, Next, until};
+
+/// The most pods made or deleted in one pass.
+const BURST: usize = 500;
+
+/// What to do about the number of pods.
+#[derive(Debug)]
+enum Plan {
+    Nothing,
+    Create(usize),
+    Delete(Vec<Arc<PodRecord>>),
+}
+
+fn plan(wanted: i32, active: &[Arc<PodRecord>]) -> Plan {
+    let wanted = usize::try_from(wanted).unwrap_or(0);
+    if active.len() < wanted {
+        return Plan::Create((wanted - active.len()).min(BURST));
+    }
+    if active.len() > wanted {
+        let mut sorted = active.to_vec();
+        deletion_order(&mut sorted);
+        sorted.truncate((active.len() - wanted).min(BURST));
+        return Plan::Delete(sorted);
+    }
+    Plan::Nothing
+}
+
+fn status(set: &ReplicaSet, counted: Tally, fully_labeled: i32) -> ReplicaSetStatus {
+    let optional = |n: i32| (n > 0).then_some(n);
+    ReplicaSetStatus {
+        replicas: counted.replicas,
+        fully_labeled_replicas: optional(fully_labeled),
+        ready_replicas: optional(counted.ready),
+        available_replicas: optional(counted.available),
+        observed_generation: set.metadata.generation,
+        conditions: set.status.as_ref().and_then(|s| s.conditions.clone()),
+        ..ReplicaSetStatus::default()
+    }
+}
+
+/// The loop.
+#[derive(Debug)]
+pub(crate) struct ReplicaSets {
+    context: Context,
+    control: PodControl,
+}
+
+impl ReplicaSets {
+    /// A loop on this context.
+    pub(crate) fn new(context: Context) -> Self {
+        Self {
+            context,
+            control: PodControl::default(),
+        }
+    }
+
+    async fn scale(&self, set: &ReplicaSet, plan: Plan) -> Result<(), kube::Error> {
+        let owner = set.metadata.uid.as_deref().unwrap_or_default();
+        match plan {
+            Plan::Nothing => Ok(()),
+            Plan::Delete(pods) => self.control.delete(&self.context, owner, &pods).await,
+            Plan::Create(count) => {
+                let template = set
+                    .spec
+                    .as_ref()
+                    .and_then(|s| s.template.clone())
+                    .unwrap_or_default();
+                let prefix = format!("{}-", set.metadata.name.as_deref().unwrap_or_default());
+                let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
+                let pods = (0..count)
+                    .map(|_| {
+                        let name = format!("{prefix}{}", self.context.names.suffix());
+                        from_template(
+                            &template,
+                            namespace,
+                            name,
+                            Some(prefix.clone()),
+                            owner_reference(set),
+                        )
+                    })
+                    .collect();
+                self.control.create(&self.context, owner, pods).await
+            }
+        }
+    }
+
+    async fn report(&self, set: &ReplicaSet, new: &ReplicaSetStatus) -> Result<(), kube::Error> {
+        if set.status.as_ref() == Some(new) {
+            return Ok(());
+        }
+        let sets: Api<ReplicaSet> = api(&self.context.client(), &Key::of(&set.metadata));
+        let name = set.metadata.name.as_deref().unwrap_or_default();
+        let patch = json!({"status": {
+            "replicas": new.replicas,
+            "fullyLabeledReplicas": new.fully_labeled_replicas,
+            "readyReplicas": new.ready_replicas,
+            "availableReplicas": new.available_replicas,
+            "observedGeneration": new.observed_generation,
+        }});
+        sets.patch_status(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await?;
+        Ok(())
+    }
+}
+
+impl Controller for ReplicaSets {
+    const NAME: &'static str = "replicaset";
+
+    fn keys(&self, change: &Change, keys: &mut Vec<Key>) {
+        match change {
+            Change::Pod(diff) => {
+                self.control.observe(diff);
+                for pod in [&diff.old, &diff.new].into_iter().flatten() {
+                    if let Some(owner) = pod.controller().filter(|o| o.kind == "ReplicaSet") {
+                        keys.push(Key::new(pod.namespace(), &owner.name));
+                        break;
+                    }
+                }
+            }
+            Change::ReplicaSet(diff) => {
+                keys.extend(diff.latest().map(|s| Key::of(&s.metadata)));
+            }
+            _ => {}
+        }
+    }
+
+    async fn reconcile(&self, key: &Key) -> Result<Next, kube::Error> {
+        let Some(set) = self.context.cache.replica_sets.get(key) else {
+            return Ok(Next::Wait);
+        };
+        let now: Timestamp = self.context.clock.now();
+        let uid = set.metadata.uid.as_deref().unwrap_or_default();
+        let spec = set.spec.clone().unwrap_or_default();
+        let active: Vec<_> = self
+            .context
+            .cache
+            .pods_of(uid)
+            .into_iter()
+            .filter(|p| p.is_active() && controller_of(&p.meta).is_some_and(|o| o.uid == uid))
+            .collect();
+        let wanted = spec.replicas.unwrap_or(1);
+        let settled = self.control.settled(uid, now);
+        let mut outcome = Ok(());
+        if settled && set.metadata.deletion_timestamp.is_none() {
+            outcome = self.scale(&set, plan(wanted, &active)).await;
+        }
+        let counted = tally(active.iter(), spec.min_ready_seconds.unwrap_or(0), now);
+        let labels = spec
+            .template
+            .and_then(|t| t.metadata)
+            .and_then(|m| m.labels);
+        let fully = active
+            .iter()
+            .filter(|p| {
+                labels
+                    .iter()
+                    .flatten()
+                    .all(|(k, v)| p.meta.labels.as_ref().and_then(|l| l.get(k)) == Some(v))
+            })
+            .count();
+        let fully = i32::try_from(fully).unwrap_or(i32::MAX);
+        self.report(&set, &status(&set, counted, fully)).await?;
+        outcome?;
+        Ok(match counted.next {
+            Some(at) => Next::After(until(now, at).max(Duration::from_millis(1))),
+            None => Next::Wait,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plan_is_the_difference_in_bursts() {
+        assert!(matches!(plan(3, &[]), Plan::Create(3)));
+        assert!(matches!(plan(9000, &[]), Plan::Create(BURST)));
+        assert!(matches!(plan(0, &[]), Plan::Nothing));
+        let pod = Arc::new(PodRecord {
+            meta: Default::default(),
+            spec: Arc::default(),
+            node: None,
+            status: Default::default(),
+        });
+        assert!(matches!(plan(1, &[pod.clone(), pod]), Plan::Delete(list) if list.len() == 1));
+    }
+}

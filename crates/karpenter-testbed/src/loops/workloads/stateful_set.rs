@@ -1,0 +1,397 @@
+//! Stands for the StatefulSet controller: numbered pods with their own claims, in order or in parallel.
+//!
+//! Left out: ControllerRevision objects (the revision is a hash of the template, so a pod re-created below the partition
+//! gets the new template), claim retention policies, `maxUnavailable`.
+//!
+//! UPSTREAM: pkg/controller/statefulset
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec};
+use k8s_openapi::api::core::v1::{
+    PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume,
+};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use super::pods::{
+    PodControl, available_at, from_template, label, labelled, owner_reference, tally, template_hash,
+};
+use crate::loops::cache::{Change, Key, PodRecord, api, controller_of};
+use crate::loops::driver::{Context, Controller, Next, until};
+use crate::loops::ignore_conflict_of_existence;
+
+const REVISION: &str = "controller-revision-hash";
+
+/// What to do now.
+#[derive(Debug, Default, PartialEq)]
+struct Plan {
+    /// Ordinals to create.
+    create: Vec<i32>,
+    /// Ordinals to delete.
+    delete: Vec<i32>,
+}
+
+/// What matters of a pod.
+#[derive(Debug, Clone, Copy)]
+struct Member {
+    available: bool,
+    terminating: bool,
+    ended: bool,
+    current: bool,
+}
+
+fn plan(spec: &StatefulSetSpec, members: &BTreeMap<i32, Member>) -> Plan {
+    let start = spec.ordinals.as_ref().and_then(|o| o.start).unwrap_or(0);
+    let end = start.saturating_add(spec.replicas.unwrap_or(1));
+    let ordered = spec.pod_management_policy.as_deref() != Some("Parallel");
+    let mut plan = Plan::default();
+    for ordinal in start..end {
+        match members.get(&ordinal) {
+            None => plan.create.push(ordinal),
+            Some(m) if m.ended && !m.terminating => plan.delete.push(ordinal),
+            Some(m) if m.available && !m.terminating => continue,
+            Some(_) => {}
+        }
+        if ordered {
+            return plan;
+        }
+    }
+    let condemned: Vec<i32> = members
+        .keys()
+        .rev()
+        .copied()
+        .filter(|o| *o < start || *o >= end)
+        .collect();
+    for ordinal in condemned {
+        if !members[&ordinal].terminating {
+            plan.delete.push(ordinal);
+        }
+        if ordered {
+            return plan;
+        }
+    }
+    let strategy = spec.update_strategy.clone().unwrap_or_default();
+    if strategy.type_.as_deref() == Some("OnDelete") || !plan.create.is_empty() {
+        return plan;
+    }
+    let partition = strategy
+        .rolling_update
+        .and_then(|r| r.partition)
+        .unwrap_or(0)
+        .max(start);
+    for ordinal in (partition..end).rev() {
+        let Some(member) = members.get(&ordinal) else {
+            return plan;
+        };
+        if !member.current && !member.terminating {
+            plan.delete.push(ordinal);
+            return plan;
+        }
+        if !member.available || member.terminating {
+            return plan;
+        }
+    }
+    plan
+}
+
+fn ordinal(set: &str, pod: &str) -> Option<i32> {
+    pod.strip_prefix(set)?.strip_prefix('-')?.parse().ok()
+}
+
+fn pod(set: &StatefulSet, spec: &StatefulSetSpec, number: i32, revision: &str) -> Pod {
+    let name = set.metadata.name.as_deref().unwrap_or_default();
+    let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
+    let pod_name = format!("{name}-{number}");
+    let generate = Some(format!("{name}-"));
+    let owner = owner_reference(set);
+    let mut pod = from_template(&spec.template, namespace, pod_name.clone(), generate, owner);
+    label(
+        &mut pod.metadata,
+        "statefulset.kubernetes.io/pod-name",
+        &pod_name,
+    );
+    label(
+        &mut pod.metadata,
+        "apps.kubernetes.io/pod-index",
+        &number.to_string(),
+    );
+    label(&mut pod.metadata, REVISION, revision);
+    let pod_spec = pod.spec.get_or_insert_default();
+    pod_spec.hostname = Some(pod_name.clone());
+    pod_spec.subdomain = spec.service_name.clone();
+    let volumes = pod_spec.volumes.get_or_insert_with(Vec::new);
+    for template in spec.volume_claim_templates.iter().flatten() {
+        let volume_name = template.metadata.name.clone().unwrap_or_default();
+        volumes.retain(|v| v.name != volume_name);
+        volumes.push(Volume {
+            name: volume_name.clone(),
+            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+                claim_name: format!("{volume_name}-{pod_name}"),
+                read_only: None,
+            }),
+            ..Volume::default()
+        });
+    }
+    pod
+}
+
+/// The loop.
+#[derive(Debug)]
+pub(crate) struct StatefulSets {
+    context: Context,
+    control: PodControl,
+}
+
+impl StatefulSets {
+    /// A loop on this context.
+    pub(crate) fn new(context: Context) -> Self {
+        Self {
+            context,
+            control: PodControl::default(),
+        }
+    }
+
+    async fn create_claims(
+        &self,
+        set: &StatefulSet,
+        spec: &StatefulSetSpec,
+        number: i32,
+    ) -> Result<(), kube::Error> {
+        let key = Key::of(&set.metadata);
+        let claims: Api<PersistentVolumeClaim> = api(&self.context.client(), &key);
+        for template in spec.volume_claim_templates.iter().flatten() {
+            let prefix = template.metadata.name.as_deref().unwrap_or_default();
+            let name = format!("{prefix}-{}-{number}", key.name);
+            if self
+                .context
+                .cache
+                .claims
+                .get(&Key::new(&key.namespace, &name))
+                .is_some()
+            {
+                continue;
+            }
+            let mut claim = template.clone();
+            claim.metadata.name = Some(name);
+            claim.metadata.namespace = Some(key.namespace.to_string());
+            claim.status = None;
+            let selected = spec.selector.match_labels.clone().unwrap_or_default();
+            claim
+                .metadata
+                .labels
+                .get_or_insert_with(BTreeMap::new)
+                .extend(selected);
+            ignore_conflict_of_existence(claims.create(&PostParams::default(), &claim).await)?;
+        }
+        Ok(())
+    }
+
+    async fn carry_out(
+        &self,
+        set: &StatefulSet,
+        spec: &StatefulSetSpec,
+        plan: Plan,
+        pods: &BTreeMap<i32, Arc<PodRecord>>,
+        revision: &str,
+    ) -> Result<(), kube::Error> {
+        let owner = set.metadata.uid.as_deref().unwrap_or_default();
+        for number in &plan.create {
+            self.create_claims(set, spec, *number).await?;
+        }
+        let new = plan
+            .create
+            .iter()
+            .map(|n| pod(set, spec, *n, revision))
+            .collect();
+        self.control.create(&self.context, owner, new).await?;
+        let old: Vec<_> = plan
+            .delete
+            .iter()
+            .filter_map(|n| pods.get(n).cloned())
+            .collect();
+        self.control.delete(&self.context, owner, &old).await
+    }
+
+    async fn report(&self, set: &StatefulSet, status: Value) -> Result<(), kube::Error> {
+        let key = Key::of(&set.metadata);
+        let sets: Api<StatefulSet> = api(&self.context.client(), &key);
+        let old = serde_json::to_value(&set.status).unwrap_or_default();
+        let differs = |(field, value): (&String, &Value)| {
+            let known = old.get(field);
+            known != Some(value) && !(known.is_none() && value == &json!(0))
+        };
+        if status.as_object().is_some_and(|s| s.iter().any(differs)) {
+            let patch = json!({"status": status});
+            sets.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch))
+                .await?;
+        }
+        Ok(())
+    }
+}
+
+impl Controller for StatefulSets {
+    const NAME: &'static str = "statefulset";
+
+    fn keys(&self, change: &Change, keys: &mut Vec<Key>) {
+        match change {
+            Change::Pod(diff) => {
+                self.control.observe(diff);
+                if let Some(pod) = diff.latest()
+                    && let Some(owner) = pod.controller().filter(|o| o.kind == "StatefulSet")
+                {
+                    keys.push(Key::new(pod.namespace(), &owner.name));
+                }
+            }
+            Change::StatefulSet(diff) => {
+                keys.extend(diff.latest().map(|s| Key::of(&s.metadata)));
+            }
+            _ => {}
+        }
+    }
+
+    async fn reconcile(&self, key: &Key) -> Result<Next, kube::Error> {
+        let Some(set) = self.context.cache.stateful_sets.get(key) else {
+            return Ok(Next::Wait);
+        };
+        let now = self.context.clock.now();
+        let spec = set.spec.clone().unwrap_or_default();
+        let uid = set.metadata.uid.as_deref().unwrap_or_default();
+        let min_ready = spec.min_ready_seconds.unwrap_or(0);
+        let revision = template_hash(&spec.template, 0);
+        let pods: BTreeMap<i32, Arc<PodRecord>> = self
+            .context
+            .cache
+            .pods_of(uid)
+            .into_iter()
+            .filter(|p| controller_of(&p.meta).is_some_and(|o| o.uid == uid))
+            .filter_map(|p| Some((ordinal(&key.name, p.name())?, p)))
+            .collect();
+        let current = |p: &PodRecord| labelled(&p.meta, REVISION) == Some(&revision);
+        let members = pods
+            .iter()
+            .map(|(number, p)| {
+                let member = Member {
+                    available: available_at(p, min_ready).is_some_and(|at| at <= now),
+                    terminating: p.is_terminating(),
+                    ended: p.is_terminal(),
+                    current: current(p),
+                };
+                (*number, member)
+            })
+            .collect();
+        if set.metadata.deletion_timestamp.is_none() && self.control.settled(uid, now) {
+            let plan = plan(&spec, &members);
+            self.carry_out(&set, &spec, plan, &pods, &revision).await?;
+        }
+        let counted = tally(pods.values().filter(|p| p.is_active()), min_ready, now);
+        let updated = pods
+            .values()
+            .filter(|p| p.is_active() && current(p))
+            .count();
+        let updated = i32::try_from(updated).unwrap_or(i32::MAX);
+        let name = format!("{}-{revision}", key.name);
+        let old_revision = set.status.as_ref().and_then(|s| s.current_revision.clone());
+        let rolled = updated == counted.replicas && counted.ready == counted.replicas;
+        let current_revision = match old_revision {
+            Some(old) if !rolled => old,
+            _ => name.clone(),
+        };
+        let current_replicas = if current_revision == name {
+            updated
+        } else {
+            counted.replicas - updated
+        };
+        self.report(
+            &set,
+            json!({
+                "observedGeneration": set.metadata.generation,
+                "replicas": counted.replicas,
+                "readyReplicas": counted.ready,
+                "availableReplicas": counted.available,
+                "currentReplicas": current_replicas,
+                "updatedReplicas": updated,
+                "currentRevision": current_revision,
+                "updateRevision": name,
+            }),
+        )
+        .await?;
+        Ok(match counted.next {
+            Some(at) => Next::After(until(now, at).max(Duration::from_millis(1))),
+            None => Next::Wait,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UP: Member = Member {
+        available: true,
+        terminating: false,
+        ended: false,
+        current: true,
+    };
+
+    fn spec(replicas: i32, policy: &str) -> StatefulSetSpec {
+        StatefulSetSpec {
+            replicas: Some(replicas),
+            pod_management_policy: Some(policy.to_owned()),
+            ..StatefulSetSpec::default()
+        }
+    }
+
+    fn members(list: &[(i32, Member)]) -> BTreeMap<i32, Member> {
+        list.iter().copied().collect()
+    }
+
+    #[test]
+    fn ordered_sets_wait_for_each_pod() {
+        let spec = spec(3, "OrderedReady");
+        assert_eq!(plan(&spec, &members(&[])).create, [0]);
+        let starting = Member {
+            available: false,
+            ..UP
+        };
+        assert_eq!(plan(&spec, &members(&[(0, starting)])), Plan::default());
+        assert_eq!(plan(&spec, &members(&[(0, UP)])).create, [1]);
+    }
+
+    #[test]
+    fn parallel_sets_do_not() {
+        assert_eq!(plan(&spec(3, "Parallel"), &members(&[])).create, [0, 1, 2]);
+        let all = members(&[(0, UP), (1, UP), (2, UP)]);
+        assert_eq!(plan(&spec(1, "Parallel"), &all).delete, [2, 1]);
+    }
+
+    #[test]
+    fn scaling_down_goes_from_the_top_one_by_one() {
+        let spec = spec(1, "OrderedReady");
+        let all = members(&[(0, UP), (1, UP), (2, UP)]);
+        assert_eq!(plan(&spec, &all).delete, [2]);
+        let leaving = Member {
+            terminating: true,
+            ..UP
+        };
+        let going = members(&[(0, UP), (1, UP), (2, leaving)]);
+        assert_eq!(plan(&spec, &going), Plan::default());
+    }
+
+    #[test]
+    fn updates_go_from_the_top_and_stop_at_the_partition() {
+        let old = Member {
+            current: false,
+            ..UP
+        };
+        let mut spec = spec(2, "OrderedReady");
+        assert_eq!(plan(&spec, &members(&[(0, old), (1, old)])).delete, [1]);
+        assert_eq!(plan(&spec, &members(&[(0, old), (1, UP)])).delete, [0]);
+        spec.update_strategy =
+            serde_json::from_value(json!({"rollingUpdate": {"partition": 1}})).unwrap();
+        assert_eq!(plan(&spec, &members(&[(0, old), (1, UP)])), Plan::default());
+    }
+}

@@ -1,0 +1,368 @@
+//! How fast pods are placed: `cargo xtask bench schedule`.
+//!
+//! Every round compiles a fresh solver. `diverse` and `preferences` are upstream's benchmark (scheduling_benchmark_test.go),
+//! `burst` and `wide` are clusters its users report, `growth` doubles one dimension at a time.
+
+#![expect(clippy::unwrap_used, reason = "what fails here fails the benchmark")]
+
+use std::{sync::Arc, time::Instant};
+
+use jiff::Timestamp;
+use karpenter_api::v1::NodePool;
+use karpenter_bench::Suite;
+use karpenter_core::{
+    cluster::{Cluster, ClusterConfig, Snapshot},
+    fake,
+    instance_type::InstanceType,
+    provider::NodeClassKind,
+    schedule::{PreferencePolicy, ScheduleRequest, Solver, schedule},
+};
+use serde_json::{Value, json};
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// A small generator of the linear congruential kind: the workloads must be the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % bound
+    }
+
+    fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+        &all[self.below(all.len())]
+    }
+}
+
+fn config() -> ClusterConfig {
+    ClusterConfig {
+        well_known: fake::well_known(),
+        node_classes: vec![NodeClassKind {
+            group: "karpenter.test.sh".into(),
+            version: "v1alpha1".into(),
+            kind: "TestNodeClass".into(),
+            plural: "testnodeclasses".into(),
+        }],
+        ..ClusterConfig::default()
+    }
+}
+
+fn pool(name: &str, weight: usize) -> NodePool {
+    serde_json::from_value(json!({
+        "metadata": { "name": name, "uid": name },
+        "spec": { "weight": weight.max(1), "template": { "spec": {
+            "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" }, "requirements": [],
+        } } },
+        "status": { "conditions": [{
+            "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }] },
+    }))
+    .unwrap()
+}
+
+fn cluster(pools: usize, types: &Arc<[InstanceType]>) -> Cluster {
+    let mut cluster = Cluster::new(config());
+    for index in 0..pools {
+        let name = format!("pool-{index:02}");
+        cluster.apply_node_pool(&pool(&name, pools - index));
+        cluster.set_instance_types(&name, Ok(types.clone()));
+    }
+    cluster
+}
+
+fn pod(name: &str, labels: Value, cpu: &str, memory: &str) -> Value {
+    json!({
+        "metadata": { "name": name, "namespace": "default", "uid": name, "labels": labels },
+        "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": cpu, "memory": memory } } }] },
+        "status": { "phase": "Pending", "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }] },
+    })
+}
+
+fn selector(labels: Value) -> Value {
+    json!({ "matchLabels": labels })
+}
+
+fn spread(key: &str, labels: Value) -> Value {
+    json!([{ "topologyKey": key, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector(labels) }])
+}
+
+fn affinity(kind: &str, key: &str, labels: Value) -> Value {
+    json!({ kind: { "requiredDuringSchedulingIgnoredDuringExecution": [{ "topologyKey": key, "labelSelector": selector(labels) }] } })
+}
+
+const CPU: [&str; 5] = ["100m", "250m", "500m", "1000m", "1500m"];
+const MEMORY: [&str; 6] = ["100Mi", "256Mi", "512Mi", "1024Mi", "2048Mi", "4096Mi"];
+const LETTERS: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
+
+/// Upstream's diverse pods: a fifth each generic, spread by zone, spread by host, affine to their own zone, alone on their host.
+fn diverse(count: usize) -> Vec<Value> {
+    let mut random = Random(42);
+    let mut pods = Vec::with_capacity(count);
+    let fifth = count / 5;
+    for index in 0..count {
+        let (cpu, memory) = (*random.of(&CPU), *random.of(&MEMORY));
+        let label = json!({ "my-label": random.of(&LETTERS) });
+        let name = format!("pod-{index:06}");
+        let kind = if fifth == 0 {
+            0
+        } else {
+            (index / fifth).min(5)
+        };
+        let mut value = match kind {
+            3 => pod(
+                &name,
+                json!({ "my-affinity": random.of(&LETTERS) }),
+                cpu,
+                memory,
+            ),
+            4 => pod(&name, json!({ "app": "nginx" }), cpu, memory),
+            _ => pod(&name, label, cpu, memory),
+        };
+        match kind {
+            1 => {
+                value["spec"]["topologySpreadConstraints"] =
+                    spread(ZONE, json!({ "my-label": random.of(&LETTERS) }))
+            }
+            2 => {
+                value["spec"]["topologySpreadConstraints"] =
+                    spread(HOSTNAME, json!({ "my-label": random.of(&LETTERS) }))
+            }
+            3 => {
+                value["spec"]["affinity"] =
+                    affinity("podAffinity", ZONE, value["metadata"]["labels"].clone())
+            }
+            4 => {
+                value["spec"]["affinity"] =
+                    affinity("podAntiAffinity", HOSTNAME, json!({ "app": "nginx" }))
+            }
+            _ => {}
+        }
+        pods.push(value);
+    }
+    pods
+}
+
+/// Upstream's preference pods: one node preference, preferred anti-affinity by zone and by host.
+fn preferences(count: usize) -> Vec<Value> {
+    let preferred = |weight: i32, key: &str| json!({ "weight": weight, "podAffinityTerm": { "topologyKey": key, "labelSelector": selector(json!({ "app": "nginx" })) } });
+    (0..count)
+        .map(|index| {
+            let mut value = pod(&format!("pod-{index:06}"), json!({ "app": "nginx" }), "500m", "512Mi");
+            value["spec"]["affinity"] = json!({
+                "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [
+                    { "weight": 1, "preference": { "matchExpressions": [{ "key": ZONE, "operator": "In", "values": ["test-zone-1"] }] } },
+                ] },
+                "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [preferred(10, ZONE), preferred(1, HOSTNAME)] },
+            });
+            value
+        })
+        .collect()
+}
+
+/// Pods of `deployments` workloads; in three tenths of them spread by host, spread by zone, or alone on their host.
+fn workloads(prefix: &str, count: usize, deployments: usize, constrained: bool) -> Vec<Value> {
+    let mut random = Random(7);
+    let sizes: Vec<(&str, &str)> = (0..deployments)
+        .map(|_| (*random.of(&CPU), *random.of(&MEMORY)))
+        .collect();
+    (0..count)
+        .map(|index| {
+            let deployment = index % deployments;
+            let labels = json!({ "app": format!("app-{deployment:03}") });
+            let (cpu, memory) = sizes[deployment];
+            let mut value = pod(&format!("{prefix}-{index:06}"), labels.clone(), cpu, memory);
+            match deployment % 10 {
+                0 if constrained => {
+                    value["spec"]["topologySpreadConstraints"] = spread(HOSTNAME, labels)
+                }
+                1 if constrained => {
+                    value["spec"]["topologySpreadConstraints"] = spread(ZONE, labels)
+                }
+                2 if constrained => {
+                    value["spec"]["affinity"] = affinity("podAntiAffinity", HOSTNAME, labels)
+                }
+                _ => {}
+            }
+            value
+        })
+        .collect()
+}
+
+/// Families of 2, 4 and 8 GiB a core, from 1 to 192 cores, priced by core and GiB.
+fn types(count: usize) -> Arc<[InstanceType]> {
+    let cores = [1, 2, 4, 8, 16, 32, 48, 64, 96, 192];
+    (0..count)
+        .map(|index| {
+            let cpu = cores[index % 10];
+            let ratio = [2, 4, 8][index / 10 % 3];
+            let generation = (index / 30) as f64;
+            let price =
+                (0.03 * cpu as f64 + 0.004 * (cpu * ratio) as f64) * (1.0 + 0.01 * generation);
+            let zones = ["test-zone-1", "test-zone-2", "test-zone-3"];
+            let offerings = zones
+                .iter()
+                .flat_map(|zone| {
+                    [
+                        fake::offering("spot", zone, price * 0.6),
+                        fake::offering("on-demand", zone, price),
+                    ]
+                })
+                .collect();
+            let name = format!("g{}-{ratio}-{cpu}x", index / 30);
+            fake::instance_type(&name)
+                .cpu(cpu)
+                .gib(cpu * ratio)
+                .pods((cpu * 15).clamp(8, 110))
+                .offerings(offerings)
+                .build()
+        })
+        .collect()
+}
+
+fn with_pods(mut cluster: Cluster, pods: Vec<Value>) -> Snapshot {
+    for value in pods {
+        cluster.apply_pod(&serde_json::from_value(value).unwrap());
+    }
+    cluster.snapshot()
+}
+
+/// Nodes of 64 cores, each with pods of ordinary workloads, about two thirds full.
+fn with_nodes(cluster: &mut Cluster, nodes: usize, pods_each: usize) {
+    let mut running = workloads("running", nodes * pods_each, 200, true).into_iter();
+    for index in 0..nodes {
+        let name = format!("node-{index:05}");
+        let resources = json!({ "cpu": "16", "memory": "64Gi", "pods": "60" });
+        cluster.apply_node(
+            &serde_json::from_value(json!({
+                "metadata": { "name": name, "uid": name, "labels": {
+                    HOSTNAME: name, ZONE: format!("test-zone-{}", index % 3 + 1), "karpenter.sh/nodepool": "pool-00",
+                    "karpenter.sh/capacity-type": "spot", "karpenter.sh/registered": "true", "karpenter.sh/initialized": "true",
+                    "karpenter.test.sh/testnodeclass": "default",
+                } },
+                "spec": { "providerID": format!("fake://{name}") },
+                "status": { "capacity": resources, "allocatable": resources },
+            }))
+            .unwrap(),
+        );
+        for mut value in running.by_ref().take(pods_each) {
+            value["spec"]["nodeName"] = json!(name);
+            value["status"] = json!({ "phase": "Running" });
+            cluster.apply_pod(&serde_json::from_value(value).unwrap());
+        }
+    }
+}
+
+fn request() -> ScheduleRequest {
+    ScheduleRequest::at(Timestamp::UNIX_EPOCH)
+}
+
+fn seconds(work: impl Fn()) -> f64 {
+    let mut times: Vec<f64> = (0..3)
+        .map(|_| {
+            let start = Instant::now();
+            work();
+            start.elapsed().as_secs_f64()
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[1]
+}
+
+/// One workload of the growth table: pods, nodes, types, pools.
+fn growth_seconds([pods, nodes, kinds, pools]: [usize; 4]) -> f64 {
+    let mut cluster = cluster(pools, &types(kinds));
+    with_nodes(&mut cluster, nodes, 20);
+    let snapshot = with_pods(cluster, workloads("pending", pods, 200, true));
+    seconds(|| {
+        schedule(&snapshot, &request());
+    })
+}
+
+fn main() {
+    let mut suite = Suite::from_args("schedule");
+    for count in [1, 50, 100, 500, 1000, 1500, 2000, 5000, 10_000, 20_000] {
+        suite.case(&format!("diverse-{count}"), |run| {
+            let snapshot = with_pods(cluster(1, &fake::instance_types(400)), diverse(count));
+            let plan = schedule(&snapshot, &request());
+            run.parameter("pods", count);
+            run.record("claims", plan.new_claims.len());
+            run.record("unplaced", plan.unplaced.len());
+            run.measure(count, || schedule(&snapshot, &request()));
+        });
+    }
+    for policy in [PreferencePolicy::Respect, PreferencePolicy::Ignore] {
+        let name = if policy == PreferencePolicy::Respect {
+            "preferences-4000"
+        } else {
+            "preferences-ignored-4000"
+        };
+        suite.case(name, |run| {
+            let snapshot = with_pods(cluster(1, &fake::instance_types(400)), preferences(4000));
+            let request = ScheduleRequest {
+                preference_policy: policy,
+                ..request()
+            };
+            run.record("claims", schedule(&snapshot, &request).new_claims.len());
+            run.measure(4000, || schedule(&snapshot, &request));
+        });
+    }
+    suite.case("burst-33k", |run| {
+        let mut cluster = cluster(20, &types(700));
+        with_nodes(&mut cluster, 2000, 20);
+        let snapshot = with_pods(cluster, workloads("pending", 33_000, 300, true));
+        let plan = schedule(&snapshot, &request());
+        run.record("claims", plan.new_claims.len());
+        run.record("existing", plan.existing.len());
+        run.record("unplaced", plan.unplaced.len());
+        run.measure(33_000, || schedule(&snapshot, &request()));
+    });
+    suite.case("wide-100k", |run| {
+        let snapshot = with_pods(
+            cluster(1, &types(800)),
+            workloads("pending", 100_000, 200, false),
+        );
+        let plan = schedule(&snapshot, &request());
+        run.record("claims", plan.new_claims.len());
+        run.record("unplaced", plan.unplaced.len());
+        run.measure(100_000, || schedule(&snapshot, &request()));
+    });
+    suite.case("what-if-1000", |run| {
+        let mut cluster = cluster(1, &types(700));
+        with_nodes(&mut cluster, 1000, 20);
+        let snapshot = cluster.snapshot();
+        let solver = Solver::prepare(&snapshot, &request());
+        let pods = snapshot.pods_on("node-00500").to_vec();
+        let request = ScheduleRequest {
+            pods: karpenter_core::schedule::PodSet::Given(pods),
+            without: vec!["node-00500".to_owned()],
+            ..request()
+        };
+        run.record("unplaced", solver.solve(&request).unplaced.len());
+        run.measure(1, || solver.solve(&request));
+    });
+    suite.case("growth", |run| {
+        let base = [5000, 500, 200, 5];
+        let names = ["pods", "nodes", "types", "pools"];
+        let reference = growth_seconds(base);
+        run.record("base_seconds", reference);
+        for (index, name) in names.iter().enumerate() {
+            for factor in [2, 4] {
+                let mut doubled = base;
+                doubled[index] *= factor;
+                let time = growth_seconds(doubled);
+                run.record(&format!("{name}_x{factor}"), time / reference);
+                eprintln!(
+                    "growth: {name} x{factor}: {:.2} times {:.1} ms",
+                    time / reference,
+                    reference * 1e3
+                );
+            }
+        }
+        run.measure_once(1, || ());
+    });
+}

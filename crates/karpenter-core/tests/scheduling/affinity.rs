@@ -1,0 +1,283 @@
+//! Pod affinity and anti-affinity.
+
+use serde_json::json;
+
+use crate::fixture::*;
+
+const WEB: (&str, &str) = ("app", "web");
+
+fn claim_index(plan: &karpenter_core::schedule::Plan, name: &str) -> Option<usize> {
+    plan.new_claims
+        .iter()
+        .position(|draft| draft.pods.iter().any(|pod| pod.name == name))
+}
+
+/// Conformance: SCH-128
+#[test]
+fn empty_affinity_constrains_nothing() {
+    let empty = pod("p").set(
+        "/spec/affinity",
+        json!({ "podAffinity": {}, "podAntiAffinity": {}, "nodeAffinity": {} }),
+    );
+    assert!(all_placed(&World::new().with([empty]).plan()));
+}
+
+/// Conformance: SCH-129
+#[test]
+fn an_affine_pod_finds_its_target_among_others() {
+    let others = copies(
+        &pod("other")
+            .label("app", "x")
+            .spread(HOSTNAME, 1, ("app", "x")),
+        10,
+    );
+    let target = pod("target")
+        .label("app", "web")
+        .label("team", "a")
+        .spread(HOSTNAME, 1, WEB);
+    let follower = pod("follower").affinity(HOSTNAME, WEB);
+    let plan = World::new().with(others).with([target, follower]).plan();
+    assert_eq!(claim_index(&plan, "target"), claim_index(&plan, "follower"));
+    let spread = pod("p")
+        .label("app", "web")
+        .affinity(ARCH, WEB)
+        .spread(HOSTNAME, 1, WEB)
+        .cpu("1");
+    let plan = World::new().with(copies(&spread, 2)).plan();
+    assert_eq!(sizes(&plan), [1, 1]);
+    assert_eq!(
+        values(&plan.new_claims[0], ARCH),
+        values(&plan.new_claims[1], ARCH)
+    );
+}
+
+fn small() -> World {
+    World::empty().with_pool(pool("default").needs(INSTANCE_TYPE, "In", &["small-instance-type"]))
+}
+
+/// Conformance: SCH-130
+#[test]
+fn pods_affine_to_themselves_share_one_host() {
+    let own = pod("p").label("app", "web").affinity(HOSTNAME, WEB);
+    assert_eq!(sizes(&small().with(copies(&own, 3)).plan()), [3]);
+    let mut world = small().with(copies(&own, 10));
+    let plan = world.settle();
+    assert_eq!((sizes(&plan), plan.unplaced.len()), (vec![5], 5));
+    assert_eq!(world.plan().unplaced.len(), 5);
+}
+
+/// Conformance: SCH-131
+#[test]
+fn a_host_elsewhere_is_not_left_behind() {
+    let own = pod("p").label("app", "web").affinity(HOSTNAME, WEB);
+    let existing = pod("e").label("app", "web").on("n");
+    let plan = World::new()
+        .with([node("n"), existing])
+        .with(copies(&own.require(ZONE, "In", &[Z2, Z3]), 3))
+        .plan();
+    assert_eq!(plan.unplaced.len(), 3);
+}
+
+/// Conformance: SCH-132
+#[test]
+fn pods_affine_to_themselves_share_one_zone() {
+    let own = pod("p").label("app", "web").affinity(ZONE, WEB);
+    assert_eq!(sizes(&small().with(copies(&own, 3)).plan()), [3]);
+    let plan = small()
+        .with(copies(&own.clone().require(ZONE, "In", &[Z3]), 3))
+        .plan();
+    assert_eq!(values(&plan.new_claims[0], ZONE), [Z3]);
+    let apart = |name: &str, zone: &str| {
+        pod(name)
+            .label("app", "web")
+            .affinity(ZONE, WEB)
+            .require(ZONE, "In", &[zone])
+    };
+    assert_eq!(
+        sizes(&World::new().with([apart("a", Z2), apart("b", Z3)]).plan()),
+        [1, 1]
+    );
+}
+
+/// Conformance: SCH-133
+#[test]
+fn preferred_affinity_that_cannot_be_met_is_dropped() {
+    let absent = pod("p").prefer_affinity(50, HOSTNAME, WEB);
+    assert!(all_placed(&World::new().with([absent]).plan()));
+    let in_each_zone =
+        [Z1, Z2, Z3].map(|zone| pod(zone).label("app", "web").select(ZONE, zone).cpu("2"));
+    let away = copies(&pod("p").prefer_anti_affinity(50, ZONE, WEB), 3);
+    assert!(all_placed(
+        &World::new().with(in_each_zone).with(away).plan()
+    ));
+}
+
+/// Conformance: SCH-134
+#[test]
+fn anti_affinity_to_pods_everywhere_fails() {
+    let in_each_zone =
+        [Z1, Z2, Z3].map(|zone| pod(zone).label("app", "web").select(ZONE, zone).cpu("2"));
+    let away = pod("p").cpu("100m").anti_affinity(ZONE, WEB);
+    let plan = World::new().with(in_each_zone).with([away.clone()]).plan();
+    assert!(
+        why(&plan, "p").contains("unsatisfiable topology constraint for pod anti-affinity"),
+        "{}",
+        why(&plan, "p")
+    );
+    let undecided = pod("target").label("app", "web").cpu("2");
+    let plan = World::new().with([undecided, away]).plan();
+    assert_eq!(plan.unplaced.len(), 1, "the target may end up in any zone");
+}
+
+/// Conformance: SCH-135
+#[test]
+fn pods_keep_away_from_those_that_want_to_be_away_from_them() {
+    let owner = |zone: &str| {
+        pod(zone)
+            .label("owner", "yes")
+            .select(ZONE, zone)
+            .cpu("2")
+            .anti_affinity(ZONE, WEB)
+    };
+    let owners = [Z1, Z2, Z3].map(owner);
+    let plain = pod("p").label("app", "web").cpu("100m");
+    assert_eq!(
+        World::new()
+            .with(owners.clone())
+            .with([plain.clone()])
+            .plan()
+            .unplaced
+            .len(),
+        1
+    );
+    let mut world = World::new().with(owners);
+    world.settle();
+    world.add(plain.clone());
+    assert_eq!(world.plan().unplaced.len(), 1);
+    let preferring = |zone: &str| {
+        pod(zone)
+            .select(ZONE, zone)
+            .cpu("2")
+            .prefer_anti_affinity(10, ZONE, WEB)
+    };
+    let mut world = World::new().with([Z1, Z2, Z3].map(preferring));
+    world.settle();
+    world.add(plain);
+    assert!(all_placed(&world.plan()));
+}
+
+/// Upstream places one such pod a pass, because it leaves the zone open; see docs/DIFFERENCES.md.
+#[test]
+fn mutually_exclusive_pods_take_one_zone_each_within_a_run() {
+    let apart = pod("p").label("app", "web").anti_affinity(ZONE, WEB);
+    let mut world = World::new().with(copies(&apart, 4));
+    let plan = world.settle();
+    assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (3, 1));
+    assert_eq!(world.skew(ZONE, WEB), [1, 1, 1]);
+    assert_eq!(world.plan().unplaced.len(), 1);
+}
+
+/// Conformance: SCH-138
+#[test]
+fn affinity_to_a_pod_that_is_not_there_fails() {
+    let plan = World::new()
+        .with(copies(&pod("p").affinity(HOSTNAME, WEB), 10))
+        .plan();
+    assert_eq!(plan.unplaced.len(), 10);
+}
+
+/// Conformance: SCH-139
+#[test]
+fn followers_wait_until_the_zone_of_their_target_is_decided() {
+    let followers = || copies(&pod("follower").affinity(ZONE, WEB).cpu("100m"), 10);
+    let target = pod("a-target").label("app", "web").cpu("2");
+    let mut world = World::new().with([target.clone()]).with(followers());
+    let plan = world.settle();
+    assert_eq!(plan.unplaced.len(), 10);
+    let plan = world.settle();
+    assert!(all_placed(&plan));
+    assert!(all_placed(
+        &World::new()
+            .with([target.select(ZONE, Z1)])
+            .with(followers())
+            .plan()
+    ));
+}
+
+/// Conformance: SCH-140
+#[test]
+fn a_chain_of_affinities_is_resolved_in_any_order() {
+    let link = |name: &str, to: &str| {
+        pod(name)
+            .label("role", name)
+            .affinity(HOSTNAME, ("role", to))
+    };
+    let chain = [
+        pod("db")
+            .label("role", "db")
+            .spread(HOSTNAME, 1, ("role", "db")),
+        link("web", "db"),
+        link("cache", "web"),
+        link("ui", "cache"),
+    ];
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1], [1, 3, 0, 2]] {
+        let sized = order.iter().enumerate().map(|(place, index)| {
+            chain[*index]
+                .clone()
+                .cpu(&format!("{}m", 500 - 100 * place))
+        });
+        let plan = World::new().with(sized).plan();
+        assert!(all_placed(&plan));
+        assert_eq!(sizes(&plan), [4]);
+    }
+}
+
+/// Conformance: SCH-141
+#[test]
+fn an_affinity_term_says_which_namespaces_it_means() {
+    let target = pod("target")
+        .namespace("other")
+        .label("app", "web")
+        .select(ZONE, Z1);
+    let follower = |namespaces: serde_json::Value| {
+        let mut term = affinity_term(ZONE, WEB);
+        for (field, value) in namespaces.as_object().unwrap() {
+            term[field] = value.clone();
+        }
+        pod("p").cpu("1").push(
+            "/spec/affinity/podAffinity/requiredDuringSchedulingIgnoredDuringExecution",
+            term,
+        )
+    };
+    let world = |asked: Object| {
+        let mut world = World::new().with([target.clone().cpu("2"), asked]);
+        world.cluster.apply_namespace(&read(
+            json!({ "metadata": { "name": "other", "labels": { "team": "a" } } }),
+        ));
+        world.plan()
+    };
+    assert!(!all_placed(&world(follower(json!({})))));
+    assert!(all_placed(&world(follower(
+        json!({ "namespaces": ["other"] })
+    ))));
+    assert!(all_placed(&world(follower(
+        json!({ "namespaceSelector": {} })
+    ))));
+    assert!(all_placed(&world(follower(
+        json!({ "namespaceSelector": { "matchLabels": { "team": "a" } } })
+    ))));
+    assert!(!all_placed(&world(follower(
+        json!({ "namespaceSelector": { "matchLabels": { "team": "b" } } })
+    ))));
+}
+
+/// Conformance: SCH-142
+#[test]
+fn a_preferred_affinity_gives_way_to_a_spread() {
+    let asked = pod("p")
+        .label("app", "web")
+        .prefer_affinity(50, HOSTNAME, WEB)
+        .spread(HOSTNAME, 1, WEB);
+    let plan = World::new().with(copies(&asked, 3)).plan();
+    assert_eq!(sizes(&plan), [1, 1, 1]);
+}

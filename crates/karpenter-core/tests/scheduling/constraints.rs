@@ -1,0 +1,324 @@
+//! Custom and well-known label constraints between NodePools and pods.
+
+use crate::fixture::*;
+
+fn custom() -> World {
+    World::empty().with_pool(pool("default").needs("custom", "In", &["v"]))
+}
+
+fn is_placed(pod: Object) -> bool {
+    all_placed(&custom().with([pod]).plan())
+}
+
+/// Conformance: SCH-018
+#[test]
+fn a_pod_may_ask_for_what_the_pool_has_and_nothing_else() {
+    assert!(is_placed(pod("p").require("custom", "In", &["v"])));
+    assert!(is_placed(pod("p").require("custom", "Exists", &[])));
+    assert!(is_placed(pod("p").require("custom", "NotIn", &["other"])));
+    assert!(!is_placed(pod("p").require("custom", "In", &["other"])));
+    assert!(!is_placed(pod("p").require("custom", "NotIn", &["v"])));
+    assert!(!is_placed(pod("p").require("custom", "DoesNotExist", &[])));
+}
+
+/// Conformance: SCH-019
+#[test]
+fn a_label_no_pool_has_can_only_be_asked_to_be_absent() {
+    let world = |pod: Object| World::new().with([pod]).plan();
+    assert!(!all_placed(&world(pod("p").require(
+        "custom",
+        "In",
+        &["v"]
+    ))));
+    assert!(!all_placed(&world(pod("p").require(
+        "custom",
+        "Exists",
+        &[]
+    ))));
+    for (operator, values) in [("NotIn", &["v"][..]), ("DoesNotExist", &[])] {
+        let plan = world(pod("p").require("custom", operator, values));
+        assert!(all_placed(&plan));
+        assert!(
+            !plan.new_claims[0]
+                .claim
+                .metadata
+                .labels
+                .as_ref()
+                .unwrap()
+                .contains_key("custom")
+        );
+    }
+}
+
+/// Conformance: SCH-020
+#[test]
+fn compatible_pods_share_a_node_whose_label_is_what_both_admit() {
+    let world = || World::empty().with_pool(pool("default").needs("custom", "In", &["a", "b"]));
+    let plan = world()
+        .with([
+            pod("p").require("custom", "In", &["a"]),
+            pod("q").require("custom", "NotIn", &["b"]),
+        ])
+        .plan();
+    assert_eq!(sizes(&plan), [2]);
+    assert_eq!(
+        plan.new_claims[0].claim.metadata.labels.as_ref().unwrap()["custom"],
+        "a"
+    );
+    let plan = world()
+        .with([
+            pod("p").require("custom", "In", &["a"]),
+            pod("q").require("custom", "In", &["b"]),
+        ])
+        .plan();
+    assert_eq!(sizes(&plan), [1, 1]);
+}
+
+/// Conformance: SCH-021
+#[test]
+fn an_unknown_zone_stays_unknown_when_another_rule_admits_any() {
+    let pod = pod("p").require_term(&[(ZONE, "In", &["nowhere"]), (ZONE, "Exists", &[])]);
+    assert!(!all_placed(&World::new().with([pod]).plan()));
+}
+
+/// Conformance: SCH-022
+#[test]
+fn a_well_known_integer_label_selects_instance_types() {
+    let options = |operator: &str, values: &[&str]| {
+        let plan = World::new()
+            .with([pod("p").require("integer", operator, values)])
+            .plan();
+        plan.new_claims
+            .first()
+            .map(|draft| draft.instance_types.clone())
+            .unwrap_or_default()
+    };
+    assert_eq!(options("In", &["16"]), ["arm-instance-type"]);
+    assert_eq!(options("Gt", &["8"]), ["arm-instance-type"]);
+    assert_eq!(options("Lt", &["3"]), ["small-instance-type"]);
+    assert!(!options("NotIn", &["16"]).contains(&"arm-instance-type".to_owned()));
+    for (operator, value, found) in [
+        ("Gte", "16", "arm-instance-type"),
+        ("Lte", "2", "small-instance-type"),
+    ] {
+        let world = World::empty().with_pool(pool("default").needs("integer", operator, &[value]));
+        assert_eq!(
+            world.with([pod("p")]).plan().new_claims[0].instance_types,
+            [found]
+        );
+    }
+}
+
+/// Conformance: SCH-023
+#[test]
+fn contradictory_requirements_fail_and_contradictory_preferences_do_not() {
+    let contradiction: &[(&str, &str, &[&str])] = &[(ZONE, "In", &[Z1]), (ZONE, "NotIn", &[Z1])];
+    assert!(!all_placed(
+        &World::new()
+            .with([pod("p").require_term(contradiction)])
+            .plan()
+    ));
+    let at = "/spec/affinity/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution";
+    let preferring = pod("p").push(
+        at,
+        serde_json::json!({ "weight": 1, "preference": term(contradiction) }),
+    );
+    assert!(all_placed(&World::new().with([preferring]).plan()));
+}
+
+/// Conformance: SCH-024
+#[test]
+fn the_first_alternative_that_can_be_met_is_taken() {
+    let bad = |pod: Object| pod.require(INSTANCE_TYPE, "In", &["nothing"]);
+    let both = bad(bad(pod("p")))
+        .require(ZONE, "In", &[Z1])
+        .require(ZONE, "In", &[Z2]);
+    let plan = World::new().with([both]).plan();
+    assert_eq!(values(&plan.new_claims[0], ZONE), [Z1]);
+    assert!(!all_placed(&World::new().with([bad(pod("p"))]).plan()));
+}
+
+/// Conformance: SCH-025
+#[test]
+fn preferences_that_cannot_be_met_are_dropped() {
+    let invalid =
+        pod("p")
+            .prefer(1, ZONE, "In", &["nowhere"])
+            .prefer(2, INSTANCE_TYPE, "In", &["nothing"]);
+    assert!(all_placed(&World::new().with([invalid]).plan()));
+    let conflicting = pod("p")
+        .require(ZONE, "NotIn", &[Z1])
+        .prefer(1, ZONE, "In", &[Z1]);
+    assert!(all_placed(&World::new().with([conflicting]).plan()));
+}
+
+/// Conformance: SCH-026
+#[test]
+fn the_heaviest_preference_that_can_be_met_wins() {
+    let pod = pod("p")
+        .prefer(100, ZONE, "In", &["nowhere"])
+        .prefer(50, ZONE, "In", &[Z2])
+        .prefer(1, ZONE, "In", &[Z1]);
+    assert_eq!(
+        values(&World::new().with([pod]).plan().new_claims[0], ZONE),
+        [Z2]
+    );
+}
+
+/// Conformance: SCH-027
+#[test]
+fn a_requirement_beats_a_preference() {
+    let pod = pod("p")
+        .require(ZONE, "In", &[Z3])
+        .prefer(1, ZONE, "NotIn", &[Z3]);
+    assert_eq!(
+        values(&World::new().with([pod]).plan().new_claims[0], ZONE),
+        [Z3]
+    );
+}
+
+/// Conformance: SCH-028
+#[test]
+fn a_preference_that_cannot_be_met_does_not_cost_a_node() {
+    for (key, value) in [(ZONE, "nowhere"), (HOSTNAME, "nowhere")] {
+        let plan = World::new()
+            .with([pod("p"), pod("q").prefer(1, key, "In", &[value])])
+            .plan();
+        assert_eq!(sizes(&plan), [2]);
+    }
+}
+
+/// Conformance: SCH-029
+#[test]
+fn a_soft_taint_is_tolerated_last() {
+    let tainted = pool("tainted")
+        .taint("soft", "yes", "PreferNoSchedule")
+        .weight(10);
+    let pod = pod("p").prefer(1, ZONE, "In", &["nowhere"]);
+    let plan = World::empty()
+        .with_pool(tainted.clone())
+        .with([pod.clone()])
+        .plan();
+    assert_eq!(plan.new_claims[0].node_pool, "tainted");
+    let plan = World::empty()
+        .with_pool(tainted)
+        .with_pool(pool("clean"))
+        .with([pod])
+        .plan();
+    assert_eq!(plan.new_claims[0].node_pool, "clean");
+}
+
+fn ignoring() -> World {
+    let mut world = World::new().with_types(karpenter_core::fake::instance_types(5));
+    world.request.preference_policy = karpenter_core::schedule::PreferencePolicy::Ignore;
+    world
+}
+
+/// Conformance: SCH-030
+#[test]
+fn ignored_preferences_do_not_choose_a_node() {
+    let first = pod("a").cpu("2").select(ZONE, Z1).label("app", "a");
+    let second = pod("b").cpu("1").select(ZONE, Z2).label("app", "b");
+    let third = pod("c").cpu("1").select(ZONE, Z2).label("app", "b");
+    for last in [
+        pod("d").prefer(1, ZONE, "In", &[Z2]),
+        pod("d").prefer_affinity(1, ZONE, ("app", "b")),
+    ] {
+        let plan = ignoring()
+            .with([first.clone(), second.clone(), third.clone(), last])
+            .plan();
+        let key = karpenter_core::pod::PodKey::new("default", "d", "d");
+        assert_eq!(
+            values(plan.claim_of(&key).unwrap(), ZONE),
+            [Z1],
+            "the node with fewer pods"
+        );
+    }
+}
+
+/// Conformance: SCH-031
+#[test]
+fn ignored_soft_constraints_do_not_spread() {
+    let soft = serde_json::json!({ "whenUnsatisfiable": "ScheduleAnyway" });
+    let spread = pod("s")
+        .label("app", "x")
+        .spread_with(HOSTNAME, 1, ("app", "x"), soft);
+    let apart = pod("a")
+        .label("app", "x")
+        .prefer_anti_affinity(1, HOSTNAME, ("app", "x"));
+    for pods in [copies(&spread, 5), copies(&apart, 5)] {
+        assert_eq!(sizes(&ignoring().with(pods).plan()), [5]);
+    }
+}
+
+/// Conformance: SCH-032
+#[test]
+fn pools_are_chosen_by_name_by_label_and_by_weight() {
+    let world = || {
+        World::empty()
+            .with_pool(pool("light").weight(1).node_label("team", "a"))
+            .with_pool(pool("heavy").weight(100))
+            .with_pool(pool("none"))
+    };
+    let chosen = |pod: Object| world().with([pod]).plan().new_claims[0].node_pool.clone();
+    assert_eq!(chosen(pod("p")), "heavy");
+    assert_eq!(chosen(pod("p").select(POOL, "none")), "none");
+    assert_eq!(chosen(pod("p").select("team", "a")), "light");
+}
+
+/// Conformance: SCH-010
+#[test]
+fn a_restricted_label_makes_a_pod_invalid() {
+    for (key, value) in [
+        (HOSTNAME, "x"),
+        ("karpenter.sh/test", "x"),
+        ("karpenter.test.sh/other", "x"),
+    ] {
+        let plan = World::new().with([pod("p").select(key, value)]).plan();
+        assert!(
+            matches!(
+                plan.unplaced[0].why,
+                karpenter_core::schedule::WhyNot::Invalid(_)
+            ),
+            "{key}"
+        );
+    }
+}
+
+/// Conformance: SCH-011
+#[test]
+fn kubernetes_domains_are_ordinary_labels() {
+    let keys = [
+        "kubernetes.io/test",
+        "k8s.io/test",
+        "subdomain.kubernetes.io/test",
+        "subdomain.k8s.io/test",
+    ];
+    let pool = keys
+        .iter()
+        .fold(pool("default"), |pool, key| pool.needs(key, "In", &["v"]));
+    let plan = World::empty().with_pool(pool).with([pod("p")]).plan();
+    let labels = plan.new_claims[0].claim.metadata.labels.as_ref().unwrap();
+    assert!(keys.iter().all(|key| labels[*key] == "v"));
+}
+
+#[test]
+fn a_pod_that_excludes_node_pools_is_left_alone_silently() {
+    let plan = World::new()
+        .with([pod("p").require(POOL, "DoesNotExist", &[])])
+        .plan();
+    assert!(plan.unplaced[0].why.is_silent());
+}
+
+#[test]
+fn a_typo_in_a_label_is_hinted_at() {
+    let plan = World::new()
+        .with([pod("p").select("topology.kubernetes.io/zon", "x")])
+        .plan();
+    let text = why(&plan, "p");
+    assert!(
+        text.starts_with("incompatible with nodepool \"default\", daemonset overhead="),
+        "{text}"
+    );
+    assert!(text.contains("label \"topology.kubernetes.io/zon\" does not have known values (typo of \"topology.kubernetes.io/zone\"?)"), "{text}");
+}

@@ -1,0 +1,239 @@
+//! Default topology spread constraints, and capacity buffers' pods.
+
+use std::sync::Arc;
+
+use karpenter_core::pod::Pod;
+use karpenter_core::schedule::DefaultSpread;
+use serde_json::{Value, json};
+
+use crate::fixture::*;
+
+fn default(key: &str, hard: bool) -> DefaultSpread {
+    DefaultSpread {
+        topology_key: key.into(),
+        max_skew: 1,
+        min_domains: None,
+        hard,
+        honor_affinity: true,
+        honor_taints: false,
+    }
+}
+
+fn replica_set(name: &str, labels: Value) -> Value {
+    json!({ "metadata": { "name": name, "namespace": "default" }, "spec": { "selector": { "matchLabels": labels } } })
+}
+
+fn service(name: &str, namespace: &str, selector: Value) -> Value {
+    json!({ "metadata": { "name": name, "namespace": namespace }, "spec": { "selector": selector } })
+}
+
+fn owned(name: &str) -> Object {
+    pod(name)
+        .label("app", "x")
+        .owned_by("apps/v1", "ReplicaSet", "rs")
+}
+
+fn world(defaults: Vec<DefaultSpread>) -> World {
+    let mut world = World::new();
+    world.request.default_spread = defaults;
+    world
+        .cluster
+        .apply_replica_set(&read(replica_set("rs", json!({ "app": "x" }))));
+    world
+}
+
+fn zones(mut world: World, pods: Vec<Object>) -> Vec<usize> {
+    pods.into_iter().for_each(|pod| world.add(pod));
+    world.settle();
+    world.skew(ZONE, ("app", "x"))
+}
+
+/// Conformance: SCH-143
+#[test]
+fn owned_pods_without_constraints_are_spread_by_default() {
+    assert_eq!(
+        zones(world(vec![default(ZONE, true)]), copies(&owned("p"), 4)),
+        [2, 1, 1]
+    );
+    assert_eq!(
+        sizes(
+            &world(vec![default(HOSTNAME, true)])
+                .with(copies(&owned("p"), 3))
+                .plan()
+        ),
+        [1, 1, 1]
+    );
+    let own = owned("p").spread(HOSTNAME, 4, ("app", "x"));
+    assert_eq!(
+        sizes(
+            &world(vec![default(HOSTNAME, true)])
+                .with(copies(&own, 3))
+                .plan()
+        ),
+        [3]
+    );
+}
+
+/// Conformance: SCH-144
+#[test]
+fn min_domains_and_softness_of_a_default_are_kept() {
+    let single = |defaults: DefaultSpread| {
+        let mut world = World::empty().with_pool(pool("default").needs(ZONE, "In", &[Z1]));
+        world.request.default_spread = vec![defaults];
+        world
+            .cluster
+            .apply_replica_set(&read(replica_set("rs", json!({ "app": "x" }))));
+        world.with(copies(&owned("p"), 3)).plan()
+    };
+    let least = |hard: bool| DefaultSpread {
+        min_domains: Some(2),
+        ..default(ZONE, hard)
+    };
+    assert_eq!(single(least(true)).unplaced.len(), 2);
+    assert_eq!(single(least(false)).unplaced.len(), 0);
+}
+
+/// Conformance: SCH-145
+#[test]
+fn without_a_selector_there_is_no_default() {
+    assert_eq!(
+        sizes(&world(vec![]).with(copies(&owned("p"), 3)).plan()),
+        [3]
+    );
+    let nobody_s = pod("p").label("app", "x");
+    assert_eq!(
+        sizes(
+            &world(vec![default(HOSTNAME, true)])
+                .with(copies(&nobody_s, 3))
+                .plan()
+        ),
+        [3]
+    );
+    let mut served = world(vec![default(HOSTNAME, true)]);
+    served
+        .cluster
+        .apply_service(&read(service("s", "default", json!({ "app": "x" }))));
+    let job = nobody_s.owned_by("batch/v1", "Job", "j");
+    assert_eq!(sizes(&served.with(copies(&job, 3)).plan()), [1, 1, 1]);
+}
+
+/// Conformance: SCH-146
+#[test]
+fn a_default_counts_pods_that_run() {
+    let mut all = world(vec![default(ZONE, true)]);
+    let full =
+        |name: &str| node(name).set("/status/allocatable", json!({ "cpu": "0", "pods": "9" }));
+    all = all.with([full("n"), owned("a").on("n"), owned("b").on("n")]);
+    let asked = owned("p").cpu("1").require(ZONE, "In", &[Z1, Z2]);
+    assert_eq!(zones(all, copies(&asked, 2)), [2, 2]);
+    let mut two = world(vec![default(HOSTNAME, true)]);
+    two.cluster
+        .apply_replica_set(&read(replica_set("other", json!({ "app": "y" }))));
+    let other = pod("q")
+        .label("app", "y")
+        .owned_by("apps/v1", "ReplicaSet", "other");
+    assert_eq!(
+        sizes(
+            &two.with(copies(&owned("p"), 2))
+                .with(copies(&other, 2))
+                .plan()
+        ),
+        [2, 2]
+    );
+}
+
+/// Conformance: SCH-147
+#[test]
+fn the_controller_s_selector_counts_not_the_pod_s_labels() {
+    let volatile = |index: usize| {
+        let name = format!("p-{index}");
+        pod(&name)
+            .label("app", "x")
+            .label("pod-name", &name)
+            .owned_by("apps/v1", "StatefulSet", "set")
+    };
+    let mut all = world(vec![default(HOSTNAME, true)]);
+    all.cluster.apply_stateful_set(&read(json!({
+        "metadata": { "name": "set", "namespace": "default" },
+        "spec": { "serviceName": "s", "template": {}, "selector": { "matchExpressions": [{ "key": "app", "operator": "In", "values": ["x"] }] } },
+    })));
+    assert_eq!(sizes(&all.with((0..3).map(volatile)).plan()), [1, 1, 1]);
+}
+
+/// Conformance: SCH-148
+#[test]
+fn services_that_do_not_select_the_pod_add_nothing() {
+    let plain = pod("p").label("app", "x").label("tier", "web");
+    let served = |services: &[Value]| {
+        let mut all = world(vec![default(HOSTNAME, true)]);
+        services.iter().for_each(|service| {
+            assert!(
+                all.cluster
+                    .apply_service(&read(service.clone()))
+                    .is_change()
+            )
+        });
+        sizes(&all.with(copies(&plain, 3)).plan())
+    };
+    let nil = json!({ "metadata": { "name": "nil", "namespace": "default" }, "spec": {} });
+    assert_eq!(served(&[nil, service("empty", "default", json!({}))]), [3]);
+    assert_eq!(
+        served(&[
+            service("s", "default", json!({ "app": "y" })),
+            service("t", "other", json!({ "app": "x" }))
+        ]),
+        [3]
+    );
+    assert_eq!(
+        served(&[
+            service("s", "default", json!({ "app": "x" })),
+            service("t", "default", json!({ "tier": "web" }))
+        ]),
+        [1, 1, 1]
+    );
+}
+
+fn buffer(name: &str, namespace: &str, cpu: &str) -> Arc<Pod> {
+    let virtual_pod = pod(name)
+        .namespace(namespace)
+        .cpu(cpu)
+        .annotation("karpenter.sh/capacity-buffer-fake-pod", "true");
+    Arc::new(Pod::parse(&read(virtual_pod.0)))
+}
+
+/// Conformance: SCH-166
+#[test]
+fn buffers_of_one_name_in_two_namespaces_are_kept_apart() {
+    let mut world = World::new().with([pod("p").cpu("100m")]);
+    world.request.buffer_pods = vec![buffer("b-0", "one", "500"), buffer("b-0", "two", "1")];
+    let plan = world.plan();
+    let unplaced: Vec<_> = plan
+        .unplaced
+        .iter()
+        .map(|unplaced| (unplaced.pod.namespace.as_str(), unplaced.buffer))
+        .collect();
+    assert_eq!(unplaced, [("one", true)]);
+    assert_eq!(
+        plan.new_claims
+            .iter()
+            .map(|draft| draft.pods.len())
+            .sum::<usize>(),
+        1,
+        "virtual pods are listed apart"
+    );
+    assert_eq!(
+        plan.new_claims
+            .iter()
+            .map(|draft| draft.buffer_pods.len())
+            .sum::<usize>(),
+        1
+    );
+}
+
+#[test]
+fn a_buffer_does_not_take_a_machine_from_a_real_pod() {
+    let mut world = World::new().with([node("n"), pod("p").cpu("3")]);
+    world.request.buffer_pods = vec![buffer("b-0", "default", "4")];
+    let plan = world.plan();
+    assert_eq!(plan.existing[0].pod.name, "p");
+}

@@ -1,0 +1,328 @@
+//! Machines that exist: which are used, taints, host ports, daemons' share.
+
+use karpenter_core::fake;
+use karpenter_core::schedule::PodSet;
+use serde_json::json;
+
+use crate::fixture::*;
+
+fn claim(name: &str) -> serde_json::Value {
+    json!({
+        "metadata": { "name": format!("{name}-claim"), "uid": format!("{name}-claim"), "labels": {
+            POOL: "default", ZONE: Z1, INSTANCE_TYPE: "default-instance-type", CAPACITY_TYPE: "on-demand", ARCH: "amd64",
+        } },
+        "spec": { "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" }, "requirements": [] },
+        "status": { "providerID": format!("fake://{name}"), "capacity": { "cpu": "4", "memory": "4Gi", "pods": "5" },
+                    "allocatable": { "cpu": "4", "memory": "4Gi", "pods": "5" } },
+    })
+}
+
+fn with_claim(mut world: World, name: &str, change: impl FnOnce(&mut serde_json::Value)) -> World {
+    let mut value = claim(name);
+    change(&mut value);
+    world.cluster.apply_node_claim(&read(value));
+    world
+}
+
+fn uninitialised(name: &str) -> Object {
+    let mut node = node(name);
+    node.0["metadata"]["labels"]
+        .as_object_mut()
+        .unwrap()
+        .remove("karpenter.sh/initialized");
+    node
+}
+
+/// Conformance: SCH-076
+#[test]
+fn a_second_pod_joins_the_machine_that_is_starting() {
+    let mut world = World::new().with([pod("a").cpu("100m")]);
+    world.settle();
+    world.add(pod("b").cpu("100m"));
+    let plan = world.plan();
+    assert_eq!((plan.new_claims.len(), plan.existing.len()), (0, 1));
+    world.add(pod("c").cpu("14"));
+    world.add(pod("d").select(ARCH, "arm64"));
+    assert_eq!(world.plan().new_claims.len(), 1, "both on one arm machine");
+}
+
+/// Conformance: SCH-077
+#[test]
+fn a_machine_is_used_if_its_zone_is_among_those_admitted() {
+    let in_z2 = node("n").set("/metadata/labels/topology.kubernetes.io~1zone", json!(Z2));
+    let used = |zones: &[&str]| {
+        World::new()
+            .with([in_z2.clone(), pod("p").require(ZONE, "In", zones)])
+            .plan()
+            .existing
+            .len()
+    };
+    assert_eq!(used(&[Z1, Z2]), 1);
+    assert_eq!(used(&[Z1, Z3]), 0);
+}
+
+/// Conformance: SCH-078
+#[test]
+fn a_machine_that_goes_away_is_not_used() {
+    let mut world = with_claim(World::new(), "n", |claim| {
+        claim["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")
+    });
+    world.add(node("n"));
+    world.add(pod("p"));
+    assert_eq!(world.plan().new_claims.len(), 1);
+    let mut world = World::new().with([node("n"), pod("p")]);
+    world.cluster.mark_for_deletion(&["fake://n"]);
+    assert_eq!(world.plan().new_claims.len(), 1);
+    world.cluster.unmark_for_deletion(&["fake://n"]);
+    assert_eq!(world.plan().new_claims.len(), 0);
+}
+
+/// Conformance: SCH-079
+#[test]
+fn machines_are_filled_before_others_are_launched() {
+    let mut world = World::empty()
+        .with_types(fake::instance_types(5))
+        .with_pool(pool("default").needs(INSTANCE_TYPE, "In", &["fake-it-4"]));
+    let mut state = 1_u64;
+    for round in 0..10 {
+        for index in 0..7 {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let cpu = ["250m", "500m", "1", "750m"][(state >> 33) as usize % 4];
+            world.add(pod(&format!("p-{round}-{index}")).cpu(cpu));
+        }
+        assert!(all_placed(&world.settle()));
+        let snapshot = world.cluster.snapshot();
+        let spare = snapshot.nodes().filter(|node| {
+            let used = snapshot
+                .node_pods(node.name())
+                .map_or(0, |pods| pods.requests().get("cpu"));
+            node.allocatable().get("cpu") - used >= 1000
+        });
+        assert!(spare.count() <= 1);
+    }
+}
+
+/// Conformance: SCH-080
+#[test]
+fn an_initialised_machine_comes_first() {
+    let mut world = World::new();
+    for index in 0..100 {
+        let name = format!("n-{index:02}");
+        world = with_claim(world, &name, |_| ());
+        if index % 2 == 0 {
+            world.add(if index == 50 {
+                node(&name)
+            } else {
+                uninitialised(&name)
+            });
+        }
+    }
+    world.add(node("n-50"));
+    world.add(pod("p"));
+    assert_eq!(world.plan().existing[0].node, "n-50");
+}
+
+/// Conformance: SCH-081
+#[test]
+fn a_machine_that_is_not_ours_is_used() {
+    let foreign = Object(json!({
+        "metadata": { "name": "foreign", "uid": "foreign", "labels": { HOSTNAME: "foreign" } }, "spec": { "providerID": "other://foreign" },
+        "status": { "capacity": { "cpu": "10", "memory": "10Gi", "pods": "110" }, "allocatable": { "cpu": "10", "memory": "10Gi", "pods": "110" } },
+    }));
+    let plan = World::new()
+        .with([foreign])
+        .with(copies(&pod("p").cpu("10m").memory("10Mi"), 100))
+        .plan();
+    assert_eq!((plan.existing.len(), plan.new_claims.len()), (100, 0));
+}
+
+/// Conformance: SCH-082
+#[test]
+fn a_label_the_machine_lacks_rules_it_out() {
+    let mut bare = node("n");
+    bare.0["metadata"]["labels"]
+        .as_object_mut()
+        .unwrap()
+        .remove(ZONE);
+    let plan = World::new()
+        .with([bare, pod("p").require(ZONE, "Exists", &[])])
+        .plan();
+    assert_eq!((plan.existing.len(), plan.new_claims.len()), (0, 1));
+}
+
+/// Conformance: SCH-083
+#[test]
+fn pods_told_where_to_go_but_not_bound_do_not_cost_another_machine() {
+    let mut world = World::new().with(copies(&pod("p").cpu("500m"), 3));
+    let plan = world.plan();
+    world.launch("n", &plan.new_claims[0]);
+    let again = world.plan();
+    assert_eq!((again.existing.len(), again.new_claims.len()), (3, 0));
+}
+
+/// Conformance: SCH-084
+#[test]
+fn a_resource_the_kubelet_has_not_reported_yet_comes_from_the_claim() {
+    let gpu = |value: &mut serde_json::Value| {
+        for list in ["capacity", "allocatable"] {
+            value["status"][list][fake::GPU_VENDOR_A] = json!("2");
+        }
+    };
+    let world = with_claim(World::new(), "n", gpu);
+    let zero = uninitialised("n").set(
+        "/status/allocatable",
+        json!({ "cpu": "4", "memory": "4Gi", "pods": "5", fake::GPU_VENDOR_A: "0" }),
+    );
+    let plan = world
+        .with([zero, pod("p").request(fake::GPU_VENDOR_A, "1")])
+        .plan();
+    assert_eq!((plan.existing.len(), plan.new_claims.len()), (1, 0));
+}
+
+/// Conformance: SCH-085
+#[test]
+fn a_second_affine_pod_joins_the_zone_of_the_first() {
+    let own = |name: &str| {
+        pod(name)
+            .label("app", "web")
+            .affinity(ZONE, ("app", "web"))
+            .cpu("1500m")
+    };
+    let mut world = World::new().with([own("a")]);
+    let first = world.settle();
+    world.add(own("b"));
+    let second = world.plan();
+    let zone = values(&first.new_claims[0], ZONE);
+    assert!(second.existing.len() == 1 || values(&second.new_claims[0], ZONE) == zone);
+}
+
+/// Conformance: SCH-086
+#[test]
+fn pods_of_a_machine_that_goes_away_are_placed_with_the_pending_ones() {
+    let mut world = World::new().with([
+        node("n"),
+        pod("a").cpu("100m").on("n"),
+        pod("b").cpu("100m").on("n"),
+    ]);
+    world.cluster.mark_for_deletion(&["fake://n"]);
+    copies(&pod("p").cpu("100m"), 2)
+        .into_iter()
+        .for_each(|pod| world.add(pod));
+    assert_eq!(sizes(&world.plan()), [4]);
+}
+
+#[test]
+fn a_what_if_leaves_the_machine_out_and_does_not_touch_the_snapshot() {
+    let mut world = World::new().with([
+        node("a"),
+        node("b"),
+        pod("p").cpu("1").label("app", "x").on("a"),
+    ]);
+    let snapshot = world.cluster.snapshot();
+    world.request.pods = PodSet::Given(snapshot.pods_on("a").to_vec());
+    world.request.without = vec!["a".to_owned()];
+    let plan = world.plan();
+    assert_eq!(plan.existing[0].node, "b");
+    assert_eq!(snapshot.nodes().count(), 2);
+    assert_eq!(snapshot.without(&["a"]).nodes().count(), 1);
+}
+
+fn tainted(node: Object, key: &str, effect: &str) -> Object {
+    node.push(
+        "/spec/taints",
+        json!({ "key": key, "value": "v", "effect": effect }),
+    )
+}
+
+/// Conformance: SCH-087
+#[test]
+fn a_starting_machine_s_own_taints_do_not_matter() {
+    let usable = |node: Object| {
+        with_claim(World::new(), "n", |_| ())
+            .with([node, pod("p")])
+            .plan()
+            .existing
+            .len()
+            == 1
+    };
+    let not_ready = "node.kubernetes.io/not-ready";
+    assert!(usable(tainted(uninitialised("n"), not_ready, "NoExecute")));
+    assert!(usable(tainted(uninitialised("n"), not_ready, "NoSchedule")));
+    assert!(usable(tainted(
+        uninitialised("n"),
+        "readiness.k8s.io/gpu",
+        "NoSchedule"
+    )));
+    assert!(!usable(tainted(uninitialised("n"), "other", "NoSchedule")));
+    assert!(!usable(tainted(node("n"), not_ready, "NoExecute")));
+}
+
+/// Conformance: SCH-088
+#[test]
+fn a_startup_taint_matters_once_the_machine_is_initialised() {
+    let startup = json!([{ "key": "startup", "value": "v", "effect": "NoSchedule" }]);
+    let usable = |node: Object| {
+        let world = with_claim(World::new(), "n", |claim| {
+            claim["spec"]["startupTaints"] = startup.clone()
+        });
+        world.with([node, pod("p")]).plan().existing.len() == 1
+    };
+    assert!(usable(tainted(uninitialised("n"), "startup", "NoSchedule")));
+    assert!(!usable(tainted(node("n"), "startup", "NoSchedule")));
+}
+
+/// Conformance: SCH-089
+#[test]
+fn a_pool_s_taint_must_be_tolerated() {
+    let placed = |toleration: Option<serde_json::Value>| {
+        let asked = match toleration {
+            Some(toleration) => pod("p").tolerate(toleration),
+            None => pod("p"),
+        };
+        all_placed(
+            &World::empty()
+                .with_pool(pool("default").taint("key", "value", "NoSchedule"))
+                .with([asked])
+                .plan(),
+        )
+    };
+    assert!(placed(Some(
+        json!({ "key": "key", "operator": "Equal", "value": "value", "effect": "NoSchedule" })
+    )));
+    assert!(placed(Some(
+        json!({ "key": "key", "operator": "Exists", "effect": "NoSchedule" })
+    )));
+    assert!(placed(Some(json!({ "key": "key", "operator": "Exists" }))));
+    assert!(placed(Some(json!({ "operator": "Exists" }))));
+    assert!(!placed(None));
+    assert!(!placed(Some(
+        json!({ "key": "other", "operator": "Exists" })
+    )));
+    assert!(!placed(Some(
+        json!({ "key": "key", "operator": "Equal", "value": "other" })
+    )));
+}
+
+/// Conformance: SCH-090
+#[test]
+fn a_host_port_is_taken_once_a_machine() {
+    assert_eq!(
+        sizes(
+            &World::new()
+                .with(copies(&pod("p").host_port(8080), 2))
+                .plan()
+        ),
+        [1, 1]
+    );
+    let plan = World::new()
+        .with([
+            node("n"),
+            pod("e").host_port(8080).on("n"),
+            pod("p").host_port(8080),
+            pod("q").host_port(8081),
+        ])
+        .plan();
+    assert_eq!((plan.existing.len(), plan.new_claims.len()), (1, 1));
+}

@@ -1,0 +1,375 @@
+//! Which instance types a claim lists, and in which order.
+
+use std::sync::Arc;
+
+use karpenter_core::fake::{self, GPU_VENDOR_A, GPU_VENDOR_B, instance_type, offering};
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::resources::Resources;
+
+use crate::fixture::*;
+
+fn types(all: Vec<InstanceType>) -> Arc<[InstanceType]> {
+    all.into()
+}
+
+/// Conformance: SCH-034
+#[test]
+fn the_cheapest_offering_is_taken_whatever_side_asks() {
+    let all = fake::assorted();
+    for zone in [None, Some(Z2)] {
+        for arch in [None, Some("arm64")] {
+            for capacity_type in [None, Some("spot")] {
+                for on_pool in [true, false] {
+                    let wanted = [(ZONE, zone), (ARCH, arch), (CAPACITY_TYPE, capacity_type)];
+                    let mut asked = pod("p");
+                    let mut pool = pool("default");
+                    for (key, value) in wanted
+                        .iter()
+                        .filter_map(|(key, value)| Some((*key, (*value)?)))
+                    {
+                        if on_pool {
+                            pool = pool.needs(key, "In", &[value]);
+                        } else {
+                            asked = asked.select(key, value);
+                        }
+                    }
+                    let plan = World::empty()
+                        .with_types(all.clone())
+                        .with_pool(pool)
+                        .with([asked])
+                        .plan();
+                    let draft = &plan.new_claims[0];
+                    let cheapest =
+                        fake::price(&Resources::new().with("cpu", 1000).with("memory", 1 << 30));
+                    assert_eq!(draft.hourly_price, cheapest);
+                    assert!(draft.instance_types[0].starts_with("1-cpu-1-mem"));
+                    assert!(
+                        draft
+                            .instance_types
+                            .iter()
+                            .all(|name| arch.is_none_or(|arch| name.contains(arch)))
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Conformance: SCH-035
+#[test]
+fn a_combination_nobody_offers_fails() {
+    let only = types(vec![
+        instance_type("arm")
+            .arch("arm64")
+            .os(&["linux"])
+            .zones(&[Z1])
+            .build(),
+        instance_type("amd").os(&["windows"]).zones(&[Z2]).build(),
+    ]);
+    let world = || World::empty().with_types(only.clone());
+    let asked = pod("p")
+        .select(ARCH, "arm64")
+        .select("kubernetes.io/os", "windows");
+    assert!(!all_placed(
+        &world().with_pool(pool("default")).with([asked]).plan()
+    ));
+    let asked = pod("p").select(ARCH, "arm64").select(ZONE, Z2);
+    assert!(!all_placed(
+        &world().with_pool(pool("default")).with([asked]).plan()
+    ));
+    let pool = pool("default")
+        .needs(ARCH, "In", &["arm64"])
+        .needs(ZONE, "In", &[Z2]);
+    assert!(!all_placed(
+        &world().with_pool(pool).with([pod("p")]).plan()
+    ));
+}
+
+/// Conformance: SCH-036
+#[test]
+fn options_are_ordered_by_price_not_by_size() {
+    let all = types(vec![
+        instance_type("small").cpu(1).gib(1).price(3.0).build(),
+        instance_type("medium").cpu(2).gib(2).price(2.0).build(),
+        instance_type("large").cpu(4).gib(4).price(1.0).build(),
+    ]);
+    let plan = World::new()
+        .with_types(all)
+        .with([pod("p").cpu("500m")])
+        .plan();
+    assert_eq!(
+        plan.new_claims[0].instance_types,
+        ["large", "medium", "small"]
+    );
+    assert_eq!(plan.new_claims[0].hourly_price, 1.0);
+}
+
+/// Conformance: SCH-037
+#[test]
+fn prices_of_other_capacity_types_do_not_matter() {
+    let all = types(vec![
+        instance_type("a")
+            .offerings(vec![
+                offering("on-demand", Z1, 1.0),
+                offering("spot", Z1, 3.0),
+            ])
+            .build(),
+        instance_type("b")
+            .offerings(vec![
+                offering("on-demand", Z1, 2.0),
+                offering("spot", Z1, 0.5),
+            ])
+            .build(),
+    ]);
+    let world = World::empty()
+        .with_types(all)
+        .with_pool(pool("default").needs(CAPACITY_TYPE, "In", &["on-demand"]));
+    let plan = world.with([pod("p")]).plan();
+    assert_eq!(plan.new_claims[0].instance_types, ["a", "b"]);
+    assert_eq!(values(&plan.new_claims[0], CAPACITY_TYPE), ["on-demand"]);
+}
+
+/// Conformance: SCH-038
+#[test]
+fn every_listed_type_has_room_for_all_pods_and_the_overhead() {
+    let all = fake::assorted();
+    for cpu in [1, 2, 4, 8, 16, 32, 40] {
+        for gib in [1, 2, 4, 8, 16, 32, 40] {
+            let one = pod("p")
+                .cpu(&format!("{}m", cpu * 100))
+                .memory(&format!("{}Mi", gib * 100));
+            let plan = World::new()
+                .with_types(all.clone())
+                .with(copies(&one, 3))
+                .plan();
+            assert_eq!(sizes(&plan), [3]);
+            for name in &plan.new_claims[0].instance_types {
+                let listed = all.iter().find(|listed| listed.name == *name).unwrap();
+                let asked = Resources::new()
+                    .with("cpu", 300 * cpu)
+                    .with("memory", (300 * gib) << 20)
+                    .with("pods", 3);
+                assert!(Resources::fits(&asked, &listed.allocatable()), "{name}");
+            }
+        }
+    }
+}
+
+/// Conformance: SCH-039
+#[test]
+fn two_kinds_of_gpus_on_different_types_need_two_nodes() {
+    let one = pod("a").request(GPU_VENDOR_A, "1");
+    let other = pod("b").request(GPU_VENDOR_B, "1");
+    assert_eq!(sizes(&World::new().with([one, other]).plan()), [1, 1]);
+    let both = pod("c")
+        .request(GPU_VENDOR_A, "1")
+        .request(GPU_VENDOR_B, "1");
+    assert!(!all_placed(&World::new().with([both]).plan()));
+}
+
+/// Conformance: SCH-040
+#[test]
+fn a_provider_s_labels_select_instance_types() {
+    let first = |pod: Object| {
+        let plan = World::new()
+            .with_types(fake::instance_types(5))
+            .with([pod])
+            .plan();
+        plan.new_claims
+            .first()
+            .map(|draft| draft.instance_types[0].clone())
+    };
+    assert_eq!(
+        first(pod("p").select("size", "large")).as_deref(),
+        Some("fake-it-4")
+    );
+    assert_eq!(
+        first(pod("p").select("size", "small")).as_deref(),
+        Some("fake-it-0")
+    );
+    assert_eq!(
+        first(
+            pod("p")
+                .select("size", "large")
+                .select(INSTANCE_TYPE, "fake-it-0")
+        ),
+        None
+    );
+}
+
+/// Conformance: SCH-041
+#[test]
+fn an_optional_label_may_be_required_or_excluded() {
+    let options = |operator: &str| {
+        World::new()
+            .with_types(fake::instance_types(5))
+            .with([pod("p").require("special", operator, &[])])
+            .plan()
+            .new_claims[0]
+            .instance_types
+            .clone()
+    };
+    assert_eq!(options("Exists"), ["fake-it-4"]);
+    assert_eq!(
+        options("DoesNotExist"),
+        ["fake-it-0", "fake-it-1", "fake-it-2", "fake-it-3"]
+    );
+}
+
+/// Conformance: SCH-042
+#[test]
+fn an_architecture_the_pool_excludes_fails() {
+    let amd = || World::empty().with_pool(pool("default").needs(ARCH, "In", &["amd64"]));
+    assert!(!all_placed(
+        &amd()
+            .with([pod("p").select(INSTANCE_TYPE, "arm-instance-type")])
+            .plan()
+    ));
+    assert!(!all_placed(
+        &amd()
+            .with([pod("p").select("kubernetes.io/os", "ios")])
+            .plan()
+    ));
+    assert!(!all_placed(&amd().with([pod("p").cpu("14")]).plan()));
+    assert!(all_placed(&World::new().with([pod("p").cpu("14")]).plan()));
+}
+
+/// Conformance: SCH-043
+#[test]
+fn a_pool_without_any_instance_type_says_so() {
+    let bad = [
+        pool("default").needs(INSTANCE_TYPE, "In", &["nothing"]),
+        pool("default").needs(ARCH, "In", &["s390x"]),
+        pool("default").needs(ARCH, "In", &["arm64"]).needs(
+            INSTANCE_TYPE,
+            "In",
+            &["small-instance-type"],
+        ),
+        pool("default").needs(ZONE, "In", &["nowhere"]),
+    ];
+    for pool in bad {
+        let plan = World::empty()
+            .with_pool(pool)
+            .with([pod("p"), pod("q")])
+            .plan();
+        for name in ["p", "q"] {
+            assert!(
+                why(&plan, name)
+                    .contains("nodepool requirements filtered out all available instance types")
+            );
+        }
+    }
+}
+
+/// Conformance: SCH-044
+#[test]
+fn a_resource_may_come_with_an_offering_only() {
+    let special = |available: bool| {
+        let mut extra = offering("on-demand", Z1, 1.0);
+        extra.capacity_override = Some(Resources::new().with("example.com/x", 2));
+        extra.available = available;
+        types(vec![
+            instance_type("plain").build(),
+            instance_type("special")
+                .offerings(vec![offering("on-demand", Z2, 0.5), extra])
+                .build(),
+        ])
+    };
+    let asked = pod("p").request("example.com/x", "1");
+    let plan = World::new()
+        .with_types(special(true))
+        .with([asked.clone()])
+        .plan();
+    assert_eq!(plan.new_claims[0].instance_types, ["special"]);
+    assert_eq!(
+        plan.new_claims[0].hourly_price, 1.0,
+        "the price of the offering that has it"
+    );
+    assert!(!all_placed(
+        &World::new().with_types(special(false)).with([asked]).plan()
+    ));
+}
+
+/// Conformance: SCH-045
+#[test]
+fn a_claim_carries_owner_class_and_requirements() {
+    let pool = pool("default").needs("custom", "In", &["v"]);
+    let draft = World::empty()
+        .with_pool(pool)
+        .with([pod("p").select(ARCH, "arm64")])
+        .plan()
+        .new_claims
+        .remove(0);
+    let owner = &draft.claim.metadata.owner_references.as_ref().unwrap()[0];
+    assert_eq!(
+        (
+            owner.kind.as_str(),
+            owner.name.as_str(),
+            owner.block_owner_deletion
+        ),
+        ("NodePool", "default", Some(true))
+    );
+    assert_eq!(
+        draft.claim.metadata.generate_name.as_deref(),
+        Some("default-")
+    );
+    assert_eq!(draft.claim.spec.node_class_ref.name, "default");
+    assert_eq!(values(&draft, "custom"), ["v"]);
+    assert_eq!(values(&draft, INSTANCE_TYPE), ["arm-instance-type"]);
+    let labels = draft.claim.metadata.labels.as_ref().unwrap();
+    assert_eq!(labels["karpenter.test.sh/testnodeclass"], "default");
+    let plan = World::new()
+        .with([pod("p").select("kubernetes.io/os", "ios")])
+        .plan();
+    assert_eq!(
+        values(&plan.new_claims[0], INSTANCE_TYPE),
+        ["arm-instance-type"]
+    );
+    let plan = World::new()
+        .with([pod("p").request(GPU_VENDOR_A, "1")])
+        .plan();
+    assert_eq!(
+        values(&plan.new_claims[0], INSTANCE_TYPE),
+        ["gpu-vendor-instance-type"]
+    );
+}
+
+/// Conformance: SCH-046
+#[test]
+fn well_known_requirements_do_not_become_labels() {
+    let pool = pool("default")
+        .needs(ZONE, "In", &[Z1])
+        .needs("custom", "In", &["v"]);
+    let asked = pod("p").tolerate(serde_json::json!({ "key": "t", "operator": "Exists" }));
+    let draft = World::empty()
+        .with_pool(pool)
+        .with([asked])
+        .plan()
+        .new_claims
+        .remove(0);
+    let labels = draft.claim.metadata.labels.as_ref().unwrap();
+    assert!(!labels.contains_key(ZONE) && labels["custom"] == "v");
+    assert!(draft.claim.spec.taints.is_empty());
+}
+
+#[test]
+fn a_long_list_is_cut_to_the_cheapest() {
+    let mut world = World::new()
+        .with_types(fake::instance_types(50))
+        .with([pod("p").cpu("1")]);
+    world.request.max_instance_types = 10;
+    let options = &world.plan().new_claims[0].instance_types;
+    assert_eq!(options.len(), 10);
+    assert_eq!(options[0], "fake-it-1");
+}
+
+#[test]
+fn a_hugepage_is_memory_that_pods_do_not_get() {
+    let huge = instance_type("huge")
+        .resource("hugepages-2Mi", 2 << 30)
+        .build();
+    assert_eq!(
+        huge.allocatable().get("memory"),
+        (4 << 30) - (10 << 20) - (2 << 30)
+    );
+}

@@ -1,0 +1,23 @@
+//! The scheduling rules, one scenario each, on the public interface.
+//!
+//! UPSTREAM: pkg/controllers/provisioning/scheduling/{suite,topology,nodeclaim}_test.go
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "what fails here fails the test"
+)]
+
+mod affinity;
+mod constraints;
+mod daemons;
+mod defaults;
+mod existing;
+mod fixture;
+mod instance_types;
+mod min_values;
+mod reserved;
+mod resources;
+mod topology;
+mod volumes;

@@ -1,0 +1,215 @@
+//! minValues: how many different instance types, zones, … must stay possible.
+
+use karpenter_core::fake::{self, instance_type};
+use karpenter_core::schedule::{MinValuesPolicy, PoolOutcome, WhyNot};
+
+use crate::fixture::*;
+
+fn two_types() -> World {
+    let types = [
+        instance_type("a").cpu(1).gib(1).price(0.1),
+        instance_type("b").cpu(4).gib(4).price(0.4),
+    ];
+    World::empty().with_types(types.into_iter().map(fake::TypeBuilder::build).collect())
+}
+
+/// Conformance: SCH-149
+#[test]
+fn pods_open_another_node_rather_than_narrow_the_choice() {
+    let pool = pool("default").needs_min(INSTANCE_TYPE, "Exists", &[], 2);
+    let plan = two_types()
+        .with_pool(pool)
+        .with(copies(&pod("p").cpu("800m"), 2))
+        .plan();
+    assert_eq!(sizes(&plan), [1, 1]);
+    for draft in &plan.new_claims {
+        assert_eq!(draft.instance_types, ["a", "b"]);
+        let requirement = draft
+            .claim
+            .spec
+            .requirements
+            .iter()
+            .find(|requirement| requirement.key == INSTANCE_TYPE);
+        assert_eq!(requirement.unwrap().min_values, Some(2));
+    }
+}
+
+/// Conformance: SCH-150
+#[test]
+fn the_largest_minimum_of_a_key_applies() {
+    for (first, second) in [(("Gt", "1"), ("Lt", "5")), (("Gt", "1"), ("Lt", "6"))] {
+        let pool = pool("default")
+            .needs_min("integer", first.0, &[first.1], 1)
+            .needs_min("integer", second.0, &[second.1], 3);
+        let plan = World::empty()
+            .with_types(fake::instance_types(8))
+            .with_pool(pool)
+            .with(copies(&pod("p").cpu("1500m"), 2))
+            .plan();
+        assert!(all_placed(&plan));
+        for draft in &plan.new_claims {
+            assert!(
+                draft.instance_types.len() >= 3,
+                "{:?}",
+                draft.instance_types
+            );
+        }
+    }
+    let names = ["fake-it-0", "fake-it-1", "fake-it-2"];
+    let pool = pool("default")
+        .needs_min(INSTANCE_TYPE, "In", &names, 1)
+        .needs_min(INSTANCE_TYPE, "NotIn", &["fake-it-0"], 2);
+    let plan = World::empty()
+        .with_types(fake::instance_types(8))
+        .with_pool(pool)
+        .with(copies(&pod("p").cpu("1500m"), 2))
+        .plan();
+    assert_eq!(sizes(&plan), [1, 1]);
+    assert_eq!(
+        plan.new_claims[0].instance_types,
+        ["fake-it-1", "fake-it-2"]
+    );
+    let pool = crate::fixture::pool("default")
+        .needs_min(INSTANCE_TYPE, "Exists", &[], 3)
+        .needs_min(INSTANCE_TYPE, "In", &names, 1);
+    let plan = World::empty()
+        .with_types(fake::instance_types(8))
+        .with_pool(pool)
+        .with([pod("p").cpu("100m")])
+        .plan();
+    assert_eq!(plan.new_claims[0].instance_types, names);
+}
+
+/// Conformance: SCH-151
+#[test]
+fn a_minimum_that_cannot_be_met_is_named() {
+    let pool = pool("default").needs_min(INSTANCE_TYPE, "Exists", &[], 11);
+    let plan = World::empty()
+        .with_types(fake::instance_types(10))
+        .with_pool(pool)
+        .with([pod("p")])
+        .plan();
+    assert_eq!(
+        plan.pools[0].outcome,
+        PoolOutcome::NoCompatibleInstanceTypes { min_values: true }
+    );
+    assert!(!all_placed(&plan));
+    let pool = crate::fixture::pool("default").needs_min("integer", "Exists", &[], 2);
+    let plan = World::empty()
+        .with_types(fake::instance_types(3))
+        .with_pool(pool)
+        .with([pod("p").require("integer", "Gt", &["2"])])
+        .plan();
+    assert!(
+        why(&plan, "p")
+            .contains("minValues requirement is not met for label(s) (label(s)=[integer])"),
+        "{}",
+        why(&plan, "p")
+    );
+}
+
+/// Conformance: SCH-152
+#[test]
+fn cutting_the_list_may_break_a_minimum() {
+    let pool = pool("default").needs_min(INSTANCE_TYPE, "Exists", &[], 2);
+    let mut world = two_types()
+        .with_pool(pool)
+        .with(copies(&pod("p").cpu("100m"), 2));
+    world.request.max_instance_types = 1;
+    let plan = world.plan();
+    assert!(plan.new_claims.is_empty());
+    assert!(
+        plan.unplaced
+            .iter()
+            .all(|unplaced| unplaced.why == WhyNot::MinValuesAfterTruncation)
+    );
+    assert_eq!(plan.unplaced.len(), 2);
+}
+
+/// Conformance: SCH-153
+#[test]
+fn minimums_of_several_keys_are_all_kept() {
+    let types =
+        ["amd64", "arm64"].map(|arch| instance_type(arch).arch(arch).os(&["linux"]).build());
+    let pool = pool("default").needs_min(ARCH, "Exists", &[], 2).needs_min(
+        INSTANCE_TYPE,
+        "Exists",
+        &[],
+        1,
+    );
+    let plan = World::empty()
+        .with_types(types.into_iter().collect())
+        .with_pool(pool)
+        .with([pod("p")])
+        .plan();
+    let minimum = |key: &str| {
+        plan.new_claims[0]
+            .claim
+            .spec
+            .requirements
+            .iter()
+            .find(|requirement| requirement.key == key)
+            .unwrap()
+            .min_values
+    };
+    assert_eq!((minimum(ARCH), minimum(INSTANCE_TYPE)), (Some(2), Some(1)));
+    assert_eq!(plan.new_claims[0].instance_types.len(), 2);
+}
+
+/// Conformance: SCH-154
+#[test]
+fn best_effort_lowers_a_minimum() {
+    for (key, least) in [(INSTANCE_TYPE, 3), (ZONE, 4)] {
+        let pool = || pool("default").needs_min(key, "Exists", &[], least);
+        assert!(!all_placed(
+            &two_types().with_pool(pool()).with([pod("p")]).plan()
+        ));
+        let mut world = two_types().with_pool(pool()).with([pod("p")]);
+        world.request.min_values_policy = MinValuesPolicy::BestEffort;
+        let plan = world.plan();
+        assert!(all_placed(&plan));
+        let draft = &plan.new_claims[0];
+        assert!(draft.min_values_relaxed);
+        assert_eq!(
+            draft.claim.metadata.annotations.as_ref().unwrap()["karpenter.sh/nodeclaim-min-values-relaxed"],
+            "true"
+        );
+        let requirement = draft
+            .claim
+            .spec
+            .requirements
+            .iter()
+            .find(|requirement| requirement.key == key)
+            .unwrap();
+        assert_eq!(requirement.min_values, Some(i64::from(least) - 1));
+    }
+    let plan = two_types()
+        .with_pool(pool("default"))
+        .with([pod("p")])
+        .plan();
+    assert_eq!(
+        plan.new_claims[0]
+            .claim
+            .metadata
+            .annotations
+            .as_ref()
+            .unwrap()["karpenter.sh/nodeclaim-min-values-relaxed"],
+        "false"
+    );
+}
+
+/// Conformance: SCH-155
+#[test]
+fn best_effort_lowers_a_minimum_before_it_tries_another_pool() {
+    let heavy = pool("heavy")
+        .weight(10)
+        .needs_min(INSTANCE_TYPE, "Exists", &[], 3);
+    let mut world = two_types()
+        .with_pool(heavy)
+        .with_pool(pool("light"))
+        .with([pod("p")]);
+    world.request.min_values_policy = MinValuesPolicy::BestEffort;
+    assert_eq!(world.plan().new_claims[0].node_pool, "heavy");
+    world.request.min_values_policy = MinValuesPolicy::Strict;
+    assert_eq!(world.plan().new_claims[0].node_pool, "light");
+}

@@ -1,0 +1,153 @@
+//! Reserved capacity: machines of a reservation are counted, and pods wait for them.
+
+use karpenter_core::fake::{instance_type, offering, reserved};
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::schedule::{ReservedMode, WhyNot};
+
+use crate::fixture::*;
+
+fn reserved_type(name: &str, cpu: i64, reservations: &[(&str, u32)]) -> InstanceType {
+    let price = 0.1 * cpu as f64;
+    let mut offerings = vec![
+        offering("on-demand", Z1, price),
+        offering("spot", Z1, price * 0.9),
+    ];
+    offerings.extend(
+        reservations
+            .iter()
+            .map(|(id, left)| reserved(id, *left, Z1, price / 1e6)),
+    );
+    instance_type(name)
+        .cpu(cpu)
+        .gib(cpu)
+        .offerings(offerings)
+        .build()
+}
+
+fn any_capacity(name: &str) -> Object {
+    pool(name).needs(CAPACITY_TYPE, "In", &["on-demand", "spot", "reserved"])
+}
+
+fn apart() -> Object {
+    pod("p")
+        .label("app", "x")
+        .cpu("1800m")
+        .anti_affinity(HOSTNAME, ("app", "x"))
+}
+
+fn is_reserved(plan: &karpenter_core::schedule::Plan, index: usize) -> bool {
+    values(&plan.new_claims[index], CAPACITY_TYPE) == ["reserved"]
+}
+
+/// Conformance: SCH-157
+#[test]
+fn a_reservation_is_shared_by_all_pools() {
+    let world = |a: &str, b: &str| {
+        let mut world =
+            World::empty().with_types([reserved_type("t", 4, &[(a, 1)])].into_iter().collect());
+        world = world.with_pool(any_capacity("a").weight(2));
+        let mut world = world;
+        world.cluster.apply_node_pool(&read(any_capacity("b").0));
+        let types = [reserved_type("t", 4, &[(b, 1)])].into_iter().collect();
+        world.cluster.set_instance_types("b", Ok(types));
+        world.with([
+            apart().select(POOL, "a").set("/metadata/name", "pa".into()),
+            apart().select(POOL, "b").set("/metadata/name", "pb".into()),
+        ])
+    };
+    let plan = world("same", "same").plan();
+    assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (1, 1));
+    assert!(plan.unplaced[0].why.is_deferred());
+    let plan = world("one", "two").plan();
+    assert_eq!(plan.new_claims.len(), 2);
+    assert!(is_reserved(&plan, 0) && is_reserved(&plan, 1));
+}
+
+/// Conformance: SCH-159
+#[test]
+fn a_pod_waits_for_a_reservation_rather_than_take_a_lighter_pool() {
+    let world = World::empty()
+        .with_types([reserved_type("t", 4, &[("r", 1)])].into_iter().collect())
+        .with_pool(any_capacity("heavy").weight(10))
+        .with_pool(pool("light").needs(CAPACITY_TYPE, "In", &["on-demand"]))
+        .with(copies(&apart(), 2));
+    let plan = world.plan();
+    assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (1, 1));
+    assert_eq!(plan.new_claims[0].node_pool, "heavy");
+    assert!(matches!(plan.unplaced[0].why, WhyNot::ReservationWait(_)));
+    assert_eq!(
+        values(&plan.new_claims[0], karpenter_core::fake::RESERVATION_ID),
+        ["r"]
+    );
+    assert_eq!(plan.new_claims[0].reservations, ["r"]);
+}
+
+/// Conformance: SCH-160
+#[test]
+fn a_preference_is_not_dropped_because_a_reservation_is_busy() {
+    let world = World::empty()
+        .with_types([reserved_type("t", 4, &[("r", 1)])].into_iter().collect())
+        .with_pool(any_capacity("preferred"))
+        .with_pool(
+            pool("other")
+                .needs(CAPACITY_TYPE, "In", &["on-demand"])
+                .weight(10),
+        )
+        .with(copies(&apart().prefer(1, POOL, "In", &["preferred"]), 2));
+    let plan = world.plan();
+    assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (1, 1));
+    assert_eq!(plan.new_claims[0].node_pool, "preferred");
+}
+
+/// Conformance: SCH-161
+#[test]
+fn pods_on_one_machine_hold_one_reservation() {
+    let affine = pod("p")
+        .label("app", "x")
+        .cpu("1")
+        .affinity(HOSTNAME, ("app", "x"));
+    let world = World::empty()
+        .with_types([reserved_type("t", 4, &[("r", 1)])].into_iter().collect())
+        .with_pool(any_capacity("a"));
+    let plan = world.with(copies(&affine, 2)).plan();
+    assert_eq!(sizes(&plan), [2]);
+    assert!(is_reserved(&plan, 0));
+}
+
+/// Conformance: SCH-162
+#[test]
+fn a_machine_left_in_a_reservation_is_promised_once() {
+    let world = |left: u32| {
+        World::empty()
+            .with_types(
+                [reserved_type("t", 4, &[("r", left)])]
+                    .into_iter()
+                    .collect(),
+            )
+            .with_pool(any_capacity("a"))
+            .with(copies(&apart(), 3))
+    };
+    assert_eq!(
+        world(0).plan().new_claims.len(),
+        0,
+        "compatible, but nothing left: all wait"
+    );
+    assert_eq!(world(2).plan().new_claims.len(), 2);
+    assert_eq!(world(3).plan().new_claims.len(), 3);
+}
+
+#[test]
+fn in_fallback_mode_other_capacity_is_used_and_reserved_is_not_asked_for() {
+    let mut world = World::empty()
+        .with_types([reserved_type("t", 4, &[("r", 1)])].into_iter().collect())
+        .with_pool(any_capacity("a"))
+        .with(copies(&apart(), 2));
+    world.request.reserved_mode = ReservedMode::Fallback;
+    let plan = world.plan();
+    assert_eq!(plan.new_claims.len(), 2);
+    assert!(is_reserved(&plan, 0));
+    assert_eq!(
+        values(&plan.new_claims[1], CAPACITY_TYPE),
+        ["on-demand", "spot"]
+    );
+}

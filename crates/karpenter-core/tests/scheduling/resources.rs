@@ -1,0 +1,287 @@
+//! Packing, pod requests, limits.
+
+use karpenter_core::fake::{self, GPU_VENDOR_A, instance_type};
+use karpenter_core::schedule::WhyNot;
+use serde_json::{Value, json};
+
+use crate::fixture::*;
+
+fn container(name: &str, cpu: &str, memory: &str) -> Value {
+    json!({ "name": name, "resources": { "requests": { "cpu": cpu, "memory": memory } } })
+}
+
+fn sidecar(name: &str, cpu: &str, memory: &str) -> Value {
+    let mut value = container(name, cpu, memory);
+    value["restartPolicy"] = json!("Always");
+    value
+}
+
+fn first_type(world: World, pod: Object) -> Option<String> {
+    world
+        .with([pod])
+        .plan()
+        .new_claims
+        .first()
+        .map(|draft| draft.instance_types[0].clone())
+}
+
+/// Conformance: SCH-047
+#[test]
+fn a_runtime_class_s_overhead_counts() {
+    let asked = pod("p")
+        .cpu("1")
+        .set("/spec/overhead", json!({ "cpu": "2" }));
+    assert_eq!(
+        first_type(World::new(), asked).as_deref(),
+        Some("default-instance-type")
+    );
+    assert_eq!(
+        first_type(World::new(), pod("p").cpu("1")).as_deref(),
+        Some("small-instance-type")
+    );
+}
+
+/// Conformance: SCH-048
+#[test]
+fn small_pods_fill_the_gaps_of_large_ones() {
+    let amd = || World::empty().with_pool(pool("default").needs(ARCH, "In", &["amd64"]));
+    let large = copies(&pod("large").memory("1.8G"), 40);
+    assert_eq!(amd().with(large.clone()).plan().new_claims.len(), 20);
+    let small = copies(&pod("small").memory("400M"), 20);
+    assert_eq!(amd().with(large).with(small).plan().new_claims.len(), 20);
+}
+
+/// Conformance: SCH-049
+#[test]
+fn pods_that_do_not_fit_together_get_nodes_of_their_size() {
+    let plan = World::new()
+        .with_types(fake::instance_types(5))
+        .with([pod("a").cpu("4.5"), pod("b").cpu("1")])
+        .plan();
+    let firsts: Vec<&str> = plan
+        .new_claims
+        .iter()
+        .map(|draft| draft.instance_types[0].as_str())
+        .collect();
+    assert_eq!(firsts, ["fake-it-4", "fake-it-1"]);
+}
+
+/// Conformance: SCH-050
+#[test]
+fn the_number_of_pods_is_a_resource() {
+    let tiny = copies(&pod("p").cpu("10m").memory("1Mi"), 25);
+    let amd = pool("default").needs(INSTANCE_TYPE, "In", &["small-instance-type"]);
+    assert_eq!(
+        sizes(&World::empty().with_pool(amd).with(tiny.clone()).plan()),
+        [5; 5]
+    );
+    let single = pool("default").needs(INSTANCE_TYPE, "In", &["single-pod-instance-type"]);
+    assert_eq!(
+        sizes(&World::empty().with_pool(single).with(tiny).plan()),
+        [1; 25]
+    );
+}
+
+/// Conformance: SCH-051
+#[test]
+fn an_init_container_s_peak_counts() {
+    let asked = pod("p")
+        .cpu("1")
+        .set("/spec/initContainers", json!([container("i", "2", "1Mi")]));
+    assert_eq!(
+        first_type(World::new(), asked).as_deref(),
+        Some("default-instance-type")
+    );
+    let asked = pod("p").set("/spec/initContainers", json!([container("i", "1", "1Ti")]));
+    assert_eq!(first_type(World::new(), asked), None);
+}
+
+fn exact_types() -> World {
+    let types = [(9, 4), (10, 4), (11, 5), (12, 6)];
+    let build = |(cpu, gib): (i64, i64)| {
+        instance_type(&format!("{cpu}/{gib}"))
+            .resource("cpu", cpu * 1000 + 100)
+            .resource("memory", (gib << 30) + (10 << 20))
+            .pods(10)
+            .build()
+    };
+    World::new().with_types(types.into_iter().map(build).collect())
+}
+
+/// Conformance: SCH-052
+#[test]
+fn a_sidecar_after_an_init_container_counts_with_the_main_container() {
+    let asked = pod("p")
+        .set(
+            "/spec/initContainers",
+            json!([container("i", "10", "4Gi"), sidecar("s", "4.9", "2.9Gi")]),
+        )
+        .set("/spec/containers", json!([container("c", "6", "2Gi")]));
+    assert_eq!(first_type(exact_types(), asked).as_deref(), Some("11/5"));
+}
+
+/// Conformance: SCH-053
+#[test]
+fn a_sidecar_before_an_init_container_counts_with_it() {
+    for (init, main) in [(("5", "1Gi"), ("6", "2Gi")), (("6", "2Gi"), ("5", "1Gi"))] {
+        let asked = pod("p")
+            .set(
+                "/spec/initContainers",
+                json!([sidecar("s", "4.9", "2.9Gi"), container("i", init.0, init.1)]),
+            )
+            .set("/spec/containers", json!([container("c", main.0, main.1)]));
+        assert_eq!(first_type(exact_types(), asked).as_deref(), Some("11/5"));
+    }
+}
+
+/// Conformance: SCH-054
+#[test]
+fn each_resource_has_its_own_peak() {
+    let asked = pod("p")
+        .set(
+            "/spec/initContainers",
+            json!([
+                sidecar("s1", "1", "1Gi"),
+                container("i1", "9.5", "1Gi"),
+                sidecar("s2", "1", "1Gi"),
+                container("i2", "1", "2.9Gi"),
+            ]),
+        )
+        .set("/spec/containers", json!([container("c", "2", "1Gi")]));
+    assert_eq!(first_type(exact_types(), asked).as_deref(), Some("11/5"));
+}
+
+/// Conformance: SCH-055
+#[test]
+fn pod_level_requests_replace_the_sum() {
+    let asked = pod("p")
+        .set("/spec/containers", json!([container("c", "9", "3Gi")]))
+        .set(
+            "/spec/resources",
+            json!({ "requests": { "cpu": "9.9", "memory": "3.9Gi" } }),
+        );
+    assert_eq!(first_type(exact_types(), asked).as_deref(), Some("10/4"));
+}
+
+/// Conformance: SCH-058
+#[test]
+fn a_pool_beyond_its_limit_launches_nothing() {
+    let world = World::empty().with_pool(pool("default").limit("cpu", "20"));
+    let big = node("big")
+        .set("/status/capacity", json!({ "cpu": "100" }))
+        .set("/status/allocatable", json!({ "cpu": "0", "pods": "5" }));
+    let plan = world.with([big, pod("p").cpu("1")]).plan();
+    assert!(
+        why(&plan, "p").contains("all available instance types exceed limits for nodepool"),
+        "{}",
+        why(&plan, "p")
+    );
+}
+
+/// Conformance: SCH-059
+#[test]
+fn a_limit_admits_what_fits_into_it() {
+    let limited = || World::empty().with_pool(pool("default").limit("cpu", "2"));
+    assert!(!all_placed(&limited().with([pod("p").cpu("2.1")]).plan()));
+    let mut world = limited().with([pod("p").cpu("1.75")]);
+    assert!(all_placed(&world.settle()));
+    world.add(pod("q").cpu("1.75"));
+    assert!(!all_placed(&world.plan()));
+}
+
+/// Conformance: SCH-060
+#[test]
+fn a_claim_of_the_same_run_counts_against_the_limit() {
+    let apart = pod("p")
+        .cpu("1.5")
+        .label("app", "x")
+        .anti_affinity(HOSTNAME, ("app", "x"));
+    let plan = World::empty()
+        .with_pool(pool("default").limit("cpu", "3"))
+        .with(copies(&apart, 2))
+        .plan();
+    assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (1, 1));
+}
+
+/// Conformance: SCH-061
+#[test]
+fn any_resource_can_be_limited() {
+    let plan = World::empty()
+        .with_pool(pool("default").limit("pods", "1"))
+        .with([pod("p").request(GPU_VENDOR_A, "1")])
+        .plan();
+    assert!(!all_placed(&plan));
+}
+
+/// Conformance: SCH-062
+#[test]
+fn the_number_of_nodes_can_be_limited_also_within_a_run() {
+    let apart = pod("p")
+        .label("app", "x")
+        .anti_affinity(HOSTNAME, ("app", "x"));
+    let plan = World::empty()
+        .with_pool(pool("default").limit("nodes", "2"))
+        .with(copies(&apart, 3))
+        .plan();
+    assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (2, 1));
+    assert!(
+        plan.unplaced[0]
+            .why
+            .to_string()
+            .contains("node limits have been exhausted for nodepool")
+    );
+    let mut world = World::empty().with_pool(pool("default").limit("nodes", "2"));
+    for (round, pod) in copies(&apart, 3).into_iter().enumerate() {
+        world.add(pod);
+        assert_eq!(all_placed(&world.settle()), round < 2);
+    }
+}
+
+#[test]
+fn what_no_machine_has_room_for_is_said_with_the_test_that_failed() {
+    let plan = World::new().with([pod("p").cpu("500")]).plan();
+    assert!(
+        why(&plan, "p").contains("no instance type has enough resources, requirements="),
+        "{}",
+        why(&plan, "p")
+    );
+    let plan = World::new().with([pod("p").cpu("1000000")]).plan();
+    assert!(why(&plan, "p").contains("(CPU request >= 1 Million, m vs M typo?)"));
+    let plan = World::new()
+        .with([pod("p").select(INSTANCE_TYPE, "nothing")])
+        .plan();
+    assert!(
+        why(&plan, "p").contains("no instance type met all requirements"),
+        "{}",
+        why(&plan, "p")
+    );
+}
+
+#[test]
+fn without_any_pool_that_is_the_reason() {
+    let plan = World::empty().with([pod("p")]).plan();
+    assert_eq!(plan.unplaced[0].why, WhyNot::NoNodePools);
+    assert_eq!(why(&plan, "p"), "no dynamic nodepools found");
+}
+
+/// Conformance: SCH-006
+#[test]
+fn a_pool_that_is_not_ready_is_not_used() {
+    let plan = World::empty()
+        .with_pool(pool("default").set("/status/conditions", json!([])))
+        .with([pod("p")])
+        .plan();
+    assert!(!all_placed(&plan));
+    assert_eq!(
+        plan.pools[0].outcome,
+        karpenter_core::schedule::PoolOutcome::NotReady
+    );
+}
+
+/// Conformance: SCH-012
+#[test]
+fn each_pod_that_cannot_be_placed_is_reported_once() {
+    let bad = copies(&pod("bad").select(ZONE, "nowhere"), 10);
+    let plan = World::new().with(bad).with(copies(&pod("good"), 5)).plan();
+    assert_eq!(plan.unplaced.len(), 10);
+}

@@ -1,0 +1,570 @@
+//! Topology spread constraints.
+
+use serde_json::json;
+
+use crate::fixture::*;
+
+const APP: (&str, &str) = ("app", "x");
+
+fn spread(name: &str, key: &str) -> Object {
+    pod(name).label("app", "x").spread(key, 1, APP)
+}
+
+/// Pods of the label by value of the key, after everything was launched and bound.
+fn settled(mut world: World, pods: Vec<Object>, key: &str) -> Vec<usize> {
+    pods.into_iter().for_each(|pod| world.add(pod));
+    world.settle();
+    world.skew(key, APP)
+}
+
+fn zones(zones: &[&str]) -> World {
+    World::empty().with_pool(pool("default").needs(ZONE, "In", zones))
+}
+
+/// Conformance: SCH-103
+#[test]
+fn an_unknown_topology_key_fails_that_pod_alone() {
+    let plan = World::new().with([spread("p", "unknown"), pod("q")]).plan();
+    assert_eq!(plan.unplaced.len(), 1);
+    assert!(
+        why(&plan, "p")
+            .contains("unsatisfiable topology constraint for topology spread, key=unknown"),
+        "{}",
+        why(&plan, "p")
+    );
+}
+
+/// Conformance: SCH-104
+#[test]
+fn pods_are_spread_over_zones() {
+    assert_eq!(
+        settled(World::new(), copies(&spread("p", ZONE), 4), ZONE),
+        [2, 1, 1]
+    );
+    let expressions = json!({ "labelSelector": { "matchExpressions": [{ "key": "app", "operator": "In", "values": ["x"] }] } });
+    let by_expression = pod("p")
+        .label("app", "x")
+        .spread_with(ZONE, 1, APP, expressions);
+    assert_eq!(
+        settled(World::new(), copies(&by_expression, 4), ZONE),
+        [2, 1, 1]
+    );
+}
+
+/// Conformance: SCH-105
+#[test]
+fn the_pool_s_zones_are_the_domains() {
+    assert_eq!(
+        settled(zones(&[Z1, Z2]), copies(&spread("p", ZONE), 4), ZONE),
+        [2, 2]
+    );
+    let labelled = |name: &str, zone: &str| pool(name).node_label(ZONE, zone);
+    assert_eq!(
+        settled(
+            World::empty().with_pool(labelled("a", Z1)),
+            copies(&spread("p", ZONE), 4),
+            ZONE
+        ),
+        [4]
+    );
+    let two = World::empty()
+        .with_pool(labelled("a", Z1))
+        .with_pool(labelled("b", Z2));
+    assert_eq!(settled(two, copies(&spread("p", ZONE), 4), ZONE), [2, 2]);
+}
+
+fn node_in(name: &str, zone: &str) -> Object {
+    node(name)
+        .set("/metadata/labels/topology.kubernetes.io~1zone", json!(zone))
+        .set("/status/allocatable", json!({ "cpu": "0", "pods": "5" }))
+}
+
+/// Conformance: SCH-106
+#[test]
+fn a_zone_that_only_an_existing_pod_shows_counts() {
+    for existing in [spread("e", ZONE), pod("e").label("app", "x")] {
+        let world = zones(&[Z1, Z2]).with([node_in("n", Z3), existing.on("n")]);
+        assert_eq!(
+            settled(world, copies(&spread("p", ZONE).cpu("1"), 6), ZONE),
+            [2, 2, 1]
+        );
+    }
+}
+
+/// Conformance: SCH-107
+#[test]
+fn pods_go_on_in_one_zone_up_to_the_skew() {
+    let five = pod("p").label("app", "x").spread(ZONE, 5, APP).cpu("1");
+    let existing = |name: &str, node: &str| pod(name).label("app", "x").on(node);
+    let world = zones(&[Z3]).with([
+        node_in("n1", Z1),
+        node_in("n2", Z2),
+        existing("e1", "n1"),
+        existing("e2", "n2"),
+    ]);
+    assert_eq!(settled(world, copies(&five, 10), ZONE), [6, 1, 1]);
+}
+
+/// Conformance: SCH-109
+#[test]
+fn only_running_pods_of_the_namespace_on_known_nodes_count() {
+    let no_zone = {
+        let mut node = node("bare");
+        node.0["metadata"]["labels"]
+            .as_object_mut()
+            .unwrap()
+            .remove(ZONE);
+        node.set("/status/allocatable", json!({ "cpu": "0", "pods": "9" }))
+    };
+    let existing = |name: &str| pod(name).label("app", "x");
+    let others = [
+        pod("other").label("app", "y").on("n"),
+        existing("pending").set("/status/conditions", json!([])),
+        existing("bare").on("bare"),
+        existing("elsewhere").namespace("other").on("n"),
+        existing("terminating")
+            .on("n")
+            .set("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")),
+        existing("failed")
+            .on("n")
+            .set("/status/phase", json!("Failed")),
+        existing("succeeded")
+            .on("n")
+            .set("/status/phase", json!("Succeeded")),
+        existing("lost").on("no-such-node"),
+    ];
+    let mut world = World::new()
+        .with([node_in("n", Z1), no_zone])
+        .with(others)
+        .with(copies(&spread("p", ZONE).cpu("1"), 2));
+    let plan = world.settle();
+    let mut chosen: Vec<&str> = plan
+        .new_claims
+        .iter()
+        .flat_map(|draft| values(draft, ZONE))
+        .collect();
+    chosen.sort_unstable();
+    assert_eq!(chosen.len(), 2);
+    assert_ne!(chosen[0], chosen[1]);
+}
+
+/// Conformance: SCH-110
+#[test]
+fn pods_that_do_not_count_themselves_are_not_spread() {
+    let other = pod("p").label("app", "y").spread(HOSTNAME, 1, APP);
+    assert_eq!(sizes(&World::new().with(copies(&other, 4)).plan()), [4]);
+}
+
+/// Conformance: SCH-111
+#[test]
+fn min_domains_holds_pods_back_until_there_are_enough_zones() {
+    let least = |domains: i32| {
+        pod("p")
+            .label("app", "x")
+            .spread_with(ZONE, 1, APP, json!({ "minDomains": domains }))
+    };
+    assert_eq!(
+        settled(zones(&[Z1, Z2]), copies(&least(3), 3), ZONE),
+        [1, 1]
+    );
+    assert_eq!(
+        settled(zones(&[Z1, Z2, Z3]), copies(&least(3), 11), ZONE),
+        [4, 4, 3]
+    );
+    assert_eq!(
+        settled(zones(&[Z1, Z2, Z3]), copies(&least(2), 11), ZONE),
+        [4, 4, 3]
+    );
+}
+
+/// Conformance: SCH-112
+#[test]
+fn pods_are_spread_over_hosts() {
+    assert_eq!(
+        sizes(&World::new().with(copies(&spread("p", HOSTNAME), 4)).plan()),
+        [1, 1, 1, 1]
+    );
+    let four = pod("p").label("app", "x").spread(HOSTNAME, 4, APP);
+    assert_eq!(sizes(&World::new().with(copies(&four, 4)).plan()), [4]);
+    let other = pod("q").label("app", "y").spread(HOSTNAME, 1, ("app", "y"));
+    assert_eq!(
+        sizes(
+            &World::new()
+                .with(copies(&spread("p", HOSTNAME), 2))
+                .with(copies(&other, 2))
+                .plan()
+        ),
+        [2, 2]
+    );
+    let arch = |name: &str, arch: &str| spread(name, HOSTNAME).select(ARCH, arch);
+    let plan = World::new()
+        .with(copies(&arch("a", "amd64"), 2))
+        .with(copies(&arch("b", "arm64"), 2))
+        .plan();
+    assert_eq!(sizes(&plan), [1, 1, 1, 1]);
+}
+
+/// Conformance: SCH-113
+#[test]
+fn later_pods_continue_the_spread() {
+    let mut world = World::new().with(copies(&spread("a", HOSTNAME), 4));
+    world.settle();
+    let world_after = settled(world, copies(&spread("b", HOSTNAME), 5), HOSTNAME);
+    assert_eq!(world_after, [1; 9]);
+    let roomy = spread("a", ZONE).cpu("100m");
+    let mut world = World::new()
+        .with_types(karpenter_core::fake::instance_types(5))
+        .with(copies(&roomy, 4));
+    world.settle();
+    copies(&spread("b", ZONE).cpu("100m"), 5)
+        .into_iter()
+        .for_each(|pod| world.add(pod));
+    world.settle();
+    assert_eq!(world.skew(ZONE, APP), [3, 3, 3]);
+}
+
+/// Conformance: SCH-114
+#[test]
+fn pods_are_spread_over_capacity_types() {
+    let both = || {
+        World::empty().with_pool(pool("default").needs(CAPACITY_TYPE, "In", &["spot", "on-demand"]))
+    };
+    assert_eq!(
+        settled(
+            both(),
+            copies(&spread("p", CAPACITY_TYPE), 4),
+            CAPACITY_TYPE
+        ),
+        [2, 2]
+    );
+    for (policy, expected) in [
+        ("DoNotSchedule", vec![2, 1]),
+        ("ScheduleAnyway", vec![5, 1]),
+    ] {
+        let on_demand =
+            World::empty().with_pool(pool("default").needs(CAPACITY_TYPE, "In", &["on-demand"]));
+        let spot = node_in("n", Z1).set(
+            "/metadata/labels/karpenter.sh~1capacity-type",
+            json!("spot"),
+        );
+        let world = on_demand.with([spot, pod("e").label("app", "x").on("n")]);
+        let asked = pod("p").label("app", "x").cpu("1").spread_with(
+            CAPACITY_TYPE,
+            1,
+            APP,
+            json!({ "whenUnsatisfiable": policy }),
+        );
+        assert_eq!(
+            settled(world, copies(&asked, 5), CAPACITY_TYPE),
+            expected,
+            "{policy}"
+        );
+    }
+}
+
+/// Conformance: SCH-116
+#[test]
+fn zone_and_host_are_spread_together() {
+    let both = spread("p", ZONE).spread(HOSTNAME, 3, APP);
+    let mut world = World::new();
+    let mut number = 0;
+    for (more, expected) in [
+        (2, vec![1, 1]),
+        (3, vec![2, 2, 1]),
+        (5, vec![4, 3, 3]),
+        (11, vec![7, 7, 7]),
+    ] {
+        for _ in 0..more {
+            let name = format!("p-{number:02}");
+            world.add(
+                both.clone()
+                    .set("/metadata/name", json!(name))
+                    .set("/metadata/uid", json!(name)),
+            );
+            number += 1;
+        }
+        assert!(all_placed(&world.settle()));
+        assert_eq!(world.skew(ZONE, APP), expected);
+        assert!(world.skew(HOSTNAME, APP).iter().all(|count| *count <= 3));
+    }
+}
+
+/// Conformance: SCH-117
+#[test]
+fn a_zone_without_room_stops_a_hard_spread() {
+    let soft = json!({ "whenUnsatisfiable": "ScheduleAnyway" });
+    let asked = spread("p", ZONE).spread_with(HOSTNAME, 1, APP, soft);
+    let world = World::empty()
+        .with_pool(pool("a").needs(ZONE, "In", &[Z1, Z2]))
+        .with_pool(pool("b").needs(ZONE, "In", &[Z3]).limit("cpu", "0"));
+    assert_eq!(settled(world, copies(&asked, 10), ZONE), [1, 1]);
+}
+
+/// Conformance: SCH-118
+#[test]
+fn capacity_type_and_host_are_spread_together() {
+    let both = pod("p")
+        .label("app", "x")
+        .spread(CAPACITY_TYPE, 1, APP)
+        .spread(HOSTNAME, 3, APP);
+    let mut world = World::new();
+    let mut number = 0;
+    for (more, expected) in [
+        (2, vec![1, 1]),
+        (3, vec![3, 2]),
+        (5, vec![5, 5]),
+        (11, vec![11, 10]),
+    ] {
+        for _ in 0..more {
+            let name = format!("p-{number:02}");
+            world.add(
+                both.clone()
+                    .set("/metadata/name", json!(name))
+                    .set("/metadata/uid", json!(name)),
+            );
+            number += 1;
+        }
+        world.settle();
+        assert_eq!(world.skew(CAPACITY_TYPE, APP), expected);
+        assert!(world.skew(HOSTNAME, APP).iter().all(|count| *count <= 3));
+    }
+}
+
+/// Conformance: SCH-119
+#[test]
+fn a_custom_label_spreads_capacity_types_in_proportion() {
+    let part = "capacity.spread.4-1";
+    let world = || {
+        World::empty()
+            .with_pool(pool("spot").needs(CAPACITY_TYPE, "In", &["spot"]).needs(
+                part,
+                "In",
+                &["2", "3", "4", "5"],
+            ))
+            .with_pool(
+                pool("on-demand")
+                    .needs(CAPACITY_TYPE, "In", &["on-demand"])
+                    .needs(part, "In", &["1"]),
+            )
+    };
+    let mut all = world().with(copies(&spread("p", part), 20));
+    assert!(all_placed(&all.settle()));
+    assert_eq!(all.skew(part, APP), [4; 5]);
+    assert_eq!(all.skew(CAPACITY_TYPE, APP), [16, 4]);
+}
+
+/// Conformance: SCH-120
+#[test]
+fn three_skews_are_kept_at_once_in_growing_batches() {
+    let asked = pod("p")
+        .label("app", "x")
+        .spread(CAPACITY_TYPE, 1, APP)
+        .spread(ZONE, 2, APP)
+        .spread(HOSTNAME, 3, APP);
+    let mut world = World::new();
+    let mut number = 0;
+    for batch in 1..7 {
+        for _ in 0..batch {
+            let name = format!("p-{number:02}");
+            world.add(
+                asked
+                    .clone()
+                    .set("/metadata/name", json!(name))
+                    .set("/metadata/uid", json!(name)),
+            );
+            number += 1;
+        }
+        world.settle();
+        let range = |skew: Vec<usize>, domains: usize| {
+            let least = if skew.len() < domains {
+                0
+            } else {
+                *skew.last().unwrap()
+            };
+            skew[0] - least
+        };
+        assert!(range(world.skew(CAPACITY_TYPE, APP), 2) <= 1);
+        assert!(range(world.skew(ZONE, APP), 3) <= 2);
+        assert!(world.skew(HOSTNAME, APP).iter().all(|count| *count <= 3));
+    }
+}
+
+/// Conformance: SCH-121
+#[test]
+fn match_label_keys_spread_revisions_apart() {
+    let keys = json!({ "matchLabelKeys": ["revision"] });
+    let of = |name: &str| {
+        pod(name)
+            .label("app", "x")
+            .label("revision", name)
+            .spread_with(HOSTNAME, 1, APP, keys.clone())
+    };
+    assert_eq!(
+        sizes(
+            &World::new()
+                .with(copies(&of("a"), 2))
+                .with(copies(&of("b"), 2))
+                .plan()
+        ),
+        [2, 2]
+    );
+    let unknown = pod("p").label("app", "x").spread_with(
+        HOSTNAME,
+        1,
+        APP,
+        json!({ "matchLabelKeys": ["unknown"] }),
+    );
+    assert_eq!(
+        sizes(&World::new().with(copies(&unknown, 4)).plan()),
+        [1, 1, 1, 1]
+    );
+}
+
+/// Conformance: SCH-122
+#[test]
+fn the_taints_policy_decides_which_domains_count() {
+    let part = "fake-label";
+    for (policy, placed) in [("Ignore", 1), ("Honor", 5)] {
+        let tainted = |name: &str| {
+            node_in(name, Z1)
+                .set("/metadata/labels/fake-label", json!(name))
+                .set(
+                    "/spec/taints",
+                    json!([{ "key": "t", "value": "t", "effect": "NoSchedule" }]),
+                )
+        };
+        let asked = pod("p").label("app", "x").cpu("1").spread_with(
+            part,
+            1,
+            APP,
+            json!({ "nodeTaintsPolicy": policy }),
+        );
+        let world = World::empty()
+            .with_pool(pool("default").needs(part, "In", &["baz"]))
+            .with([tainted("foo"), tainted("bar")]);
+        let plan = world.with(copies(&asked, 5)).plan();
+        assert_eq!(5 - plan.unplaced.len(), placed, "{policy}");
+        let by_pool = World::empty()
+            .with_pool(pool("default").needs(part, "In", &["baz"]))
+            .with_pool(pool("tainted").needs(part, "In", &["foo", "bar"]).taint(
+                "t",
+                "t",
+                "NoSchedule",
+            ));
+        let plan = by_pool.with(copies(&asked, 5)).plan();
+        assert_eq!(
+            5 - plan.unplaced.len(),
+            placed,
+            "{policy}, discovered from pools"
+        );
+    }
+}
+
+/// Conformance: SCH-123
+#[test]
+fn each_taint_s_domains_count_for_those_who_tolerate_it() {
+    let part = "fake-label";
+    let tolerating = |name: &str, key: &str| {
+        pod(name)
+            .label("app", "x")
+            .spread_with(part, 1, APP, json!({ "nodeTaintsPolicy": "Honor" }))
+            .tolerate(json!({ "key": key, "operator": "Exists" }))
+    };
+    let mut world = World::empty()
+        .with_pool(
+            pool("a")
+                .needs(part, "In", &["foo", "bar"])
+                .taint("a", "a", "NoSchedule"),
+        )
+        .with_pool(
+            pool("b")
+                .needs(part, "In", &["foo", "baz"])
+                .taint("b", "b", "NoSchedule"),
+        )
+        .with(copies(&tolerating("a", "a"), 2))
+        .with(copies(&tolerating("b", "b"), 4));
+    assert!(all_placed(&world.settle()));
+    assert_eq!(world.skew(part, APP), [3, 2, 1]);
+}
+
+/// Conformance: SCH-124
+#[test]
+fn the_affinity_policy_decides_which_domains_count() {
+    let part = "fake-label";
+    for (policy, placed) in [("Ignore", 1), ("Honor", 5)] {
+        let other = |name: &str| {
+            node_in(name, Z1)
+                .set("/metadata/labels/fake-label", json!(name))
+                .set("/metadata/labels/selector", json!("other"))
+        };
+        let asked = pod("p")
+            .label("app", "x")
+            .cpu("1")
+            .select("selector", "mine")
+            .spread_with(part, 1, APP, json!({ "nodeAffinityPolicy": policy }));
+        let pool = pool("default")
+            .needs(part, "In", &["baz"])
+            .needs("selector", "In", &["mine"]);
+        let plan = World::empty()
+            .with_pool(pool)
+            .with([other("foo"), other("bar")])
+            .with(copies(&asked, 5))
+            .plan();
+        assert_eq!(5 - plan.unplaced.len(), placed, "{policy}");
+    }
+}
+
+/// Conformance: SCH-125
+#[test]
+fn a_pod_s_own_choice_of_zone_limits_its_spread() {
+    let mut world = World::new()
+        .with(copies(&spread("a", ZONE).select(ZONE, Z1), 5))
+        .with(copies(&spread("b", ZONE).select(ZONE, Z2), 10));
+    assert!(all_placed(&world.settle()));
+    assert_eq!(world.skew(ZONE, APP), [10, 5]);
+    assert_eq!(
+        settled(
+            World::new(),
+            copies(&spread("p", ZONE).require(ZONE, "In", &[Z1, Z2]), 10),
+            ZONE
+        ),
+        [5, 5]
+    );
+}
+
+/// Conformance: SCH-126
+#[test]
+fn a_free_zone_is_filled_first() {
+    let mut world = World::new().with(copies(&spread("a", ZONE).require(ZONE, "In", &[Z1, Z2]), 6));
+    world.settle();
+    world.add(spread("b", ZONE).require(ZONE, "In", &[Z2, Z3]));
+    world.settle();
+    assert_eq!(world.skew(ZONE, APP), [3, 3, 1]);
+    assert_eq!(
+        settled(world, copies(&spread("c", ZONE), 5), ZONE),
+        [4, 4, 4]
+    );
+}
+
+/// Conformance: SCH-127
+#[test]
+fn preferred_zones_do_not_limit_a_spread() {
+    let asked = spread("p", ZONE).prefer(1, ZONE, "In", &[Z1, Z2]);
+    assert_eq!(settled(World::new(), copies(&asked, 6), ZONE), [2, 2, 2]);
+}
+
+#[test]
+fn a_domain_nothing_can_be_launched_in_gives_way_to_an_equal_one() {
+    let types = vec![
+        karpenter_core::fake::instance_type("a")
+            .offerings(vec![karpenter_core::fake::offering("spot", Z2, 1.0)])
+            .build(),
+        karpenter_core::fake::instance_type("b")
+            .cpu(1)
+            .offerings(vec![karpenter_core::fake::offering("spot", Z1, 0.1)])
+            .build(),
+    ];
+    let asked = spread("p", ZONE).cpu("2");
+    let plan = World::new().with_types(types.into()).with([asked]).plan();
+    assert_eq!(values(&plan.new_claims[0], ZONE), [Z2]);
+}

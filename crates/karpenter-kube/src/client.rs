@@ -1,0 +1,204 @@
+//! Clients of the API server: a rate limit as upstream's flags set it, and a second client that never retries.
+//!
+//! kube's default client retries 429, 503 and 504 up to fifteen times. An eviction that a PodDisruptionBudget refuses
+//! *is* a 429, so evictions (and whatever has its own back-off) go through [`Clients::no_retry`].
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use kube::client::Body;
+use kube::{Client, Config};
+use tokio::time::Instant;
+use tower::{Layer, Service};
+
+/// The two clients of the operator. Cheap to clone.
+#[derive(Clone)]
+pub struct Clients {
+    /// For everything that may be retried.
+    pub api: Client,
+    /// For evictions and other requests with a back-off of their own.
+    pub no_retry: Client,
+}
+
+impl std::fmt::Debug for Clients {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Clients")
+    }
+}
+
+impl From<Client> for Clients {
+    /// Uses one client for both; right for clients that do not retry, such as those of an in-process server.
+    fn from(client: Client) -> Self {
+        Self {
+            api: client.clone(),
+            no_retry: client,
+        }
+    }
+}
+
+impl Clients {
+    /// Clients for a cluster, limited together to `qps` requests a second with bursts of `burst`.
+    ///
+    /// # Errors
+    /// When TLS or authentication cannot be set up from `config`.
+    pub fn connect(config: &Config, qps: u32, burst: u32) -> Result<Self, kube::Error> {
+        let limit = RateLimit::new(qps, burst);
+        let connect = |retry: bool| -> Result<Client, kube::Error> {
+            let mut config = config.clone();
+            config.default_retry = retry;
+            let base = kube::client::ClientBuilder::try_from(config)?;
+            Ok(base.with_layer(&limit.clone()).build())
+        };
+        Ok(Self {
+            api: connect(true)?,
+            no_retry: connect(false)?,
+        })
+    }
+}
+
+/// A token bucket shared by all clones.
+#[derive(Debug, Clone)]
+pub struct RateLimit {
+    bucket: Arc<Mutex<Bucket>>,
+}
+
+impl RateLimit {
+    /// A full bucket of `burst` tokens that gains `qps` tokens a second.
+    #[must_use]
+    pub fn new(qps: u32, burst: u32) -> Self {
+        Self {
+            bucket: Arc::new(Mutex::new(Bucket::new(
+                f64::from(qps.max(1)),
+                f64::from(burst.max(1)),
+            ))),
+        }
+    }
+
+    /// Takes a token, waiting for it if need be.
+    pub async fn acquire(&self) {
+        let wait = self
+            .bucket
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .reserve(Instant::now());
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Takes a token if there is one.
+    #[must_use]
+    pub fn try_acquire(&self) -> bool {
+        self.bucket
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take(Instant::now())
+    }
+}
+
+impl<S> Layer<S> for RateLimit {
+    type Service = RateLimited<S>;
+    fn layer(&self, inner: S) -> Self::Service {
+        RateLimited {
+            inner,
+            limit: self.clone(),
+        }
+    }
+}
+
+/// A service whose requests take a token each.
+#[derive(Debug, Clone)]
+pub struct RateLimited<S> {
+    inner: S,
+    limit: RateLimit,
+}
+
+impl<S> Service<http::Request<Body>> for RateLimited<S>
+where
+    S: Service<http::Request<Body>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        // The inner future is lazy: nothing is sent before it is polled, so the wait comes first.
+        let response = self.inner.call(request);
+        let limit = self.limit.clone();
+        Box::pin(async move {
+            limit.acquire().await;
+            response.await
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Bucket {
+    rate: f64,
+    burst: f64,
+    tokens: f64,
+    updated: Instant,
+}
+
+impl Bucket {
+    fn new(rate: f64, burst: f64) -> Self {
+        Self {
+            rate,
+            burst,
+            tokens: burst,
+            updated: Instant::now(),
+        }
+    }
+
+    fn refill(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.updated).as_secs_f64();
+        self.tokens = (self.tokens + passed * self.rate).min(self.burst);
+        self.updated = now;
+    }
+
+    /// Takes a token, going into debt, and says how long to wait for it.
+    fn reserve(&mut self, now: Instant) -> Duration {
+        self.refill(now);
+        self.tokens -= 1.0;
+        if self.tokens >= 0.0 {
+            Duration::ZERO
+        } else {
+            Duration::from_secs_f64(-self.tokens / self.rate)
+        }
+    }
+
+    fn take(&mut self, now: Instant) -> bool {
+        self.refill(now);
+        let there = self.tokens >= 1.0;
+        if there {
+            self.tokens -= 1.0;
+        }
+        there
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_passes_and_the_rest_waits_its_turn() {
+        let limit = RateLimit::new(10, 3);
+        let start = Instant::now();
+        for _ in 0..3 {
+            limit.acquire().await;
+        }
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        limit.acquire().await;
+        limit.acquire().await;
+        assert!(start.elapsed() >= Duration::from_millis(199));
+        assert!(!limit.try_acquire());
+    }
+}

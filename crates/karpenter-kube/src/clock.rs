@@ -1,0 +1,102 @@
+//! The controllers' time: the wall clock, a speed-up for the playground, or tokio's virtual time in tests.
+//!
+//! Every timestamp a controller writes, every deadline it compares and every delay it waits for goes through a [`Clock`].
+//! It is anchored at an epoch and follows tokio's timer, so `tokio::time::pause` makes all controllers virtual.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::time::Instant;
+
+/// The controllers' time source. Cheap to clone; clones agree.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    epoch: Timestamp,
+    started: Instant,
+    speed: f64,
+}
+
+impl Clock {
+    /// A clock that shows `epoch` now and then follows tokio's timer, `speed` times as fast.
+    ///
+    /// A `speed` that is not a positive finite number counts as 1.
+    #[must_use]
+    pub fn new(epoch: Timestamp, speed: f64) -> Self {
+        let speed = if speed.is_finite() && speed > 0.0 {
+            speed
+        } else {
+            1.0
+        };
+        Self {
+            epoch,
+            started: Instant::now(),
+            speed,
+        }
+    }
+
+    /// The wall clock at its own pace (virtual when tokio's time is paused).
+    #[must_use]
+    pub fn real() -> Self {
+        Self::new(Timestamp::now(), 1.0)
+    }
+
+    /// The current time.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        let passed = self.started.elapsed().as_secs_f64() * self.speed;
+        SignedDuration::try_from_secs_f64(passed)
+            .ok()
+            .and_then(|d| self.epoch.checked_add(d).ok())
+            .unwrap_or(Timestamp::MAX)
+    }
+
+    /// How much time has passed since `past`; zero if it lies ahead.
+    #[must_use]
+    pub fn since(&self, past: Timestamp) -> Duration {
+        self.now()
+            .duration_since(past)
+            .try_into()
+            .unwrap_or(Duration::ZERO)
+    }
+
+    /// Waits until `duration` of the clock's time has passed.
+    pub async fn sleep(&self, duration: Duration) {
+        tokio::time::sleep(self.real_duration(duration)).await;
+    }
+
+    /// The instant on tokio's timer that lies `duration` of the clock's time ahead.
+    #[must_use]
+    pub fn instant_after(&self, duration: Duration) -> Instant {
+        // Tokio cannot represent instants centuries ahead; a year is "never" for a timer.
+        const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+        Instant::now() + self.real_duration(duration).min(FAR)
+    }
+
+    /// How long `duration` of the clock's time takes on tokio's timer.
+    #[must_use]
+    pub fn real_duration(&self, duration: Duration) -> Duration {
+        Duration::try_from_secs_f64(duration.as_secs_f64() / self.speed).unwrap_or(Duration::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn time_follows_the_paused_timer_at_the_given_speed() {
+        let epoch = Timestamp::UNIX_EPOCH;
+        let clock = Clock::new(epoch, 60.0);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(clock.since(epoch).as_secs(), 60);
+        clock.sleep(Duration::from_secs(60)).await;
+        assert_eq!(clock.since(epoch).as_secs(), 120);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_endless_wait_is_representable() {
+        let clock = Clock::real();
+        assert!(clock.instant_after(Duration::MAX) > Instant::now());
+        assert_eq!(clock.since(Timestamp::MAX), Duration::ZERO);
+    }
+}

@@ -1,0 +1,63 @@
+//! What every controller works with.
+
+use std::sync::Arc;
+
+use karpenter_api::v1::{NodeClaim, NodeClassReference};
+use karpenter_core::provider::CloudProvider;
+use kube::Api;
+
+use crate::client::Clients;
+use crate::clock::Clock;
+use crate::events::Recorder;
+use crate::metrics::Metrics;
+use crate::model::{ModelHandle, View};
+use crate::options::Options;
+
+/// The shared equipment of the controllers.
+pub struct Context {
+    /// The API server.
+    pub clients: Clients,
+    /// The time.
+    pub clock: Clock,
+    /// The operator's options.
+    pub options: Options,
+    /// The cloud.
+    pub provider: Arc<dyn CloudProvider>,
+    /// Where events go.
+    pub recorder: Recorder,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// The cluster model.
+    pub model: ModelHandle,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context")
+            .field("provider", &self.provider.name())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    /// The latest view of the cluster.
+    #[must_use]
+    pub fn view(&self) -> Arc<View> {
+        self.model.view()
+    }
+
+    /// The NodeClaims of the cluster.
+    #[must_use]
+    pub fn node_claims(&self) -> Api<NodeClaim> {
+        Api::all(self.clients.api.clone())
+    }
+
+    /// Whether the provider supports the kind of NodeClass.
+    #[must_use]
+    pub fn is_managed(&self, class: &NodeClassReference) -> bool {
+        self.provider
+            .node_classes()
+            .iter()
+            .any(|kind| kind.group == class.group && kind.kind == class.kind)
+    }
+}

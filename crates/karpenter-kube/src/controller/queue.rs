@@ -1,0 +1,333 @@
+//! The work queue of a controller: keys, one at a time each, now or later.
+//!
+//! 1. A key is queued at most once; adding it again while it waits brings it forward, never back.
+//! 2. A key is never handed out twice at a time. Added while it is being worked on, it comes again afterwards.
+//! 3. Failures are counted per key and delay it exponentially; a success forgets them.
+//! 4. A key that is done and not due again costs no memory.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// How long a failing key waits: `base` doubled with each failure, up to `max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff {
+    /// Wait after the first failure.
+    pub base: Duration,
+    /// Longest wait.
+    pub max: Duration,
+}
+
+impl Backoff {
+    /// controller-runtime's default: 5 ms up to 1000 s.
+    pub const DEFAULT: Self = Self {
+        base: Duration::from_millis(5),
+        max: Duration::from_secs(1000),
+    };
+
+    /// The wait after this many failures in a row.
+    #[must_use]
+    pub fn after(&self, failures: u32) -> Duration {
+        let doublings = failures.saturating_sub(1).min(31);
+        self.base.saturating_mul(1 << doublings).min(self.max)
+    }
+}
+
+/// A keyed work queue. Clones share it.
+#[derive(Debug)]
+pub struct Queue<K> {
+    shared: Arc<Shared<K>>,
+}
+
+impl<K> Clone for Queue<K> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Shared<K> {
+    state: Mutex<State<K>>,
+    wake: Notify,
+}
+
+#[derive(Debug)]
+struct State<K> {
+    entries: FxHashMap<K, Entry>,
+    ready: VecDeque<K>,
+    /// May hold outdated due times; an entry's own status says which one counts.
+    delayed: BinaryHeap<Reverse<(Instant, K)>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    status: Status,
+    failures: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Status {
+    Ready,
+    Waiting(Instant),
+    Running { again: Option<Instant> },
+}
+
+impl<K: Clone + Eq + Hash + Ord> Default for Queue<K> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K: Clone + Eq + Hash + Ord> Queue<K> {
+    /// An empty queue.
+    #[must_use]
+    pub fn new() -> Self {
+        let state = State {
+            entries: FxHashMap::default(),
+            ready: VecDeque::new(),
+            delayed: BinaryHeap::new(),
+        };
+        Self {
+            shared: Arc::new(Shared {
+                state: Mutex::new(state),
+                wake: Notify::new(),
+            }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<K>> {
+        self.shared
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the key due now.
+    pub fn add(&self, key: K) {
+        self.add_at(key, None);
+    }
+
+    /// Makes the key due at `due` at the latest.
+    pub fn add_later(&self, key: K, due: Instant) {
+        self.add_at(key, Some(due));
+    }
+
+    fn add_at(&self, key: K, due: Option<Instant>) {
+        self.lock().add(key, due);
+        self.shared.wake.notify_one();
+    }
+
+    /// Hands out the next key that is due, to be given back by [`Queue::done`] or [`Queue::failed`].
+    pub fn next(&self) -> Option<K> {
+        let now = Instant::now();
+        let mut state = self.lock();
+        state.promote(now);
+        let key = state.ready.pop_front()?;
+        if let Some(entry) = state.entries.get_mut(&key) {
+            entry.status = Status::Running { again: None };
+        }
+        Some(key)
+    }
+
+    /// Gives a key back after success, due again at `due` if at all.
+    pub fn done(&self, key: K, due: Option<Instant>) {
+        let mut state = self.lock();
+        let again = state.finish(&key, true).0;
+        match (again, due) {
+            (Some(again), Some(due)) => state.add(key, Some(again.min(due))),
+            (Some(due), None) | (None, Some(due)) => state.add(key, Some(due)),
+            (None, None) => {}
+        }
+        drop(state);
+        self.shared.wake.notify_one();
+    }
+
+    /// Gives a key back after a failure, due again when `delay` of its number of failures has passed.
+    pub fn failed(&self, key: K, delay: impl FnOnce(u32) -> Duration) -> u32 {
+        let mut state = self.lock();
+        let (again, failures) = state.finish(&key, false);
+        let due = Instant::now() + delay(failures);
+        state.insert(key, again.map_or(due, |a| a.min(due)), failures);
+        drop(state);
+        self.shared.wake.notify_one();
+        failures
+    }
+
+    /// Waits until something may be due.
+    pub async fn changed(&self) {
+        let due = self.lock().next_due();
+        match due {
+            Some(due) => tokio::select! {
+                () = self.shared.wake.notified() => {}
+                () = tokio::time::sleep_until(due) => {}
+            },
+            None => self.shared.wake.notified().await,
+        }
+    }
+
+    /// How many keys are due, waiting or being worked on.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lock().entries.len()
+    }
+
+    /// Whether nothing is due, waiting or being worked on.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<K: Clone + Eq + Hash + Ord> State<K> {
+    fn add(&mut self, key: K, due: Option<Instant>) {
+        let now = Instant::now();
+        let due = due.filter(|due| *due > now);
+        match self.entries.get_mut(&key).map(|entry| &mut entry.status) {
+            None => self.insert(key, due.unwrap_or(now), 0),
+            Some(Status::Ready) => {}
+            Some(Status::Running { again }) => {
+                let due = due.unwrap_or(now);
+                *again = Some(again.map_or(due, |a| a.min(due)));
+            }
+            Some(status @ Status::Waiting(_)) => match due {
+                None => {
+                    *status = Status::Ready;
+                    self.ready.push_back(key);
+                }
+                Some(due) => {
+                    if let Status::Waiting(planned) = status
+                        && due < *planned
+                    {
+                        *planned = due;
+                        self.delayed.push(Reverse((due, key)));
+                    }
+                }
+            },
+        }
+    }
+
+    fn insert(&mut self, key: K, due: Instant, failures: u32) {
+        let status = if due > Instant::now() {
+            self.delayed.push(Reverse((due, key.clone())));
+            Status::Waiting(due)
+        } else {
+            self.ready.push_back(key.clone());
+            Status::Ready
+        };
+        self.entries.insert(key, Entry { status, failures });
+    }
+
+    /// Takes a running key out; says when it was asked for again and how often it has failed in a row.
+    fn finish(&mut self, key: &K, success: bool) -> (Option<Instant>, u32) {
+        match self.entries.remove(key) {
+            Some(Entry {
+                status: Status::Running { again },
+                failures,
+            }) => (again, if success { 0 } else { failures + 1 }),
+            _ => (None, u32::from(!success)),
+        }
+    }
+
+    fn promote(&mut self, now: Instant) {
+        while let Some(Reverse((due, _))) = self.delayed.peek()
+            && *due <= now
+        {
+            let Some(Reverse((due, key))) = self.delayed.pop() else {
+                return;
+            };
+            if let Some(entry) = self.entries.get_mut(&key)
+                && entry.status == Status::Waiting(due)
+            {
+                entry.status = Status::Ready;
+                self.ready.push_back(key);
+            }
+        }
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        if self.ready.is_empty() {
+            self.delayed.peek().map(|Reverse((due, _))| *due)
+        } else {
+            Some(Instant::now())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_is_queued_once_and_never_handed_out_twice() {
+        let queue = Queue::new();
+        queue.add("a");
+        queue.add("a");
+        assert_eq!(queue.next(), Some("a"));
+        queue.add("a");
+        assert_eq!(queue.next(), None);
+        queue.done("a", None);
+        assert_eq!(queue.next(), Some("a"));
+        queue.done("a", None);
+        assert!(queue.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn adding_brings_a_waiting_key_forward_never_back() {
+        let queue = Queue::new();
+        let start = Instant::now();
+        queue.add_later("a", start + 10 * SECOND);
+        queue.add_later("a", start + 20 * SECOND);
+        queue.add_later("a", start + 5 * SECOND);
+        assert_eq!(queue.next(), None);
+        queue.changed().await;
+        queue.changed().await;
+        assert_eq!(start.elapsed(), 5 * SECOND);
+        assert_eq!(queue.next(), Some("a"));
+        queue.done("a", None);
+        tokio::time::advance(30 * SECOND).await;
+        assert_eq!(queue.next(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_delay_exponentially_until_a_success() {
+        let backoff = Backoff {
+            base: SECOND,
+            max: 60 * SECOND,
+        };
+        let queue = Queue::new();
+        queue.add("a");
+        for expected in [1, 2, 4, 8, 16, 32, 60, 60] {
+            assert_eq!(queue.next(), Some("a"));
+            queue.failed("a", |n| backoff.after(n));
+            tokio::time::advance(expected * SECOND - Duration::from_millis(1)).await;
+            assert_eq!(queue.next(), None, "{expected}");
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert_eq!(queue.next(), Some("a"));
+        queue.done("a", None);
+        queue.add("a");
+        assert_eq!(queue.next(), Some("a"));
+        assert_eq!(queue.failed("a", |n| backoff.after(n)), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_asked_for_during_a_failure_comes_at_once_with_its_failures_counted() {
+        let queue = Queue::new();
+        queue.add("a");
+        assert_eq!(queue.next(), Some("a"));
+        queue.add("a");
+        assert_eq!(queue.failed("a", |_| 10 * SECOND), 1);
+        assert_eq!(queue.next(), Some("a"));
+        assert_eq!(queue.failed("a", |_| 10 * SECOND), 2);
+    }
+}

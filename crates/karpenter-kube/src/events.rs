@@ -1,0 +1,399 @@
+//! Telling users what happens: core/v1 Events with upstream's de-duplication and rate limits.
+//!
+//! - An event whose de-duplication values were seen within its window is dropped before it costs a request.
+//! - Events of one reason may share a token bucket (`Nominated`: five a second, bursts of ten).
+//! - A repetition after the window counts up the Event that is already there instead of making another.
+//! - Publishing never waits: the queue is bounded, and what does not fit is dropped.
+//!
+//! UPSTREAM: pkg/events/recorder.go
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event as CoreEvent, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource};
+use rustc_hash::FxHashMap;
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::client::RateLimit;
+use crate::clock::Clock;
+
+/// How serious an event is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventType {
+    /// Things go their way.
+    Normal,
+    /// Somebody should look.
+    Warning,
+}
+
+/// Something a user should know about one object.
+#[derive(Debug, Clone)]
+pub struct Event {
+    /// The object.
+    pub about: ObjectReference,
+    /// How serious it is.
+    pub type_: EventType,
+    /// One word, CamelCase; see `karpenter_api::events`.
+    pub reason: String,
+    /// A sentence.
+    pub message: String,
+    /// What makes two events the same; empty means never.
+    pub dedupe: Vec<String>,
+    /// How long a same event is suppressed.
+    pub window: Duration,
+    /// Whether the reason shares a token bucket of five a second and bursts of ten.
+    pub limited: bool,
+}
+
+impl Event {
+    /// A Normal event, de-duplicated by object for two minutes.
+    #[must_use]
+    pub fn normal(about: ObjectReference, reason: &str, message: impl Into<String>) -> Self {
+        let dedupe = vec![about.uid.clone().unwrap_or_default()];
+        Self {
+            about,
+            type_: EventType::Normal,
+            reason: reason.to_owned(),
+            message: message.into(),
+            dedupe,
+            window: Duration::from_secs(120),
+            limited: false,
+        }
+    }
+
+    /// A Warning, de-duplicated by object for two minutes.
+    #[must_use]
+    pub fn warning(about: ObjectReference, reason: &str, message: impl Into<String>) -> Self {
+        Self {
+            type_: EventType::Warning,
+            ..Self::normal(about, reason, message)
+        }
+    }
+
+    /// Suppresses same events for `window`.
+    #[must_use]
+    pub fn every(mut self, window: Duration) -> Self {
+        self.window = window;
+        self
+    }
+
+    /// Counts events with different messages as different.
+    #[must_use]
+    pub fn dedupe_by_message(mut self) -> Self {
+        self.dedupe.push(self.message.clone());
+        self
+    }
+
+    /// Never suppresses.
+    #[must_use]
+    pub fn always(mut self) -> Self {
+        self.dedupe.clear();
+        self
+    }
+
+    /// Shares the reason's token bucket.
+    #[must_use]
+    pub fn limited(mut self) -> Self {
+        self.limited = true;
+        self
+    }
+}
+
+/// A reference to an object, for events about it.
+#[must_use]
+pub fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
+    object.object_ref(&())
+}
+
+/// Takes events from controllers. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Recorder {
+    clock: Clock,
+    gate: Arc<Mutex<Gate>>,
+    queue: mpsc::Sender<Event>,
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    seen: FxHashMap<String, Instant>,
+    limits: FxHashMap<String, RateLimit>,
+    swept: Option<Instant>,
+}
+
+impl Recorder {
+    const QUEUE: usize = 10_000;
+
+    /// A recorder and the writer that is to be run next to it.
+    #[must_use]
+    pub fn new(client: Client, clock: Clock) -> (Self, EventWriter) {
+        let (queue, events) = mpsc::channel(Self::QUEUE);
+        let recorder = Self {
+            clock,
+            gate: Arc::default(),
+            queue,
+        };
+        (
+            recorder,
+            EventWriter {
+                client,
+                clock,
+                events,
+                written: Written::default(),
+            },
+        )
+    }
+
+    /// Publishes an event unless it is a repetition or over its rate; never waits.
+    pub fn publish(&self, event: Event) {
+        if self
+            .gate
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .admits(&event, &self.clock)
+            && self.queue.try_send(event).is_err()
+        {
+            tracing::debug!(
+                logger = "events",
+                "dropped an event because the queue is full"
+            );
+        }
+    }
+}
+
+impl Gate {
+    fn admits(&mut self, event: &Event, clock: &Clock) -> bool {
+        let now = Instant::now();
+        if self
+            .swept
+            .is_none_or(|at| now.duration_since(at) > clock.real_duration(Duration::from_secs(60)))
+        {
+            self.seen.retain(|_, until| *until > now);
+            self.swept = Some(now);
+        }
+        if !event.dedupe.is_empty() {
+            let key = format!("{}/{}", event.reason.to_lowercase(), event.dedupe.join("/"));
+            if self.seen.get(&key).is_some_and(|until| *until > now) {
+                return false;
+            }
+            self.seen.insert(key, clock.instant_after(event.window));
+        }
+        !event.limited
+            || self
+                .limits
+                .entry(event.reason.clone())
+                .or_insert_with(|| RateLimit::new(5, 10))
+                .try_acquire()
+    }
+}
+
+/// Writes events to the API server, one at a time.
+pub struct EventWriter {
+    client: Client,
+    clock: Clock,
+    events: mpsc::Receiver<Event>,
+    written: Written,
+}
+
+/// The latest Events written, to count repetitions up.
+#[derive(Debug, Default)]
+struct Written {
+    by_content: FxHashMap<String, (String, i32)>,
+    order: VecDeque<String>,
+}
+
+impl Written {
+    const CAPACITY: usize = 4096;
+
+    fn remember(&mut self, content: String, name: String, count: i32) {
+        if self
+            .by_content
+            .insert(content.clone(), (name, count))
+            .is_none()
+        {
+            self.order.push_back(content);
+        }
+        while self.order.len() > Self::CAPACITY {
+            if let Some(oldest) = self.order.pop_front() {
+                self.by_content.remove(&oldest);
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for EventWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EventWriter")
+            .field("written", &self.written)
+            .finish_non_exhaustive()
+    }
+}
+
+impl EventWriter {
+    /// Writes until `stop`; what is queued then is dropped.
+    pub async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let event = tokio::select! {
+                event = self.events.recv() => event,
+                () = stop.cancelled() => return,
+            };
+            let Some(event) = event else { return };
+            tokio::select! {
+                written = self.write(&event) => {
+                    if let Err(error) = written {
+                        tracing::debug!(logger = "events", reason = event.reason, %error, "failed to write an event");
+                    }
+                }
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    async fn write(&mut self, event: &Event) -> Result<(), kube::Error> {
+        let about = &event.about;
+        // Events about cluster-scoped objects live in `default`, as client-go has it.
+        let namespace = about
+            .namespace
+            .clone()
+            .filter(|n| !n.is_empty())
+            .unwrap_or_else(|| "default".into());
+        let api: Api<CoreEvent> = Api::namespaced(self.client.clone(), &namespace);
+        let now = self.clock.now();
+        let content = format!(
+            "{}/{}/{}/{:?}/{}/{}",
+            about.kind.as_deref().unwrap_or_default(),
+            about
+                .uid
+                .as_deref()
+                .or(about.name.as_deref())
+                .unwrap_or_default(),
+            namespace,
+            event.type_,
+            event.reason,
+            event.message
+        );
+        if let Some((name, count)) = self.written.by_content.get(&content).cloned() {
+            let patch = json!({"count": count + 1, "lastTimestamp": Time(now)});
+            match api
+                .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
+                .await
+            {
+                Ok(_) => {
+                    self.written.remember(content, name, count + 1);
+                    return Ok(());
+                }
+                // Events expire after an hour; then a new one is due.
+                Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let name = event_name(about.name.as_deref().unwrap_or("unknown"), &content, now);
+        let object = CoreEvent {
+            metadata: ObjectMeta {
+                name: Some(name.clone()),
+                namespace: Some(namespace),
+                ..ObjectMeta::default()
+            },
+            involved_object: about.clone(),
+            type_: Some(match event.type_ {
+                EventType::Normal => "Normal".into(),
+                EventType::Warning => "Warning".into(),
+            }),
+            reason: Some(event.reason.clone()),
+            message: Some(event.message.clone()),
+            count: Some(1),
+            first_timestamp: Some(Time(now)),
+            last_timestamp: Some(Time(now)),
+            source: Some(EventSource {
+                component: Some("karpenter".into()),
+                host: None,
+            }),
+            reporting_component: Some("karpenter".into()),
+            ..CoreEvent::default()
+        };
+        api.create(&PostParams::default(), &object).await?;
+        self.written.remember(content, name, 1);
+        Ok(())
+    }
+}
+
+/// `<object>.<hex>` as client-go names Events; the hexadecimal part tells content and time apart.
+fn event_name(object: &str, content: &str, now: Timestamp) -> String {
+    use std::hash::{Hash, Hasher};
+    let mut hasher = rustc_hash::FxHasher::default();
+    content.hash(&mut hasher);
+    now.as_nanosecond().hash(&mut hasher);
+    // Event names share the 253 characters of every object name.
+    let object: String = object.chars().take(230).collect();
+    format!("{object}.{:016x}", hasher.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn about(uid: &str) -> ObjectReference {
+        ObjectReference {
+            kind: Some("Pod".into()),
+            name: Some("p".into()),
+            uid: Some(uid.into()),
+            ..ObjectReference::default()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_same_event_is_dropped_within_its_window() {
+        let clock = Clock::real();
+        let mut gate = Gate::default();
+        let event =
+            Event::warning(about("1"), "FailedScheduling", "no").every(Duration::from_secs(300));
+        assert!(gate.admits(&event, &clock));
+        assert!(!gate.admits(&event, &clock));
+        assert!(gate.admits(
+            &Event::warning(about("2"), "FailedScheduling", "no"),
+            &clock
+        ));
+        tokio::time::advance(Duration::from_secs(301)).await;
+        assert!(gate.admits(&event, &clock));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nominations_share_a_bucket_of_ten_and_five_a_second() {
+        let clock = Clock::real();
+        let mut gate = Gate::default();
+        let admitted = |gate: &mut Gate, from: usize| {
+            (from..from + 100)
+                .filter(|i| {
+                    gate.admits(
+                        &Event::normal(about(&i.to_string()), "Nominated", "x").limited(),
+                        &clock,
+                    )
+                })
+                .count()
+        };
+        assert_eq!(admitted(&mut gate, 0), 10);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(admitted(&mut gate, 100), 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_without_dedupe_values_always_pass() {
+        let clock = Clock::real();
+        let mut gate = Gate::default();
+        let event = Event::normal(about("1"), "Finalized", "x").always();
+        assert!(gate.admits(&event, &clock) && gate.admits(&event, &clock));
+        let different = Event::normal(about("1"), "X", "a").dedupe_by_message();
+        assert!(gate.admits(&different, &clock));
+        assert!(gate.admits(
+            &Event::normal(about("1"), "X", "b").dedupe_by_message(),
+            &clock
+        ));
+    }
+}

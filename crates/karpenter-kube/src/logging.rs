@@ -1,0 +1,365 @@
+//! Log lines as upstream writes them: one JSON object a line with the keys `level`, `time`, `logger`, `message`, `commit`.
+//!
+//! Fields of the event follow under their own names; a field name may contain dashes and dots (`"provider-id" = …`).
+//! Fields whose text is a JSON object or array (see [`object`]) are written as such, so that `"NodeClaim":{"name":"x"}`
+//! comes out like upstream's. The `logger` is the event's `logger` field or else its target.
+//!
+//! UPSTREAM: pkg/operator/logging/logging.go
+
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use rustc_hash::FxHashMap;
+use serde_json::{Map, Value};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::Context;
+use tracing_subscriber::registry::LookupSpan;
+
+/// Renders a value for a log field that shall be written as JSON rather than as a quoted text.
+///
+/// ```
+/// let line = karpenter_kube::logging::object(None, "default-abcde");
+/// assert_eq!(line, r#"{"name":"default-abcde"}"#);
+/// ```
+#[must_use]
+pub fn object(namespace: Option<&str>, name: &str) -> String {
+    let mut map = Map::new();
+    if let Some(namespace) = namespace.filter(|n| !n.is_empty()) {
+        map.insert("namespace".into(), namespace.into());
+    }
+    map.insert("name".into(), name.into());
+    Value::Object(map).to_string()
+}
+
+/// A JSON rendering of any serialisable value, for log fields.
+#[must_use]
+pub fn json<T: serde::Serialize>(value: &T) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+/// Renders the first five names, and how many more there are, as upstream shortens long lists.
+#[must_use]
+pub fn shortened<S: AsRef<str>>(names: &[S], shown: usize) -> String {
+    let head = names
+        .iter()
+        .take(shown)
+        .map(AsRef::as_ref)
+        .collect::<Vec<_>>()
+        .join(", ");
+    match names.len().saturating_sub(shown) {
+        0 => head,
+        more => format!("{head} and {more} other(s)"),
+    }
+}
+
+/// A tracing layer that writes upstream's JSON lines.
+pub struct JsonLines<W> {
+    writer: W,
+    commit: String,
+    sampler: Mutex<Sampler>,
+}
+
+impl<W> JsonLines<W> {
+    /// A layer that writes to `writer` and stamps each line with the first seven digits of `commit`.
+    pub fn new(writer: W, commit: &str) -> Self {
+        Self {
+            writer,
+            commit: commit.chars().take(7).collect(),
+            sampler: Mutex::new(Sampler::default()),
+        }
+    }
+}
+
+impl<W> fmt::Debug for JsonLines<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JsonLines")
+            .field("commit", &self.commit)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S, W> Layer<S> for JsonLines<W>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    W: for<'a> MakeWriter<'a> + 'static,
+{
+    fn on_new_span(
+        &self,
+        attrs: &tracing::span::Attributes<'_>,
+        id: &tracing::Id,
+        ctx: Context<'_, S>,
+    ) {
+        if let Some(span) = ctx.span(id) {
+            let mut fields = Fields::default();
+            attrs.record(&mut fields);
+            span.extensions_mut().insert(fields);
+        }
+    }
+
+    fn on_record(&self, id: &tracing::Id, values: &tracing::span::Record<'_>, ctx: Context<'_, S>) {
+        if let Some(span) = ctx.span(id)
+            && let Some(fields) = span.extensions_mut().get_mut::<Fields>()
+        {
+            values.record(fields);
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, ctx: Context<'_, S>) {
+        let mut own = Fields::default();
+        event.record(&mut own);
+        let message = own
+            .0
+            .remove("message")
+            .unwrap_or_else(|| Value::String(String::new()));
+        let level = *event.metadata().level();
+        let admitted = self
+            .sampler
+            .lock()
+            .is_ok_and(|mut sampler| sampler.admit(level, &message.to_string(), Instant::now()));
+        if !admitted {
+            return;
+        }
+
+        let mut inherited = Map::new();
+        if let Some(scope) = ctx.event_scope(event) {
+            for span in scope.from_root() {
+                if let Some(fields) = span.extensions().get::<Fields>() {
+                    inherited.extend(fields.0.clone());
+                }
+            }
+        }
+        inherited.extend(own.0);
+        let logger = inherited
+            .remove("logger")
+            .or_else(|| {
+                inherited
+                    .get("controller")
+                    .map(|c| format!("controller.{}", c.as_str().unwrap_or_default()).into())
+            })
+            .unwrap_or_else(|| event.metadata().target().into());
+
+        let mut line = Map::new();
+        line.insert("level".into(), level.as_str().into());
+        line.insert("time".into(), format!("{:.3}", Timestamp::now()).into());
+        line.insert("logger".into(), logger);
+        if level >= Level::DEBUG
+            && let (Some(file), Some(number)) = (event.metadata().file(), event.metadata().line())
+        {
+            line.insert("caller".into(), format!("{file}:{number}").into());
+        }
+        line.insert("message".into(), message);
+        line.insert("commit".into(), self.commit.clone().into());
+        line.extend(inherited);
+        if let Ok(mut text) = serde_json::to_vec(&Value::Object(line)) {
+            text.push(b'\n');
+            // A closed log pipe must not stop the controllers; there is nobody left to tell.
+            let _ = self
+                .writer
+                .make_writer_for(event.metadata())
+                .write_all(&text);
+        }
+    }
+}
+
+#[derive(Debug, Default, Clone)]
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    fn insert(&mut self, field: &Field, value: Value) {
+        self.0.insert(field.name().to_owned(), value);
+    }
+}
+
+impl Visit for Fields {
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.insert(field, value.into());
+    }
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.insert(field, value.into());
+    }
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.insert(field, value.into());
+    }
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.insert(field, value.into());
+    }
+    fn record_str(&mut self, field: &Field, value: &str) {
+        let structured = (value.starts_with('{') || value.starts_with('['))
+            .then(|| serde_json::from_str::<Value>(value).ok())
+            .flatten();
+        self.insert(field, structured.unwrap_or_else(|| value.into()));
+    }
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.record_str(field, &format!("{value:?}"));
+    }
+}
+
+/// Zap's sampling: each second the first hundred lines of one level and message, then every hundredth.
+#[derive(Debug, Default)]
+struct Sampler {
+    window: Option<Instant>,
+    seen: FxHashMap<(Level, String), u64>,
+}
+
+impl Sampler {
+    const FIRST: u64 = 100;
+    const THEREAFTER: u64 = 100;
+
+    fn admit(&mut self, level: Level, message: &str, now: Instant) -> bool {
+        if self
+            .window
+            .is_none_or(|start| now.duration_since(start) >= Duration::from_secs(1))
+        {
+            self.window = Some(now);
+            self.seen.clear();
+        }
+        let seen = self.seen.entry((level, message.to_owned())).or_insert(0);
+        *seen += 1;
+        *seen <= Self::FIRST || (*seen - Self::FIRST).is_multiple_of(Self::THEREAFTER)
+    }
+}
+
+/// Where log lines go: standard output, standard error and files, per the `log-output-paths` options.
+#[derive(Debug)]
+pub struct Outputs(Vec<Output>);
+
+#[derive(Debug)]
+enum Output {
+    Stdout,
+    Stderr,
+    File(Mutex<std::fs::File>),
+}
+
+impl Outputs {
+    /// Opens the comma-separated paths; `stdout` and `stderr` stand for the streams.
+    ///
+    /// # Errors
+    /// When a file cannot be opened for appending.
+    pub fn open(paths: &str) -> io::Result<Self> {
+        let open = |path: &str| match path {
+            "stdout" => Ok(Output::Stdout),
+            "stderr" => Ok(Output::Stderr),
+            file => std::fs::OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(file)
+                .map(|f| Output::File(Mutex::new(f))),
+        };
+        paths
+            .split(',')
+            .map(str::trim)
+            .filter(|p| !p.is_empty())
+            .map(open)
+            .collect::<io::Result<Vec<_>>>()
+            .map(Self)
+    }
+}
+
+impl<'a> MakeWriter<'a> for Outputs {
+    type Writer = &'a Outputs;
+    fn make_writer(&'a self) -> Self::Writer {
+        self
+    }
+}
+
+impl Write for &Outputs {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        for output in &self.0 {
+            match output {
+                Output::Stdout => io::stdout().lock().write_all(line)?,
+                Output::Stderr => io::stderr().lock().write_all(line)?,
+                Output::File(file) => {
+                    if let Ok(mut file) = file.lock() {
+                        file.write_all(line)?;
+                    }
+                }
+            }
+        }
+        Ok(line.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tracing_subscriber::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Captured(Arc<Mutex<Vec<u8>>>);
+    impl Write for Captured {
+        fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(buf);
+            Ok(buf.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn lines(emit: impl FnOnce()) -> Vec<Value> {
+        let captured = Captured::default();
+        let writer = captured.clone();
+        let layer = JsonLines::new(move || writer.clone(), "0123456789abcdef");
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), emit);
+        let text = String::from_utf8(captured.0.lock().unwrap().clone()).unwrap();
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn a_line_has_upstreams_keys_and_the_fields_of_its_span() {
+        let lines = lines(|| {
+            let span = tracing::info_span!(
+                "reconcile",
+                controller = "nodeclaim.lifecycle",
+                NodeClaim = object(None, "a")
+            );
+            let _entered = span.enter();
+            tracing::info!("provider-id" = "kwok://a", count = 3, "launched nodeclaim");
+        });
+        let mut line = lines[0].clone();
+        let time = line.as_object_mut().unwrap().remove("time").unwrap();
+        assert_eq!(
+            time.as_str().unwrap().len(),
+            "2024-01-01T00:00:00.000Z".len()
+        );
+        assert_eq!(
+            line,
+            serde_json::json!({
+                "level": "INFO", "logger": "controller.nodeclaim.lifecycle", "message": "launched nodeclaim", "commit": "0123456",
+                "controller": "nodeclaim.lifecycle", "NodeClaim": {"name": "a"}, "provider-id": "kwok://a", "count": 3,
+            })
+        );
+    }
+
+    #[test]
+    fn a_flood_of_one_message_is_sampled() {
+        let mut sampler = Sampler::default();
+        let now = Instant::now();
+        let admitted = (0..1000)
+            .filter(|_| sampler.admit(Level::INFO, "again", now))
+            .count();
+        assert_eq!(admitted, 109);
+        assert!(sampler.admit(Level::INFO, "other", now));
+        assert!(sampler.admit(Level::INFO, "again", now + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn long_lists_are_shortened() {
+        assert_eq!(shortened(&["a", "b"], 5), "a, b");
+        assert_eq!(shortened(&["a", "b", "c"], 2), "a, b and 1 other(s)");
+    }
+}

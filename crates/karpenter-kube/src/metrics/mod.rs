@@ -1,0 +1,9 @@
+//! What the operator counts: a registry in Prometheus text format and upstream's metrics by name.
+//!
+//! UPSTREAM: pkg/metrics/metrics.go, pkg/controllers/**/metrics.go
+
+mod definitions;
+mod registry;
+
+pub use definitions::{DURATION_BUCKETS, Metrics, SUMMARY_QUANTILES};
+pub use registry::{Counter, Gauge, Histogram, Registry, Summary};

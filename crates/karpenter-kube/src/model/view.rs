@@ -1,0 +1,241 @@
+//! An immutable view of the cluster: the engine's snapshot, and the objects that controllers patch.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use karpenter_api::v1::{NodeClaim, NodeClassReference, NodePool};
+use karpenter_core::cluster::Snapshot;
+use karpenter_core::pod::Pod;
+use rpds::HashTrieMapSync;
+use serde_json::Value;
+
+/// What changed in the model; `before` and `after` say whether something came, changed or went.
+#[derive(Debug, Clone)]
+pub enum Change {
+    /// A Node.
+    Node {
+        /// Its name.
+        name: Arc<str>,
+        /// What it was.
+        before: Option<Arc<Node>>,
+        /// What it is.
+        after: Option<Arc<Node>>,
+    },
+    /// A NodeClaim.
+    NodeClaim {
+        /// Its name.
+        name: Arc<str>,
+        /// What it was.
+        before: Option<Arc<NodeClaim>>,
+        /// What it is.
+        after: Option<Arc<NodeClaim>>,
+    },
+    /// A NodePool.
+    NodePool {
+        /// Its name.
+        name: Arc<str>,
+        /// What it was.
+        before: Option<Arc<NodePool>>,
+        /// What it is.
+        after: Option<Arc<NodePool>>,
+    },
+    /// A NodeClass.
+    NodeClass {
+        /// Which.
+        reference: NodeClassReference,
+        /// What it is.
+        after: Option<Arc<NodeClass>>,
+    },
+    /// A pod.
+    Pod {
+        /// What it was.
+        before: Option<Arc<Pod>>,
+        /// What it is.
+        after: Option<Arc<Pod>>,
+    },
+    /// A VolumeAttachment of this node.
+    VolumeAttachment {
+        /// The node's name.
+        node: Arc<str>,
+    },
+    /// An object of another kind, by the name of the kind.
+    Other(&'static str),
+    /// Every kind has been listed once.
+    Synced,
+}
+
+/// What controllers need to know about a NodeClass of any provider.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeClass {
+    /// Group, kind and name.
+    pub reference: NodeClassReference,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// `metadata.deletionTimestamp`.
+    pub deleted_at: Option<Timestamp>,
+    /// Status, reason and message of the Ready condition.
+    pub ready: Option<(String, String, String)>,
+}
+
+impl NodeClass {
+    /// Reads what matters from an object of any kind.
+    #[must_use]
+    pub fn parse(group: &str, object: &kube::core::DynamicObject, kind: &str) -> Self {
+        let text = |c: &Value, key: &str| c[key].as_str().unwrap_or_default().to_owned();
+        let ready = object.data["status"]["conditions"]
+            .as_array()
+            .and_then(|all| all.iter().find(|c| c["type"] == "Ready"))
+            .map(|c| (text(c, "status"), text(c, "reason"), text(c, "message")));
+        Self {
+            reference: NodeClassReference {
+                group: group.to_owned(),
+                kind: kind.to_owned(),
+                name: object.metadata.name.clone().unwrap_or_default(),
+            },
+            uid: object.metadata.uid.clone().unwrap_or_default(),
+            generation: object.metadata.generation.unwrap_or_default(),
+            deleted_at: object.metadata.deletion_timestamp.as_ref().map(|t| t.0),
+            ready,
+        }
+    }
+}
+
+/// A VolumeAttachment, as far as draining looks at it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttachmentRecord {
+    /// Name of the VolumeAttachment.
+    pub name: String,
+    /// The node it attaches to.
+    pub node: Arc<str>,
+    /// The PersistentVolume, if it names one.
+    pub volume: Option<String>,
+}
+
+pub(super) type Index = HashTrieMapSync<Arc<str>, Arc<[Arc<str>]>>;
+
+/// The cluster at one moment. Cloning is cheap; nothing in it changes.
+#[derive(Debug, Clone)]
+pub struct View {
+    /// What the engine decides on.
+    pub snapshot: Snapshot,
+    pub(super) nodes: HashTrieMapSync<Arc<str>, Arc<Node>>,
+    pub(super) nodes_by_id: Index,
+    pub(super) claims_by_id: Index,
+    pub(super) claims_by_pool: Index,
+    pub(super) classes: HashTrieMapSync<String, Arc<NodeClass>>,
+    pub(super) attachments: HashTrieMapSync<Arc<str>, Arc<AttachmentRecord>>,
+    pub(super) attachments_by_node: Index,
+    pub(super) synced: bool,
+}
+
+pub(super) fn class_key(group: &str, kind: &str, name: &str) -> String {
+    format!("{group}/{kind}/{name}")
+}
+
+impl View {
+    /// Whether every kind has been listed.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        self.synced
+    }
+
+    /// The NodeClaim of this name.
+    #[must_use]
+    pub fn node_claim(&self, name: &str) -> Option<&Arc<NodeClaim>> {
+        self.snapshot.node_claim(name)
+    }
+
+    /// The NodePool of this name.
+    #[must_use]
+    pub fn node_pool(&self, name: &str) -> Option<&Arc<NodePool>> {
+        self.snapshot.node_pool(name)
+    }
+
+    /// The Node of this name.
+    #[must_use]
+    pub fn node(&self, name: &str) -> Option<&Arc<Node>> {
+        self.nodes.get(name)
+    }
+
+    /// All Nodes, in no particular order.
+    pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.nodes.values()
+    }
+
+    /// The Nodes with this provider id, by name; usually one.
+    #[must_use]
+    pub fn nodes_by_provider_id(&self, provider_id: &str) -> Vec<Arc<Node>> {
+        let names = self.nodes_by_id.get(provider_id);
+        names
+            .iter()
+            .flat_map(|n| n.iter())
+            .filter_map(|name| self.nodes.get(name).cloned())
+            .collect()
+    }
+
+    /// The NodeClaims with this provider id, by name; usually one.
+    #[must_use]
+    pub fn node_claims_by_provider_id(&self, provider_id: &str) -> Vec<Arc<NodeClaim>> {
+        let names = self.claims_by_id.get(provider_id);
+        names
+            .iter()
+            .flat_map(|n| n.iter())
+            .filter_map(|name| self.node_claim(name).cloned())
+            .collect()
+    }
+
+    /// The NodeClaims of a Node: those with its provider id.
+    #[must_use]
+    pub fn node_claims_of(&self, node: &Node) -> Vec<Arc<NodeClaim>> {
+        match node
+            .spec
+            .as_ref()
+            .and_then(|s| s.provider_id.as_deref())
+            .filter(|id| !id.is_empty())
+        {
+            Some(id) => self.node_claims_by_provider_id(id),
+            None => Vec::new(),
+        }
+    }
+
+    /// The NodeClaims of a NodePool, by name.
+    #[must_use]
+    pub fn node_claims_of_pool(&self, pool: &str) -> Vec<Arc<NodeClaim>> {
+        let names = self.claims_by_pool.get(pool);
+        names
+            .iter()
+            .flat_map(|n| n.iter())
+            .filter_map(|name| self.node_claim(name).cloned())
+            .collect()
+    }
+
+    /// The NodeClass a reference names.
+    #[must_use]
+    pub fn node_class(&self, reference: &NodeClassReference) -> Option<&Arc<NodeClass>> {
+        self.classes.get(&class_key(
+            &reference.group,
+            &reference.kind,
+            &reference.name,
+        ))
+    }
+
+    /// The VolumeAttachments of a node.
+    #[must_use]
+    pub fn attachments_on(&self, node: &str) -> Vec<Arc<AttachmentRecord>> {
+        let names = self.attachments_by_node.get(node);
+        names
+            .iter()
+            .flat_map(|n| n.iter())
+            .filter_map(|name| self.attachments.get(name).cloned())
+            .collect()
+    }
+
+    /// The pods bound to a node.
+    #[must_use]
+    pub fn pods_on(&self, node: &str) -> &[Arc<Pod>] {
+        self.snapshot.pods_on(node)
+    }
+}

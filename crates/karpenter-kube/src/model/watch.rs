@@ -1,0 +1,481 @@
+//! Watching the API server: one task per kind, each feeding the model.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::v1alpha1::NodeOverlay;
+use karpenter_core::provider::NodeClassKind;
+use kube::core::{ApiResource, DeserializeGuard, DynamicObject, GroupVersionKind};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::task::{ModelHandle, State, Update};
+use super::view::{AttachmentRecord, Change, NodeClass};
+use crate::events::{Event as UserEvent, Recorder, reference};
+use crate::logging;
+
+/// Which kinds are watched besides those that always are.
+#[derive(Debug, Clone, Default)]
+pub struct Kinds {
+    /// The provider's NodeClasses.
+    pub node_classes: Vec<NodeClassKind>,
+    /// Whether NodeOverlays count.
+    pub node_overlays: bool,
+    /// Whether devices are simulated.
+    pub devices: bool,
+    /// Whether default spread constraints need the selectors of workloads.
+    pub workload_selectors: bool,
+}
+
+/// Kinds that must be listed before decisions are made.
+pub(super) const AWAITED: &[&str] = &[
+    "Pod",
+    "Node",
+    "NodeClaim",
+    "NodePool",
+    "DaemonSet",
+    "PodDisruptionBudget",
+    "PersistentVolumeClaim",
+    "PersistentVolume",
+    "StorageClass",
+    "CSINode",
+    "VolumeAttachment",
+    "Namespace",
+];
+
+impl Kinds {
+    /// The kinds that must be listed before decisions are made.
+    #[must_use]
+    pub fn awaited(&self) -> Vec<&'static str> {
+        let mut awaited = AWAITED.to_vec();
+        if !self.node_classes.is_empty() {
+            awaited.push("NodeClass");
+        }
+        awaited
+    }
+}
+
+type Apply<K> = Arc<dyn Fn(&mut State, K) + Send + Sync>;
+type Remove = Arc<dyn Fn(&mut State, &str, &str) + Send + Sync>;
+
+/// How objects of one kind enter and leave the model.
+struct Feed<K> {
+    kind: &'static str,
+    apply: Apply<K>,
+    remove: Remove,
+}
+
+/// Starts a watcher for each kind.
+pub fn spawn_watchers(
+    client: &Client,
+    kinds: &Kinds,
+    model: &ModelHandle,
+    recorder: &Recorder,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) {
+    let watcher = Watchers {
+        client: client.clone(),
+        updates: model.sender(),
+        recorder: recorder.clone(),
+        tasks,
+        stop,
+    };
+    watcher.pods();
+    watcher.plain("Node", trim_node, State::apply_node, |s, _, name| {
+        s.remove_node(name)
+    });
+    watcher.guarded::<NodeClaim>(
+        "NodeClaim",
+        |s, o| s.apply_node_claim(o),
+        |s, _, name| s.remove_node_claim(name),
+    );
+    watcher.guarded::<NodePool>(
+        "NodePool",
+        |s, o| s.apply_node_pool(&o),
+        |s, _, name| s.remove_node_pool(name),
+    );
+
+    macro_rules! engine {
+        ($kind:ident, $apply:ident, $remove:ident, namespaced) => {
+            watcher.plain(
+                stringify!($kind),
+                |_: &mut $kind| {},
+                |s: &mut State, o: $kind| {
+                    if s.cluster.$apply(&o).is_change() {
+                        s.changed(Change::Other(stringify!($kind)));
+                    }
+                },
+                |s, namespace, name| {
+                    if s.cluster.$remove(namespace, name).is_change() {
+                        s.changed(Change::Other(stringify!($kind)));
+                    }
+                },
+            );
+        };
+        ($kind:ident, $apply:ident, $remove:ident, cluster) => {
+            watcher.plain(
+                stringify!($kind),
+                |_: &mut $kind| {},
+                |s: &mut State, o: $kind| {
+                    if s.cluster.$apply(&o).is_change() {
+                        s.changed(Change::Other(stringify!($kind)));
+                    }
+                },
+                |s, _, name| {
+                    if s.cluster.$remove(name).is_change() {
+                        s.changed(Change::Other(stringify!($kind)));
+                    }
+                },
+            );
+        };
+    }
+    engine!(DaemonSet, apply_daemon_set, remove_daemon_set, namespaced);
+    engine!(PodDisruptionBudget, apply_pdb, remove_pdb, namespaced);
+    engine!(
+        PersistentVolumeClaim,
+        apply_volume_claim,
+        remove_volume_claim,
+        namespaced
+    );
+    engine!(PersistentVolume, apply_volume, remove_volume, cluster);
+    engine!(
+        StorageClass,
+        apply_storage_class,
+        remove_storage_class,
+        cluster
+    );
+    engine!(CSINode, apply_csi_node, remove_csi_node, cluster);
+    engine!(Namespace, apply_namespace, remove_namespace, cluster);
+    if kinds.workload_selectors {
+        engine!(Service, apply_service, remove_service, namespaced);
+        engine!(
+            ReplicaSet,
+            apply_replica_set,
+            remove_replica_set,
+            namespaced
+        );
+        engine!(
+            StatefulSet,
+            apply_stateful_set,
+            remove_stateful_set,
+            namespaced
+        );
+        engine!(
+            ReplicationController,
+            apply_replication_controller,
+            remove_replication_controller,
+            namespaced
+        );
+    }
+    if kinds.devices {
+        engine!(
+            ResourceSlice,
+            apply_resource_slice,
+            remove_resource_slice,
+            cluster
+        );
+        engine!(
+            ResourceClaim,
+            apply_resource_claim,
+            remove_resource_claim,
+            namespaced
+        );
+        engine!(
+            DeviceClass,
+            apply_device_class,
+            remove_device_class,
+            cluster
+        );
+    }
+    if kinds.node_overlays {
+        let changed = |s: &mut State, change: karpenter_core::cluster::Change| {
+            if change.is_change() {
+                s.changed(Change::Other("NodeOverlay"));
+            }
+        };
+        watcher.guarded::<NodeOverlay>(
+            "NodeOverlay",
+            move |s, o| {
+                let change = s.cluster.apply_node_overlay(&o);
+                changed(s, change);
+            },
+            move |s, _, name| {
+                let change = s.cluster.remove_node_overlay(name);
+                changed(s, change);
+            },
+        );
+    }
+    watcher.plain(
+        "VolumeAttachment",
+        |_: &mut VolumeAttachment| {},
+        |s: &mut State, o: VolumeAttachment| {
+            s.apply_attachment(AttachmentRecord {
+                name: o.metadata.name.unwrap_or_default(),
+                node: o.spec.node_name.into(),
+                volume: o.spec.source.persistent_volume_name,
+            });
+        },
+        |s, _, name| s.remove_attachment(name),
+    );
+    for class in &kinds.node_classes {
+        watcher.node_class(class);
+    }
+}
+
+/// Takes out of a Node what nobody reads: the larger half of it, and timestamps that change with every heartbeat.
+fn trim_node(node: &mut Node) {
+    if let Some(status) = &mut node.status {
+        status.images = None;
+        status.volumes_in_use = None;
+        for condition in status.conditions.iter_mut().flatten() {
+            condition.last_heartbeat_time = None;
+        }
+    }
+}
+
+struct Watchers<'a> {
+    client: Client,
+    updates: mpsc::Sender<Update>,
+    recorder: Recorder,
+    tasks: &'a TaskTracker,
+    stop: &'a CancellationToken,
+}
+
+impl Watchers<'_> {
+    fn pods(&self) {
+        let feed = Feed {
+            kind: "Pod",
+            apply: Arc::new(|s: &mut State, pod| s.apply_pod(pod)),
+            remove: Arc::new(|s: &mut State, namespace, name| s.remove_pod(namespace, name)),
+        };
+        // Parsed here, off the model's task.
+        self.spawn(Api::<Pod>::all(self.client.clone()), feed, |pod| {
+            Some(karpenter_core::pod::Pod::parse(&pod))
+        });
+    }
+
+    fn plain<K>(
+        &self,
+        kind: &'static str,
+        trim: impl Fn(&mut K) + Send + Sync + 'static,
+        apply: impl Fn(&mut State, K) + Send + Sync + 'static,
+        remove: impl Fn(&mut State, &str, &str) + Send + Sync + 'static,
+    ) where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + 'static,
+    {
+        let feed = Feed {
+            kind,
+            apply: Arc::new(apply),
+            remove: Arc::new(remove),
+        };
+        self.spawn(
+            Api::<K>::all(self.client.clone()),
+            feed,
+            move |mut object| {
+                object.meta_mut().managed_fields = None;
+                trim(&mut object);
+                Some(object)
+            },
+        );
+    }
+
+    /// Objects of kinds that users write: one that cannot be read is reported on itself and skipped, and what was known
+    /// of it before stays.
+    fn guarded<K>(
+        &self,
+        kind: &'static str,
+        apply: impl Fn(&mut State, K) + Send + Sync + 'static,
+        remove: impl Fn(&mut State, &str, &str) + Send + Sync + 'static,
+    ) where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + 'static,
+    {
+        let feed = Feed {
+            kind,
+            apply: Arc::new(apply),
+            remove: Arc::new(remove),
+        };
+        let recorder = self.recorder.clone();
+        self.spawn(
+            Api::<DeserializeGuard<K>>::all(self.client.clone()),
+            feed,
+            move |guard| match guard.0 {
+                Ok(mut object) => {
+                    object.meta_mut().managed_fields = None;
+                    Some(object)
+                }
+                Err(invalid) => {
+                    let name = invalid.metadata.name.clone().unwrap_or_default();
+                    let error = invalid.error.to_string();
+                    tracing::error!(
+                        logger = "model",
+                        kind,
+                        object = logging::object(None, &name),
+                        error,
+                        "ignoring an object that cannot be read"
+                    );
+                    let mut about = reference(&invalid_as::<K>(&invalid.metadata));
+                    about.uid = invalid.metadata.uid.clone();
+                    recorder.publish(
+                        UserEvent::warning(
+                            about,
+                            "InvalidObject",
+                            format!("Ignored because it cannot be read, {error}"),
+                        )
+                        .dedupe_by_message(),
+                    );
+                    None
+                }
+            },
+        );
+    }
+
+    fn node_class(&self, class: &NodeClassKind) {
+        let resource = ApiResource {
+            plural: class.plural.clone(),
+            ..ApiResource::from_gvk(&GroupVersionKind::gvk(
+                &class.group,
+                &class.version,
+                &class.kind,
+            ))
+        };
+        let (group, kind) = (class.group.clone(), class.kind.clone());
+        let (removed_group, removed_kind) = (group.clone(), kind.clone());
+        let feed = Feed {
+            kind: "NodeClass",
+            apply: Arc::new(|s: &mut State, class| s.apply_node_class(class)),
+            remove: Arc::new(move |s: &mut State, _, name| {
+                s.remove_node_class(&removed_group, &removed_kind, name)
+            }),
+        };
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+        self.spawn(api, feed, move |object| {
+            Some(NodeClass::parse(&group, &object, &kind))
+        });
+    }
+
+    /// Watches objects of `W`, of which `read` makes what the model keeps, or nothing.
+    fn spawn<W, K>(
+        &self,
+        api: Api<W>,
+        feed: Feed<K>,
+        read: impl Fn(W) -> Option<K> + Send + Sync + 'static,
+    ) where
+        W: Resource + DeserializeOwned + Clone + Debug + Send + 'static,
+        K: Send + 'static,
+    {
+        let (updates, stop) = (self.updates.clone(), self.stop.clone());
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = follow(api, feed, read, updates) => {}
+                () = stop.cancelled() => {}
+            }
+        });
+    }
+}
+
+/// A stand-in that carries only the metadata, to refer to an object that cannot be read.
+fn invalid_as<K: Resource<DynamicType = ()>>(
+    metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+) -> kube::core::PartialObjectMeta<K> {
+    kube::core::PartialObjectMeta {
+        types: None,
+        metadata: metadata.clone(),
+        _phantom: std::marker::PhantomData,
+    }
+}
+
+type Key = (String, String);
+
+fn key_of<W: Resource>(object: &W) -> Key {
+    (
+        object.meta().namespace.clone().unwrap_or_default(),
+        object.meta().name.clone().unwrap_or_default(),
+    )
+}
+
+/// Turns watch events into updates of the model until the model is gone.
+async fn follow<W, K>(
+    api: Api<W>,
+    feed: Feed<K>,
+    read: impl Fn(W) -> Option<K>,
+    updates: mpsc::Sender<Update>,
+) where
+    W: Resource + DeserializeOwned + Clone + Debug + Send + 'static,
+    K: Send + 'static,
+{
+    let config = watcher::Config::default().any_semantic();
+    let mut events = watcher::watcher(api, config).default_backoff().boxed();
+    let mut known: BTreeSet<Key> = BTreeSet::new();
+    let mut listing: BTreeSet<Key> = BTreeSet::new();
+    let mut listed: Vec<K> = Vec::new();
+    loop {
+        let update: Option<Update> = match events.try_next().await {
+            Err(error) => {
+                // The watcher lists again after a pause; a missing CRD looks the same and may appear later.
+                tracing::debug!(logger = "model", kind = feed.kind, error = %error, "watch failed");
+                None
+            }
+            Ok(None) => return,
+            Ok(Some(Event::Init)) => {
+                listing.clear();
+                listed.clear();
+                None
+            }
+            Ok(Some(Event::InitApply(object))) => {
+                listing.insert(key_of(&object));
+                listed.extend(read(object));
+                None
+            }
+            Ok(Some(Event::InitDone)) => {
+                let gone: Vec<Key> = known.difference(&listing).cloned().collect();
+                known = std::mem::take(&mut listing);
+                let objects = std::mem::take(&mut listed);
+                let (apply, remove, kind) =
+                    (Arc::clone(&feed.apply), Arc::clone(&feed.remove), feed.kind);
+                Some(Box::new(move |state| {
+                    for (namespace, name) in gone {
+                        remove(state, &namespace, &name);
+                    }
+                    for object in objects {
+                        apply(state, object);
+                    }
+                    state.listed(kind);
+                }))
+            }
+            Ok(Some(Event::Apply(object))) => {
+                known.insert(key_of(&object));
+                read(object).map(|object| {
+                    let apply = Arc::clone(&feed.apply);
+                    Box::new(move |state: &mut State| apply(state, object)) as Update
+                })
+            }
+            Ok(Some(Event::Delete(object))) => {
+                let key = key_of(&object);
+                known.remove(&key);
+                let remove = Arc::clone(&feed.remove);
+                Some(Box::new(move |state| remove(state, &key.0, &key.1)))
+            }
+        };
+        if let Some(update) = update
+            && updates.send(update).await.is_err()
+        {
+            return;
+        }
+    }
+}

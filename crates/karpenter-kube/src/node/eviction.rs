@@ -1,0 +1,347 @@
+//! The eviction queue: pods that are to leave, one request at a time each, with back-off.
+//!
+//! 1. A pod is known by namespace, name and uid: a namesake that comes later is not evicted for it.
+//! 2. The earliest deadline counts; it can come closer, never move away.
+//! 3. Past the deadline (less the pod's own grace period) it is deleted; before, it is evicted, if it allows that.
+//!
+//! UPSTREAM: pkg/controllers/node/termination/terminator/eviction.go
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod as CorePod};
+use k8s_openapi::api::policy::v1::Eviction;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+    DeleteOptions, ObjectMeta, Preconditions as MetaPreconditions,
+};
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::events;
+use karpenter_core::pod::{Pod, PodKey};
+use kube::Api;
+use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::core::Status;
+use rustc_hash::FxHashMap;
+
+use super::drain::{forced_grace, is_evictable, needs_force};
+use crate::context::Context;
+use crate::controller::{Backoff, Controller, Doing, Next, Queue, ReconcileError, is_not_found};
+use crate::events::{Event, reference};
+use crate::model::{Change, View};
+use crate::options::Options;
+
+/// A pod to be evicted.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EvictionKey(Arc<PodKey>);
+
+impl fmt::Debug for EvictionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.0.namespace, self.0.name)
+    }
+}
+
+/// Evicts pods.
+#[derive(Debug)]
+pub struct EvictionQueue {
+    cx: Arc<Context>,
+    queue: Queue<EvictionKey>,
+    deadlines: Mutex<FxHashMap<EvictionKey, Option<Timestamp>>>,
+}
+
+/// What the API server said to an eviction.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    Accepted,
+    Gone,
+    Refused(String),
+}
+
+impl EvictionQueue {
+    /// The controller of this queue.
+    #[must_use]
+    pub fn new(cx: Arc<Context>, queue: Queue<EvictionKey>) -> Self {
+        Self {
+            cx,
+            queue,
+            deadlines: Mutex::default(),
+        }
+    }
+
+    fn deadlines(&self) -> MutexGuard<'_, FxHashMap<EvictionKey, Option<Timestamp>>> {
+        self.deadlines
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for pods to be evicted, and deleted in time for `deadline`.
+    pub fn add(&self, pods: &[Arc<Pod>], deadline: Option<Timestamp>) {
+        let mut fresh = Vec::new();
+        let mut deadlines = self.deadlines();
+        for pod in pods {
+            let key = EvictionKey(Arc::new(pod.key.clone()));
+            let tightened = match deadlines.get(&key) {
+                None => Some(deadline),
+                Some(known) => {
+                    let earliest = [*known, deadline].into_iter().flatten().min();
+                    (earliest != *known).then_some(earliest)
+                }
+            };
+            if let Some(deadline) = tightened {
+                deadlines.insert(key.clone(), deadline);
+                fresh.push(key);
+            } else if needs_force(pod, deadline, self.cx.clock.now()) {
+                // Its time has come while it waits for its next attempt.
+                fresh.push(key);
+            }
+        }
+        drop(deadlines);
+        fresh.into_iter().for_each(|key| self.queue.add(key));
+    }
+
+    fn forget(&self, key: &EvictionKey) -> Next {
+        self.deadlines().remove(key);
+        Next::Wait
+    }
+
+    async fn evict(&self, pod: &Pod) -> Result<Answer, kube::Error> {
+        let eviction = Eviction {
+            metadata: ObjectMeta {
+                name: Some(pod.key.name.clone()),
+                namespace: Some(pod.key.namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            delete_options: Some(DeleteOptions {
+                preconditions: Some(MetaPreconditions {
+                    uid: Some(pod.key.uid.clone()),
+                    resource_version: None,
+                }),
+                ..DeleteOptions::default()
+            }),
+        };
+        // This client does not retry: a refusal is an answer.
+        let api: Api<CorePod> =
+            Api::namespaced(self.cx.clients.no_retry.clone(), &pod.key.namespace);
+        let answer: Result<Status, kube::Error> = api
+            .create_subresource("eviction", &pod.key.name, &PostParams::default(), &eviction)
+            .await;
+        let code = |code: u16| {
+            self.cx
+                .metrics
+                .pods_eviction_requests_total
+                .inc(&[&code.to_string()])
+        };
+        match answer {
+            Ok(_) => {
+                code(200);
+                Ok(Answer::Accepted)
+            }
+            Err(kube::Error::Api(status)) => {
+                code(status.code);
+                classify(status.code, &status.message).ok_or(kube::Error::Api(status))
+            }
+            Err(error) => {
+                code(500);
+                Err(error)
+            }
+        }
+    }
+
+    async fn delete(&self, pod: &Pod, deadline: Timestamp) -> Result<(), ReconcileError> {
+        let now = self.cx.clock.now();
+        let grace = forced_grace(deadline, now);
+        let api: Api<CorePod> = Api::namespaced(self.cx.clients.api.clone(), &pod.key.namespace);
+        let params = DeleteParams {
+            grace_period_seconds: Some(u32::try_from(grace.as_secs()).unwrap_or(u32::MAX)),
+            preconditions: Some(Preconditions {
+                uid: Some(pod.key.uid.clone()),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        match api.delete(&pod.key.name, &params).await {
+            Ok(_) => {
+                let message = format!(
+                    "Deleted the pod to accommodate the terminationTime {deadline} of the node. The pod was granted {} seconds of grace-period of its {:?} terminationGracePeriodSeconds. This bypasses the PDB of the pod and the do-not-disrupt annotation.",
+                    grace.as_secs(),
+                    pod.termination_grace_seconds.unwrap_or(30)
+                );
+                self.cx.recorder.publish(Event::normal(
+                    pod_reference(pod),
+                    events::DISRUPTED,
+                    message,
+                ));
+                self.cx
+                    .metrics
+                    .pods_drained_total
+                    .inc(&["Forceful Termination"]);
+                Ok(())
+            }
+            Err(error) if is_not_found(&error) => Ok(()),
+            // Another pod has this name now.
+            Err(kube::Error::Api(status)) if status.is_conflict() => Ok(()),
+            Err(error) => Err(error).doing("deleting pod"),
+        }
+    }
+
+    /// Why the pod's node is disrupted, as its NodeClaim says.
+    fn reason(&self, view: &View, pod: &Pod) -> String {
+        let node = pod.node_name.as_deref().and_then(|name| view.node(name));
+        let claim = node.and_then(|node| view.node_claims_of(node).into_iter().next());
+        let reason = claim
+            .as_ref()
+            .and_then(|c| c.condition(types::DISRUPTION_REASON))
+            .map(|c| c.reason.clone());
+        reason.unwrap_or_else(|| "Forceful Termination".into())
+    }
+
+    fn blocked(&self, view: &View, pod: &Pod, why: &str) {
+        if let Some(node) = pod.node_name.as_deref().and_then(|name| view.node(name)) {
+            let message = format!(
+                "Failed to drain node, evicting pod {}/{}, {why}",
+                pod.key.namespace, pod.key.name
+            );
+            self.cx.recorder.publish(Event::warning(
+                reference::<Node>(node),
+                events::FAILED_DRAINING,
+                message,
+            ));
+        }
+    }
+}
+
+/// What a refusal means; `None` is an error to retry.
+fn classify(code: u16, message: &str) -> Option<Answer> {
+    match code {
+        // 409: the uid differs, so the pod is gone and another has its name.
+        404 | 409 => Some(Answer::Gone),
+        429 => Some(Answer::Refused(message.to_owned())),
+        500 if message.contains("more than one PodDisruptionBudget") => Some(Answer::Refused(
+            "eviction does not support multiple PDBs".into(),
+        )),
+        _ => None,
+    }
+}
+
+fn pod_reference(pod: &Pod) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Pod".into()),
+        name: Some(pod.key.name.clone()),
+        namespace: Some(pod.key.namespace.clone()),
+        uid: Some(pod.key.uid.clone()),
+        ..ObjectReference::default()
+    }
+}
+
+/// Why an eviction is tried again: it was refused, or the pod does not allow it yet.
+const AGAIN: Backoff = Backoff {
+    base: Duration::from_millis(100),
+    max: Duration::from_secs(10),
+};
+
+impl Controller for EvictionQueue {
+    type Key = EvictionKey;
+
+    fn name(&self) -> &'static str {
+        "eviction-queue"
+    }
+
+    fn kind(&self) -> &'static str {
+        "Pod"
+    }
+
+    fn concurrency(&self, options: &Options) -> usize {
+        options.concurrency(100, 5000)
+    }
+
+    fn backoff(&self) -> Backoff {
+        AGAIN
+    }
+
+    fn triggered_by(&self, change: &Change, _: &View, _: &Queue<EvictionKey>) {
+        // A pod that is gone before its turn must not stay in the books.
+        if let Change::Pod {
+            before: Some(before),
+            after,
+        } = change
+            && after
+                .as_ref()
+                .is_none_or(|after| after.key.uid != before.key.uid)
+        {
+            self.deadlines()
+                .remove(&EvictionKey(Arc::new(before.key.clone())));
+        }
+    }
+
+    async fn reconcile(&self, key: EvictionKey) -> Result<Next, ReconcileError> {
+        let deadline = self.deadlines().get(&key).copied();
+        let Some(deadline) = deadline else {
+            return Ok(Next::Wait);
+        };
+        let view = self.cx.view();
+        let pod = view
+            .snapshot
+            .pod(&key.0.namespace, &key.0.name)
+            .filter(|pod| pod.key.uid == key.0.uid);
+        let Some(pod) = pod else {
+            return Ok(self.forget(&key));
+        };
+        let now = self.cx.clock.now();
+        if let Some(deadline) = deadline.filter(|_| needs_force(pod, deadline, now)) {
+            self.delete(pod, deadline).await?;
+            return Ok(self.forget(&key));
+        }
+        if !pod.is_active() {
+            return Ok(self.forget(&key));
+        }
+        if !is_evictable(pod, now) {
+            return Err(ReconcileError::Refused(
+                "the pod does not allow eviction".into(),
+            ));
+        }
+        match self.evict(pod).await.doing("evicting pod")? {
+            Answer::Accepted => {
+                let reason = self.reason(&view, pod);
+                self.cx.recorder.publish(Event::normal(
+                    pod_reference(pod),
+                    events::EVICTED,
+                    format!("Evicted pod: {reason}"),
+                ));
+                self.cx
+                    .metrics
+                    .pods_drained_total
+                    .inc(&[if reason == "Forceful Termination" {
+                        ""
+                    } else {
+                        &reason
+                    }]);
+                Ok(self.forget(&key))
+            }
+            Answer::Gone => Ok(self.forget(&key)),
+            Answer::Refused(why) => {
+                self.blocked(&view, pod, &why);
+                Err(ReconcileError::Refused(why))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Conformance: DIS-078
+    #[test]
+    fn a_pod_that_is_gone_is_done_and_several_budgets_are_a_refusal() {
+        assert_eq!(classify(404, ""), Some(Answer::Gone));
+        assert_eq!(classify(409, ""), Some(Answer::Gone));
+        assert_eq!(
+            classify(429, "budget"),
+            Some(Answer::Refused("budget".into()))
+        );
+        let several = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+        assert!(matches!(classify(500, several), Some(Answer::Refused(_))));
+        assert_eq!(classify(500, "etcd"), None);
+    }
+}

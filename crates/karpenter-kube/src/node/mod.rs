@@ -1,0 +1,5 @@
+//! Nodes on their way out: [`termination`] drains them, [`eviction`] moves their pods.
+
+mod drain;
+pub mod eviction;
+pub mod termination;

@@ -1,0 +1,522 @@
+//! The termination of a Node: taint, drain, volumes, instance, finalizer; one step after another, each repeatable.
+//!
+//! UPSTREAM: pkg/controllers/node/termination/controller.go
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Taint};
+use karpenter_api::conditions::{HasConditions, reasons, types};
+use karpenter_api::events;
+use karpenter_api::labels::{self, annotations, finalizers, taints};
+use karpenter_api::v1::NodeClaim;
+use karpenter_core::pod::VolumeRef;
+use kube::Api;
+use kube::api::{DeleteParams, Preconditions};
+
+use super::drain::{self, is_drainable};
+use super::eviction::EvictionQueue;
+use crate::context::Context;
+use crate::controller::{
+    Backoff, Controller, Doing, Next, ObjectKey, Queue, ReconcileError, is_not_found,
+};
+use crate::events::{Event, reference};
+use crate::logging;
+use crate::model::{Change, View};
+use crate::options::Options;
+use crate::patch::{Lock, patch_object, patch_status};
+
+/// How long a drain lasts at least, so that pods bound in the last moment are seen.
+const MIN_DRAIN: Duration = Duration::from_secs(5);
+/// How often a drain is looked at.
+const DRAIN_POLL: Duration = Duration::from_secs(1);
+/// How often a provider is asked whether a machine is gone.
+const INSTANCE_POLL: Duration = Duration::from_secs(5);
+/// How many volume attachments an event names.
+const NAMED_ATTACHMENTS: usize = 5;
+
+/// Terminates Nodes that are being deleted.
+#[derive(Debug)]
+pub struct Termination {
+    cx: Arc<Context>,
+    evictions: Arc<EvictionQueue>,
+}
+
+/// A Node on its way out, and what belongs to it.
+struct Leaving {
+    view: Arc<View>,
+    node: Node,
+    name: String,
+    /// The claim, unless there is none or more than one.
+    claim: Option<NodeClaim>,
+    deadline: Option<Timestamp>,
+}
+
+impl Termination {
+    /// The controller; pods are evicted through `evictions`.
+    #[must_use]
+    pub fn new(cx: Arc<Context>, evictions: Arc<EvictionQueue>) -> Self {
+        Self { cx, evictions }
+    }
+
+    fn nodes(&self) -> Api<Node> {
+        Api::all(self.cx.clients.api.clone())
+    }
+
+    async fn terminate(&self, leaving: &mut Leaving) -> Result<Next, ReconcileError> {
+        self.delete_claim(leaving).await?;
+        if !is_ready(&leaving.node) && self.instance_is_gone(leaving).await? {
+            return self.release(leaving).await;
+        }
+        self.announce_deadline(leaving);
+        self.taint(leaving).await?;
+        if let Some(next) = self.drain(leaving).await? {
+            return Ok(next);
+        }
+        if let Some(next) = self.detach_volumes(leaving).await? {
+            return Ok(next);
+        }
+        if let Some(next) = self.delete_instance(leaving).await? {
+            return Ok(next);
+        }
+        self.release(leaving).await
+    }
+
+    async fn delete_claim(&self, leaving: &Leaving) -> Result<(), ReconcileError> {
+        let Some(claim) = leaving.claim.as_ref().filter(|c| !c.is_deleting()) else {
+            return Ok(());
+        };
+        let only_this = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: claim.metadata.uid.clone(),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        match self.cx.node_claims().delete(claim.name(), &only_this).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_not_found(&error) => Ok(()),
+            Err(error) => Err(error).doing("deleting nodeclaim"),
+        }
+    }
+
+    async fn instance_is_gone(&self, leaving: &Leaving) -> Result<bool, ReconcileError> {
+        let Some(id) = leaving
+            .node
+            .spec
+            .as_ref()
+            .and_then(|s| s.provider_id.as_deref())
+            .filter(|id| !id.is_empty())
+        else {
+            return Ok(false);
+        };
+        match self.cx.provider.get(id).await {
+            Ok(_) => Ok(false),
+            Err(error) if error.is_node_claim_not_found() => Ok(true),
+            Err(error) => Err(error).doing("getting instance"),
+        }
+    }
+
+    fn announce_deadline(&self, leaving: &Leaving) {
+        if let Some(deadline) = leaving.deadline {
+            let message = format!(
+                "All pods will be deleted by {}",
+                deadline.strftime("%Y-%m-%dT%H:%M:%SZ")
+            );
+            let event = Event::warning(
+                reference(&leaving.node),
+                events::TERMINATION_GRACE_PERIOD_EXPIRING,
+                message,
+            );
+            self.cx.recorder.publish(event.dedupe_by_message());
+        }
+    }
+
+    async fn taint(&self, leaving: &mut Leaving) -> Result<(), ReconcileError> {
+        let wanted = tainted(&leaving.node);
+        if let Some(written) = patch_object(&self.nodes(), &leaving.node, &wanted, Lock::Optimistic)
+            .await
+            .doing("tainting node")?
+        {
+            tracing::info!(
+                Node = logging::object(None, &leaving.name),
+                node = leaving.name,
+                "taint.Key" = taints::DISRUPTED,
+                "taint.Value" = "",
+                "taint.Effect" = taints::NO_SCHEDULE,
+                "tainted node"
+            );
+            leaving.node = written;
+        }
+        Ok(())
+    }
+
+    /// `None` once every pod is gone.
+    async fn drain(&self, leaving: &mut Leaving) -> Result<Option<Next>, ReconcileError> {
+        if leaving
+            .claim
+            .as_ref()
+            .is_some_and(|c| c.is_true(types::DRAINED))
+        {
+            return Ok(None);
+        }
+        let now = self.cx.clock.now();
+        let plan = drain::plan(leaving.view.pods_on(&leaving.name), leaving.deadline, now);
+        self.evictions.add(&plan.evict, leaving.deadline);
+        if plan.waiting > 0 {
+            let message = format!(
+                "Failed to drain node, {} pods are waiting to be evicted",
+                plan.waiting
+            );
+            self.cx.recorder.publish(Event::warning(
+                reference(&leaving.node),
+                events::FAILED_DRAINING,
+                message,
+            ));
+            self.set(leaving, |c| {
+                c.set_unknown_with_reason(types::DRAINED, reasons::DRAINING, "Draining", now)
+            })
+            .await?;
+            return Ok(Some(Next::After(DRAIN_POLL)));
+        }
+        let Some(claim) = &leaving.claim else {
+            return Ok(None);
+        };
+        match claim
+            .condition(types::DRAINED)
+            .map(|c| self.cx.clock.since(c.last_transition_time.0))
+        {
+            None => {
+                self.set(leaving, |c| {
+                    c.set_unknown_with_reason(types::DRAINED, reasons::DRAINING, "Draining", now)
+                })
+                .await?;
+                Ok(Some(Next::After(MIN_DRAIN)))
+            }
+            Some(passed) if passed < MIN_DRAIN => Ok(Some(Next::After(MIN_DRAIN - passed))),
+            Some(_) => {
+                self.set(leaving, |c| c.set_true(types::DRAINED, now))
+                    .await?;
+                self.cx
+                    .metrics
+                    .nodes_drained_total
+                    .inc(&[pool_of(&leaving.node)]);
+                Ok(None)
+            }
+        }
+    }
+
+    /// `None` once no volume is attached, or the deadline has passed.
+    async fn detach_volumes(&self, leaving: &mut Leaving) -> Result<Option<Next>, ReconcileError> {
+        if leaving.claim.as_ref().is_some_and(|c| {
+            c.is_true(types::VOLUMES_DETACHED) || c.is_false(types::VOLUMES_DETACHED)
+        }) {
+            return Ok(None);
+        }
+        let now = self.cx.clock.now();
+        let pending = pending_attachments(leaving, now);
+        if pending.is_empty() {
+            self.set(leaving, |c| c.set_true(types::VOLUMES_DETACHED, now))
+                .await?;
+            return Ok(None);
+        }
+        if leaving.deadline.is_some_and(|deadline| now > deadline) {
+            let (reason, message) = (
+                reasons::TERMINATION_GRACE_PERIOD_ELAPSED,
+                "TerminationGracePeriodElapsed",
+            );
+            self.set(leaving, |c| {
+                c.set_false(types::VOLUMES_DETACHED, reason, message, now)
+            })
+            .await?;
+            return Ok(None);
+        }
+        let named = logging::shortened(&pending, NAMED_ATTACHMENTS);
+        let event = Event::normal(
+            reference(&leaving.node),
+            events::AWAITING_VOLUME_DETACHMENT,
+            format!("Awaiting deletion of bound volumeattachments ({named})"),
+        );
+        self.cx.recorder.publish(event);
+        let (reason, message) = (
+            reasons::AWAITING_VOLUME_DETACHMENT,
+            "AwaitingVolumeDetachment",
+        );
+        self.set(leaving, |c| {
+            c.set_unknown_with_reason(types::VOLUMES_DETACHED, reason, message, now)
+        })
+        .await?;
+        Ok(Some(Next::After(DRAIN_POLL)))
+    }
+
+    /// `None` once the machine is gone. Without a claim the machine is left to the provider's garbage collection.
+    async fn delete_instance(&self, leaving: &mut Leaving) -> Result<Option<Next>, ReconcileError> {
+        let Some(claim) = leaving.claim.clone() else {
+            return Ok(None);
+        };
+        match self.cx.provider.delete(&claim).await {
+            Ok(()) => {
+                let now = self.cx.clock.now();
+                self.set(leaving, |c| c.set_true(types::INSTANCE_TERMINATING, now))
+                    .await?;
+                Ok(Some(Next::After(INSTANCE_POLL)))
+            }
+            Err(error) if error.is_node_claim_not_found() => Ok(None),
+            Err(error) => Err(error).doing("terminating instance"),
+        }
+    }
+
+    async fn release(&self, leaving: &Leaving) -> Result<Next, ReconcileError> {
+        let mut released = leaving.node.clone();
+        released
+            .metadata
+            .finalizers
+            .get_or_insert_default()
+            .retain(|f| f != finalizers::TERMINATION);
+        patch_object(&self.nodes(), &leaving.node, &released, Lock::Optimistic)
+            .await
+            .doing("removing finalizer")?;
+        tracing::info!(
+            Node = logging::object(None, &leaving.name),
+            node = leaving.name,
+            "deleted node"
+        );
+        let metrics = &self.cx.metrics;
+        let pool = pool_of(&leaving.node);
+        metrics
+            .nodes_terminated_total
+            .inc(&[pool, label_of(&leaving.node, labels::ZONE)]);
+        if let Some(deleted) = &leaving.node.metadata.deletion_timestamp {
+            metrics
+                .nodes_termination_duration_seconds
+                .observe(&[pool], self.cx.clock.since(deleted.0).as_secs_f64());
+        }
+        if let Some(created) = &leaving.node.metadata.creation_timestamp {
+            metrics
+                .nodes_lifetime_duration_seconds
+                .observe(&[pool], self.cx.clock.since(created.0).as_secs_f64());
+        }
+        Ok(Next::Wait)
+    }
+
+    /// Changes the claim's conditions, if there is a claim and they differ.
+    async fn set(
+        &self,
+        leaving: &mut Leaving,
+        change: impl FnOnce(&mut NodeClaim) -> bool,
+    ) -> Result<(), ReconcileError> {
+        let Some(before) = &leaving.claim else {
+            return Ok(());
+        };
+        let mut after = before.clone();
+        if change(&mut after) {
+            let written =
+                patch_status(&self.cx.node_claims(), before, &after, Lock::Optimistic).await;
+            leaving.claim = Some(written.doing("updating nodeclaim status")?.unwrap_or(after));
+        }
+        Ok(())
+    }
+}
+
+/// The Node with the disrupted taint, which replaces others of its key, and out of the load balancers.
+fn tainted(node: &Node) -> Node {
+    let mut wanted = node.clone();
+    let disrupted = taints::disrupted();
+    let present: &mut Vec<Taint> = wanted
+        .spec
+        .get_or_insert_default()
+        .taints
+        .get_or_insert_default();
+    if !present.iter().any(|t| taints::same(t, &disrupted)) {
+        present.retain(|t| t.key != disrupted.key);
+        present.push(disrupted);
+    }
+    let labels = wanted.metadata.labels.get_or_insert_default();
+    labels.insert(
+        labels::EXCLUDE_FROM_EXTERNAL_LOAD_BALANCERS.into(),
+        "karpenter".into(),
+    );
+    wanted
+}
+
+/// Names of the attachments that must go first: those of volumes, except of pods that the drain leaves alone.
+fn pending_attachments(leaving: &Leaving, now: Timestamp) -> Vec<String> {
+    let snapshot = &leaving.view.snapshot;
+    let mut staying: BTreeSet<String> = BTreeSet::new();
+    for pod in leaving
+        .view
+        .pods_on(&leaving.name)
+        .iter()
+        .filter(|p| !is_drainable(p, now))
+    {
+        for volume in &pod.shape.volumes {
+            let claim = match volume {
+                VolumeRef::Claim(name) => name.clone(),
+                VolumeRef::Ephemeral { volume, .. } => format!("{}-{volume}", pod.key.name),
+            };
+            staying.extend(
+                snapshot
+                    .volume_claim(&pod.key.namespace, &claim)
+                    .and_then(|c| c.volume_name.clone()),
+            );
+        }
+    }
+    let attachments = leaving.view.attachments_on(&leaving.name);
+    let blocking = attachments
+        .iter()
+        .filter(|a| a.volume.as_ref().is_some_and(|v| !staying.contains(v)));
+    blocking.map(|a| a.name.clone()).collect()
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
+    conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
+}
+
+fn label_of<'a>(node: &'a Node, key: &str) -> &'a str {
+    node.metadata
+        .labels
+        .as_ref()
+        .and_then(|l| l.get(key))
+        .map_or("", String::as_str)
+}
+
+fn pool_of(node: &Node) -> &str {
+    label_of(node, labels::NODE_POOL)
+}
+
+impl Controller for Termination {
+    type Key = ObjectKey;
+
+    fn name(&self) -> &'static str {
+        "node.termination"
+    }
+
+    fn kind(&self) -> &'static str {
+        "Node"
+    }
+
+    fn concurrency(&self, options: &Options) -> usize {
+        options.concurrency(100, 5000)
+    }
+
+    fn backoff(&self) -> Backoff {
+        Backoff {
+            base: Duration::from_millis(100),
+            max: Duration::from_secs(10),
+        }
+    }
+
+    fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<ObjectKey>) {
+        let leaving = |name: &str| {
+            view.node(name)
+                .is_some_and(|n| n.metadata.deletion_timestamp.is_some())
+        };
+        match change {
+            Change::Node { name, .. } if leaving(name) => queue.add(ObjectKey::cluster(name)),
+            Change::NodeClaim {
+                after: Some(claim), ..
+            } if claim.is_deleting() => {
+                if let Some(node) = claim
+                    .status
+                    .node_name
+                    .as_deref()
+                    .filter(|name| leaving(name))
+                {
+                    queue.add(ObjectKey::cluster(node));
+                }
+            }
+            Change::Pod { before, after } => {
+                for node in [before, after]
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|p| p.node_name.as_deref())
+                    .filter(|n| leaving(n))
+                {
+                    queue.add(ObjectKey::cluster(node));
+                }
+            }
+            Change::VolumeAttachment { node } if leaving(node) => {
+                queue.add(ObjectKey::cluster(node))
+            }
+            _ => {}
+        }
+    }
+
+    async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
+        let view = self.cx.view();
+        let Some(node) = view.node(&key.name).map(|n| Node::clone(n)) else {
+            return Ok(Next::Wait);
+        };
+        let held = node
+            .metadata
+            .finalizers
+            .as_ref()
+            .is_some_and(|f| f.iter().any(|f| f == finalizers::TERMINATION));
+        let managed = |kind: &karpenter_core::provider::NodeClassKind| {
+            node.metadata
+                .labels
+                .as_ref()
+                .is_some_and(|l| l.contains_key(&labels::node_class(&kind.group, &kind.kind)))
+        };
+        if node.metadata.deletion_timestamp.is_none()
+            || !held
+            || !self.cx.provider.node_classes().iter().any(managed)
+        {
+            return Ok(Next::Wait);
+        }
+        let claims = view.node_claims_of(&node);
+        let claim = match claims.as_slice() {
+            [claim] => Some(NodeClaim::clone(claim)),
+            _ => None,
+        };
+        let deadline = claim
+            .as_ref()
+            .and_then(|c| c.annotation(annotations::TERMINATION_TIMESTAMP))
+            .and_then(|text| text.parse::<Timestamp>().ok());
+        let mut leaving = Leaving {
+            view,
+            node,
+            name: key.name.to_string(),
+            claim,
+            deadline,
+        };
+        self.terminate(&mut leaving).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_disrupted_taint_replaces_others_of_its_key_and_the_node_leaves_the_load_balancers() {
+        let mut node = Node::default();
+        let old = Taint {
+            key: taints::DISRUPTED.into(),
+            effect: "NoExecute".into(),
+            ..Taint::default()
+        };
+        let other = Taint {
+            key: "a".into(),
+            effect: "NoSchedule".into(),
+            ..Taint::default()
+        };
+        node.spec.get_or_insert_default().taints = Some(vec![old, other.clone()]);
+        let wanted = tainted(&node);
+        assert_eq!(
+            wanted.spec.as_ref().unwrap().taints,
+            Some(vec![other, taints::disrupted()])
+        );
+        assert_eq!(
+            label_of(
+                &wanted,
+                "node.kubernetes.io/exclude-from-external-load-balancers"
+            ),
+            "karpenter"
+        );
+        assert_eq!(tainted(&wanted), wanted);
+    }
+}

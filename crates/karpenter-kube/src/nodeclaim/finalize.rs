@@ -1,0 +1,191 @@
+//! The end of a claim: its Nodes first, then its machine, then its finalizer.
+//!
+//! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/controller.go (finalize)
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::events;
+use karpenter_api::labels::{self, annotations, finalizers};
+use karpenter_api::v1::NodeClaim;
+use kube::Api;
+use kube::api::{DeleteParams, Preconditions};
+
+use super::lifecycle::Lifecycle;
+use crate::controller::{Doing, Next, ReconcileError, is_not_found};
+use crate::events::{Event, reference};
+use crate::logging;
+use crate::patch::{Lock, patch_object, patch_status};
+
+/// How often a provider is asked whether a machine is gone.
+const POLL: Duration = Duration::from_secs(5);
+
+impl Lifecycle {
+    /// One step towards the end of a claim that is being deleted.
+    pub(super) async fn finalize(&self, claim: &NodeClaim) -> Result<Next, ReconcileError> {
+        if !has_finalizer(claim) {
+            return Ok(Next::Wait);
+        }
+        let claim = &self.announce_deadline(claim).await?;
+        if claim.is_true(types::REGISTERED) && self.delete_nodes(claim).await? {
+            // Their removal comes back as a change of the model.
+            return Ok(Next::Wait);
+        }
+        if claim.status.provider_id.is_some() {
+            match self.cx.provider.delete(claim).await {
+                Ok(()) => {
+                    self.mark_instance_terminating(claim).await?;
+                    return Ok(Next::After(POLL));
+                }
+                Err(error) if error.is_node_claim_not_found() => {}
+                Err(error) => return Err(error).doing("terminating instance"),
+            }
+        }
+        self.observe_end(claim);
+        let mut released = claim.clone();
+        released
+            .metadata
+            .finalizers
+            .get_or_insert_default()
+            .retain(|f| f != finalizers::TERMINATION);
+        patch_object(&self.cx.node_claims(), claim, &released, Lock::Optimistic)
+            .await
+            .doing("removing finalizer")?;
+        self.launches.forget(claim.uid());
+        tracing::info!(
+            NodeClaim = logging::object(None, claim.name()),
+            nodeclaim = claim.name(),
+            "provider-id" = claim.status.provider_id.as_deref().unwrap_or_default(),
+            Node = logging::object(None, claim.status.node_name.as_deref().unwrap_or_default()),
+            "deleted nodeclaim"
+        );
+        let label = |key: &str| claim.label(key).unwrap_or_default();
+        self.cx.metrics.nodeclaims_terminated_total.inc(&[
+            label(labels::NODE_POOL),
+            label(labels::CAPACITY_TYPE),
+            label(labels::ZONE),
+        ]);
+        Ok(Next::Wait)
+    }
+
+    /// Writes down, once, by when every pod must be gone.
+    async fn announce_deadline(&self, claim: &NodeClaim) -> Result<NodeClaim, ReconcileError> {
+        let (Some(grace), Some(deleted)) = (
+            &claim.spec.termination_grace_period,
+            &claim.metadata.deletion_timestamp,
+        ) else {
+            return Ok(claim.clone());
+        };
+        if claim
+            .annotation(annotations::TERMINATION_TIMESTAMP)
+            .is_some()
+        {
+            return Ok(claim.clone());
+        }
+        let deadline = deleted
+            .0
+            .saturating_add(grace.value())
+            .unwrap_or(jiff::Timestamp::MAX);
+        let text = deadline.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let mut annotated = claim.clone();
+        annotated
+            .metadata
+            .annotations
+            .get_or_insert_default()
+            .insert(annotations::TERMINATION_TIMESTAMP.into(), text.clone());
+        let written = patch_object(&self.cx.node_claims(), claim, &annotated, Lock::Optimistic)
+            .await
+            .doing("annotating nodeclaim")?;
+        let message = format!("All pods will be deleted by {text}");
+        self.cx.recorder.publish(
+            Event::warning(
+                reference(claim),
+                events::TERMINATION_GRACE_PERIOD_EXPIRING,
+                message,
+            )
+            .dedupe_by_message(),
+        );
+        Ok(written.unwrap_or(annotated))
+    }
+
+    /// Deletes the claim's Nodes; true while there are any.
+    async fn delete_nodes(&self, claim: &NodeClaim) -> Result<bool, ReconcileError> {
+        let nodes = claim
+            .status
+            .provider_id
+            .as_deref()
+            .map(|id| self.cx.view().nodes_by_provider_id(id))
+            .unwrap_or_default();
+        let api: Api<Node> = Api::all(self.cx.clients.api.clone());
+        for node in nodes
+            .iter()
+            .filter(|n| n.metadata.deletion_timestamp.is_none())
+        {
+            let only_this = DeleteParams {
+                preconditions: Some(Preconditions {
+                    uid: node.metadata.uid.clone(),
+                    resource_version: None,
+                }),
+                ..DeleteParams::default()
+            };
+            match api
+                .delete(
+                    node.metadata.name.as_deref().unwrap_or_default(),
+                    &only_this,
+                )
+                .await
+            {
+                Ok(_) => {}
+                Err(error) if is_not_found(&error) => {}
+                Err(error) => return Err(error).doing("deleting node"),
+            }
+        }
+        Ok(!nodes.is_empty())
+    }
+
+    /// Records that the provider has accepted the end of the machine.
+    pub(crate) async fn mark_instance_terminating(
+        &self,
+        claim: &NodeClaim,
+    ) -> Result<(), ReconcileError> {
+        let mut marked = claim.clone();
+        if marked.set_true(types::INSTANCE_TERMINATING, self.cx.clock.now()) {
+            patch_status(&self.cx.node_claims(), claim, &marked, Lock::Optimistic)
+                .await
+                .doing("updating nodeclaim status")?;
+        }
+        Ok(())
+    }
+
+    fn observe_end(&self, claim: &NodeClaim) {
+        let pool = claim.node_pool().unwrap_or_default();
+        if let Some(terminating) = claim.condition(types::INSTANCE_TERMINATING) {
+            let took = self
+                .cx
+                .clock
+                .since(terminating.last_transition_time.0)
+                .as_secs_f64();
+            self.cx
+                .metrics
+                .nodeclaims_instance_termination_duration_seconds
+                .observe(&[pool], took);
+        }
+        if let Some(deleted) = &claim.metadata.deletion_timestamp {
+            let took = self.cx.clock.since(deleted.0).as_secs_f64();
+            self.cx
+                .metrics
+                .nodeclaims_termination_duration_seconds
+                .observe(&[pool], took);
+        }
+    }
+}
+
+/// Whether the claim still waits for us.
+pub(super) fn has_finalizer(claim: &NodeClaim) -> bool {
+    claim
+        .metadata
+        .finalizers
+        .as_ref()
+        .is_some_and(|f| f.iter().any(|f| f == finalizers::TERMINATION))
+}

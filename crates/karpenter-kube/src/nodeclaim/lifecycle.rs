@@ -1,0 +1,225 @@
+//! The lifecycle controller: one pass over a NodeClaim.
+//!
+//! Every pass runs every step; each does nothing once its condition is settled. What they changed is written at the end:
+//! labels and annotations first, then the status, each only if it differs and only onto the version that was read.
+//!
+//! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/controller.go
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use karpenter_api::conditions::HasConditions;
+use karpenter_api::labels::{self, finalizers};
+use karpenter_api::v1::NodeClaim;
+use kube::api::{DeleteParams, Preconditions};
+
+use super::finalize::has_finalizer;
+use super::launch::Launches;
+use crate::context::Context;
+use crate::controller::{
+    Backoff, Controller, Doing, Next, ObjectKey, Queue, ReconcileError, is_not_found,
+};
+use crate::model::{Change, View};
+use crate::nodepool::RegistrationHealth;
+use crate::options::Options;
+use crate::patch::{Lock, patch_object, patch_status};
+
+/// Brings NodeClaims from the wish to the node, and from deletion to the end.
+#[derive(Debug)]
+pub struct Lifecycle {
+    pub(super) cx: Arc<Context>,
+    pub(super) launches: Launches,
+    health: Arc<RegistrationHealth>,
+}
+
+/// What a step of a pass leads to.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// The next step.
+    Continue,
+    /// The next step, and another pass after this long.
+    ContinueAfter(Duration),
+    /// The end of the pass: the claim is on its way out.
+    Stop,
+    /// The next step, and another pass with back-off.
+    Failed(ReconcileError),
+}
+
+impl Lifecycle {
+    /// The controller. `health` learns which registrations succeed.
+    #[must_use]
+    pub fn new(cx: Arc<Context>, health: Arc<RegistrationHealth>) -> Self {
+        Self {
+            cx,
+            launches: Launches::default(),
+            health,
+        }
+    }
+
+    async fn advance(&self, claim: &Arc<NodeClaim>) -> Result<Next, ReconcileError> {
+        let api = self.cx.node_claims();
+        let mut before = (**claim).clone();
+        if !has_finalizer(&before) {
+            // INVARIANT: the finalizer is there before the provider is asked for a machine.
+            let mut held = before.clone();
+            held.metadata
+                .finalizers
+                .get_or_insert_default()
+                .push(finalizers::TERMINATION.to_owned());
+            if let Some(written) = patch_object(&api, &before, &held, Lock::Optimistic)
+                .await
+                .doing("adding finalizer")?
+            {
+                before = written;
+            }
+        }
+        let mut after = before.clone();
+        after.initialise_conditions(self.cx.clock.now());
+
+        let mut next = Next::Wait;
+        let mut errors = Vec::new();
+        for step in [
+            self.launch(&mut after).await,
+            self.register(&mut after).await,
+            self.initialise(&mut after).await,
+        ] {
+            match step {
+                Step::Continue => {}
+                Step::ContinueAfter(wait) => next = next.sooner(Next::After(wait)),
+                Step::Stop => return Ok(Next::Wait),
+                Step::Failed(error) => errors.push(error),
+            }
+        }
+        match self.keep_alive(&mut after).await {
+            Step::Continue => {}
+            Step::ContinueAfter(wait) => next = next.sooner(Next::After(wait)),
+            Step::Stop => return Ok(Next::Wait),
+            Step::Failed(error) => errors.push(error),
+        }
+
+        if let Some(written) = patch_object(&api, &before, &after, Lock::Optimistic)
+            .await
+            .doing("updating nodeclaim")?
+        {
+            before.metadata = written.metadata;
+        }
+        patch_status(&api, &before, &after, Lock::Optimistic)
+            .await
+            .doing("updating nodeclaim status")?;
+        ReconcileError::collect(errors)?;
+        Ok(next)
+    }
+
+    /// Deletes the claim if it is still the one that was read; false if it is gone already.
+    pub(super) async fn delete_claim(&self, claim: &NodeClaim) -> Result<bool, kube::Error> {
+        let only_this = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: claim.metadata.uid.clone(),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        match self.cx.node_claims().delete(claim.name(), &only_this).await {
+            Ok(_) => Ok(true),
+            Err(error) if is_not_found(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn count_disrupted(&self, claim: &NodeClaim, reason: &str) {
+        let label = |key: &str| claim.label(key).unwrap_or_default();
+        self.cx.metrics.nodeclaims_disrupted_total.inc(&[
+            reason,
+            label(labels::NODE_POOL),
+            label(labels::CAPACITY_TYPE),
+            "",
+            termination_mode(claim),
+        ]);
+    }
+
+    pub(super) fn record_registration(&self, claim: &NodeClaim, registered: bool) {
+        if let Some((pool, uid)) = owner_pool(claim) {
+            self.health.record(pool, uid, registered, None);
+        }
+    }
+
+    pub(super) fn record_failure(&self, claim: &NodeClaim, reason: &str, message: &str) {
+        if let Some((pool, uid)) = owner_pool(claim) {
+            self.health.record(
+                pool,
+                uid,
+                false,
+                Some((reason.to_owned(), message.to_owned())),
+            );
+        }
+    }
+}
+
+/// How a claim goes: without a limit, within one, or at once. A label of the disruption metrics.
+pub(crate) fn termination_mode(claim: &NodeClaim) -> &'static str {
+    match &claim.spec.termination_grace_period {
+        None => "graceful",
+        Some(grace) if grace.value().is_positive() => "eventual",
+        Some(_) => "forceful",
+    }
+}
+
+/// Name and uid of the NodePool that owns the claim.
+fn owner_pool(claim: &NodeClaim) -> Option<(&str, &str)> {
+    let owners = claim.metadata.owner_references.as_ref()?;
+    owners
+        .iter()
+        .find(|o| o.kind == "NodePool")
+        .map(|o| (o.name.as_str(), o.uid.as_str()))
+}
+
+impl Controller for Lifecycle {
+    type Key = ObjectKey;
+
+    fn name(&self) -> &'static str {
+        "nodeclaim.lifecycle"
+    }
+
+    fn kind(&self) -> &'static str {
+        NodeClaim::KIND
+    }
+
+    fn concurrency(&self, options: &Options) -> usize {
+        options.concurrency(1000, 5000)
+    }
+
+    fn backoff(&self) -> Backoff {
+        Backoff {
+            base: Duration::from_secs(1),
+            max: Duration::from_secs(60),
+        }
+    }
+
+    fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<ObjectKey>) {
+        match change {
+            Change::NodeClaim { name, .. } => queue.add(ObjectKey::cluster(name)),
+            Change::Node { before, after, .. } => {
+                for node in [before, after].into_iter().flatten() {
+                    for claim in view.node_claims_of(node) {
+                        queue.add(ObjectKey::cluster(claim.name()));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
+        let Some(claim) = self.cx.view().node_claim(&key.name).cloned() else {
+            return Ok(Next::Wait);
+        };
+        if !self.cx.is_managed(&claim.spec.node_class_ref) {
+            return Ok(Next::Wait);
+        }
+        if claim.is_deleting() {
+            self.finalize(&claim).await
+        } else {
+            self.advance(&claim).await
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The static hash of a NodePool, written on it, and re-stamped on its NodeClaims when the algorithm changes.
+//!
+//! UPSTREAM: pkg/controllers/nodepool/hash/controller.go
+
+use std::sync::Arc;
+
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::hash::{NODE_POOL_HASH_VERSION, node_pool};
+use karpenter_api::labels::annotations::{NODE_POOL_HASH, NODE_POOL_HASH_VERSION as VERSION};
+use karpenter_api::v1::{NodeClaim, NodePool};
+use kube::Api;
+
+use crate::context::Context;
+use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
+use crate::model::{Change, View};
+use crate::patch::{Lock, patch_object};
+
+/// Keeps the hash annotations of NodePools.
+#[derive(Debug)]
+pub struct Hash {
+    cx: Arc<Context>,
+}
+
+impl Hash {
+    /// The controller.
+    #[must_use]
+    pub fn new(cx: Arc<Context>) -> Self {
+        Self { cx }
+    }
+
+    /// Gives claims of another version the current one, and the current hash unless they are known to have drifted.
+    async fn restamp(&self, view: &View, pool: &str, hash: &str) -> Result<(), ReconcileError> {
+        let mut errors = Vec::new();
+        for claim in view.node_claims_of_pool(pool) {
+            let wanted = restamped(&claim, hash);
+            if let Err(error) =
+                patch_object(&self.cx.node_claims(), &claim, &wanted, Lock::Optimistic)
+                    .await
+                    .doing("updating nodeclaim")
+            {
+                errors.push(error);
+            }
+        }
+        ReconcileError::collect(errors)
+    }
+}
+
+fn restamped(claim: &NodeClaim, hash: &str) -> NodeClaim {
+    let mut wanted = claim.clone();
+    if claim.annotation(VERSION) == Some(NODE_POOL_HASH_VERSION) {
+        return wanted;
+    }
+    let annotations = wanted.metadata.annotations.get_or_insert_default();
+    annotations.insert(VERSION.into(), NODE_POOL_HASH_VERSION.into());
+    if claim.condition(types::DRIFTED).is_none() {
+        annotations.insert(NODE_POOL_HASH.into(), hash.to_owned());
+    }
+    wanted
+}
+
+impl Controller for Hash {
+    type Key = ObjectKey;
+
+    fn name(&self) -> &'static str {
+        "nodepool.hash"
+    }
+
+    fn kind(&self) -> &'static str {
+        NodePool::KIND
+    }
+
+    fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<ObjectKey>) {
+        match change {
+            Change::NodePool {
+                name,
+                after: Some(_),
+                ..
+            } if view.is_synced() => queue.add(ObjectKey::cluster(name)),
+            Change::Synced => view
+                .snapshot
+                .node_pools()
+                .for_each(|pool| queue.add(ObjectKey::cluster(pool.name()))),
+            _ => {}
+        }
+    }
+
+    async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
+        let view = self.cx.view();
+        let Some(before) = view
+            .node_pool(&key.name)
+            .filter(|p| self.cx.is_managed(&p.spec.template.spec.node_class_ref))
+        else {
+            return Ok(Next::Wait);
+        };
+        let hash = node_pool(before);
+        let annotation = |key: &str| {
+            before
+                .metadata
+                .annotations
+                .as_ref()
+                .and_then(|a| a.get(key))
+        };
+        if annotation(VERSION).is_none_or(|v| v != NODE_POOL_HASH_VERSION) {
+            self.restamp(&view, &key.name, &hash).await?;
+        }
+        let mut after = NodePool::clone(before);
+        let annotations = after.metadata.annotations.get_or_insert_default();
+        annotations.insert(NODE_POOL_HASH.into(), hash);
+        annotations.insert(VERSION.into(), NODE_POOL_HASH_VERSION.into());
+        let api: Api<NodePool> = Api::all(self.cx.clients.api.clone());
+        // Two annotations that nobody else writes.
+        patch_object(&api, before, &after, Lock::None)
+            .await
+            .doing("updating nodepool")?;
+        Ok(Next::Wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Conformance: DIS-063
+    #[test]
+    fn a_new_version_rewrites_the_hash_unless_the_claim_has_drifted() {
+        let mut claim = NodeClaim::new("a", Default::default());
+        claim.metadata.annotations = Some(
+            [
+                (NODE_POOL_HASH.to_owned(), "1".to_owned()),
+                (VERSION.to_owned(), "v2".to_owned()),
+            ]
+            .into(),
+        );
+        let stamped = restamped(&claim, "2");
+        assert_eq!(
+            (
+                stamped.annotation(NODE_POOL_HASH),
+                stamped.annotation(VERSION)
+            ),
+            (Some("2"), Some("v3"))
+        );
+        claim.set_true(types::DRIFTED, jiff::Timestamp::UNIX_EPOCH);
+        let stamped = restamped(&claim, "2");
+        assert_eq!(
+            (
+                stamped.annotation(NODE_POOL_HASH),
+                stamped.annotation(VERSION)
+            ),
+            (Some("1"), Some("v3"))
+        );
+        assert_eq!(restamped(&stamped, "3"), stamped);
+    }
+}

@@ -1,0 +1,447 @@
+//! The operator: everything put together, started in order and stopped in order.
+//!
+//! 1. Probes and metrics are served from the start, by every replica.
+//! 2. The lease is waited for, unless leader election is off.
+//! 3. The model starts, then the watchers that feed it, then the controllers it wakes.
+//! 4. On a stop, or when the lease is lost, controllers finish what they are at, then the lease is let go.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use karpenter_core::cluster::ClusterConfig;
+use karpenter_core::provider::CloudProvider;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::admin::{self, Site};
+use crate::client::Clients;
+use crate::clock::Clock;
+use crate::context::Context;
+use crate::controller::{Controller, Periodic, Queue, run, run_periodic};
+use crate::disruption;
+use crate::events::{EventWriter, Recorder};
+use crate::lease::{Elector, Leadership, LeaseConfig};
+use crate::metrics::{Metrics, Registry};
+use crate::model::{Change, Kinds, Model, View, spawn_watchers};
+use crate::node::eviction::EvictionQueue;
+use crate::node::termination::Termination;
+use crate::nodeclaim::conditions::DisruptionConditions;
+use crate::nodeclaim::lifecycle::Lifecycle;
+use crate::nodeclaim::pod_events::PodEvents;
+use crate::nodepool::{Hash, RegistrationHealth, Status};
+use crate::options::Options;
+use crate::provider::Metered;
+use crate::provisioning::{Batcher, PodLedger, Provisioner};
+
+/// How long controllers may take to finish what they are at.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// The kinds of a provider's own controllers, added to the operator's.
+type Extension = Box<dyn FnOnce(&mut Setup) + Send>;
+
+/// Puts an operator together.
+pub struct Builder {
+    provider: Arc<dyn CloudProvider>,
+    clients: Clients,
+    options: Options,
+    clock: Clock,
+    registry: Registry,
+    identity: String,
+    extensions: Vec<Extension>,
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder")
+            .field("provider", &self.provider.name())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why an operator ended before it was told to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OperatorError {
+    /// A port is taken.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Another replica leads now.
+    #[error("lost the lease")]
+    LeaseLost,
+}
+
+/// A complete operator, to be run.
+pub struct Operator {
+    setup: Setup,
+    elector: Option<Elector>,
+    events: EventWriter,
+    kinds: Kinds,
+}
+
+impl std::fmt::Debug for Operator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Operator")
+            .field("context", &self.setup.cx)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Operator {
+    /// An operator for a provider and a cluster.
+    #[must_use]
+    pub fn builder(
+        provider: Arc<dyn CloudProvider>,
+        clients: impl Into<Clients>,
+        options: Options,
+    ) -> Builder {
+        Builder {
+            provider,
+            clients: clients.into(),
+            options,
+            clock: Clock::real(),
+            registry: Registry::new(),
+            identity: random_identity(),
+            extensions: Vec::new(),
+        }
+    }
+}
+
+impl Builder {
+    /// Uses another clock than the wall's.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Registers metrics in an existing registry.
+    #[must_use]
+    pub fn registry(mut self, registry: Registry) -> Self {
+        self.registry = registry;
+        self
+    }
+
+    /// The name under which the lease is held; by default a random one.
+    #[must_use]
+    pub fn identity(mut self, identity: &str) -> Self {
+        identity.clone_into(&mut self.identity);
+        self
+    }
+
+    /// Adds controllers, such as those of the provider's NodeClass.
+    #[must_use]
+    pub fn with(mut self, extension: impl FnOnce(&mut Setup) + Send + 'static) -> Self {
+        self.extensions.push(Box::new(extension));
+        self
+    }
+
+    /// The operator. Must be called within a tokio runtime.
+    #[must_use]
+    pub fn build(self) -> Operator {
+        let metrics = Metrics::new(&self.registry);
+        let provider: Arc<dyn CloudProvider> =
+            Arc::new(Metered::new(self.provider, metrics.clone()));
+        let kinds = Kinds {
+            node_classes: provider.node_classes(),
+            node_overlays: self.options.feature_gates.node_overlay,
+            devices: !self.options.ignore_dra_requests,
+            workload_selectors: !self.options.scheduler_config.is_empty(),
+        };
+        let config = ClusterConfig {
+            well_known: provider.well_known().clone(),
+            node_classes: provider.node_classes(),
+            node_overlays: self.options.feature_gates.node_overlay,
+            ..ClusterConfig::default()
+        };
+        let (model, handle) = Model::new(config, &kinds.awaited());
+        let (recorder, events) = Recorder::new(self.clients.api.clone(), self.clock);
+        let elector = (!self.options.disable_leader_election).then(|| {
+            let namespace = match self.options.leader_election_namespace.as_str() {
+                "" => own_namespace(),
+                namespace => namespace.to_owned(),
+            };
+            let lease = LeaseConfig::new(
+                &namespace,
+                &self.options.leader_election_name,
+                &self.identity,
+            );
+            Elector::new(self.clients.no_retry.clone(), lease)
+        });
+        let cx = Arc::new(Context {
+            clients: self.clients,
+            clock: self.clock,
+            options: self.options,
+            provider,
+            recorder,
+            metrics,
+            model: handle,
+        });
+        let mut setup = Setup {
+            cx,
+            model,
+            starts: Vec::new(),
+        };
+        setup.controllers();
+        for extension in self.extensions {
+            extension(&mut setup);
+        }
+        Operator {
+            setup,
+            elector,
+            events,
+            kinds,
+        }
+    }
+
+    /// Builds the operator and runs it until `stop`.
+    ///
+    /// # Errors
+    /// When a port is taken or the lease is lost.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), OperatorError> {
+        self.build().run(stop).await
+    }
+}
+
+type Start = Box<dyn FnOnce(&TaskTracker, &CancellationToken) + Send>;
+
+/// Collects what runs: this is where controllers are added.
+pub struct Setup {
+    cx: Arc<Context>,
+    model: Model,
+    starts: Vec<Start>,
+}
+
+impl std::fmt::Debug for Setup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Setup")
+            .field("context", &self.cx)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Setup {
+    /// What controllers work with.
+    #[must_use]
+    pub fn context(&self) -> &Arc<Context> {
+        &self.cx
+    }
+
+    /// Adds a per-object controller.
+    pub fn controller<C: Controller>(&mut self, controller: C) {
+        self.controller_with(Arc::new(controller), Queue::new());
+    }
+
+    /// Adds a per-object controller whose queue others add to, too.
+    pub fn controller_with<C: Controller>(&mut self, controller: Arc<C>, queue: Queue<C::Key>) {
+        let (triggered, keys) = (Arc::clone(&controller), queue.clone());
+        self.observe(move |change, view| triggered.triggered_by(change, view, &keys));
+        let cx = Arc::clone(&self.cx);
+        self.starts.push(Box::new(move |tasks, stop| {
+            let stop = stop.clone();
+            tasks.spawn(async move { run(controller, queue, &cx.options, cx.clock, stop).await });
+        }));
+    }
+
+    /// Adds a controller that runs again and again.
+    pub fn periodic<P: Periodic>(&mut self, periodic: P) {
+        let clock = self.cx.clock;
+        self.starts.push(Box::new(move |tasks, stop| {
+            tasks.spawn(run_periodic(periodic, clock, stop.clone()));
+        }));
+    }
+
+    /// Is told of every change of the model, on the model's task: be quick.
+    pub fn observe(&mut self, observe: impl Fn(&Change, &View) + Send + 'static) {
+        self.model.subscribe(Box::new(observe));
+    }
+
+    /// Runs a task of another shape until the token is cancelled.
+    pub fn task<F: Future<Output = ()> + Send + 'static>(
+        &mut self,
+        start: impl FnOnce(CancellationToken) -> F + Send + 'static,
+    ) {
+        self.starts.push(Box::new(move |tasks, stop| {
+            tasks.spawn(start(stop.clone()));
+        }));
+    }
+
+    /// Karpenter's own controllers. One line each: add yours here.
+    fn controllers(&mut self) {
+        let cx = Arc::clone(&self.cx);
+
+        let pool_status = Queue::new();
+        let health = Arc::new(RegistrationHealth::new(pool_status.clone()));
+        self.controller_with(
+            Arc::new(Status::new(Arc::clone(&cx), Arc::clone(&health))),
+            pool_status,
+        );
+        self.controller(Hash::new(Arc::clone(&cx)));
+
+        let (batcher, ledger) = (Arc::new(Batcher::default()), Arc::new(PodLedger::default()));
+        let (observing, triggers, pods) =
+            (Arc::clone(&cx), Arc::clone(&batcher), Arc::clone(&ledger));
+        self.observe(move |change, view| {
+            Provisioner::observe(&observing, &triggers, &pods, change, view)
+        });
+        self.periodic(Provisioner::new(Arc::clone(&cx), batcher, ledger));
+
+        self.controller(Lifecycle::new(Arc::clone(&cx), health));
+        self.controller(PodEvents::new(Arc::clone(&cx)));
+        self.controller(DisruptionConditions::new(Arc::clone(&cx)));
+
+        let evictions = Queue::new();
+        let eviction_queue = Arc::new(EvictionQueue::new(Arc::clone(&cx), evictions.clone()));
+        self.controller_with(Arc::clone(&eviction_queue), evictions);
+        self.controller(Termination::new(Arc::clone(&cx), eviction_queue));
+
+        self.periodic(disruption::Disruption::new(cx));
+    }
+}
+
+impl Operator {
+    /// What the controllers work with, for embedders that look on.
+    #[must_use]
+    pub fn context(&self) -> &Arc<Context> {
+        self.setup.context()
+    }
+
+    /// Runs until `stop`, then ends in order.
+    ///
+    /// # Errors
+    /// When a port is taken or the lease is lost.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), OperatorError> {
+        let Self {
+            setup,
+            elector,
+            events,
+            kinds,
+        } = self;
+        let cx = Arc::clone(setup.context());
+        let (outer, inner) = (TaskTracker::new(), TaskTracker::new());
+        let outer_stop = CancellationToken::new();
+        serve(&cx, &outer, &outer_stop).await?;
+
+        let (leadership, mut led) = watch::channel(Leadership::Following);
+        match elector {
+            Some(elector) => {
+                outer.spawn(elector.run(leadership, outer_stop.clone()));
+            }
+            None => {
+                leadership.send_replace(Leadership::Leading);
+            }
+        }
+        let inner_stop = CancellationToken::new();
+        let (mut leading, mut lost) = (false, false);
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = became(&mut led, Leadership::Leading) => leading = true,
+        }
+        if leading {
+            start(setup, events, &kinds, &inner, &inner_stop);
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = became(&mut led, Leadership::Lost) => lost = true,
+            }
+        }
+        inner_stop.cancel();
+        inner.close();
+        if tokio::time::timeout(GRACE, inner.wait()).await.is_err() {
+            tracing::error!(logger = "controller", "controllers did not finish in time");
+        }
+        outer_stop.cancel();
+        outer.close();
+        if tokio::time::timeout(GRACE, outer.wait()).await.is_err() {
+            tracing::error!(logger = "controller", "the lease was not let go in time");
+        }
+        if lost {
+            Err(OperatorError::LeaseLost)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Waits for a state of leadership; for ever, if nobody is left to change it.
+async fn became(led: &mut watch::Receiver<Leadership>, state: Leadership) {
+    if led.wait_for(|l| *l == state).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn start(
+    setup: Setup,
+    events: EventWriter,
+    kinds: &Kinds,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) {
+    let cx = setup.cx;
+    tasks.spawn(events.run(stop.clone()));
+    tasks.spawn(setup.model.run(stop.clone()));
+    for start in setup.starts {
+        start(tasks, stop);
+    }
+    spawn_watchers(&cx.clients.api, kinds, &cx.model, &cx.recorder, tasks, stop);
+}
+
+/// Serves metrics and probes; port 0 means not at all.
+async fn serve(
+    cx: &Arc<Context>,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> Result<(), OperatorError> {
+    let ready = Arc::clone(cx);
+    let disabled = |port: u16| port == 0;
+    let sites = [
+        (
+            cx.options.metrics_port,
+            Site::Metrics(cx.metrics.registry.clone()),
+        ),
+        (
+            cx.options.health_probe_port,
+            Site::Probes {
+                live: Arc::new(|| Ok(())),
+                // A replica that only waits for the lease is as ready as it can be.
+                ready: Arc::new(move || {
+                    match ready.view().is_synced() || !ready.options.disable_leader_election {
+                        true => Ok(()),
+                        false => Err("the cluster model is not in sync".into()),
+                    }
+                }),
+            },
+        ),
+    ];
+    for (port, site) in sites.into_iter().filter(|(port, _)| !disabled(*port)) {
+        let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+        let listening = admin::serve(address, site, tasks, stop.clone()).await;
+        listening.map_err(|source| OperatorError::Listen { address, source })?;
+    }
+    Ok(())
+}
+
+/// The namespace of the pod this runs in, or `default`.
+fn own_namespace() -> String {
+    std::fs::read_to_string("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+        .map(|text| text.trim().to_owned())
+        .ok()
+        .filter(|text| !text.is_empty())
+        .unwrap_or_else(|| "default".into())
+}
+
+/// A name that no other process has: the host's, and a number from the standard library's random hash keys.
+fn random_identity() -> String {
+    use std::hash::{BuildHasher, Hasher};
+    let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "karpenter".into());
+    format!(
+        "{host}_{:016x}",
+        std::hash::RandomState::new().build_hasher().finish()
+    )
+}

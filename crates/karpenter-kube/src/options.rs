@@ -1,0 +1,416 @@
+//! The operator's options: upstream's flags and environment variables with upstream's defaults.
+//!
+//! A flag wins over its environment variable, which wins over the default. An unparsable flag stops the process; an
+//! unparsable integer, boolean or duration in the environment counts as unset, as upstream has it.
+//!
+//! UPSTREAM: pkg/operator/options/options.go
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, ValueEnum};
+
+/// What the operator is told at start.
+#[derive(Debug, Clone, PartialEq, Parser)]
+#[command(
+    name = "karpenter",
+    version,
+    about = "Just-in-time nodes for any Kubernetes cluster"
+)]
+pub struct Options {
+    /// Name of the Karpenter service (accepted for compatibility, unused).
+    #[arg(long, env = "KARPENTER_SERVICE", default_value = "")]
+    pub karpenter_service: String,
+    /// Port that `/metrics` is served on.
+    #[arg(long, env = "METRICS_PORT", default_value_t = 8080)]
+    pub metrics_port: u16,
+    /// Port that `/healthz` and `/readyz` are served on.
+    #[arg(long, env = "HEALTH_PROBE_PORT", default_value_t = 8081)]
+    pub health_probe_port: u16,
+    /// Sustained requests per second to the API server.
+    #[arg(long, env = "KUBE_CLIENT_QPS", default_value_t = 200)]
+    pub kube_client_qps: u32,
+    /// Requests that may be sent to the API server in one burst.
+    #[arg(long, env = "KUBE_CLIENT_BURST", default_value_t = 300)]
+    pub kube_client_burst: u32,
+    /// Serve profiles on the metrics port.
+    #[arg(long, env = "ENABLE_PROFILING", default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
+    pub enable_profiling: bool,
+    /// Start watching only after the lease is held.
+    #[arg(long, env = "DISABLE_CONTROLLER_WARMUP", default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
+    pub disable_controller_warmup: bool,
+    /// Run without a lease; for a single replica only.
+    #[arg(long, env = "DISABLE_LEADER_ELECTION", default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
+    pub disable_leader_election: bool,
+    /// Drop the metrics and events that describe the cluster's objects.
+    #[arg(long, env = "DISABLE_CLUSTER_STATE_OBSERVABILITY", default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
+    pub disable_cluster_state_observability: bool,
+    /// Name of the lease.
+    #[arg(
+        long,
+        env = "LEADER_ELECTION_NAME",
+        default_value = "karpenter-leader-election"
+    )]
+    pub leader_election_name: String,
+    /// Namespace of the lease; empty means the pod's own.
+    #[arg(long, env = "LEADER_ELECTION_NAMESPACE", default_value = "")]
+    pub leader_election_namespace: String,
+    /// Memory limit of the container in bytes; -1 means unknown.
+    #[arg(long, env = "MEMORY_LIMIT", default_value_t = -1, allow_hyphen_values = true)]
+    pub memory_limit: i64,
+    /// CPU request of the container in millicores; scales the controllers' concurrency.
+    #[arg(
+        long,
+        env = "CPU_REQUESTS",
+        default_value_t = 1000,
+        allow_hyphen_values = true
+    )]
+    pub cpu_requests: i64,
+    /// Least severe level that is logged: debug, info or error; empty means info.
+    #[arg(long, env = "LOG_LEVEL", default_value = "info", value_parser = log_level)]
+    pub log_level: LogLevel,
+    /// Comma-separated destinations of log lines.
+    #[arg(long, env = "LOG_OUTPUT_PATHS", default_value = "stdout")]
+    pub log_output_paths: String,
+    /// Comma-separated destinations of the logger's own errors.
+    #[arg(long, env = "LOG_ERROR_OUTPUT_PATHS", default_value = "stderr")]
+    pub log_error_output_paths: String,
+    /// Longest time that a batch of pods is kept open.
+    #[arg(long, env = "BATCH_MAX_DURATION", default_value = "10s", value_parser = go_duration)]
+    pub batch_max_duration: Duration,
+    /// Quiet time after which a batch of pods is closed.
+    #[arg(long, env = "BATCH_IDLE_DURATION", default_value = "1s", value_parser = go_duration)]
+    pub batch_idle_duration: Duration,
+    /// What becomes of preferences: respected, or ignored.
+    #[arg(long, env = "PREFERENCE_POLICY", default_value = "Respect", value_enum)]
+    pub preference_policy: PreferencePolicy,
+    /// What becomes of minValues that cannot be met: nothing fits, or they are lowered.
+    #[arg(long, env = "MIN_VALUES_POLICY", default_value = "Strict", value_enum)]
+    pub min_values_policy: MinValuesPolicy,
+    /// Refuse pods that ask for devices instead of simulating their allocation.
+    #[arg(long, env = "IGNORE_DRA_REQUESTS", default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
+    pub ignore_dra_requests: bool,
+    /// Comma-separated `Gate=true|false` pairs.
+    #[arg(long, env = "FEATURE_GATES", default_value = "", value_parser = feature_gates)]
+    pub feature_gates: FeatureGates,
+    /// Scheduler configuration with default topology spread constraints.
+    #[arg(long, env = "SCHEDULER_CONFIG", default_value = "")]
+    pub scheduler_config: String,
+}
+
+impl Options {
+    /// Reads flags and environment.
+    ///
+    /// # Errors
+    /// An unknown or unparsable flag, or a request for help or the version.
+    pub fn read<I, T>(args: I) -> Result<Self, clap::Error>
+    where
+        I: IntoIterator<Item = T>,
+        T: Into<OsString> + Clone,
+    {
+        let command = tolerate_bad_environment(Self::command(), |name| std::env::var(name).ok());
+        Self::from_arg_matches(&command.try_get_matches_from(args)?)
+    }
+
+    /// Whole cores asked for, at least one.
+    #[must_use]
+    pub fn cores(&self) -> usize {
+        let milli = if self.cpu_requests <= 0 {
+            1000
+        } else {
+            self.cpu_requests
+        };
+        usize::try_from(milli.unsigned_abs().div_ceil(1000)).unwrap_or(usize::MAX)
+    }
+
+    /// Upstream's linear scale from `low` at one core to `high` at sixty.
+    #[must_use]
+    pub fn concurrency(&self, low: usize, high: usize) -> usize {
+        let slope = (high - low) as f64 / 59.0;
+        let scaled = slope * self.cores().saturating_sub(1) as f64 + low as f64;
+        (scaled as usize).clamp(low, high)
+    }
+
+    /// How long a pod's chosen node is kept from disruption.
+    #[must_use]
+    pub fn nomination_window(&self) -> Duration {
+        (2 * self.batch_max_duration).max(Duration::from_secs(10))
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            karpenter_service: String::new(),
+            metrics_port: 8080,
+            health_probe_port: 8081,
+            kube_client_qps: 200,
+            kube_client_burst: 300,
+            enable_profiling: false,
+            disable_controller_warmup: true,
+            disable_leader_election: false,
+            disable_cluster_state_observability: false,
+            leader_election_name: "karpenter-leader-election".into(),
+            leader_election_namespace: String::new(),
+            memory_limit: -1,
+            cpu_requests: 1000,
+            log_level: LogLevel::Info,
+            log_output_paths: "stdout".into(),
+            log_error_output_paths: "stderr".into(),
+            batch_max_duration: Duration::from_secs(10),
+            batch_idle_duration: Duration::from_secs(1),
+            preference_policy: PreferencePolicy::Respect,
+            min_values_policy: MinValuesPolicy::Strict,
+            ignore_dra_requests: true,
+            feature_gates: FeatureGates::default(),
+            scheduler_config: String::new(),
+        }
+    }
+}
+
+/// What becomes of soft constraints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+pub enum PreferencePolicy {
+    /// Preferences are required first and given up one by one.
+    Respect,
+    /// Preferences are not looked at.
+    Ignore,
+}
+
+/// What becomes of `minValues` that cannot be met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+pub enum MinValuesPolicy {
+    /// The pool does not fit.
+    Strict,
+    /// The number is lowered to what there is.
+    BestEffort,
+}
+
+/// Least severe level that is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogLevel {
+    /// Everything.
+    Debug,
+    /// Milestones, warnings and errors.
+    Info,
+    /// Errors only.
+    Error,
+}
+
+/// Which optional features are on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FeatureGates {
+    /// Replace nodes whose conditions say that they are broken.
+    pub node_repair: bool,
+    /// Use capacity reservations.
+    pub reserved_capacity: bool,
+    /// Replace spot nodes by cheaper spot nodes.
+    pub spot_to_spot_consolidation: bool,
+    /// Adjust prices and capacity by NodeOverlays.
+    pub node_overlay: bool,
+    /// Keep a fixed number of nodes for pools with `replicas`.
+    pub static_capacity: bool,
+    /// Hold spare capacity for CapacityBuffers.
+    pub capacity_buffer: bool,
+}
+
+impl Default for FeatureGates {
+    fn default() -> Self {
+        Self {
+            node_repair: false,
+            reserved_capacity: true,
+            spot_to_spot_consolidation: false,
+            node_overlay: false,
+            static_capacity: false,
+            capacity_buffer: false,
+        }
+    }
+}
+
+fn feature_gates(text: &str) -> Result<FeatureGates, String> {
+    let mut gates = FeatureGates::default();
+    for pair in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
+        let (name, value) = pair
+            .split_once('=')
+            .ok_or_else(|| format!("`{pair}` is not of the form `Gate=true`"))?;
+        let value = go_bool(value.trim())?;
+        match name.trim() {
+            "NodeRepair" => gates.node_repair = value,
+            "ReservedCapacity" => gates.reserved_capacity = value,
+            "SpotToSpotConsolidation" => gates.spot_to_spot_consolidation = value,
+            "NodeOverlay" => gates.node_overlay = value,
+            "StaticCapacity" => gates.static_capacity = value,
+            "CapacityBuffer" => gates.capacity_buffer = value,
+            // Gates of older and newer releases are ignored, so that a chart can be upgraded in either order.
+            _ => {}
+        }
+    }
+    Ok(gates)
+}
+
+fn log_level(text: &str) -> Result<LogLevel, String> {
+    match text {
+        "" | "info" => Ok(LogLevel::Info),
+        "debug" => Ok(LogLevel::Debug),
+        "error" => Ok(LogLevel::Error),
+        other => Err(format!("`{other}` is none of debug, info, error")),
+    }
+}
+
+fn go_bool(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        other => Err(format!("`{other}` is neither true nor false")),
+    }
+}
+
+/// Parses Go's duration texts: `1h30m`, `1.5s`, `300ms`.
+///
+/// # Errors
+/// A text that is not a sequence of decimal numbers with the units h, m, s, ms, us, µs or ns, or is negative.
+pub fn go_duration(text: &str) -> Result<Duration, String> {
+    let bad = || format!("`{text}` is not a duration such as `1m30s`");
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    if rest.is_empty() {
+        return Err(bad());
+    }
+    let mut nanos = 0.0_f64;
+    while !rest.is_empty() {
+        let digits = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .ok_or_else(bad)?;
+        let number: f64 = rest[..digits].parse().map_err(|_| bad())?;
+        rest = &rest[digits..];
+        let unit_len = rest
+            .find(|c: char| c.is_ascii_digit() || c == '.')
+            .unwrap_or(rest.len());
+        let unit = match &rest[..unit_len] {
+            "h" => 3.6e12,
+            "m" => 6e10,
+            "s" => 1e9,
+            "ms" => 1e6,
+            "us" | "µs" | "μs" => 1e3,
+            "ns" => 1.0,
+            _ => return Err(bad()),
+        };
+        nanos += number * unit;
+        rest = &rest[unit_len..];
+    }
+    Duration::try_from_secs_f64(nanos / 1e9).map_err(|_| bad())
+}
+
+/// Drops the environment binding of integer, boolean and duration options whose variable does not parse.
+fn tolerate_bad_environment(
+    command: clap::Command,
+    env: impl Fn(&str) -> Option<String>,
+) -> clap::Command {
+    let tolerated = |id: &str, value: &str| match id {
+        "metrics_port" | "health_probe_port" => value.parse::<u16>().is_ok(),
+        "kube_client_qps" | "kube_client_burst" => value.parse::<u32>().is_ok(),
+        "memory_limit" | "cpu_requests" => value.parse::<i64>().is_ok(),
+        "batch_max_duration" | "batch_idle_duration" => go_duration(value).is_ok(),
+        "enable_profiling"
+        | "disable_controller_warmup"
+        | "disable_leader_election"
+        | "disable_cluster_state_observability"
+        | "ignore_dra_requests" => go_bool(value).is_ok(),
+        _ => true,
+    };
+    command.mut_args(|arg| {
+        let value = arg.get_env().and_then(|name| name.to_str()).and_then(&env);
+        match value {
+            Some(value) if !tolerated(arg.get_id().as_str(), &value) => {
+                arg.env(None::<&'static str>)
+            }
+            _ => arg,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(args: &[&str]) -> Result<Options, clap::Error> {
+        let args = std::iter::once("karpenter").chain(args.iter().copied());
+        Options::from_arg_matches(&Options::command().try_get_matches_from(args)?)
+    }
+
+    #[test]
+    fn no_flags_give_the_documented_defaults() {
+        assert_eq!(read(&[]).unwrap(), Options::default());
+    }
+
+    #[test]
+    fn flags_are_upstreams() {
+        let options = read(&[
+            "--batch-idle-duration=500ms",
+            "--feature-gates=NodeRepair=true,Unknown=true,ReservedCapacity=false",
+            "--disable-leader-election",
+            "--ignore-dra-requests=false",
+            "--memory-limit=-1",
+            "--preference-policy=Ignore",
+        ])
+        .unwrap();
+        assert_eq!(options.batch_idle_duration, Duration::from_millis(500));
+        assert!(options.feature_gates.node_repair && !options.feature_gates.reserved_capacity);
+        assert!(options.disable_leader_election && !options.ignore_dra_requests);
+        assert_eq!(options.preference_policy, PreferencePolicy::Ignore);
+    }
+
+    #[test]
+    fn bad_flags_are_refused() {
+        for bad in [
+            "--preference-policy=Maybe",
+            "--feature-gates=NodeRepair",
+            "--unknown",
+            "--metrics-port=x",
+            "--log-level=loud",
+        ] {
+            assert!(read(&[bad]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_bad_number_in_the_environment_counts_as_unset() {
+        let env = |name: &str| (name == "METRICS_PORT").then(|| "many".to_owned());
+        let command = tolerate_bad_environment(Options::command(), env);
+        let port = command
+            .get_arguments()
+            .find(|a| a.get_id() == "metrics_port")
+            .unwrap();
+        assert!(port.get_env().is_none());
+        let probe = command
+            .get_arguments()
+            .find(|a| a.get_id() == "health_probe_port")
+            .unwrap();
+        assert!(probe.get_env().is_some());
+    }
+
+    #[test]
+    fn concurrency_grows_linearly_with_cores() {
+        let cores = |milli| Options {
+            cpu_requests: milli,
+            ..Options::default()
+        };
+        assert_eq!(cores(1000).concurrency(10, 1000), 10);
+        assert_eq!(cores(60_000).concurrency(10, 1000), 1000);
+        assert_eq!(cores(0).concurrency(10, 3000), 10);
+        assert_eq!(cores(2500).cores(), 3);
+    }
+
+    #[test]
+    fn durations_are_gos() {
+        assert_eq!(go_duration("1h30m").unwrap(), Duration::from_secs(5400));
+        assert_eq!(go_duration("1.5s").unwrap(), Duration::from_millis(1500));
+        for bad in ["", "1", "s", "-1s", "1x"] {
+            assert!(go_duration(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Keeping the model's instance types current: providers are asked before each decision, and answer from their caches.
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+
+use crate::context::Context;
+use crate::model::Stopped;
+
+/// Asks the provider for the instance types of every managed NodePool and tells the model what is new.
+///
+/// # Errors
+/// When the operator is stopping.
+pub async fn refresh_instance_types(cx: &Context) -> Result<(), Stopped> {
+    let view = cx.view();
+    let pools = view
+        .snapshot
+        .node_pools()
+        .filter(|pool| cx.is_managed(&pool.spec.template.spec.node_class_ref));
+    let answers = join_all(pools.map(|pool| async move {
+        let types = cx
+            .provider
+            .instance_types(pool)
+            .await
+            .map_err(|error| error.to_string());
+        (pool.name().to_owned(), types)
+    }));
+    for (pool, types) in answers.await {
+        let known = view.snapshot.instance_types(&pool);
+        let same = match (known, &types) {
+            (Some(Ok(known)), Ok(types)) => Arc::ptr_eq(known, types),
+            (Some(Err(known)), Err(error)) => known == error,
+            _ => false,
+        };
+        if !same {
+            if let Err(error) = &types {
+                tracing::error!(
+                    NodePool = crate::logging::object(None, &pool),
+                    error,
+                    "skipping, unable to resolve instance types"
+                );
+            }
+            cx.model.set_instance_types(pool, types).await?;
+        }
+    }
+    Ok(())
+}

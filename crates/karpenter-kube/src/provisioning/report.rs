@@ -1,0 +1,176 @@
+//! Telling what a decision was: events on pods and NodePools, metrics, log lines.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use karpenter_api::events;
+use karpenter_api::v1::NodeClaim;
+use karpenter_core::pod::PodKey;
+use karpenter_core::schedule::{Plan, PoolOutcome, WhyNot};
+
+use super::PodLedger;
+use crate::context::Context;
+use crate::events::{Event, reference};
+use crate::logging;
+use crate::model::View;
+
+/// How many pods a log line names.
+const NAMED_PODS: usize = 5;
+
+const CONTROLLER: &str = "provisioner";
+
+/// Logs what was found, before it is known what becomes of it.
+pub(super) fn found(pods: usize, names: &[String], duration: Duration) {
+    tracing::info!(
+        Pods = logging::shortened(names, NAMED_PODS),
+        pods,
+        duration = ?duration,
+        "found provisionable pod(s)"
+    );
+}
+
+/// Publishes the outcome for pods that were not placed, and for pools that could not be used.
+pub(super) fn outcome(cx: &Context, view: &View, plan: &Plan, ledger: &PodLedger) {
+    let now = cx.clock.now();
+    let placed = plan
+        .new_claims
+        .iter()
+        .flat_map(|c| &c.pods)
+        .chain(plan.existing.iter().filter(|p| !p.buffer).map(|p| &p.pod));
+    for pod in placed {
+        ledger.decided(&pod.uid, true, now, &cx.metrics);
+    }
+    let (mut ignored, mut unschedulable) = (0, 0);
+    for unplaced in plan.unplaced.iter().filter(|u| !u.buffer) {
+        ledger.decided(&unplaced.pod.uid, false, now, &cx.metrics);
+        match unplaced.why {
+            WhyNot::Invalid(_) => ignored += 1,
+            ref why if why.is_deferred() => {}
+            _ => unschedulable += 1,
+        }
+        if !unplaced.why.is_silent() {
+            let message = format!("Failed to schedule pod, {}", unplaced.why);
+            let event = Event::warning(
+                pod_reference(&unplaced.pod),
+                events::FAILED_SCHEDULING,
+                message,
+            );
+            cx.recorder.publish(event.every(Duration::from_secs(300)));
+            tracing::debug!(Pod = logging::object(Some(&unplaced.pod.namespace), &unplaced.pod.name), error = %unplaced.why, "could not schedule pod");
+        }
+    }
+    cx.metrics
+        .scheduler_ignored_pods_count
+        .set(&[], f64::from(ignored));
+    cx.metrics
+        .scheduler_unschedulable_pods_count
+        .set(&[CONTROLLER], f64::from(unschedulable));
+    pools(cx, view, plan);
+}
+
+fn pools(cx: &Context, view: &View, plan: &Plan) {
+    for report in &plan.pools {
+        let Some(pool) = view.node_pool(&report.node_pool) else {
+            continue;
+        };
+        match &report.outcome {
+            PoolOutcome::NoCompatibleInstanceTypes { min_values } => {
+                let suffix = if *min_values {
+                    " due to minValues incompatibility"
+                } else {
+                    ""
+                };
+                let message = format!(
+                    "NodePool requirements filtered out all compatible available instance types{suffix}"
+                );
+                let event = Event::warning(
+                    reference(&**pool),
+                    events::NO_COMPATIBLE_INSTANCE_TYPES,
+                    message,
+                );
+                cx.recorder.publish(event.every(Duration::from_secs(60)));
+                tracing::info!(
+                    NodePool = logging::object(None, pool.name()),
+                    "skipping, nodepool requirements filtered out all instance types"
+                );
+            }
+            PoolOutcome::Invalid(problem) | PoolOutcome::Unknown(problem) => {
+                tracing::error!(
+                    NodePool = logging::object(None, pool.name()),
+                    error = problem,
+                    "skipping nodepool"
+                );
+            }
+            PoolOutcome::Used
+            | PoolOutcome::Static
+            | PoolOutcome::Deleting
+            | PoolOutcome::NotReady
+            | _ => {}
+        }
+    }
+}
+
+/// Logs how many NodeClaims come, and how many pods go to nodes that are on their way.
+pub(super) fn computed(plan: &Plan) {
+    if !plan.new_claims.is_empty() {
+        let pods: usize = plan.new_claims.iter().map(|c| c.pods.len()).sum();
+        tracing::info!(
+            nodeclaims = plan.new_claims.len(),
+            pods,
+            "computed new nodeclaim(s) to fit pod(s)"
+        );
+    }
+}
+
+/// Tells pods where they should go. `claims` stand for the plan's drafts.
+pub(super) fn nominations(
+    cx: &Context,
+    view: &View,
+    plan: &Plan,
+    claims: &[Option<Arc<NodeClaim>>],
+) {
+    let mut targets: BTreeMap<&PodKey, String> = BTreeMap::new();
+    for (draft, claim) in plan.new_claims.iter().zip(claims) {
+        if let Some(claim) = claim {
+            targets.extend(
+                draft
+                    .pods
+                    .iter()
+                    .map(|pod| (pod, format!("nodeclaim/{}", claim.name()))),
+            );
+        }
+    }
+    for placement in plan.existing.iter().filter(|p| !p.buffer) {
+        let Some(machine) = view.snapshot.node(&placement.node) else {
+            continue;
+        };
+        let claim = machine.claim_name().map(|name| format!("nodeclaim/{name}"));
+        let node = machine
+            .node
+            .as_ref()
+            .map(|node| format!("node/{}", node.name));
+        let parts: Vec<String> = [claim, node].into_iter().flatten().collect();
+        targets.insert(&placement.pod, parts.join(", "));
+    }
+    for (pod, target) in targets {
+        let event = Event::normal(
+            pod_reference(pod),
+            events::NOMINATED,
+            format!("Pod should schedule on: {target}"),
+        );
+        cx.recorder.publish(event.limited());
+    }
+}
+
+fn pod_reference(pod: &PodKey) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Pod".into()),
+        namespace: Some(pod.namespace.clone()),
+        name: Some(pod.name.clone()),
+        uid: Some(pod.uid.clone()),
+        ..ObjectReference::default()
+    }
+}

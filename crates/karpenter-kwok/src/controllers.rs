@@ -1,0 +1,104 @@
+//! What runs next to Karpenter's own controllers for this provider.
+
+use std::sync::Arc;
+
+use karpenter_api::v1::NodeClaim;
+use karpenter_kube::context::Context;
+use karpenter_kube::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
+use karpenter_kube::model::{Change, View};
+use karpenter_kube::operator::Setup;
+use karpenter_kube::patch::{Lock, patch_status};
+use kube::Api;
+
+use crate::node_class::{GROUP, KwokNodeClass};
+use crate::provider::KwokProvider;
+
+/// Adds the provider's controllers to an operator: `Operator::builder(..).with(|setup| controllers::add(setup, provider))`.
+pub fn add(setup: &mut Setup, provider: Arc<KwokProvider>) {
+    let cx = Arc::clone(setup.context());
+    setup.controller(ClassReadiness {
+        cx: Arc::clone(&cx),
+    });
+    setup.controller(Machines { cx, provider });
+}
+
+/// Makes KWOKNodeClasses ready, as there is nothing about them that could not be.
+#[derive(Debug)]
+struct ClassReadiness {
+    cx: Arc<Context>,
+}
+
+impl Controller for ClassReadiness {
+    type Key = ObjectKey;
+
+    fn name(&self) -> &'static str {
+        "kwoknodeclass.status"
+    }
+
+    fn kind(&self) -> &'static str {
+        KwokNodeClass::KIND
+    }
+
+    fn triggered_by(&self, change: &Change, _: &View, queue: &Queue<ObjectKey>) {
+        if let Change::NodeClass {
+            reference,
+            after: Some(class),
+        } = change
+            && reference.group == GROUP
+            && class.ready.is_none()
+        {
+            queue.add(ObjectKey::cluster(&reference.name));
+        }
+    }
+
+    async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
+        let api: Api<KwokNodeClass> = Api::all(self.cx.clients.api.clone());
+        let before = api.get(&key.name).await.doing("getting nodeclass")?;
+        let mut after = before.clone();
+        after.make_ready(self.cx.clock.now());
+        patch_status(&api, &before, &after, Lock::Optimistic)
+            .await
+            .doing("updating nodeclass status")?;
+        Ok(Next::Wait)
+    }
+}
+
+/// Brings the machines of an earlier process up again: a claim that was launched has a machine, a machine has a Node.
+#[derive(Debug)]
+struct Machines {
+    cx: Arc<Context>,
+    provider: Arc<KwokProvider>,
+}
+
+impl Controller for Machines {
+    type Key = ObjectKey;
+
+    fn name(&self) -> &'static str {
+        "kwok.machines"
+    }
+
+    fn kind(&self) -> &'static str {
+        NodeClaim::KIND
+    }
+
+    fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<ObjectKey>) {
+        // What is launched later is launched by this process.
+        if matches!(change, Change::Synced) {
+            for claim in view.snapshot.node_claims() {
+                queue.add(ObjectKey::cluster(claim.name()));
+            }
+        }
+    }
+
+    async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
+        if let Some(claim) = self
+            .cx
+            .view()
+            .node_claim(&key.name)
+            .filter(|c| c.spec.node_class_ref.group == GROUP && !c.is_deleting())
+        {
+            self.provider.resume(claim);
+        }
+        Ok(Next::Wait)
+    }
+}

@@ -1,0 +1,530 @@
+//! Buying simulated machines.
+//!
+//! A machine's name follows from its claim's uid, so that asking twice for the machine of one claim gives one machine,
+//! whatever was forgotten in between: the cloud has it, or its Node exists, or it is launched under the same name.
+//!
+//! UPSTREAM: kwok/cloudprovider/cloudprovider.go
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::labels::{self, taints};
+use karpenter_api::v1::{NodeClaim, NodePool, Operator};
+use karpenter_api::validation::WellKnown;
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::offering::Offering;
+use karpenter_core::provider::{CloudProvider, CloudProviderError, NodeClassKind, RepairPolicy};
+use karpenter_core::requirements::{Requirement, Requirements};
+use karpenter_kube::clock::Clock;
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
+use kube::{Api, Client};
+use tokio_util::sync::CancellationToken;
+
+use crate::catalogue::{INSTANCE_CPU, INSTANCE_FAMILY, INSTANCE_MEMORY, INSTANCE_SIZE};
+use crate::cloud::{CapacityPool, Cloud, Machine};
+use crate::node_class::{GROUP, KwokNodeClass};
+
+/// What provider ids of simulated machines begin with.
+pub const PROVIDER_PREFIX: &str = "kwok://";
+/// Label and annotation by which simulators know the nodes that are theirs; the value is `fake`.
+pub const FAKE_NODE: &str = "kwok.x-k8s.io/node";
+/// The price label of eks-node-viewer.
+const NODE_VIEWER_PRICE: &str = "eks-node-viewer/instance-price";
+/// The partition of KWOK controllers that runs the node.
+const PARTITION: &str = "kwok-partition";
+
+/// Sells simulated machines.
+pub struct KwokProvider {
+    client: Client,
+    clock: Clock,
+    cloud: Cloud,
+    well_known: WellKnown,
+    types: Arc<[InstanceType]>,
+    offered: Mutex<Offered>,
+}
+
+/// The instance types with what is out of capacity at the moment.
+struct Offered {
+    unavailable: BTreeSet<CapacityPool>,
+    types: Arc<[InstanceType]>,
+}
+
+impl std::fmt::Debug for KwokProvider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KwokProvider")
+            .field("types", &self.types.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a request to the API server failed, as the provider says it.
+fn unreachable(action: &str, error: &kube::Error) -> CloudProviderError {
+    CloudProviderError::other(format!("{action}, {error}"))
+}
+
+fn is_not_found(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.is_not_found())
+}
+
+impl KwokProvider {
+    /// A provider that sells `types` out of `cloud` and joins the machines to the cluster behind `client`.
+    #[must_use]
+    pub fn new(client: Client, clock: Clock, types: Vec<InstanceType>, cloud: Cloud) -> Self {
+        let types: Arc<[InstanceType]> = types.into();
+        let mut well_known = WellKnown::default().with_restricted_domain(GROUP);
+        for label in [
+            INSTANCE_SIZE,
+            INSTANCE_FAMILY,
+            INSTANCE_CPU,
+            INSTANCE_MEMORY,
+        ] {
+            well_known = well_known.with_label(label);
+        }
+        for key in types
+            .iter()
+            .flat_map(|t| &t.offerings)
+            .flat_map(|o| o.requirements.keys())
+        {
+            well_known = well_known.with_label(key);
+        }
+        let offered = Mutex::new(Offered {
+            unavailable: BTreeSet::new(),
+            types: Arc::clone(&types),
+        });
+        Self {
+            client,
+            clock,
+            cloud,
+            well_known,
+            types,
+            offered,
+        }
+    }
+
+    /// The cloud behind it.
+    #[must_use]
+    pub fn cloud(&self) -> &Cloud {
+        &self.cloud
+    }
+
+    fn nodes(&self) -> Api<Node> {
+        Api::all(self.client.clone())
+    }
+
+    async fn node_class(&self, claim: &NodeClaim) -> Result<KwokNodeClass, CloudProviderError> {
+        let api: Api<KwokNodeClass> = Api::all(self.client.clone());
+        let name = &claim.spec.node_class_ref.name;
+        match api.get_opt(name).await {
+            Ok(Some(class)) if class.is_false(types::READY) => {
+                let why = class
+                    .condition(types::READY)
+                    .map(|c| c.message.clone())
+                    .unwrap_or_default();
+                Err(CloudProviderError::NodeClassNotReady(why))
+            }
+            Ok(Some(class)) => Ok(class),
+            // A claim without its class can never be launched; giving up on it lets another pool try.
+            Ok(None) => Err(CloudProviderError::InsufficientCapacity(format!(
+                "resolving node class, `{name}` not found"
+            ))),
+            Err(error) => Err(unreachable("resolving node class", &error)),
+        }
+    }
+
+    /// The cheapest offering that meets the claim and has capacity.
+    fn choose(&self, claim: &NodeClaim) -> Result<(&InstanceType, &Offering), CloudProviderError> {
+        let invalid = |error: &dyn std::fmt::Display| CloudProviderError::Create {
+            reason: "InvalidRequirements".into(),
+            message: error.to_string(),
+        };
+        let requirements = Requirements::from_api(&claim.spec.requirements, &self.well_known)
+            .map_err(|e| invalid(&e))?;
+        let now = self.clock.now();
+        let accepts = |theirs: &Requirements| requirements.intersects(theirs).is_ok();
+        let named = requirements.get(labels::INSTANCE_TYPE);
+        let mut options: Vec<(&InstanceType, &Offering)> = Vec::new();
+        for instance_type in self
+            .types
+            .iter()
+            .filter(|t| named.is_none_or(|n| n.has(&t.name)) && accepts(&t.requirements))
+        {
+            options.extend(
+                instance_type
+                    .offerings
+                    .iter()
+                    .filter(|o| o.available && accepts(&o.requirements))
+                    .map(|o| (instance_type, o)),
+            );
+        }
+        // Ties are broken by the claim, so that zones are used evenly and a repetition chooses the same.
+        let tie = |(t, o): &(&InstanceType, &Offering)| {
+            digest(&(claim.uid(), &t.name, o.zone(), o.capacity_type()))
+        };
+        options.sort_by(|a, b| {
+            a.1.price
+                .total_cmp(&b.1.price)
+                .then_with(|| tie(a).cmp(&tie(b)))
+        });
+        let chosen = options
+            .into_iter()
+            .find(|(t, o)| self.cloud.has_capacity(&t.name, o, now));
+        chosen.ok_or_else(|| {
+            CloudProviderError::InsufficientCapacity(
+                "all requested instance types were unavailable during launch".into(),
+            )
+        })
+    }
+
+    /// Joins the machine to the cluster after the delay, unless it is given back before.
+    pub(crate) fn register_later(&self, node: Node, delay: Duration, stop: CancellationToken) {
+        let (api, clock) = (self.nodes(), self.clock);
+        let registering = async move {
+            clock.sleep(delay).await;
+            loop {
+                match api.create(&PostParams::default(), &node).await {
+                    Ok(_) => return,
+                    Err(kube::Error::Api(status)) if status.is_already_exists() => return,
+                    Err(error) => {
+                        tracing::debug!(logger = "kwok", error = %error, "failed to register a node");
+                        clock.sleep(Duration::from_secs(1)).await;
+                    }
+                }
+            }
+        };
+        tokio::spawn(async move {
+            tokio::select! {
+                () = registering => {}
+                () = stop.cancelled() => {}
+            }
+        });
+    }
+
+    async fn existing(&self, name: &str) -> Result<Option<Node>, CloudProviderError> {
+        self.nodes()
+            .get_opt(name)
+            .await
+            .map_err(|error| unreachable("finding node", &error))
+    }
+
+    /// Takes the Node of a machine away that registration did not put the finalizer on.
+    async fn remove_node(&self, name: &str) -> Result<(), CloudProviderError> {
+        let Some(node) = self.existing(name).await? else {
+            return Ok(());
+        };
+        if node.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let only_this = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: node.metadata.uid,
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        match self.nodes().delete(name, &only_this).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_not_found(&error) => Ok(()),
+            Err(error) => Err(unreachable("deleting node", &error)),
+        }
+    }
+
+    /// A machine that is known from its claim only, as after a restart.
+    pub(crate) fn resume(&self, claim: &NodeClaim) {
+        let Some(provider_id) = claim
+            .status
+            .provider_id
+            .clone()
+            .filter(|id| id.starts_with(PROVIDER_PREFIX))
+        else {
+            return;
+        };
+        if self.cloud.is_gone(&provider_id) {
+            return;
+        }
+        let price = claim
+            .label(NODE_VIEWER_PRICE)
+            .and_then(|p| p.parse().ok())
+            .unwrap_or_default();
+        let registration = CancellationToken::new();
+        let machine = Machine {
+            claim_uid: claim.uid().to_owned(),
+            answer: claim.clone(),
+            price,
+            launched_at: claim
+                .metadata
+                .creation_timestamp
+                .as_ref()
+                .map_or_else(|| self.clock.now(), |t| t.0),
+            registration: registration.clone(),
+        };
+        let node = node_of(claim, claim, node_name_of(&provider_id));
+        if self.cloud.launch(&provider_id, machine) && self.cloud.registers() {
+            self.register_later(node, Duration::ZERO, registration);
+        }
+    }
+}
+
+/// A number that follows from a value and nothing else.
+fn digest(value: &impl Hash) -> u64 {
+    let mut hasher = rustc_hash::FxHasher::default();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// `kwok-<nodeclaim>-<letters>-<number>`, the last two from the claim's uid.
+fn node_name(claim: &NodeClaim) -> String {
+    let seed = digest(&claim.uid());
+    let letters: String = (0..5)
+        .map(|i| char::from(b'a' + ((seed >> (i * 5)) % 26) as u8))
+        .collect();
+    format!("kwok-{}-{letters}-{}", claim.name(), (seed >> 32) as u32)
+}
+
+fn node_name_of(provider_id: &str) -> &str {
+    provider_id
+        .strip_prefix(PROVIDER_PREFIX)
+        .unwrap_or(provider_id)
+}
+
+/// What is known of a claim once its machine is chosen.
+fn answer(
+    claim: &NodeClaim,
+    node: &str,
+    instance_type: &InstanceType,
+    offering: &Offering,
+) -> NodeClaim {
+    let mut labels: BTreeMap<String, String> = claim.metadata.labels.clone().unwrap_or_default();
+    for requirement in claim
+        .spec
+        .requirements
+        .iter()
+        .filter(|r| r.operator == Operator::In)
+    {
+        if let [value] = requirement.values.as_slice() {
+            labels.insert(requirement.key.clone(), value.clone());
+        }
+    }
+    let singles = |requirements: &Requirements| -> Vec<(String, String)> {
+        requirements
+            .iter()
+            .filter_map(|r: &Requirement| Some((r.key().to_owned(), r.single()?.to_owned())))
+            .collect()
+    };
+    labels.extend(singles(&instance_type.requirements));
+    labels.extend(singles(&offering.requirements));
+    labels.insert(labels::INSTANCE_TYPE.into(), instance_type.name.clone());
+    labels.insert(NODE_VIEWER_PRICE.into(), format!("{:.6}", offering.price));
+    let mut answer = NodeClaim::new(claim.name(), claim.spec.clone());
+    answer.metadata.uid.clone_from(&claim.metadata.uid);
+    answer.metadata.labels = Some(labels);
+    answer.metadata.annotations = Some([(FAKE_NODE.to_owned(), "fake".to_owned())].into());
+    answer.status.provider_id = Some(format!("{PROVIDER_PREFIX}{node}"));
+    answer.status.capacity = instance_type.capacity.to_quantities();
+    answer.status.allocatable = instance_type.allocatable_of(offering).to_quantities();
+    answer
+}
+
+/// The Node that a machine's kubelet registers.
+fn node_of(claim: &NodeClaim, answer: &NodeClaim, name: &str) -> Node {
+    let mut labels = answer.metadata.labels.clone().unwrap_or_default();
+    labels.insert(PARTITION.into(), "a".into());
+    labels.insert(labels::HOSTNAME.into(), claim.name().to_owned());
+    labels.insert(FAKE_NODE.into(), "fake".into());
+    let mut annotations = claim.metadata.annotations.clone().unwrap_or_default();
+    annotations.insert(FAKE_NODE.into(), "fake".into());
+    Node {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            labels: Some(labels),
+            annotations: Some(annotations),
+            ..ObjectMeta::default()
+        },
+        spec: Some(NodeSpec {
+            provider_id: answer.status.provider_id.clone(),
+            taints: Some(vec![taints::unregistered()]),
+            ..NodeSpec::default()
+        }),
+        status: Some(NodeStatus {
+            capacity: Some(answer.status.capacity.clone()),
+            allocatable: Some(answer.status.allocatable.clone()),
+            phase: Some("Pending".into()),
+            ..NodeStatus::default()
+        }),
+    }
+}
+
+/// What a Node says about the machine under it.
+fn claim_of_node(node: &Node) -> NodeClaim {
+    let mut claim = NodeClaim::new(
+        node.metadata.name.as_deref().unwrap_or_default(),
+        Default::default(),
+    );
+    claim.metadata.labels.clone_from(&node.metadata.labels);
+    claim
+        .metadata
+        .annotations
+        .clone_from(&node.metadata.annotations);
+    claim.status.node_name.clone_from(&node.metadata.name);
+    claim.status.provider_id = node.spec.as_ref().and_then(|s| s.provider_id.clone());
+    claim.status.capacity = node
+        .status
+        .as_ref()
+        .and_then(|s| s.capacity.clone())
+        .unwrap_or_default();
+    claim.status.allocatable = node
+        .status
+        .as_ref()
+        .and_then(|s| s.allocatable.clone())
+        .unwrap_or_default();
+    claim
+}
+
+#[async_trait]
+impl CloudProvider for KwokProvider {
+    fn name(&self) -> &str {
+        "kwok"
+    }
+
+    fn well_known(&self) -> &WellKnown {
+        &self.well_known
+    }
+
+    fn node_classes(&self) -> Vec<NodeClassKind> {
+        vec![NodeClassKind {
+            group: GROUP.into(),
+            version: KwokNodeClass::VERSION.into(),
+            kind: KwokNodeClass::KIND.into(),
+            plural: KwokNodeClass::PLURAL.into(),
+        }]
+    }
+
+    fn repair_policies(&self) -> Vec<RepairPolicy> {
+        ["False", "Unknown"]
+            .map(|status| RepairPolicy {
+                condition_type: "Ready".into(),
+                condition_status: status.into(),
+                toleration: jiff::SignedDuration::from_mins(10),
+            })
+            .into()
+    }
+
+    async fn create(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {
+        let class = self.node_class(claim).await?;
+        let name = node_name(claim);
+        let provider_id = format!("{PROVIDER_PREFIX}{name}");
+        if let Some(machine) = self.cloud.machine(&provider_id) {
+            return Ok(machine.answer);
+        }
+        if let Some(node) = self.existing(&name).await? {
+            return Ok(claim_of_node(&node));
+        }
+        if self.cloud.take_failure() {
+            return Err(CloudProviderError::other("the cloud is having a bad day"));
+        }
+        let (instance_type, offering) = self.choose(claim)?;
+        let answer = answer(claim, &name, instance_type, offering);
+        let registration = CancellationToken::new();
+        let machine = Machine {
+            claim_uid: claim.uid().to_owned(),
+            answer: answer.clone(),
+            price: offering.price,
+            launched_at: self.clock.now(),
+            registration: registration.clone(),
+        };
+        if self.cloud.launch(&provider_id, machine) && self.cloud.registers() {
+            let delay = class
+                .spec
+                .node_registration_delay
+                .as_ref()
+                .map(|d| d.unsigned())
+                .unwrap_or_default();
+            self.register_later(node_of(claim, &answer, &name), delay, registration);
+        }
+        Ok(answer)
+    }
+
+    async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudProviderError> {
+        let provider_id = claim.status.provider_id.as_deref().unwrap_or_default();
+        self.cloud.terminate(provider_id, self.clock.now());
+        self.remove_node(node_name_of(provider_id)).await?;
+        Err(CloudProviderError::NodeClaimNotFound(format!(
+            "instance `{provider_id}` is terminated"
+        )))
+    }
+
+    async fn get(&self, provider_id: &str) -> Result<NodeClaim, CloudProviderError> {
+        let missing =
+            || CloudProviderError::NodeClaimNotFound(format!("no instance `{provider_id}`"));
+        if let Some(machine) = self.cloud.machine(provider_id) {
+            return Ok(machine.answer);
+        }
+        if self.cloud.is_gone(provider_id) {
+            return Err(missing());
+        }
+        let node = self.existing(node_name_of(provider_id)).await?;
+        node.filter(|n| n.metadata.deletion_timestamp.is_none())
+            .map(|n| claim_of_node(&n))
+            .ok_or_else(missing)
+    }
+
+    async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
+        let nodes = self
+            .nodes()
+            .list(&ListParams::default())
+            .await
+            .map_err(|error| unreachable("listing nodes", &error))?;
+        let mut claims: Vec<NodeClaim> = self
+            .cloud
+            .machines()
+            .into_iter()
+            .map(|machine| machine.answer)
+            .collect();
+        let known: BTreeSet<String> = claims
+            .iter()
+            .filter_map(|c| c.status.provider_id.clone())
+            .collect();
+        let unknown = nodes
+            .items
+            .iter()
+            .filter(|n| n.metadata.deletion_timestamp.is_none())
+            .map(claim_of_node);
+        claims.extend(unknown.filter(|claim| {
+            claim.status.provider_id.as_deref().is_some_and(|id| {
+                id.starts_with(PROVIDER_PREFIX) && !known.contains(id) && !self.cloud.is_gone(id)
+            })
+        }));
+        Ok(claims)
+    }
+
+    async fn instance_types(
+        &self,
+        _: &NodePool,
+    ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
+        let unavailable = self.cloud.unavailable(self.clock.now());
+        let mut offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
+        if offered.unavailable != unavailable {
+            let mut types = self.types.to_vec();
+            for instance_type in &mut types {
+                for offering in &mut instance_type.offerings {
+                    offering.available &=
+                        !Cloud::is_unavailable(&unavailable, &instance_type.name, offering);
+                }
+            }
+            *offered = Offered {
+                unavailable,
+                types: types.into(),
+            };
+        }
+        Ok(Arc::clone(&offered.types))
+    }
+
+    async fn is_drifted(&self, _: &NodeClaim) -> Result<Option<String>, CloudProviderError> {
+        Ok(None)
+    }
+}

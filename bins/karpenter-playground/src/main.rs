@@ -1,3 +1,134 @@
-//! Karpenter on a laptop.
+//! `karpenter-playground`: see `--help`.
 
-fn main() {}
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use karpenter_kube::logging::JsonLines;
+use karpenter_kwok::{CapacityPool, catalogue};
+use karpenter_playground::args::{Args, FaultProfile, Verbosity};
+use karpenter_playground::demo::{self, Screen};
+use karpenter_playground::manifests;
+use karpenter_playground::stack::{Settings, Stack};
+use karpenter_testbed::faults::{Fault, Rule};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::prelude::*;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    log(args.log_level);
+    match run(&args).await {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("karpenter-playground: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn log(verbosity: Verbosity) {
+    let level = match verbosity {
+        Verbosity::Off => LevelFilter::OFF,
+        Verbosity::Error => LevelFilter::ERROR,
+        Verbosity::Info => LevelFilter::INFO,
+        Verbosity::Debug => LevelFilter::DEBUG,
+    };
+    let ours = tracing_subscriber::filter::filter_fn(|metadata| {
+        metadata.target().starts_with("karpenter")
+    });
+    let lines = JsonLines::new(std::io::stderr, env!("CARGO_PKG_VERSION"));
+    tracing_subscriber::registry()
+        .with(lines.with_filter(level).with_filter(ours))
+        .init();
+}
+
+async fn run(args: &Args) -> Result<bool> {
+    // Two providers may be linked in; whoever asks first must find the one we mean. It is only refused if one is set.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+
+    let mut settings = Settings {
+        speed: args.speed,
+        seed: args.seed,
+        ..Settings::default()
+    };
+    if let Some(path) = &args.instance_types {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        let types = catalogue::parse(&text)
+            .and_then(|types| types.iter().map(|t| t.instance_type()).collect());
+        settings.instance_types = types.with_context(|| format!("reading {}", path.display()))?;
+    }
+    let stack = Stack::start(settings)
+        .await
+        .context("starting the control plane")?;
+    break_things(&stack, args.faults);
+
+    let served = stack
+        .testbed
+        .serve(args.listen)
+        .await
+        .with_context(|| format!("listening on {}", args.listen))?;
+    served
+        .write_kubeconfig(&args.kubeconfig)
+        .with_context(|| format!("writing {}", args.kubeconfig.display()))?;
+    println!("API server at {}", served.url());
+    println!(
+        "use it with:  export KUBECONFIG={}",
+        args.kubeconfig.display()
+    );
+    println!("then try:     kubectl get nodepools,nodeclaims,nodes");
+    println!("ready");
+
+    let started = stack.clock.now();
+    manifests::apply_files(&stack.client(), &args.apply).await?;
+    let outcome = if args.demo {
+        demo::run(&stack).await.map(|()| true)
+    } else if args.exit_when_idle {
+        idle(&stack, started).await
+    } else {
+        tokio::signal::ctrl_c()
+            .await
+            .context("waiting for Ctrl-C")
+            .map(|()| true)
+    };
+    stack.shutdown().await;
+    outcome
+}
+
+async fn idle(stack: &Stack, started: jiff::Timestamp) -> Result<bool> {
+    let mut screen = Screen::new(started);
+    let every_pod_runs = demo::until_idle(stack, &mut screen).await?;
+    screen.finish();
+    println!("{}", demo::summary(stack, started).await?);
+    Ok(every_pod_runs)
+}
+
+fn break_things(stack: &Stack, profile: FaultProfile) {
+    if matches!(profile, FaultProfile::Api | FaultProfile::Chaos) {
+        let faults = stack.testbed.faults();
+        faults.add(
+            Rule::new(Fault::Error {
+                code: 503,
+                retry_after: None,
+            })
+            .rate(0.02),
+        );
+        faults.add(Rule::new(Fault::Conflict).rate(0.02));
+        faults.add(Rule::new(Fault::LostAnswer).rate(0.01));
+        faults.add(Rule::new(Fault::Latency(Duration::from_millis(200))).rate(0.05));
+        faults.add(Rule::new(Fault::DropWatch { after: 200 }).rate(0.1));
+    }
+    if matches!(profile, FaultProfile::Capacity | FaultProfile::Chaos) {
+        for zone in &catalogue::ZONES[..2] {
+            let spot = CapacityPool {
+                zone: Some((*zone).to_owned()),
+                capacity_type: Some("spot".into()),
+                instance_type: None,
+            };
+            stack.cloud.exhaust(spot);
+        }
+    }
+}

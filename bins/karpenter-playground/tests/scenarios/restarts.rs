@@ -1,0 +1,140 @@
+//! The controllers die at any point and come back: nothing is lost, nothing is made twice (invariant I7).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::task::{Context, Poll};
+
+use futures::future::BoxFuture;
+use http::{Method, Request};
+use karpenter_playground::stack::Stack;
+use kube::Client;
+use kube::client::Body;
+use tower::Service;
+
+use crate::world::World;
+
+/// What becomes of the last write before the end.
+#[derive(Debug, Clone, Copy)]
+enum LastWrite {
+    /// It never reaches the server.
+    Unsent,
+    /// The server does it, and nobody learns.
+    Unanswered,
+}
+
+/// A connection that carries so many writes, and then nothing any more, as when the process is killed.
+#[derive(Clone)]
+struct Fuse<S> {
+    inner: S,
+    left: Arc<AtomicI64>,
+    last: LastWrite,
+}
+
+impl<S, R> Service<Request<Body>> for Fuse<S>
+where
+    S: Service<Request<Body>, Response = R> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send,
+    R: Send + 'static,
+{
+    type Response = R;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<R, S::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let writes = request.method() != Method::GET && !request.uri().path().contains("/events");
+        let left = if writes {
+            self.left.fetch_sub(1, Ordering::SeqCst)
+        } else {
+            self.left.load(Ordering::SeqCst)
+        };
+        let blown = left <= 0 || (writes && left == 1 && matches!(self.last, LastWrite::Unsent));
+        if blown {
+            return Box::pin(std::future::pending());
+        }
+        let unanswered = writes && left == 1;
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await;
+            if unanswered {
+                std::future::pending().await
+            } else {
+                answer
+            }
+        })
+    }
+}
+
+fn dying_client(stack: &Stack, writes: i64, last: LastWrite) -> Client {
+    let inner = stack.testbed.server().service(false);
+    Client::new(
+        Fuse {
+            inner,
+            left: Arc::new(AtomicI64::new(writes)),
+            last,
+        },
+        "default",
+    )
+}
+
+/// Kills the controllers after so many writes, and starts them again a while later.
+async fn survive(writes: i64, last: LastWrite) {
+    let mut world = World::new().await;
+    world.stack.stop_controllers().await;
+    let client = dying_client(&world.stack, writes, last);
+    world.stack.start_controllers_as(client);
+    world.deploy("inflate", 2).await;
+    world.pass(25).await;
+    world.scale("inflate", 0).await;
+    world.pass(25).await;
+    world.stack.abandon_controllers();
+    world.stack.start_controllers();
+    world.scale("inflate", 2).await;
+    world.until_running(2, 120).await;
+    world.assert_no_orphans().await;
+    world.scale("inflate", 0).await;
+    world.until_empty(1200).await;
+    world.stack.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_before_any_of_the_writes_loses_nothing() {
+    for writes in 1..=24 {
+        survive(writes, LastWrite::Unsent).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_after_any_of_the_writes_loses_nothing() {
+    for writes in 1..=24 {
+        survive(writes, LastWrite::Unanswered).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_orderly_restart_changes_nothing() {
+    let mut world = World::new().await;
+    world.deploy("inflate", 10).await;
+    world.until_running(10, 60).await;
+    let before: Vec<_> = world
+        .claims()
+        .await
+        .into_iter()
+        .map(|c| c.metadata.uid)
+        .collect();
+    world.stack.stop_controllers().await;
+    world.stack.start_controllers();
+    world.pass(120).await;
+    let after: Vec<_> = world
+        .claims()
+        .await
+        .into_iter()
+        .map(|c| c.metadata.uid)
+        .collect();
+    assert_eq!(before, after);
+    assert_eq!(world.progress().await.running, 10);
+}

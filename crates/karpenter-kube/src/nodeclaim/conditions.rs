@@ -93,14 +93,12 @@ impl Controller for DisruptionConditions {
                 name,
                 before,
                 after: Some(after),
-            } => {
-                if before
-                    .as_ref()
-                    .is_none_or(|b| b.metadata.generation != after.metadata.generation)
-                {
-                    for claim in view.node_claims_of_pool(name) {
-                        queue.add(ObjectKey::cluster(claim.name()));
-                    }
+            } if before
+                .as_ref()
+                .is_none_or(|b| b.metadata.generation != after.metadata.generation) =>
+            {
+                for claim in view.node_claims_of_pool(name) {
+                    queue.add(ObjectKey::cluster(claim.name()));
                 }
             }
             _ => {}

@@ -139,7 +139,7 @@ impl<'a> Replacement<'a> {
             .collect();
         for requirement in &mut draft.claim.spec.requirements {
             if requirement.key == labels::INSTANCE_TYPE && requirement.operator == Operator::In {
-                requirement.values = draft.instance_types.clone();
+                requirement.values = draft.instance_types.to_vec();
             } else if requirement.key == labels::CAPACITY_TYPE && !capacity_types.is_empty() {
                 set_in(requirement, &capacity_types);
             }

@@ -1,6 +1,6 @@
 //! A machine to be: what the pods placed on it so far leave open.
 
-use std::{collections::BTreeSet, rc::Rc};
+use std::{collections::BTreeSet, rc::Rc, sync::Arc};
 
 use super::{algebra::SetId, bits::Bits, class::GroupId};
 use crate::pod::HostPort;
@@ -16,7 +16,7 @@ pub(super) struct Claim {
     /// A row that fits.
     pub(super) witness: u32,
     /// Rows that may still fit, roomiest first. May hold some that no longer do.
-    pub(super) alive: Rc<Vec<u32>>,
+    pub(super) alive: Arc<Vec<u32>>,
     /// Rows that limits and host ports leave; `None` is all.
     pub(super) allowed: Option<Rc<Bits>>,
     pub(super) ports: Vec<HostPort>,

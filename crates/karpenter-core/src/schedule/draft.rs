@@ -2,16 +2,14 @@
 //!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/{nodeclaim,nodeclaimtemplate}.go
 
-use karpenter_api::{
-    hash,
-    k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference,
-    labels::{self, annotations},
-    v1::NodePool,
-};
+use std::{collections::BTreeSet, sync::Arc};
+
+use karpenter_api::labels::{self, annotations};
 
 use super::{
+    algebra::SetId,
     bits::Bits,
-    plan::{ClaimDraft, Placement, Plan, Unplaced, WhyNot},
+    plan::{ClaimDraft, DraftShape, Placement, Plan, Unplaced, WhyNot},
     request::{MinValuesPolicy, ReservedMode},
     run::{Fate, Run},
     template::unmet_min_values,
@@ -88,15 +86,68 @@ impl Run<'_> {
         plan
     }
 
-    /// The NodeClaim of a claim; `None` if cutting the list of instance types breaks minValues.
+    /// The draft of a claim; `None` if cutting the list of instance types breaks minValues.
     fn draft(&mut self, index: usize) -> Option<ClaimDraft> {
-        let claim = self.claims[index].clone();
-        let template = &self.solver.templates[claim.template];
+        let claim = &self.claims[index];
+        let (template, set, allowed) = (claim.template, claim.set, claim.allowed.clone());
+        let (used, reservations) = (claim.used.clone(), claim.reservations.clone());
+        let rows = self.rows_with_room(template, set, &used, allowed.as_deref());
+        let key = (template, set, rows, reservations);
+        let shape = match self.shapes.get(&key) {
+            Some(shape) => shape.clone(),
+            None => {
+                let shape = self.shape(template, set, &key.2, &key.3).map(|shape| {
+                    let prototype = shape.prototype();
+                    Arc::new((shape, prototype))
+                });
+                self.shapes.insert(key, shape.clone());
+                shape
+            }
+        }?;
+        let (shape, prototype) = shape.as_ref();
+        let claim = &self.claims[index];
+        let key = |buffer: bool| {
+            let items = claim.pods.iter().map(|item| &self.items[*item as usize]);
+            items
+                .filter(move |item| item.buffer == buffer)
+                .map(|item| item.pod.key.clone())
+                .collect()
+        };
+        let mut requests = self.solver.dimensions.resources(&claim.used);
+        requests.add_assign(&shape.overhead);
+        let mut node_claim = prototype.clone();
+        node_claim.spec.resources.requests = requests.to_quantities();
+        let marks = node_claim.metadata.annotations.get_or_insert_default();
+        marks.insert(
+            annotations::MIN_VALUES_RELAXED.to_owned(),
+            claim.min_values_relaxed.to_string(),
+        );
+        Some(ClaimDraft {
+            node_pool: self.solver.templates[template].name.clone(),
+            pods: key(false),
+            buffer_pods: key(true),
+            instance_types: shape.instance_types.clone(),
+            requests,
+            hourly_price: shape.hourly_price,
+            min_values_relaxed: claim.min_values_relaxed,
+            reservations: shape.reservations.clone(),
+            claim: node_claim,
+        })
+    }
+
+    /// What claims with the same requirements and rows have in common.
+    fn shape(
+        &mut self,
+        template_index: usize,
+        claim_set: SetId,
+        rows: &Bits,
+        reservations: &BTreeSet<usize>,
+    ) -> Option<DraftShape> {
+        let template = &self.solver.templates[template_index];
         let catalogue = &self.solver.catalogues[template.catalogue];
         let names = &self.solver.snapshot.config().well_known;
-        let mut requirements = self.algebra.requirements(claim.set);
-        let reservations: Vec<String> = claim
-            .reservations
+        let mut requirements = self.algebra.requirements(claim_set);
+        let reservations: Vec<String> = reservations
             .iter()
             .map(|id| self.solver.reservations.ids[*id].clone())
             .collect();
@@ -121,16 +172,11 @@ impl Run<'_> {
             ));
         }
         let set = self.algebra.set(&requirements, |key| names.contains(key));
-        let rows = self.rows_with_room(
-            claim.template,
-            claim.set,
-            &claim.used,
-            claim.allowed.as_deref(),
-        );
-        let options = self.options(claim.template, set, &rows);
-        let mut cut = options.names.clone();
+        let options = self.options(template_index, set, rows);
+        let mut cut = options.names;
+        let uncut = cut.len();
         cut.truncate(self.request.max_instance_types);
-        if cut.len() < options.names.len() {
+        if cut.len() < uncut {
             let kept = |row: &usize| cut.contains(&catalogue.type_of(*row).name);
             let left: Bits = options
                 .rows
@@ -138,22 +184,11 @@ impl Run<'_> {
                 .map(|(_, row)| *row as usize)
                 .filter(kept)
                 .collect();
-            let unmet = unmet_min_values(catalogue, &self.algebra, claim.set, &left).is_some();
+            let unmet = unmet_min_values(catalogue, &self.algebra, claim_set, &left).is_some();
             if unmet && self.request.min_values_policy == MinValuesPolicy::Strict {
                 return None;
             }
         }
-        let min_values = requirements
-            .get(labels::INSTANCE_TYPE)
-            .and_then(Requirement::min_values);
-        requirements.replace(
-            Requirement::new(
-                labels::INSTANCE_TYPE,
-                Operator::In,
-                cut.iter().map(String::as_str),
-            )
-            .with_min_values(min_values),
-        );
         if !options.capacity_types.is_empty() {
             let min_values = requirements
                 .get(labels::CAPACITY_TYPE)
@@ -164,68 +199,34 @@ impl Run<'_> {
                     .with_min_values(min_values),
             );
         }
+        let min_values = requirements
+            .get(labels::INSTANCE_TYPE)
+            .and_then(Requirement::min_values);
+        let listed = Requirement::new(
+            labels::INSTANCE_TYPE,
+            Operator::In,
+            cut.iter().map(String::as_str),
+        );
+        requirements.replace(listed.with_min_values(min_values));
         for label in [labels::HOSTNAME, labels::REGISTERED, labels::INITIALIZED] {
             requirements.remove(label);
         }
-        let mut requests = self.solver.dimensions.resources(&claim.used);
-        requests.add_assign(&template.least_overhead(Some(&rows)));
-        let mut node_claim = template.pool.spec.template.to_node_claim();
-        node_claim.spec.requirements = requirements.to_node_selector_requirements();
-        node_claim.spec.resources.requests = requests.to_quantities();
-        let custom = requirements.labels(|key| !names.contains(key));
-        let metadata = &mut node_claim.metadata;
-        metadata.generate_name = Some(format!("{}-", template.name));
-        metadata.owner_references = Some(vec![owner(&template.pool)]);
-        let mut all_labels = custom;
+        let mut all_labels = requirements.labels(|key| !names.contains(key));
         all_labels.extend(template.labels.clone());
-        metadata.labels = Some(all_labels);
-        let marks = metadata.annotations.get_or_insert_default();
-        marks.insert(
-            annotations::NODE_POOL_HASH.to_owned(),
-            hash::node_pool(&template.pool),
-        );
-        marks.insert(
-            annotations::NODE_POOL_HASH_VERSION.to_owned(),
-            hash::NODE_POOL_HASH_VERSION.to_owned(),
-        );
-        let relaxed = claim.min_values_relaxed;
-        marks.insert(
-            annotations::MIN_VALUES_RELAXED.to_owned(),
-            relaxed.to_string(),
-        );
-        if options.price_overlay {
-            marks.insert(
-                annotations::PRICE_OVERLAY_APPLIED.to_owned(),
-                "true".to_owned(),
-            );
-        }
-        if options.capacity_overlay {
-            marks.insert(
-                annotations::CAPACITY_OVERLAY_APPLIED.to_owned(),
-                "true".to_owned(),
-            );
-        }
-        let key = |buffer: bool| {
-            let items = claim.pods.iter().map(|item| &self.items[*item as usize]);
-            items
-                .filter(move |item| item.buffer == buffer)
-                .map(|item| item.pod.key.clone())
-                .collect()
-        };
-        Some(ClaimDraft {
-            node_pool: template.name.clone(),
-            pods: key(false),
-            buffer_pods: key(true),
-            instance_types: cut,
-            requests,
+        Some(DraftShape {
+            pool: template.pool.clone(),
+            labels: all_labels,
+            requirements,
+            instance_types: cut.into(),
             hourly_price: options.rows.first().map_or(0.0, |(price, _)| *price),
-            min_values_relaxed: relaxed,
+            overhead: template.least_overhead(Some(rows)),
             reservations,
-            claim: node_claim,
+            price_overlay: options.price_overlay,
+            capacity_overlay: options.capacity_overlay,
         })
     }
 
-    fn options(&mut self, template: usize, set: super::algebra::SetId, rows: &Bits) -> Options {
+    fn options(&mut self, template: usize, set: SetId, rows: &Bits) -> Options {
         let catalogue_index = self.solver.templates[template].catalogue;
         let kinds = self.kinds(catalogue_index, set);
         let catalogue = &self.solver.catalogues[catalogue_index];
@@ -275,16 +276,5 @@ impl Run<'_> {
             price_overlay,
             capacity_overlay,
         }
-    }
-}
-
-fn owner(pool: &NodePool) -> OwnerReference {
-    OwnerReference {
-        api_version: "karpenter.sh/v1".to_owned(),
-        kind: "NodePool".to_owned(),
-        name: pool.metadata.name.clone().unwrap_or_default(),
-        uid: pool.metadata.uid.clone().unwrap_or_default(),
-        block_owner_deletion: Some(true),
-        controller: None,
     }
 }

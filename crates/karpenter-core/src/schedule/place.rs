@@ -866,7 +866,7 @@ impl Run<'_> {
             used: vec![0; self.width].into(),
             pods: Vec::new(),
             witness: NO_ROW,
-            alive: compiled.order.iter().copied().collect::<Vec<_>>().into(),
+            alive: compiled.order.clone(),
             allowed: None,
             ports: Vec::new(),
             reservations: BTreeSet::new(),
@@ -903,7 +903,7 @@ impl Run<'_> {
         claim
             .ports
             .extend(self.classes[class].ports.iter().cloned());
-        let moved = claim.witness != fit.witness;
+        let moved = claim.witness != fit.witness && claim.witness != NO_ROW;
         claim.witness = fit.witness;
         if moved {
             self.prune(index);
@@ -951,7 +951,7 @@ impl Run<'_> {
                     && self.row_fits(claim.template, *row as usize, &claim.used, &none)
             })
             .collect();
-        self.claims[index].alive = Rc::new(alive);
+        self.claims[index].alive = Arc::new(alive);
     }
 
     /// Whether the smallest demand of any class still fits.
@@ -1071,20 +1071,26 @@ impl Run<'_> {
 
     /// Whether a claim passes the node filter of a group.
     fn claim_passes(&mut self, index: usize, group: GroupId) -> bool {
-        let identity = self.groups[group].identity.clone();
-        let filter = &identity.filter;
-        let set = self.claims[index].set;
-        let names = &self.solver.snapshot.config().well_known;
-        let tolerated = filter.tolerations.as_ref().is_none_or(|tolerations| {
-            let taints = &self.solver.templates[self.claims[index].template].taints;
-            crate::taints::untolerated(taints, tolerations).is_none()
-        });
+        let group = &self.groups[group];
+        let claim = &self.claims[index];
+        let tolerated = group
+            .identity
+            .filter
+            .tolerations
+            .as_ref()
+            .is_none_or(|tolerations| {
+                crate::taints::untolerated(
+                    &self.solver.templates[claim.template].taints,
+                    tolerations,
+                )
+                .is_none()
+            });
+        let set = claim.set;
         tolerated
-            && filter.terms.as_ref().is_none_or(|terms| {
-                terms.iter().any(|term| {
-                    let wanted = self.algebra.set(term, |key| names.contains(key));
-                    self.algebra.strictly_compatible(set, wanted)
-                })
+            && group.filter_sets.clone().is_none_or(|terms| {
+                terms
+                    .iter()
+                    .any(|term| self.algebra.strictly_compatible(set, *term))
             })
     }
 

@@ -1,12 +1,17 @@
 //! What the scheduler decided, and why.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use karpenter_api::v1::NodeClaim;
+use karpenter_api::{
+    hash,
+    k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference,
+    labels::annotations,
+    v1::{NodeClaim, NodePool},
+};
 
 use crate::{
     pod::{PodKey, PodProblem},
-    requirements::Incompatible,
+    requirements::{Incompatible, Requirements},
     resources::Resources,
     taints::Taint,
 };
@@ -64,10 +69,8 @@ pub struct Placement {
 pub struct ClaimDraft {
     /// The NodePool.
     pub node_pool: String,
-    /// The NodeClaim to create; it has a `generateName` and no name.
-    pub claim: NodeClaim,
     /// Instance types that will do, cheapest first, truncated.
-    pub instance_types: Vec<String>,
+    pub instance_types: Arc<[String]>,
     /// The pods.
     pub pods: Vec<PodKey>,
     /// Capacity buffers' pods.
@@ -80,6 +83,59 @@ pub struct ClaimDraft {
     pub min_values_relaxed: bool,
     /// Reservations the machine may use.
     pub reservations: Vec<String>,
+    /// The NodeClaim to create; it has a `generateName` and no name.
+    pub claim: NodeClaim,
+}
+
+/// What drafts with the same requirements and instance types have in common.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct DraftShape {
+    pub(super) pool: Arc<NodePool>,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) requirements: Requirements,
+    pub(super) instance_types: Arc<[String]>,
+    pub(super) hourly_price: f64,
+    pub(super) overhead: Resources,
+    pub(super) reservations: Vec<String>,
+    pub(super) price_overlay: bool,
+    pub(super) capacity_overlay: bool,
+}
+
+impl DraftShape {
+    /// The NodeClaim that drafts of this shape create, but for what their pods ask for.
+    pub(super) fn prototype(&self) -> NodeClaim {
+        let mut claim = self.pool.spec.template.to_node_claim();
+        claim.spec.requirements = self.requirements.to_node_selector_requirements();
+        let metadata = &mut claim.metadata;
+        metadata.generate_name = Some(format!("{}-", self.pool.name()));
+        metadata.owner_references = Some(vec![owner(&self.pool)]);
+        metadata.labels = Some(self.labels.clone());
+        let marks = metadata.annotations.get_or_insert_default();
+        let mut mark = |key: &str, value: String| marks.insert(key.to_owned(), value);
+        mark(annotations::NODE_POOL_HASH, hash::node_pool(&self.pool));
+        mark(
+            annotations::NODE_POOL_HASH_VERSION,
+            hash::NODE_POOL_HASH_VERSION.to_owned(),
+        );
+        if self.price_overlay {
+            mark(annotations::PRICE_OVERLAY_APPLIED, "true".to_owned());
+        }
+        if self.capacity_overlay {
+            mark(annotations::CAPACITY_OVERLAY_APPLIED, "true".to_owned());
+        }
+        claim
+    }
+}
+
+fn owner(pool: &NodePool) -> OwnerReference {
+    OwnerReference {
+        api_version: "karpenter.sh/v1".to_owned(),
+        kind: NodePool::KIND.to_owned(),
+        name: pool.name().to_owned(),
+        uid: pool.uid().to_owned(),
+        block_owner_deletion: Some(true),
+        controller: None,
+    }
 }
 
 /// A pod that was not placed.

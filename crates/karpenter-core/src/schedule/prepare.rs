@@ -9,7 +9,7 @@ use std::{
 };
 
 use karpenter_api::{labels, v1::NodePool};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     algebra::Algebra,
@@ -454,14 +454,14 @@ fn daemons(snapshot: &Snapshot, request: &ScheduleRequest) -> Vec<Daemon> {
 
 fn dimensions(snapshot: &Snapshot, request: &ScheduleRequest, daemons: &[Daemon]) -> Dimensions {
     let mut names: BTreeSet<&str> = BTreeSet::new();
-    let mut add = |resources: &'static str| {
-        names.insert(resources);
-    };
-    add("cpu");
+    let mut seen: FxHashSet<*const Shape> = FxHashSet::default();
     for (_, pods) in snapshot.bound_pods() {
         names.extend(pods.requests().iter().map(|(name, _)| name));
     }
-    for pod in snapshot.unbound_pods() {
+    for pod in snapshot
+        .unbound_pods()
+        .filter(|pod| seen.insert(Arc::as_ptr(&pod.shape)))
+    {
         names.extend(pod.shape.requests.iter().map(|(name, _)| name));
     }
     let given: &[Arc<Pod>] = match &request.pods {

@@ -10,9 +10,14 @@
 //!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/scheduler.go
 
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+    sync::Arc,
+};
 
-use karpenter_api::labels;
+use karpenter_api::{labels, v1::NodeClaim};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
@@ -21,7 +26,7 @@ use super::{
     claim::Claim,
     class::{Class, GroupId, Owned, Soft, Variant},
     defaults::spread_of,
-    plan::{Plan, PoolOutcome, WhyNot},
+    plan::{DraftShape, Plan, PoolOutcome, WhyNot},
     prepare::{Solver, limit_usage, node_filter_terms},
     request::{PodSet, PreferencePolicy, ScheduleRequest},
     template::with_term,
@@ -105,6 +110,8 @@ pub(super) struct Run<'a> {
     pub(super) masks: RefCell<FxHashMap<(usize, SetId), Rc<RowMask>>>,
     pub(super) rows_meeting: FxHashMap<(usize, ReqId), Rc<Bits>>,
     pub(super) kinds: FxHashMap<(usize, SetId), Rc<Bits>>,
+    pub(super) shapes:
+        FxHashMap<(usize, SetId, Bits, BTreeSet<usize>), Option<Arc<(DraftShape, NodeClaim)>>>,
     /// The least any class asks for, by resource: a claim without this much room is closed.
     pub(super) least: Box<[i64]>,
     /// Changes whenever something happened that can make room for a pod that was refused.
@@ -173,6 +180,7 @@ impl<'a> Run<'a> {
             masks: RefCell::default(),
             rows_meeting: FxHashMap::default(),
             kinds: FxHashMap::default(),
+            shapes: FxHashMap::default(),
             least: Box::default(),
             epoch: 1,
             hopeless: None,
@@ -229,21 +237,24 @@ impl<'a> Run<'a> {
                 .iter()
                 .map(|pod| (pod.clone(), false, true)),
         );
-        let place = |pod: &Pod| {
-            (
-                -pod.shape.requests.get("cpu"),
-                -pod.shape.requests.get("memory"),
-            )
-        };
-        pods.sort_by(|(a, _, a_buffer), (b, _, b_buffer)| {
-            a_buffer
-                .cmp(b_buffer)
-                .then_with(|| place(a).cmp(&place(b)))
-                .then_with(|| a.created_at.cmp(&b.created_at))
-                .then_with(|| a.key.uid.cmp(&b.key.uid))
-                .then_with(|| a.key.cmp(&b.key))
+        let mut sorted: Vec<((bool, i64, i64), (Arc<Pod>, bool, bool))> = pods
+            .into_iter()
+            .map(|entry| {
+                let asked = &entry.0.shape.requests;
+                let place = (entry.2, -asked.get("cpu"), -asked.get("memory"));
+                (place, entry)
+            })
+            .collect();
+        sorted.sort_by(|(place, (pod, ..)), (other_place, (other, ..))| {
+            place
+                .cmp(other_place)
+                .then_with(|| pod.created_at.cmp(&other.created_at))
+                .then_with(|| pod.key.uid.cmp(&other.key.uid))
+                .then_with(|| pod.key.cmp(&other.key))
         });
-        pods.dedup_by(|(a, _, a_buffer), (b, _, b_buffer)| a_buffer == b_buffer && a.key == b.key);
+        sorted.dedup_by(|(a, (pod, ..)), (b, (other, ..))| a.0 == b.0 && pod.key == other.key);
+        let pods: Vec<(Arc<Pod>, bool, bool)> =
+            sorted.into_iter().map(|(_, entry)| entry).collect();
         let mut class_of: FxHashMap<(*const Shape, bool), usize> = FxHashMap::default();
         for (pod, waiting, buffer) in pods {
             let validated = waiting && pod.node_name.is_none();
@@ -455,6 +466,13 @@ impl<'a> Run<'a> {
                 machines.intersect(&self.solver.machines_tolerated(tolerations));
             }
             group.machines = Some(Arc::new(machines));
+            let names = &self.solver.snapshot.config().well_known;
+            group.filter_sets = filter.terms.as_ref().map(|terms| {
+                terms
+                    .iter()
+                    .map(|term| self.algebra.set(term, |key| names.contains(key)))
+                    .collect()
+            });
         }
         self.groups.push(group);
         self.group_ids.insert(identity, self.groups.len() - 1);
@@ -521,7 +539,7 @@ impl<'a> Run<'a> {
             .algebra
             .get(template.set, axis.key)
             .map(|req| self.algebra.requirement(req).clone());
-        let mut values: std::collections::BTreeSet<String> = std::collections::BTreeSet::new();
+        let mut values: BTreeSet<String> = BTreeSet::new();
         if let Some(own) = own.as_ref().filter(|own| !own.is_complement()) {
             values.extend(own.values().map(str::to_owned));
         }

@@ -14,7 +14,7 @@ use karpenter_api::{labels::HOSTNAME, validation::WellKnown};
 use rustc_hash::FxHashMap;
 
 use super::{
-    algebra::{KeyId, ReqId},
+    algebra::{KeyId, ReqId, SetId},
     bits::Bits,
     prepare::canonical_key,
 };
@@ -189,6 +189,8 @@ pub(super) struct Group {
     pub(super) any: bool,
     /// Machines that pass the node filter; `None` is all.
     pub(super) machines: Option<Arc<Bits>>,
+    /// Requirement sets of the node filter, one of which must be met; `None` is any.
+    pub(super) filter_sets: Option<Arc<[SetId]>>,
 }
 
 impl Group {
@@ -205,6 +207,7 @@ impl Group {
             over: Hosts::default(),
             any: false,
             machines: None,
+            filter_sets: None,
         }
     }
 

@@ -90,7 +90,7 @@ fn a_well_known_integer_label_selects_instance_types() {
             .plan();
         plan.new_claims
             .first()
-            .map(|draft| draft.instance_types.clone())
+            .map(|draft| draft.instance_types.to_vec())
             .unwrap_or_default()
     };
     assert_eq!(options("In", &["16"]), ["arm-instance-type"]);
@@ -103,7 +103,7 @@ fn a_well_known_integer_label_selects_instance_types() {
     ] {
         let world = World::empty().with_pool(pool("default").needs("integer", operator, &[value]));
         assert_eq!(
-            world.with([pod("p")]).plan().new_claims[0].instance_types,
+            *world.with([pod("p")]).plan().new_claims[0].instance_types,
             [found]
         );
     }

@@ -216,7 +216,7 @@ fn each_type_pays_for_the_daemons_it_runs() {
         .cluster
         .apply_daemon_set(&read(sized("b", "large", "1")));
     let plan = world.with([asked()]).plan();
-    assert_eq!(plan.new_claims[0].instance_types, ["large"]);
+    assert_eq!(*plan.new_claims[0].instance_types, ["large"]);
     assert_eq!(plan.new_claims[0].requests.get("cpu"), 2000);
 }
 

@@ -98,7 +98,7 @@ fn options_are_ordered_by_price_not_by_size() {
         .with([pod("p").cpu("500m")])
         .plan();
     assert_eq!(
-        plan.new_claims[0].instance_types,
+        *plan.new_claims[0].instance_types,
         ["large", "medium", "small"]
     );
     assert_eq!(plan.new_claims[0].hourly_price, 1.0);
@@ -125,7 +125,7 @@ fn prices_of_other_capacity_types_do_not_matter() {
         .with_types(all)
         .with_pool(pool("default").needs(CAPACITY_TYPE, "In", &["on-demand"]));
     let plan = world.with([pod("p")]).plan();
-    assert_eq!(plan.new_claims[0].instance_types, ["a", "b"]);
+    assert_eq!(*plan.new_claims[0].instance_types, ["a", "b"]);
     assert_eq!(values(&plan.new_claims[0], CAPACITY_TYPE), ["on-demand"]);
 }
 
@@ -143,7 +143,7 @@ fn every_listed_type_has_room_for_all_pods_and_the_overhead() {
                 .with(copies(&one, 3))
                 .plan();
             assert_eq!(sizes(&plan), [3]);
-            for name in &plan.new_claims[0].instance_types {
+            for name in plan.new_claims[0].instance_types.iter() {
                 let listed = all.iter().find(|listed| listed.name == *name).unwrap();
                 let asked = Resources::new()
                     .with("cpu", 300 * cpu)
@@ -207,7 +207,7 @@ fn an_optional_label_may_be_required_or_excluded() {
             .plan()
             .new_claims[0]
             .instance_types
-            .clone()
+            .to_vec()
     };
     assert_eq!(options("Exists"), ["fake-it-4"]);
     assert_eq!(
@@ -280,7 +280,7 @@ fn a_resource_may_come_with_an_offering_only() {
         .with_types(special(true))
         .with([asked.clone()])
         .plan();
-    assert_eq!(plan.new_claims[0].instance_types, ["special"]);
+    assert_eq!(*plan.new_claims[0].instance_types, ["special"]);
     assert_eq!(
         plan.new_claims[0].hourly_price, 1.0,
         "the price of the offering that has it"
@@ -358,7 +358,7 @@ fn a_long_list_is_cut_to_the_cheapest() {
         .with_types(fake::instance_types(50))
         .with([pod("p").cpu("1")]);
     world.request.max_instance_types = 10;
-    let options = &world.plan().new_claims[0].instance_types;
+    let options = world.plan().new_claims[0].instance_types.clone();
     assert_eq!(options.len(), 10);
     assert_eq!(options[0], "fake-it-1");
 }

@@ -23,7 +23,7 @@ fn pods_open_another_node_rather_than_narrow_the_choice() {
         .plan();
     assert_eq!(sizes(&plan), [1, 1]);
     for draft in &plan.new_claims {
-        assert_eq!(draft.instance_types, ["a", "b"]);
+        assert_eq!(*draft.instance_types, ["a", "b"]);
         let requirement = draft
             .claim
             .spec
@@ -66,7 +66,7 @@ fn the_largest_minimum_of_a_key_applies() {
         .plan();
     assert_eq!(sizes(&plan), [1, 1]);
     assert_eq!(
-        plan.new_claims[0].instance_types,
+        *plan.new_claims[0].instance_types,
         ["fake-it-1", "fake-it-2"]
     );
     let pool = crate::fixture::pool("default")
@@ -77,7 +77,7 @@ fn the_largest_minimum_of_a_key_applies() {
         .with_pool(pool)
         .with([pod("p").cpu("100m")])
         .plan();
-    assert_eq!(plan.new_claims[0].instance_types, names);
+    assert_eq!(*plan.new_claims[0].instance_types, names);
 }
 
 /// Conformance: SCH-151

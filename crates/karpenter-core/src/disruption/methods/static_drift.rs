@@ -63,7 +63,7 @@ fn like(candidate: &Candidate) -> ClaimDraft {
     ClaimDraft {
         node_pool: candidate.pool_name().to_owned(),
         claim,
-        instance_types: vec![],
+        instance_types: [].into(),
         pods: vec![],
         buffer_pods: vec![],
         requests: Resources::new(),

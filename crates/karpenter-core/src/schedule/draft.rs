@@ -45,25 +45,26 @@ impl Run<'_> {
         let mut reasons: Vec<Option<WhyNot>> = vec![None; self.classes.len()];
         for index in 0..self.items.len() {
             let item = &self.items[index];
-            let (pod, buffer, class, fate) =
-                (item.pod.key.clone(), item.buffer, item.class, item.fate);
-            match fate {
+            let (buffer, class, fate) = (item.buffer, item.class, item.fate);
+            let pod = || item.pod.key.clone();
+            let why = match fate {
                 Fate::Placed(Host::Machine(machine)) => {
+                    let node = self.solver.machines[machine].name.clone();
                     plan.existing.push(Placement {
-                        pod,
-                        node: self.solver.machines[machine].name.clone(),
+                        pod: pod(),
+                        node,
                         buffer,
                     });
+                    continue;
                 }
                 Fate::Placed(Host::Claim(claim)) if dropped[claim] => {
-                    plan.unplaced.push(Unplaced {
-                        pod,
-                        buffer,
-                        why: WhyNot::MinValuesAfterTruncation,
-                    });
+                    WhyNot::MinValuesAfterTruncation
                 }
-                Fate::Placed(Host::Claim(_)) => {}
-                Fate::Waiting => plan.undecided.push(pod),
+                Fate::Placed(Host::Claim(_)) => continue,
+                Fate::Waiting => {
+                    plan.undecided.push(pod());
+                    continue;
+                }
                 Fate::Refused | Fate::Deferred => {
                     let why = match &reasons[class] {
                         Some(why) => why.clone(),
@@ -73,15 +74,16 @@ impl Run<'_> {
                             why
                         }
                     };
-                    let why = match (fate, why) {
+                    match (fate, why) {
                         (Fate::Deferred, WhyNot::NoFit(reasons)) => {
                             WhyNot::ReservationWait(reasons)
                         }
                         (_, why) => why,
-                    };
-                    plan.unplaced.push(Unplaced { pod, buffer, why });
+                    }
                 }
-            }
+            };
+            let pod = self.items[index].pod.key.clone();
+            plan.unplaced.push(Unplaced { pod, buffer, why });
         }
         plan
     }

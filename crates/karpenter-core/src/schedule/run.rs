@@ -17,6 +17,7 @@ use std::{
     sync::Arc,
 };
 
+use jiff::Timestamp;
 use karpenter_api::{labels, v1::NodeClaim};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -71,6 +72,14 @@ pub(super) struct Item {
     pub(super) fate: Fate,
 }
 
+/// A pod on its way in.
+struct Entrant {
+    /// Where it stands in the queue: buffers' pods last, then by cpu and memory descending and by age.
+    place: (bool, i64, i64, Option<Timestamp>),
+    pod: Arc<Pod>,
+    waiting: bool,
+}
+
 /// What a run added to a machine, beside resources.
 #[derive(Debug, Default)]
 pub(super) struct Load {
@@ -78,6 +87,9 @@ pub(super) struct Load {
     /// Claims attached by driver, the bound pods' included.
     pub(super) attached: Option<BTreeMap<String, FxHashSet<String>>>,
 }
+
+/// What drafts must have in common to be alike: template, requirements, rows, reservations.
+pub(super) type ShapeKey = (usize, SetId, Bits, BTreeSet<usize>);
 
 /// See the module documentation.
 pub(super) struct Run<'a> {
@@ -110,8 +122,7 @@ pub(super) struct Run<'a> {
     pub(super) masks: RefCell<FxHashMap<(usize, SetId), Rc<RowMask>>>,
     pub(super) rows_meeting: FxHashMap<(usize, ReqId), Rc<Bits>>,
     pub(super) kinds: FxHashMap<(usize, SetId), Rc<Bits>>,
-    pub(super) shapes:
-        FxHashMap<(usize, SetId, Bits, BTreeSet<usize>), Option<Arc<(DraftShape, NodeClaim)>>>,
+    pub(super) shapes: FxHashMap<ShapeKey, Option<Arc<(DraftShape, NodeClaim)>>>,
     /// The least any class asks for, by resource: a claim without this much room is closed.
     pub(super) least: Box<[i64]>,
     /// Changes whenever something happened that can make room for a pod that was refused.
@@ -212,51 +223,54 @@ impl<'a> Run<'a> {
     fn collect(&mut self) {
         let solver = self.solver;
         let snapshot = &solver.snapshot;
-        let mut pods: Vec<(Arc<Pod>, bool, bool)> = Vec::new();
+        let mut pods: Vec<Entrant> = Vec::new();
+        let mut enter = |pod: &Arc<Pod>, waiting: bool, buffer: bool| {
+            let asked = &pod.shape.requests;
+            let place = (
+                buffer,
+                -asked.get("cpu"),
+                -asked.get("memory"),
+                pod.created_at,
+            );
+            pods.push(Entrant {
+                place,
+                pod: pod.clone(),
+                waiting,
+            });
+        };
         let (waiting, given): (bool, &[Arc<Pod>]) = match &self.request.pods {
             PodSet::Waiting => (true, &[]),
             PodSet::Given(pods) => (false, pods),
             PodSet::WaitingAnd(pods) => (true, pods),
         };
         if waiting {
-            pods.extend(
-                snapshot
-                    .pending_pods()
-                    .map(|pod| (pod.clone(), true, false)),
-            );
-            pods.extend(
-                snapshot
-                    .pods_of_deleting_nodes()
-                    .map(|pod| (pod.clone(), true, false)),
-            );
+            snapshot
+                .pending_pods()
+                .for_each(|pod| enter(pod, true, false));
+            snapshot
+                .pods_of_deleting_nodes()
+                .for_each(|pod| enter(pod, true, false));
         }
-        pods.extend(given.iter().map(|pod| (pod.clone(), false, false)));
-        pods.extend(
-            self.request
-                .buffer_pods
-                .iter()
-                .map(|pod| (pod.clone(), false, true)),
-        );
-        let mut sorted: Vec<((bool, i64, i64), (Arc<Pod>, bool, bool))> = pods
-            .into_iter()
-            .map(|entry| {
-                let asked = &entry.0.shape.requests;
-                let place = (entry.2, -asked.get("cpu"), -asked.get("memory"));
-                (place, entry)
-            })
-            .collect();
-        sorted.sort_by(|(place, (pod, ..)), (other_place, (other, ..))| {
-            place
-                .cmp(other_place)
-                .then_with(|| pod.created_at.cmp(&other.created_at))
-                .then_with(|| pod.key.uid.cmp(&other.key.uid))
-                .then_with(|| pod.key.cmp(&other.key))
+        given.iter().for_each(|pod| enter(pod, false, false));
+        self.request
+            .buffer_pods
+            .iter()
+            .for_each(|pod| enter(pod, false, true));
+        pods.sort_by(|a, b| {
+            a.place
+                .cmp(&b.place)
+                .then_with(|| a.pod.key.uid.cmp(&b.pod.key.uid))
+                .then_with(|| a.pod.key.cmp(&b.pod.key))
         });
-        sorted.dedup_by(|(a, (pod, ..)), (b, (other, ..))| a.0 == b.0 && pod.key == other.key);
-        let pods: Vec<(Arc<Pod>, bool, bool)> =
-            sorted.into_iter().map(|(_, entry)| entry).collect();
+        pods.dedup_by(|a, b| a.place.0 == b.place.0 && a.pod.key == b.pod.key);
         let mut class_of: FxHashMap<(*const Shape, bool), usize> = FxHashMap::default();
-        for (pod, waiting, buffer) in pods {
+        for Entrant {
+            place,
+            pod,
+            waiting,
+        } in pods
+        {
+            let buffer = place.0;
             let validated = waiting && pod.node_name.is_none();
             let class = if pod.shape.volumes.is_empty() {
                 let key = (Arc::as_ptr(&pod.shape), validated);

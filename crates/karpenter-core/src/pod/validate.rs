@@ -26,9 +26,7 @@ pub enum PodProblem {
     Resource(String),
     /// A volume cannot be used.
     Volume(VolumeProblem),
-    /// A ResourceClaim does not exist (yet).
-    ResourceClaim(String),
-    /// Dynamic resource allocation is switched off.
+    /// Dynamic resource allocation is not simulated.
     DynamicResources,
 }
 
@@ -107,9 +105,8 @@ impl fmt::Display for PodProblem {
             Self::Requirement(problem) => problem.fmt(f),
             Self::Resource(problem) => f.write_str(problem),
             Self::Volume(problem) => problem.fmt(f),
-            Self::ResourceClaim(name) => write!(f, "resourceclaim \"{name}\" not found"),
             Self::DynamicResources => f.write_str(
-                "pod has Dynamic Resource Allocation requirements and those are ignored",
+                "pod has Dynamic Resource Allocation requirements, which are not simulated",
             ),
         }
     }

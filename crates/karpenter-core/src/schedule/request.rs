@@ -83,7 +83,8 @@ pub struct ScheduleRequest {
     pub reserved_mode: ReservedMode,
     /// Spread constraints for pods that have none.
     pub default_spread: Vec<DefaultSpread>,
-    /// Pods with resource claims fail instead of being simulated.
+    /// Pods with resource claims fail instead of being simulated. They fail either way, for now; DaemonSets with claims count
+    /// only when this is off.
     pub ignore_dra_requests: bool,
     /// Which pods to place.
     pub pods: PodSet,
@@ -97,10 +98,8 @@ pub struct ScheduleRequest {
     pub max_instance_types: usize,
     /// Asked now and then; once it says yes, pods not tried yet stay undecided and what was placed is kept.
     pub cancel: Option<Cancel>,
-    /// Worker threads; the plan does not depend on it.
+    /// Worker threads a run may use; the plan does not depend on it. A run gets by with one.
     pub threads: usize,
-    /// Look for a cheaper arrangement of new machines than first fit finds.
-    pub optimise: bool,
 }
 
 impl ScheduleRequest {
@@ -120,7 +119,6 @@ impl ScheduleRequest {
             max_instance_types: 600,
             cancel: None,
             threads: 1,
-            optimise: true,
         }
     }
 }
@@ -140,7 +138,6 @@ impl fmt::Debug for ScheduleRequest {
             .field("reluctant", &self.reluctant)
             .field("max_instance_types", &self.max_instance_types)
             .field("threads", &self.threads)
-            .field("optimise", &self.optimise)
             .finish_non_exhaustive()
     }
 }

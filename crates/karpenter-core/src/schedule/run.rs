@@ -322,7 +322,8 @@ impl<'a> Run<'a> {
             problems.push(PodProblem::Volume(problem));
             Volumes::default()
         });
-        if !shape.resource_claims.is_empty() && self.request.ignore_dra_requests {
+        // The allocator of `dra` is not part of a run yet: such pods are refused, whatever the flag says.
+        if !shape.resource_claims.is_empty() {
             problems.push(PodProblem::DynamicResources);
         }
         let mut class = Class {

@@ -322,3 +322,45 @@ fn a_typo_in_a_label_is_hinted_at() {
     );
     assert!(text.contains("label \"topology.kubernetes.io/zon\" does not have known values (typo of \"topology.kubernetes.io/zone\"?)"), "{text}");
 }
+
+/// Conformance: SCH-008
+#[test]
+fn a_claim_keeps_the_hash_its_pool_had_when_it_was_planned() {
+    let mut world = World::new().with([pod("p")]);
+    let hash = |world: &World| {
+        let plan = world.plan();
+        plan.new_claims[0]
+            .claim
+            .metadata
+            .annotations
+            .as_ref()
+            .unwrap()["karpenter.sh/nodepool-hash"]
+            .clone()
+    };
+    let planned = world.plan();
+    let before = hash(&world);
+    world = world.with_pool(pool("default").node_label("team", "b"));
+    assert_ne!(hash(&world), before);
+    assert_eq!(
+        planned.new_claims[0]
+            .claim
+            .metadata
+            .annotations
+            .as_ref()
+            .unwrap()["karpenter.sh/nodepool-hash"],
+        before
+    );
+}
+
+#[test]
+fn a_pod_with_resource_claims_fails_while_they_are_ignored() {
+    let claims = serde_json::json!([{ "name": "gpu", "resourceClaimName": "gpu" }]);
+    let plan = World::new()
+        .with([pod("p").set("/spec/resourceClaims", claims)])
+        .plan();
+    assert!(
+        why(&plan, "p").contains("Dynamic Resource Allocation"),
+        "{}",
+        why(&plan, "p")
+    );
+}

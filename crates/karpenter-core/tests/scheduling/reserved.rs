@@ -151,3 +151,76 @@ fn in_fallback_mode_other_capacity_is_used_and_reserved_is_not_asked_for() {
         ["on-demand", "spot"]
     );
 }
+
+/// An offering of a reservation with nothing left is not available.
+fn with_left(name: &str, cpu: i64, reservations: &[(&str, u32)]) -> InstanceType {
+    let mut instance_type = reserved_type(name, cpu, reservations);
+    for offering in &mut instance_type.offerings {
+        offering.available &=
+            offering.capacity_type() != Some("reserved") || offering.reservation_capacity > 0;
+    }
+    instance_type
+}
+
+fn next_round(world: &mut World, types: Vec<InstanceType>) -> karpenter_core::schedule::Plan {
+    world.cluster.set_instance_types("a", Ok(types.into()));
+    world.settle()
+}
+
+/// Conformance: SCH-156
+#[test]
+fn reservations_are_used_up_round_by_round_cheapest_first() {
+    let mut world = World::empty()
+        .with_pool(any_capacity("a"))
+        .with(copies(&apart(), 3));
+    let types = |small: u32, medium: u32| {
+        vec![
+            with_left("small", 2, &[("s", small)]),
+            with_left("medium", 4, &[("m", medium)]),
+        ]
+    };
+    let plan = next_round(&mut world, types(1, 1));
+    assert_eq!(
+        (
+            plan.new_claims.len(),
+            plan.new_claims[0].instance_types[0].as_str()
+        ),
+        (1, "small")
+    );
+    assert!(is_reserved(&plan, 0));
+    let plan = next_round(&mut world, types(0, 1));
+    assert_eq!(
+        (
+            plan.new_claims.len(),
+            plan.new_claims[0].instance_types[0].as_str()
+        ),
+        (1, "medium")
+    );
+    assert!(is_reserved(&plan, 0));
+    let plan = next_round(&mut world, types(0, 0));
+    assert_eq!(
+        (
+            plan.new_claims.len(),
+            plan.new_claims[0].instance_types[0].as_str()
+        ),
+        (1, "small")
+    );
+    assert!(!is_reserved(&plan, 0));
+}
+
+/// Conformance: SCH-158
+#[test]
+fn several_reservations_of_one_type_are_used_up() {
+    let mut world = World::empty()
+        .with_pool(any_capacity("a"))
+        .with(copies(&apart(), 4));
+    let rounds = [((1, 2), 2, true), ((0, 1), 1, true), ((0, 0), 1, false)];
+    for ((first, second), claims, reserved) in rounds {
+        let plan = next_round(
+            &mut world,
+            vec![with_left("t", 4, &[("one", first), ("two", second)])],
+        );
+        assert_eq!(plan.new_claims.len(), claims);
+        assert_eq!(is_reserved(&plan, 0), reserved);
+    }
+}

@@ -568,3 +568,59 @@ fn a_domain_nothing_can_be_launched_in_gives_way_to_an_equal_one() {
     let plan = World::new().with_types(types.into()).with([asked]).plan();
     assert_eq!(values(&plan.new_claims[0], ZONE), [Z2]);
 }
+
+/// Conformance: SCH-108
+#[test]
+fn emptied_zones_are_filled_again() {
+    let asked = spread("p", ZONE).cpu("1100m");
+    let mut world = World::new().with(copies(&asked, 9));
+    world.settle();
+    assert_eq!(world.skew(ZONE, APP), [3, 3, 3]);
+    let snapshot = world.cluster.snapshot();
+    for node in snapshot.nodes().filter(|node| node.labels()[ZONE] != Z1) {
+        for pod in snapshot.pods_on(node.name()) {
+            world.cluster.remove_pod(&pod.key.namespace, &pod.key.name);
+        }
+    }
+    copies(&spread("q", ZONE).cpu("1100m"), 3)
+        .into_iter()
+        .for_each(|pod| world.add(pod));
+    world.settle();
+    assert_eq!(world.skew(ZONE, APP), [3, 2, 1]);
+}
+
+/// Conformance: SCH-115
+#[test]
+fn a_pod_s_node_selector_decides_which_capacity_types_count() {
+    let world = |pool: Object| {
+        World::empty()
+            .with_pool(pool)
+            .with([node_in("n", Z1), pod("e").label("app", "x").on("n")])
+    };
+    let asked = pod("p")
+        .label("app", "x")
+        .cpu("1")
+        .spread(CAPACITY_TYPE, 1, APP);
+    let restricted = asked.clone().select(ZONE, Z2).select(CAPACITY_TYPE, "spot");
+    assert_eq!(
+        settled(
+            world(pool("default")),
+            copies(&restricted, 5),
+            CAPACITY_TYPE
+        ),
+        [5, 1]
+    );
+    let spot = pool("default").needs(CAPACITY_TYPE, "In", &["spot"]);
+    assert_eq!(
+        settled(world(spot), copies(&asked, 5), CAPACITY_TYPE),
+        [2, 1]
+    );
+    let by_arch = pod("p").label("app", "x").cpu("1").spread(ARCH, 1, APP);
+    let arm = by_arch.clone().select(ZONE, Z2).select(ARCH, "arm64");
+    assert_eq!(
+        settled(world(pool("default")), copies(&arm, 5), ARCH),
+        [5, 1]
+    );
+    let only_arm = pool("default").needs(ARCH, "In", &["arm64"]);
+    assert_eq!(settled(world(only_arm), copies(&by_arch, 5), ARCH), [2, 1]);
+}

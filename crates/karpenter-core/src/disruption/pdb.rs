@@ -52,7 +52,7 @@ impl Limit {
     }
 
     fn covers(&self, pod: &Pod) -> bool {
-        self.selector.matches(&pod.shape.labels) && !(self.always_allow_unhealthy && !pod.ready)
+        (pod.ready || !self.always_allow_unhealthy) && self.selector.matches(&pod.shape.labels)
     }
 }
 

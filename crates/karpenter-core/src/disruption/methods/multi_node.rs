@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use super::{Found, cancelled, command, evaluate_all};
 use crate::disruption::{
     balanced::{THRESHOLD, Totals},
-    candidate::{Candidate, Unconsolidatable},
+    candidate::Candidate,
     consolidation::Move,
     plan::Pass,
     simulation::Simulator,
@@ -87,20 +87,19 @@ impl Search<'_> {
             .map(|set| set.iter().map(|index| &self.candidates[*index]).collect())
             .collect();
         let judged = evaluate_all(self.pass, self.simulator, &members);
-        let approve = |((set, members), moved): (
-            (&BTreeSet<usize>, &Vec<&Candidate>),
-            Result<Move, Unconsolidatable>,
-        )| {
-            let moved = moved.ok()?;
-            let score = self.totals.score(members, moved.savings);
-            let rejected = score.is_some_and(|score| score < THRESHOLD);
-            (!rejected).then(|| Set {
-                members: set.clone(),
-                moved,
-                score,
-            })
-        };
-        sets.iter().zip(&members).zip(judged).map(approve).collect()
+        let mut sets_that_pay = Vec::with_capacity(sets.len());
+        for ((set, members), moved) in sets.iter().zip(&members).zip(judged) {
+            sets_that_pay.push(moved.ok().and_then(|moved| {
+                let score = self.totals.score(members, moved.savings);
+                let rejected = score.is_some_and(|score| score < THRESHOLD);
+                (!rejected).then(|| Set {
+                    members: set.clone(),
+                    moved,
+                    score,
+                })
+            }));
+        }
+        sets_that_pay
     }
 
     /// The longest prefix that pays, if more machines are always harder to do without.

@@ -1,0 +1,96 @@
+//! The Balanced policy's score.
+
+use serde_json::json;
+
+use crate::fixture::{HOSTNAME, World};
+use crate::fleet::{Fleet, commands, machine, on_demand_pool, running, sizes, verdict};
+
+fn balanced(name: &str) -> crate::fixture::Object {
+    on_demand_pool(name).set("/spec/disruption/consolidationPolicy", json!("Balanced"))
+}
+
+/// Conformance: DIS-120
+#[test]
+fn in_a_uniform_pool_a_replacement_at_half_price_is_approved() {
+    // From 16 to 8 cores: half the price of a third of the pool, for a third of its disruption.
+    let apart = |node: &str| {
+        running(&format!("p-{node}"), node, "7")
+            .label("app", "x")
+            .anti_affinity(HOSTNAME, ("app", "x"))
+    };
+    let world = World::empty()
+        .with_types(sizes())
+        .with_pool(balanced("default"));
+    let world = world
+        .run(["a", "b", "c"].map(|name| machine(name, "huge")))
+        .with(["a", "b", "c"].map(apart));
+    let approved = world.decide_with(|request| request.max_commands = 1);
+    assert!(
+        (approved.commands[0].score.unwrap() - 0.5).abs() < 1e-9,
+        "{:?}",
+        approved.commands[0].score
+    );
+}
+
+/// Conformance: DIS-121
+#[test]
+fn a_move_that_saves_less_than_its_share_is_rejected() {
+    let types = [
+        crate::fleet::sold("huge", 16, 1.6),
+        crate::fleet::sold("large", 14, 1.0),
+    ];
+    let world = World::empty()
+        .with_types(types.into())
+        .with_pool(balanced("default"));
+    let world = world
+        .run(["a", "b"].map(|name| machine(name, "huge")))
+        .with([running("p", "a", "13"), running("q", "b", "13")]);
+    let plan = world.decide_with(|_| ());
+    assert!(commands(&plan).is_empty());
+    assert_eq!(verdict(&plan, "a"), "Score 0.38 is below 0.50");
+}
+
+/// Conformance: DIS-122
+#[test]
+fn one_pool_that_rejects_rejects_the_move() {
+    // `busy` has many pods to move on its only machine, which costs next to nothing of the pool.
+    let world = |policy: &str| {
+        let busy =
+            on_demand_pool("busy").set("/spec/disruption/consolidationPolicy", json!(policy));
+        let world = World::empty()
+            .with_types(sizes())
+            .with_pool(on_demand_pool("default"))
+            .with_pool(busy);
+        let mut pods: Vec<_> = (0..20)
+            .map(|index| running(&format!("p{index}"), "b", "10m"))
+            .collect();
+        pods.push(running("big", "c", "15"));
+        pods.push(running("q", "a", "1").select("karpenter.sh/nodepool", "default"));
+        let machines = [
+            machine("a", "small"),
+            machine("b", "small").pool("busy"),
+            machine("c", "huge").pool("busy"),
+        ];
+        world.run(machines).with(pods).decide()
+    };
+    assert_eq!(world("WhenEmptyOrUnderutilized"), ["delete b (saves 0.20)"]);
+    assert!(
+        world("Balanced")
+            .iter()
+            .all(|command| !command.contains(" b")),
+        "{:?}",
+        world("Balanced")
+    );
+}
+
+/// Conformance: DIS-124
+#[test]
+fn the_only_machine_of_a_pool_may_go() {
+    let world = World::empty()
+        .with_types(sizes())
+        .with_pool(balanced("default"))
+        .with_pool(on_demand_pool("other"));
+    let world = world.run([machine("a", "medium"), machine("b", "huge").pool("other")]);
+    let world = world.with([running("p", "a", "1"), running("q", "b", "14")]);
+    assert_eq!(world.decide(), ["delete a (saves 0.40)"]);
+}

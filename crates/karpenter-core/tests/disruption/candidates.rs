@@ -1,0 +1,212 @@
+//! Who is a candidate, and why the others are not.
+
+use serde_json::json;
+
+use crate::fixture::{World, now, pod};
+use crate::fleet::{Fleet, commands, machine, open_pool, running, verdict, world};
+
+/// What blocks machine `a`, on which one pod runs.
+fn blocked(change: impl FnOnce(crate::fixture::Object) -> crate::fixture::Object) -> String {
+    let world = world()
+        .run([machine("a", "huge")])
+        .with([change(running("p", "a", "1"))]);
+    verdict(&world.decide_with(|_| ()), "a")
+}
+
+const DO_NOT_DISRUPT: &str = "pod has \"karpenter.sh/do-not-disrupt\" annotation (Pod=default/p)";
+
+/// Conformance: DIS-089
+#[test]
+fn a_pod_that_refuses_keeps_its_node_whoever_owns_it_unless_it_has_ended() {
+    let refusing =
+        |pod: crate::fixture::Object| pod.annotation("karpenter.sh/do-not-disrupt", "true");
+    assert_eq!(blocked(refusing), DO_NOT_DISRUPT);
+    for (api_version, kind) in [("v1", "Node"), ("apps/v1", "DaemonSet")] {
+        let owned = |pod| {
+            refusing(pod)
+                .set("/metadata/ownerReferences", json!([]))
+                .owned_by(api_version, kind, "o")
+        };
+        assert_eq!(blocked(owned), DO_NOT_DISRUPT, "{kind}");
+    }
+    assert_eq!(
+        blocked(|pod| refusing(pod).set("/status/phase", json!("Succeeded"))),
+        "deleted"
+    );
+    let terminating =
+        |pod| refusing(pod).set("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
+    assert_eq!(blocked(terminating), "deleted");
+}
+
+/// Conformance: DIS-091
+#[test]
+fn annotations_that_do_not_say_true_do_not_block() {
+    let node = |value: &str| {
+        machine("a", "huge").node(
+            "/metadata/annotations/karpenter.sh~1do-not-disrupt",
+            json!(value),
+        )
+    };
+    let says = |value| verdict(&world().run([node(value)]).decide_with(|_| ()), "a");
+    assert_eq!(
+        says("true"),
+        "disruption is blocked through the \"karpenter.sh/do-not-disrupt\" annotation"
+    );
+    assert_eq!(says("false"), "deleted");
+    let for_a_while = |value: &str| {
+        let started = json!((now() - jiff::SignedDuration::from_mins(10)).to_string());
+        blocked(|pod| {
+            pod.annotation("karpenter.sh/do-not-disrupt", value)
+                .set("/status/startTime", started)
+        })
+    };
+    assert_eq!(for_a_while("nonsense"), "replaced");
+    assert_eq!(for_a_while("5m"), "replaced");
+    assert_eq!(for_a_while("15m"), DO_NOT_DISRUPT);
+}
+
+/// Conformance: DIS-092
+#[test]
+fn a_budget_that_allows_nothing_keeps_nodes_of_daemon_pods_but_not_of_static_pods() {
+    let guarded = |api_version: &str, kind: &str| {
+        let owned = pod("p")
+            .label("app", "guarded")
+            .owned_by(api_version, kind, "o")
+            .on("a");
+        let world = world().run([machine("a", "huge")]).with([owned]);
+        let world = world.pdb("pdb", "default", json!({ "maxUnavailable": 0 }), 0);
+        verdict(&world.decide_with(|_| ()), "a")
+    };
+    assert_eq!(
+        guarded("apps/v1", "DaemonSet"),
+        "pdb prevents pod evictions (PodDisruptionBudget=default/pdb)"
+    );
+    assert_eq!(guarded("v1", "Node"), "deleted");
+}
+
+#[test]
+fn two_budgets_on_one_pod_block_its_node() {
+    let world = world()
+        .run([machine("a", "huge"), machine("b", "huge")])
+        .with([running("p", "a", "1").label("app", "guarded")])
+        .pdb("one", "default", json!({}), 1)
+        .pdb("two", "default", json!({}), 1);
+    assert_eq!(
+        verdict(&world.decide_with(|_| ()), "a"),
+        "eviction does not support multiple PDBs (Pod=default/p, PodDisruptionBudget=[one two])"
+    );
+}
+
+/// Conformance: DIS-104
+#[test]
+fn budgets_elsewhere_and_pods_that_may_always_go_do_not_block() {
+    let with = |namespace: &str, spec: serde_json::Value| {
+        let world = world()
+            .run([machine("a", "small"), machine("b", "huge")])
+            .with([
+                running("p", "a", "1").label("app", "guarded"),
+                running("q", "b", "12"),
+            ])
+            .pdb("pdb", namespace, spec, 0);
+        verdict(&world.decide_with(|_| ()), "a")
+    };
+    assert_eq!(with("other", json!({})), "deleted");
+    assert_eq!(
+        with(
+            "default",
+            json!({ "unhealthyPodEvictionPolicy": "AlwaysAllow" })
+        ),
+        "deleted"
+    );
+    assert!(with("default", json!({})).starts_with("pdb prevents"));
+}
+
+#[test]
+fn machines_out_of_play_say_why() {
+    let claim_only = machine("c", "huge");
+    let mut world = world().run([
+        machine("uninitialized", "huge")
+            .node("/metadata/labels/karpenter.sh~1initialized", json!("false")),
+        machine("deleting", "huge")
+            .claim("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")),
+        machine("lost", "huge").pool("gone"),
+        machine("nominated", "huge"),
+        machine("held", "huge"),
+    ]);
+    world
+        .cluster
+        .apply_node_claim(&crate::fixture::read(claim_only.claim.0));
+    world
+        .cluster
+        .nominate("nominated", now() + jiff::SignedDuration::from_secs(10));
+    world.add(crate::fixture::node("foreign").set("/metadata/labels", json!({})));
+    let plan = world.decide_with(|request| {
+        request
+            .surroundings
+            .in_flight
+            .insert("held-claim".to_owned());
+    });
+    for (name, text) in [
+        ("uninitialized", "node isn't initialized"),
+        ("deleting", "node is deleting or marked for deletion"),
+        ("lost", "NodePool not found (NodePool=gone)"),
+        ("nominated", "node is nominated for a pending pod"),
+        ("held", "candidate is already being disrupted"),
+        ("c-claim", "nodeclaim does not have an associated node"),
+        ("foreign", "node isn't managed by karpenter"),
+    ] {
+        assert_eq!(verdict(&plan, name), text);
+    }
+    assert_eq!(commands(&plan), Vec::<String>::new());
+}
+
+/// Conformance: DIS-117
+#[test]
+fn nodes_with_only_daemon_pods_are_empty_and_ones_with_a_leaving_stateful_pod_are_not() {
+    let gone = |api_version: &str, kind: &str, leaving: bool| {
+        let mut pod = pod("p").cpu("1").owned_by(api_version, kind, "o").on("a");
+        if leaving {
+            pod = pod.set("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
+        }
+        let world = world().run([machine("a", "small")]).with([pod]);
+        verdict(&world.decide_with(|_| ()), "a")
+    };
+    assert_eq!(gone("apps/v1", "DaemonSet", false), "deleted");
+    assert_eq!(gone("apps/v1", "ReplicaSet", true), "deleted");
+    assert_ne!(gone("apps/v1", "StatefulSet", true), "deleted");
+}
+
+/// Conformance: DIS-118
+#[test]
+fn a_node_that_only_buffers_reckon_with_is_not_empty() {
+    let world = world().run([machine("a", "huge"), machine("b", "huge")]);
+    let plan = world.decide_with(|request| {
+        request.surroundings.buffer_pods.insert("a".to_owned(), 2);
+    });
+    assert_eq!(commands(&plan), ["delete b (saves 1.60)"]);
+    assert_eq!(world.decide(), ["delete a b (saves 3.20)"]);
+}
+
+#[test]
+fn settings_of_a_pool_keep_its_nodes() {
+    let keeps = |pool: crate::fixture::Object| {
+        let world = World::empty()
+            .with_types(crate::fleet::sizes())
+            .with_pool(pool);
+        let world = world
+            .run([machine("a", "huge"), machine("b", "huge")])
+            .with([running("p", "a", "1")]);
+        verdict(&world.decide_with(|_| ()), "a")
+    };
+    let never = open_pool("default").set("/spec/disruption/consolidateAfter", json!("Never"));
+    assert_eq!(
+        keeps(never),
+        "NodePool \"default\" has consolidation disabled"
+    );
+    let empty =
+        open_pool("default").set("/spec/disruption/consolidationPolicy", json!("WhenEmpty"));
+    assert_eq!(
+        keeps(empty),
+        "NodePool \"default\" has non-empty consolidation disabled"
+    );
+}

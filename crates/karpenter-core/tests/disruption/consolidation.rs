@@ -1,0 +1,464 @@
+//! When giving machines back pays.
+
+use karpenter_core::fake;
+use serde_json::json;
+
+use crate::fixture::{CAPACITY_TYPE, World, Z1, Z2, now, pod, values};
+use crate::fleet::{
+    Fleet, ON_DEMAND, SPOT, commands, machine, on_demand_pool, open_pool, running, sizes, sold_as,
+    verdict, world as fresh,
+};
+
+/// Conformance: DIS-096
+#[test]
+fn machines_are_deleted_replaced_and_merged() {
+    let world = fresh()
+        .run([machine("a", "huge")])
+        .with([running("p", "a", "1")]);
+    assert_eq!(
+        world.decide(),
+        ["replace a with small medium large on-demand (saves 1.40)"]
+    );
+    let world = fresh()
+        .run([machine("a", "medium"), machine("b", "huge")])
+        .with([running("p", "a", "1"), running("q", "b", "14")]);
+    assert_eq!(world.decide(), ["delete a (saves 0.40)"]);
+    let three = ["a", "b", "c"];
+    let world = fresh()
+        .run(three.map(|name| machine(name, "large")))
+        .with(three.map(|name| running(&format!("p-{name}"), name, "3500m")));
+    let plan = world.decide_with(|_| ());
+    assert_eq!(
+        plan.commands[0].candidates.len(),
+        2,
+        "two machines hold what three held: {:?}",
+        commands(&plan)
+    );
+}
+
+#[test]
+fn three_machines_become_one_smaller_than_any_two() {
+    let three = ["a", "b", "c"];
+    let world = fresh()
+        .run(three.map(|name| machine(name, "large")))
+        .with(three.map(|name| running(&format!("p-{name}"), name, "1")));
+    // Not by way of a replacement: any of the three holds all pods.
+    let saved: f64 = world
+        .decide_with(|_| ())
+        .commands
+        .iter()
+        .map(|command| command.savings)
+        .sum();
+    assert!(saved >= 1.6, "{saved}");
+}
+
+fn spot_types(count: usize) -> Vec<karpenter_core::instance_type::InstanceType> {
+    // Not in the order of price.
+    (0..count)
+        .map(|index| {
+            let place = (index * 7) % count;
+            let price = 0.10 + 0.01 * place as f64;
+            sold_as(
+                &format!("spot-{place:02}"),
+                2,
+                vec![fake::offering(SPOT, Z1, price)],
+            )
+        })
+        .collect()
+}
+
+fn spot_world(cheaper: usize, min_values: Option<u32>) -> World {
+    let mut types = spot_types(cheaper);
+    types.push(sold_as("huge", 16, vec![fake::offering(SPOT, Z1, 1.0)]));
+    let pool = open_pool("default").needs(CAPACITY_TYPE, "In", &[SPOT]);
+    let pool = match min_values {
+        Some(least) => pool.needs_min("node.kubernetes.io/instance-type", "Exists", &[], least),
+        None => pool,
+    };
+    World::empty()
+        .with_types(types.into())
+        .with_pool(pool)
+        .run([machine("a", "huge").spot()])
+        .with([running("p", "a", "1")])
+}
+
+/// Conformance: DIS-097
+#[test]
+fn spot_is_exchanged_for_spot_only_with_the_gate_and_fifteen_cheaper_types() {
+    let world = spot_world(20, None);
+    let plan = world.decide_with(|_| ());
+    assert_eq!(
+        verdict(&plan, "a"),
+        "SpotToSpotConsolidation is disabled, can't replace a spot node with a spot node"
+    );
+    let few = spot_world(14, None).decide_with(|request| request.spot_to_spot = true);
+    assert_eq!(
+        verdict(&few, "a"),
+        "SpotToSpotConsolidation requires 15 cheaper instance type options than the current candidate to consolidate, got 14"
+    );
+    // A machine among the fifteen cheapest finds fewer than fifteen cheaper ones.
+    let world = World::empty()
+        .with_types(spot_types(20).into())
+        .with_pool(open_pool("default"));
+    let world = world
+        .run([machine("a", "spot-14").spot()])
+        .with([running("p", "a", "1")]);
+    assert!(commands(&world.decide_with(|request| request.spot_to_spot = true)).is_empty());
+}
+
+/// Conformance: DIS-098
+#[test]
+fn of_eighteen_cheaper_spot_types_the_fifteen_cheapest_are_launched() {
+    let plan = spot_world(18, None).decide_with(|request| request.spot_to_spot = true);
+    let expected: Vec<String> = (0..15).map(|index| format!("spot-{index:02}")).collect();
+    assert_eq!(plan.commands[0].replacements[0].instance_types, expected);
+}
+
+/// Conformance: DIS-099
+#[test]
+fn min_values_keep_more_than_fifteen() {
+    let plan = spot_world(18, Some(17)).decide_with(|request| request.spot_to_spot = true);
+    assert_eq!(plan.commands[0].replacements[0].instance_types.len(), 17);
+}
+
+/// Conformance: DIS-100
+#[test]
+fn cheaper_types_that_are_fewer_than_min_values_ask_for_do_not_replace() {
+    let pool = open_pool("default")
+        .needs(CAPACITY_TYPE, "In", &[ON_DEMAND])
+        .needs_min("node.kubernetes.io/instance-type", "Exists", &[], 3);
+    let world = World::empty().with_types(sizes()).with_pool(pool);
+    // Below `large` there are two types; the pool wants three to choose from.
+    let world = world
+        .run([machine("a", "large")])
+        .with([running("p", "a", "1")]);
+    let plan = world.decide_with(|_| ());
+    assert!(commands(&plan).is_empty());
+    assert!(
+        verdict(&plan, "a").starts_with("Filtering by price: minValues requirement is not met"),
+        "{}",
+        verdict(&plan, "a")
+    );
+}
+
+/// Conformance: DIS-102
+#[test]
+fn the_dearest_zone_of_spot_decides_and_dearer_on_demand_does_not_replace() {
+    let types = [
+        sold_as("now", 4, vec![fake::offering(ON_DEMAND, Z1, 0.5)]),
+        sold_as(
+            "other",
+            4,
+            vec![
+                fake::offering(SPOT, Z1, 0.2),
+                fake::offering(SPOT, Z2, 0.6),
+                fake::offering(ON_DEMAND, Z1, 0.9),
+            ],
+        ),
+    ];
+    let world = World::empty()
+        .with_types(types.into())
+        .with_pool(open_pool("default"));
+    let world = world
+        .run([machine("a", "now")])
+        .with([running("p", "a", "1")]);
+    assert_eq!(
+        verdict(&world.decide_with(|_| ()), "a"),
+        "Can't replace with a cheaper node"
+    );
+}
+
+#[test]
+fn a_replacement_that_could_be_either_is_pinned_to_spot() {
+    let world = World::empty()
+        .with_types(sizes())
+        .with_pool(open_pool("default"));
+    let world = world
+        .run([machine("a", "huge")])
+        .with([running("p", "a", "1")]);
+    let plan = world.decide_with(|_| ());
+    assert_eq!(
+        values(&plan.commands[0].replacements[0], CAPACITY_TYPE),
+        [SPOT]
+    );
+}
+
+/// Conformance: DIS-103
+#[test]
+fn of_two_machines_of_the_cheapest_type_one_is_deleted_rather_than_both_replaced_by_it() {
+    let types = [sold_as(
+        "cheap",
+        4,
+        vec![fake::offering(ON_DEMAND, Z1, 0.4)],
+    )];
+    let world = World::empty()
+        .with_types(types.into())
+        .with_pool(open_pool("default"));
+    let cheap = |name: &str| machine(name, "cheap").node("/status/allocatable/cpu", json!("4"));
+    let world = world
+        .run([cheap("a"), cheap("b")])
+        .with([running("p", "a", "1"), running("q", "b", "1")]);
+    let decided = world.decide();
+    assert_eq!(decided.len(), 1);
+    assert!(decided[0].starts_with("delete "), "{decided:?}");
+}
+
+/// Conformance: DIS-105
+#[test]
+fn a_pool_without_instance_types_holds_up_nobody_else() {
+    let mut world = fresh().with_pool(open_pool("broken"));
+    world
+        .cluster
+        .set_instance_types("broken", Err("no answer".to_owned()));
+    let world = world
+        .run([machine("a", "huge"), machine("b", "huge").pool("broken")])
+        .with([running("p", "a", "1")]);
+    let plan = world.decide_with(|_| ());
+    assert_eq!(verdict(&plan, "b"), "NodePool not found (NodePool=broken)");
+    assert_eq!(verdict(&plan, "a"), "deleted", "there is room on `b`");
+}
+
+/// Conformance: DIS-106
+#[test]
+fn pods_that_fit_nodes_of_others_free_theirs() {
+    let mut world = fresh()
+        .run([machine("a", "small")])
+        .with([running("p", "a", "1")]);
+    world.add(
+        crate::fixture::node("foreign")
+            .set("/metadata/labels", json!({ "kubernetes.io/arch": "amd64" })),
+    );
+    assert_eq!(world.decide(), ["delete a (saves 0.20)"]);
+}
+
+/// Conformance: DIS-107
+#[test]
+fn pods_are_not_moved_to_a_machine_that_is_still_starting() {
+    let starting =
+        machine("b", "huge").node("/metadata/labels/karpenter.sh~1initialized", json!("false"));
+    let world = fresh()
+        .run([machine("a", "small"), starting])
+        .with([running("p", "a", "1")]);
+    let plan = world.decide_with(|_| ());
+    assert_eq!(
+        verdict(&plan, "a"),
+        "Not all pods would schedule, default/p => would schedule against uninitialized node \"b\""
+    );
+    let ready = fresh()
+        .run([machine("a", "small"), machine("c", "huge")])
+        .run([
+            machine("b", "huge").node("/metadata/labels/karpenter.sh~1initialized", json!("false"))
+        ])
+        .with([running("p", "a", "1"), running("q", "c", "14")]);
+    assert_eq!(
+        ready.decide(),
+        ["delete a (saves 0.20)"],
+        "initialised machines come first"
+    );
+}
+
+/// Conformance: DIS-108
+#[test]
+fn machines_that_changed_recently_take_no_pods_from_consolidation() {
+    let with = |after: &str| {
+        let pool = on_demand_pool("target").set("/spec/disruption/consolidateAfter", json!(after));
+        let recently = (now() - jiff::SignedDuration::from_mins(1)).to_string();
+        let target = machine("b", "huge")
+            .pool("target")
+            .without("Consolidatable")
+            .claim("/status/lastPodEventTime", json!(recently));
+        let world = fresh().with_pool(pool).run([machine("a", "small"), target]);
+        world
+            .with([running("p", "a", "1"), running("q", "b", "14")])
+            .decide()
+    };
+    assert_eq!(with("5m"), Vec::<String>::new());
+    assert_eq!(with("30s"), ["delete a (saves 0.20)"]);
+    assert_eq!(with("Never"), ["delete a (saves 0.20)"]);
+}
+
+/// Conformance: DIS-109
+#[test]
+fn a_pod_that_can_never_run_does_not_block_but_one_that_would_lose_its_place_does() {
+    let hopeless = pod("hopeless").cpu("1000");
+    let world = fresh().run([machine("a", "small"), machine("b", "huge")]);
+    let world = world.with([running("p", "a", "1"), running("q", "b", "14"), hopeless]);
+    assert_eq!(world.decide(), ["delete a (saves 0.20)"]);
+    // Only `b` carries the label its pod selects by.
+    let labelled = machine("b", "large").label("team", "x");
+    let world = fresh().run([labelled, machine("c", "huge")]);
+    let world = world.with([
+        running("p", "b", "1").select("team", "x"),
+        running("q", "c", "8"),
+    ]);
+    assert!(
+        world
+            .decide()
+            .iter()
+            .all(|command| !command.starts_with("delete b")),
+        "{:?}",
+        world.decide()
+    );
+}
+
+/// Conformance: DIS-110
+#[test]
+fn a_large_pod_that_waits_keeps_the_large_node_it_will_go_to() {
+    let world = fresh()
+        .run([machine("a", "huge")])
+        .with([running("p", "a", "1"), pod("huge").cpu("14")]);
+    assert_eq!(world.decide(), Vec::<String>::new());
+}
+
+/// Conformance: DIS-114
+#[test]
+fn zonal_spread_and_anti_affinity_outlive_consolidation() {
+    let spread = |name: &str, node: &str| {
+        running(name, node, "1").label("app", "x").spread(
+            "topology.kubernetes.io/zone",
+            1,
+            ("app", "x"),
+        )
+    };
+    let in_zone =
+        |name: &str, zone: &str| machine(name, "small").label("topology.kubernetes.io/zone", zone);
+    let world = fresh()
+        .run([
+            in_zone("a", Z1),
+            in_zone("b", Z2),
+            in_zone("c", crate::fixture::Z3),
+        ])
+        .with([spread("p", "a"), spread("q", "b"), spread("r", "c")]);
+    assert_eq!(world.decide(), Vec::<String>::new());
+    let apart = |name: &str, node: &str| {
+        running(name, node, "100m")
+            .label("app", "y")
+            .anti_affinity(crate::fixture::HOSTNAME, ("app", "y"))
+    };
+    let world = fresh()
+        .run([machine("a", "small"), machine("b", "small")])
+        .with([apart("p", "a"), apart("q", "b")]);
+    assert_eq!(world.decide(), Vec::<String>::new());
+}
+
+/// Conformance: DIS-115
+#[test]
+fn preferences_keep_a_node_unless_they_are_ignored() {
+    use karpenter_core::schedule::PreferencePolicy;
+    let apart = |name: &str, node: &str| {
+        running(name, node, "100m")
+            .label("app", "y")
+            .prefer_anti_affinity(1, crate::fixture::HOSTNAME, ("app", "y"))
+    };
+    let mut world = fresh()
+        .run([machine("a", "small"), machine("b", "small")])
+        .with([apart("p", "a"), apart("q", "b")]);
+    assert_eq!(world.decide(), Vec::<String>::new());
+    world.request.preference_policy = PreferencePolicy::Ignore;
+    assert_eq!(world.decide().len(), 1);
+}
+
+/// Conformance: DIS-116
+#[test]
+fn machines_move_into_reserved_capacity_even_of_their_own_type() {
+    let types = [sold_as(
+        "large",
+        8,
+        vec![
+            fake::offering(ON_DEMAND, Z1, 0.8),
+            fake::reserved("r-1", 1, Z1, 0.0001),
+        ],
+    )];
+    let world = World::empty()
+        .with_types(types.into())
+        .with_pool(open_pool("default"));
+    let world = world
+        .run([machine("a", "large")])
+        .with([running("p", "a", "7")]);
+    let plan = world.decide_with(|_| ());
+    assert_eq!(
+        values(&plan.commands[0].replacements[0], CAPACITY_TYPE),
+        ["reserved"]
+    );
+}
+
+/// Conformance: DIS-119
+#[test]
+fn pools_that_a_cut_pass_did_not_reach_come_first_next_time() {
+    let world = fresh().with_pool(on_demand_pool("late"));
+    let world = world
+        .run([machine("a", "huge"), machine("b", "large").pool("late")])
+        .with([
+            running("p", "a", "12").select("karpenter.sh/nodepool", "default"),
+            running("q", "b", "1").select("karpenter.sh/nodepool", "late"),
+        ]);
+    let cut = world
+        .decide_with(|request| request.single_node_cancel = Some(std::sync::Arc::new(|| true)));
+    assert!(commands(&cut).is_empty());
+    assert!(cut.unseen_pools.contains("late"));
+    let next = world.decide_with(|request| {
+        request.unseen_pools = ["late".to_owned()].into();
+        request.max_commands = 1;
+    });
+    assert_eq!(next.commands[0].candidates[0].name(), "b");
+}
+
+#[test]
+fn the_best_set_need_not_be_a_prefix() {
+    // `pinned` comes second in the order, and its pod cannot move.
+    let pinned = machine("b", "large").label("team", "x");
+    let world = fresh()
+        .run([
+            machine("a", "large"),
+            pinned,
+            machine("c", "large"),
+            machine("d", "large"),
+        ])
+        .with([
+            running("p", "a", "100m"),
+            running("q", "b", "200m").select("team", "x"),
+            running("r", "c", "300m"),
+            running("s", "d", "400m"),
+        ]);
+    assert_eq!(world.decide(), ["delete a c d (saves 2.40)"]);
+}
+
+#[test]
+fn a_plan_does_not_depend_on_the_number_of_threads() {
+    let decided = |threads: usize| {
+        let machines = (0..12).map(|index| {
+            machine(
+                &format!("n{index:02}"),
+                ["small", "medium", "large"][index % 3],
+            )
+        });
+        let pods = (0..12).map(|index| {
+            running(
+                &format!("p{index:02}"),
+                &format!("n{index:02}"),
+                ["500m", "1", "1500m"][index % 3],
+            )
+        });
+        let plan = fresh()
+            .run(machines)
+            .with(pods)
+            .decide_with(|request| request.threads = threads);
+        commands(&plan)
+    };
+    assert_eq!(decided(1), decided(4));
+    assert!(!decided(1).is_empty());
+}
+
+#[test]
+fn every_machine_gets_a_verdict() {
+    let world = fresh()
+        .run([machine("a", "huge"), machine("b", "small")])
+        .with([running("p", "a", "15"), running("q", "b", "2")]);
+    let plan = world.decide_with(|_| ());
+    assert_eq!(plan.verdicts.len(), 2);
+    assert!(
+        plan.verdicts
+            .iter()
+            .all(|verdict| !format!("{:?}", verdict.kind).is_empty())
+    );
+}

@@ -1,0 +1,157 @@
+//! Machines that no longer match their specification.
+
+use serde_json::json;
+
+use crate::fixture::World;
+use crate::fleet::{Fleet, commands, machine, open_pool, running, sizes, verdict, world};
+
+/// Conformance: DIS-090
+#[test]
+fn a_grace_period_overrules_pods_that_refuse_for_drift_alone() {
+    let refusing = || running("p", "a", "15").annotation("karpenter.sh/do-not-disrupt", "true");
+    let with = |grace: bool, drifted: bool| {
+        let mut a = machine("a", "huge");
+        if grace {
+            a = a.claim("/spec/terminationGracePeriod", json!("10m"));
+        }
+        if drifted {
+            a = a.drifted("2026-01-01T00:00:00Z");
+        }
+        commands(&world().run([a]).with([refusing()]).decide_with(|_| ()))
+    };
+    // The pod is not moved before the end of the grace period, so nothing is bought for it.
+    assert_eq!(with(true, true), ["delete a (saves 1.60)"]);
+    assert!(with(false, true).is_empty());
+    assert!(with(true, false).is_empty());
+}
+
+/// Conformance: DIS-130
+#[test]
+fn machines_without_pods_drift_first_then_the_longest_drifted() {
+    let drifted = |name: &str, day: u32| {
+        machine(name, "large").drifted(&format!("2025-12-{day:02}T00:00:00Z"))
+    };
+    let world = world()
+        .run([
+            drifted("new", 20),
+            drifted("old", 10),
+            drifted("empty", 30).without("Consolidatable"),
+        ])
+        .with([running("p", "new", "7"), running("q", "old", "7")]);
+    let plan = world.decide_with(|request| request.max_commands = 2);
+    let order: Vec<&str> = plan
+        .commands
+        .iter()
+        .map(|command| command.candidates[0].name())
+        .collect();
+    assert_eq!(order, ["empty", "old"]);
+    assert_eq!(plan.commands[1].replacements.len(), 1);
+}
+
+#[test]
+fn a_machine_whose_pods_need_two_is_replaced_by_two() {
+    let types = [
+        crate::fleet::sold("small", 2, 0.2),
+        crate::fleet::sold("medium", 4, 0.4),
+    ];
+    let world = World::empty()
+        .with_types(types.into())
+        .with_pool(open_pool("default"));
+    let world = world.run([machine("a", "huge").drifted("2026-01-01T00:00:00Z")]);
+    let world = world.with([running("p", "a", "3"), running("q", "a", "3")]);
+    assert_eq!(world.decide_with(|_| ()).commands[0].replacements.len(), 2);
+}
+
+#[test]
+fn many_drifted_machines_are_replaced_in_one_pass_each_with_its_own_replacement() {
+    let world = world()
+        .run(["a", "b", "c"].map(|name| machine(name, "large").drifted("2026-01-01T00:00:00Z")))
+        .with(["a", "b", "c"].map(|name| running(&format!("p-{name}"), name, "7")));
+    let plan = world.decide_with(|_| ());
+    let counts: Vec<usize> = plan
+        .commands
+        .iter()
+        .map(|command| command.replacements.len())
+        .collect();
+    assert_eq!(counts, [1, 1, 1]);
+}
+
+#[test]
+fn a_drifted_machine_whose_pods_find_no_place_stays_and_the_others_go() {
+    let types = [crate::fleet::sold("small", 2, 0.2)];
+    let world = World::empty()
+        .with_types(types.into())
+        .with_pool(open_pool("default"));
+    let machines = ["a", "b"].map(|name| machine(name, "huge").drifted("2026-01-01T00:00:00Z"));
+    let world = world
+        .run(machines)
+        .with([running("p", "a", "15500m"), running("q", "b", "1")]);
+    let plan = world.decide_with(|_| ());
+    assert!(
+        verdict(&plan, "a").starts_with("Not all pods would schedule, default/p => "),
+        "{}",
+        verdict(&plan, "a")
+    );
+    assert_eq!(commands(&plan).len(), 1);
+}
+
+#[test]
+fn a_pool_whose_replacements_fail_rests_alone() {
+    let world = World::empty()
+        .with_types(sizes())
+        .with_pool(open_pool("default"))
+        .with_pool(open_pool("other"));
+    let drifted = |name: &str| machine(name, "large").drifted("2026-01-01T00:00:00Z");
+    let world = world
+        .run([drifted("a"), drifted("b").pool("other")])
+        .with([running("p", "a", "7"), running("q", "b", "7")]);
+    let plan = world.decide_with(|request| {
+        request.resting_pools.insert("default".to_owned());
+    });
+    let names: Vec<&str> = plan
+        .commands
+        .iter()
+        .map(|command| command.candidates[0].name())
+        .collect();
+    assert_eq!(names, ["b"]);
+}
+
+/// Conformance: DIS-087, DIS-088
+#[test]
+fn static_machines_are_replaced_one_for_one_as_far_as_the_limit_leaves_room() {
+    let fixed = |name: &str| open_pool(name).set("/spec/replicas", json!(3));
+    let world = World::empty()
+        .with_types(sizes())
+        .with_pool(fixed("default"))
+        .with_pool(fixed("other"));
+    let drifted = |name: &str| machine(name, "large").drifted("2026-01-01T00:00:00Z");
+    let world = world.run([
+        drifted("a"),
+        drifted("b"),
+        drifted("c"),
+        drifted("d").pool("other"),
+    ]);
+    let with_room = |room: &[(&str, u32)]| {
+        let plan = world.decide_with(|request| {
+            request.static_room = room
+                .iter()
+                .map(|(pool, room)| ((*pool).to_owned(), *room))
+                .collect();
+        });
+        plan.commands
+            .iter()
+            .map(|command| {
+                (
+                    command.candidates[0].name().to_owned(),
+                    command.replacements.len(),
+                )
+            })
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(with_room(&[("default", 0), ("other", 0)]), []);
+    assert_eq!(
+        with_room(&[("default", 2)]),
+        [("a".to_owned(), 1), ("b".to_owned(), 1)]
+    );
+    assert_eq!(with_room(&[("other", 1)]), [("d".to_owned(), 1)]);
+}

@@ -1,0 +1,257 @@
+//! Machines that run, and what is decided about them.
+
+use std::sync::Arc;
+
+use karpenter_core::{
+    disruption::{DisruptionPlan, DisruptionRequest, VerdictKind, plan},
+    fake::{self, TypeBuilder},
+    instance_type::InstanceType,
+    offering::Offering,
+};
+use serde_json::{Value, json};
+
+use crate::fixture::{
+    CAPACITY_TYPE, HOSTNAME, INSTANCE_TYPE, Object, POOL, World, Z1, Z2, Z3, now, pod, read,
+};
+
+pub const SPOT: &str = "spot";
+pub const ON_DEMAND: &str = "on-demand";
+
+/// A type of so many cores, sold on demand at `price` and as spot at half of it, in every zone.
+pub fn sold(name: &str, cores: i64, price: f64) -> InstanceType {
+    let offer = |capacity_type, factor| {
+        [Z1, Z2, Z3].map(|zone| fake::offering(capacity_type, zone, price * factor))
+    };
+    shape(name, cores)
+        .offerings([offer(ON_DEMAND, 1.0), offer(SPOT, 0.5)].concat())
+        .build()
+}
+
+/// A type of so many cores, sold as given.
+pub fn sold_as(name: &str, cores: i64, offerings: Vec<Offering>) -> InstanceType {
+    shape(name, cores).offerings(offerings).build()
+}
+
+fn shape(name: &str, cores: i64) -> TypeBuilder {
+    fake::instance_type(name).cpu(cores).gib(64).pods(100)
+}
+
+/// `small` 2 cores at $0.2, `medium` 4 at $0.4, `large` 8 at $0.8, `huge` 16 at $1.6.
+pub fn sizes() -> Arc<[InstanceType]> {
+    [
+        ("small", 2, 0.2),
+        ("medium", 4, 0.4),
+        ("large", 8, 0.8),
+        ("huge", 16, 1.6),
+    ]
+    .map(|(name, cores, price)| sold(name, cores, price))
+    .into()
+}
+
+/// A world of `sizes` with a pool `default` that buys on demand, consolidates at once and whose budget allows everything.
+pub fn world() -> World {
+    World::empty()
+        .with_types(sizes())
+        .with_pool(on_demand_pool("default"))
+}
+
+/// A NodePool that buys on demand only, and whose budgets allow everything.
+pub fn on_demand_pool(name: &str) -> Object {
+    open_pool(name).needs(CAPACITY_TYPE, "In", &[ON_DEMAND])
+}
+
+/// A NodePool whose budgets allow everything.
+pub fn open_pool(name: &str) -> Object {
+    crate::fixture::pool(name).set("/spec/disruption/budgets", json!([{ "nodes": "100%" }]))
+}
+
+/// A machine that runs in a pool.
+pub struct Machine {
+    pub claim: Object,
+    pub node: Object,
+}
+
+/// An initialised, consolidatable machine of the pool `default`, bought on demand in zone 1.
+pub fn machine(name: &str, instance_type: &str) -> Machine {
+    let condition = |kind: &str| json!({ "type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": "2025-12-31T00:00:00Z" });
+    let conditions = [
+        "Launched",
+        "Registered",
+        "Initialized",
+        "Ready",
+        "Consolidatable",
+    ]
+    .map(condition);
+    let labels = json!({
+        POOL: "default", INSTANCE_TYPE: instance_type, CAPACITY_TYPE: ON_DEMAND, "topology.kubernetes.io/zone": Z1,
+        "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux",
+    });
+    let cores = match instance_type {
+        "small" => 2,
+        "medium" => 4,
+        "large" => 8,
+        _ => 16,
+    };
+    let resources = json!({ "cpu": format!("{cores}"), "memory": "64Gi", "pods": "100" });
+    let mut node_labels = labels.clone();
+    for (key, value) in [
+        (HOSTNAME, name),
+        ("karpenter.sh/registered", "true"),
+        ("karpenter.sh/initialized", "true"),
+    ] {
+        node_labels[key] = json!(value);
+    }
+    Machine {
+        claim: Object(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": { "name": format!("{name}-claim"), "uid": format!("{name}-claim"), "labels": labels, "creationTimestamp": "2025-12-31T00:00:00Z" },
+            "spec": { "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" }, "requirements": [] },
+            "status": {
+                "providerID": format!("fake://{name}"), "nodeName": name, "capacity": resources, "allocatable": resources,
+                "conditions": conditions,
+            },
+        })),
+        node: Object(json!({
+            "metadata": { "name": name, "uid": name, "labels": node_labels },
+            "spec": { "providerID": format!("fake://{name}") },
+            "status": {
+                "capacity": resources, "allocatable": resources,
+                "conditions": [{ "type": "Ready", "status": "True" }],
+            },
+        })),
+    }
+}
+
+impl Machine {
+    /// Sets a label of NodeClaim and Node.
+    pub fn label(mut self, key: &str, value: &str) -> Self {
+        self.claim.0["metadata"]["labels"][key] = json!(value);
+        self.node.0["metadata"]["labels"][key] = json!(value);
+        self
+    }
+
+    pub fn pool(self, name: &str) -> Self {
+        self.label(POOL, name)
+    }
+
+    pub fn spot(self) -> Self {
+        self.label(CAPACITY_TYPE, SPOT)
+    }
+
+    /// Removes a condition of the NodeClaim.
+    pub fn without(mut self, condition: &str) -> Self {
+        let conditions = self.claim.0["status"]["conditions"].as_array_mut().unwrap();
+        conditions.retain(|other| other["type"] != condition);
+        self
+    }
+
+    /// Adds a True condition of the NodeClaim since a time.
+    pub fn since(mut self, condition: &str, time: &str) -> Self {
+        self = self.without(condition);
+        self.claim = self.claim.push("/status/conditions", json!({
+            "type": condition, "status": "True", "reason": condition, "message": "", "lastTransitionTime": time,
+        }));
+        self
+    }
+
+    pub fn drifted(self, time: &str) -> Self {
+        self.since("Drifted", time)
+    }
+
+    pub fn claim(mut self, pointer: &str, value: Value) -> Self {
+        self.claim = self.claim.set(pointer, value);
+        self
+    }
+
+    pub fn node(mut self, pointer: &str, value: Value) -> Self {
+        self.node = self.node.set(pointer, value);
+        self
+    }
+}
+
+/// A pod that runs on a node and asks for cores.
+pub fn running(name: &str, node: &str, cpu: &str) -> Object {
+    pod(name)
+        .cpu(cpu)
+        .owned_by("apps/v1", "ReplicaSet", "rs")
+        .on(node)
+}
+
+pub trait Fleet: Sized {
+    fn run(self, machines: impl IntoIterator<Item = Machine>) -> Self;
+    fn pdb(self, name: &str, namespace: &str, spec: Value, allowed: i32) -> Self;
+    fn decide(&self) -> Vec<String>;
+    fn decide_with(&self, change: impl FnOnce(&mut DisruptionRequest)) -> DisruptionPlan;
+}
+
+impl Fleet for World {
+    fn run(mut self, machines: impl IntoIterator<Item = Machine>) -> Self {
+        for machine in machines {
+            self.cluster.apply_node_claim(&read(machine.claim.0));
+            self.cluster.apply_node(&read(machine.node.0));
+        }
+        self
+    }
+
+    fn pdb(mut self, name: &str, namespace: &str, mut spec: Value, allowed: i32) -> Self {
+        spec["selector"] = json!({ "matchLabels": { "app": "guarded" } });
+        self.cluster.apply_pdb(&read(json!({
+            "metadata": { "name": name, "namespace": namespace }, "spec": spec,
+            "status": { "disruptionsAllowed": allowed, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1 },
+        })));
+        self
+    }
+
+    fn decide(&self) -> Vec<String> {
+        commands(&self.decide_with(|_| ()))
+    }
+
+    fn decide_with(&self, change: impl FnOnce(&mut DisruptionRequest)) -> DisruptionPlan {
+        let mut request = DisruptionRequest::at(now());
+        request.schedule = self.request.clone();
+        change(&mut request);
+        plan(&self.cluster.snapshot(), &request)
+    }
+}
+
+/// Commands, one line each: `delete a b (saves 0.40)`, `replace a with small medium spot (saves 0.10)`.
+pub fn commands(plan: &DisruptionPlan) -> Vec<String> {
+    let line = |command: &karpenter_core::disruption::Command| {
+        let mut names: Vec<&str> = command.candidates.iter().map(|c| c.name()).collect();
+        names.sort_unstable();
+        let with: Vec<String> = command
+            .replacements
+            .iter()
+            .map(|draft| {
+                format!(
+                    " with {} {}",
+                    draft.instance_types.join(" "),
+                    crate::fixture::values(draft, CAPACITY_TYPE).join("/")
+                )
+            })
+            .collect();
+        let decision = command.decision().as_str();
+        format!(
+            "{decision} {}{} (saves {:.2})",
+            names.join(" "),
+            with.join(""),
+            command.savings
+        )
+    };
+    plan.commands.iter().map(line).collect()
+}
+
+/// What was decided about a machine, as text.
+pub fn verdict(plan: &DisruptionPlan, name: &str) -> String {
+    let verdict = plan
+        .verdicts
+        .iter()
+        .find(|verdict| verdict.machine.name() == name);
+    match verdict.map(|verdict| &verdict.kind) {
+        Some(VerdictKind::Blocked(blocked)) => blocked.to_string(),
+        Some(VerdictKind::Kept(why)) => why.to_string(),
+        Some(VerdictKind::Deleted { .. }) => "deleted".to_owned(),
+        Some(VerdictKind::Replaced { .. }) => "replaced".to_owned(),
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,25 @@
+//! Which machines are given back, one scenario each, on the public interface.
+//!
+//! UPSTREAM: pkg/controllers/disruption/{suite,consolidation,drift,emptiness,balanced}_test.go
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "what fails here fails the test"
+)]
+
+mod balanced;
+mod budgets;
+mod candidates;
+mod consolidation;
+mod drift;
+mod fleet;
+mod validation;
+
+#[path = "../scheduling/fixture.rs"]
+#[expect(
+    dead_code,
+    reason = "shared with the scheduling scenarios, which use the rest"
+)]
+mod fixture;

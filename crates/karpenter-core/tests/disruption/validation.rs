@@ -1,0 +1,77 @@
+//! Whether a command still holds after a while.
+
+use karpenter_core::disruption::{Command, DisruptionRequest, Rejection, validate};
+use serde_json::json;
+
+use crate::fixture::{World, now, pod};
+use crate::fleet::{Fleet, machine, running, world};
+
+/// `a` can go, as its pod fits on `b`.
+fn movable() -> World {
+    world()
+        .run([machine("a", "small"), machine("b", "huge")])
+        .with([running("p", "a", "1"), running("q", "b", "14")])
+}
+
+fn command(world: &World) -> Command {
+    world.decide_with(|_| ()).commands.remove(0)
+}
+
+fn check(command: &Command, world: &World) -> Result<Vec<String>, Rejection> {
+    let mut request = DisruptionRequest::at(now());
+    request.schedule = world.request.clone();
+    let checked = validate(command, &world.cluster.snapshot(), &request)?;
+    Ok(checked
+        .candidates
+        .iter()
+        .map(|candidate| candidate.name().to_owned())
+        .collect())
+}
+
+#[test]
+fn a_command_holds_while_nothing_changes() {
+    let world = movable();
+    assert_eq!(check(&command(&world), &world), Ok(vec!["a".to_owned()]));
+}
+
+/// Conformance: DIS-111
+#[test]
+fn what_happened_meanwhile_rejects_a_command() {
+    let command = command(&movable());
+    let refusing = movable()
+        .with([running("new", "a", "100m").annotation("karpenter.sh/do-not-disrupt", "true")]);
+    assert_eq!(check(&command, &refusing), Err(Rejection::Churn));
+    let guarded = movable()
+        .with([running("p", "a", "1").label("app", "guarded")])
+        .pdb("pdb", "default", json!({}), 0);
+    assert_eq!(check(&command, &guarded), Err(Rejection::Churn));
+    let mut nominated = movable();
+    nominated
+        .cluster
+        .nominate("a", now() + jiff::SignedDuration::from_secs(20));
+    assert_eq!(check(&command, &nominated), Err(Rejection::Budget));
+    let full = movable().with([running("filler", "b", "1500m")]);
+    assert_eq!(check(&command, &full), Err(Rejection::Scheduling));
+    let changed = movable().run([machine("a", "small").without("Consolidatable")]);
+    assert_eq!(check(&command, &changed), Err(Rejection::Churn));
+}
+
+/// Conformance: DIS-112
+#[test]
+fn of_empty_machines_only_those_that_filled_up_drop_out() {
+    let empty = || world().run([machine("a", "huge"), machine("b", "huge")]);
+    let command = command(&empty());
+    let one = empty().with([running("p", "a", "1")]);
+    assert_eq!(check(&command, &one), Ok(vec!["b".to_owned()]));
+    let both = empty().with([running("p", "a", "1"), running("q", "b", "1")]);
+    assert_eq!(check(&command, &both), Err(Rejection::Churn));
+}
+
+#[test]
+fn a_pending_pod_that_takes_the_room_rejects_a_command() {
+    let command = command(&movable());
+    let busy = movable()
+        .run([machine("b", "huge").label("team", "x")])
+        .with([pod("big").cpu("1500m").select("team", "x")]);
+    assert_eq!(check(&command, &busy), Err(Rejection::Scheduling));
+}

@@ -142,7 +142,7 @@ impl Stack {
             self.instance_types.clone(),
             self.cloud.clone(),
         );
-        let provider = Arc::new(provider);
+        let provider = Arc::new(provider.machines_through(self.testbed.client()));
         let kwok = Arc::clone(&provider);
         let operator = Operator::builder(provider, client, self.options.clone())
             .clock(self.clock)

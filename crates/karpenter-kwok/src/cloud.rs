@@ -135,8 +135,7 @@ impl Cloud {
         self.lock()
             .machines
             .values()
-            .map(|machine| machine.price)
-            .sum()
+            .fold(0.0, |sum, machine| sum + machine.price)
     }
 
     /// Dollars spent until `now`.

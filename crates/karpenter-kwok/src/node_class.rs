@@ -154,7 +154,7 @@ impl kube::Resource for KwokNodeClass {
 /// The CustomResourceDefinition of KWOKNodeClass.
 #[must_use]
 pub fn crd() -> Value {
-    Definition {
+    let mut crd = Definition {
         group: GROUP,
         version: KwokNodeClass::VERSION,
         kind: KwokNodeClass::KIND,
@@ -173,7 +173,13 @@ pub fn crd() -> Value {
         ],
         scale: None,
     }
-    .build::<KwokNodeClassSpec, KwokNodeClassStatus>()
+    .build::<KwokNodeClassSpec, KwokNodeClassStatus>();
+    // Every field has a default, so that a class without a spec is complete.
+    let schema = &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    if let Some(schema) = schema.as_object_mut() {
+        schema.remove("required");
+    }
+    crd
 }
 
 #[cfg(test)]

@@ -42,6 +42,7 @@ const PARTITION: &str = "kwok-partition";
 /// Sells simulated machines.
 pub struct KwokProvider {
     client: Client,
+    machines: Client,
     clock: Clock,
     cloud: Cloud,
     well_known: WellKnown,
@@ -98,6 +99,7 @@ impl KwokProvider {
             types: Arc::clone(&types),
         });
         Self {
+            machines: client.clone(),
             client,
             clock,
             cloud,
@@ -105,6 +107,13 @@ impl KwokProvider {
             types,
             offered,
         }
+    }
+
+    /// Lets machines join the cluster through a client of their own, as kubelets do: they go on when Karpenter dies.
+    #[must_use]
+    pub fn machines_through(mut self, client: Client) -> Self {
+        self.machines = client;
+        self
     }
 
     /// The cloud behind it.
@@ -183,7 +192,7 @@ impl KwokProvider {
 
     /// Joins the machine to the cluster after the delay, unless it is given back before.
     pub(crate) fn register_later(&self, node: Node, delay: Duration, stop: CancellationToken) {
-        let (api, clock) = (self.nodes(), self.clock);
+        let (api, clock): (Api<Node>, _) = (Api::all(self.machines.clone()), self.clock);
         let registering = async move {
             clock.sleep(delay).await;
             loop {

@@ -32,6 +32,7 @@ use crate::context::Context;
 use crate::controller::{Doing, Periodic, ReconcileError};
 use crate::model::View;
 use crate::patch::{Lock, patch_object, patch_status};
+use crate::provisioning::refresh_instance_types;
 
 /// How long the loop rests when there is nothing to do.
 const IDLE: Duration = Duration::from_secs(10);
@@ -205,10 +206,12 @@ impl Periodic for Disruption {
     }
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
-        let view = self.cx.view();
-        if !view.is_synced() {
+        if !self.cx.view().is_synced() {
             return Ok(UNSYNCED);
         }
+        // After a restart with nothing pending, nobody else has asked for them yet.
+        refresh_instance_types(&self.cx).await?;
+        let view = self.cx.view();
         self.clean_up(&view).await?;
         if self.execute_due().await? {
             return Ok(Duration::ZERO);

@@ -1,0 +1,277 @@
+//! The playground as a user meets it: the binary, and a real kubectl. Skipped, with a word, where there is no kubectl.
+
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// The playground's process, stopped at the end.
+struct Playground {
+    child: Child,
+    home: TempDir,
+}
+
+impl Drop for Playground {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn kubectl_is_missing() -> bool {
+    let missing = Command::new("kubectl")
+        .arg("version")
+        .arg("--client")
+        .output()
+        .is_err();
+    if missing {
+        println!("skipped: there is no kubectl");
+    }
+    missing
+}
+
+impl Playground {
+    fn start(args: &[&str]) -> Self {
+        let home = TempDir::new().unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_karpenter-playground"))
+            .args(["--listen", "127.0.0.1:0", "--kubeconfig"])
+            .arg(home.path().join("kubeconfig"))
+            .args(args)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap() == "ready"));
+        // Whoever prints more must not block.
+        std::thread::spawn(move || lines.count());
+        Self { child, home }
+    }
+
+    fn kubectl(&self, args: &[&str], input: Option<&str>) -> Output {
+        let mut child = Command::new("kubectl")
+            .args(args)
+            .env("KUBECONFIG", self.home.path().join("kubeconfig"))
+            .env("HOME", self.home.path())
+            .stdin(if input.is_some() {
+                Stdio::piped()
+            } else {
+                Stdio::null()
+            })
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        if let (Some(input), Some(mut stdin)) = (input, child.stdin.take()) {
+            stdin.write_all(input.as_bytes()).unwrap();
+        }
+        child.wait_with_output().unwrap()
+    }
+
+    fn succeeds(&self, args: &[&str], input: Option<&str>) -> String {
+        let output = self.kubectl(args, input);
+        assert!(
+            output.status.success(),
+            "kubectl {args:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn fails(&self, args: &[&str], input: Option<&str>) -> String {
+        let output = self.kubectl(args, input);
+        assert!(
+            !output.status.success(),
+            "kubectl {args:?} succeeded: {}",
+            String::from_utf8_lossy(&output.stdout)
+        );
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// Asks kubectl until the answer is right.
+    fn until(&self, args: &[&str], right: impl Fn(&str) -> bool) -> String {
+        let start = Instant::now();
+        loop {
+            let answer = self.succeeds(args, None);
+            if right(&answer) {
+                return answer;
+            }
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "kubectl {args:?} still says {answer}"
+            );
+        }
+    }
+}
+
+fn seed(name: &str) -> String {
+    let root: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/seeds");
+    std::fs::read_to_string(root.join(name)).unwrap()
+}
+
+/// A walkthrough's deployment without its node selector, which names machines of another cloud.
+fn inflate() -> String {
+    let text = seed("3-inflate.yaml");
+    let (head, rest) = text.split_once("      nodeSelector:\n").unwrap();
+    let rest: Vec<_> = rest
+        .lines()
+        .skip_while(|line| line.starts_with("        "))
+        .collect();
+    format!("{head}{}\n", rest.join("\n"))
+}
+
+#[test]
+fn a_hundred_pods_come_and_go_under_a_real_kubectl() {
+    if kubectl_is_missing() {
+        return;
+    }
+    let playground = Playground::start(&["--speed", "10"]);
+    playground.succeeds(&["apply", "-f", "-"], Some(&seed("kwok-pool.yaml")));
+    playground.succeeds(&["apply", "-f", "-"], Some(&inflate()));
+    playground.succeeds(
+        &["scale", "deployment", "inflate", "--replicas", "100"],
+        None,
+    );
+    playground.succeeds(
+        &[
+            "rollout",
+            "status",
+            "deployment",
+            "inflate",
+            "--timeout",
+            "60s",
+        ],
+        None,
+    );
+    let pods = playground.succeeds(&["get", "pods", "--no-headers"], None);
+    assert_eq!(
+        pods.lines().filter(|line| line.contains("Running")).count(),
+        100
+    );
+
+    let heading = |kinds: &str| {
+        let table = playground.succeeds(&["get", kinds], None);
+        table
+            .lines()
+            .next()
+            .unwrap()
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        heading("nodeclaims"),
+        ["NAME", "TYPE", "CAPACITY", "ZONE", "NODE", "READY", "AGE"]
+    );
+    assert_eq!(
+        heading("nodepools"),
+        ["NAME", "NODECLASS", "NODES", "READY", "AGE"]
+    );
+    assert_eq!(
+        heading("nodes"),
+        ["NAME", "STATUS", "ROLES", "AGE", "VERSION"]
+    );
+    let claims = playground.until(&["get", "nodeclaims", "--no-headers"], |text| {
+        text.lines().all(|l| l.contains("True"))
+    });
+    assert!(!claims.is_empty());
+
+    playground.succeeds(&["scale", "deployment", "inflate", "--replicas", "0"], None);
+    playground.until(&["get", "nodeclaims,nodes", "--no-headers"], str::is_empty);
+    let pools = playground.until(
+        &[
+            "get",
+            "nodepool",
+            "default",
+            "-o",
+            "jsonpath={.status.nodes}",
+        ],
+        |nodes| nodes == "0",
+    );
+    assert_eq!(pools, "0");
+}
+
+#[test]
+fn bad_manifests_are_refused_with_a_word_and_the_server_goes_on() {
+    if kubectl_is_missing() {
+        return;
+    }
+    let playground = Playground::start(&[]);
+    let pool = seed("kwok-pool.yaml");
+    let apply = ["apply", "-f", "-"];
+    let refusals = [
+        (pool.replace("cpu: 1000", "cpu: [1]"), "limits"),
+        (pool.replace("limits:", "limitz:"), "limitz"),
+        (
+            pool.replace("consolidateAfter: 0s", "consolidateAfter: soon"),
+            "consolidateAfter",
+        ),
+        (pool.replace("operator: In", "operator: Within"), "operator"),
+        (
+            pool.replace("values: [\"amd64\"]", "values: []"),
+            "requirements with operator 'In'",
+        ),
+    ];
+    for (manifest, expected) in refusals {
+        let error = playground.fails(&apply, Some(&manifest));
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+    let long = format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: long\n  annotations:\n    a: {}\n",
+        "x".repeat(1 << 20)
+    );
+    assert!(
+        playground
+            .fails(&["create", "-f", "-"], Some(&long))
+            .contains("annotations")
+    );
+    let negative = inflate().replace("cpu: 1", "cpu: -1");
+    let error = playground.kubectl(&apply, Some(&negative));
+    assert!(
+        !error.status.success()
+            || playground
+                .succeeds(&["get", "deployment", "inflate"], None)
+                .contains("0/0")
+    );
+    playground.succeeds(&apply, Some(&pool));
+    playground.until(
+        &[
+            "get",
+            "nodepool",
+            "default",
+            "-o",
+            "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}",
+        ],
+        |ready| ready == "True",
+    );
+}
+
+#[test]
+fn a_run_until_idle_ends_with_a_summary() {
+    let home = TempDir::new().unwrap();
+    let manifest = home.path().join("all.yaml");
+    let all = format!(
+        "{}---\n{}",
+        seed("kwok-pool.yaml"),
+        inflate().replace("replicas: 0", "replicas: 5")
+    );
+    std::fs::write(&manifest, all).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_karpenter-playground"))
+        .args(["--speed", "20", "--exit-when-idle", "--kubeconfig"])
+        .arg(home.path().join("kubeconfig"))
+        .arg("--apply")
+        .arg(&manifest)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        output.status.success(),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(text.contains("pods:      5 running, 0 pending"), "{text}");
+    assert!(text.contains("per hour"), "{text}");
+}

@@ -4,12 +4,12 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use karpenter_api::labels::{self, annotations};
+use karpenter_api::labels;
 
 use super::{
     algebra::SetId,
     bits::Bits,
-    plan::{ClaimDraft, DraftShape, Placement, Plan, Unplaced, WhyNot},
+    plan::{ClaimDraft, DraftClaim, DraftShape, Placement, Plan, Unplaced, WhyNot},
     request::{MinValuesPolicy, ReservedMode},
     run::{Fate, Run},
     template::unmet_min_values,
@@ -99,7 +99,7 @@ impl Run<'_> {
             Some(shape) => shape.clone(),
             None => {
                 let shape = self.shape(template, set, &key.2, &key.3).map(|shape| {
-                    let prototype = shape.prototype();
+                    let prototype = Arc::new(shape.prototype());
                     Arc::new((shape, prototype))
                 });
                 self.shapes.insert(key, shape.clone());
@@ -117,12 +117,10 @@ impl Run<'_> {
         };
         let mut requests = self.solver.dimensions.resources(&claim.used);
         requests.add_assign(&shape.overhead);
-        let mut node_claim = prototype.clone();
-        node_claim.spec.resources.requests = requests.to_quantities();
-        let marks = node_claim.metadata.annotations.get_or_insert_default();
-        marks.insert(
-            annotations::MIN_VALUES_RELAXED.to_owned(),
-            claim.min_values_relaxed.to_string(),
+        let node_claim = DraftClaim::new(
+            prototype.clone(),
+            requests.clone(),
+            claim.min_values_relaxed,
         );
         Some(ClaimDraft {
             node_pool: self.solver.templates[template].name.clone(),

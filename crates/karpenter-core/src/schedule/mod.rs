@@ -21,8 +21,8 @@ mod vectors;
 mod volumes;
 
 pub use plan::{
-    ClaimDraft, NoInstanceType, Placement, Plan, PoolOutcome, PoolReason, PoolReport, Reason,
-    Unplaced, WhyNot,
+    ClaimDraft, DraftClaim, NoInstanceType, Placement, Plan, PoolOutcome, PoolReason, PoolReport,
+    Reason, Unplaced, WhyNot,
 };
 pub use prepare::Solver;
 pub use request::{

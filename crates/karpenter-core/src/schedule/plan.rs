@@ -1,6 +1,10 @@
 //! What the scheduler decided, and why.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use karpenter_api::{
     hash,
@@ -84,7 +88,90 @@ pub struct ClaimDraft {
     /// Reservations the machine may use.
     pub reservations: Vec<String>,
     /// The NodeClaim to create; it has a `generateName` and no name.
-    pub claim: NodeClaim,
+    pub claim: DraftClaim,
+}
+
+/// A NodeClaim that is written out when it is first looked at.
+///
+/// With hundreds of instance types in each, the NodeClaims of a large plan are larger than everything that led to them, and
+/// most plans are only asked what they cost.
+#[derive(Clone)]
+pub struct DraftClaim {
+    prototype: Arc<NodeClaim>,
+    /// What differs from the prototype: requests, and whether minValues were lowered.
+    fill: Option<(Resources, bool)>,
+    written: OnceLock<Box<NodeClaim>>,
+}
+
+impl DraftClaim {
+    pub(super) fn new(
+        prototype: Arc<NodeClaim>,
+        requests: Resources,
+        min_values_relaxed: bool,
+    ) -> Self {
+        Self {
+            prototype,
+            fill: Some((requests, min_values_relaxed)),
+            written: OnceLock::new(),
+        }
+    }
+
+    fn write(&self) -> Box<NodeClaim> {
+        let mut claim = NodeClaim::clone(&self.prototype);
+        if let Some((requests, min_values_relaxed)) = &self.fill {
+            claim.spec.resources.requests = requests.to_quantities();
+            let marks = claim.metadata.annotations.get_or_insert_default();
+            marks.insert(
+                annotations::MIN_VALUES_RELAXED.to_owned(),
+                min_values_relaxed.to_string(),
+            );
+        }
+        Box::new(claim)
+    }
+}
+
+impl From<NodeClaim> for DraftClaim {
+    fn from(claim: NodeClaim) -> Self {
+        Self {
+            prototype: Arc::new(claim),
+            fill: None,
+            written: OnceLock::new(),
+        }
+    }
+}
+
+impl std::ops::Deref for DraftClaim {
+    type Target = NodeClaim;
+
+    fn deref(&self) -> &NodeClaim {
+        match self.fill {
+            None => &self.prototype,
+            Some(_) => self.written.get_or_init(|| self.write()),
+        }
+    }
+}
+
+impl std::ops::DerefMut for DraftClaim {
+    fn deref_mut(&mut self) -> &mut NodeClaim {
+        if self.fill.is_some() {
+            let claim = self.written.take().unwrap_or_else(|| self.write());
+            self.prototype = Arc::new(*claim);
+            self.fill = None;
+        }
+        Arc::make_mut(&mut self.prototype)
+    }
+}
+
+impl PartialEq for DraftClaim {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl fmt::Debug for DraftClaim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        NodeClaim::fmt(self, f)
+    }
 }
 
 /// What drafts with the same requirements and instance types have in common.

@@ -91,6 +91,9 @@ pub(super) struct Load {
 /// What drafts must have in common to be alike: template, requirements, rows, reservations.
 pub(super) type ShapeKey = (usize, SetId, Bits, BTreeSet<usize>);
 
+/// What alike drafts share.
+pub(super) type SharedDraft = (DraftShape, Arc<NodeClaim>);
+
 /// See the module documentation.
 pub(super) struct Run<'a> {
     pub(super) solver: &'a Solver,
@@ -122,7 +125,7 @@ pub(super) struct Run<'a> {
     pub(super) masks: RefCell<FxHashMap<(usize, SetId), Rc<RowMask>>>,
     pub(super) rows_meeting: FxHashMap<(usize, ReqId), Rc<Bits>>,
     pub(super) kinds: FxHashMap<(usize, SetId), Rc<Bits>>,
-    pub(super) shapes: FxHashMap<ShapeKey, Option<Arc<(DraftShape, NodeClaim)>>>,
+    pub(super) shapes: FxHashMap<ShapeKey, Option<Arc<SharedDraft>>>,
     /// The least any class asks for, by resource: a claim without this much room is closed.
     pub(super) least: Box<[i64]>,
     /// Changes whenever something happened that can make room for a pod that was refused.

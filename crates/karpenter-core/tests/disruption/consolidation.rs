@@ -111,7 +111,10 @@ fn spot_is_exchanged_for_spot_only_with_the_gate_and_fifteen_cheaper_types() {
 fn of_eighteen_cheaper_spot_types_the_fifteen_cheapest_are_launched() {
     let plan = spot_world(18, None).decide_with(|request| request.spot_to_spot = true);
     let expected: Vec<String> = (0..15).map(|index| format!("spot-{index:02}")).collect();
-    assert_eq!(plan.commands[0].replacements[0].instance_types.to_vec(), expected);
+    assert_eq!(
+        plan.commands[0].replacements[0].instance_types.to_vec(),
+        expected
+    );
 }
 
 /// Conformance: DIS-099

@@ -474,7 +474,7 @@ impl World {
                 labels.insert(requirement.key().to_owned(), value.to_owned());
             }
         }
-        let mut claim: NodeClaim = draft.claim.clone();
+        let mut claim: NodeClaim = NodeClaim::clone(&draft.claim);
         claim.metadata.name = Some(format!("{name}-claim"));
         claim.metadata.uid = Some(format!("{name}-claim"));
         claim.metadata.labels = Some(labels.clone());

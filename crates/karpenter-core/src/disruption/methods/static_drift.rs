@@ -62,7 +62,7 @@ fn like(candidate: &Candidate) -> ClaimDraft {
         .extend([label]);
     ClaimDraft {
         node_pool: candidate.pool_name().to_owned(),
-        claim,
+        claim: claim.into(),
         instance_types: [].into(),
         pods: vec![],
         buffer_pods: vec![],

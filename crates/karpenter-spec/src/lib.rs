@@ -1,1 +1,25 @@
-//! See the package description; this crate is being filled.
+//! A deliberately naive solver: the specification the engine is compared with.
+//!
+//! It reads a cluster as plain Kubernetes objects ([`World`]), takes one pod at a time, looks everything up anew for each
+//! question and takes the first place that fits. It shares the engine's values (quantities, requirements, instance types)
+//! and none of its algorithms.
+//!
+//! - [`solve`] places the pods; [`Solution`] is also what a plan of the engine is read as.
+//! - [`check`] verifies a solution, whoever made it, one placement at a time.
+//! - [`cost`] prices it.
+// UPSTREAM: pkg/controllers/provisioning/scheduling/scheduler.go, nodeclaim.go, existingnode.go, topology.go, preferences.go
+
+pub mod catalogue;
+mod check;
+pub mod engine;
+mod pod;
+mod solve;
+mod template;
+mod topology;
+mod volume;
+mod world;
+
+pub use check::{Violation, check, cost};
+pub use pod::{PodId, id as pod_id, requests as pod_requests};
+pub use solve::{Claim, Settings, Solution, solve};
+pub use world::World;

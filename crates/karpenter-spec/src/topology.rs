@@ -1,0 +1,292 @@
+//! Topology constraints (section 10), counted anew each time from where all pods are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm, Taint, TopologySpreadConstraint};
+use karpenter_api::labels::HOSTNAME;
+use karpenter_core::requirements::{
+    AllowUndefined, Operator, Requirement, Requirements, Unaliased,
+};
+
+use crate::pod;
+use crate::world::World;
+
+/// Where a pod is, or was decided to be.
+pub(crate) struct Located<'a> {
+    pub pod: &'a Pod,
+    /// What is known of the node: its labels, or what they will be one of.
+    pub host: &'a Requirements,
+    pub taints: &'a [Taint],
+}
+
+/// A kind of node that is there or could be launched, with the labels it would have.
+pub(crate) struct Source {
+    pub labels: Requirements,
+    pub taints: Vec<Taint>,
+    /// Whether it is there already.
+    pub exists: bool,
+}
+
+/// All that topology depends on.
+pub(crate) struct Topology<'a> {
+    pub world: &'a World,
+    pub located: Vec<Located<'a>>,
+    pub sources: &'a [Source],
+    /// Whether preferences count until they are relaxed.
+    pub respect_preferences: bool,
+    /// Whether `PreferNoSchedule` is tolerated by everyone, as it is when all is relaxed.
+    pub tolerate_soft_taints: bool,
+}
+
+/// One constraint's answer: any of these requirements on the node satisfies it, the best first.
+type Options = Vec<Requirement>;
+
+impl Topology<'_> {
+    /// What a pod's constraints, and those of others about it, ask of a candidate: one entry a constraint. The pod's strict
+    /// requirements bound the domains it may use.
+    pub(crate) fn options(
+        &self,
+        pod: &Pod,
+        strict: &Requirements,
+        candidate: &Requirements,
+    ) -> Vec<Options> {
+        let soft = self.respect_preferences;
+        let spread = pod::spread_constraints(pod, soft);
+        let near = pod::affinity_terms(pod, soft);
+        let apart = pod::anti_affinity_terms(pod, soft);
+        let mut all = Vec::new();
+        all.extend(
+            spread
+                .iter()
+                .map(|constraint| self.spread(pod, constraint, strict, candidate)),
+        );
+        all.extend(
+            near.iter()
+                .map(|term| self.affinity(pod, term, strict, candidate)),
+        );
+        all.extend(apart.iter().map(|term| {
+            let others = self
+                .located
+                .iter()
+                .filter(|located| self.concerns(pod, term, located.pod));
+            self.apart(pod, &term.topology_key, others, strict, candidate)
+        }));
+        // Whoever wants to be apart from this pod is where it cannot go.
+        for located in &self.located {
+            for term in pod::anti_affinity_terms(located.pod, false) {
+                if self.concerns(located.pod, &term, pod) {
+                    all.push(self.apart(
+                        pod,
+                        &term.topology_key,
+                        [located].into_iter(),
+                        strict,
+                        candidate,
+                    ));
+                }
+            }
+        }
+        all
+    }
+
+    /// The domain of least load among those where the skew stays within its limit; the next best ones after it.
+    fn spread(
+        &self,
+        pod: &Pod,
+        constraint: &TopologySpreadConstraint,
+        strict: &Requirements,
+        candidate: &Requirements,
+    ) -> Options {
+        let key = &constraint.topology_key;
+        let selector = pod::with_label_keys(
+            constraint.label_selector.as_ref(),
+            constraint.match_label_keys.as_ref(),
+            None,
+            pod,
+        );
+        let matches = |other: &Pod| {
+            pod::namespace(other) == pod::namespace(pod)
+                && pod::selects(selector.as_ref(), &pod::labels(other))
+        };
+        let honor_affinity = constraint.node_affinity_policy.as_deref() != Some("Ignore");
+        let honor_taints = constraint.node_taints_policy.as_deref() == Some("Honor");
+        let counts_on = |host: &Requirements, taints: &[Taint]| {
+            (!honor_affinity || accepts(pod, host))
+                && (!honor_taints || self.tolerates(pod, taints))
+        };
+        let (mut load, mut along): (BTreeMap<String, usize>, usize) = (BTreeMap::new(), 0);
+        for located in self
+            .located
+            .iter()
+            .filter(|located| matches(located.pod) && counts_on(located.host, located.taints))
+        {
+            match located.host.get(key).and_then(Requirement::single) {
+                Some(domain) => *load.entry(domain.to_owned()).or_default() += 1,
+                // On the candidate itself: wherever it ends up, they do too.
+                None if located.host.get(HOSTNAME) == candidate.get(HOSTNAME) => along += 1,
+                None => {}
+            }
+        }
+        let load_of = |domain: &str| load.get(domain).copied().unwrap_or(0);
+        let known = self.domains(key, candidate, |source| {
+            if source.exists {
+                counts_on(&source.labels, &source.taints)
+            } else {
+                !honor_taints || self.tolerates(pod, &source.taints)
+            }
+        });
+        let (own, there) = (strict.get_or_exists(key), candidate.get_or_exists(key));
+        let eligible: Vec<&String> = known.iter().filter(|domain| own.has(domain)).collect();
+        let few = constraint
+            .min_domains
+            .is_some_and(|least| (eligible.len() as i64) < i64::from(least));
+        let least = if key == HOSTNAME || few {
+            0
+        } else {
+            eligible
+                .iter()
+                .map(|domain| load_of(domain))
+                .min()
+                .unwrap_or(0)
+        };
+        let itself = usize::from(matches(pod));
+        let max_skew = usize::try_from(constraint.max_skew).unwrap_or(0);
+        let mut valid: Vec<&String> = eligible
+            .into_iter()
+            .filter(|domain| there.has(domain))
+            .collect();
+        valid.retain(|domain| load_of(domain) + along + itself <= max_skew + least);
+        valid.sort_by_key(|domain| (load_of(domain), domain.to_string()));
+        valid
+            .into_iter()
+            .map(|domain| Requirement::equal(key, domain))
+            .collect()
+    }
+
+    /// The domains where pods of the term are; any one to begin with, if the pod is of the term itself and none is in reach.
+    fn affinity(
+        &self,
+        pod: &Pod,
+        term: &PodAffinityTerm,
+        strict: &Requirements,
+        candidate: &Requirements,
+    ) -> Options {
+        let key = &term.topology_key;
+        let (own, there) = (strict.get_or_exists(key), candidate.get_or_exists(key));
+        let concerned = self
+            .located
+            .iter()
+            .filter(|located| self.concerns(pod, term, located.pod));
+        let populated: BTreeSet<&str> = concerned
+            .filter_map(|located| located.host.get(key)?.single())
+            .collect();
+        let reachable: Vec<&str> = populated
+            .iter()
+            .copied()
+            .filter(|domain| own.has(domain) && there.has(domain))
+            .collect();
+        if !reachable.is_empty() {
+            return vec![Requirement::new(key, Operator::In, reachable)];
+        }
+        if !self.concerns(pod, term, pod) || populated.iter().any(|domain| own.has(domain)) {
+            return Options::new();
+        }
+        let known = self.domains(key, candidate, |source| self.tolerates(pod, &source.taints));
+        known
+            .iter()
+            .filter(|domain| own.has(domain) && there.has(domain))
+            .map(|domain| Requirement::equal(key, domain))
+            .collect()
+    }
+
+    /// The domains where the others cannot be.
+    fn apart<'b>(
+        &self,
+        pod: &Pod,
+        key: &str,
+        others: impl Iterator<Item = &'b Located<'b>>,
+        strict: &Requirements,
+        candidate: &Requirements,
+    ) -> Options {
+        let hosts: Vec<&Requirements> = others.map(|located| located.host).collect();
+        let (own, there) = (strict.get_or_exists(key), candidate.get_or_exists(key));
+        let mut free = self.domains(key, candidate, |source| self.tolerates(pod, &source.taints));
+        free.retain(|domain| there.has(domain) && (key == HOSTNAME || own.has(domain)));
+        free.retain(|domain| !hosts.iter().any(|host| host.get_or_exists(key).has(domain)));
+        if free.is_empty() {
+            Options::new()
+        } else {
+            vec![Requirement::new(
+                key,
+                Operator::In,
+                free.iter().map(String::as_str),
+            )]
+        }
+    }
+
+    /// The values of a topology key that nodes of some source have. A host name is a matter of the candidate alone.
+    fn domains(
+        &self,
+        key: &str,
+        candidate: &Requirements,
+        counts: impl Fn(&Source) -> bool,
+    ) -> BTreeSet<String> {
+        let here = |requirements: &Requirements| -> Vec<String> {
+            let listed = requirements
+                .get(key)
+                .filter(|requirement| !requirement.is_complement());
+            listed
+                .into_iter()
+                .flat_map(|requirement| requirement.values().map(str::to_owned))
+                .collect()
+        };
+        if key == HOSTNAME {
+            return here(candidate).into_iter().collect();
+        }
+        self.sources
+            .iter()
+            .filter(|source| counts(source))
+            .flat_map(|source| here(&source.labels))
+            .collect()
+    }
+
+    fn tolerates(&self, pod: &Pod, taints: &[Taint]) -> bool {
+        let hard: Vec<Taint> = taints
+            .iter()
+            .filter(|t| !self.tolerate_soft_taints || t.effect != "PreferNoSchedule")
+            .cloned()
+            .collect();
+        pod::tolerates(pod, &hard)
+    }
+
+    /// Whether a term of `owner` is about `other`.
+    fn concerns(&self, owner: &Pod, term: &PodAffinityTerm, other: &Pod) -> bool {
+        let listed = term.namespaces.clone().unwrap_or_default();
+        let namespace = pod::namespace(other);
+        let in_namespace = match &term.namespace_selector {
+            None if listed.is_empty() => namespace == pod::namespace(owner),
+            None => listed.iter().any(|name| name == namespace),
+            Some(selector) => {
+                listed.iter().any(|name| name == namespace)
+                    || pod::selects(Some(selector), &self.world.namespace_labels(namespace))
+            }
+        };
+        let keys = (
+            term.match_label_keys.as_ref(),
+            term.mismatch_label_keys.as_ref(),
+        );
+        let selector = pod::with_label_keys(term.label_selector.as_ref(), keys.0, keys.1, owner);
+        in_namespace && pod::selects(selector.as_ref(), &pod::labels(other))
+    }
+}
+
+/// Whether a node with these labels is one the pod's node selector and some required term accept.
+fn accepts(pod: &Pod, host: &Requirements) -> bool {
+    let terms = pod::required_terms(pod);
+    let accepted = |wanted: &Requirements| host.is_compatible(wanted, AllowUndefined::Nothing);
+    let term_accepted = |term| {
+        Requirements::from_node_selector_term(term, &Unaliased)
+            .is_ok_and(|wanted| accepted(&wanted))
+    };
+    accepted(&pod::selector_requirements(pod))
+        && (terms.is_empty() || terms.iter().any(term_accepted))
+}

@@ -1,0 +1,139 @@
+//! The engine and the naive solver on the same clusters.
+//!
+//! Where nothing but room decides (no topology, limits, reservations or minValues), both place the same pods. Where what one
+//! pod gets decides what is left for another, the engine may place others than first fit does; what it places is always
+//! judged by the independent checker.
+
+mod generate;
+
+use std::collections::BTreeSet;
+
+use generate::{Features, world};
+use karpenter_core::schedule::schedule;
+use karpenter_spec::{PodId, Settings, Solution, World, check, cost, engine, solve};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+
+/// How many clusters each property looks at; more on demand.
+fn cases(usual: u32) -> ProptestConfig {
+    let wanted = std::env::var("KARPENTER_SPEC_CASES")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    ProptestConfig {
+        cases: wanted.unwrap_or(usual),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
+
+fn engine_solution(world: &World, settings: Settings) -> Solution {
+    engine::solution(&schedule(
+        &engine::snapshot(world),
+        &engine::request(settings),
+    ))
+}
+
+fn settings() -> impl Strategy<Value = Settings> {
+    any::<bool>().prop_map(|respect_preferences| Settings {
+        respect_preferences,
+        ..Settings::default()
+    })
+}
+
+/// All orders of objects turned round.
+fn reversed(world: &World) -> World {
+    let mut reversed = world.clone();
+    reversed.pods.reverse();
+    reversed.nodes.reverse();
+    reversed.node_claims.reverse();
+    reversed.node_pools.reverse();
+    reversed.daemon_sets.reverse();
+    reversed
+}
+
+proptest! {
+    #![proptest_config(cases(32))]
+
+    #[test]
+    fn the_naive_solver_keeps_all_rules(world in world(Features::ALL)) {
+        let solution = solve(&world, Settings::default());
+        prop_assert_eq!(check(&world, Settings::default(), &solution), vec![], "{:#?}", solution);
+        prop_assert!(cost(&world, &solution).is_some());
+    }
+
+    #[test]
+    fn the_engine_keeps_all_rules(world in world(Features::ALL), settings in settings()) {
+        let solution = engine_solution(&world, settings);
+        prop_assert_eq!(check(&world, settings, &solution), vec![], "{:#?}", solution);
+        prop_assert!(cost(&world, &solution).is_some());
+    }
+
+    #[test]
+    fn both_place_the_same_pods_where_only_room_decides(world in world(Features::PLAIN)) {
+        let (naive, engine) = (solve(&world, Settings::default()), engine_solution(&world, Settings::default()));
+        prop_assert_eq!(&engine.unplaced, &naive.unplaced, "naive {:#?} engine {:#?}", naive, engine);
+        let (naive_cost, engine_cost) = (cost(&world, &naive).unwrap_or(0.0), cost(&world, &engine).unwrap_or(f64::INFINITY));
+        prop_assert!(engine_cost <= naive_cost + 1e-9, "{} > {}: naive {:#?} engine {:#?}", engine_cost, naive_cost, naive, engine);
+    }
+
+    #[test]
+    fn the_engine_places_no_fewer_pods(world in world(Features { limits: false, reserved: false, min_values: false, ..Features::ALL })) {
+        let (naive, engine) = (solve(&world, Settings::default()), engine_solution(&world, Settings::default()));
+        prop_assert!(engine.unplaced.len() <= naive.unplaced.len(), "naive {:#?} engine {:#?}", naive, engine);
+    }
+
+    #[test]
+    fn the_order_of_objects_and_the_number_of_threads_do_not_matter(world in world(Features::ALL), threads in 2usize..5) {
+        let snapshot = engine::snapshot(&world);
+        let mut request = engine::request(Settings::default());
+        let plan = schedule(&snapshot, &request);
+        request.threads = threads;
+        prop_assert_eq!(&schedule(&snapshot, &request), &plan, "with {} threads", threads);
+        prop_assert_eq!(&schedule(&engine::snapshot(&reversed(&world)), &request), &plan, "with everything reversed");
+    }
+
+    #[test]
+    fn another_machine_leaves_no_pod_without_a_place(world in world(Features::PLAIN)) {
+        let placed = |solution: &Solution| -> BTreeSet<PodId> {
+            solution.existing.keys().chain(solution.claims.iter().flat_map(|claim| &claim.pods)).cloned().collect()
+        };
+        let mut fewer = world.clone();
+        // One that nobody runs on, so that no pod goes with it.
+        let free = |name: &str| world.pods.iter().all(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) != Some(name));
+        let names: Vec<String> = fewer.nodes.iter().filter_map(|node| node.metadata.name.clone()).filter(|name| free(name)).collect();
+        let Some(name) = names.first() else { return Ok(()) };
+        let id = format!("test:///{name}");
+        fewer.nodes.retain(|node| node.metadata.name.as_ref() != Some(name));
+        fewer.node_claims.retain(|claim| claim.status.provider_id.as_ref() != Some(&id));
+        let (before, after) = (placed(&engine_solution(&fewer, Settings::default())), placed(&engine_solution(&world, Settings::default())));
+        prop_assert!(before.is_subset(&after), "{:?} had a place without {}", before.difference(&after).collect::<Vec<_>>(), name);
+    }
+}
+
+#[test]
+fn most_clusters_are_interesting() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let (mut none, mut all, mut some) = (0, 0, 0);
+    for _ in 0..200 {
+        let world = world(Features::ALL)
+            .new_tree(&mut runner)
+            .unwrap()
+            .current();
+        let solution = solve(&world, Settings::default());
+        let placed = solution.existing.len()
+            + solution
+                .claims
+                .iter()
+                .map(|claim| claim.pods.len())
+                .sum::<usize>();
+        match (placed, solution.unplaced.len()) {
+            (0, _) => none += 1,
+            (_, 0) => all += 1,
+            _ => some += 1,
+        }
+    }
+    assert!(
+        some >= 80 && all >= 10 && none <= 60,
+        "none {none}, all {all}, some {some}"
+    );
+}

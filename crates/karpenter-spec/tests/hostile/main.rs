@@ -1,0 +1,46 @@
+//! Hostile objects: whatever an API server would store, or a little more, goes through reading and scheduling without a panic,
+//! and every pod that asks for a place is accounted for.
+
+mod objects;
+
+use std::collections::BTreeSet;
+
+use karpenter_core::schedule::schedule;
+use karpenter_spec::{Settings, engine};
+use objects::{World, world};
+use proptest::prelude::*;
+
+/// How many clusters; more on demand.
+fn cases(usual: u32) -> ProptestConfig {
+    let wanted = std::env::var("KARPENTER_SPEC_CASES")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    ProptestConfig {
+        cases: wanted.unwrap_or(usual),
+        failure_persistence: None,
+        max_shrink_iters: 4096,
+        ..ProptestConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(128))]
+
+    #[test]
+    fn whatever_is_written_is_scheduled_or_refused(world in world()) {
+        let World { objects, settings } = world;
+        let settings = Settings { respect_preferences: settings & 1 == 0, strict_min_values: settings & 2 == 0, strict_reserved: settings & 4 == 0 };
+        let snapshot = engine::snapshot(&objects);
+        let plan = schedule(&snapshot, &engine::request(settings));
+        let solution = engine::solution(&plan);
+        let in_claims = solution.claims.iter().flat_map(|claim| &claim.pods);
+        let mut seen = BTreeSet::new();
+        for pod in solution.existing.keys().chain(in_claims).chain(&solution.unplaced) {
+            prop_assert!(seen.insert(pod), "{:?} is decided twice", pod);
+        }
+        for unplaced in &plan.unplaced {
+            prop_assert!(!unplaced.why.to_string().is_empty());
+        }
+        prop_assert_eq!(schedule(&snapshot, &engine::request(settings)), plan);
+    }
+}

@@ -231,8 +231,8 @@ impl<'a> Run<'a> {
             let asked = &pod.shape.requests;
             let place = (
                 buffer,
-                -asked.get("cpu"),
-                -asked.get("memory"),
+                asked.get("cpu").saturating_neg(),
+                asked.get("memory").saturating_neg(),
                 pod.created_at,
             );
             pods.push(Entrant {

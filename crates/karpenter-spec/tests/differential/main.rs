@@ -1,8 +1,9 @@
 //! The engine and the naive solver on the same clusters.
 //!
-//! Where nothing but room decides (no topology, limits, reservations or minValues), both place the same pods. Where what one
-//! pod gets decides what is left for another, the engine may place others than first fit does; what it places is always
-//! judged by the independent checker.
+//! Where nothing but room decides (no topology, limits, reservations or minValues), the engine places all that first fit
+//! places, for no more money. It may place more: it takes the terms of a required node affinity as alternatives, where first
+//! fit gives them up for good before it tolerates a soft taint. Where what one pod gets decides what is left for another, it
+//! may place others than first fit does; what it places is always judged by the independent checker.
 
 mod generate;
 
@@ -13,14 +14,20 @@ use karpenter_core::schedule::schedule;
 use karpenter_spec::{PodId, Settings, Solution, World, check, cost, engine, solve};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
+use proptest::test_runner::RngSeed;
 
-/// How many clusters each property looks at; more on demand.
+/// How many clusters each property looks at; more on demand. With a number in KARPENTER_SPEC_CASES they are new ones each time.
 fn cases(usual: u32) -> ProptestConfig {
     let wanted = std::env::var("KARPENTER_SPEC_CASES")
         .ok()
         .and_then(|text| text.parse().ok());
     ProptestConfig {
         cases: wanted.unwrap_or(usual),
+        rng_seed: if wanted.is_some() {
+            RngSeed::Random
+        } else {
+            RngSeed::Fixed(1)
+        },
         failure_persistence: None,
         ..ProptestConfig::default()
     }
@@ -69,9 +76,13 @@ proptest! {
     }
 
     #[test]
-    fn both_place_the_same_pods_where_only_room_decides(world in world(Features::PLAIN)) {
+    fn the_engine_places_what_first_fit_places_where_only_room_decides(world in world(Features::PLAIN)) {
         let (naive, engine) = (solve(&world, Settings::default()), engine_solution(&world, Settings::default()));
-        prop_assert_eq!(&engine.unplaced, &naive.unplaced, "naive {:#?} engine {:#?}", naive, engine);
+        prop_assert!(engine.unplaced.is_subset(&naive.unplaced), "naive {:#?} engine {:#?}", naive, engine);
+        // More pods may cost more.
+        if engine.unplaced != naive.unplaced {
+            return Ok(());
+        }
         let (naive_cost, engine_cost) = (cost(&world, &naive).unwrap_or(0.0), cost(&world, &engine).unwrap_or(f64::INFINITY));
         prop_assert!(engine_cost <= naive_cost + 1e-9, "{} > {}: naive {:#?} engine {:#?}", engine_cost, naive_cost, naive, engine);
     }

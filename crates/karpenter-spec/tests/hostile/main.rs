@@ -9,14 +9,20 @@ use karpenter_core::schedule::schedule;
 use karpenter_spec::{Settings, engine};
 use objects::{World, world};
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 
-/// How many clusters; more on demand.
+/// How many clusters; more on demand. With a number in KARPENTER_SPEC_CASES they are new ones each time.
 fn cases(usual: u32) -> ProptestConfig {
     let wanted = std::env::var("KARPENTER_SPEC_CASES")
         .ok()
         .and_then(|text| text.parse().ok());
     ProptestConfig {
         cases: wanted.unwrap_or(usual),
+        rng_seed: if wanted.is_some() {
+            RngSeed::Random
+        } else {
+            RngSeed::Fixed(1)
+        },
         failure_persistence: None,
         max_shrink_iters: 4096,
         ..ProptestConfig::default()

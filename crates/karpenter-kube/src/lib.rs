@@ -46,7 +46,7 @@
 //! - It tells users by `cx.recorder`, counts in `cx.metrics`, logs milestones with upstream's message and keys.
 //! - It never trusts user input: what cannot be read is reported on the object and skipped.
 //!
-//! A disruption method implements [`disruption::Method`] and is listed in `Disruption::new`.
+//! Which machines are given back is decided by `karpenter_core::disruption`; [`disruption`] has it done.
 
 pub mod admin;
 pub mod client;

@@ -4,6 +4,7 @@
 
 mod world;
 
+mod disruption;
 mod failures;
 mod provisioning;
 mod restarts;

@@ -1,6 +1,9 @@
 //! One pass over a snapshot.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
 
 use jiff::Timestamp;
 use karpenter_api::v1::DisruptionReason;
@@ -100,6 +103,8 @@ pub struct DisruptionPlan {
     pub unseen_pools: BTreeSet<String>,
     /// Methods that were cut short.
     pub timed_out: BTreeSet<Method>,
+    /// How long each method took.
+    pub took: BTreeMap<Method, Duration>,
     /// A budget was in the way of something: the next pass may find more without any change in the cluster.
     pub budget_blocked: bool,
 }
@@ -148,7 +153,9 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
             drafted: 0,
         };
         plan.eligible.insert(method, pass.candidates.len());
+        let started = Instant::now();
         let found = methods::run(&mut pass);
+        plan.took.insert(method, started.elapsed());
         plan.budget_blocked |= found.budget_blocked;
         plan.unseen_pools.extend(found.unseen_pools);
         if found.timed_out {

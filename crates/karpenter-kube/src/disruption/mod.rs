@@ -1,203 +1,285 @@
-//! The disruption controller: which machines are given back, and how.
+//! The disruption controller: asks the engine which machines to give back, and has it done.
 //!
-//! 1. Marks left by an earlier process are taken back.
-//! 2. Each method looks at the candidates it accepts, within the budgets of its reason, and proposes commands.
-//! 3. A proposal is validated a while later on a fresh view; the loop goes on meanwhile.
-//! 4. A valid command is executed: nodes are tainted, marked in the model, and their NodeClaims deleted.
+//! 1. Marks that belong to no command are taken back: what an earlier process left.
+//! 2. [`plan`] decides on a snapshot, on other threads. Drift is started at once; emptiness and consolidation are proposals.
+//! 3. A proposal must still hold a while later on a fresh snapshot; the loop goes on meanwhile.
+//! 4. A command is executed: see `execution`. Several are at a time; the loop waits for none of them.
 //!
-//! Methods so far: [`emptiness`].
-//!
-//! UPSTREAM: pkg/controllers/disruption/controller.go
+//! UPSTREAM: pkg/controllers/disruption/controller.go. DIFFERS: neither the second look nor the wait for replacements holds
+//! up the loop; a pool whose replacements fail rests alone.
 
-mod candidate;
-mod command;
-mod emptiness;
+mod execution;
+mod marks;
+mod report;
+mod resting;
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
-use karpenter_api::conditions::{HasConditions, types};
-use karpenter_api::labels::taints;
-use karpenter_api::v1::NodeClaim;
-use kube::Api;
+use karpenter_core::disruption::{
+    Blocked, Candidate, Command, CommandId, DisruptionPlan, DisruptionRequest, Method,
+    MultiNodeSearch, VerdictKind, plan, validate,
+};
+use karpenter_core::schedule::{Cancel, ScheduleRequest};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
-
-pub use candidate::{Budgets, Candidate, Refusal, candidates};
-pub use command::Command;
-pub use emptiness::Emptiness;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::context::Context;
-use crate::controller::{Doing, Periodic, ReconcileError};
+use crate::controller::{Periodic, ReconcileError};
 use crate::model::View;
-use crate::patch::{Lock, patch_object, patch_status};
-use crate::provisioning::refresh_instance_types;
+use crate::provisioning;
+use execution::Ended;
+use resting::Resting;
 
 /// How long the loop rests when there is nothing to do.
 const IDLE: Duration = Duration::from_secs(10);
 /// How long the loop waits for the model.
 const UNSYNCED: Duration = Duration::from_secs(1);
-
-/// A way to find machines to give back.
-pub trait Method: Send + Sync {
-    /// Why it disrupts.
-    fn reason(&self) -> karpenter_api::v1::DisruptionReason;
-    /// Its label on the metrics.
-    fn consolidation_type(&self) -> &'static str;
-    /// How long a proposal must hold before it is executed.
-    fn validation_delay(&self) -> Duration;
-    /// Whether it concerns itself with a candidate.
-    fn accepts(&self, candidate: &Candidate) -> bool;
-    /// Proposes commands for the candidates it accepts.
-    fn propose(&self, candidates: Vec<Candidate>, budgets: &mut Budgets) -> Vec<Command>;
-    /// What of a proposal still holds on a fresh view; `None` drops it.
-    fn validate(
-        &self,
-        proposal: &Command,
-        candidates: Vec<Candidate>,
-        budgets: &mut Budgets,
-    ) -> Option<Command>;
-}
+/// How long a proposal must hold: pods may be on their way.
+const VALIDATION: Duration = Duration::from_secs(15);
+/// How long the search for a set of machines may take.
+const MULTI_NODE_LIMIT: Duration = Duration::from_secs(60);
+/// How long looking at machines one by one may take.
+const SINGLE_NODE_LIMIT: Duration = Duration::from_secs(180);
+/// How long consolidation is not asked again when it found nothing and nothing has changed.
+const CONSOLIDATED: Duration = Duration::from_secs(300);
 
 /// Gives machines back.
 pub struct Disruption {
     cx: Arc<Context>,
-    methods: Vec<Arc<dyn Method>>,
     proposals: Vec<Proposal>,
+    /// The NodeClaims of commands that are being executed.
+    executing: BTreeMap<CommandId, Vec<String>>,
+    running: JoinSet<Ended>,
+    resting: Resting,
+    unseen_pools: BTreeSet<String>,
+    /// The model's version that consolidation found nothing in, and until when that is believed.
+    fruitless: Option<(u64, Instant)>,
+    next_plan: Instant,
 }
 
 impl std::fmt::Debug for Disruption {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Disruption")
             .field("proposals", &self.proposals.len())
+            .field("executing", &self.executing.len())
             .finish_non_exhaustive()
     }
 }
 
 struct Proposal {
-    method: Arc<dyn Method>,
     command: Command,
     due: Instant,
 }
 
+fn claims(command: &Command) -> Vec<String> {
+    let names = command.candidates.iter().map(Candidate::claim_name);
+    names.map(str::to_owned).collect()
+}
+
+/// Says stop when `limit` has passed since it was first asked, or when nobody waits for the answer any more.
+fn time_limit(cx: &Context, limit: Duration, stop: &CancellationToken) -> Cancel {
+    let (limit, stop) = (cx.clock.real_duration(limit), stop.clone());
+    let first = OnceLock::new();
+    Arc::new(move || {
+        let now = Instant::now();
+        stop.is_cancelled() || now.duration_since(*first.get_or_init(|| now)) >= limit
+    })
+}
+
+/// Computes for as long as it takes, away from the runtime's threads.
+async fn compute<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ReconcileError> {
+    let result = tokio::task::spawn_blocking(work).await;
+    result.map_err(|error| {
+        ReconcileError::Internal(format!("the disruption planner failed, {error}"))
+    })
+}
+
 impl Disruption {
-    /// The controller with its methods, in the order they are tried.
+    /// The controller.
     #[must_use]
     pub fn new(cx: Arc<Context>) -> Self {
         Self {
             cx,
-            methods: vec![Arc::new(Emptiness)],
             proposals: Vec::new(),
+            executing: BTreeMap::new(),
+            running: JoinSet::new(),
+            resting: Resting::default(),
+            unseen_pools: BTreeSet::new(),
+            fruitless: None,
+            next_plan: Instant::now(),
         }
     }
 
-    /// Executes the proposals whose time has come, as far as they still hold.
+    /// The NodeClaims of commands that are being executed.
+    fn held(&self) -> BTreeSet<String> {
+        self.executing.values().flatten().cloned().collect()
+    }
+
+    /// Lets go of commands that have ended.
+    fn settle(&mut self) {
+        while let Some(ended) = self.running.try_join_next() {
+            match ended {
+                Ok(ended) => self.ended(ended),
+                Err(error) => tracing::error!(error = %error, "a disruption command failed"),
+            }
+        }
+        if self.running.is_empty() {
+            // Also those whose task did not live to tell.
+            self.executing.clear();
+        }
+    }
+
+    fn ended(&mut self, ended: Ended) {
+        self.executing.remove(&ended.id);
+        if ended.method.is_eventual() {
+            for pool in &ended.pools {
+                if ended.succeeded {
+                    self.resting.succeeded(pool);
+                } else {
+                    self.rest(pool);
+                }
+            }
+        }
+    }
+
+    fn rest(&mut self, pool: &str) {
+        let clock = self.cx.clock;
+        self.resting
+            .failed(pool, |duration| clock.instant_after(duration));
+    }
+
+    /// Starts a command; whether it could be.
+    async fn start(&mut self, command: &Command) -> Result<bool, ReconcileError> {
+        let queued = self.executing.values().map(Vec::len).sum();
+        let Some(execution) = execution::start(&self.cx, command, queued).await? else {
+            if command.method.is_eventual() {
+                for candidate in &command.candidates {
+                    self.rest(candidate.pool_name());
+                }
+            }
+            return Ok(false);
+        };
+        self.executing.insert(execution.id(), execution.claims());
+        self.running.spawn(execution.finish(Arc::clone(&self.cx)));
+        Ok(true)
+    }
+
+    fn request(&self, in_flight: BTreeSet<String>) -> (DisruptionRequest, DropGuard) {
+        let cx = &self.cx;
+        let stop = CancellationToken::new();
+        let abandoned = stop.clone();
+        let mut request = DisruptionRequest::at(cx.clock.now());
+        request.schedule = ScheduleRequest {
+            cancel: Some(Arc::new(move || abandoned.is_cancelled())),
+            ..provisioning::request(cx)
+        };
+        request.surroundings.in_flight = in_flight;
+        request.spot_to_spot = cx.options.feature_gates.spot_to_spot_consolidation;
+        request.multi_node = MultiNodeSearch {
+            cancel: Some(time_limit(cx, MULTI_NODE_LIMIT, &stop)),
+            ..MultiNodeSearch::default()
+        };
+        request.single_node_cancel = Some(time_limit(cx, SINGLE_NODE_LIMIT, &stop));
+        request.unseen_pools = self.unseen_pools.clone();
+        request.resting_pools = self.resting.now(Instant::now());
+        request.threads = cx.options.cores();
+        (request, stop.drop_guard())
+    }
+
+    /// Executes the proposals whose time has come, as far as they still hold; whether any was started.
     async fn execute_due(&mut self) -> Result<bool, ReconcileError> {
         let now = Instant::now();
-        let (due, waiting) = std::mem::take(&mut self.proposals)
+        let (due, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.proposals)
             .into_iter()
             .partition(|p| p.due <= now);
         self.proposals = waiting;
-        let mut executed = false;
-        for proposal in due {
+        let mut started = false;
+        for Proposal { command, .. } in due {
             let view = self.cx.view();
-            let (candidates, mut budgets) = self.look(&view, &*proposal.method, &BTreeSet::new());
-            let wanted = proposal.command.candidates.len();
-            let valid = proposal
-                .method
-                .validate(&proposal.command, candidates, &mut budgets);
-            let failed = wanted - valid.as_ref().map_or(0, |c| c.candidates.len());
-            self.cx
-                .metrics
-                .voluntary_disruption_failed_validations_total
-                .add(&[proposal.method.consolidation_type()], failed as f64);
-            if let Some(command) = valid {
-                command.execute(&self.cx).await?;
-                executed = true;
-            }
-        }
-        Ok(executed)
-    }
-
-    /// The candidates a method accepts, and the budgets of its reason.
-    fn look(
-        &self,
-        view: &View,
-        method: &dyn Method,
-        busy: &BTreeSet<String>,
-    ) -> (Vec<Candidate>, Budgets) {
-        let reason = method.reason();
-        let budgets = Budgets::new(&self.cx, view, &reason);
-        let mut accepted = Vec::new();
-        for outcome in candidates(view, self.cx.clock.now()) {
-            match outcome {
-                Ok(candidate) if !busy.contains(candidate.name()) && method.accepts(&candidate) => {
-                    accepted.push(candidate)
+            let (request, _guard) = self.request(self.held());
+            let (snapshot, proposed) = (view.snapshot.fork(), command.clone());
+            let checked = compute(move || validate(&proposed, &snapshot, &request)).await?;
+            match checked {
+                Ok(checked) => {
+                    let lost = command.candidates.len() - checked.candidates.len();
+                    report::dropped(&self.cx, command.method, lost);
+                    started |= self.start(&checked).await?;
                 }
-                Ok(_) => {}
-                Err(refusal) => refusal.publish(&self.cx),
+                Err(why) => report::rejected(&self.cx, &view, &command, &why),
             }
         }
-        self.cx
-            .metrics
-            .voluntary_disruption_eligible_nodes
-            .set(&[&snake(reason.as_str())], accepted.len() as f64);
-        (accepted, budgets)
+        Ok(started)
     }
 
-    /// Takes back the marks of commands that this process knows nothing of.
-    async fn clean_up(&self, view: &View) -> Result<(), ReconcileError> {
-        let stray = view
-            .snapshot
-            .nodes()
-            .filter(|m| m.claim.is_some() && !m.is_deleting());
-        let mut errors = Vec::new();
-        for machine in stray {
-            if let Some(node) = machine.node.as_ref().and_then(|n| view.node(&n.name))
-                && let Err(error) = self.untaint(node).await
-            {
-                errors.push(error);
+    /// Decides, starts what needs no second look and proposes the rest; whether there was anything.
+    async fn plan(&mut self, view: &View) -> Result<bool, ReconcileError> {
+        let version = *self.cx.model.changes().borrow();
+        let believed = |(at, until): (u64, Instant)| at == version && Instant::now() < until;
+        // A consolidation that waits for its second look changes what the next would find.
+        let proposed = self
+            .proposals
+            .iter()
+            .any(|p| p.command.method != Method::Emptiness);
+        let consolidate = !proposed && !self.fruitless.is_some_and(believed);
+
+        let mut in_flight = self.held();
+        in_flight.extend(self.proposals.iter().flat_map(|p| claims(&p.command)));
+        let (mut request, _guard) = self.request(in_flight);
+        if !consolidate {
+            request.multi_node.cancel = Some(Arc::new(|| true));
+            request.single_node_cancel = Some(Arc::new(|| true));
+        }
+        let snapshot = view.snapshot.fork();
+        let plan = compute(move || plan(&snapshot, &request)).await?;
+        report::planned(&self.cx, view, &plan, consolidate);
+        if consolidate {
+            self.unseen_pools = plan.unseen_pools.clone();
+            self.fruitless =
+                is_fruitless(&plan).then(|| (version, self.cx.clock.instant_after(CONSOLIDATED)));
+        }
+        let mut found = false;
+        for command in plan.commands {
+            if command.method.is_validated() {
+                report::proposed(&self.cx, view, &command);
+                let due = self.cx.clock.instant_after(VALIDATION);
+                self.proposals.push(Proposal { command, due });
+                found = true;
+            } else {
+                found |= self.start(&command).await?;
             }
-            if let Some(claim) = &machine.claim
-                && let Err(error) = self.clear_reason(claim).await
-            {
-                errors.push(error);
-            }
         }
-        ReconcileError::collect(errors)
+        Ok(found)
     }
 
-    async fn untaint(&self, node: &Node) -> Result<(), ReconcileError> {
-        let mut wanted = node.clone();
-        if let Some(present) = wanted.spec.as_mut().and_then(|s| s.taints.as_mut()) {
-            present.retain(|t| t.key != taints::DISRUPTED);
-        }
-        let api: Api<Node> = Api::all(self.cx.clients.api.clone());
-        patch_object(&api, node, &wanted, Lock::Optimistic)
-            .await
-            .doing("removing taint from node")
-            .map(drop)
-    }
-
-    async fn clear_reason(&self, claim: &NodeClaim) -> Result<(), ReconcileError> {
-        if claim.condition(types::DISRUPTION_REASON).is_none() {
-            return Ok(());
-        }
-        let mut wanted = claim.clone();
-        wanted
-            .conditions_mut()
-            .retain(|c| c.type_ != types::DISRUPTION_REASON);
-        patch_status(&self.cx.node_claims(), claim, &wanted, Lock::Optimistic)
-            .await
-            .doing("updating nodeclaim status")
-            .map(drop)
+    /// How long until there is something to do, in the clock's time.
+    fn until_next(&self) -> Duration {
+        let due = self.proposals.iter().map(|p| p.due);
+        let next = due.fold(self.next_plan, Instant::min);
+        let real = next.saturating_duration_since(Instant::now());
+        let second = self.cx.clock.real_duration(Duration::from_secs(1));
+        Duration::try_from_secs_f64(real.as_secs_f64() / second.as_secs_f64()).unwrap_or(IDLE)
     }
 }
 
-/// `Underutilized` as `underutilized`: the spelling of the metrics.
-fn snake(reason: &str) -> String {
-    reason.to_lowercase()
+/// Whether only a change of the cluster can make consolidation find something; time alone cannot.
+fn is_fruitless(plan: &DisruptionPlan) -> bool {
+    let passes = |kind: &VerdictKind| {
+        matches!(
+            kind,
+            VerdictKind::Blocked(
+                Blocked::Nominated | Blocked::PodDoNotDisrupt { .. } | Blocked::InFlight
+            )
+        )
+    };
+    plan.commands.is_empty()
+        && plan.timed_out.is_empty()
+        && !plan.budget_blocked
+        && !plan.verdicts.iter().any(|verdict| passes(&verdict.kind))
 }
 
 impl Periodic for Disruption {
@@ -209,59 +291,17 @@ impl Periodic for Disruption {
         if !self.cx.view().is_synced() {
             return Ok(UNSYNCED);
         }
+        self.settle();
         // After a restart with nothing pending, nobody else has asked for them yet.
-        refresh_instance_types(&self.cx).await?;
-        let view = self.cx.view();
-        self.clean_up(&view).await?;
-        if self.execute_due().await? {
-            return Ok(Duration::ZERO);
+        provisioning::refresh_instance_types(&self.cx).await?;
+        let mut again = self.execute_due().await?;
+        if again || self.next_plan <= Instant::now() {
+            let view = self.cx.view();
+            marks::heal(&self.cx, &view, &self.held()).await?;
+            again = self.plan(&view).await?;
+            let rest = if again { Duration::ZERO } else { IDLE };
+            self.next_plan = self.cx.clock.instant_after(rest);
         }
-        let busy: BTreeSet<String> = self
-            .proposals
-            .iter()
-            .flat_map(|p| &p.command.candidates)
-            .map(|c| c.name().to_owned())
-            .collect();
-        for method in self.methods.clone() {
-            let started = Instant::now();
-            let (accepted, mut budgets) = self.look(&view, &*method, &busy);
-            let commands = method.propose(accepted, &mut budgets);
-            let labels = [
-                &snake(method.reason().as_str()) as &str,
-                method.consolidation_type(),
-            ];
-            let took = started.elapsed().as_secs_f64();
-            self.cx
-                .metrics
-                .voluntary_disruption_decision_evaluation_duration_seconds
-                .observe(&labels, took);
-            let due = self.cx.clock.instant_after(method.validation_delay());
-            let found = !commands.is_empty();
-            self.proposals
-                .extend(commands.into_iter().map(|command| Proposal {
-                    method: Arc::clone(&method),
-                    command,
-                    due,
-                }));
-            if found {
-                break;
-            }
-        }
-        // No later than the next proposal is due.
-        let next = self
-            .proposals
-            .iter()
-            .map(|p| p.due)
-            .min()
-            .map_or(IDLE, |due| {
-                let real = due.saturating_duration_since(Instant::now());
-                let speed = self
-                    .cx
-                    .clock
-                    .real_duration(Duration::from_secs(1))
-                    .as_secs_f64();
-                IDLE.min(Duration::try_from_secs_f64(real.as_secs_f64() / speed).unwrap_or(IDLE))
-            });
-        Ok(next)
+        Ok(self.until_next())
     }
 }

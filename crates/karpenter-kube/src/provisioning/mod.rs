@@ -13,3 +13,4 @@ pub use batcher::Batcher;
 pub use catalogue::refresh_instance_types;
 pub use ledger::PodLedger;
 pub use provisioner::Provisioner;
+pub(crate) use provisioner::request;

@@ -1,0 +1,303 @@
+//! Machines that are given back on Karpenter's own account: replaced when that pays or when they drifted, put back when that
+//! fails.
+
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_kwok::{CapacityPool, KwokNodeClass};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::world::{World, pool, settings};
+
+const ON_DEMAND: &str = "on-demand";
+
+/// A cluster of on-demand machines, whose pool is changed by `spec`.
+async fn on_demand(instance_types: &[&str], disruption: Value) -> World {
+    let world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    let mut requirements = vec![
+        json!({"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}),
+        json!({"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}),
+        json!({"key": "karpenter.sh/capacity-type", "operator": "In", "values": [ON_DEMAND]}),
+    ];
+    if !instance_types.is_empty() {
+        requirements.push(json!({"key": "node.kubernetes.io/instance-type", "operator": "In", "values": instance_types}));
+    }
+    let spec =
+        json!({"template": {"spec": {"requirements": requirements}}, "disruption": disruption});
+    world.create(&pool("default", spec)).await;
+    world
+}
+
+fn is_tainted(node: &Node) -> bool {
+    let taints = node.spec.as_ref().and_then(|s| s.taints.as_ref());
+    taints.is_some_and(|all| all.iter().any(|t| t.key == "karpenter.sh/disrupted"))
+}
+
+async fn tainted(world: &World) -> usize {
+    world.nodes().await.iter().filter(|n| is_tainted(n)).count()
+}
+
+async fn claim(world: &World, name: &str) -> Option<NodeClaim> {
+    world.api::<NodeClaim>().get_opt(name).await.unwrap()
+}
+
+async fn running_pods(world: &World) -> usize {
+    world.progress().await.running
+}
+
+/// One machine that is far too big for the two pods that are left on it.
+async fn oversized() -> (World, NodeClaim) {
+    let world = on_demand(&[], json!({})).await;
+    world.deploy("app", 12).await;
+    world.until_running(12, 60).await;
+    let mut claims = world.claims().await;
+    assert_eq!(claims.len(), 1, "{}", world.describe().await);
+    (world, claims.remove(0))
+}
+
+/// Changes the pool's template and says of its machines that they drifted.
+async fn drift(world: &World) {
+    let template = json!({"spec": {"template": {"metadata": {"labels": {"generation": "two"}}}}});
+    world
+        .api::<NodePool>()
+        .patch("default", &PatchParams::default(), &Patch::Merge(template))
+        .await
+        .unwrap();
+    for claim in world.claims().await {
+        let mut drifted = claim.clone();
+        drifted.set_true_with_reason(
+            types::DRIFTED,
+            "NodePoolDrifted",
+            "NodePoolDrifted",
+            world.stack.clock.now(),
+        );
+        let conditions = json!({"status": {"conditions": drifted.status.conditions}});
+        world
+            .api::<NodeClaim>()
+            .patch_status(
+                claim.name(),
+                &PatchParams::default(),
+                &Patch::Merge(conditions),
+            )
+            .await
+            .unwrap();
+    }
+}
+
+/// Conformance: DIS-125
+#[tokio::test(start_paused = true)]
+async fn an_oversized_machine_goes_once_its_replacement_is_initialized() {
+    let (world, old) = oversized().await;
+    world.scale("app", 2).await;
+    world
+        .until(300, "the old machine is gone", async |w| {
+            let claims = w.claims().await;
+            let Some(current) = claims.iter().find(|c| c.uid() == old.uid()) else {
+                return true;
+            };
+            let replaced = claims
+                .iter()
+                .any(|c| c.uid() != old.uid() && c.is_true(types::INITIALIZED));
+            assert!(
+                current.metadata.deletion_timestamp.is_none() || replaced,
+                "deleted before its replacement was there; {}",
+                w.describe().await
+            );
+            false
+        })
+        .await;
+    assert!(world.told("DisruptionTerminating").await);
+    world.until_running(2, 60).await;
+    let claims = world.claims().await;
+    assert_eq!(claims.len(), 1, "{}", world.describe().await);
+    assert!(world.told("ConsolidationCandidate").await);
+    let metrics = world.stack.registry.render();
+    assert!(metrics.contains("karpenter_voluntary_disruption_decisions_total{decision=\"replace\",reason=\"underutilized\",consolidation_type=\"single\"} 1"));
+    assert!(metrics.contains("karpenter_nodeclaims_created_total{reason=\"underutilized\""));
+    world.assert_no_orphans().await;
+}
+
+/// Conformance: DIS-125
+#[tokio::test(start_paused = true)]
+async fn a_replacement_that_never_joins_gives_the_old_machine_back_after_ten_minutes() {
+    let (world, old) = oversized().await;
+    world.stack.cloud.never_register(true);
+    world.scale("app", 2).await;
+    world
+        .until(60, "the machine is tainted", async |w| {
+            tainted(w).await == 1
+        })
+        .await;
+    world.pass(580).await;
+    let waiting = claim(&world, old.name()).await.unwrap();
+    assert!(
+        waiting.is_true(types::DISRUPTION_REASON) && waiting.metadata.deletion_timestamp.is_none()
+    );
+    assert_eq!((tainted(&world).await, running_pods(&world).await), (1, 2));
+    assert!(world.told("DisruptionWaitingReadiness").await);
+    world
+        .until(60, "the machine is given back", async |w| {
+            tainted(w).await == 0
+                && claim(w, old.name())
+                    .await
+                    .is_some_and(|c| c.condition(types::DISRUPTION_REASON).is_none())
+        })
+        .await;
+    let failures = "karpenter_voluntary_disruption_queue_failures_total{decision=\"replace\",reason=\"underutilized\",consolidation_type=\"single\"} 1";
+    assert!(world.stack.registry.render().contains(failures));
+    assert_eq!(running_pods(&world).await, 2);
+
+    // The next attempt works, and what never joined goes, too.
+    world.stack.cloud.never_register(false);
+    world
+        .until(2400, "one small machine is left", async |w| {
+            let claims = w.claims().await;
+            claims.len() == 1 && claims[0].uid() != old.uid()
+        })
+        .await;
+    world.until_running(2, 60).await;
+}
+
+/// The rollback half of DIS-126.
+#[tokio::test(start_paused = true)]
+async fn a_replacement_that_cannot_be_bought_gives_the_old_machine_back() {
+    let (world, old) = oversized().await;
+    world.stack.cloud.exhaust(CapacityPool {
+        instance_type: None,
+        zone: None,
+        capacity_type: None,
+    });
+    world.scale("app", 2).await;
+    world
+        .until(120, "the command fails", async |w| {
+            w.stack.registry.render().contains(
+                "karpenter_voluntary_disruption_queue_failures_total{decision=\"replace\"",
+            )
+        })
+        .await;
+    world
+        .until(10, "the machine is given back", async |w| {
+            let claims = w.claims().await;
+            tainted(w).await == 0
+                && claims.len() == 1
+                && claims[0].uid() == old.uid()
+                && claims[0].condition(types::DISRUPTION_REASON).is_none()
+        })
+        .await;
+    assert_eq!(running_pods(&world).await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn drifted_machines_are_replaced_within_the_budget() {
+    let spec = json!({"consolidateAfter": "Never", "budgets": [{"nodes": "2"}]});
+    let world = on_demand(&["c-2x-amd64-linux"], spec).await;
+    world.deploy("app", 5).await;
+    world.until_running(5, 60).await;
+    let old: Vec<String> = world
+        .claims()
+        .await
+        .iter()
+        .map(|c| c.uid().to_owned())
+        .collect();
+    assert_eq!(old.len(), 5);
+    drift(&world).await;
+    let most = std::cell::Cell::new(0);
+    world
+        .until(900, "all machines are new", async |w| {
+            most.set(most.get().max(tainted(w).await));
+            let claims = w.claims().await;
+            claims.iter().all(|c| !old.iter().any(|uid| uid == c.uid()))
+        })
+        .await;
+    assert_eq!(most.get(), 2, "as many at a time as the budget allows");
+    world.until_running(5, 60).await;
+    assert_eq!(world.claims().await.len(), 5);
+    world.assert_no_orphans().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disruption_budget_of_pods_holds_while_a_drifted_machine_is_drained() {
+    let world = on_demand(&["c-4x-amd64-linux"], json!({"consolidateAfter": "Never"})).await;
+    world.deploy("app", 3).await;
+    let budget: PodDisruptionBudget = serde_json::from_value(json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "app", "namespace": "default"},
+        "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "app"}}},
+    }))
+    .unwrap();
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(world.client.clone(), "default");
+    budgets
+        .create(&PostParams::default(), &budget)
+        .await
+        .unwrap();
+    world.until_running(3, 60).await;
+    world.pass(5).await;
+    let old = world.claims().await.remove(0);
+    drift(&world).await;
+    world
+        .until(600, "the drifted machine is gone", async |w| {
+            let ready = running_pods(w).await;
+            assert!(ready >= 2, "{ready} pods run; {}", w.describe().await);
+            claim(w, old.name()).await.is_none()
+        })
+        .await;
+    world.until_running(3, 60).await;
+    assert_eq!(world.claims().await.len(), 1);
+    assert!(world.told("Evicted").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_the_marks_of_forgotten_commands_are_removed() {
+    let (mut world, old) = oversized().await;
+    world.stack.cloud.never_register(true);
+    world.scale("app", 2).await;
+    world
+        .until(60, "the machine is tainted", async |w| {
+            tainted(w).await == 1
+        })
+        .await;
+    world.stack.stop_controllers().await;
+    let never = json!({"spec": {"disruption": {"consolidateAfter": "Never"}}});
+    world
+        .api::<NodePool>()
+        .patch("default", &PatchParams::default(), &Patch::Merge(never))
+        .await
+        .unwrap();
+    world.stack.start_controllers();
+    world
+        .until(30, "the marks are gone", async |w| {
+            let current = claim(w, old.name()).await.unwrap();
+            tainted(w).await == 0 && current.condition(types::DISRUPTION_REASON).is_none()
+        })
+        .await;
+    world
+        .until(
+            1200,
+            "the replacement that never joined is gone",
+            async |w| w.claims().await.len() == 1,
+        )
+        .await;
+    assert!(claim(&world, old.name()).await.is_some());
+    assert_eq!(running_pods(&world).await, 2);
+    world.assert_no_orphans().await;
+}
+
+/// Emptiness is looked at once more before it counts.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_gets_pods_before_the_second_look_stays() {
+    let world = on_demand(&[], json!({"consolidationPolicy": "WhenEmpty"})).await;
+    world.deploy("app", 3).await;
+    world.until_running(3, 60).await;
+    let before = world.claims().await.remove(0);
+    world.scale("app", 0).await;
+    world.pass(12).await;
+    world.scale("app", 1).await;
+    world.pass(120).await;
+    let after = world.claims().await;
+    assert_eq!(after.len(), 1, "{}", world.describe().await);
+    assert_eq!(after[0].uid(), before.uid());
+    assert_eq!(running_pods(&world).await, 1);
+}

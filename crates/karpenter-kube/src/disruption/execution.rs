@@ -1,0 +1,307 @@
+//! A command's execution.
+//!
+//! 1. [`start`]: nodes are tainted and NodeClaims told why; replacements are launched; only then the machines are marked in
+//!    the model, as the provisioner would launch for their pods, too.
+//! 2. [`Execution::finish`], next to the loop: once every replacement is initialized, the NodeClaims are deleted.
+//! 3. When a replacement is gone or time is up, everything is taken back. Replacements that came are ordinary empty nodes.
+//!
+//! UPSTREAM: pkg/controllers/disruption/queue.go
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use jiff::{SignedDuration, Timestamp};
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::v1::NodeClaim;
+use karpenter_core::disruption::{Candidate, Command, CommandId, Decision, Method};
+use kube::api::{DeleteParams, Preconditions};
+
+use super::{marks, report};
+use crate::context::Context;
+use crate::controller::{Doing, ReconcileError, is_not_found};
+use crate::model::Stopped;
+use crate::provisioning::launch;
+
+/// How often replacements are looked at.
+const TICK: Duration = Duration::from_secs(1);
+/// How often the deletion of a NodeClaim is tried.
+const DELETE_TRIES: u32 = 4;
+
+/// A command whose machines are marked and whose replacements are on their way.
+#[derive(Debug)]
+pub(super) struct Execution {
+    command: Command,
+    replacements: Vec<Arc<NodeClaim>>,
+    started: Timestamp,
+    timeout: Duration,
+}
+
+/// A command that has come to its end.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) id: CommandId,
+    pub(super) method: Method,
+    pub(super) pools: BTreeSet<String>,
+    pub(super) succeeded: bool,
+}
+
+/// How long replacements may take while `queued` machines wait for theirs.
+fn timeout(queued: usize) -> Duration {
+    let each = Duration::from_millis(80);
+    each.saturating_mul(u32::try_from(queued).unwrap_or(u32::MAX))
+        .clamp(Duration::from_secs(600), Duration::from_secs(3600))
+}
+
+fn pools(command: &Command) -> BTreeSet<String> {
+    let names = command.candidates.iter().map(Candidate::pool_name);
+    names.map(str::to_owned).collect()
+}
+
+fn provider_ids<'a>(candidates: impl IntoIterator<Item = &'a Candidate>) -> Vec<String> {
+    let ids = candidates.into_iter().map(|c| c.machine.provider_id());
+    ids.flatten().map(str::to_owned).collect()
+}
+
+/// Begins a command; `queued` machines are in others' hands. `None` if it could not be begun: nothing is left of it.
+///
+/// # Errors
+/// When the operator is stopping.
+pub(super) async fn start(
+    cx: &Arc<Context>,
+    command: &Command,
+    queued: usize,
+) -> Result<Option<Execution>, Stopped> {
+    let mut command = command.clone();
+    let view = cx.view();
+    let reason = command.method.reason();
+    let marking = command
+        .candidates
+        .iter()
+        .map(|c| marks::mark(cx, &view, c, &reason));
+    let marked = join_all(marking).await;
+    let failed = marked.iter().filter(|result| result.is_err()).count();
+    for (candidate, result) in command.candidates.iter().zip(&marked) {
+        if let Err(error) = result
+            && !error.is_not_found()
+        {
+            tracing::error!(node = candidate.name(), error = %error, "failed to mark a node for disruption");
+        }
+    }
+    let replaces = command.decision() == Decision::Replace;
+    if failed == command.candidates.len() || (replaces && failed > 0) {
+        take_back(cx, &command.candidates).await;
+        return Ok(None);
+    }
+    let mut results = marked.into_iter();
+    command
+        .candidates
+        .retain(|_| results.next().is_some_and(|result| result.is_ok()));
+    report::starting(&command);
+
+    let launched = launch::create_claims(cx, &command.replacements, report::reason(command.method));
+    let replacements: Vec<_> = launch::settle(launched.await)
+        .into_iter()
+        .flatten()
+        .collect();
+    if replacements.len() < command.replacements.len() {
+        take_back(cx, &command.candidates).await;
+        return Ok(None);
+    }
+    cx.model
+        .mark_for_deletion(provider_ids(&command.candidates), true)
+        .await?;
+    let targets = command.placements.iter().filter(|p| !p.buffer);
+    nominate(cx, targets.map(|p| p.node.clone()).collect()).await?;
+    report::decided(cx, &command);
+    Ok(Some(Execution {
+        timeout: timeout(queued + command.candidates.len()),
+        started: cx.clock.now(),
+        command,
+        replacements,
+    }))
+}
+
+/// Keeps machines that pods will go to from disruption.
+async fn nominate(cx: &Context, nodes: BTreeSet<String>) -> Result<(), Stopped> {
+    if nodes.is_empty() {
+        return Ok(());
+    }
+    let window = SignedDuration::try_from(cx.options.nomination_window())
+        .unwrap_or(SignedDuration::from_secs(20));
+    let until = cx.clock.now().saturating_add(window);
+    let until = until.unwrap_or(Timestamp::MAX);
+    cx.model.nominate(nodes.into_iter().collect(), until).await
+}
+
+/// Removes the marks. What cannot be removed now is removed by the loop, which knows no command for it any more.
+async fn take_back(cx: &Context, candidates: &[Candidate]) {
+    let view = cx.view();
+    let unmarking = candidates
+        .iter()
+        .map(|c| marks::unmark(cx, &view, Some(c.name()), c.claim_name()));
+    for (candidate, result) in candidates.iter().zip(join_all(unmarking).await) {
+        if let Err(error) = result {
+            tracing::error!(node = candidate.name(), error = %error, "failed to take back the marks of a disruption");
+        }
+    }
+}
+
+impl Execution {
+    /// The command's identity.
+    pub(super) fn id(&self) -> CommandId {
+        self.command.id()
+    }
+
+    /// The NodeClaims it holds.
+    pub(super) fn claims(&self) -> Vec<String> {
+        let names = self.command.candidates.iter().map(Candidate::claim_name);
+        names.map(str::to_owned).collect()
+    }
+
+    /// Waits for the replacements and deletes the machines, or takes everything back.
+    pub(super) async fn finish(self, cx: Arc<Context>) -> Ended {
+        let mut ended = Ended {
+            id: self.command.id(),
+            method: self.command.method,
+            pools: pools(&self.command),
+            succeeded: false,
+        };
+        match self.wait(&cx).await {
+            Ok(()) => ended.succeeded = self.delete(&cx).await,
+            Err(error) => {
+                tracing::error!(
+                    command = %self.command,
+                    reason = report::reason(self.command.method),
+                    error,
+                    "failed terminating nodes while executing a disruption command"
+                );
+                self.roll_back(&cx, self.command.candidates.iter()).await;
+            }
+        }
+        ended
+    }
+
+    /// Waits until every replacement has been initialized once; says why it never will be.
+    async fn wait(&self, cx: &Context) -> Result<(), String> {
+        let mut waiting: Vec<&Arc<NodeClaim>> = self.replacements.iter().collect();
+        loop {
+            let view = cx.view();
+            let mut still = Vec::new();
+            for replacement in waiting {
+                let current = view
+                    .node_claim(replacement.name())
+                    .filter(|claim| claim.uid() == replacement.uid());
+                match current {
+                    Some(claim) if claim.is_true(types::INITIALIZED) => {
+                        // Pods are about to come; nobody shall take it for an empty node until then.
+                        let name = claim.status.node_name.clone();
+                        let name = name.unwrap_or_else(|| claim.name().to_owned());
+                        nominate(cx, [name].into())
+                            .await
+                            .map_err(|stopped| stopped.to_string())?;
+                    }
+                    Some(_) => still.push(replacement),
+                    None if exists(cx, replacement).await => still.push(replacement),
+                    None => {
+                        return Err(format!("replacement was deleted, {}", replacement.name()));
+                    }
+                }
+            }
+            waiting = still;
+            if waiting.is_empty() {
+                return Ok(());
+            }
+            if cx.clock.since(self.started) > self.timeout {
+                return Err(format!(
+                    "command reached timeout, {} of {} replacements not initialized",
+                    waiting.len(),
+                    self.replacements.len()
+                ));
+            }
+            for replacement in &waiting {
+                report::waiting(cx, replacement, self.command.method);
+            }
+            cx.clock.sleep(TICK).await;
+        }
+    }
+
+    /// Deletes the NodeClaims; whether all are.
+    async fn delete(&self, cx: &Context) -> bool {
+        let view = cx.view();
+        let candidates = &self.command.candidates;
+        let deleted = join_all(candidates.iter().map(|c| delete_claim(cx, c))).await;
+        let mut spared = Vec::new();
+        for (candidate, result) in candidates.iter().zip(deleted) {
+            match result {
+                Ok(()) => report::terminating(cx, &view, &self.command, candidate),
+                Err(error) => {
+                    tracing::error!(node = candidate.name(), error = %error, "failed to delete a nodeclaim for disruption");
+                    spared.push(candidate);
+                }
+            }
+        }
+        let all = spared.is_empty();
+        if !all {
+            self.roll_back(cx, spared.into_iter()).await;
+        }
+        all
+    }
+
+    async fn roll_back(&self, cx: &Context, candidates: impl Iterator<Item = &Candidate>) {
+        let candidates: Vec<Candidate> = candidates.cloned().collect();
+        report::failed(cx, &self.command);
+        take_back(cx, &candidates).await;
+        if let Err(stopped) = cx
+            .model
+            .mark_for_deletion(provider_ids(&candidates), false)
+            .await
+        {
+            tracing::debug!(error = %stopped, "machines stay marked");
+        }
+    }
+}
+
+/// Whether the API server has the NodeClaim, as far as it can tell.
+async fn exists(cx: &Context, claim: &NodeClaim) -> bool {
+    match cx.node_claims().get(claim.name()).await {
+        Ok(found) => found.uid() == claim.uid(),
+        Err(error) => !is_not_found(&error),
+    }
+}
+
+async fn delete_claim(cx: &Context, candidate: &Candidate) -> Result<(), ReconcileError> {
+    let only_this = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: candidate.claim.metadata.uid.clone(),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    let api = cx.node_claims();
+    let mut tries = 1;
+    loop {
+        match api.delete(candidate.claim_name(), &only_this).await {
+            Ok(_) => return Ok(()),
+            Err(error) if is_not_found(&error) => return Ok(()),
+            Err(error) if tries == DELETE_TRIES => return Err(error).doing("deleting nodeclaim"),
+            Err(_) => cx.clock.sleep(TICK * tries).await,
+        }
+        tries += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Conformance: DIS-127
+    #[test]
+    fn more_machines_in_the_queue_mean_more_patience() {
+        let minutes = |queued| timeout(queued).as_secs_f64() / 60.0;
+        assert_eq!(minutes(1), 10.0);
+        assert_eq!(timeout(10_000), Duration::from_secs(13 * 60 + 20));
+        assert_eq!(minutes(80_000), 60.0);
+    }
+}

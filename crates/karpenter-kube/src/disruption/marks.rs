@@ -1,0 +1,151 @@
+//! What the cluster shows of a command: the taint on the nodes, the condition on the NodeClaims.
+
+use std::collections::BTreeSet;
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::Node;
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::labels::taints;
+use karpenter_api::v1::{DisruptionReason, NodeClaim};
+use karpenter_core::disruption::Candidate;
+use kube::Api;
+
+use crate::context::Context;
+use crate::controller::{Doing, ReconcileError};
+use crate::model::View;
+use crate::patch::{Lock, patch_object, patch_status};
+
+/// How often a write is tried when others write, too.
+const TRIES: usize = 4;
+
+/// Taints a candidate's node and says why on its NodeClaim.
+pub(super) async fn mark(
+    cx: &Context,
+    view: &View,
+    candidate: &Candidate,
+    reason: &DisruptionReason,
+) -> Result<(), ReconcileError> {
+    change_taint(cx, view, candidate.name(), true).await?;
+    let now = cx.clock.now();
+    change_claim(cx, view, candidate.claim_name(), |claim| {
+        claim.set_true_with_reason(
+            types::DISRUPTION_REASON,
+            reason.as_str(),
+            reason.as_str(),
+            now,
+        );
+    })
+    .await
+}
+
+/// Takes [`mark`] back. What is gone needs no unmarking.
+pub(super) async fn unmark(
+    cx: &Context,
+    view: &View,
+    node: Option<&str>,
+    claim: &str,
+) -> Result<(), ReconcileError> {
+    let gone_is_fine = |result: Result<(), ReconcileError>| match result {
+        Err(error) if error.is_not_found() => Ok(()),
+        result => result,
+    };
+    if let Some(node) = node {
+        gone_is_fine(change_taint(cx, view, node, false).await)?;
+    }
+    gone_is_fine(
+        change_claim(cx, view, claim, |claim| {
+            claim
+                .conditions_mut()
+                .retain(|c| c.type_ != types::DISRUPTION_REASON);
+        })
+        .await,
+    )
+}
+
+/// Takes back the marks of commands that this process knows nothing of; `held` are the NodeClaims of those it does.
+pub(super) async fn heal(
+    cx: &Context,
+    view: &View,
+    held: &BTreeSet<String>,
+) -> Result<(), ReconcileError> {
+    let stray = view.snapshot.nodes().filter_map(|machine| {
+        let claim = machine.claim.as_ref().filter(|claim| {
+            !machine.is_deleting() && !claim.is_deleting() && !held.contains(claim.name())
+        })?;
+        let node = machine.node.as_ref().map(|node| node.name.as_str());
+        let tainted = node
+            .and_then(|name| view.node(name))
+            .is_some_and(|node| is_tainted(node));
+        let marked = tainted || claim.condition(types::DISRUPTION_REASON).is_some();
+        marked.then_some((node, claim))
+    });
+    let healed = join_all(stray.map(|(node, claim)| unmark(cx, view, node, claim.name()))).await;
+    // Somebody else is at it: the next pass looks again.
+    let errors = healed.into_iter().filter_map(Result::err);
+    ReconcileError::collect(errors.filter(|error| !error.is_expected()).collect())
+}
+
+fn is_tainted(node: &Node) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    taints.is_some_and(|all| all.iter().any(|taint| taint.key == taints::DISRUPTED))
+}
+
+async fn change_taint(
+    cx: &Context,
+    view: &View,
+    name: &str,
+    wanted: bool,
+) -> Result<(), ReconcileError> {
+    let api: Api<Node> = Api::all(cx.clients.api.clone());
+    let mut known = view.node(name).map(|node| Node::clone(node));
+    for left in (0..TRIES).rev() {
+        let before = match known.take() {
+            Some(node) => node,
+            None => api.get(name).await.doing("getting node")?,
+        };
+        let mut after = before.clone();
+        let spec = after.spec.get_or_insert_default();
+        let present = spec.taints.get_or_insert_default();
+        present.retain(|taint| taint.key != taints::DISRUPTED);
+        if wanted {
+            present.push(taints::disrupted());
+        }
+        if present.is_empty() && before.spec.as_ref().is_none_or(|s| s.taints.is_none()) {
+            spec.taints = None;
+        }
+        let patched = patch_object(&api, &before, &after, Lock::Optimistic)
+            .await
+            .doing("changing taints of node");
+        match patched {
+            Err(error) if error.is_conflict() && left > 0 => {}
+            patched => return patched.map(drop),
+        }
+    }
+    Ok(())
+}
+
+async fn change_claim(
+    cx: &Context,
+    view: &View,
+    name: &str,
+    change: impl Fn(&mut NodeClaim) + Send,
+) -> Result<(), ReconcileError> {
+    let api = cx.node_claims();
+    let mut known = view.node_claim(name).map(|claim| NodeClaim::clone(claim));
+    for left in (0..TRIES).rev() {
+        let before = match known.take() {
+            Some(claim) => claim,
+            None => api.get(name).await.doing("getting nodeclaim")?,
+        };
+        let mut after = before.clone();
+        change(&mut after);
+        let patched = patch_status(&api, &before, &after, Lock::Optimistic)
+            .await
+            .doing("updating nodeclaim status");
+        match patched {
+            Err(error) if error.is_conflict() && left > 0 => {}
+            patched => return patched.map(drop),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,355 @@
+//! What users learn of disruption: events, metrics, log lines.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use karpenter_api::events;
+use karpenter_api::labels;
+use karpenter_api::v1::{DisruptionReason, NodeClaim};
+use karpenter_core::cluster::NodeState;
+use karpenter_core::disruption::balanced::THRESHOLD;
+use karpenter_core::disruption::{
+    Candidate, Command, Decision, DisruptionPlan, Method, Rejection, Unconsolidatable, VerdictKind,
+};
+use serde_json::json;
+
+use crate::context::Context;
+use crate::events::{Event, reference};
+use crate::logging;
+use crate::model::View;
+use crate::nodeclaim::lifecycle::termination_mode;
+
+/// How long the same verdict on consolidation is not repeated.
+const UNCONSOLIDATABLE: Duration = Duration::from_secs(15 * 60);
+/// How long the same blocking budget is not repeated.
+const BLOCKED_BUDGET: Duration = Duration::from_secs(60);
+/// How many instance types of a replacement a log line names.
+const NAMED_TYPES: usize = 5;
+
+/// `Underutilized` as `underutilized`: the spelling of the metrics.
+pub(super) fn reason(method: Method) -> &'static str {
+    match method {
+        Method::Emptiness => "empty",
+        Method::StaticDrift | Method::Drift => "drifted",
+        Method::MultiNode | Method::SingleNode => "underutilized",
+    }
+}
+
+/// `WhenEmptyOrUnderutilized` as `when_empty_or_underutilized`: the spelling of the metrics.
+fn snake(policy: &str) -> String {
+    let mut label = String::with_capacity(policy.len() + 4);
+    for (at, c) in policy.char_indices() {
+        if c.is_ascii_uppercase() && at > 0 {
+            label.push('_');
+        }
+        label.push(c.to_ascii_lowercase());
+    }
+    label
+}
+
+fn capitalised(text: &str) -> String {
+    let mut chars = text.chars();
+    chars
+        .next()
+        .map(|first| first.to_uppercase().chain(chars).collect())
+        .unwrap_or_default()
+}
+
+/// The Node and the NodeClaim of a machine.
+fn objects(view: &View, machine: &NodeState) -> Vec<ObjectReference> {
+    let node = machine.node.as_ref().and_then(|n| view.node(&n.name));
+    let node = node.map(|node| reference(&**node));
+    let claim = machine.claim.as_ref().map(|claim| reference(&**claim));
+    node.into_iter().chain(claim).collect()
+}
+
+fn tell(cx: &Context, view: &View, machine: &NodeState, event: impl Fn(ObjectReference) -> Event) {
+    for about in objects(view, machine) {
+        cx.recorder.publish(event(about).dedupe_by_message());
+    }
+}
+
+/// What a pass came to. Without `consolidated`, consolidation was not asked.
+pub(super) fn planned(cx: &Context, view: &View, plan: &DisruptionPlan, consolidated: bool) {
+    let metrics = &cx.metrics;
+    for (method, took) in &plan.took {
+        let consolidation = matches!(method, Method::MultiNode | Method::SingleNode);
+        if consolidated || !consolidation {
+            metrics
+                .voluntary_disruption_decision_evaluation_duration_seconds
+                .observe(
+                    &[reason(*method), method.consolidation_type()],
+                    took.as_secs_f64(),
+                );
+        }
+    }
+    for (method, eligible) in &plan.eligible {
+        // Both drifts share a series; so do both kinds of consolidation, with the same candidates.
+        let eligible = match method {
+            Method::StaticDrift => continue,
+            Method::Drift => {
+                eligible
+                    + plan
+                        .eligible
+                        .get(&Method::StaticDrift)
+                        .copied()
+                        .unwrap_or(0)
+            }
+            _ => *eligible,
+        };
+        metrics
+            .voluntary_disruption_eligible_nodes
+            .set(&[reason(*method)], eligible as f64);
+    }
+    if consolidated {
+        for method in &plan.timed_out {
+            metrics
+                .voluntary_disruption_consolidation_timeouts_total
+                .inc(&[method.consolidation_type()]);
+        }
+    }
+    budgets(cx, view, plan);
+    for verdict in &plan.verdicts {
+        match &verdict.kind {
+            VerdictKind::Blocked(why) if why.is_reported() => {
+                let message = capitalised(&why.to_string());
+                tell(cx, view, &verdict.machine, |about| {
+                    Event::normal(about, events::DISRUPTION_BLOCKED, message.clone())
+                });
+            }
+            VerdictKind::Kept(why) => {
+                if let Unconsolidatable::Score { score, .. } = why {
+                    judged(
+                        cx,
+                        "rejected",
+                        verdict.machine.node_pool().unwrap_or_default(),
+                        *score,
+                    );
+                }
+                if why.is_reported() {
+                    let message = why.to_string();
+                    tell(cx, view, &verdict.machine, |about| {
+                        Event::normal(about, events::UNCONSOLIDATABLE, message.clone())
+                            .every(UNCONSOLIDATABLE)
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn budgets(cx: &Context, view: &View, plan: &DisruptionPlan) {
+    for (reason, budgets) in &plan.budgets {
+        for (name, budget) in budgets.iter() {
+            let series = [name, reason.as_str()];
+            cx.metrics
+                .nodepools_allowed_disruptions
+                .set(&series, f64::from(budget.allowed));
+            cx.metrics
+                .nodepools_nodes_consuming_budgets
+                .set(&series, f64::from(budget.consuming));
+            if budget.nodes > 0
+                && budget.allowed == 0
+                && let Some(pool) = view.node_pool(name)
+            {
+                let message = format!(
+                    "No allowed disruptions for disruption reason {reason} due to blocking budget"
+                );
+                let event = Event::normal(reference(&**pool), events::DISRUPTION_BLOCKED, message);
+                cx.recorder
+                    .publish(event.dedupe_by_message().every(BLOCKED_BUDGET));
+            }
+        }
+    }
+}
+
+fn judged(cx: &Context, decision: &str, pool: &str, score: f64) {
+    let series = [decision, pool, "balanced"];
+    cx.metrics.consolidation_score.observe(&series, score);
+    cx.metrics.consolidation_moves_total.inc(&series);
+}
+
+/// A move was found; it is checked once more before it is made.
+pub(super) fn proposed(cx: &Context, view: &View, command: &Command) {
+    if command.decision() == Decision::Replace {
+        let message = format!("{command} (savings: ${:.2})", command.savings);
+        for candidate in &command.candidates {
+            tell(cx, view, &candidate.machine, |about| {
+                Event::normal(about, events::CONSOLIDATION_CANDIDATE, message.clone())
+            });
+        }
+    }
+    let Some(score) = command.score else { return };
+    let message = format!(
+        "{command}: score {score:.2} >= threshold {THRESHOLD:.2} (savings: ${:.2})",
+        command.savings
+    );
+    for candidate in &command.candidates {
+        judged(cx, "approved", candidate.pool_name(), score);
+        let event = |about| Event::normal(about, events::CONSOLIDATION_APPROVED, message.clone());
+        if command.method == Method::MultiNode {
+            let pool = reference(&*candidate.node_pool);
+            cx.recorder.publish(event(pool).dedupe_by_message());
+        } else {
+            tell(cx, view, &candidate.machine, event);
+        }
+    }
+}
+
+/// A proposal does not hold any more.
+pub(super) fn rejected(cx: &Context, view: &View, command: &Command, why: &Rejection) {
+    dropped(cx, command.method, command.candidates.len());
+    if command.method == Method::Emptiness {
+        return;
+    }
+    let message = format!(
+        "{command}, reason: {why} (savings: ${:.2})",
+        command.savings
+    );
+    for candidate in &command.candidates {
+        tell(cx, view, &candidate.machine, |about| {
+            Event::normal(about, events::CONSOLIDATION_REJECTED, message.clone())
+        });
+    }
+}
+
+/// So many candidates of a proposal failed the second look.
+pub(super) fn dropped(cx: &Context, method: Method, candidates: usize) {
+    cx.metrics
+        .voluntary_disruption_failed_validations_total
+        .add(&[method.consolidation_type()], candidates as f64);
+}
+
+/// A command is being started. Older versions put its text into the message: `disrupting via drift replace, terminating …`.
+pub(super) fn starting(command: &Command) {
+    let disrupted: Vec<_> = command
+        .candidates
+        .iter()
+        .map(|c| {
+            json!({
+                "Node": {"name": c.name()},
+                "NodeClaim": {"name": c.claim_name()},
+                "capacity-type": c.capacity_type(),
+                "instance-type": c.instance_type_name(),
+            })
+        })
+        .collect();
+    let replacements: Vec<_> = command
+        .replacements
+        .iter()
+        .map(|draft| {
+            json!({
+                "NodePool": {"name": draft.node_pool},
+                "instance-types": logging::shortened(&draft.instance_types, NAMED_TYPES),
+            })
+        })
+        .collect();
+    tracing::info!(
+        command = %command,
+        reason = reason(command.method),
+        decision = command.decision().as_str(),
+        "disrupted-node-count" = disrupted.len(),
+        "replacement-node-count" = replacements.len(),
+        "pod-count" = command.pods().count(),
+        "disrupted-nodes" = logging::json(&disrupted),
+        "replacement-nodes" = logging::json(&replacements),
+        "disrupting node(s)"
+    );
+}
+
+/// A command has been started.
+pub(super) fn decided(cx: &Context, command: &Command) {
+    let (decision, reason) = (command.decision().as_str(), reason(command.method));
+    let kind = command.method.consolidation_type();
+    cx.metrics
+        .voluntary_disruption_decisions_total
+        .inc(&[decision, reason, kind]);
+    let mut pools: Vec<&str> = command
+        .candidates
+        .iter()
+        .map(Candidate::pool_name)
+        .collect();
+    pools.sort_unstable();
+    pools.dedup();
+    for pool in pools {
+        cx.metrics
+            .voluntary_disruption_decisions_by_nodepool_total
+            .inc(&[decision, reason, kind, pool]);
+    }
+}
+
+/// A command waits for a replacement.
+pub(super) fn waiting(cx: &Context, replacement: &NodeClaim, method: Method) {
+    let why: DisruptionReason = method.reason();
+    let launching = format!("Launching NodeClaim: {}", why.as_str());
+    let waiting = "Waiting on readiness to continue disruption".to_owned();
+    for (reason, message) in [
+        (events::DISRUPTION_LAUNCHING, launching),
+        (events::DISRUPTION_WAITING_READINESS, waiting),
+    ] {
+        let event = Event::normal(reference(replacement), reason, message);
+        cx.recorder.publish(event.dedupe_by_message());
+    }
+}
+
+/// A machine's NodeClaim was deleted.
+pub(super) fn terminating(cx: &Context, view: &View, command: &Command, candidate: &Candidate) {
+    let why = command.method.reason();
+    for about in objects(view, &candidate.machine) {
+        let kind = about.kind.clone().unwrap_or_default();
+        let message = format!("Disrupting {kind}: {}", why.as_str());
+        let event = Event::normal(about, events::DISRUPTION_TERMINATING, message);
+        cx.recorder.publish(event.dedupe_by_message());
+    }
+    let policy = if command.method.is_eventual() {
+        String::new()
+    } else {
+        let policy = &candidate.node_pool.spec.disruption.consolidation_policy;
+        snake(policy.as_str())
+    };
+    let capacity_type = candidate.claim.label(labels::CAPACITY_TYPE);
+    let series = [
+        reason(command.method),
+        candidate.pool_name(),
+        capacity_type.unwrap_or_default(),
+        &policy,
+        termination_mode(&candidate.claim),
+    ];
+    cx.metrics.nodeclaims_disrupted_total.inc(&series);
+    cx.metrics
+        .pods_disruption_initiated_total
+        .add(&series, candidate.reschedulable().count() as f64);
+}
+
+/// A command was taken back after it had been started.
+pub(super) fn failed(cx: &Context, command: &Command) {
+    cx.metrics.voluntary_disruption_queue_failures_total.inc(&[
+        command.decision().as_str(),
+        reason(command.method),
+        command.method.consolidation_type(),
+    ]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_spelt_in_snake_case() {
+        assert_eq!(
+            snake("WhenEmptyOrUnderutilized"),
+            "when_empty_or_underutilized"
+        );
+        assert_eq!(snake("Balanced"), "balanced");
+    }
+
+    #[test]
+    fn blocks_read_as_sentences() {
+        assert_eq!(
+            capitalised("node isn't initialized"),
+            "Node isn't initialized"
+        );
+        assert_eq!(capitalised(""), "");
+    }
+}

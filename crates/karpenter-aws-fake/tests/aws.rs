@@ -1,6 +1,16 @@
 //! The stand-in over its wire protocols, read by the shapes AWS publishes.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "what fails here fails the test"
+)]
+
 mod support;
+
+/// Parameters of a call, the code it is refused with, and what the message says.
+type Refusal<'a> = (&'a [(&'a str, &'a str)], &'a str, &'a str);
 
 use http::Request;
 use karpenter_aws_fake::{
@@ -201,7 +211,7 @@ async fn launches_that_break_a_rule_are_refused_as_ec2_refuses_them() {
         vpc_id: "vpc-2".into(),
         tags: Default::default(),
     });
-    let cases: &[(&[(&str, &str)], &str, &str)] = &[
+    let cases: &[Refusal<'_>] = &[
         (
             &[("ImageId", "ami-0bad")],
             "InvalidAMIID.NotFound",

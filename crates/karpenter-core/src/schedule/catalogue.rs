@@ -99,7 +99,11 @@ impl Catalogue {
             has_reservations: false,
         };
         let mut kind_ids: FxHashMap<SetId, u32> = FxHashMap::default();
-        for (index, instance_type) in types.iter().enumerate() {
+        // By name, so that ties do not depend on the order in which the provider lists its types.
+        let mut by_name: Vec<usize> = (0..types.len()).collect();
+        by_name.sort_by(|a, b| types[*a].name.cmp(&types[*b].name));
+        for index in by_name {
+            let instance_type = &types[index];
             let mut overrides: Vec<(Option<&Resources>, Option<&Resources>)> = vec![(None, None)];
             for offering in instance_type
                 .offerings

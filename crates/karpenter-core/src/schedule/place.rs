@@ -854,6 +854,16 @@ impl Run<'_> {
         if strict && holds.is_empty() && (!compatible.is_empty() || !target.held.is_empty()) {
             return Err(Refusal::Reserved);
         }
+        // A machine that holds no reservation must not be one that only reserved capacity offers.
+        let offered_otherwise = || {
+            let plain = kinds.iter().map(|kind| &catalogue.kinds[kind]);
+            plain
+                .filter(|kind| kind.reservation.is_none())
+                .any(|kind| rows.iter().any(|row| kind.rows.contains(row)))
+        };
+        if holds.is_empty() && !compatible.is_empty() && !offered_otherwise() {
+            return Err(Refusal::Permanent);
+        }
         Ok(holds)
     }
 

@@ -27,6 +27,49 @@ pub struct Rejected {
     pub conflicts_with: String,
 }
 
+/// A NodePool with its instance types, as the provider offers them.
+pub type Offered<'a> = (&'a NodePool, &'a Arc<[InstanceType]>);
+
+/// Those of `overlays` that can be used, in the order of application, and those that contradict one of equal weight in
+/// some NodePool: they are rejected as a whole.
+pub fn accept(
+    overlays: &[Arc<NodeOverlay>],
+    pools: &[Offered<'_>],
+    names: &WellKnown,
+) -> (Vec<Arc<NodeOverlay>>, Vec<Rejected>) {
+    let mut sorted: Vec<&Arc<NodeOverlay>> = overlays.iter().collect();
+    sorted.sort_by(|a, b| NodeOverlay::application_order(a, b));
+    let mut marks: Vec<Marks> = pools.iter().map(|(_, types)| Marks::new(types)).collect();
+    let (mut accepted, mut rejected) = (Vec::new(), Vec::new());
+    for overlay in sorted {
+        let Some(change) = Change::read(overlay, names) else {
+            continue;
+        };
+        let matches: Vec<_> = pools
+            .iter()
+            .map(|(pool, types)| matching(&change, pool, types, names))
+            .collect();
+        let conflict = marks
+            .iter()
+            .zip(&matches)
+            .find_map(|(marks, matches)| marks.conflict(&change, matches));
+        if let Some(conflicts_with) = conflict {
+            rejected.push(Rejected {
+                overlay: change.name,
+                conflicts_with,
+            });
+            continue;
+        }
+        for (marks, matches) in marks.iter_mut().zip(&matches) {
+            for (index, offerings) in matches {
+                marks.mark(&change, *index, offerings);
+            }
+        }
+        accepted.push(overlay.clone());
+    }
+    (accepted, rejected)
+}
+
 /// The instance types of a NodePool as `overlays` change them.
 pub fn apply(
     overlays: &[Arc<NodeOverlay>],
@@ -181,7 +224,7 @@ fn matching(
     matches.collect()
 }
 
-/// What was changed already: by which overlay, with which weight and to what.
+/// What was changed already, and by the least weight of which overlay.
 struct Marks {
     prices: Vec<Vec<Option<(i32, String, Price)>>>,
     capacities: Vec<Vec<(String, i32, String, i64)>>,
@@ -223,6 +266,30 @@ impl Marks {
         None
     }
 
+    /// Notes what `change` says about a type. Overlays come by falling weight, so the latest one is the one that others of
+    /// its weight must agree with.
+    fn mark(&mut self, change: &Change, index: usize, offerings: &[usize]) {
+        if let Some(price) = change.price {
+            for offering in offerings {
+                self.prices[index][*offering] = Some((change.weight, change.name.clone(), price));
+            }
+        }
+        for (resource, value) in change.capacity.iter() {
+            let mark = (
+                resource.to_owned(),
+                change.weight,
+                change.name.clone(),
+                value,
+            );
+            let marks = &mut self.capacities[index];
+            match marks.iter_mut().find(|(marked, ..)| marked == resource) {
+                Some(present) => *present = mark,
+                None => marks.push(mark),
+            }
+        }
+    }
+
+    /// Applies `change` where nothing else was applied before.
     fn apply(
         &mut self,
         change: &Change,
@@ -232,9 +299,7 @@ impl Marks {
     ) {
         if let Some(price) = change.price {
             for offering in offerings {
-                let mark = &mut self.prices[index][*offering];
-                if mark.is_none() {
-                    *mark = Some((change.weight, change.name.clone(), price));
+                if self.prices[index][*offering].is_none() {
                     let offering = &mut instance_type.offerings[*offering];
                     offering.price = price.of(offering.price);
                     offering.price_overlay = true;
@@ -242,19 +307,193 @@ impl Marks {
             }
         }
         for (resource, value) in change.capacity.iter() {
-            if self.capacities[index]
-                .iter()
-                .all(|(marked, ..)| marked != resource)
-            {
-                self.capacities[index].push((
-                    resource.to_owned(),
-                    change.weight,
-                    change.name.clone(),
-                    value,
-                ));
+            let marks = &self.capacities[index];
+            if marks.iter().all(|(marked, ..)| marked != resource) {
                 instance_type.capacity.set(resource, value);
                 instance_type.capacity_overlay = true;
             }
         }
+        self.mark(change, index, offerings);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake;
+    use serde_json::{Value, json};
+
+    fn overlay(name: &str, spec: Value) -> Arc<NodeOverlay> {
+        let value = json!({ "metadata": { "name": name }, "spec": spec });
+        Arc::new(serde_json::from_value(value).unwrap())
+    }
+
+    fn pool(name: &str, labels: Value) -> NodePool {
+        serde_json::from_value(json!({
+            "metadata": { "name": name },
+            "spec": { "template": { "metadata": { "labels": labels }, "spec": {
+                "nodeClassRef": { "group": "g", "kind": "k", "name": "n" }, "requirements": [] } } },
+        }))
+        .unwrap()
+    }
+
+    fn types() -> Arc<[InstanceType]> {
+        let priced = |name, price| fake::instance_type(name).price(price).build();
+        Arc::new([priced("a", 2.0), priced("b", 4.0)])
+    }
+
+    fn on(key: &str, value: &str) -> Value {
+        json!([{ "key": key, "operator": "In", "values": [value] }])
+    }
+
+    /// Spot and on-demand price of each type in the first zone.
+    fn prices(types: &[InstanceType]) -> Vec<(f64, f64)> {
+        let of = |t: &InstanceType, kind: &str| {
+            let here = |o: &&crate::offering::Offering| {
+                o.capacity_type() == Some(kind) && o.zone() == Some("test-zone-1")
+            };
+            t.offerings.iter().find(here).unwrap().price
+        };
+        types
+            .iter()
+            .map(|t| (of(t, "spot"), of(t, "on-demand")))
+            .collect()
+    }
+
+    fn applied(overlays: &[Arc<NodeOverlay>]) -> Arc<[InstanceType]> {
+        let names = fake::well_known();
+        apply(overlays, &pool("p", json!({})), &types(), &names)
+    }
+
+    fn rejected(overlays: &[Arc<NodeOverlay>], pools: &[&NodePool]) -> Vec<(String, String)> {
+        let types = types();
+        let offered: Vec<Offered<'_>> = pools.iter().map(|pool| (*pool, &types)).collect();
+        let (_, rejected) = accept(overlays, &offered, &fake::well_known());
+        rejected
+            .into_iter()
+            .map(|r| (r.overlay, r.conflicts_with))
+            .collect()
+    }
+
+    fn pair(a: &str, b: &str) -> [(String, String); 1] {
+        [(a.to_owned(), b.to_owned())]
+    }
+
+    /// Conformance: API-088
+    #[test]
+    fn the_heaviest_overlay_wins_each_price_and_each_resource() {
+        let spot = on("karpenter.sh/capacity-type", "spot");
+        let overlays = [
+            overlay(
+                "light",
+                json!({ "requirements": [], "price": "9", "capacity": { "x.y/a": "1", "x.y/b": "1" } }),
+            ),
+            overlay(
+                "heavy",
+                json!({ "requirements": spot, "price": "1", "capacity": { "x.y/a": "2" }, "weight": 5 }),
+            ),
+        ];
+        let changed = applied(&overlays);
+        assert_eq!(prices(&changed), [(1.0, 9.0), (1.0, 9.0)]);
+        let capacity = &changed[0].capacity;
+        assert_eq!((capacity.get("x.y/a"), capacity.get("x.y/b")), (2, 1));
+        assert!(changed[0].capacity_overlay);
+        assert!(changed[0].offerings.iter().all(|o| o.price_overlay));
+        let elsewhere = on("karpenter.sh/nodepool", "q");
+        let none = applied(&[overlay(
+            "o",
+            json!({ "requirements": elsewhere, "price": "1" }),
+        )]);
+        assert_eq!(prices(&none), [(2.0, 2.0), (4.0, 4.0)]);
+        assert!(!none[0].capacity_overlay);
+    }
+
+    #[test]
+    fn prices_are_set_moved_or_scaled_and_never_below_zero() {
+        let with = |field: &str, value: &str| {
+            let mut spec = json!({ "requirements": on("node.kubernetes.io/instance-type", "a") });
+            spec[field] = value.into();
+            prices(&applied(&[overlay("o", spec)]))[0].0
+        };
+        assert_eq!(with("price", "0.5"), 0.5);
+        assert_eq!(with("priceAdjustment", "+1.5"), 3.5);
+        assert_eq!(with("priceAdjustment", "-0.5"), 1.5);
+        assert_eq!(with("priceAdjustment", "-5"), 0.0);
+        assert_eq!(with("priceAdjustment", "+50%"), 3.0);
+        assert_eq!(with("priceAdjustment", "-100%"), 0.0);
+    }
+
+    #[test]
+    fn an_overlay_matches_template_labels_and_keeps_the_overrides_of_offerings() {
+        let mut rich = fake::instance_type("a").build();
+        rich.offerings[0].capacity_override = Some(Resources::new().with("memory", 1));
+        let types: Arc<[InstanceType]> = Arc::new([rich]);
+        let overlays = [overlay(
+            "o",
+            json!({ "requirements": on("team", "a"), "price": "1" }),
+        )];
+        let names = fake::well_known();
+        let mine = apply(
+            &overlays,
+            &pool("p", json!({ "team": "a" })),
+            &types,
+            &names,
+        );
+        let (before, after) = (&types[0].offerings[0], &mine[0].offerings[0]);
+        assert_eq!(
+            (after.price, &after.capacity_override),
+            (1.0, &before.capacity_override)
+        );
+        let other = apply(&overlays, &pool("p", json!({})), &types, &names);
+        assert!(
+            Arc::ptr_eq(&other, &types),
+            "nothing changed, nothing is copied"
+        );
+    }
+
+    /// Conformance: API-089
+    #[test]
+    fn of_two_overlays_of_equal_weight_that_contradict_the_later_is_rejected_everywhere() {
+        let (p, q) = (pool("p", json!({ "team": "a" })), pool("q", json!({})));
+        let a = overlay(
+            "a",
+            json!({ "requirements": on("team", "a"), "price": "1" }),
+        );
+        let b = overlay("b", json!({ "requirements": [], "price": "2" }));
+        let both = [a, b.clone()];
+        assert_eq!(rejected(&both, &[&p, &q]), pair("a", "b"));
+        assert!(rejected(&both, &[&q]).is_empty(), "they do not meet there");
+        let heavy = overlay(
+            "a",
+            json!({ "requirements": [], "price": "1", "weight": 2 }),
+        );
+        assert!(rejected(&[heavy.clone(), b.clone()], &[&p]).is_empty());
+        let c = overlay("c", json!({ "requirements": [], "price": "3" }));
+        let below = [heavy, b.clone(), c];
+        assert_eq!(
+            rejected(&below, &[&p]),
+            pair("b", "c"),
+            "below a heavier one, too"
+        );
+        let capacity = |name, amount| {
+            overlay(
+                name,
+                json!({ "requirements": [], "capacity": { "x.y/a": amount } }),
+            )
+        };
+        let two = [capacity("a", "1"), capacity("b", "2")];
+        assert_eq!(rejected(&two, &[&p]), pair("a", "b"));
+        assert!(rejected(&[capacity("a", "1"), b], &[&p]).is_empty());
+    }
+
+    #[test]
+    fn overlays_that_say_the_same_do_not_conflict() {
+        let same = |name| {
+            overlay(
+                name,
+                json!({ "requirements": [], "price": "1", "capacity": { "x.y/a": "1" } }),
+            )
+        };
+        assert!(rejected(&[same("a"), same("b")], &[&pool("p", json!({}))]).is_empty());
     }
 }

@@ -6,12 +6,14 @@ use karpenter_api::v1::{NodeClaim, NodeClassReference};
 use karpenter_core::provider::CloudProvider;
 use kube::Api;
 
+use crate::capacity_buffer::Buffers;
 use crate::client::Clients;
 use crate::clock::Clock;
 use crate::events::Recorder;
 use crate::metrics::Metrics;
 use crate::model::{ModelHandle, View};
 use crate::options::Options;
+use crate::static_capacity::StaticCapacity;
 
 /// The shared equipment of the controllers.
 pub struct Context {
@@ -29,6 +31,10 @@ pub struct Context {
     pub metrics: Metrics,
     /// The cluster model.
     pub model: ModelHandle,
+    /// Room kept for pods that do not exist yet.
+    pub buffers: Buffers,
+    /// Machines of static NodePools that are about to be made.
+    pub static_capacity: StaticCapacity,
 }
 
 impl std::fmt::Debug for Context {

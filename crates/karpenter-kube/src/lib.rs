@@ -14,10 +14,11 @@
 //! | [`context`] | what do controllers work with? |
 //! | [`provisioning`] | from pending pods to NodeClaims |
 //! | [`nodeclaim`] | from the NodeClaim to the node, and to its end |
-//! | [`node`] | how is a node drained? |
+//! | [`node`] | how is a node drained, and when is it broken? |
 //! | [`nodepool`] | what does a NodePool's status say? |
+//! | [`static_capacity`], [`capacity_buffer`], [`overlay`] | what do the feature gates of these names do? |
 //! | [`disruption`] | which machines are given back? |
-//! | [`events`], [`metrics`], [`logging`], [`admin`] | how is it told? |
+//! | [`events`], [`metrics`], [`observability`], [`logging`], [`admin`] | how is it told? |
 //! | [`client`], [`patch`], [`lease`], [`clock`], [`options`], [`provider`] | the plumbing |
 //!
 //! # Adding a controller
@@ -49,6 +50,7 @@
 //! Which machines are given back is decided by `karpenter_core::disruption`; [`disruption`] has it done.
 
 pub mod admin;
+pub mod capacity_buffer;
 pub mod client;
 pub mod clock;
 pub mod context;
@@ -62,8 +64,11 @@ pub mod model;
 pub mod node;
 pub mod nodeclaim;
 pub mod nodepool;
+pub mod observability;
 pub mod operator;
 pub mod options;
+pub mod overlay;
 pub mod patch;
 pub mod provider;
 pub mod provisioning;
+pub mod static_capacity;

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Site};
+use crate::capacity_buffer::{Buffers, Resolution, Stores};
 use crate::client::Clients;
 use crate::clock::Clock;
 use crate::context::Context;
@@ -26,14 +27,24 @@ use crate::lease::{Elector, Leadership, LeaseConfig};
 use crate::metrics::{Metrics, Registry};
 use crate::model::{Change, Kinds, Model, View, spawn_watchers};
 use crate::node::eviction::EvictionQueue;
+use crate::node::health::Health;
 use crate::node::termination::Termination;
 use crate::nodeclaim::conditions::DisruptionConditions;
+use crate::nodeclaim::consistency::Consistency;
+use crate::nodeclaim::drift::Drift;
+use crate::nodeclaim::expiration::Expiration;
+use crate::nodeclaim::garbage_collection::GarbageCollection;
+use crate::nodeclaim::ghosts::Ghosts;
+use crate::nodeclaim::hydration::{ClaimHydration, NodeHydration};
 use crate::nodeclaim::lifecycle::Lifecycle;
 use crate::nodeclaim::pod_events::PodEvents;
 use crate::nodepool::{Hash, RegistrationHealth, Status};
+use crate::observability::{self, Conditions};
 use crate::options::Options;
+use crate::overlay::{Accepted, Evaluation, Overlaid};
 use crate::provider::Metered;
 use crate::provisioning::{Batcher, PodLedger, Provisioner};
+use crate::static_capacity::{self, StaticCapacity};
 
 /// How long controllers may take to finish what they are at.
 const GRACE: Duration = Duration::from_secs(20);
@@ -147,8 +158,14 @@ impl Builder {
     #[must_use]
     pub fn build(self) -> Operator {
         let metrics = Metrics::new(&self.registry);
-        let provider: Arc<dyn CloudProvider> =
+        let metered: Arc<dyn CloudProvider> =
             Arc::new(Metered::new(self.provider, metrics.clone()));
+        let accepted = Accepted::default();
+        let provider: Arc<dyn CloudProvider> = if self.options.feature_gates.node_overlay {
+            Arc::new(Overlaid::new(Arc::clone(&metered), accepted.clone()))
+        } else {
+            Arc::clone(&metered)
+        };
         let kinds = Kinds {
             node_classes: provider.node_classes(),
             node_overlays: self.options.feature_gates.node_overlay,
@@ -158,7 +175,8 @@ impl Builder {
         let config = ClusterConfig {
             well_known: provider.well_known().clone(),
             node_classes: provider.node_classes(),
-            node_overlays: self.options.feature_gates.node_overlay,
+            // The provider's instance types come with overlays applied already.
+            node_overlays: false,
             ..ClusterConfig::default()
         };
         let (model, handle) = Model::new(config, &kinds.awaited());
@@ -183,6 +201,8 @@ impl Builder {
             recorder,
             metrics,
             model: handle,
+            buffers: Buffers::default(),
+            static_capacity: StaticCapacity::default(),
         });
         let mut setup = Setup {
             cx,
@@ -190,6 +210,9 @@ impl Builder {
             starts: Vec::new(),
         };
         setup.controllers();
+        if setup.cx.options.feature_gates.node_overlay {
+            setup.controller(Evaluation::new(Arc::clone(&setup.cx), metered, accepted));
+        }
         for extension in self.extensions {
             extension(&mut setup);
         }
@@ -273,6 +296,20 @@ impl Setup {
         }));
     }
 
+    /// Buffers, and the watches of what they refer to.
+    fn capacity_buffers(&mut self, provisioner: Arc<Batcher>) {
+        let cx = Arc::clone(&self.cx);
+        let queue = Resolution::queue(&cx.buffers);
+        let (stores, watches) = Stores::new();
+        let resolution = Resolution::new(Arc::clone(&cx), stores.clone(), provisioner);
+        self.controller_with(Arc::new(resolution), queue.clone());
+        self.task(move |stop| async move {
+            watches
+                .run(cx.clients.api.clone(), stores, queue, stop)
+                .await;
+        });
+    }
+
     /// Karpenter's own controllers. One line each: add yours here.
     fn controllers(&mut self) {
         let cx = Arc::clone(&self.cx);
@@ -291,11 +328,34 @@ impl Setup {
         self.observe(move |change, view| {
             Provisioner::observe(&observing, &triggers, &pods, change, view)
         });
+        observability::register_state(&cx);
+        if !cx.options.disable_cluster_state_observability {
+            observability::register(&cx, &ledger);
+            let conditions = Conditions::register(&cx);
+            self.observe(move |change, view| conditions.observe(change, view));
+        }
+        if cx.options.feature_gates.capacity_buffer {
+            self.capacity_buffers(Arc::clone(&batcher));
+        }
         self.periodic(Provisioner::new(Arc::clone(&cx), batcher, ledger));
 
         self.controller(Lifecycle::new(Arc::clone(&cx), health));
         self.controller(PodEvents::new(Arc::clone(&cx)));
         self.controller(DisruptionConditions::new(Arc::clone(&cx)));
+        self.controller(Drift::new(Arc::clone(&cx)));
+        self.controller(Expiration::new(Arc::clone(&cx)));
+        self.controller(Consistency::new(Arc::clone(&cx)));
+        self.controller(Ghosts::new(Arc::clone(&cx)));
+        self.controller(ClaimHydration::new(Arc::clone(&cx)));
+        self.controller(NodeHydration::new(Arc::clone(&cx)));
+        self.periodic(GarbageCollection::new(Arc::clone(&cx)));
+        if cx.options.feature_gates.node_repair && !cx.provider.repair_policies().is_empty() {
+            self.controller(Health::new(Arc::clone(&cx)));
+        }
+        if cx.options.feature_gates.static_capacity {
+            self.controller(static_capacity::Provisioning::new(Arc::clone(&cx)));
+            self.controller(static_capacity::Deprovisioning::new(Arc::clone(&cx)));
+        }
 
         let evictions = Queue::new();
         let eviction_queue = Arc::new(EvictionQueue::new(Arc::clone(&cx), evictions.clone()));

@@ -4,8 +4,14 @@
 
 mod world;
 
+mod ageing;
+mod buffers;
 mod disruption;
 mod failures;
+mod observability;
+mod overlays;
 mod provisioning;
+mod repair;
 mod restarts;
+mod static_pools;
 mod termination;

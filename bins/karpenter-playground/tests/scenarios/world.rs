@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Event, Node};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_kwok::KwokNodeClass;
 use karpenter_playground::progress::Progress;
@@ -87,10 +87,26 @@ impl World {
         self.list().await
     }
 
+    pub async fn pods(&self) -> Vec<Pod> {
+        self.list().await
+    }
+
+    /// The value of a series: its name, labels included, as it is exposed.
+    pub fn metric(&self, series: &str) -> Option<f64> {
+        let text = self.stack.registry.render();
+        text.lines()
+            .find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
+    }
+
     /// A Deployment `name` of pods that ask for a CPU each.
     pub async fn deploy(&self, name: &str, replicas: i32) {
+        self.deploy_with(name, replicas, json!({})).await;
+    }
+
+    /// A Deployment `name` of pods whose spec is changed by `pod_spec`.
+    pub async fn deploy_with(&self, name: &str, replicas: i32, pod_spec: Value) {
         let deployment: Deployment =
-            serde_json::from_value(deployment(name, replicas, json!({}))).unwrap();
+            serde_json::from_value(deployment(name, replicas, pod_spec)).unwrap();
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), "default");
         api.create(&PostParams::default(), &deployment)
             .await

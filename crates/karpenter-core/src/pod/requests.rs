@@ -173,11 +173,10 @@ mod tests {
 
     const GI: i64 = 1 << 30;
 
+    /// Milli-cores and tenths of GiB: a fraction of a byte is rounded up to a whole one.
     fn cpu_and_gib(resources: &Resources) -> (i64, f64) {
-        (
-            resources.get("cpu"),
-            resources.get("memory") as f64 / GI as f64,
-        )
+        let tenths = resources.get("memory") as f64 * 10.0 / GI as f64;
+        (resources.get("cpu"), tenths.round() / 10.0)
     }
 
     #[test]

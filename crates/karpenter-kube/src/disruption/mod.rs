@@ -179,6 +179,7 @@ impl Disruption {
             ..provisioning::request(cx)
         };
         request.surroundings.in_flight = in_flight;
+        request.surroundings.buffer_pods = cx.buffers.on_machines();
         request.spot_to_spot = cx.options.feature_gates.spot_to_spot_consolidation;
         request.multi_node = MultiNodeSearch {
             cancel: Some(time_limit(cx, MULTI_NODE_LIMIT, &stop)),

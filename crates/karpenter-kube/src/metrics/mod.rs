@@ -3,7 +3,9 @@
 //! UPSTREAM: pkg/metrics/metrics.go, pkg/controllers/**/metrics.go
 
 mod definitions;
+mod live;
 mod registry;
 
 pub use definitions::{DURATION_BUCKETS, Metrics, SUMMARY_QUANTILES};
+pub use live::{Collect, Emit};
 pub use registry::{Counter, Gauge, Histogram, Registry, Summary};

@@ -8,11 +8,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::live::{Emit, Live};
+
 /// All metrics of a process. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Registry {
     families: Arc<Mutex<BTreeMap<String, Arc<Family>>>>,
     collectors: Arc<Mutex<Vec<Collector>>>,
+    live: Arc<Mutex<Vec<Live>>>,
 }
 
 struct Collector(Box<dyn Fn() + Send + Sync>);
@@ -126,6 +129,24 @@ impl Registry {
         lock(&self.collectors).push(Collector(Box::new(collect)));
     }
 
+    /// Renders a gauge from state at each scrape, in place of series that are kept. A later one of the same name replaces it.
+    pub fn live(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+        collect: impl Fn(&mut Emit<'_>) + Send + Sync + 'static,
+    ) {
+        let mut live = lock(&self.live);
+        live.retain(|known| known.name != name);
+        live.push(Live {
+            name: name.to_owned(),
+            help: help.to_owned(),
+            labels: labels.iter().map(|l| (*l).to_owned()).collect(),
+            collect: Box::new(collect),
+        });
+    }
+
     fn family(&self, name: &str, help: &str, labels: &[&str], kind: Kind) -> Arc<Family> {
         let mut families = lock(&self.families);
         let family = families.entry(name.to_owned()).or_insert_with(|| {
@@ -140,7 +161,7 @@ impl Registry {
         Arc::clone(family)
     }
 
-    /// The exposition of every series, in the order of names and label values.
+    /// The exposition of every series, in the order of names and label values; live gauges last.
     #[must_use]
     pub fn render(&self) -> String {
         for collector in lock(&self.collectors).iter() {
@@ -150,6 +171,9 @@ impl Registry {
         let mut out = String::new();
         for family in families {
             family.render(&mut out);
+        }
+        for live in lock(&self.live).iter() {
+            live.render(&mut out);
         }
         out
     }
@@ -309,11 +333,9 @@ impl Family {
         for (label, value) in pairs {
             out.push(if any { ',' } else { '{' });
             any = true;
-            let escaped = value
-                .replace('\\', "\\\\")
-                .replace('"', "\\\"")
-                .replace('\n', "\\n");
-            let _ = write!(out, "{label}=\"{escaped}\"");
+            let _ = write!(out, "{label}=\"");
+            escape(out, value);
+            out.push('"');
         }
         if any {
             out.push('}');
@@ -322,7 +344,19 @@ impl Family {
     }
 }
 
-fn number(value: f64) -> String {
+/// Writes a label value.
+pub(super) fn escape(out: &mut String, value: &str) {
+    for c in value.chars() {
+        match c {
+            '\\' => out.push_str("\\\\"),
+            '"' => out.push_str("\\\""),
+            '\n' => out.push_str("\\n"),
+            c => out.push(c),
+        }
+    }
+}
+
+pub(super) fn number(value: f64) -> String {
     if value.is_nan() {
         "NaN".into()
     } else if value.is_infinite() {

@@ -2,4 +2,5 @@
 
 mod drain;
 pub mod eviction;
+pub mod health;
 pub mod termination;

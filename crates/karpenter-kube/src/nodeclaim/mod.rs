@@ -3,8 +3,15 @@
 //! [`lifecycle`] launches, registers, initialises and finalises; its steps are one module each.
 
 pub mod conditions;
+pub mod consistency;
+pub mod drift;
+pub mod expiration;
+pub mod garbage_collection;
+pub mod ghosts;
+pub mod hydration;
 pub mod lifecycle;
 pub mod pod_events;
+pub mod removal;
 
 mod finalize;
 mod initialization;

@@ -65,6 +65,12 @@ impl PodLedger {
         self.lock().get(uid).and_then(|times| times.schedulable)
     }
 
+    /// Since when a pod is known that nobody has decided about.
+    #[must_use]
+    pub fn undecided_since(&self, uid: &str) -> Option<Timestamp> {
+        self.lock().get(uid).filter(|times| !times.decided)?.seen
+    }
+
     /// A pod changed; observes what has come to its end.
     pub fn changed(&self, pod: &Pod, now: Timestamp, metrics: &Metrics) {
         let mut pods = self.lock();

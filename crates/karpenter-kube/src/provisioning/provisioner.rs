@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use karpenter_api::labels::taints;
+use karpenter_core::pod::Pod;
 use karpenter_core::schedule::{
     Cancel, MinValuesPolicy, Plan, PodSet, PreferencePolicy, ReservedMode, ScheduleRequest,
     schedule,
@@ -138,11 +139,15 @@ impl Provisioner {
         let view = self.cx.view();
         let started = Instant::now();
         let names: Vec<String> = waiting_pods(&view);
-        if names.is_empty() {
+        let buffer_pods = self.cx.buffers.pods();
+        if names.is_empty() && buffer_pods.is_empty() {
             return Ok(());
         }
-        report::found(names.len(), &names, started.elapsed());
-        let plan = self.decide(&view).await?;
+        if !names.is_empty() {
+            report::found(names.len(), &names, started.elapsed());
+        }
+        let plan = self.decide(&view, buffer_pods.clone()).await?;
+        self.cx.buffers.record(&buffer_pods, &plan);
         self.cx
             .metrics
             .scheduler_scheduling_duration_seconds
@@ -157,12 +162,17 @@ impl Provisioner {
         Ok(())
     }
 
-    async fn decide(&self, view: &View) -> Result<Plan, ReconcileError> {
+    async fn decide(
+        &self,
+        view: &View,
+        buffer_pods: Vec<Arc<Pod>>,
+    ) -> Result<Plan, ReconcileError> {
         let snapshot = view.snapshot.fork();
         let deadline = self.cx.clock.instant_after(SOLVE_DEADLINE);
         let cancel: Cancel = Arc::new(move || Instant::now() >= deadline);
         let request = ScheduleRequest {
             cancel: Some(cancel),
+            buffer_pods,
             ..request(&self.cx)
         };
         // The engine computes for as long as it takes; the runtime's threads have other things to do.

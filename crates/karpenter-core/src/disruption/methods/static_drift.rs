@@ -1,6 +1,6 @@
 //! Drifted machines of static pools are replaced one for one, as far as the pool's limit leaves room for both.
 
-use karpenter_api::labels;
+use karpenter_api::validation::WellKnown;
 
 use super::{Found, command};
 use crate::{
@@ -9,8 +9,8 @@ use crate::{
         consolidation::Move,
         plan::Pass,
     },
-    resources::Resources,
     schedule::ClaimDraft,
+    static_capacity::draft,
 };
 
 pub(super) fn run(pass: &mut Pass<'_>) -> Found {
@@ -33,7 +33,7 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
             continue;
         }
         room.insert(candidate.pool_name().to_owned(), left - 1);
-        let replacements = vec![like(&candidate)];
+        let replacements = vec![like(&candidate, &pass.snapshot.config().well_known)];
         let moved = Move {
             replacements,
             placements: vec![],
@@ -47,28 +47,9 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
 }
 
 /// A machine as the pool's template describes it: the provider chooses its type.
-fn like(candidate: &Candidate) -> ClaimDraft {
-    let pool = &candidate.node_pool;
-    let mut claim = pool.spec.template.to_node_claim();
-    claim.metadata.generate_name = Some(format!("{}-", candidate.pool_name()));
-    let label = (
-        labels::NODE_POOL.to_owned(),
-        candidate.pool_name().to_owned(),
-    );
-    claim
-        .metadata
-        .labels
-        .get_or_insert_default()
-        .extend([label]);
+fn like(candidate: &Candidate, names: &WellKnown) -> ClaimDraft {
     ClaimDraft {
-        node_pool: candidate.pool_name().to_owned(),
-        claim: claim.into(),
-        instance_types: [].into(),
-        pods: vec![],
-        buffer_pods: vec![],
-        requests: Resources::new(),
         hourly_price: candidate.price,
-        min_values_relaxed: false,
-        reservations: vec![],
+        ..draft(&candidate.node_pool, names)
     }
 }

@@ -1,0 +1,204 @@
+//! Metrics and events that describe the cluster's objects.
+
+use serde_json::json;
+
+use crate::world::World;
+
+#[tokio::test(start_paused = true)]
+async fn the_metrics_show_what_is_there_and_nothing_that_is_gone() {
+    let world = World::new().await;
+    world.deploy("app", 2).await;
+    world.until_running(2, 60).await;
+    world.pass(30).await;
+    let text = world.stack.registry.render();
+    let pod = world.pods().await.remove(0).metadata.name.unwrap();
+    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    let claim = world.claims().await.remove(0);
+    let line = |name: &str, parts: &[&str]| {
+        let lines = text.lines().filter(|l| {
+            l.strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with('{'))
+        });
+        lines
+            .filter(|l| parts.iter().all(|p| l.contains(p)))
+            .count()
+    };
+    let pod_label = format!("name=\"{pod}\"");
+    let node_label = format!("node_name=\"{node}\"");
+    let on = format!("node=\"{node}\"");
+    assert_eq!(
+        line(
+            "karpenter_pods_state",
+            &[
+                &pod_label,
+                "phase=\"Running\"",
+                "nodepool=\"default\"",
+                &on,
+                "managed=\"true\""
+            ]
+        ),
+        1
+    );
+    for name in [
+        "allocatable",
+        "total_pod_requests",
+        "total_daemon_requests",
+        "total_pod_limits",
+        "total_daemon_limits",
+        "system_overhead",
+    ] {
+        let found = line(&format!("karpenter_nodes_{name}"), &[&node_label]);
+        assert!(
+            found > 0 || name.contains("limits") || name.contains("daemon"),
+            "{name}"
+        );
+    }
+    assert_eq!(
+        line(
+            "karpenter_nodes_total_pod_requests",
+            &[
+                &node_label,
+                "resource_type=\"cpu\"",
+                "capacity_type=\"spot\"",
+                "} 2"
+            ]
+        ),
+        1
+    );
+    assert_eq!(
+        line(
+            "karpenter_nodes_current_lifetime_seconds",
+            &[&node_label, "instance_family="]
+        ),
+        1
+    );
+    assert_eq!(
+        line(
+            "karpenter_cluster_utilization_percent",
+            &["resource_type=\"cpu\""]
+        ),
+        1
+    );
+    assert_eq!(
+        line(
+            "karpenter_nodepools_usage",
+            &["resource_type=\"nodes\"", "nodepool=\"default\"", "} 1"]
+        ),
+        1
+    );
+    let price = world.stack.cloud.hourly_price();
+    assert!(
+        (world
+            .metric("karpenter_nodepools_cost_total{nodepool=\"default\"}")
+            .unwrap()
+            - price)
+            .abs()
+            < 1e-9
+    );
+    let named = format!("name=\"{}\"", claim.name());
+    let initialised = ["type=\"Initialized\"", "status=\"True\"", named.as_str()];
+    assert_eq!(
+        line(
+            "operator_nodeclaim_status_condition_count",
+            &[
+                &initialised[..],
+                &[
+                    "karpenter_sh_nodepool=\"default\"",
+                    "karpenter_kwok_sh_kwoknodeclass=\"default\""
+                ]
+            ]
+            .concat()
+        ),
+        1
+    );
+    assert_eq!(
+        line(
+            "operator_status_condition_count",
+            &[
+                &initialised[..],
+                &["group=\"karpenter.sh\"", "kind=\"NodeClaim\""]
+            ]
+            .concat()
+        ),
+        1
+    );
+    assert_eq!(
+        line(
+            "operator_node_status_condition_current_status_seconds",
+            &[
+                &format!("name=\"{node}\""),
+                "type=\"Ready\"",
+                "karpenter_sh_initialized=\"true\""
+            ]
+        ),
+        1
+    );
+    assert_eq!(
+        line(
+            "operator_nodeclaim_status_condition_transitions_total",
+            &[
+                "type=\"Launched\"",
+                "status=\"True\"",
+                "reason=\"Launched\"",
+                "} 1"
+            ]
+        ),
+        1
+    );
+    assert_eq!(world.metric("karpenter_cluster_state_synced"), Some(1.0));
+    assert_eq!(
+        world.metric("karpenter_cluster_state_node_count"),
+        Some(1.0)
+    );
+    let events = world.events().await;
+    let message = "Status condition transitioned, Type: Registered, Status: Unknown -> True, Reason: Registered";
+    assert!(events.iter().any(|e| {
+        e.message.as_deref() == Some(message) && e.reason.as_deref() == Some("Registered")
+    }));
+
+    world.scale("app", 0).await;
+    world.until_empty(300).await;
+    world.pass(5).await;
+    let text = world.stack.registry.render();
+    for gone in [pod_label, node_label, named] {
+        assert!(!text.contains(&gone), "{gone}");
+    }
+    assert!(text.contains("operator_nodeclaim_termination_duration_seconds_count 1"));
+    let finalized = world.events().await;
+    assert!(
+        finalized
+            .iter()
+            .any(|e| e.message.as_deref() == Some("Finalized karpenter.sh/termination"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_pods_show_how_long_they_wait() {
+    let world = World::new().await;
+    world
+        .deploy_with(
+            "app",
+            1,
+            json!({"nodeSelector": {"kubernetes.io/arch": "s390x"}}),
+        )
+        .await;
+    world.pass(60).await;
+    let pod = world.pods().await.remove(0).metadata.name.unwrap();
+    for name in ["unstarted", "unbound"] {
+        let waited = world.metric(&format!(
+            "karpenter_pods_{name}_time_seconds{{name=\"{pod}\",namespace=\"default\"}}"
+        ));
+        assert!(waited.unwrap() >= 55.0, "{name}: {waited:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_description_of_objects_can_be_switched_off() {
+    let mut settings = crate::world::settings();
+    settings.options.disable_cluster_state_observability = true;
+    let world = World::bare(settings).await;
+    world.pass(10).await;
+    let text = world.stack.registry.render();
+    assert!(text.contains("karpenter_cluster_state_synced 1"));
+    assert!(!text.contains("karpenter_pods_state") && !text.contains("status_condition"));
+}

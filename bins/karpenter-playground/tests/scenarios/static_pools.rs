@@ -1,0 +1,141 @@
+//! NodePools of a fixed size (gate StaticCapacity).
+
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::v1::NodePool;
+use karpenter_kwok::KwokNodeClass;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::world::{World, pool, settings};
+
+async fn world() -> World {
+    let mut settings = settings();
+    settings.options.feature_gates.static_capacity = true;
+    let world = World::bare(settings).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world
+}
+
+async fn change(world: &World, spec: Value) {
+    let api: Api<NodePool> = world.api();
+    let patch = Patch::Merge(json!({"spec": spec}));
+    api.patch("fixed", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+}
+
+async fn alive(world: &World) -> usize {
+    let claims = world.claims().await;
+    claims.iter().filter(|c| !c.is_deleting()).count()
+}
+
+async fn until_alive(world: &World, count: usize) {
+    let what = format!("there are {count} machines");
+    world
+        .until(120, &what, async |w| alive(w).await == count)
+        .await;
+}
+
+/// Conformance: DIS-055, DIS-082
+#[tokio::test(start_paused = true)]
+async fn a_static_pool_has_as_many_machines_as_it_asks_for_and_repeats_make_none() {
+    let world = world().await;
+    world.create(&pool("fixed", json!({"replicas": 1}))).await;
+    until_alive(&world, 1).await;
+    change(&world, json!({"replicas": 3})).await;
+    until_alive(&world, 3).await;
+    world.pass(600).await;
+    assert_eq!((alive(&world).await, world.stack.cloud.launched()), (3, 3));
+    for claim in world.claims().await {
+        assert!(claim.is_true(types::INITIALIZED));
+        assert!(
+            !claim.is_true(types::CONSOLIDATABLE),
+            "a static pool is not consolidated"
+        );
+        let keys: Vec<&str> = claim
+            .spec
+            .requirements
+            .iter()
+            .map(|r| r.key.as_str())
+            .collect();
+        assert!(
+            !keys.contains(&"node.kubernetes.io/instance-type"),
+            "the provider chooses"
+        );
+        assert_eq!(claim.label("karpenter.sh/nodepool"), Some("fixed"));
+    }
+}
+
+/// Conformance: DIS-083
+#[tokio::test(start_paused = true)]
+async fn the_limit_is_never_exceeded() {
+    let world = world().await;
+    let spec = json!({"replicas": 15, "limits": {"nodes": "10"}});
+    world.create(&pool("fixed", spec)).await;
+    until_alive(&world, 10).await;
+    for _ in 0..20 {
+        world.pass(30).await;
+        assert!(world.claims().await.len() <= 10);
+    }
+    change(&world, json!({"limits": {"nodes": "12"}})).await;
+    until_alive(&world, 12).await;
+}
+
+/// Conformance: DIS-084
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_is_not_ready_makes_nothing() {
+    let mut settings = settings();
+    settings.options.feature_gates.static_capacity = true;
+    let world = World::bare(settings).await;
+    world.create(&pool("fixed", json!({"replicas": 2}))).await;
+    world.pass(120).await;
+    assert_eq!(
+        world.claims().await.len(),
+        0,
+        "the NodeClass does not exist"
+    );
+    world.create(&KwokNodeClass::new("default")).await;
+    until_alive(&world, 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_gate_nothing_is_made() {
+    let world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world.create(&pool("fixed", json!({"replicas": 2}))).await;
+    world.pass(120).await;
+    assert_eq!(world.claims().await.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_goes_is_made_up_for() {
+    let world = world().await;
+    world.create(&pool("fixed", json!({"replicas": 2}))).await;
+    until_alive(&world, 2).await;
+    let claim = world.claims().await.remove(0);
+    world
+        .delete::<karpenter_api::v1::NodeClaim>(claim.name())
+        .await;
+    world
+        .until(120, "there are two others", async |w| {
+            let claims = w.claims().await;
+            claims.len() == 2
+                && claims
+                    .iter()
+                    .all(|c| c.uid() != claim.uid() && c.is_true(types::REGISTERED))
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn scaling_to_zero_removes_all() {
+    let world = world().await;
+    world.create(&pool("fixed", json!({"replicas": 4}))).await;
+    until_alive(&world, 4).await;
+    change(&world, json!({"replicas": 1})).await;
+    until_alive(&world, 1).await;
+    change(&world, json!({"replicas": 0})).await;
+    world.until_empty(300).await;
+    assert_eq!(world.stack.cloud.launched(), 4);
+}

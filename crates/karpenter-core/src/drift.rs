@@ -1,0 +1,266 @@
+//! Whether a machine is still what its NodePool and the provider's catalogue ask for.
+//!
+//! Three questions, the cheapest first; the provider has a fourth of its own (`CloudProvider::is_drifted`).
+//!
+//! UPSTREAM: pkg/controllers/nodeclaim/disruption/drift.go
+
+use karpenter_api::{
+    labels::{self, annotations},
+    v1::{NodeClaim, NodePool},
+    validation::WellKnown,
+};
+
+use crate::{
+    instance_type::InstanceType,
+    offering::Offering,
+    requirements::{AllowUndefined, InvalidRequirement, Operator, Requirement, Requirements},
+};
+
+/// Whether the static part of the pool's template has changed since the claim was made. Nothing is known as long as one
+/// of the two hashes is missing, or if they were made by different algorithms.
+pub fn is_static_part_changed(pool: &NodePool, claim: &NodeClaim) -> bool {
+    let of_pool = |key: &str| {
+        pool.metadata
+            .annotations
+            .as_ref()?
+            .get(key)
+            .map(String::as_str)
+    };
+    let pair = |key: &str| of_pool(key).zip(claim.annotation(key));
+    let Some(((theirs, ours), (their_version, our_version))) =
+        pair(annotations::NODE_POOL_HASH).zip(pair(annotations::NODE_POOL_HASH_VERSION))
+    else {
+        return false;
+    };
+    their_version == our_version && theirs != ours
+}
+
+/// Whether the claim's labels no longer meet the pool's requirements. `minValues` does not count: it is about choices, and
+/// the choice is made.
+///
+/// # Errors
+/// When the pool's requirements cannot be read; its validation says so, too.
+pub fn are_requirements_unmet(
+    pool: &NodePool,
+    claim: &NodeClaim,
+    names: &WellKnown,
+) -> Result<bool, InvalidRequirement> {
+    let asked = Requirements::from_api(&pool.spec.template.spec.requirements, names)?;
+    let labels = Requirements::from_labels(claim.metadata.labels.iter().flatten(), names);
+    Ok(!labels.is_compatible(&asked, AllowUndefined::Nothing))
+}
+
+/// Whether the provider no longer sells what the claim is: the type is gone, or every offering of it that the claim's
+/// labels admit. Whether an offering is available now does not matter.
+///
+/// A machine in a reservation stays while the type can be bought reserved or on demand in its zone: reservations end, and
+/// the machine goes on.
+pub fn is_instance_type_gone(types: &[InstanceType], claim: &NodeClaim, names: &WellKnown) -> bool {
+    let Some(instance_type) = claim
+        .label(labels::INSTANCE_TYPE)
+        .and_then(|name| types.iter().find(|t| t.name == name))
+    else {
+        return true;
+    };
+    let mut wanted = Requirements::from_labels(claim.metadata.labels.iter().flatten(), names);
+    if claim.label(labels::CAPACITY_TYPE) == Some(labels::CAPACITY_TYPE_RESERVED) {
+        // What tells reservations apart are the labels that only reserved offerings have.
+        let reserved =
+            |offering: &&Offering| offering.capacity_type() == Some(labels::CAPACITY_TYPE_RESERVED);
+        for key in instance_type
+            .offerings
+            .iter()
+            .filter(reserved)
+            .flat_map(|offering| offering.requirements.keys())
+        {
+            let shared = instance_type
+                .offerings
+                .iter()
+                .filter(|o| !reserved(o))
+                .any(|o| o.requirements.contains(key));
+            if !shared && key != labels::ZONE {
+                wanted.remove(key);
+            }
+        }
+        let admitted = [
+            labels::CAPACITY_TYPE_RESERVED,
+            labels::CAPACITY_TYPE_ON_DEMAND,
+        ];
+        wanted.replace(Requirement::new(
+            labels::CAPACITY_TYPE,
+            Operator::In,
+            admitted,
+        ));
+    }
+    !instance_type
+        .offerings
+        .iter()
+        .any(|offering| wanted.intersects(&offering.requirements).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake;
+    use serde_json::{Value, json};
+
+    fn pool(annotations: Value, requirements: Value) -> NodePool {
+        serde_json::from_value(json!({
+            "metadata": { "name": "p", "annotations": annotations },
+            "spec": { "template": { "spec": { "nodeClassRef": { "group": "g", "kind": "k", "name": "n" }, "requirements": requirements } } },
+        }))
+        .unwrap()
+    }
+
+    fn claim(annotations: Value, labels: Value) -> NodeClaim {
+        let mut claim = NodeClaim::new("c", Default::default());
+        claim.metadata.annotations = serde_json::from_value(annotations).unwrap();
+        claim.metadata.labels = serde_json::from_value(labels).unwrap();
+        claim
+    }
+
+    fn hashed(hash: Option<&str>, version: Option<&str>) -> Value {
+        let mut map = serde_json::Map::new();
+        for (key, value) in [
+            (annotations::NODE_POOL_HASH, hash),
+            (annotations::NODE_POOL_HASH_VERSION, version),
+        ] {
+            if let Some(value) = value {
+                map.insert(key.to_owned(), value.into());
+            }
+        }
+        Value::Object(map)
+    }
+
+    /// Conformance: DIS-060
+    #[test]
+    fn the_static_part_drifts_only_when_both_sides_know_hash_and_version() {
+        let changed = |pool_says: Value, claim_says: Value| {
+            is_static_part_changed(&pool(pool_says, json!([])), &claim(claim_says, json!({})))
+        };
+        let v3 = |hash| hashed(Some(hash), Some("v3"));
+        assert!(changed(v3("1"), v3("2")));
+        assert!(!changed(v3("1"), v3("1")));
+        assert!(!changed(hashed(None, Some("v3")), v3("2")));
+        assert!(!changed(v3("1"), hashed(None, Some("v3"))));
+        assert!(!changed(hashed(Some("1"), None), v3("2")));
+        assert!(!changed(v3("1"), hashed(Some("2"), None)));
+        assert!(!changed(v3("1"), hashed(Some("2"), Some("v2"))));
+    }
+
+    /// Conformance: DIS-058, DIS-059
+    #[test]
+    fn requirements_drift_when_the_labels_no_longer_meet_them() {
+        let drifted = |requirements: Value, labels: Value| {
+            are_requirements_unmet(
+                &pool(json!({}), requirements),
+                &claim(json!({}), labels),
+                &fake::well_known(),
+            )
+            .unwrap()
+        };
+        let labels = json!({ "topology.kubernetes.io/zone": "test-zone-1", "karpenter.sh/capacity-type": "spot", "integer": "4" });
+        let one = |key: &str, operator: &str, values: Value| json!([{ "key": key, "operator": operator, "values": values }]);
+        let zone = "topology.kubernetes.io/zone";
+        assert!(!drifted(
+            one(zone, "In", json!(["test-zone-1"])),
+            labels.clone()
+        ));
+        assert!(
+            drifted(one(zone, "In", json!(["test-zone-2"])), labels.clone()),
+            "narrowed"
+        );
+        assert!(
+            !drifted(
+                one(zone, "In", json!(["test-zone-1", "test-zone-2"])),
+                labels.clone()
+            ),
+            "widened"
+        );
+        assert!(!drifted(one(zone, "Exists", json!([])), labels.clone()));
+        assert!(
+            drifted(one("team", "In", json!(["a"])), labels.clone()),
+            "a key was added"
+        );
+        assert!(drifted(one("team", "Exists", json!([])), labels.clone()));
+        assert!(!drifted(
+            one("team", "DoesNotExist", json!([])),
+            labels.clone()
+        ));
+        assert!(drifted(
+            one(zone, "DoesNotExist", json!([])),
+            labels.clone()
+        ));
+        assert!(drifted(one("integer", "Gt", json!(["4"])), labels.clone()));
+        assert!(!drifted(one("integer", "Gt", json!(["3"])), labels));
+    }
+
+    fn of_type(name: Option<&str>, zone: &str, capacity_type: &str) -> NodeClaim {
+        let mut labels = json!({ "topology.kubernetes.io/zone": zone, "karpenter.sh/capacity-type": capacity_type });
+        if let Some(name) = name {
+            labels["node.kubernetes.io/instance-type"] = name.into();
+        }
+        claim(json!({}), labels)
+    }
+
+    /// Conformance: DIS-062
+    #[test]
+    fn a_type_is_gone_with_its_label_itself_or_its_last_offering() {
+        let types = [fake::instance_type("a").build()];
+        let gone = |types: &[InstanceType], claim: &NodeClaim| {
+            is_instance_type_gone(types, claim, &fake::well_known())
+        };
+        assert!(!gone(&types, &of_type(Some("a"), "test-zone-1", "spot")));
+        assert!(gone(&types, &of_type(None, "test-zone-1", "spot")));
+        assert!(gone(&types, &of_type(Some("b"), "test-zone-1", "spot")));
+        assert!(
+            gone(&types, &of_type(Some("a"), "test-zone-3", "spot")),
+            "spot is not sold in that zone"
+        );
+        let mut unavailable = types.clone();
+        unavailable[0]
+            .offerings
+            .iter_mut()
+            .for_each(|offering| offering.available = false);
+        assert!(!gone(
+            &unavailable,
+            &of_type(Some("a"), "test-zone-1", "spot")
+        ));
+        unavailable[0].offerings.clear();
+        assert!(gone(
+            &unavailable,
+            &of_type(Some("a"), "test-zone-1", "spot")
+        ));
+    }
+
+    /// Conformance: DIS-061
+    #[test]
+    fn a_reserved_machine_stays_while_its_type_is_sold_on_demand() {
+        let mut reserved = of_type(Some("a"), "test-zone-1", "reserved");
+        reserved
+            .metadata
+            .labels
+            .get_or_insert_default()
+            .insert(fake::RESERVATION_ID.to_owned(), "r-1".to_owned());
+        let gone = |offerings: Vec<Offering>| {
+            is_instance_type_gone(
+                &[fake::instance_type("a").offerings(offerings).build()],
+                &reserved,
+                &fake::well_known(),
+            )
+        };
+        let on_demand = || fake::offering("on-demand", "test-zone-1", 1.0);
+        assert!(!gone(vec![on_demand()]));
+        assert!(
+            !gone(vec![
+                fake::reserved("r-2", 1, "test-zone-1", 0.1),
+                on_demand()
+            ]),
+            "another reservation"
+        );
+        assert!(!gone(vec![fake::reserved("r-2", 1, "test-zone-1", 0.1)]));
+        assert!(gone(vec![fake::offering("spot", "test-zone-1", 1.0)]));
+        assert!(gone(vec![fake::offering("on-demand", "test-zone-2", 1.0)]));
+        assert!(gone(vec![]));
+    }
+}

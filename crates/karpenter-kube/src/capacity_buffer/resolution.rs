@@ -1,0 +1,201 @@
+//! What a buffer stands for, and how much of it is kept.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use karpenter_api::autoscaling::{CapacityBuffer, LocalObjectRef, conditions};
+use karpenter_core::capacity_buffer::{Source, chunks, pods};
+use kube::Api;
+
+use super::stores::Missing;
+use super::{Buffers, Stores};
+use crate::context::Context;
+use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
+use crate::model::{Change, View};
+use crate::options::Options;
+use crate::patch::{Lock, patch_status};
+use crate::provisioning::Batcher;
+
+/// How often a buffer is looked at, and its room checked, even if nothing changes.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// Keeps the status of buffers and their in-memory pods.
+#[derive(Debug)]
+pub struct Resolution {
+    cx: Arc<Context>,
+    stores: Stores,
+    provisioner: Arc<Batcher>,
+}
+
+/// Why a buffer keeps no room: reason and message.
+type Problem = (&'static str, String);
+
+impl Resolution {
+    /// The controller; its queue is [`Resolution::queue`].
+    #[must_use]
+    pub fn new(cx: Arc<Context>, stores: Stores, provisioner: Arc<Batcher>) -> Self {
+        Self {
+            cx,
+            stores,
+            provisioner,
+        }
+    }
+
+    /// The queue that changes of buffers go to.
+    #[must_use]
+    pub fn queue(buffers: &Buffers) -> Queue<ObjectKey> {
+        buffers.changed.clone()
+    }
+
+    /// Finds what the buffer refers to; writes down which template it is.
+    fn source(&self, buffer: &mut CapacityBuffer) -> Result<Source, Problem> {
+        let namespace = buffer.metadata.namespace.clone().unwrap_or_default();
+        let status = &mut buffer.status;
+        status.pod_template_ref = None;
+        status.pod_template_generation = None;
+        if let Some(LocalObjectRef { name }) = &buffer.spec.pod_template_ref {
+            let not_found = || {
+                let message = format!("PodTemplate \"{name}\" not found");
+                (conditions::POD_TEMPLATE_NOT_FOUND, message)
+            };
+            let found = self.stores.template(&namespace, name);
+            let (generation, source) = found.ok_or_else(not_found)?;
+            status.pod_template_ref = Some(LocalObjectRef { name: name.clone() });
+            status.pod_template_generation = generation;
+            return Ok(source);
+        }
+        let Some(target) = &buffer.spec.scalable_ref else {
+            let message = "either podTemplateRef or scalableRef must be set".to_owned();
+            return Err((conditions::RESOLUTION_FAILED, message));
+        };
+        let (kind, name) = (&target.kind, &target.name);
+        self.stores
+            .workload(&namespace, target)
+            .map_err(|missing| match missing {
+                Missing::NotFound => (
+                    conditions::SCALABLE_REF_NOT_FOUND,
+                    format!("{kind} \"{name}\" not found"),
+                ),
+                Missing::Unsupported => (
+                    conditions::RESOLUTION_FAILED,
+                    format!("unsupported scalableRef \"{}/{kind}\"", target.api_group),
+                ),
+            })
+    }
+
+    /// Brings the in-memory pods up to date; says how many there are.
+    fn resolve(&self, key: &ObjectKey, buffer: &mut CapacityBuffer) -> Result<u32, Problem> {
+        let failed = |message: String| (conditions::RESOLUTION_FAILED, message);
+        let source = self.source(buffer)?;
+        let chunk = source.chunk(buffer);
+        if let Some(problem) = &chunk.shape.problem {
+            return Err(failed(problem.clone()));
+        }
+        let count = chunks(&buffer.spec, source.scale, &chunk.shape.requests)
+            .map_err(|error| failed(error.to_string()))?;
+        if self.cx.buffers.set(key, pods(&chunk, count)) || count > 0 {
+            self.provisioner.trigger(buffer.uid());
+        }
+        Ok(count)
+    }
+}
+
+/// Sets a condition; there is no root to follow.
+fn set(
+    buffer: &mut CapacityBuffer,
+    condition_type: &str,
+    holds: bool,
+    (reason, message): (&str, &str),
+    now: Timestamp,
+) {
+    let status = if holds { "True" } else { "False" };
+    let generation = buffer.metadata.generation;
+    let all = &mut buffer.status.conditions;
+    let since = all
+        .iter()
+        .find(|c| c.type_ == condition_type && c.status == status)
+        .map(|c| c.last_transition_time.clone());
+    let condition = Condition {
+        type_: condition_type.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        observed_generation: generation,
+        // Kubernetes writes whole seconds; what is read back must equal what was set.
+        last_transition_time: since
+            .unwrap_or_else(|| Time(Timestamp::from_second(now.as_second()).unwrap_or(now))),
+    };
+    match all.iter_mut().find(|c| c.type_ == condition_type) {
+        Some(present) => *present = condition,
+        None => all.push(condition),
+    }
+}
+
+impl Controller for Resolution {
+    type Key = ObjectKey;
+
+    fn name(&self) -> &'static str {
+        "capacitybuffer"
+    }
+
+    fn kind(&self) -> &'static str {
+        CapacityBuffer::KIND
+    }
+
+    fn concurrency(&self, _: &Options) -> usize {
+        10
+    }
+
+    fn triggered_by(&self, _: &Change, _: &View, _: &Queue<ObjectKey>) {
+        // Its own watches fill the queue.
+    }
+
+    async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
+        let Some(before) = self
+            .stores
+            .buffer(&key)
+            .filter(|buffer| buffer.metadata.deletion_timestamp.is_none())
+        else {
+            self.cx.buffers.forget(&key);
+            return Ok(Next::Wait);
+        };
+        let mut after = CapacityBuffer::clone(&before);
+        after
+            .status
+            .provisioning_strategy
+            .clone_from(&before.spec.provisioning_strategy);
+        let outcome = self.resolve(&key, &mut after);
+        let now = self.cx.clock.now();
+        let (ready, provisioning) = (conditions::READY_FOR_PROVISIONING, conditions::PROVISIONING);
+        match outcome {
+            Err((reason, message)) => {
+                self.cx.buffers.forget(&key);
+                after.status.replicas = None;
+                set(&mut after, ready, false, (reason, &message), now);
+                let why = (conditions::NOT_READY_FOR_PROVISIONING, "");
+                set(&mut after, provisioning, false, why, now);
+            }
+            Ok(count) => {
+                after.status.replicas = Some(i32::try_from(count).unwrap_or(i32::MAX));
+                set(&mut after, ready, true, (conditions::RESOLVED, ""), now);
+                let state = match (count, self.cx.buffers.fits(&key)) {
+                    (0, _) => Some((false, conditions::BUFFER_EMPTY)),
+                    (_, Some(true)) => Some((true, conditions::FITS_EXISTING_CAPACITY)),
+                    (_, Some(false)) => Some((false, conditions::REQUIRES_NEW_CAPACITY)),
+                    // The next decision tells.
+                    (_, None) => None,
+                };
+                if let Some((holds, reason)) = state {
+                    set(&mut after, provisioning, holds, (reason, ""), now);
+                }
+            }
+        }
+        let api: Api<CapacityBuffer> = Api::namespaced(self.cx.clients.api.clone(), &key.namespace);
+        patch_status(&api, &before, &after, Lock::Optimistic)
+            .await
+            .doing("updating capacitybuffer status")?;
+        Ok(Next::After(AGAIN))
+    }
+}

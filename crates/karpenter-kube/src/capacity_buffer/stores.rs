@@ -1,0 +1,246 @@
+//! Buffers and what they refer to, as the API server has them.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{PodSpec, PodTemplate, PodTemplateSpec};
+use karpenter_api::autoscaling::{CapacityBuffer, ScalableRef};
+use karpenter_core::capacity_buffer::Source;
+use kube::runtime::reflector::{ObjectRef, Store, store::Writer};
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, reflector};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+use crate::controller::{ObjectKey, Queue};
+
+/// Readers of everything a buffer can refer to.
+#[derive(Debug, Clone)]
+pub struct Stores {
+    pub(super) buffers: Store<CapacityBuffer>,
+    templates: Store<PodTemplate>,
+    deployments: Store<Deployment>,
+    stateful_sets: Store<StatefulSet>,
+    replica_sets: Store<ReplicaSet>,
+}
+
+/// What fills the stores, to be run.
+pub struct Watches {
+    buffers: Writer<CapacityBuffer>,
+    templates: Writer<PodTemplate>,
+    deployments: Writer<Deployment>,
+    stateful_sets: Writer<StatefulSet>,
+    replica_sets: Writer<ReplicaSet>,
+}
+
+impl Debug for Watches {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watches")
+    }
+}
+
+/// Why a buffer cannot be resolved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// There is no such object.
+    NotFound,
+    /// Buffers are not made of such objects.
+    Unsupported,
+}
+
+impl Stores {
+    /// Empty stores, and what fills them.
+    #[must_use]
+    pub fn new() -> (Self, Watches) {
+        let (buffers, buffer_writer) = reflector::store();
+        let (templates, template_writer) = reflector::store();
+        let (deployments, deployment_writer) = reflector::store();
+        let (stateful_sets, stateful_set_writer) = reflector::store();
+        let (replica_sets, replica_set_writer) = reflector::store();
+        let stores = Self {
+            buffers,
+            templates,
+            deployments,
+            stateful_sets,
+            replica_sets,
+        };
+        let watches = Watches {
+            buffers: buffer_writer,
+            templates: template_writer,
+            deployments: deployment_writer,
+            stateful_sets: stateful_set_writer,
+            replica_sets: replica_set_writer,
+        };
+        (stores, watches)
+    }
+
+    /// The buffer of this key.
+    pub(super) fn buffer(&self, key: &ObjectKey) -> Option<Arc<CapacityBuffer>> {
+        self.buffers
+            .get(&ObjectRef::new(&key.name).within(&key.namespace))
+    }
+
+    /// A PodTemplate's generation, and what chunks are made of by it.
+    pub(super) fn template(&self, namespace: &str, name: &str) -> Option<(Option<i64>, Source)> {
+        let template = self
+            .templates
+            .get(&ObjectRef::new(name).within(namespace))?;
+        Some((
+            template.metadata.generation,
+            source(template.template.as_ref(), None),
+        ))
+    }
+
+    /// What chunks are made of by a workload.
+    pub(super) fn workload(
+        &self,
+        namespace: &str,
+        target: &ScalableRef,
+    ) -> Result<Source, Missing> {
+        if !matches!(target.api_group.as_str(), "" | "apps") {
+            return Err(Missing::Unsupported);
+        }
+        let name = &target.name;
+        // An absent number of replicas is one.
+        let found = match target.kind.as_str() {
+            "Deployment" => self
+                .deployments
+                .get(&ObjectRef::new(name).within(namespace))
+                .and_then(|d| {
+                    d.spec
+                        .as_ref()
+                        .map(|s| source(Some(&s.template), s.replicas.or(Some(1))))
+                }),
+            "StatefulSet" => self
+                .stateful_sets
+                .get(&ObjectRef::new(name).within(namespace))
+                .and_then(|d| {
+                    d.spec
+                        .as_ref()
+                        .map(|s| source(Some(&s.template), s.replicas.or(Some(1))))
+                }),
+            "ReplicaSet" => self
+                .replica_sets
+                .get(&ObjectRef::new(name).within(namespace))
+                .and_then(|d| {
+                    d.spec
+                        .as_ref()
+                        .map(|s| source(s.template.as_ref(), s.replicas.or(Some(1))))
+                }),
+            _ => return Err(Missing::Unsupported),
+        };
+        found.ok_or(Missing::NotFound)
+    }
+
+    /// Queues the buffers that refer to an object.
+    fn affected(&self, kind: &str, key: &ObjectKey, queue: &Queue<ObjectKey>) {
+        for buffer in self.buffers.state() {
+            let namespace = buffer.metadata.namespace.as_deref().unwrap_or_default();
+            let by_template = kind == "PodTemplate"
+                && buffer
+                    .spec
+                    .pod_template_ref
+                    .as_ref()
+                    .is_some_and(|r| *r.name == *key.name);
+            let by_workload = buffer
+                .spec
+                .scalable_ref
+                .as_ref()
+                .is_some_and(|r| r.kind == kind && *r.name == *key.name);
+            if *namespace == *key.namespace && (by_template || by_workload) {
+                queue.add(ObjectKey::namespaced(namespace, buffer.name()));
+            }
+        }
+    }
+}
+
+fn source(template: Option<&PodTemplateSpec>, scale: Option<i32>) -> Source {
+    Source {
+        metadata: template.and_then(|t| t.metadata.clone()),
+        spec: template
+            .and_then(|t| t.spec.clone())
+            .unwrap_or_else(PodSpec::default),
+        scale,
+    }
+}
+
+impl Watches {
+    /// Keeps the stores current until `stop`, and queues the buffers that changes concern.
+    pub async fn run(
+        self,
+        client: Client,
+        stores: Stores,
+        queue: Queue<ObjectKey>,
+        stop: CancellationToken,
+    ) {
+        let own = |key: ObjectKey| queue.add(key);
+        let of = |kind: &'static str| {
+            let (stores, queue) = (&stores, &queue);
+            move |key: ObjectKey| stores.affected(kind, &key, queue)
+        };
+        let all = async {
+            tokio::join!(
+                follow(Api::all(client.clone()), self.buffers, own),
+                follow(Api::all(client.clone()), self.templates, of("PodTemplate")),
+                follow(Api::all(client.clone()), self.deployments, of("Deployment")),
+                follow(
+                    Api::all(client.clone()),
+                    self.stateful_sets,
+                    of("StatefulSet")
+                ),
+                follow(
+                    Api::all(client.clone()),
+                    self.replica_sets,
+                    of("ReplicaSet")
+                ),
+            )
+        };
+        tokio::select! {
+            _ = all => {}
+            () = stop.cancelled() => {}
+        }
+    }
+}
+
+/// Fills a store from a watch and says which objects changed.
+async fn follow<K>(api: Api<K>, writer: Writer<K>, changed: impl Fn(ObjectKey))
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + DeserializeOwned
+        + Clone
+        + Debug
+        + Send
+        + Sync
+        + 'static,
+    K::DynamicType: Eq + Hash,
+{
+    let events = watcher::watcher(api, watcher::Config::default().any_semantic());
+    let trimmed = events.modify(|object| object.meta_mut().managed_fields = None);
+    let mut stored = reflector(writer, trimmed.default_backoff()).boxed();
+    let key = |object: &K| {
+        let meta = object.meta();
+        ObjectKey::namespaced(
+            meta.namespace.as_deref().unwrap_or_default(),
+            meta.name.as_deref().unwrap_or_default(),
+        )
+    };
+    let mut listed = Vec::new();
+    loop {
+        match stored.try_next().await {
+            Ok(Some(Event::Apply(object) | Event::Delete(object))) => changed(key(&object)),
+            Ok(Some(Event::Init)) => listed.clear(),
+            Ok(Some(Event::InitApply(object))) => listed.push(key(&object)),
+            // Only now the store has what was listed.
+            Ok(Some(Event::InitDone)) => std::mem::take(&mut listed).into_iter().for_each(&changed),
+            Ok(None) => return,
+            Err(error) => {
+                tracing::debug!(logger = "capacitybuffer", error = %error, "watch failed");
+            }
+        }
+    }
+}

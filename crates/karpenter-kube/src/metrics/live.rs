@@ -1,0 +1,100 @@
+//! Gauges that are rendered from state at each scrape.
+//!
+//! Series per pod or per node and resource are many; keeping them would cost more memory than the state they repeat. A live
+//! gauge keeps nothing: what is gone is gone with the next scrape.
+
+use std::fmt::Write as _;
+
+use super::registry::{escape, number};
+
+/// Writes the series of a live gauge.
+pub type Collect = Box<dyn Fn(&mut Emit<'_>) + Send + Sync>;
+
+/// A gauge without series of its own.
+pub(super) struct Live {
+    pub(super) name: String,
+    pub(super) help: String,
+    pub(super) labels: Vec<String>,
+    pub(super) collect: Collect,
+}
+
+impl std::fmt::Debug for Live {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Live")
+            .field("name", &self.name)
+            .field("labels", &self.labels)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Live {
+    pub(super) fn render(&self, out: &mut String) {
+        let mut emit = Emit {
+            live: self,
+            out,
+            began: false,
+        };
+        (self.collect)(&mut emit);
+    }
+}
+
+/// Takes the series of a live gauge, one by one.
+#[derive(Debug)]
+pub struct Emit<'a> {
+    live: &'a Live,
+    out: &'a mut String,
+    began: bool,
+}
+
+impl Emit<'_> {
+    /// The series of these label values has this value. No series may come twice.
+    pub fn set(&mut self, values: &[&str], value: f64) {
+        let live = self.live;
+        debug_assert_eq!(
+            values.len(),
+            live.labels.len(),
+            "label values of {}",
+            live.name
+        );
+        if !self.began {
+            self.began = true;
+            let help = live.help.replace('\\', "\\\\").replace('\n', "\\n");
+            let _ = writeln!(self.out, "# HELP {} {help}", live.name);
+            let _ = writeln!(self.out, "# TYPE {} gauge", live.name);
+        }
+        self.out.push_str(&live.name);
+        for (at, (label, value)) in live.labels.iter().zip(values).enumerate() {
+            self.out.push(if at == 0 { '{' } else { ',' });
+            self.out.push_str(label);
+            self.out.push_str("=\"");
+            escape(self.out, value);
+            self.out.push('"');
+        }
+        if !live.labels.is_empty() {
+            self.out.push('}');
+        }
+        let _ = writeln!(self.out, " {}", number(value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Registry;
+
+    #[test]
+    fn a_live_gauge_shows_what_is_there_at_the_scrape() {
+        let registry = Registry::new();
+        registry.live("karpenter_things", "Things.", &["name"], |emit| {
+            emit.set(&["a\"b"], 1.5);
+            emit.set(&["c"], 2.0);
+        });
+        registry.live("karpenter_nothing", "Nothing.", &[], |_| {});
+        let expected = "\
+# HELP karpenter_things Things.
+# TYPE karpenter_things gauge
+karpenter_things{name=\"a\\\"b\"} 1.5
+karpenter_things{name=\"c\"} 2
+";
+        assert_eq!(registry.render(), expected);
+    }
+}

@@ -1,0 +1,220 @@
+//! Broken nodes are replaced: forcefully, but not when too many break at once.
+//!
+//! 1. Of the conditions that mean a node is broken, the one that is due first counts; before, nothing happens.
+//! 2. While more than a fifth of the NodePool's nodes (or of the cluster's, for claims without a pool) are broken, nothing
+//!    happens.
+//! 3. The claim's deadline becomes now, so that its pods are deleted and its volumes are not waited for; it is deleted.
+//!
+//! Budgets, `do-not-disrupt` and the termination grace period do not hold it up.
+//!
+//! UPSTREAM: pkg/controllers/node/health/controller.go
+//! DIFFERS: NodeRepairBlocked is published once, about the Node; upstream publishes it two or three times.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use karpenter_api::events;
+use karpenter_api::labels::{self, annotations};
+use karpenter_api::v1::NodeClaim;
+use karpenter_core::repair;
+
+use crate::context::Context;
+use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
+use crate::events::{Event, reference};
+use crate::logging;
+use crate::model::{Change, View};
+use crate::nodeclaim::removal::disrupt;
+use crate::patch::{Lock, patch_object};
+
+/// How long a blocked repair waits, and how often users are told.
+const BLOCKED_AGAIN: Duration = Duration::from_secs(5 * 60);
+const BLOCKED_EVENT: Duration = Duration::from_secs(15 * 60);
+
+/// Replaces broken nodes.
+#[derive(Debug)]
+pub struct Health {
+    cx: Arc<Context>,
+}
+
+impl Health {
+    /// The controller.
+    #[must_use]
+    pub fn new(cx: Arc<Context>) -> Self {
+        Self { cx }
+    }
+
+    /// Whether too many nodes are broken; says so to users.
+    fn is_blocked(&self, view: &View, node: &Node, claim: &NodeClaim) -> bool {
+        let policies = self.cx.provider.repair_policies();
+        let pool = claim.node_pool();
+        let of_pool =
+            |other: &&Arc<Node>| pool.is_none() || label(other, labels::NODE_POOL) == pool;
+        let nodes = view.nodes().filter(of_pool).map(AsRef::as_ref);
+        if !repair::is_blocked(nodes, &policies) {
+            return false;
+        }
+        let whole = if pool.is_some() {
+            "nodepool"
+        } else {
+            "cluster"
+        };
+        let message = format!("more than 20% nodes are unhealthy in the {whole}");
+        let event = Event::warning(reference(node), events::NODE_REPAIR_BLOCKED, message);
+        self.cx.recorder.publish(event.every(BLOCKED_EVENT));
+        true
+    }
+
+    /// Makes the claim's deadline now, unless it has passed already.
+    async fn end_grace_period(&self, claim: &NodeClaim) -> Result<NodeClaim, ReconcileError> {
+        let now = self.cx.clock.now();
+        let deadline = claim.annotation(annotations::TERMINATION_TIMESTAMP);
+        let passed = deadline
+            .and_then(|text| text.parse::<jiff::Timestamp>().ok())
+            .is_some_and(|deadline| deadline <= now);
+        if passed {
+            return Ok(claim.clone());
+        }
+        let mut after = claim.clone();
+        let text = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let present = after.metadata.annotations.get_or_insert_default();
+        present.insert(annotations::TERMINATION_TIMESTAMP.to_owned(), text);
+        let written = patch_object(&self.cx.node_claims(), claim, &after, Lock::Optimistic)
+            .await
+            .doing("annotating nodeclaim")?;
+        Ok(written.unwrap_or(after))
+    }
+}
+
+fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
+    node.metadata.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+/// `KernelReady` as `kernel_ready`: the spelling of the metrics.
+fn snake(name: &str) -> String {
+    let mut snake = String::with_capacity(name.len() + 4);
+    for (at, c) in name.char_indices() {
+        if c.is_ascii_uppercase() && at > 0 {
+            snake.push('_');
+        }
+        snake.push(c.to_ascii_lowercase());
+    }
+    snake
+}
+
+impl Controller for Health {
+    type Key = ObjectKey;
+
+    fn name(&self) -> &'static str {
+        "node.health"
+    }
+
+    fn kind(&self) -> &'static str {
+        "Node"
+    }
+
+    fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<ObjectKey>) {
+        let conditions = |node: &Node| {
+            let all = node.status.as_ref().and_then(|s| s.conditions.as_ref());
+            all.map(|all| {
+                let of = |c: &k8s_openapi::api::core::v1::NodeCondition| {
+                    (
+                        c.type_.clone(),
+                        c.status.clone(),
+                        c.last_transition_time.clone(),
+                    )
+                };
+                all.iter().map(of).collect::<Vec<_>>()
+            })
+        };
+        match change {
+            Change::Node {
+                name,
+                before,
+                after: Some(after),
+            } if before
+                .as_ref()
+                .is_none_or(|b| conditions(b) != conditions(after)) =>
+            {
+                queue.add(ObjectKey::cluster(name));
+            }
+            // A Node can be there before its claim is.
+            Change::NodeClaim {
+                before,
+                after: Some(claim),
+                ..
+            } if before
+                .as_ref()
+                .is_none_or(|b| b.status.provider_id != claim.status.provider_id) =>
+            {
+                let id = claim.status.provider_id.as_deref().unwrap_or_default();
+                for node in view.nodes_by_provider_id(id) {
+                    queue.add(ObjectKey::cluster(
+                        node.metadata.name.as_deref().unwrap_or_default(),
+                    ));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
+        let view = self.cx.view();
+        let Some(node) = view.node(&key.name) else {
+            return Ok(Next::Wait);
+        };
+        let claims = view.node_claims_of(node);
+        let [claim] = claims.as_slice() else {
+            return Ok(Next::Wait);
+        };
+        if !self.cx.is_managed(&claim.spec.node_class_ref) {
+            return Ok(Next::Wait);
+        }
+        let policies = self.cx.provider.repair_policies();
+        let Some(broken) = repair::broken(node, &policies) else {
+            return Ok(Next::Wait);
+        };
+        let left = Duration::try_from(broken.left(self.cx.clock.now())).unwrap_or_default();
+        if !left.is_zero() {
+            return Ok(Next::After(left));
+        }
+        // Counting an incomplete cluster could miss that it is broken as a whole.
+        if !view.is_synced() || self.is_blocked(&view, node, claim) {
+            return Ok(Next::After(BLOCKED_AGAIN));
+        }
+        let claim = self.end_grace_period(claim).await?;
+        if claim.is_deleting() {
+            return Ok(Next::Wait);
+        }
+        if disrupt(&self.cx, &claim, "unhealthy").await? {
+            let text = |key: &str| claim.label(key).unwrap_or_default();
+            self.cx.metrics.nodeclaims_unhealthy_disrupted_total.inc(&[
+                &snake(&broken.condition.type_),
+                text(labels::NODE_POOL),
+                text(labels::CAPACITY_TYPE),
+                claim.status.image_id.as_deref().unwrap_or_default(),
+            ]);
+            tracing::info!(
+                Node = logging::object(None, &key.name),
+                NodeClaim = logging::object(None, claim.name()),
+                condition = broken.condition.type_,
+                "deleting unhealthy node"
+            );
+        }
+        Ok(Next::Wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_are_spelt_in_snake_case() {
+        assert_eq!(snake("Ready"), "ready");
+        assert_eq!(
+            snake("AcceleratedHardwareReady"),
+            "accelerated_hardware_ready"
+        );
+    }
+}

@@ -1,0 +1,205 @@
+//! Whether a node is as large as its instance type promised: the condition ConsistentStateFound.
+//!
+//! UPSTREAM: pkg/controllers/nodeclaim/consistency/{controller,nodeshape}.go
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use karpenter_api::conditions::{HasConditions, reasons, types};
+use karpenter_api::events;
+use karpenter_api::v1::NodeClaim;
+use karpenter_core::quantity::Quantity;
+use rustc_hash::FxHashMap;
+use tokio::time::Instant;
+
+use crate::context::Context;
+use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
+use crate::events::{Event, reference};
+use crate::logging;
+use crate::model::{Change, View};
+use crate::patch::{Lock, patch_status};
+
+/// How often each claim is looked at.
+const INTERVAL: Duration = Duration::from_secs(10 * 60);
+
+/// The share of what is expected that must be there.
+const TOLERATED: f64 = 0.9;
+
+/// Compares Nodes with what their claims expect.
+#[derive(Debug)]
+pub struct Consistency {
+    cx: Arc<Context>,
+    /// When claims may be looked at again, by uid.
+    next: Mutex<FxHashMap<String, Instant>>,
+}
+
+impl Consistency {
+    /// The controller.
+    #[must_use]
+    pub fn new(cx: Arc<Context>) -> Self {
+        Self {
+            cx,
+            next: Mutex::default(),
+        }
+    }
+
+    /// How long the claim is left alone yet.
+    fn rests_for(&self, uid: &str) -> Option<Duration> {
+        let next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = next.get(uid)?.checked_duration_since(Instant::now())?;
+        (!left.is_zero()).then_some(left)
+    }
+
+    fn rest(&self, uid: &str) {
+        let now = Instant::now();
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        next.retain(|_, at| *at > now);
+        next.insert(uid.to_owned(), self.cx.clock.instant_after(INTERVAL));
+    }
+}
+
+/// What is missing on the node of what its pods asked for.
+fn shortfalls(claim: &NodeClaim, node: &Node) -> Vec<String> {
+    let capacity = node.status.as_ref().and_then(|s| s.capacity.as_ref());
+    let amount = |text: &str| text.parse::<Quantity>().ok();
+    let mut found = Vec::new();
+    for resource in claim.spec.resources.requests.keys() {
+        let Some(wire) = claim.status.capacity.get(resource) else {
+            continue;
+        };
+        let Some(expected) = amount(&wire.0).map(|q| q.as_f64()).filter(|e| *e > 0.0) else {
+            continue;
+        };
+        let actual = capacity.and_then(|c| c.get(resource));
+        let there = actual
+            .and_then(|q| amount(&q.0))
+            .map_or(0.0, |q| q.as_f64());
+        let share = there / expected;
+        if share < TOLERATED {
+            let shown = actual.map_or("0", |q| q.0.as_str());
+            let percent = share * 100.0;
+            found.push(format!(
+                "expected {} of resource {resource}, but found {shown} ({percent:.1}% of expected)",
+                wire.0
+            ));
+        }
+    }
+    found
+}
+
+impl Controller for Consistency {
+    type Key = ObjectKey;
+
+    fn name(&self) -> &'static str {
+        "nodeclaim.consistency"
+    }
+
+    fn kind(&self) -> &'static str {
+        NodeClaim::KIND
+    }
+
+    fn triggered_by(&self, change: &Change, _: &View, queue: &Queue<ObjectKey>) {
+        let initialised = |claim: &Arc<NodeClaim>| claim.is_true(types::INITIALIZED);
+        if let Change::NodeClaim {
+            name,
+            before,
+            after: Some(after),
+        } = change
+            && initialised(after)
+            && !before.as_ref().is_some_and(initialised)
+        {
+            queue.add(ObjectKey::cluster(name));
+        }
+    }
+
+    async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
+        let view = self.cx.view();
+        let Some(before) = view.node_claim(&key.name).filter(|c| {
+            self.cx.is_managed(&c.spec.node_class_ref)
+                && !c.is_deleting()
+                && c.is_true(types::INITIALIZED)
+        }) else {
+            return Ok(Next::Wait);
+        };
+        if let Some(left) = self.rests_for(before.uid()) {
+            return Ok(Next::After(left));
+        }
+        let id = before.status.provider_id.as_deref().unwrap_or_default();
+        let nodes = view.nodes_by_provider_id(id);
+        let [node] = nodes.as_slice() else {
+            return Ok(Next::After(INTERVAL));
+        };
+        let found = shortfalls(before, node);
+        let mut after = NodeClaim::clone(before);
+        let now = self.cx.clock.now();
+        if found.is_empty() {
+            after.set_true(types::CONSISTENT_STATE_FOUND, now);
+        } else {
+            let message = "Consistency Check Failed";
+            after.set_false(
+                types::CONSISTENT_STATE_FOUND,
+                reasons::CONSISTENCY_CHECK_FAILED,
+                message,
+                now,
+            );
+        }
+        for issue in found {
+            tracing::error!(
+                NodeClaim = logging::object(None, before.name()),
+                error = issue,
+                "consistency error"
+            );
+            let event = Event::warning(
+                reference(&**before),
+                events::FAILED_CONSISTENCY_CHECK,
+                issue,
+            );
+            self.cx.recorder.publish(event.dedupe_by_message());
+        }
+        patch_status(&self.cx.node_claims(), before, &after, Lock::Optimistic)
+            .await
+            .doing("updating nodeclaim status")?;
+        self.rest(before.uid());
+        Ok(Next::After(INTERVAL))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Conformance: DIS-052
+    #[test]
+    fn a_node_with_less_than_nine_tenths_of_what_was_asked_for_falls_short() {
+        let claim: NodeClaim = serde_json::from_value(json!({
+            "metadata": {"name": "a"},
+            "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "requirements": [],
+                "resources": {"requests": {"cpu": "1", "memory": "1Gi", "example.com/gpu": "1"}}},
+            "status": {"capacity": {"cpu": "16", "memory": "128Gi", "pods": "10"}},
+        }))
+        .unwrap();
+        let node = |capacity| -> Node {
+            serde_json::from_value(
+                json!({"metadata": {"name": "n"}, "status": {"capacity": capacity}}),
+            )
+            .unwrap()
+        };
+        assert_eq!(
+            shortfalls(&claim, &node(json!({"cpu": "16", "memory": "116Gi"}))),
+            [""; 0]
+        );
+        assert_eq!(
+            shortfalls(
+                &claim,
+                &node(json!({"cpu": "16", "memory": "64Gi", "pods": "1"}))
+            ),
+            ["expected 128Gi of resource memory, but found 64Gi (50.0% of expected)"]
+        );
+        assert_eq!(
+            shortfalls(&claim, &node(json!({"memory": "128Gi"}))),
+            ["expected 16 of resource cpu, but found 0 (0.0% of expected)"]
+        );
+    }
+}

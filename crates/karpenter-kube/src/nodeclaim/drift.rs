@@ -1,0 +1,241 @@
+//! Whether a NodeClaim is still what its NodePool and NodeClass ask for: the condition Drifted.
+//!
+//! The first of four answers counts: the static part of the pool's template, its requirements, the provider's catalogue,
+//! and the provider's own opinion. The catalogue is asked only of claims older than an hour, and not again for half an
+//! hour after it said yes.
+//!
+//! It is apart from Consolidatable because that follows the pods: a pod that comes or goes says nothing about drift, and
+//! asking a provider costs.
+//!
+//! UPSTREAM: pkg/controllers/nodeclaim/disruption/{controller,drift}.go
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use karpenter_api::conditions::{HasConditions, reasons, types};
+use karpenter_api::labels::annotations;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_core::drift;
+use karpenter_core::provider::CloudProviderError;
+use rustc_hash::FxHashMap;
+use tokio::time::Instant;
+
+use crate::context::Context;
+use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
+use crate::logging;
+use crate::model::{Change, View};
+use crate::patch::{Lock, patch_status};
+
+/// How often claims are looked at even if nothing changes: the provider's opinion may.
+const AGAIN: Duration = Duration::from_secs(5 * 60);
+/// How old a claim is before the catalogue is asked about it.
+const SETTLED: Duration = Duration::from_secs(60 * 60);
+/// How long the catalogue is not asked again.
+const REMEMBERED: Duration = Duration::from_secs(30 * 60);
+
+/// Keeps the condition Drifted.
+#[derive(Debug)]
+pub struct Drift {
+    cx: Arc<Context>,
+    /// Claims, by uid, whose instance type was found lately.
+    found: Mutex<FxHashMap<String, Instant>>,
+}
+
+impl Drift {
+    /// The controller.
+    #[must_use]
+    pub fn new(cx: Arc<Context>) -> Self {
+        Self {
+            cx,
+            found: Mutex::default(),
+        }
+    }
+
+    async fn reason(
+        &self,
+        pool: &NodePool,
+        claim: &NodeClaim,
+    ) -> Result<Option<String>, ReconcileError> {
+        if drift::is_static_part_changed(pool, claim) {
+            return Ok(Some(reasons::NODE_POOL_DRIFTED.to_owned()));
+        }
+        let names = self.cx.provider.well_known();
+        match drift::are_requirements_unmet(pool, claim, names) {
+            Ok(true) => return Ok(Some(reasons::REQUIREMENTS_DRIFTED.to_owned())),
+            Ok(false) => {}
+            Err(error) => {
+                // The pool's validation tells the user; nothing follows from it for machines that are there.
+                tracing::debug!(NodePool = logging::object(None, pool.name()), error = %error, "cannot tell whether requirements have drifted");
+            }
+        }
+        if self.is_instance_type_gone(pool, claim).await? {
+            return Ok(Some(reasons::INSTANCE_TYPE_NOT_FOUND.to_owned()));
+        }
+        match self.cx.provider.is_drifted(claim).await {
+            Ok(reason) => Ok(reason.filter(|reason| !reason.is_empty())),
+            Err(error) if error.is_node_claim_not_found() => Ok(None),
+            Err(error) => Err(error).doing("getting drift"),
+        }
+    }
+
+    async fn is_instance_type_gone(
+        &self,
+        pool: &NodePool,
+        claim: &NodeClaim,
+    ) -> Result<bool, ReconcileError> {
+        let created = claim.metadata.creation_timestamp.as_ref().map(|t| t.0);
+        let young = created.is_none_or(|at| self.cx.clock.since(at) <= SETTLED);
+        if young || self.was_found(claim.uid()) {
+            return Ok(false);
+        }
+        let types = match self.cx.provider.instance_types(pool).await {
+            Ok(types) => types,
+            Err(CloudProviderError::UnevaluatedNodePool(_)) => return Ok(false),
+            Err(error) => return Err(error).doing("getting instance types"),
+        };
+        let gone = drift::is_instance_type_gone(&types, claim, self.cx.provider.well_known());
+        if !gone {
+            self.remember(claim.uid());
+        }
+        Ok(gone)
+    }
+
+    fn was_found(&self, uid: &str) -> bool {
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.get(uid).is_some_and(|until| *until > Instant::now())
+    }
+
+    fn remember(&self, uid: &str) {
+        let now = Instant::now();
+        let until = self.cx.clock.instant_after(REMEMBERED);
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.retain(|_, until| *until > now);
+        found.insert(uid.to_owned(), until);
+    }
+}
+
+/// Whether a change of a claim can change the answer; its status mostly cannot.
+fn concerns_drift(before: Option<&NodeClaim>, after: &NodeClaim) -> bool {
+    let Some(before) = before else { return true };
+    let drifted = |claim: &NodeClaim| {
+        let condition = claim.condition(types::DRIFTED);
+        condition.map(|c| (c.status.clone(), c.reason.clone()))
+    };
+    before.metadata.labels != after.metadata.labels
+        || before.metadata.annotations != after.metadata.annotations
+        || before.metadata.generation != after.metadata.generation
+        || before.is_true(types::LAUNCHED) != after.is_true(types::LAUNCHED)
+        || drifted(before) != drifted(after)
+}
+
+/// Whether a change of a pool can change the answer.
+fn pool_concerns_drift(before: Option<&NodePool>, after: &NodePool) -> bool {
+    let hash = |pool: &NodePool| {
+        let all = pool.metadata.annotations.as_ref();
+        let get = |key: &str| all.and_then(|all| all.get(key).cloned());
+        (
+            get(annotations::NODE_POOL_HASH),
+            get(annotations::NODE_POOL_HASH_VERSION),
+        )
+    };
+    before.is_none_or(|before| {
+        before.metadata.generation != after.metadata.generation || hash(before) != hash(after)
+    })
+}
+
+impl Controller for Drift {
+    type Key = ObjectKey;
+
+    fn name(&self) -> &'static str {
+        "nodeclaim.disruption"
+    }
+
+    fn kind(&self) -> &'static str {
+        NodeClaim::KIND
+    }
+
+    fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<ObjectKey>) {
+        match change {
+            Change::NodeClaim {
+                name,
+                before,
+                after: Some(after),
+            } if concerns_drift(before.as_deref(), after) => queue.add(ObjectKey::cluster(name)),
+            Change::NodePool {
+                name,
+                before,
+                after: Some(after),
+            } if pool_concerns_drift(before.as_deref(), after) => {
+                for claim in view.node_claims_of_pool(name) {
+                    queue.add(ObjectKey::cluster(claim.name()));
+                }
+            }
+            Change::NodeClass { reference, .. } => {
+                let claims = view.snapshot.node_claims();
+                for claim in claims.filter(|c| c.spec.node_class_ref == *reference) {
+                    queue.add(ObjectKey::cluster(claim.name()));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
+        let view = self.cx.view();
+        let Some(before) = view
+            .node_claim(&key.name)
+            .filter(|c| self.cx.is_managed(&c.spec.node_class_ref) && !c.is_deleting())
+        else {
+            return Ok(Next::Wait);
+        };
+        let Some(pool) = before.node_pool().and_then(|name| view.node_pool(name)) else {
+            return Ok(Next::Wait);
+        };
+        let reason = if before.is_true(types::LAUNCHED) {
+            self.reason(pool, before).await?
+        } else {
+            None
+        };
+        let mut after = NodeClaim::clone(before);
+        match reason {
+            Some(reason) => {
+                if !before.is_true(types::DRIFTED) {
+                    tracing::debug!(
+                        NodeClaim = logging::object(None, before.name()),
+                        reason,
+                        "marking drifted"
+                    );
+                }
+                let now = self.cx.clock.now();
+                after.set_true_with_reason(types::DRIFTED, &reason, &reason, now);
+            }
+            None => after.conditions_mut().retain(|c| c.type_ != types::DRIFTED),
+        }
+        patch_status(&self.cx.node_claims(), before, &after, Lock::Optimistic)
+            .await
+            .doing("updating nodeclaim status")?;
+        Ok(Next::After(AGAIN))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_event_is_no_reason_to_look_for_drift() {
+        let claim = NodeClaim::new("a", Default::default());
+        let mut later = claim.clone();
+        later.status.last_pod_event_time = Some(
+            k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH),
+        );
+        later.set_true(types::CONSOLIDATABLE, jiff::Timestamp::UNIX_EPOCH);
+        assert!(!concerns_drift(Some(&claim), &later));
+        assert!(concerns_drift(None, &claim));
+        later.set_true(types::LAUNCHED, jiff::Timestamp::UNIX_EPOCH);
+        assert!(concerns_drift(Some(&claim), &later));
+        let mut labelled = claim.clone();
+        labelled.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
+        assert!(concerns_drift(Some(&claim), &labelled));
+    }
+}

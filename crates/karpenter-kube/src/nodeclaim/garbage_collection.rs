@@ -1,0 +1,240 @@
+//! Claims without a machine and machines without a claim do not stay.
+//!
+//! 1. A registered claim whose machine the provider no longer lists, and whose Node is missing or not Ready, is deleted.
+//!    Claims that have not registered are liveness' business.
+//! 2. A machine that no claim stands for, and that has been there for a grace period, is given back, and its Node deleted.
+//!    So a crash between launching a machine and recording it loses nothing (invariant I7): either the claim launches
+//!    again and gets the machine, or there is no claim and the machine goes.
+//!
+//! The provider is asked after the model is read for the first question, and the API server after the provider for the
+//! second: what came in between cannot be mistaken for lost.
+//!
+//! UPSTREAM: pkg/controllers/nodeclaim/garbagecollection/controller.go, and the AWS provider's controller of that name
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::v1::NodeClaim;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, Preconditions};
+
+use super::removal::disrupt;
+use crate::context::Context;
+use crate::controller::{Doing, Periodic, ReconcileError, is_not_found};
+use crate::logging;
+use crate::model::View;
+
+/// How often to look once a while has passed since the start.
+const INTERVAL: Duration = Duration::from_secs(2 * 60);
+/// How often to look at first: what an earlier process lost is found soon.
+const AT_FIRST: Duration = Duration::from_secs(10);
+/// How many looks come quickly.
+const QUICK_LOOKS: u32 = 20;
+/// How long a machine may be there without a claim.
+const GRACE: Duration = Duration::from_secs(30);
+/// How long to wait for the model.
+const UNSYNCED: Duration = Duration::from_secs(1);
+/// Deletions in flight at a time.
+const PARALLEL: usize = 100;
+
+/// Removes claims without machines and machines without claims.
+#[derive(Debug)]
+pub struct GarbageCollection {
+    cx: Arc<Context>,
+    looks: u32,
+    /// Since when a machine has been seen without a claim, by provider id.
+    orphans: BTreeMap<String, Timestamp>,
+}
+
+impl GarbageCollection {
+    /// The controller.
+    #[must_use]
+    pub fn new(cx: Arc<Context>) -> Self {
+        Self {
+            cx,
+            looks: 0,
+            orphans: BTreeMap::new(),
+        }
+    }
+
+    async fn collect_claims(&self, view: &View, machines: &[NodeClaim]) -> Vec<ReconcileError> {
+        let there: BTreeSet<&str> = machines
+            .iter()
+            .filter(|m| !m.is_deleting())
+            .filter_map(provider_id)
+            .collect();
+        let lost: Vec<&Arc<NodeClaim>> = view
+            .snapshot
+            .node_claims()
+            .filter(|c| self.cx.is_managed(&c.spec.node_class_ref) && !c.is_deleting())
+            .filter(|c| c.is_true(types::REGISTERED))
+            .filter(|c| provider_id(c).is_some_and(|id| !there.contains(id)))
+            .filter(|c| !has_ready_node(view, c))
+            .collect();
+        let removals: Vec<_> = lost
+            .into_iter()
+            .map(|claim| self.collect_claim(claim))
+            .collect();
+        errors(removals).await
+    }
+
+    async fn collect_claim(&self, claim: &NodeClaim) -> Result<(), ReconcileError> {
+        if disrupt(&self.cx, claim, "garbage_collected").await? {
+            tracing::info!(
+                NodeClaim = logging::object(None, claim.name()),
+                nodeclaim = claim.name(),
+                "provider-id" = provider_id(claim).unwrap_or_default(),
+                "garbage collecting nodeclaim with no cloudprovider representation"
+            );
+        }
+        Ok(())
+    }
+
+    async fn collect_machines(
+        &mut self,
+        machines: Vec<NodeClaim>,
+    ) -> Result<Vec<ReconcileError>, ReconcileError> {
+        let known = |view: &View, id: &str| !view.node_claims_by_provider_id(id).is_empty();
+        let view = self.cx.view();
+        let unclaimed: Vec<NodeClaim> = machines
+            .into_iter()
+            .filter(|m| !m.is_deleting())
+            .filter(|m| provider_id(m).is_some_and(|id| !known(&view, id)))
+            .collect();
+        let now = self.cx.clock.now();
+        let seen: BTreeSet<&str> = unclaimed.iter().filter_map(provider_id).collect();
+        self.orphans.retain(|id, _| seen.contains(id.as_str()));
+        let mut due = Vec::new();
+        for machine in &unclaimed {
+            let Some(id) = provider_id(machine) else {
+                continue;
+            };
+            let launched = machine.metadata.creation_timestamp.as_ref().map(|t| t.0);
+            let since = *self
+                .orphans
+                .entry(id.to_owned())
+                .or_insert(launched.unwrap_or(now));
+            if self.cx.clock.since(since) >= GRACE {
+                due.push(machine);
+            }
+        }
+        if due.is_empty() {
+            return Ok(Vec::new());
+        }
+        // The model may be behind; the API server is not.
+        let claims = self
+            .cx
+            .node_claims()
+            .list(&ListParams::default())
+            .await
+            .doing("listing nodeclaims")?;
+        let claimed: BTreeSet<&str> = claims.items.iter().filter_map(provider_id).collect();
+        // A claim without a machine may be about to get this one.
+        let launching: BTreeSet<&str> = claims
+            .items
+            .iter()
+            .filter(|c| provider_id(c).is_none())
+            .map(NodeClaim::name)
+            .collect();
+        due.retain(|m| {
+            provider_id(m).is_some_and(|id| !claimed.contains(id)) && !launching.contains(m.name())
+        });
+        let removals: Vec<_> = due
+            .into_iter()
+            .map(|machine| self.collect_machine(&view, machine))
+            .collect();
+        Ok(errors(removals).await)
+    }
+
+    async fn collect_machine(
+        &self,
+        view: &View,
+        machine: &NodeClaim,
+    ) -> Result<(), ReconcileError> {
+        let id = provider_id(machine).unwrap_or_default();
+        match self.cx.provider.delete(machine).await {
+            Ok(()) => tracing::info!(
+                "provider-id" = id,
+                "garbage collected cloudprovider instance"
+            ),
+            Err(error) if error.is_node_claim_not_found() => {}
+            Err(error) => return Err(error).doing("terminating instance"),
+        }
+        let api: Api<Node> = Api::all(self.cx.clients.api.clone());
+        for node in view.nodes_by_provider_id(id) {
+            let only_this = DeleteParams {
+                preconditions: Some(Preconditions {
+                    uid: node.metadata.uid.clone(),
+                    resource_version: None,
+                }),
+                ..DeleteParams::default()
+            };
+            let name = node.metadata.name.as_deref().unwrap_or_default();
+            match api.delete(name, &only_this).await {
+                Ok(_) => {
+                    tracing::info!(Node = logging::object(None, name), "garbage collected node")
+                }
+                Err(error) if is_not_found(&error) => {}
+                Err(error) => return Err(error).doing("deleting node"),
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn errors<F>(removals: Vec<F>) -> Vec<ReconcileError>
+where
+    F: Future<Output = Result<(), ReconcileError>>,
+{
+    let outcomes: Vec<_> = futures::stream::iter(removals)
+        .buffer_unordered(PARALLEL)
+        .collect()
+        .await;
+    outcomes.into_iter().filter_map(Result::err).collect()
+}
+
+fn provider_id(claim: &NodeClaim) -> Option<&str> {
+    let id = claim.status.provider_id.as_deref();
+    id.filter(|id| !id.is_empty())
+}
+
+fn has_ready_node(view: &View, claim: &NodeClaim) -> bool {
+    let ready = |node: &Arc<Node>| {
+        let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
+        conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
+    };
+    provider_id(claim).is_some_and(|id| view.nodes_by_provider_id(id).iter().any(ready))
+}
+
+impl Periodic for GarbageCollection {
+    fn name(&self) -> &'static str {
+        "nodeclaim.garbagecollection"
+    }
+
+    async fn pass(&mut self) -> Result<Duration, ReconcileError> {
+        let view = self.cx.view();
+        if !view.is_synced() {
+            return Ok(UNSYNCED);
+        }
+        let machines = self
+            .cx
+            .provider
+            .list()
+            .await
+            .doing("listing cloudprovider machines")?;
+        let mut errors = self.collect_claims(&view, &machines).await;
+        errors.extend(self.collect_machines(machines).await?);
+        ReconcileError::collect(errors)?;
+        self.looks = self.looks.saturating_add(1);
+        Ok(if self.looks <= QUICK_LOOKS {
+            AT_FIRST
+        } else {
+            INTERVAL
+        })
+    }
+}

@@ -1,0 +1,51 @@
+//! Deleting a NodeClaim for a reason of Karpenter's own, counted once.
+
+use karpenter_api::labels;
+use karpenter_api::v1::NodeClaim;
+use kube::api::{DeleteParams, Preconditions};
+
+use super::lifecycle::termination_mode;
+use crate::context::Context;
+use crate::controller::{Doing, ReconcileError, is_not_found};
+
+/// Asks for the deletion of the claim as it was read; false if it is gone.
+///
+/// # Errors
+/// A conflict if the claim has changed since: whoever deletes it must look again, so that nothing is counted twice.
+pub async fn delete(cx: &Context, claim: &NodeClaim) -> Result<bool, ReconcileError> {
+    let this_version = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: claim.metadata.uid.clone(),
+            resource_version: claim.metadata.resource_version.clone(),
+        }),
+        ..DeleteParams::default()
+    };
+    match cx.node_claims().delete(claim.name(), &this_version).await {
+        Ok(_) => Ok(true),
+        Err(error) if is_not_found(&error) => Ok(false),
+        Err(error) => Err(error).doing("deleting nodeclaim"),
+    }
+}
+
+/// Like [`delete`], counted as disrupted under `reason`.
+///
+/// # Errors
+/// Those of [`delete`].
+pub async fn disrupt(
+    cx: &Context,
+    claim: &NodeClaim,
+    reason: &str,
+) -> Result<bool, ReconcileError> {
+    let deleted = delete(cx, claim).await?;
+    if deleted {
+        let label = |key: &str| claim.label(key).unwrap_or_default();
+        cx.metrics.nodeclaims_disrupted_total.inc(&[
+            reason,
+            label(labels::NODE_POOL),
+            label(labels::CAPACITY_TYPE),
+            "",
+            termination_mode(claim),
+        ]);
+    }
+    Ok(deleted)
+}

@@ -1,0 +1,467 @@
+//! Metrics and events about status conditions of NodeClaims, NodePools and Nodes.
+//!
+//! Every metric exists per kind (`operator_nodeclaim_…`), and once more without the kind in its name but with labels `group`
+//! and `kind`, as older dashboards have it (not for Nodes).
+//!
+//! UPSTREAM: awslabs/operatorpkg status/controller.go
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use karpenter_api::events::FINALIZED;
+use karpenter_api::labels;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use kube::Resource;
+
+use super::with;
+use crate::context::Context;
+use crate::events::{Event, reference};
+use crate::metrics::{Counter, Emit, Histogram};
+use crate::model::{Change, View};
+
+/// A condition of any kind.
+#[derive(Debug, Clone, PartialEq)]
+struct Seen {
+    type_: String,
+    status: String,
+    reason: String,
+    message: String,
+    since: Option<Timestamp>,
+}
+
+/// An object of any kind.
+struct Object<'a> {
+    meta: &'a ObjectMeta,
+    conditions: Vec<Seen>,
+}
+
+fn of_claim(claim: &NodeClaim) -> Object<'_> {
+    Object {
+        meta: &claim.metadata,
+        conditions: claim.status.conditions.iter().map(seen).collect(),
+    }
+}
+
+fn of_pool(pool: &NodePool) -> Object<'_> {
+    Object {
+        meta: &pool.metadata,
+        conditions: pool.status.conditions.iter().map(seen).collect(),
+    }
+}
+
+fn of_node(node: &Node) -> Object<'_> {
+    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
+    let seen = |c: &k8s_openapi::api::core::v1::NodeCondition| Seen {
+        type_: c.type_.clone(),
+        status: c.status.clone(),
+        reason: c.reason.clone().unwrap_or_default(),
+        message: c.message.clone().unwrap_or_default(),
+        since: c.last_transition_time.as_ref().map(|t| t.0),
+    };
+    Object {
+        meta: &node.metadata,
+        conditions: conditions.into_iter().flatten().map(seen).collect(),
+    }
+}
+
+fn seen(condition: &Condition) -> Seen {
+    Seen {
+        type_: condition.type_.clone(),
+        status: condition.status.clone(),
+        reason: condition.reason.clone(),
+        message: condition.message.clone(),
+        since: Some(condition.last_transition_time.0),
+    }
+}
+
+/// A kind whose conditions are shown.
+#[derive(Debug, Clone)]
+struct Kind {
+    /// In metric names.
+    name: &'static str,
+    /// API group and kind for the older metrics; none for kinds that have none.
+    twin: Option<(&'static str, &'static str)>,
+    /// Metric label and object label.
+    extra: Vec<(String, String)>,
+}
+
+/// Runs through the objects of a kind.
+type Each = fn(&View, &mut dyn FnMut(Object<'_>));
+
+fn each_claim(view: &View, visit: &mut dyn FnMut(Object<'_>)) {
+    view.snapshot
+        .node_claims()
+        .for_each(|claim| visit(of_claim(claim)));
+}
+
+fn each_pool(view: &View, visit: &mut dyn FnMut(Object<'_>)) {
+    view.snapshot
+        .node_pools()
+        .for_each(|pool| visit(of_pool(pool)));
+}
+
+fn each_node(view: &View, visit: &mut dyn FnMut(Object<'_>)) {
+    view.nodes().for_each(|node| visit(of_node(node)));
+}
+
+/// What is counted when conditions change.
+#[derive(Debug, Clone)]
+struct Transitions {
+    kind: Kind,
+    total: Counter,
+    seconds: Histogram,
+    terminations: Histogram,
+    twins: Option<(Counter, Histogram, Histogram)>,
+}
+
+/// Follows the conditions of objects: metrics, and an event for each transition.
+#[derive(Debug)]
+pub struct Conditions {
+    cx: Arc<Context>,
+    claims: Transitions,
+    pools: Transitions,
+    nodes: Transitions,
+}
+
+impl Conditions {
+    /// Adds the metrics. What is returned must be told of every change of the model.
+    #[must_use]
+    pub fn register(cx: &Arc<Context>) -> Self {
+        let metric = |key: &str| key.replace(['/', '.', '-'], "_");
+        let label = |key: String| (metric(&key), key);
+        let mut of_claims: Vec<_> = cx
+            .provider
+            .node_classes()
+            .iter()
+            .map(|class| label(labels::node_class(&class.group, &class.kind)))
+            .collect();
+        of_claims.push(label(labels::NODE_POOL.to_owned()));
+        let mut of_nodes = of_claims.clone();
+        of_nodes.push(label(labels::INITIALIZED.to_owned()));
+        let kind = |name, twin, extra| Kind { name, twin, extra };
+        let claims = kind(
+            "nodeclaim",
+            Some((labels::GROUP, NodeClaim::KIND)),
+            of_claims,
+        );
+        let pools = kind(
+            "nodepool",
+            Some((labels::GROUP, NodePool::KIND)),
+            Vec::new(),
+        );
+        let nodes = kind("node", None, of_nodes);
+        let kinds: [(&Kind, Each); 3] = [
+            (&claims, each_claim),
+            (&pools, each_pool),
+            (&nodes, each_node),
+        ];
+        for (kind, each) in kinds {
+            gauges(cx, kind, each);
+        }
+        older_gauges(
+            cx,
+            &[(claims.clone(), each_claim), (pools.clone(), each_pool)],
+        );
+        Self {
+            claims: transitions(cx, claims),
+            pools: transitions(cx, pools),
+            nodes: transitions(cx, nodes),
+            cx: Arc::clone(cx),
+        }
+    }
+
+    /// Takes in a change of the model; runs on the model's task.
+    pub fn observe(&self, change: &Change, view: &View) {
+        match change {
+            Change::NodeClaim { before, after, .. } => self.changed(
+                &self.claims,
+                before.as_deref(),
+                after.as_deref(),
+                of_claim,
+                view,
+            ),
+            Change::NodePool { before, after, .. } => self.changed(
+                &self.pools,
+                before.as_deref(),
+                after.as_deref(),
+                of_pool,
+                view,
+            ),
+            Change::Node { before, after, .. } => self.changed(
+                &self.nodes,
+                before.as_deref(),
+                after.as_deref(),
+                of_node,
+                view,
+            ),
+            _ => {}
+        }
+    }
+
+    fn changed<'a, K: Resource<DynamicType = ()>>(
+        &self,
+        transitions: &Transitions,
+        before: Option<&'a K>,
+        after: Option<&'a K>,
+        read: impl Fn(&'a K) -> Object<'a>,
+        view: &View,
+    ) {
+        // What is listed at the start happened long ago.
+        if !view.is_synced() {
+            return;
+        }
+        let (old, new) = (before.map(&read), after.map(&read));
+        match (&old, &new, after) {
+            (Some(old), None, _) => {
+                self.ended(transitions, old);
+                if let Some(before) = before.filter(|b| b.meta().deletion_timestamp.is_some()) {
+                    // The last finalizer goes with the object.
+                    self.finalized(before.meta(), &ObjectMeta::default(), &reference(before));
+                }
+            }
+            (_, Some(new), Some(object)) => {
+                let known = old.map(|old| old.conditions).unwrap_or_default();
+                self.transitioned(transitions, &known, &new.conditions, &reference(object));
+                if let (Some(before), Some(after)) = (before, after) {
+                    self.finalized(before.meta(), after.meta(), &reference(object));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn transitioned(
+        &self,
+        transitions: &Transitions,
+        before: &[Seen],
+        after: &[Seen],
+        about: &ObjectReference,
+    ) {
+        for condition in after {
+            let known = before.iter().find(|c| c.type_ == condition.type_);
+            if known.is_some_and(|known| known.status == condition.status) {
+                continue;
+            }
+            transitions.count(condition);
+            let Some(known) = known else { continue };
+            let lasted = condition.since.zip(known.since);
+            let seconds = lasted.map_or(0.0, |(to, from)| to.duration_since(from).as_secs_f64());
+            transitions.observe(known, seconds.max(0.0));
+            let message = match condition.message.as_str() {
+                "" => String::new(),
+                message => format!(", Message: {message}"),
+            };
+            let text = format!(
+                "Status condition transitioned, Type: {}, Status: {} -> {}, Reason: {}{message}",
+                condition.type_, known.status, condition.status, condition.reason
+            );
+            let event = Event::normal(about.clone(), &condition.type_, text);
+            self.cx.recorder.publish(event.always());
+        }
+    }
+
+    fn finalized(&self, before: &ObjectMeta, after: &ObjectMeta, about: &ObjectReference) {
+        let held = after.finalizers.clone().unwrap_or_default();
+        for finalizer in before
+            .finalizers
+            .iter()
+            .flatten()
+            .filter(|f| !held.contains(f))
+        {
+            let event = Event::normal(about.clone(), FINALIZED, format!("Finalized {finalizer}"));
+            self.cx.recorder.publish(event.always());
+        }
+    }
+
+    fn ended(&self, transitions: &Transitions, object: &Object<'_>) {
+        if let Some(deleted) = &object.meta.deletion_timestamp {
+            let seconds = self.cx.clock.since(deleted.0).as_secs_f64();
+            transitions.terminations.observe(&[], seconds);
+            if let (Some((_, _, twin)), Some((group, kind))) =
+                (&transitions.twins, transitions.kind.twin)
+            {
+                twin.observe(&[group, kind], seconds);
+            }
+        }
+    }
+}
+
+impl Transitions {
+    fn count(&self, condition: &Seen) {
+        let (type_, status, reason) = (&*condition.type_, &*condition.status, &*condition.reason);
+        self.total.inc(&[type_, status, reason]);
+        if let (Some((twin, _, _)), Some((group, kind))) = (&self.twins, self.kind.twin) {
+            twin.inc(&[group, kind, type_, status, reason]);
+        }
+    }
+
+    fn observe(&self, left: &Seen, seconds: f64) {
+        self.seconds.observe(&[&left.type_, &left.status], seconds);
+        if let (Some((_, twin, _)), Some((group, kind))) = (&self.twins, self.kind.twin) {
+            twin.observe(&[group, kind, &left.type_, &left.status], seconds);
+        }
+    }
+}
+
+fn transitions(cx: &Context, kind: Kind) -> Transitions {
+    let registry = &cx.metrics.registry;
+    let buckets: Vec<f64> = (0..15).map(|n| 0.5 * 2f64.powi(n)).collect();
+    let (total, seconds, ends) = (
+        "The count of transitions of a condition.",
+        "How long a condition was in a state before it left it.",
+        "How long objects took to terminate completely.",
+    );
+    let name = kind.name;
+    Transitions {
+        total: registry.counter(
+            &format!("operator_{name}_status_condition_transitions_total"),
+            total,
+            &["type", "status", "reason"],
+        ),
+        seconds: registry.histogram(
+            &format!("operator_{name}_status_condition_transition_seconds"),
+            seconds,
+            &["type", "status"],
+            &buckets,
+        ),
+        terminations: registry.histogram(
+            &format!("operator_{name}_termination_duration_seconds"),
+            ends,
+            &[],
+            &buckets,
+        ),
+        twins: kind.twin.map(|_| {
+            (
+                registry.counter(
+                    "operator_status_condition_transitions_total",
+                    total,
+                    &["group", "kind", "type", "status", "reason"],
+                ),
+                registry.histogram(
+                    "operator_status_condition_transition_seconds",
+                    seconds,
+                    &["group", "kind", "type", "status"],
+                    &buckets,
+                ),
+                registry.histogram(
+                    "operator_termination_duration_seconds",
+                    ends,
+                    &["group", "kind"],
+                    &buckets,
+                ),
+            )
+        }),
+        kind,
+    }
+}
+
+/// What a gauge about conditions shows.
+#[derive(Debug, Clone, Copy)]
+enum Shown {
+    Count,
+    Seconds,
+    Termination,
+}
+
+const SHOWN: [(Shown, &str, &str); 3] = [
+    (
+        Shown::Count,
+        "status_condition_count",
+        "1 for each condition of an object.",
+    ),
+    (
+        Shown::Seconds,
+        "status_condition_current_status_seconds",
+        "How long a condition has been in its state.",
+    ),
+    (
+        Shown::Termination,
+        "termination_current_time_seconds",
+        "How long an object has been terminating.",
+    ),
+];
+
+fn condition_labels(shown: Shown) -> &'static [&'static str] {
+    match shown {
+        Shown::Termination => &[],
+        Shown::Count | Shown::Seconds => &["type", "status", "reason"],
+    }
+}
+
+/// Emits the series of an object; `front` comes before the labels of a condition.
+fn emit_object(
+    shown: Shown,
+    object: &Object<'_>,
+    front: &[&str],
+    back: &[&str],
+    now: Timestamp,
+    emit: &mut Emit<'_>,
+) {
+    let since =
+        |at: Option<Timestamp>| at.map_or(0.0, |at| now.duration_since(at).as_secs_f64().max(0.0));
+    if let Shown::Termination = shown {
+        if let Some(deleted) = &object.meta.deletion_timestamp {
+            let values: Vec<&str> = front.iter().chain(back).copied().collect();
+            emit.set(&values, since(Some(deleted.0)));
+        }
+        return;
+    }
+    for condition in &object.conditions {
+        let own: [&str; 3] = [&condition.type_, &condition.status, &condition.reason];
+        let values: Vec<&str> = front.iter().chain(&own).chain(back).copied().collect();
+        let value = match shown {
+            Shown::Seconds => since(condition.since),
+            Shown::Count | Shown::Termination => 1.0,
+        };
+        emit.set(&values, value);
+    }
+}
+
+fn gauges(cx: &Arc<Context>, kind: &Kind, each: Each) {
+    for (shown, name, help) in SHOWN {
+        let mut names = vec!["namespace", "name"];
+        names.extend(condition_labels(shown));
+        names.extend(kind.extra.iter().map(|(name, _)| name.as_str()));
+        let extra = kind.extra.clone();
+        let collect = move |cx: &Context, emit: &mut Emit<'_>| {
+            let now = cx.clock.now();
+            each(&cx.view(), &mut |object| {
+                let labels = object.meta.labels.as_ref();
+                let value =
+                    |key: &String| labels.and_then(|l| l.get(key)).map_or("", String::as_str);
+                let back: Vec<&str> = extra.iter().map(|(_, key)| value(key)).collect();
+                let name = object.meta.name.as_deref().unwrap_or_default();
+                emit_object(shown, &object, &["", name], &back, now, emit);
+            });
+        };
+        let name = format!("operator_{}_{name}", kind.name);
+        cx.metrics
+            .registry
+            .live(&name, help, &names, with(cx, collect));
+    }
+}
+
+fn older_gauges(cx: &Arc<Context>, kinds: &[(Kind, Each)]) {
+    for (shown, name, help) in SHOWN {
+        let mut names = vec!["namespace", "name", "group", "kind"];
+        names.extend(condition_labels(shown));
+        let kinds = kinds.to_vec();
+        let collect = move |cx: &Context, emit: &mut Emit<'_>| {
+            let (view, now) = (cx.view(), cx.clock.now());
+            for (kind, each) in &kinds {
+                let Some((group, kind)) = kind.twin else {
+                    continue;
+                };
+                each(&view, &mut |object| {
+                    let name = object.meta.name.as_deref().unwrap_or_default();
+                    emit_object(shown, &object, &["", name, group, kind], &[], now, emit);
+                });
+            }
+        };
+        cx.metrics
+            .registry
+            .live(&format!("operator_{name}"), help, &names, with(cx, collect));
+    }
+}

@@ -1,0 +1,114 @@
+//! Metrics about NodePools.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use karpenter_api::ResourceList;
+use karpenter_api::labels;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::quantity::Quantity;
+
+use super::{resource_type, with};
+use crate::context::Context;
+use crate::metrics::Emit;
+
+pub(super) fn register(cx: &Arc<Context>) {
+    let registry = &cx.metrics.registry;
+    let by_resource = ["resource_type", "nodepool"];
+    let of: [(&str, &str, fn(&NodePool) -> &ResourceList); 2] = [
+        ("limit", "Limits of NodePools.", |pool| &pool.spec.limits),
+        (
+            "usage",
+            "What the machines of NodePools add up to.",
+            |pool| &pool.status.resources,
+        ),
+    ];
+    for (name, help, list) in of {
+        let collect = move |cx: &Context, emit: &mut Emit<'_>| {
+            for pool in cx.view().snapshot.node_pools() {
+                for (resource, quantity) in list(pool) {
+                    if let Ok(quantity) = Quantity::try_from(quantity) {
+                        emit.set(&[&resource_type(resource), pool.name()], quantity.as_f64());
+                    }
+                }
+            }
+        };
+        registry.live(
+            &format!("karpenter_nodepools_{name}"),
+            help,
+            &by_resource,
+            with(cx, collect),
+        );
+    }
+    registry.live(
+        "karpenter_nodepools_cost_total",
+        "Dollars an hour that the machines of NodePools cost.",
+        &["nodepool"],
+        with(cx, cost),
+    );
+}
+
+fn cost(cx: &Context, emit: &mut Emit<'_>) {
+    let view = cx.view();
+    for pool in view.snapshot.node_pools() {
+        let Some(Ok(types)) = view.snapshot.instance_types(pool.name()) else {
+            continue;
+        };
+        let types: BTreeMap<&str, &InstanceType> =
+            types.iter().map(|t| (t.name.as_str(), t)).collect();
+        let claims = view.node_claims_of_pool(pool.name());
+        let prices = claims.iter().filter_map(|claim| price(claim, &types));
+        emit.set(&[pool.name()], prices.sum());
+    }
+}
+
+/// What a claim costs, once its labels say what it is; unknown offerings cost nothing.
+fn price(claim: &NodeClaim, types: &BTreeMap<&str, &InstanceType>) -> Option<f64> {
+    let instance_type = types.get(claim.label(labels::INSTANCE_TYPE)?)?;
+    let (zone, capacity_type) = (
+        claim.label(labels::ZONE)?,
+        claim.label(labels::CAPACITY_TYPE)?,
+    );
+    let mut offerings = instance_type.offerings.iter();
+    let offering =
+        offerings.find(|o| o.zone() == Some(zone) && o.capacity_type() == Some(capacity_type))?;
+    Some(offering.price).filter(|price| price.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use karpenter_core::fake;
+
+    #[test]
+    fn a_claim_costs_what_its_offering_does_whenever_it_is_asked() {
+        let build = |price| fake::instance_type("a").price(price).build();
+        let claim = |zone: &str| {
+            let mut claim = NodeClaim::new("c", Default::default());
+            let labels = [
+                (labels::INSTANCE_TYPE, "a"),
+                (labels::ZONE, zone),
+                (labels::CAPACITY_TYPE, "spot"),
+            ];
+            claim.metadata.labels = Some(labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+            claim
+        };
+        let (before, after) = (build(2.0), build(3.0));
+        let of = |t: &InstanceType, zone: &str| price(&claim(zone), &[("a", t)].into());
+        assert_eq!(of(&before, "test-zone-1"), Some(2.0));
+        assert_eq!(
+            of(&after, "test-zone-1"),
+            Some(3.0),
+            "a new price counts at once"
+        );
+        assert_eq!(of(&before, "test-zone-3"), None, "no such offering");
+        assert_eq!(
+            price(
+                &NodeClaim::new("c", Default::default()),
+                &[("a", &before)].into()
+            ),
+            None
+        );
+    }
+}

@@ -1,0 +1,200 @@
+//! The provider with NodeOverlays applied to its instance types.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::v1alpha1::NodeOverlay;
+use karpenter_api::validation::WellKnown;
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::overlay;
+use karpenter_core::provider::{
+    CloudProvider, CloudProviderError, NodeClassKind, RegistrationHook, RepairPolicy,
+};
+use rustc_hash::FxHashMap;
+
+/// The overlays that count, and the NodePools they were checked against. Cheap to clone; clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Accepted {
+    current: Arc<ArcSwap<Verdict>>,
+}
+
+#[derive(Debug, Default)]
+struct Verdict {
+    overlays: Vec<Arc<NodeOverlay>>,
+    pools: BTreeSet<String>,
+    applied: Mutex<FxHashMap<String, Applied>>,
+}
+
+/// What the overlays made of the types of a pool, valid for this generation of the pool and these types.
+#[derive(Debug)]
+struct Applied {
+    generation: Option<i64>,
+    base: Arc<[InstanceType]>,
+    types: Arc<[InstanceType]>,
+}
+
+impl Accepted {
+    /// Publishes the overlays that count for these pools; false if nothing is different from before.
+    pub fn publish(&self, overlays: Vec<Arc<NodeOverlay>>, pools: BTreeSet<String>) -> bool {
+        let current = self.current.load();
+        let says = |all: &[Arc<NodeOverlay>]| -> Vec<_> {
+            all.iter()
+                .map(|o| (o.name().to_owned(), o.spec.clone()))
+                .collect()
+        };
+        if current.pools == pools && says(&current.overlays) == says(&overlays) {
+            return false;
+        }
+        self.current.store(Arc::new(Verdict {
+            overlays,
+            pools,
+            applied: Mutex::default(),
+        }));
+        true
+    }
+
+    fn apply(
+        &self,
+        pool: &NodePool,
+        base: Arc<[InstanceType]>,
+        names: &WellKnown,
+    ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
+        let verdict = self.current.load();
+        if !verdict.pools.contains(pool.name()) {
+            return Err(CloudProviderError::UnevaluatedNodePool(
+                pool.name().to_owned(),
+            ));
+        }
+        if verdict.overlays.is_empty() {
+            return Ok(base);
+        }
+        let generation = pool.metadata.generation;
+        let mut applied = verdict
+            .applied
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = applied.get(pool.name())
+            && known.generation == generation
+            && Arc::ptr_eq(&known.base, &base)
+        {
+            return Ok(Arc::clone(&known.types));
+        }
+        let types = overlay::apply(&verdict.overlays, pool, &base, names);
+        applied.insert(
+            pool.name().to_owned(),
+            Applied {
+                generation,
+                base,
+                types: Arc::clone(&types),
+            },
+        );
+        Ok(types)
+    }
+}
+
+/// A provider whose instance types are as overlays change them.
+pub struct Overlaid {
+    inner: Arc<dyn CloudProvider>,
+    accepted: Accepted,
+}
+
+impl std::fmt::Debug for Overlaid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Overlaid").field(&self.inner.name()).finish()
+    }
+}
+
+impl Overlaid {
+    /// `inner` with the overlays that count.
+    #[must_use]
+    pub fn new(inner: Arc<dyn CloudProvider>, accepted: Accepted) -> Self {
+        Self { inner, accepted }
+    }
+}
+
+#[async_trait]
+impl CloudProvider for Overlaid {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn well_known(&self) -> &WellKnown {
+        self.inner.well_known()
+    }
+    fn node_classes(&self) -> Vec<NodeClassKind> {
+        self.inner.node_classes()
+    }
+    fn repair_policies(&self) -> Vec<RepairPolicy> {
+        self.inner.repair_policies()
+    }
+    fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
+        self.inner.registration_hooks()
+    }
+    async fn create(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {
+        self.inner.create(claim).await
+    }
+    async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudProviderError> {
+        self.inner.delete(claim).await
+    }
+    async fn get(&self, provider_id: &str) -> Result<NodeClaim, CloudProviderError> {
+        self.inner.get(provider_id).await
+    }
+    async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
+        self.inner.list().await
+    }
+    async fn instance_types(
+        &self,
+        pool: &NodePool,
+    ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
+        let base = self.inner.instance_types(pool).await?;
+        self.accepted.apply(pool, base, self.inner.well_known())
+    }
+    async fn is_drifted(&self, claim: &NodeClaim) -> Result<Option<String>, CloudProviderError> {
+        self.inner.is_drifted(claim).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use karpenter_core::fake;
+    use serde_json::json;
+
+    #[test]
+    fn a_pool_has_no_types_before_it_is_evaluated_and_stable_ones_afterwards() {
+        let pool: NodePool = serde_json::from_value(json!({
+            "metadata": {"name": "p", "generation": 1},
+            "spec": {"template": {"spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "requirements": []}}},
+        }))
+        .unwrap();
+        let overlay: NodeOverlay = serde_json::from_value(
+            json!({"metadata": {"name": "o"}, "spec": {"requirements": [], "price": "0.5"}}),
+        )
+        .unwrap();
+        let (accepted, base, names) = (Accepted::default(), fake::catalogue(), fake::well_known());
+        let types = |pool: &NodePool| accepted.apply(pool, Arc::clone(&base), &names);
+        assert!(matches!(
+            types(&pool),
+            Err(CloudProviderError::UnevaluatedNodePool(_))
+        ));
+        let pools: BTreeSet<String> = ["p".to_owned()].into();
+        assert!(accepted.publish(vec![], pools.clone()));
+        assert!(Arc::ptr_eq(&types(&pool).unwrap(), &base));
+        assert!(accepted.publish(vec![Arc::new(overlay.clone())], pools.clone()));
+        let first = types(&pool).unwrap();
+        assert!(
+            first[0]
+                .offerings
+                .iter()
+                .all(|o| (o.price - 0.5).abs() < 1e-9)
+        );
+        assert!(Arc::ptr_eq(&first, &types(&pool).unwrap()), "compiled once");
+        assert!(
+            !accepted.publish(vec![Arc::new(overlay)], pools),
+            "nothing new"
+        );
+        assert!(Arc::ptr_eq(&first, &types(&pool).unwrap()));
+    }
+}

@@ -1,0 +1,120 @@
+//! Giving back what a static NodePool has too much.
+//!
+//! UPSTREAM: pkg/controllers/static/deprovisioning/controller.go
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use karpenter_api::v1::NodePool;
+use karpenter_core::static_capacity::{removal_order, replicas};
+
+use super::population;
+use crate::context::Context;
+use crate::controller::{Controller, Next, ObjectKey, Queue, ReconcileError};
+use crate::logging;
+use crate::model::{Change, View};
+use crate::nodeclaim::removal::delete;
+use crate::options::Options;
+
+/// How often a settled pool is looked at.
+const SETTLED: Duration = Duration::from_secs(60);
+
+/// Keeps static pools from being too large.
+#[derive(Debug)]
+pub struct Deprovisioning {
+    cx: Arc<Context>,
+}
+
+impl Deprovisioning {
+    /// The controller.
+    #[must_use]
+    pub fn new(cx: Arc<Context>) -> Self {
+        Self { cx }
+    }
+}
+
+impl Controller for Deprovisioning {
+    type Key = ObjectKey;
+
+    fn name(&self) -> &'static str {
+        "static.deprovisioning"
+    }
+
+    fn kind(&self) -> &'static str {
+        NodePool::KIND
+    }
+
+    fn concurrency(&self, _: &Options) -> usize {
+        10
+    }
+
+    fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<ObjectKey>) {
+        match change {
+            Change::NodePool {
+                name,
+                before,
+                after: Some(after),
+            } if after.is_static()
+                && before
+                    .as_ref()
+                    .is_none_or(|b| b.spec.replicas != after.spec.replicas) =>
+            {
+                queue.add(ObjectKey::cluster(name));
+            }
+            Change::NodeClaim {
+                before: None,
+                after: Some(claim),
+                ..
+            } => {
+                if let Some(pool) = claim.node_pool()
+                    && view.node_pool(pool).is_some_and(|pool| pool.is_static())
+                {
+                    queue.add(ObjectKey::cluster(pool));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
+        let view = self.cx.view();
+        let Some(pool) = view.node_pool(&key.name).filter(|pool| {
+            self.cx.is_managed(&pool.spec.template.spec.node_class_ref) && !pool.is_deleting()
+        }) else {
+            return Ok(Next::Wait);
+        };
+        let Some(replicas) = replicas(pool) else {
+            return Ok(Next::Wait);
+        };
+        let excess = population(&view, pool.name()).excess(replicas);
+        if excess == 0 {
+            return Ok(Next::After(SETTLED));
+        }
+        let claims = view.node_claims_of_pool(pool.name());
+        let order = removal_order(
+            &view.snapshot,
+            claims.iter().map(AsRef::as_ref),
+            self.cx.clock.now(),
+        );
+        let removals = order.into_iter().take(excess as usize).map(|claim| async {
+            if delete(&self.cx, claim).await? {
+                tracing::info!(
+                    NodePool = logging::object(None, pool.name()),
+                    NodeClaim = logging::object(None, claim.name()),
+                    nodeclaim = claim.name(),
+                    "deleting nodeclaim of a nodepool with too many"
+                );
+            }
+            Ok(())
+        });
+        let errors = join_all(removals)
+            .await
+            .into_iter()
+            .filter_map(Result::err)
+            .collect();
+        ReconcileError::collect(errors)?;
+        // What was removed must be seen as such before the rest is counted again; the removals come back as changes.
+        Ok(Next::After(Duration::from_secs(1)))
+    }
+}

@@ -108,11 +108,7 @@ fn diverse(count: usize) -> Vec<Value> {
         let (cpu, memory) = (*random.of(&CPU), *random.of(&MEMORY));
         let label = json!({ "my-label": random.of(&LETTERS) });
         let name = format!("pod-{index:06}");
-        let kind = if fifth == 0 {
-            0
-        } else {
-            (index / fifth).min(5)
-        };
+        let kind = index.checked_div(fifth).unwrap_or(0).min(5);
         let mut value = match kind {
             3 => pod(
                 &name,

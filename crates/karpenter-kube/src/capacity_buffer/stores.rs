@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
-use k8s_openapi::api::core::v1::{PodSpec, PodTemplate, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{PodTemplate, PodTemplateSpec};
 use karpenter_api::autoscaling::{CapacityBuffer, ScalableRef};
 use karpenter_core::capacity_buffer::Source;
 use kube::runtime::reflector::{ObjectRef, Store, store::Writer};
@@ -162,9 +162,7 @@ impl Stores {
 fn source(template: Option<&PodTemplateSpec>, scale: Option<i32>) -> Source {
     Source {
         metadata: template.and_then(|t| t.metadata.clone()),
-        spec: template
-            .and_then(|t| t.spec.clone())
-            .unwrap_or_else(PodSpec::default),
+        spec: template.and_then(|t| t.spec.clone()).unwrap_or_default(),
         scale,
     }
 }

@@ -13,10 +13,13 @@ use super::{resource_type, with};
 use crate::context::Context;
 use crate::metrics::Emit;
 
+/// Amounts of a NodePool by resource.
+type Amounts = fn(&NodePool) -> &ResourceList;
+
 pub(super) fn register(cx: &Arc<Context>) {
     let registry = &cx.metrics.registry;
     let by_resource = ["resource_type", "nodepool"];
-    let of: [(&str, &str, fn(&NodePool) -> &ResourceList); 2] = [
+    let of: [(&str, &str, Amounts); 2] = [
         ("limit", "Limits of NodePools.", |pool| &pool.spec.limits),
         (
             "usage",

@@ -32,7 +32,6 @@ fn in_a_uniform_pool_a_replacement_at_half_price_is_approved() {
     );
 }
 
-/// Conformance: DIS-121
 #[test]
 fn a_move_that_saves_less_than_its_share_is_rejected() {
     let types = [

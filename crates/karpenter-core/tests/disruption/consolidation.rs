@@ -9,7 +9,6 @@ use crate::fleet::{
     verdict, world as fresh,
 };
 
-/// Conformance: DIS-096
 #[test]
 fn machines_are_deleted_replaced_and_merged() {
     let world = fresh()
@@ -124,7 +123,6 @@ fn min_values_keep_more_than_fifteen() {
     assert_eq!(plan.commands[0].replacements[0].instance_types.len(), 17);
 }
 
-/// Conformance: DIS-100
 #[test]
 fn cheaper_types_that_are_fewer_than_min_values_ask_for_do_not_replace() {
     let pool = open_pool("default")
@@ -260,7 +258,6 @@ fn pods_are_not_moved_to_a_machine_that_is_still_starting() {
     );
 }
 
-/// Conformance: DIS-108
 #[test]
 fn machines_that_changed_recently_take_no_pods_from_consolidation() {
     let with = |after: &str| {
@@ -280,7 +277,6 @@ fn machines_that_changed_recently_take_no_pods_from_consolidation() {
     assert_eq!(with("Never"), ["delete a (saves 0.20)"]);
 }
 
-/// Conformance: DIS-109
 #[test]
 fn a_pod_that_can_never_run_does_not_block_but_one_that_would_lose_its_place_does() {
     let hopeless = pod("hopeless").cpu("1000");
@@ -313,7 +309,6 @@ fn a_large_pod_that_waits_keeps_the_large_node_it_will_go_to() {
     assert_eq!(world.decide(), Vec::<String>::new());
 }
 
-/// Conformance: DIS-114
 #[test]
 fn zonal_spread_and_anti_affinity_outlive_consolidation() {
     let spread = |name: &str, node: &str| {
@@ -361,7 +356,6 @@ fn preferences_keep_a_node_unless_they_are_ignored() {
     assert_eq!(world.decide().len(), 1);
 }
 
-/// Conformance: DIS-116
 #[test]
 fn machines_move_into_reserved_capacity_even_of_their_own_type() {
     let types = [sold_as(

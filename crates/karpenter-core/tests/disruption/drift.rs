@@ -116,7 +116,6 @@ fn a_pool_whose_replacements_fail_rests_alone() {
     assert_eq!(names, ["b"]);
 }
 
-/// Conformance: DIS-087, DIS-088
 #[test]
 fn static_machines_are_replaced_one_for_one_as_far_as_the_limit_leaves_room() {
     let fixed = |name: &str| open_pool(name).set("/spec/replicas", json!(3));

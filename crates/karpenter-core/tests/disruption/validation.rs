@@ -34,7 +34,6 @@ fn a_command_holds_while_nothing_changes() {
     assert_eq!(check(&command(&world), &world), Ok(vec!["a".to_owned()]));
 }
 
-/// Conformance: DIS-111
 #[test]
 fn what_happened_meanwhile_rejects_a_command() {
     let command = command(&movable());

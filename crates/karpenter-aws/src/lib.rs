@@ -1,0 +1,6 @@
+//! Karpenter on AWS: from an EC2NodeClass to running instances and back.
+//!
+//! Without the feature `sdk` the crate holds the resources and the decisions that need no call: it builds in seconds, and
+//! `karpenter-legacy`, tools and tests use it so.
+//!
+//! UPSTREAM: aws/karpenter-provider-aws

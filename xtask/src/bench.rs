@@ -97,19 +97,34 @@ fn select<'a>(
         }
     }
     for name in names {
-        let target = name
-            .split_once('/')
-            .map_or(name.as_str(), |(target, _)| target);
-        let known = targets.keys().copied().collect::<Vec<_>>().join(", ");
-        let (_, cases) = targets
-            .get_mut(target)
-            .with_context(|| format!("no bench target is called `{target}`; there are {known}"))?;
-        cases.push(name.clone());
+        // A case belongs to the most particular target: `schedule-cost-gpu` to `schedule-cost`, not to `schedule`.
+        let of_case = targets
+            .keys()
+            .filter(|target| continues(name, target))
+            .max_by_key(|target| target.len())
+            .copied();
+        let mut found = false;
+        for (target, (_, cases)) in &mut targets {
+            if Some(*target) == of_case || continues(target, name) {
+                cases.push(name.clone());
+                found = true;
+            }
+        }
+        if !found {
+            let known = targets.keys().copied().collect::<Vec<_>>().join(", ");
+            bail!("no bench target is called `{name}`; there are {known}");
+        }
     }
     if !names.is_empty() {
         targets.retain(|_, (_, cases)| !cases.is_empty());
     }
     Ok(targets)
+}
+
+/// Whether `name` is `start`, or goes on from it after a dash.
+fn continues(name: &str, start: &str) -> bool {
+    name.strip_prefix(start)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
 #[cfg(test)]
@@ -138,6 +153,7 @@ mod tests {
     fn selected(names: &[&str]) -> anyhow::Result<Vec<String>> {
         let metadata = metadata(&[
             ("karpenter-core", "engine"),
+            ("karpenter-spec", "engine-cost"),
             ("karpenter-testbed", "testbed"),
         ]);
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -151,15 +167,25 @@ mod tests {
     fn a_name_picks_a_target_or_a_case_and_none_picks_all() {
         assert_eq!(
             selected(&[]).unwrap(),
-            ["karpenter-core engine []", "karpenter-testbed testbed []"]
+            [
+                "karpenter-core engine []",
+                "karpenter-spec engine-cost []",
+                "karpenter-testbed testbed []"
+            ]
         );
         assert_eq!(
             selected(&["engine"]).unwrap(),
-            [r#"karpenter-core engine ["engine"]"#]
+            [
+                r#"karpenter-core engine ["engine"]"#,
+                r#"karpenter-spec engine-cost ["engine"]"#
+            ]
         );
         assert_eq!(
-            selected(&["engine/a", "engine/b"]).unwrap(),
-            [r#"karpenter-core engine ["engine/a", "engine/b"]"#]
+            selected(&["engine-a", "engine-cost-gpu"]).unwrap(),
+            [
+                r#"karpenter-core engine ["engine-a"]"#,
+                r#"karpenter-spec engine-cost ["engine-cost-gpu"]"#
+            ]
         );
     }
 
@@ -168,7 +194,7 @@ mod tests {
         let error = selected(&["enigne"]).unwrap_err().to_string();
         assert_eq!(
             error,
-            "no bench target is called `enigne`; there are engine, testbed"
+            "no bench target is called `enigne`; there are engine, engine-cost, testbed"
         );
         assert!(select(&metadata(&[("a", "x"), ("b", "x")]), &[]).is_err());
     }

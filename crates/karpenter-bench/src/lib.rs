@@ -12,7 +12,7 @@
 //! });
 //! ```
 //!
-//! The line holds at least `name` (`<target>/<case>`), `seconds` (the median of one iteration), `per_second` (items over
+//! The line holds at least `name` (`<target>-<case>`), `seconds` (the median of one iteration), `per_second` (items over
 //! that), `peak_mib` (the process's highest resident memory during the case), `iterations` and `parameters`.
 
 use std::{
@@ -38,8 +38,8 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// Reads `[--json] [--list] [NAME…]` from the command line. A NAME selects the case of that name, or every case of the
-    /// target of that name; without a NAME every case runs.
+    /// Reads `[--json] [--list] [NAME…]` from the command line. A NAME selects the case of that name and all whose names go on
+    /// from it after a dash, so the target's name selects every case; without a NAME every case runs.
     pub fn from_args(target: &'static str) -> Self {
         Self::parse(target, std::env::args().skip(1))
     }
@@ -65,15 +65,15 @@ impl Suite {
 
     fn selects(&self, name: &str) -> bool {
         self.names.is_empty()
-            || self
-                .names
-                .iter()
-                .any(|wanted| wanted == name || wanted == self.target)
+            || self.names.iter().any(|wanted| {
+                name.strip_prefix(wanted.as_str())
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+            })
     }
 
     /// Runs a case if it was asked for. Everything it needs is set up inside, so that what is not asked for costs nothing.
     pub fn case(&mut self, case: &str, workload: impl FnOnce(&mut Run)) {
-        let name = format!("{}/{case}", self.target);
+        let name = format!("{}-{case}", self.target);
         if !self.selects(&name) {
             return;
         }
@@ -232,11 +232,12 @@ mod tests {
 
     #[test]
     fn a_name_selects_its_case_or_its_target() {
-        assert!(suite(&["--bench"]).selects("engine/a"));
-        assert!(suite(&["engine/a"]).selects("engine/a"));
-        assert!(!suite(&["engine/a"]).selects("engine/b"));
-        assert!(suite(&["engine"]).selects("engine/b"));
-        assert!(!suite(&["testbed"]).selects("engine/b"));
+        assert!(suite(&["--bench"]).selects("engine-a"));
+        assert!(suite(&["engine-a"]).selects("engine-a"));
+        assert!(!suite(&["engine-a"]).selects("engine-b"));
+        assert!(suite(&["engine"]).selects("engine-b"));
+        assert!(!suite(&["eng"]).selects("engine-b"));
+        assert!(!suite(&["testbed"]).selects("engine-b"));
         assert!(suite(&["--json"]).json);
     }
 
@@ -248,7 +249,7 @@ mod tests {
         for millis in [900, 100, 200] {
             run.sample(10, Duration::from_millis(millis));
         }
-        let result = run.result("engine/a", 3.0);
+        let result = run.result("engine-a", 3.0);
         assert_eq!(result["seconds"], 0.2);
         assert_eq!(result["per_second"], 50.0);
         assert_eq!(result["iterations"], 3);

@@ -1,0 +1,378 @@
+//! Placing a pod on a claim of this run, and what that changes: room, requirements, limits, domains, counters.
+//!
+//! Claims are tried by number of pods, then by age. A claim only fills up and narrows, so most refusals are for good and are
+//! remembered with the variant; what topology or a reservation refused is tried again.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use smallvec::SmallVec;
+
+use super::{
+    algebra::SetId,
+    bits::{Bits, Ones},
+    choices::Choices,
+    claim::{Claim, Fit, Refusal},
+    class::{GroupId, Variant},
+    fit::{NO_ROW, Target},
+    run::{Fate, Run},
+    topology::{GroupKind, Host},
+    vectors::add,
+};
+use crate::{pod::ports_conflict, taints::untolerated};
+
+impl Run<'_> {
+    pub(super) fn try_claims(
+        &mut self,
+        item: usize,
+        class: usize,
+        variant: &mut Variant,
+        choices: &Choices,
+    ) -> Option<Host> {
+        if self.claims.is_empty() {
+            return None;
+        }
+        let words = self.claims.len().div_ceil(64);
+        let mut candidates: SmallVec<[u64; 64]> = SmallVec::with_capacity(words);
+        let mut any = 0;
+        for index in 0..words {
+            let mut word = !variant.refused_claims.word(index)
+                & self.host_word(choices, index, |hosts| &hosts.claims);
+            for domains in &choices.domains {
+                if word == 0 {
+                    break;
+                }
+                let axis = &self.axes[domains.axis];
+                word &= domains
+                    .allowed
+                    .iter()
+                    .fold(0, |reach, domain| reach | axis.claims[domain].word(index));
+            }
+            any |= word;
+            candidates.push(word);
+        }
+        if any == 0 {
+            return None;
+        }
+        let levels = std::mem::take(&mut self.levels);
+        let mut found = None;
+        'search: for level in levels.values() {
+            for (index, candidates) in candidates.iter().enumerate() {
+                for bit in Ones(level.word(index) & candidates) {
+                    let claim = index * 64 + bit;
+                    match self.try_claim(claim, class, variant, choices) {
+                        Ok(fit) => {
+                            found = Some((claim, fit));
+                            break 'search;
+                        }
+                        Err(Refusal::Permanent) => variant.refused_claims.insert(claim),
+                        Err(Refusal::Topology | Refusal::Reserved) => {}
+                    }
+                }
+            }
+        }
+        self.levels = levels;
+        let (claim, fit) = found?;
+        self.join(claim, fit, item, class);
+        Some(Host::Claim(claim))
+    }
+
+    fn try_claim(
+        &mut self,
+        claim: usize,
+        class: usize,
+        variant: &Variant,
+        choices: &Choices,
+    ) -> Result<Fit, Refusal> {
+        let held = &self.claims[claim];
+        if !variant.tolerated_templates.contains(held.template) {
+            return Err(Refusal::Permanent);
+        }
+        if !self.classes[class].ports.is_empty()
+            && ports_conflict(&self.classes[class].ports, &held.ports)
+        {
+            return Err(Refusal::Permanent);
+        }
+        let (alive, used, reservations) = (
+            held.alive.clone(),
+            held.used.clone(),
+            held.reservations.clone(),
+        );
+        let target = Target {
+            template: held.template,
+            set: held.set,
+            used: &used,
+            alive: &alive,
+            witness: held.witness,
+            allowed: held.allowed.clone(),
+            held: &reservations,
+            is_new: false,
+        };
+        self.fit(&target, class, variant, choices)
+    }
+
+    pub(super) fn open(&mut self, template: usize, fit: Fit, item: usize, class: usize) -> Host {
+        let compiled = &self.solver.templates[template];
+        let index = self.claims.len();
+        self.claims.push(Claim {
+            template,
+            set: compiled.set,
+            used: vec![0; self.width].into(),
+            pods: Vec::new(),
+            witness: NO_ROW,
+            alive: compiled.order.clone(),
+            allowed: None,
+            ports: Vec::new(),
+            reservations: BTreeSet::new(),
+            min_values_relaxed: false,
+            charged: vec![0; compiled.limit_names.len()],
+            pending: Vec::new(),
+        });
+        self.levels.entry(0).or_default().insert(index);
+        for axis in 0..self.axes.len() {
+            if !self.axes[axis].is_hostname {
+                let reach = self.domains_of(axis, compiled.set);
+                let count = self.axes[axis].domains.len();
+                let reach = reach.unwrap_or_else(|| Arc::new(Bits::full(count)));
+                for domain in reach.iter() {
+                    self.axes[axis].claims[domain].insert(index);
+                }
+            }
+        }
+        self.epoch += 1;
+        self.join(index, fit, item, class);
+        Host::Claim(index)
+    }
+
+    /// Puts a pod on a claim, as `fit` found.
+    fn join(&mut self, index: usize, fit: Fit, item: usize, class: usize) {
+        let before = self.claims[index].set;
+        let claim = &mut self.claims[index];
+        let level = claim.pods.len() as u32;
+        claim.pods.push(item as u32);
+        add(&mut claim.used, &self.classes[class].requests);
+        claim.set = fit.set;
+        claim.allowed = fit.allowed;
+        claim.min_values_relaxed |= fit.min_values_relaxed;
+        claim
+            .ports
+            .extend(self.classes[class].ports.iter().cloned());
+        let moved = claim.witness != fit.witness && claim.witness != NO_ROW;
+        claim.witness = fit.witness;
+        if moved {
+            self.prune(index);
+        }
+        if let Some(reservations) = fit.reservations {
+            let held =
+                std::mem::replace(&mut self.claims[index].reservations, reservations.clone());
+            for id in reservations.difference(&held) {
+                self.reservations_left[*id] = self.reservations_left[*id].saturating_sub(1);
+            }
+            for id in held.difference(&reservations) {
+                self.reservations_left[*id] += 1;
+                self.epoch += 1;
+            }
+        }
+        self.charge(index);
+        if let Some(bits) = self.levels.get_mut(&level) {
+            bits.remove(index);
+            if bits.is_empty() {
+                self.levels.remove(&level);
+            }
+        }
+        if self.has_room_left(index) {
+            self.levels.entry(level + 1).or_default().insert(index);
+        }
+        if before != fit.set {
+            self.narrowed(index, before, fit.set);
+        }
+        self.items[item].fate = Fate::Placed(Host::Claim(index));
+        self.record_on_claim(index, class);
+    }
+
+    /// Forgets rows that cannot hold what the claim holds already.
+    fn prune(&mut self, index: usize) {
+        let claim = &self.claims[index];
+        let mask = self.mask(claim.template, claim.set);
+        let claim = &self.claims[index];
+        let none = vec![0; self.width];
+        let alive: Vec<u32> = claim
+            .alive
+            .iter()
+            .copied()
+            .filter(|row| {
+                mask.rows.contains(*row as usize)
+                    && self.row_fits(claim.template, *row as usize, &claim.used, &none)
+            })
+            .collect();
+        self.claims[index].alive = Arc::new(alive);
+    }
+
+    /// Whether the smallest demand of any class still fits.
+    fn has_room_left(&self, index: usize) -> bool {
+        let claim = &self.claims[index];
+        self.row_fits(
+            claim.template,
+            claim.witness as usize,
+            &claim.used,
+            &self.least,
+        ) || claim
+            .alive
+            .iter()
+            .any(|row| self.row_fits(claim.template, *row as usize, &claim.used, &self.least))
+    }
+
+    /// Charges a claim to the limits of its NodePool: the most that any of its rows has.
+    ///
+    /// DIFFERS: `nodes` is charged too, and what a claim no longer may become is given back.
+    fn charge(&mut self, index: usize) {
+        let template = self.claims[index].template;
+        let compiled = &self.solver.templates[template];
+        let count = compiled.limit_names.len();
+        if count == 0 {
+            return;
+        }
+        let claim = &self.claims[index];
+        let (used, allowed, set) = (claim.used.clone(), claim.allowed.clone(), claim.set);
+        let rows = self.rows_with_room(template, set, &used, allowed.as_deref());
+        let mut most = vec![0; count];
+        for row in rows.iter() {
+            for (most, cost) in most.iter_mut().zip(&compiled.limit_costs[row * count..]) {
+                *most = (*most).max(*cost);
+            }
+        }
+        let charged = std::mem::replace(&mut self.claims[index].charged, most.clone());
+        if charged == most {
+            return;
+        }
+        for (left, (new, old)) in self.limits[template]
+            .iter_mut()
+            .zip(most.iter().zip(&charged))
+        {
+            *left = left.saturating_sub(*new).saturating_add(*old);
+            if new < old {
+                self.epoch += 1;
+            }
+        }
+        self.refresh_limits(template);
+    }
+
+    /// Moves a claim out of the domains it left, and counts what waited for its domain to be settled.
+    fn narrowed(&mut self, index: usize, before: SetId, after: SetId) {
+        for axis in 0..self.axes.len() {
+            if self.axes[axis].is_hostname {
+                continue;
+            }
+            let key = self.axes[axis].key;
+            if self.algebra.get(before, key) == self.algebra.get(after, key) {
+                continue;
+            }
+            let count = self.axes[axis].domains.len();
+            let old = self
+                .domains_of(axis, before)
+                .unwrap_or_else(|| Arc::new(Bits::full(count)));
+            let new = self
+                .domains_of(axis, after)
+                .unwrap_or_else(|| Arc::new(Bits::full(count)));
+            for domain in old.iter().filter(|domain| !new.contains(*domain)) {
+                self.axes[axis].claims[domain].remove(index);
+            }
+            let pending = std::mem::take(&mut self.claims[index].pending);
+            for (group, number) in pending {
+                if self.groups[group].axis != axis {
+                    self.claims[index].pending.push((group, number));
+                    continue;
+                }
+                match self.groups[group].kind() {
+                    GroupKind::Spread | GroupKind::Affinity => match new.single() {
+                        Some(domain) => {
+                            self.groups[group].count_in(domain, number);
+                            self.epoch += 1;
+                        }
+                        None => self.claims[index].pending.push((group, number)),
+                    },
+                    GroupKind::Anti | GroupKind::Inverse => {
+                        for domain in old.iter().filter(|domain| !new.contains(*domain)) {
+                            self.groups[group].uncount_in(domain, number);
+                        }
+                        self.epoch += 1;
+                        if new.single().is_none() {
+                            self.claims[index].pending.push((group, number));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn record_on_claim(&mut self, index: usize, class: usize) {
+        let mut counted = false;
+        for place in 0..self.classes[class].counted.len() {
+            let group = self.classes[class].counted[place];
+            if self.claim_passes(index, group) {
+                self.count_on_claim(group, index);
+                counted = true;
+            }
+        }
+        for place in 0..self.classes[class].keeps_away.len() {
+            let group = self.classes[class].keeps_away[place];
+            self.count_on_claim(group, index);
+        }
+        if counted {
+            self.epoch += 1;
+        }
+    }
+
+    /// Whether a claim passes the node filter of a group.
+    fn claim_passes(&mut self, index: usize, group: GroupId) -> bool {
+        let group = &self.groups[group];
+        let claim = &self.claims[index];
+        let tolerated = group
+            .identity
+            .filter
+            .tolerations
+            .as_ref()
+            .is_none_or(|tolerations| {
+                untolerated(&self.solver.templates[claim.template].taints, tolerations).is_none()
+            });
+        let set = claim.set;
+        tolerated
+            && group.filter_sets.clone().is_none_or(|terms| {
+                terms
+                    .iter()
+                    .any(|term| self.algebra.strictly_compatible(set, *term))
+            })
+    }
+
+    fn count_on_claim(&mut self, group: GroupId, index: usize) {
+        let axis = self.groups[group].axis;
+        if self.axes[axis].is_hostname {
+            self.groups[group].count_on_host(Host::Claim(index), 1);
+            return;
+        }
+        let set = self.claims[index].set;
+        let count = self.axes[axis].domains.len();
+        let reach = self
+            .domains_of(axis, set)
+            .unwrap_or_else(|| Arc::new(Bits::full(count)));
+        if let Some(domain) = reach.single() {
+            self.groups[group].count_in(domain, 1);
+            return;
+        }
+        if matches!(
+            self.groups[group].kind(),
+            GroupKind::Anti | GroupKind::Inverse
+        ) {
+            for domain in reach.iter() {
+                self.groups[group].count_in(domain, 1);
+            }
+        }
+        match self.claims[index]
+            .pending
+            .iter_mut()
+            .find(|pending| pending.0 == group)
+        {
+            Some(pending) => pending.1 += 1,
+            None => self.claims[index].pending.push((group, 1)),
+        }
+    }
+}

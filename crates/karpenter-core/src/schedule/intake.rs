@@ -1,0 +1,424 @@
+//! Taking the pods in: their order, their classes, and the groups that the classes are subject to or counted by.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use rustc_hash::FxHashMap;
+
+use super::{
+    algebra::ANYTHING,
+    bits::Bits,
+    class::{Class, GroupId, Owned, Soft, Variant},
+    defaults::spread_of,
+    plan::WhyNot,
+    prepare::{canonical_key, node_filter_terms},
+    request::{PodSet, PreferencePolicy},
+    run::{Fate, Item, Run},
+    template::with_term,
+    topology::{Group, GroupIdentity, GroupKind, Namespaces, NodeFilter},
+    volumes::Volumes,
+};
+use crate::{
+    pod::{NodeTerm, Pod, PodProblem, Shape, SpreadConstraint, Toleration, Weighted, validate},
+    requirements::Requirements,
+    taints::untolerated,
+};
+
+/// A pod on its way in.
+struct Entrant {
+    /// Where it stands in the queue: buffers' pods last, then by cpu and memory descending and by age.
+    place: (bool, i64, i64, Option<Timestamp>),
+    pod: Arc<Pod>,
+    waiting: bool,
+}
+
+impl Run<'_> {
+    /// Takes the pods in, sorts them and forms their classes.
+    pub(super) fn collect(&mut self) {
+        let solver = self.solver;
+        let snapshot = &solver.snapshot;
+        let mut pods: Vec<Entrant> = Vec::new();
+        let mut enter = |pod: &Arc<Pod>, waiting: bool, buffer: bool| {
+            let asked = &pod.shape.requests;
+            let place = (
+                buffer,
+                asked.get("cpu").saturating_neg(),
+                asked.get("memory").saturating_neg(),
+                pod.created_at,
+            );
+            pods.push(Entrant {
+                place,
+                pod: pod.clone(),
+                waiting,
+            });
+        };
+        let (waiting, given): (bool, &[Arc<Pod>]) = match &self.request.pods {
+            PodSet::Waiting => (true, &[]),
+            PodSet::Given(pods) => (false, pods),
+            PodSet::WaitingAnd(pods) => (true, pods),
+        };
+        if waiting {
+            snapshot
+                .pending_pods()
+                .for_each(|pod| enter(pod, true, false));
+            snapshot
+                .pods_of_deleting_nodes()
+                .for_each(|pod| enter(pod, true, false));
+        }
+        given.iter().for_each(|pod| enter(pod, false, false));
+        self.request
+            .buffer_pods
+            .iter()
+            .for_each(|pod| enter(pod, false, true));
+        pods.sort_by(|a, b| {
+            a.place
+                .cmp(&b.place)
+                .then_with(|| a.pod.key.uid.cmp(&b.pod.key.uid))
+                .then_with(|| a.pod.key.cmp(&b.pod.key))
+        });
+        pods.dedup_by(|a, b| a.place.0 == b.place.0 && a.pod.key == b.pod.key);
+        let mut class_of: FxHashMap<(*const Shape, bool), usize> = FxHashMap::default();
+        for Entrant {
+            place,
+            pod,
+            waiting,
+        } in pods
+        {
+            let buffer = place.0;
+            let validated = waiting && pod.node_name.is_none();
+            let class = if pod.shape.volumes.is_empty() {
+                let key = (Arc::as_ptr(&pod.shape), validated);
+                match class_of.get(&key) {
+                    Some(class) => *class,
+                    None => {
+                        let class = self.form_class(&pod, validated);
+                        class_of.insert(key, class);
+                        class
+                    }
+                }
+            } else {
+                self.form_class(&pod, validated)
+            };
+            self.items.push(Item {
+                pod,
+                class,
+                buffer,
+                waiting,
+                fate: Fate::Waiting,
+            });
+        }
+        self.count_what_is_there();
+        self.link_classes();
+        let mut least: Option<Box<[i64]>> = None;
+        for class in self.classes.iter().filter(|class| class.problem.is_none()) {
+            match &mut least {
+                None => least = Some(class.requests.clone()),
+                Some(least) => least
+                    .iter_mut()
+                    .zip(class.requests.iter())
+                    .for_each(|(least, asked)| *least = (*least).min(*asked)),
+            }
+        }
+        self.least = least.unwrap_or_else(|| vec![0; self.width].into());
+    }
+
+    fn form_class(&mut self, pod: &Pod, validated: bool) -> usize {
+        let solver = self.solver;
+        let snapshot = &solver.snapshot;
+        let names = &snapshot.config().well_known;
+        let shape = &pod.shape;
+        let mut problems = if validated {
+            validate(shape, names)
+        } else {
+            Vec::new()
+        };
+        let volumes = Volumes::resolve(snapshot, pod).unwrap_or_else(|problem| {
+            problems.push(PodProblem::Volume(problem));
+            Volumes::default()
+        });
+        // The allocator of `dra` is not part of a run yet: such pods are refused, whatever the flag says.
+        if !shape.resource_claims.is_empty() {
+            problems.push(PodProblem::DynamicResources);
+        }
+        let mut class = Class {
+            shape: shape.clone(),
+            requests: solver.dimensions.vector(&shape.requests),
+            ports: shape.host_ports.clone(),
+            volumes: Vec::new(),
+            volume_requirements: volumes.alternatives,
+            attached: volumes.attached,
+            terms: node_filter_terms(shape, names),
+            hard: Vec::new(),
+            soft: Soft::default(),
+            kept_away: Vec::new(),
+            counted: Vec::new(),
+            keeps_away: Vec::new(),
+            variants: Vec::new(),
+            problem: None,
+            dead: false,
+            refused_at: 0,
+            refused_as: Fate::Refused,
+            hopeful: false,
+        };
+        if solver.dimensions.misses(&shape.requests) {
+            class.requests.fill(i64::MAX);
+        }
+        class.volumes = class
+            .volume_requirements
+            .iter()
+            .map(|all| self.algebra.set(all, |key| names.contains(key)))
+            .collect();
+        if class.volumes.is_empty() {
+            class.volumes.push(ANYTHING);
+        }
+        if problems.is_empty() {
+            self.constrain(&mut class);
+        } else {
+            class.problem = Some(WhyNot::Invalid(problems));
+        }
+        class.variants.resize(class.variant_count(), None);
+        self.classes.push(class);
+        self.classes.len() - 1
+    }
+
+    /// Makes or finds the groups a class is subject to.
+    fn constrain(&mut self, class: &mut Class) {
+        let names = &self.solver.snapshot.config().well_known;
+        let shape = class.shape.clone();
+        let respect = self.request.preference_policy == PreferencePolicy::Respect;
+        for constraint in spread_of(&shape, &self.request.default_spread, &self.solver.snapshot) {
+            if constraint.hard {
+                let owned = self.spread_group(&shape, &class.terms, &constraint);
+                class.hard.push(owned);
+            } else if respect {
+                let owned = self.spread_group(&shape, &class.terms, &constraint);
+                class.soft.spread.push(owned);
+            }
+        }
+        for term in &shape.required_affinity {
+            let owned = self.group(
+                &shape,
+                GroupIdentity::affinity(GroupKind::Affinity, term, names),
+            );
+            class.hard.push(owned);
+        }
+        for term in &shape.required_anti_affinity {
+            let owned = self.group(
+                &shape,
+                GroupIdentity::affinity(GroupKind::Anti, term, names),
+            );
+            class.hard.push(owned);
+            let inverse = self.group(&shape, GroupIdentity::inverse(term, names));
+            class.keeps_away.push(inverse.group);
+        }
+        if respect {
+            for preferred in heaviest_first(&shape.preferred_affinity) {
+                let owned = self.group(
+                    &shape,
+                    GroupIdentity::affinity(GroupKind::Affinity, &preferred.term, names),
+                );
+                class.soft.affinity.push(owned);
+            }
+            for preferred in heaviest_first(&shape.preferred_anti_affinity) {
+                let owned = self.group(
+                    &shape,
+                    GroupIdentity::affinity(GroupKind::Anti, &preferred.term, names),
+                );
+                class.soft.anti_affinity.push(owned);
+            }
+            let preferred: Vec<&Weighted<NodeTerm>> = heaviest_first(&shape.preferred_nodes);
+            class.soft.nodes = preferred
+                .iter()
+                .map(|preferred| with_term(&Requirements::new(), &preferred.term, names))
+                .collect();
+        }
+        class.soft.tolerate = self.solver.has_soft_taints;
+        let hopeful = |owned: &Owned| {
+            matches!(
+                self.groups[owned.group].kind(),
+                GroupKind::Spread | GroupKind::Affinity
+            )
+        };
+        class.hopeful = class
+            .hard
+            .iter()
+            .chain(&class.soft.spread)
+            .chain(&class.soft.affinity)
+            .any(hopeful);
+    }
+
+    fn spread_group(
+        &mut self,
+        shape: &Shape,
+        terms: &[Requirements],
+        constraint: &SpreadConstraint,
+    ) -> Owned {
+        let names = &self.solver.snapshot.config().well_known;
+        let constrains = terms.iter().any(|term| !term.is_empty());
+        let identity = GroupIdentity {
+            kind: GroupKind::Spread,
+            key: canonical_key(&constraint.topology_key, names),
+            namespaces: Namespaces {
+                list: vec![shape.namespace.clone()],
+                selector: None,
+            },
+            selector: constraint.selector.clone(),
+            max_skew: constraint.max_skew,
+            min_domains: constraint.min_domains,
+            filter: NodeFilter {
+                terms: (constraint.honor_affinity && constrains).then(|| terms.to_vec()),
+                tolerations: constraint.honor_taints.then(|| shape.tolerations.clone()),
+            },
+        };
+        self.group(shape, identity)
+    }
+
+    fn group(&mut self, shape: &Shape, identity: GroupIdentity) -> Owned {
+        let own = identity.selects(&shape.namespace, &shape.labels, &self.solver.snapshot);
+        if let Some(group) = self.group_ids.get(&identity) {
+            return Owned { group: *group, own };
+        }
+        let axis = self.axis(&identity.key);
+        let identity = Arc::new(identity);
+        let mut group = Group::new(identity.clone(), axis);
+        let filter = &identity.filter;
+        if filter.terms.is_some() || filter.tolerations.is_some() {
+            let mut machines = Bits::full(self.solver.machines.len());
+            if let Some(terms) = &filter.terms {
+                let mut any = Bits::default();
+                for term in terms {
+                    any.unite(&self.machines_meeting_all(term));
+                }
+                machines.intersect(&any);
+            }
+            if let Some(tolerations) = &filter.tolerations {
+                machines.intersect(&self.solver.machines_tolerated(tolerations));
+            }
+            group.machines = Some(Arc::new(machines));
+            let names = &self.solver.snapshot.config().well_known;
+            group.filter_sets = filter.terms.as_ref().map(|terms| {
+                terms
+                    .iter()
+                    .map(|term| self.algebra.set(term, |key| names.contains(key)))
+                    .collect()
+            });
+        }
+        self.groups.push(group);
+        self.group_ids.insert(identity, self.groups.len() - 1);
+        Owned {
+            group: self.groups.len() - 1,
+            own,
+        }
+    }
+
+    pub(super) fn machines_meeting_all(&self, requirements: &Requirements) -> Bits {
+        let mut machines = Bits::full(self.solver.machines.len());
+        for requirement in requirements.iter() {
+            machines.intersect(&self.solver.machines_meeting(requirement));
+        }
+        machines
+    }
+
+    /// Finds which groups count each class, and which keep it away.
+    fn link_classes(&mut self) {
+        let mut anchored: FxHashMap<(&str, &str), Vec<GroupId>> = FxHashMap::default();
+        let mut others: Vec<GroupId> = Vec::new();
+        let identities: Vec<Arc<GroupIdentity>> = self
+            .groups
+            .iter()
+            .map(|group| group.identity.clone())
+            .collect();
+        for (group, identity) in identities.iter().enumerate() {
+            match identity.selector.anchor() {
+                Some((key, values)) => {
+                    for value in values {
+                        anchored
+                            .entry((key, value.as_str()))
+                            .or_default()
+                            .push(group);
+                    }
+                }
+                None => others.push(group),
+            }
+        }
+        let snapshot = &self.solver.snapshot;
+        for class in self
+            .classes
+            .iter_mut()
+            .filter(|class| class.problem.is_none())
+        {
+            let by_label = class
+                .shape
+                .labels
+                .iter()
+                .filter_map(|(key, value)| anchored.get(&(key.as_str(), value.as_str())));
+            let mut candidates: Vec<GroupId> = by_label
+                .flatten()
+                .copied()
+                .chain(others.iter().copied())
+                .collect();
+            candidates.sort_unstable();
+            candidates.dedup();
+            for group in candidates {
+                if identities[group].selects(&class.shape.namespace, &class.shape.labels, snapshot)
+                {
+                    if identities[group].kind == GroupKind::Inverse {
+                        class.kept_away.push(group);
+                    } else {
+                        class.counted.push(group);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Works out a variant: its requirements and what refuses it from the start.
+    pub(super) fn form_variant(&mut self, class: usize, index: usize) -> Box<Variant> {
+        let names = &self.solver.snapshot.config().well_known;
+        let known = |key: &str| names.contains(key);
+        let (term, preferred, owned, tolerate) = self.classes[class].demands(index);
+        let strict = term.clone();
+        let mut all = strict.clone();
+        if let Some(preferred) = preferred {
+            all.add_all(preferred);
+        }
+        let mut tolerations = self.classes[class].shape.tolerations.clone();
+        if tolerate {
+            tolerations.push(Toleration::any_prefer_no_schedule());
+        }
+        let mut machines = self.usable.clone();
+        machines.intersect(&self.machines_meeting_all(&all));
+        machines.intersect(&self.solver.machines_tolerated(&tolerations));
+        if !self.classes[class].volume_requirements.is_empty() {
+            let mut reachable = Bits::default();
+            for alternative in &self.classes[class].volume_requirements {
+                reachable.unite(&self.machines_meeting_all(alternative));
+            }
+            machines.intersect(&reachable);
+        }
+        let mut refused_machines = Bits::full(self.solver.machines.len());
+        refused_machines.subtract(&machines);
+        let templates = self.solver.templates.iter().enumerate();
+        let tolerated_templates: Bits = templates
+            .filter(|(_, template)| untolerated(&template.taints, &tolerations).is_none())
+            .map(|(index, _)| index)
+            .collect();
+        Box::new(Variant {
+            set: self.algebra.set(&all, known),
+            strict: self.algebra.set(&strict, known),
+            tolerations: Arc::new(tolerations),
+            owned,
+            refused_machines,
+            refused_claims: Bits::default(),
+            refused_templates: Bits::default(),
+            tolerated_templates,
+        })
+    }
+}
+
+/// Heaviest first; equal weights stay in the order they were written.
+fn heaviest_first<T>(preferred: &[Weighted<T>]) -> Vec<&Weighted<T>> {
+    let mut sorted: Vec<&Weighted<T>> = preferred.iter().collect();
+    sorted.sort_by_key(|preferred| std::cmp::Reverse(preferred.weight));
+    sorted
+}

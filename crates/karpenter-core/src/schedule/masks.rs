@@ -1,0 +1,139 @@
+//! What a set of requirements leaves of a catalogue and of an axis: worked out once a set, then bitsets.
+
+use std::{rc::Rc, sync::Arc};
+
+use super::{
+    algebra::{ReqId, SetId},
+    bits::Bits,
+    run::Run,
+    vectors::fits,
+};
+use crate::requirements::{Operator, Requirement};
+
+/// Rows that meet a set, with the most any of them has room for.
+#[derive(Debug)]
+pub(super) struct RowMask {
+    pub(super) rows: Bits,
+    pub(super) peak: Box<[i64]>,
+}
+
+impl Run<'_> {
+    /// Rows of a template that meet a set.
+    pub(super) fn mask(&mut self, template: usize, set: SetId) -> Rc<RowMask> {
+        if let Some(mask) = self.masks.borrow().get(&(template, set)) {
+            return mask.clone();
+        }
+        let compiled = &self.solver.templates[template];
+        let catalogue_index = compiled.catalogue;
+        let catalogue = &self.solver.catalogues[catalogue_index];
+        let mut rows = Bits::default();
+        for kind in self.kinds(catalogue_index, set).iter() {
+            rows.unite(&catalogue.kinds[kind].rows);
+        }
+        rows.intersect(&compiled.rows);
+        for (_, req) in self.algebra.members(set).to_vec() {
+            let algebra = &mut self.algebra;
+            let meeting = self
+                .rows_meeting
+                .entry((catalogue_index, req))
+                .or_insert_with(|| Rc::new(catalogue.rows_meeting(algebra, req)));
+            rows.intersect(meeting);
+        }
+        let mut peak = vec![i64::MIN; self.width].into_boxed_slice();
+        for row in rows.iter() {
+            for (peak, room) in peak.iter_mut().zip(compiled.row_room(row, self.width)) {
+                *peak = (*peak).max(*room);
+            }
+        }
+        let mask = Rc::new(RowMask { rows, peak });
+        self.masks
+            .borrow_mut()
+            .insert((template, set), mask.clone());
+        mask
+    }
+
+    /// Kinds of offerings that a set admits.
+    pub(super) fn kinds(&mut self, catalogue: usize, set: SetId) -> Rc<Bits> {
+        if let Some(kinds) = self.kinds.get(&(catalogue, set)) {
+            return kinds.clone();
+        }
+        let kinds = Rc::new(self.solver.catalogues[catalogue].kinds_in(&mut self.algebra, set));
+        self.kinds.insert((catalogue, set), kinds.clone());
+        kinds
+    }
+
+    /// Domains of an axis that a set admits.
+    pub(super) fn domains_of(&mut self, axis: usize, set: SetId) -> Option<Arc<Bits>> {
+        let key = self.axes[axis].key;
+        let Some(req) = self.algebra.get(set, key) else {
+            return if self.algebra.is_known(key) {
+                None
+            } else {
+                Some(Arc::default())
+            };
+        };
+        Some(self.admitted(axis, req))
+    }
+
+    pub(super) fn admitted(&mut self, axis: usize, req: ReqId) -> Arc<Bits> {
+        let axis = &mut self.axes[axis];
+        if let Some(domains) = axis.admitted.get(&req) {
+            return domains.clone();
+        }
+        let requirement = self.algebra.requirement(req);
+        let admitted = axis
+            .domains
+            .iter()
+            .enumerate()
+            .filter(|(_, name)| requirement.has(name))
+            .map(|(index, _)| index);
+        let domains: Arc<Bits> = Arc::new(admitted.collect());
+        axis.admitted.insert(req, domains.clone());
+        domains
+    }
+
+    /// The requirement that admits exactly these domains.
+    pub(super) fn requirement_for(&mut self, axis: usize, domains: &Bits) -> ReqId {
+        if let Some(req) = self.axes[axis].requirements.get(domains) {
+            return *req;
+        }
+        let names: Vec<Arc<str>> = domains
+            .iter()
+            .map(|domain| self.axes[axis].domains[domain].clone())
+            .collect();
+        let well_known = &self.solver.snapshot.config().well_known;
+        let requirement = Requirement::new(&self.axes[axis].name, Operator::In, names);
+        let req = self
+            .algebra
+            .req(&requirement, || well_known.contains(requirement.key()));
+        self.axes[axis].requirements.insert(domains.clone(), req);
+        req
+    }
+
+    /// Rows of a template whose whole capacity is within what is left of its limits; `None` is all.
+    pub(super) fn refresh_limits(&mut self, template: usize) {
+        let compiled = &self.solver.templates[template];
+        if compiled.limit_names.is_empty() {
+            return;
+        }
+        let left = &self.limits[template];
+        let count = left.len();
+        let within = |row: &usize| {
+            compiled.limit_costs[row * count..(row + 1) * count]
+                .iter()
+                .zip(left)
+                .all(|(cost, left)| cost <= left)
+        };
+        self.within_limits[template] = Some(Rc::new(compiled.rows.iter().filter(within).collect()));
+    }
+
+    /// Whether a row has room for something beside what is used.
+    #[inline]
+    pub(super) fn row_fits(&self, template: usize, row: usize, used: &[i64], need: &[i64]) -> bool {
+        fits(
+            used,
+            need,
+            self.solver.templates[template].row_room(row, self.width),
+        )
+    }
+}

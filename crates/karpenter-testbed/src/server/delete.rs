@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::ApiServer;
 use super::catalog::Served;
 use super::context::{Context, timestamp};
+use super::definitions;
 use super::error::{ApiError, details};
 use super::reply::Reply;
 use super::request::Call;
@@ -197,6 +198,9 @@ impl ApiServer {
             }
             if served.is("", "Namespace") {
                 new["status"]["phase"] = "Terminating".into();
+            }
+            if served.is("apiextensions.k8s.io", "CustomResourceDefinition") {
+                definitions::begin_termination(&mut new, ctx);
             }
         }
         let gone = ready_to_go(&new);

@@ -146,6 +146,11 @@ impl ApiError {
         .with_details(json!({}))
     }
 
+    /// 405 for a kind whose definition is on its way out.
+    pub fn create_not_allowed(why: &str) -> Self {
+        Self::new(405, "MethodNotAllowed", why).with_details(json!({}))
+    }
+
     /// 404 for an object.
     pub fn not_found(resource: &Resource, name: &str) -> Self {
         Self::new(

@@ -4,6 +4,7 @@ pub mod admission;
 pub mod catalog;
 mod context;
 pub mod custom;
+mod definitions;
 mod delete;
 mod discover;
 pub mod error;
@@ -235,6 +236,9 @@ impl ApiServer {
         {
             tracing::warn!(%error, "a stored definition cannot be served");
         }
+        if served.is("apiextensions.k8s.io", "CustomResourceDefinition") {
+            self.clean_up_if_terminating(write::name_of(stored));
+        }
         if served.is("", "Namespace") {
             self.sweep_if_terminating(write::name_of(stored));
         }
@@ -244,6 +248,9 @@ impl ApiServer {
     fn after_delete(&self, served: &Served, last: &Value) {
         if served.is("apiextensions.k8s.io", "CustomResourceDefinition") {
             self.catalog.undefine(write::name_of(last));
+        }
+        if let Some(custom) = &served.custom {
+            self.clean_up_if_terminating(&custom.crd);
         }
         if let Some(namespace) = last["metadata"]["namespace"].as_str() {
             self.sweep_if_terminating(namespace);

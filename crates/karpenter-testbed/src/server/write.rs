@@ -72,6 +72,7 @@ impl ApiServer {
         if let Some(namespace) = namespace {
             self.check_namespace_exists(served, namespace)?;
         }
+        self.check_definition_stays(served)?;
         let metadata = object_of(&mut value, "metadata");
         if metadata
             .get("resourceVersion")

@@ -6,8 +6,10 @@ use serde_json::{Value, json};
 use super::super::ApiServer;
 use super::super::catalog::Served;
 use super::super::error::ApiError;
+use super::super::selector::Selectors;
 use super::super::write::map_of;
 use crate::registry::{CustomResource, api_version};
+use crate::store::Query;
 
 impl ApiServer {
     /// Converts an object between the versions of its kind.
@@ -40,6 +42,48 @@ impl ApiServer {
         Ok(value)
     }
 
+    /// The webhook's URL. A service is looked up in its EndpointSlices, as no network of pods routes to it here.
+    fn webhook_address(&self, client: &Value) -> Result<Address, String> {
+        if let Some(url) = client["url"].as_str() {
+            return Ok(Address {
+                url: url.to_owned(),
+                tls_name: None,
+            });
+        }
+        let service = &client["service"];
+        let (Some(name), Some(namespace)) =
+            (service["name"].as_str(), service["namespace"].as_str())
+        else {
+            return Err("the webhook has neither a url nor a service".to_owned());
+        };
+        let endpoint = self
+            .catalog
+            .find("discovery.k8s.io", "v1", "endpointslices")
+            .and_then(|slices| {
+                let page = slices.collection.list(&Query {
+                    namespace: Some(namespace),
+                    after: None,
+                    limit: 0,
+                    at: None,
+                    matcher: &Selectors::default(),
+                });
+                page.ok()?
+                    .items
+                    .iter()
+                    .map(|slice| slice.value())
+                    .filter(|slice| {
+                        slice["metadata"]["labels"]["kubernetes.io/service-name"] == name
+                    })
+                    .find_map(|slice| endpoint(&slice))
+            })
+            .ok_or_else(|| format!("no endpoints available for service \"{name}\""))?;
+        let path = service["path"].as_str().unwrap_or("/");
+        Ok(Address {
+            url: format!("https://{endpoint}{path}"),
+            tls_name: Some(format!("{name}.{namespace}.svc")),
+        })
+    }
+
     async fn ask_webhook(
         &self,
         served: &Served,
@@ -55,16 +99,14 @@ impl ApiServer {
             ))
         };
         let hook = &custom.conversion["webhook"]["clientConfig"];
-        let url = hook["url"]
-            .as_str()
-            .ok_or_else(|| failed("only webhooks with a url can be reached".to_owned()))?;
+        let address = self.webhook_address(hook).map_err(failed)?;
         let uid = self.identity.uid();
         let review = json!({
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "ConversionReview",
             "request": {"uid": uid, "desiredAPIVersion": wanted, "objects": [value]},
         });
-        let response = post(url, hook["caBundle"].as_str(), &review)
+        let response = post(&address, hook["caBundle"].as_str(), &review)
             .await
             .map_err(|e| failed(e.to_string()))?;
         let answer = &response["response"];
@@ -96,9 +138,34 @@ impl ApiServer {
     }
 }
 
-async fn post(url: &str, ca_bundle: Option<&str>, review: &Value) -> Result<Value, kube::Error> {
+/// The first ready endpoint of a slice, as `address:port`.
+fn endpoint(slice: &Value) -> Option<String> {
+    let address = slice["endpoints"].as_array()?.iter().find_map(|endpoint| {
+        (endpoint["conditions"]["ready"] != false)
+            .then(|| endpoint["addresses"][0].as_str())
+            .flatten()
+    })?;
+    let port = slice["ports"][0]["port"].as_u64()?;
+    Some(match slice["addressType"].as_str() {
+        Some("IPv6") => format!("[{address}]:{port}"),
+        _ => format!("{address}:{port}"),
+    })
+}
+
+/// Where a webhook is reached, and the name its certificate must have if that is not the host's.
+struct Address {
+    url: String,
+    tls_name: Option<String>,
+}
+
+async fn post(
+    address: &Address,
+    ca_bundle: Option<&str>,
+    review: &Value,
+) -> Result<Value, kube::Error> {
     use base64::Engine;
-    let url: http::Uri = url
+    let url: http::Uri = address
+        .url
         .parse()
         .map_err(|e| kube::Error::HttpError(http::Error::from(e)))?;
     let path = url.path_and_query().map_or("/", |p| p.as_str()).to_owned();
@@ -108,6 +175,7 @@ async fn post(url: &str, ca_bundle: Option<&str>, review: &Value) -> Result<Valu
         http::Uri::from_parts(parts).map_err(|e| kube::Error::HttpError(http::Error::from(e)))?;
     let mut config = Config::new(server);
     config.default_retry = false;
+    config.tls_server_name.clone_from(&address.tls_name);
     config.read_timeout = Some(std::time::Duration::from_secs(30));
     if let Some(pem) =
         ca_bundle.and_then(|b| base64::engine::general_purpose::STANDARD.decode(b).ok())

@@ -5,13 +5,12 @@ use std::{fs, path::Path};
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-const HEADER: &str =
-    "# Generated from the types of karpenter-api by `cargo xtask crds`. Do not edit.\n---\n";
+const HEADER: &str = "# Generated from the Rust types by `cargo xtask crds`. Do not edit.\n---\n";
 
 pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     let directory = root.join("crds");
     let mut stale = Vec::new();
-    for (name, definition) in karpenter_api::crd::all(&[]) {
+    for (name, definition) in definitions() {
         let path = directory.join(name);
         let text = render(definition)?;
         if check {
@@ -27,6 +26,14 @@ pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
         bail!("out of date: {}; run `cargo xtask crds`", stale.join(", "));
     }
     Ok(())
+}
+
+/// Every definition, with the file name it is kept under. Karpenter's own ones reserve the label domain of AWS.
+fn definitions() -> Vec<(&'static str, Value)> {
+    use karpenter_aws::api;
+    let mut all = karpenter_api::crd::all(&[api::restricted_domain()], &[api::overlay_domain()]);
+    all.push(("karpenter.k8s.aws_ec2nodeclasses.yaml", api::crd()));
+    all
 }
 
 /// A definition as YAML, with sorted keys and one line a string.
@@ -46,7 +53,7 @@ mod tests {
 
     #[test]
     fn the_yaml_reads_back_as_the_definition() {
-        for (name, definition) in karpenter_api::crd::all(&[]) {
+        for (name, definition) in definitions() {
             let read: Value = serde_saphyr::from_str(&render(definition.clone()).unwrap()).unwrap();
             assert_eq!(read, definition, "{name}");
         }

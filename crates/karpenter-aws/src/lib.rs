@@ -4,3 +4,6 @@
 //! `karpenter-legacy`, tools and tests use it so.
 //!
 //! UPSTREAM: aws/karpenter-provider-aws
+
+pub mod api;
+pub mod instance_types;

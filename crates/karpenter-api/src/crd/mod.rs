@@ -247,8 +247,8 @@ pub fn node_claim(provider: &[RestrictedDomain]) -> Value {
     definition
 }
 
-/// The NodeOverlay definition.
-pub fn node_overlay() -> Value {
+/// The NodeOverlay definition. `provider` adds the label domains a provider reserves.
+pub fn node_overlay(provider: &[RestrictedDomain]) -> Value {
     let mut definition = Definition {
         group: NodeOverlay::GROUP,
         version: NodeOverlay::VERSION,
@@ -264,7 +264,7 @@ pub fn node_overlay() -> Value {
     .build::<NodeOverlaySpec, NodeOverlayStatus>();
     let spec = &mut schema_mut(&mut definition)["properties"]["spec"];
     requirement_key_mut(spec)["x-kubernetes-validations"] =
-        rules::label_key(&with_karpenter(&[]), &[labels::HOSTNAME]);
+        rules::label_key(&with_karpenter(provider), &[labels::HOSTNAME]);
     definition
 }
 
@@ -293,12 +293,16 @@ pub fn capacity_buffer() -> Value {
     .build::<CapacityBufferSpec, CapacityBufferStatus>()
 }
 
-/// Every definition of this crate, with the file name it is kept under.
-pub fn all(provider: &[RestrictedDomain]) -> Vec<(&'static str, Value)> {
+/// Every definition of this crate, with the file name it is kept under. `overlays` are the provider's label domains in
+/// NodeOverlays, where fewer labels make sense.
+pub fn all(
+    provider: &[RestrictedDomain],
+    overlays: &[RestrictedDomain],
+) -> Vec<(&'static str, Value)> {
     vec![
         ("karpenter.sh_nodepools.yaml", node_pool(provider)),
         ("karpenter.sh_nodeclaims.yaml", node_claim(provider)),
-        ("karpenter.sh_nodeoverlays.yaml", node_overlay()),
+        ("karpenter.sh_nodeoverlays.yaml", node_overlay(overlays)),
         (
             "autoscaling.x-k8s.io_capacitybuffers.yaml",
             capacity_buffer(),

@@ -48,7 +48,7 @@ impl Admission {
 
     fn node_overlay() -> &'static Self {
         static ADMISSION: LazyLock<Admission> =
-            LazyLock::new(|| Admission::new(&crd::node_overlay()));
+            LazyLock::new(|| Admission::new(&crd::node_overlay(&[])));
         &ADMISSION
     }
 

@@ -1,0 +1,220 @@
+//! Names the provider reads and writes: labels, annotations, finalizers, tags, resources.
+//!
+//! UPSTREAM: pkg/apis/v1/labels.go
+
+use karpenter_api::{labels, validation::WellKnown};
+
+/// The API group of EC2NodeClass, and the domain of the provider's labels.
+pub const GROUP: &str = "karpenter.k8s.aws";
+
+/// `c` of `c6gn.2xlarge`.
+pub const INSTANCE_CATEGORY: &str = "karpenter.k8s.aws/instance-category";
+/// `6` of `c6gn.2xlarge`.
+pub const INSTANCE_GENERATION: &str = "karpenter.k8s.aws/instance-generation";
+/// `c6gn` of `c6gn.2xlarge`.
+pub const INSTANCE_FAMILY: &str = "karpenter.k8s.aws/instance-family";
+/// `2xlarge` of `c6gn.2xlarge`.
+pub const INSTANCE_SIZE: &str = "karpenter.k8s.aws/instance-size";
+/// Whether the family is a flex family.
+pub const INSTANCE_CAPABILITY_FLEX: &str = "karpenter.k8s.aws/instance-capability-flex";
+/// Number of vCPUs.
+pub const INSTANCE_CPU: &str = "karpenter.k8s.aws/instance-cpu";
+/// `aws`, `intel`, `amd`.
+pub const INSTANCE_CPU_MANUFACTURER: &str = "karpenter.k8s.aws/instance-cpu-manufacturer";
+/// Clock in MHz.
+pub const INSTANCE_CPU_SUSTAINED_CLOCK_SPEED_MHZ: &str =
+    "karpenter.k8s.aws/instance-cpu-sustained-clock-speed-mhz";
+/// Memory in MiB, as EC2 says it.
+pub const INSTANCE_MEMORY: &str = "karpenter.k8s.aws/instance-memory";
+/// Largest EBS bandwidth in megabits a second.
+pub const INSTANCE_EBS_BANDWIDTH: &str = "karpenter.k8s.aws/instance-ebs-bandwidth";
+/// Baseline network bandwidth in megabits a second.
+pub const INSTANCE_NETWORK_BANDWIDTH: &str = "karpenter.k8s.aws/instance-network-bandwidth";
+/// `nitro`, `xen`, or empty for bare metal.
+pub const INSTANCE_HYPERVISOR: &str = "karpenter.k8s.aws/instance-hypervisor";
+/// Whether traffic between instances is encrypted by the hardware.
+pub const INSTANCE_ENCRYPTION_IN_TRANSIT_SUPPORTED: &str =
+    "karpenter.k8s.aws/instance-encryption-in-transit-supported";
+/// Whether Nitro Enclaves can run.
+pub const NITRO_SANDBOX: &str = "karpenter.k8s.aws/nitro-sandbox";
+/// Local NVMe storage in GB.
+pub const INSTANCE_LOCAL_NVME: &str = "karpenter.k8s.aws/instance-local-nvme";
+/// Name of the GPU, in lower case with dashes.
+pub const INSTANCE_GPU_NAME: &str = "karpenter.k8s.aws/instance-gpu-name";
+/// Maker of the GPU, in lower case with dashes.
+pub const INSTANCE_GPU_MANUFACTURER: &str = "karpenter.k8s.aws/instance-gpu-manufacturer";
+/// Number of GPUs.
+pub const INSTANCE_GPU_COUNT: &str = "karpenter.k8s.aws/instance-gpu-count";
+/// Memory of one GPU in MiB.
+pub const INSTANCE_GPU_MEMORY: &str = "karpenter.k8s.aws/instance-gpu-memory";
+/// Name of the accelerator, in lower case with dashes.
+pub const INSTANCE_ACCELERATOR_NAME: &str = "karpenter.k8s.aws/instance-accelerator-name";
+/// Maker of the accelerator, in lower case with dashes.
+pub const INSTANCE_ACCELERATOR_MANUFACTURER: &str =
+    "karpenter.k8s.aws/instance-accelerator-manufacturer";
+/// Number of accelerators.
+pub const INSTANCE_ACCELERATOR_COUNT: &str = "karpenter.k8s.aws/instance-accelerator-count";
+/// [`TENANCY_DEFAULT`] or [`TENANCY_DEDICATED`].
+pub const INSTANCE_TENANCY: &str = "karpenter.k8s.aws/instance-tenancy";
+/// Id of the capacity reservation the instance runs in.
+pub const CAPACITY_RESERVATION_ID: &str = "karpenter.k8s.aws/capacity-reservation-id";
+/// `default` or `capacity-block`.
+pub const CAPACITY_RESERVATION_TYPE: &str = "karpenter.k8s.aws/capacity-reservation-type";
+/// Whether the reservation's instances may be interrupted.
+pub const CAPACITY_RESERVATION_INTERRUPTIBLE: &str =
+    "karpenter.k8s.aws/capacity-reservation-interruptible";
+/// Id of the placement group the instance runs in.
+pub const PLACEMENT_GROUP_ID: &str = "karpenter.k8s.aws/placement-group-id";
+/// Number of the partition within the placement group.
+pub const PLACEMENT_GROUP_PARTITION: &str = "karpenter.k8s.aws/placement-group-partition";
+/// Id of the zone, the same for all accounts.
+pub const ZONE_ID: &str = "topology.k8s.aws/zone-id";
+/// The EBS CSI driver's name of the zone.
+pub const EBS_CSI_ZONE: &str = "topology.ebs.csi.aws.com/zone";
+/// The EC2NodeClass of a NodeClaim and its Node; also a tag.
+pub const NODE_CLASS: &str = "karpenter.k8s.aws/ec2nodeclass";
+
+/// Value of [`INSTANCE_TENANCY`]: shared hardware.
+pub const TENANCY_DEFAULT: &str = "default";
+/// Value of [`INSTANCE_TENANCY`]: hardware of this account alone.
+pub const TENANCY_DEDICATED: &str = "dedicated";
+
+/// The provider's labels that a NodePool or a pod may require.
+pub const WELL_KNOWN: [&str; 29] = [
+    ZONE_ID,
+    INSTANCE_CATEGORY,
+    INSTANCE_GENERATION,
+    INSTANCE_FAMILY,
+    INSTANCE_SIZE,
+    INSTANCE_CAPABILITY_FLEX,
+    INSTANCE_CPU,
+    INSTANCE_CPU_MANUFACTURER,
+    INSTANCE_CPU_SUSTAINED_CLOCK_SPEED_MHZ,
+    INSTANCE_MEMORY,
+    INSTANCE_EBS_BANDWIDTH,
+    INSTANCE_NETWORK_BANDWIDTH,
+    INSTANCE_HYPERVISOR,
+    INSTANCE_ENCRYPTION_IN_TRANSIT_SUPPORTED,
+    NITRO_SANDBOX,
+    INSTANCE_LOCAL_NVME,
+    INSTANCE_GPU_NAME,
+    INSTANCE_GPU_MANUFACTURER,
+    INSTANCE_GPU_COUNT,
+    INSTANCE_GPU_MEMORY,
+    INSTANCE_ACCELERATOR_NAME,
+    INSTANCE_ACCELERATOR_MANUFACTURER,
+    INSTANCE_ACCELERATOR_COUNT,
+    INSTANCE_TENANCY,
+    CAPACITY_RESERVATION_ID,
+    CAPACITY_RESERVATION_TYPE,
+    CAPACITY_RESERVATION_INTERRUPTIBLE,
+    PLACEMENT_GROUP_ID,
+    PLACEMENT_GROUP_PARTITION,
+];
+
+/// Annotation keys.
+pub mod annotations {
+    /// The static hash of an EC2NodeClass, on it and on NodeClaims at their creation.
+    pub const NODE_CLASS_HASH: &str = "karpenter.k8s.aws/ec2nodeclass-hash";
+    /// The version of the algorithm behind [`NODE_CLASS_HASH`].
+    pub const NODE_CLASS_HASH_VERSION: &str = "karpenter.k8s.aws/ec2nodeclass-hash-version";
+    /// The instance profile a NodeClaim was launched with.
+    pub const INSTANCE_PROFILE_NAME: &str = "karpenter.k8s.aws/instance-profile-name";
+    /// On a NodeClaim: its instance has its tags.
+    pub const TAGGED: &str = "karpenter.k8s.aws/tagged";
+    /// On a NodeClaim: its instance has the tag of the cluster's name.
+    pub const CLUSTER_NAME_TAGGED: &str = "compatibility.karpenter.k8s.aws/cluster-name-tagged";
+}
+
+/// Finalizer keys.
+pub mod finalizers {
+    /// Held by an EC2NodeClass until what was made for it in AWS is gone.
+    pub const TERMINATION: &str = "karpenter.k8s.aws/termination";
+}
+
+/// Tags of resources in AWS.
+pub mod tags {
+    /// The name of the instance, shown in the console.
+    pub const NAME: &str = "Name";
+    /// The NodeClaim an instance belongs to.
+    pub const NODE_CLAIM: &str = "karpenter.sh/nodeclaim";
+    /// The NodePool an instance belongs to.
+    pub const NODE_POOL: &str = "karpenter.sh/nodepool";
+    /// The cluster's name.
+    pub const EKS_CLUSTER_NAME: &str = "eks:eks-cluster-name";
+    /// The value of [`cluster`].
+    pub const OWNED: &str = "owned";
+
+    /// The key that says whose a resource is.
+    pub fn cluster(name: &str) -> String {
+        format!("kubernetes.io/cluster/{name}")
+    }
+
+    /// Why users may not set this tag, if they may not.
+    ///
+    /// UPSTREAM: pkg/apis/v1/labels.go, RestrictedTagPatterns
+    pub fn restriction(key: &str) -> Option<&'static str> {
+        if key.is_empty() {
+            return Some("empty tag keys aren't supported");
+        }
+        if key.starts_with("kubernetes.io/cluster/") {
+            return Some("tag contains a restricted tag matching kubernetes.io/cluster/");
+        }
+        match key {
+            EKS_CLUSTER_NAME => Some("tag contains a restricted tag matching eks:eks-cluster-name"),
+            NODE_POOL => Some("tag contains a restricted tag matching karpenter.sh/nodepool"),
+            NODE_CLAIM => Some("tag contains a restricted tag matching karpenter.sh/nodeclaim"),
+            super::NODE_CLASS => {
+                Some("tag contains a restricted tag matching karpenter.k8s.aws/ec2nodeclass")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Extended resources of instances.
+pub mod resources {
+    /// NVIDIA GPUs.
+    pub const NVIDIA_GPU: &str = "nvidia.com/gpu";
+    /// AMD GPUs.
+    pub const AMD_GPU: &str = "amd.com/gpu";
+    /// Habana Gaudi accelerators.
+    pub const HABANA_GAUDI: &str = "habana.ai/gaudi";
+    /// Neuron devices.
+    pub const AWS_NEURON: &str = "aws.amazon.com/neuron";
+    /// Cores of Neuron devices.
+    pub const AWS_NEURON_CORE: &str = "aws.amazon.com/neuroncore";
+    /// Branch interfaces for pods with security groups of their own.
+    pub const AWS_POD_ENI: &str = "vpc.amazonaws.com/pod-eni";
+    /// Addresses for Windows pods.
+    pub const PRIVATE_IPV4_ADDRESS: &str = "vpc.amazonaws.com/PrivateIPv4Address";
+    /// Elastic Fabric Adapters.
+    pub const EFA: &str = "vpc.amazonaws.com/efa";
+    /// Asked for by pods that want Nitro Enclaves; never part of a capacity.
+    pub const NITRO_SANDBOX: &str = "eks.amazonaws.com/nitro-sandbox";
+
+    /// Those a type may have capacity of.
+    pub const ALL: [&str; 8] = [
+        NVIDIA_GPU,
+        AMD_GPU,
+        HABANA_GAUDI,
+        AWS_NEURON,
+        AWS_NEURON_CORE,
+        AWS_POD_ENI,
+        PRIVATE_IPV4_ADDRESS,
+        EFA,
+    ];
+}
+
+/// What Karpenter on AWS knows about labels and resources.
+pub fn well_known() -> WellKnown {
+    let known = WELL_KNOWN
+        .into_iter()
+        .fold(WellKnown::default(), WellKnown::with_label);
+    resources::ALL
+        .into_iter()
+        .fold(known, WellKnown::with_resource)
+        .with_restricted_domain(GROUP)
+        .with_values(INSTANCE_TENANCY, [TENANCY_DEFAULT, TENANCY_DEDICATED])
+        .with_normalised_key(EBS_CSI_ZONE, labels::ZONE)
+}

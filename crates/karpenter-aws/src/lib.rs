@@ -7,3 +7,6 @@
 
 pub mod api;
 pub mod instance_types;
+#[cfg(feature = "sdk")]
+pub mod sdk;
+pub mod shifted_zones;

@@ -1,0 +1,454 @@
+//! What a failed call means.
+//!
+//! EC2 models no errors: everything is a code and a sentence, so the codes are classified here, once.
+//!
+//! UPSTREAM: pkg/errors/errors.go
+
+use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+use aws_smithy_runtime_api::client::result::SdkError;
+use aws_smithy_types::error::display::DisplayErrorContext;
+use aws_smithy_types::error::metadata::ProvideErrorMetadata;
+use aws_types::request_id::RequestId;
+
+/// How far a call got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It was never sent: the request is wrong, or there are no credentials.
+    Unsent,
+    /// Nobody was reached.
+    Connection,
+    /// No answer came in time, or it broke off: the call may have had its effect.
+    NoAnswer,
+    /// The answer could not be read.
+    Unreadable,
+    /// AWS said no.
+    Refused,
+    /// Not tried, as the last calls all failed.
+    CircuitOpen,
+}
+
+/// A failed call to AWS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AwsError {
+    /// The operation, as in `CreateFleet`.
+    pub operation: &'static str,
+    /// How far it got.
+    pub failure: Failure,
+    /// AWS's error code, if it answered.
+    pub code: Option<String>,
+    /// What AWS or the connection said.
+    pub message: String,
+    /// AWS's id of the request, for their support.
+    pub request_id: Option<String>,
+    /// The HTTP status, if it answered.
+    pub status: Option<u16>,
+}
+
+impl std::fmt::Display for AwsError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, ", self.operation)?;
+        if let Some(code) = &self.code {
+            write!(f, "{code}: ")?;
+        }
+        f.write_str(&self.message)?;
+        match &self.request_id {
+            Some(id) => write!(f, " (request {id})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for AwsError {}
+
+/// Codes that mean: what was asked for does not exist.
+const NOT_FOUND: [&str; 10] = [
+    "InvalidCapacityReservationId.NotFound",
+    "InvalidInstanceID.NotFound",
+    "InvalidLaunchTemplateName.NotFoundException",
+    "InvalidLaunchTemplateId.NotFound",
+    "InvalidLaunchTemplateId.NotFoundException",
+    "InvalidPlacementGroup.Unknown",
+    "QueueDoesNotExist",
+    "AWS.SimpleQueueService.NonExistentQueue",
+    "NoSuchEntity",
+    "ParameterNotFound",
+];
+
+/// Codes that mean: slow down.
+const RATE_LIMITED: [&str; 12] = [
+    "RequestLimitExceeded",
+    "Throttling",
+    "ThrottlingException",
+    "ThrottledException",
+    "RequestThrottledException",
+    "RequestThrottled",
+    "TooManyRequestsException",
+    "EC2ThrottledException",
+    "BandwidthLimitExceeded",
+    "LimitExceededException",
+    "SlowDown",
+    "PriorRequestNotComplete",
+];
+
+/// Codes that mean: the caller may not do this.
+const UNAUTHORIZED: [&str; 8] = [
+    "UnauthorizedOperation",
+    "AccessDenied",
+    "AccessDeniedException",
+    "AuthFailure",
+    "AuthorizationError",
+    "UnrecognizedClientException",
+    "ExpiredToken",
+    "InvalidClientTokenId",
+];
+
+/// Codes of a fleet's errors that mean: this pool has none of the machines, another may.
+const UNFULFILLABLE: [&str; 8] = [
+    "InsufficientInstanceCapacity",
+    "MaxSpotInstanceCountExceeded",
+    "VcpuLimitExceeded",
+    "UnfulfillableCapacity",
+    "Unsupported",
+    "InsufficientFreeAddressesInSubnet",
+    "MaxFleetCountExceeded",
+    "ReservationCapacityExceeded",
+];
+
+/// Spot instances need a service-linked role that is not there and may not be created.
+pub const SPOT_ROLE_MISSING: &str = "AuthFailure.ServiceLinkedRoleCreationNotPermitted";
+/// The subnet has no addresses left.
+pub const NO_FREE_ADDRESSES: &str = "InsufficientFreeAddressesInSubnet";
+/// The start of the sentence by which EC2 tells that a spread placement group is full in a zone.
+const SPREAD_LIMIT: &str = "limit of instances in this spread placement group";
+
+impl AwsError {
+    /// The error of a call that the SDK reports.
+    pub fn new<E>(operation: &'static str, error: &SdkError<E, HttpResponse>) -> Self
+    where
+        E: ProvideErrorMetadata + std::error::Error + 'static,
+    {
+        let failure = match error {
+            SdkError::ConstructionFailure(_) => Failure::Unsent,
+            SdkError::TimeoutError(_) => Failure::NoAnswer,
+            SdkError::DispatchFailure(failure) if failure.is_timeout() || failure.is_io() => {
+                Failure::NoAnswer
+            }
+            // No credentials: nothing was sent, and sending it again makes no difference.
+            SdkError::DispatchFailure(failure) if failure.is_user() || failure.is_other() => {
+                Failure::Connection
+            }
+            SdkError::DispatchFailure(_) => Failure::Connection,
+            SdkError::ResponseError(_) => Failure::Unreadable,
+            _ => Failure::Refused,
+        };
+        let answer = error.as_service_error().map(ProvideErrorMetadata::meta);
+        let request_id = answer
+            .and_then(RequestId::request_id)
+            .or_else(|| error.raw_response().and_then(RequestId::request_id));
+        let message = match answer.and_then(|m| m.message()) {
+            Some(message) => message.to_owned(),
+            None => DisplayErrorContext(error).to_string(),
+        };
+        Self {
+            operation,
+            failure,
+            code: answer.and_then(|m| m.code()).map(str::to_owned),
+            message,
+            request_id: request_id.map(str::to_owned),
+            status: error.raw_response().map(|r| r.status().as_u16()),
+        }
+    }
+
+    /// An error AWS gave inside an answer, as fleets do for single pools.
+    pub fn refused(operation: &'static str, code: &str, message: &str) -> Self {
+        Self {
+            operation,
+            failure: Failure::Refused,
+            code: Some(code.to_owned()),
+            message: message.to_owned(),
+            request_id: None,
+            status: None,
+        }
+    }
+
+    /// An answer that lacks what the API promises.
+    pub fn unreadable(operation: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            operation,
+            failure: Failure::Unreadable,
+            code: None,
+            message: message.into(),
+            request_id: None,
+            status: None,
+        }
+    }
+
+    /// The call was not tried, as the service has failed lately.
+    pub fn circuit_open(operation: &'static str, service: &str) -> Self {
+        Self {
+            operation,
+            failure: Failure::CircuitOpen,
+            code: None,
+            message: format!("{service} has failed repeatedly and is left alone for a moment"),
+            request_id: None,
+            status: None,
+        }
+    }
+
+    fn is_code(&self, codes: &[&str]) -> bool {
+        self.code.as_deref().is_some_and(|c| codes.contains(&c))
+    }
+
+    /// What was asked for does not exist.
+    pub fn is_not_found(&self) -> bool {
+        self.is_code(&NOT_FOUND)
+            // eks and arc-zonal-shift say it by the name of the exception alone.
+            || self.is_code(&["ResourceNotFoundException"])
+    }
+
+    /// What was to be created exists.
+    pub fn is_already_exists(&self) -> bool {
+        self.is_code(&[
+            "EntityAlreadyExists",
+            "InvalidLaunchTemplateName.AlreadyExistsException",
+        ])
+    }
+
+    /// The caller may not do this.
+    pub fn is_unauthorized(&self) -> bool {
+        self.is_code(&UNAUTHORIZED)
+    }
+
+    /// Too many calls.
+    pub fn is_rate_limited(&self) -> bool {
+        self.is_code(&RATE_LIMITED)
+    }
+
+    /// AWS's own fault, or the network's: the same call may succeed later.
+    pub fn is_server_fault(&self) -> bool {
+        match self.failure {
+            Failure::Connection
+            | Failure::NoAnswer
+            | Failure::Unreadable
+            | Failure::CircuitOpen => true,
+            Failure::Unsent => false,
+            Failure::Refused => {
+                self.status.is_some_and(|s| s >= 500)
+                    || self.is_code(&["InternalError", "InternalFailure", "ServiceUnavailable"])
+            }
+        }
+    }
+
+    /// The call would have succeeded, had it not been a trial.
+    pub fn is_dry_run(&self) -> bool {
+        self.is_code(&["DryRunOperation"])
+    }
+
+    /// The launch template that a fleet names is gone.
+    pub fn is_launch_template_not_found(&self) -> bool {
+        self.is_code(&[
+            "InvalidLaunchTemplateName.NotFoundException",
+            "InvalidLaunchTemplateId.NotFound",
+            "InvalidLaunchTemplateId.NotFoundException",
+        ])
+    }
+
+    /// The pool has none of the machines asked for; another may.
+    pub fn is_unfulfillable(&self) -> bool {
+        self.is_code(&UNFULFILLABLE) || self.is_spread_limit()
+    }
+
+    /// A spread placement group is full in a zone.
+    pub fn is_spread_limit(&self) -> bool {
+        self.message.contains(SPREAD_LIMIT)
+    }
+
+    /// The subnet has no addresses left.
+    pub fn is_out_of_addresses(&self) -> bool {
+        self.is_code(&[NO_FREE_ADDRESSES])
+    }
+
+    /// The role that spot instances need is missing, and nobody here may create it.
+    pub fn is_spot_role_missing(&self) -> bool {
+        self.is_code(&[SPOT_ROLE_MISSING])
+    }
+
+    /// The parameters do not fit the client token they were sent with.
+    pub fn is_token_mismatch(&self) -> bool {
+        self.is_code(&[
+            "IdempotentParameterMismatch",
+            "IdempotentInstanceTerminated",
+        ])
+    }
+}
+
+/// The reason and the sentence of a NodeClaim's condition for a launch that failed with these errors: what tells most
+/// comes first, shortages last, as a launch that failed for shortages only is no failure to tell about.
+#[must_use]
+pub fn reason_and_message<'a>(
+    errors: impl IntoIterator<Item = &'a AwsError>,
+) -> (&'static str, &'static str) {
+    let text: String = errors.into_iter().map(|e| format!("{e}\n")).collect();
+    let has = |needle: &str| text.contains(needle);
+    let known: [(bool, &str, &str); 19] = [
+        (
+            has(SPOT_ROLE_MISSING),
+            "SpotSLRCreationFailed",
+            "User does not have sufficient permission to create the Spot ServiceLinkedRole to launch spot instances",
+        ),
+        (
+            has("not authorized for images") || has("Not authorized for images"),
+            "AMIAuthorizationFailure",
+            "The account may not launch the AMI: share it with the account, or select another",
+        ),
+        (
+            has("UnauthorizedOperation") || has("AccessDenied") || has("AuthFailure"),
+            "Unauthorized",
+            "User is not authorized to perform this operation because no identity-based policy allows it",
+        ),
+        (
+            has("belong to different networks"),
+            "SecurityGroupSubnetVPCMismatch",
+            "Security groups and subnets of the EC2NodeClass belong to different VPCs",
+        ),
+        (
+            has("iamInstanceProfile.name is invalid") || has("Invalid IAM Instance Profile name"),
+            "InstanceProfileNameInvalid",
+            "Instance profile name used from EC2NodeClass status does not exist",
+        ),
+        (
+            has("InvalidLaunchTemplateId.NotFound")
+                || has("InvalidLaunchTemplateName.NotFoundException"),
+            "LaunchTemplateNotFound",
+            "Launch template used for instance launch wasn't found",
+        ),
+        (
+            has("User data is limited to") || has("UserData is too large"),
+            "UserDataSizeLimitExceeded",
+            "User data is larger than EC2 takes: shorten spec.userData of the EC2NodeClass",
+        ),
+        (
+            has("InvalidAMIID.Malformed"),
+            "InvalidAMIID",
+            "AMI used for instance launch is invalid",
+        ),
+        (
+            has("InvalidAMIID.NotFound") || has("InvalidAMIID.Unavailable"),
+            "AMINotFound",
+            "AMI used for instance launch no longer exists",
+        ),
+        (
+            has("RequestLimitExceeded"),
+            "RequestLimitExceeded",
+            "Request limit exceeded",
+        ),
+        (
+            has("InternalError"),
+            "InternalError",
+            "An internal error has occurred",
+        ),
+        (
+            has("not eligible for Free Tier"),
+            "FreeTierIneligible",
+            "The account's free plan does not include the instance types",
+        ),
+        (
+            has("MaxFleetCountExceeded"),
+            "FleetQuotaExceeded",
+            "Request exceeds quota limit for Fleet requests",
+        ),
+        (
+            has("PendingVerification"),
+            "AccountPendingVerification",
+            "An error occurred when EC2 verified the account: AWS answers when it is done",
+        ),
+        (
+            has("MaxSpotInstanceCountExceeded"),
+            "SpotQuotaExceeded",
+            "Spot instance quota exceeded",
+        ),
+        (
+            has("VcpuLimitExceeded"),
+            "VCPULimitExceeded",
+            "vCPU limit exceeded",
+        ),
+        (
+            has(NO_FREE_ADDRESSES),
+            "InsufficientFreeAddressesInSubnet",
+            "There are not enough free IP addresses to launch a network interface in the requested subnet",
+        ),
+        (
+            has("InsufficientInstanceCapacity"),
+            "InsufficientInstanceCapacity",
+            "EC2 does not have the capacity at the moment",
+        ),
+        (true, "LaunchFailed", "Instance launch failed"),
+    ];
+    known
+        .iter()
+        .find(|(applies, ..)| *applies)
+        .map_or(("LaunchFailed", "Instance launch failed"), |k| (k.1, k.2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(code: &str, message: &str) -> AwsError {
+        AwsError::refused("CreateFleet", code, message)
+    }
+
+    #[test]
+    fn codes_say_whether_another_pool_may_help() {
+        for code in UNFULFILLABLE {
+            assert!(error(code, "").is_unfulfillable(), "{code}");
+        }
+        assert!(
+            error("InvalidParameter", "you have reached the limit of instances in this spread placement group in us-west-2a")
+                .is_unfulfillable()
+        );
+        for code in [
+            "RequestLimitExceeded",
+            "InvalidParameter",
+            SPOT_ROLE_MISSING,
+        ] {
+            assert!(!error(code, "").is_unfulfillable(), "{code}");
+        }
+    }
+
+    #[test]
+    fn the_most_telling_reason_wins_and_shortages_come_last() {
+        let reason = |codes: &[(&str, &str)]| {
+            let errors: Vec<AwsError> = codes.iter().map(|(c, m)| error(c, m)).collect();
+            reason_and_message(&errors).0
+        };
+        assert_eq!(
+            reason(&[("VcpuLimitExceeded", ""), ("UnauthorizedOperation", "")]),
+            "Unauthorized"
+        );
+        assert_eq!(reason(&[(SPOT_ROLE_MISSING, "")]), "SpotSLRCreationFailed");
+        assert_eq!(
+            reason(&[("AuthFailure", "Not authorized for images: [ami-1]")]),
+            "AMIAuthorizationFailure"
+        );
+        assert_eq!(
+            reason(&[(
+                "InvalidParameterValue",
+                "Value (p) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"
+            )]),
+            "InstanceProfileNameInvalid"
+        );
+        assert_eq!(reason(&[("SomethingNew", "")]), "LaunchFailed");
+        assert_eq!(reason(&[]), "LaunchFailed");
+    }
+
+    #[test]
+    fn an_error_reads_as_one_sentence_with_its_code_and_request() {
+        let mut e = error("InternalError", "try again");
+        e.request_id = Some("r-1".into());
+        assert_eq!(
+            e.to_string(),
+            "CreateFleet, InternalError: try again (request r-1)"
+        );
+    }
+}

@@ -1,0 +1,109 @@
+//! How calls are counted: the metrics of upstream's SDK and of its batchers.
+//!
+//! UPSTREAM: pkg/batcher/metrics.go
+
+use std::time::Duration;
+
+use karpenter_kube::metrics::{Counter, Histogram, Registry};
+
+/// Buckets of request durations, in seconds.
+const DURATIONS: [f64; 14] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0,
+];
+/// Buckets of batch sizes.
+const SIZES: [f64; 21] = [
+    1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 20.0, 24.0, 28.0, 32.0, 36.0, 40.0, 50.0, 75.0, 100.0, 150.0,
+    200.0, 300.0, 400.0, 500.0, 1000.0,
+];
+
+/// Counters of calls.
+#[derive(Clone, Debug)]
+pub struct Telemetry {
+    requests: Counter,
+    retries: Histogram,
+    durations: Histogram,
+    attempts: Counter,
+    attempt_durations: Histogram,
+    pub(crate) batch_time: Histogram,
+    pub(crate) batch_size: Histogram,
+}
+
+impl Telemetry {
+    /// Counters in `registry`.
+    #[must_use]
+    pub fn new(registry: &Registry) -> Self {
+        let call = &["service", "action"];
+        let answered = &["service", "action", "status_code"];
+        Self {
+            requests: registry.counter(
+                "aws_sdk_go_request_total",
+                "The total number of AWS requests",
+                answered,
+            ),
+            retries: registry.histogram(
+                "aws_sdk_go_request_retry_count",
+                "The number of times an AWS request was retried",
+                call,
+                &[0.0, 1.0, 2.0, 3.0, 5.0, 10.0],
+            ),
+            durations: registry.histogram(
+                "aws_sdk_go_request_duration_seconds",
+                "The duration of AWS requests with their retries, in seconds",
+                call,
+                &DURATIONS,
+            ),
+            attempts: registry.counter(
+                "aws_sdk_go_request_attempt_total",
+                "The total number of attempts of AWS requests",
+                answered,
+            ),
+            attempt_durations: registry.histogram(
+                "aws_sdk_go_request_attempt_duration_seconds",
+                "The duration of one attempt of AWS requests, in seconds",
+                call,
+                &DURATIONS,
+            ),
+            batch_time: registry.histogram(
+                "karpenter_cloudprovider_batcher_batch_time_seconds",
+                "Duration of the batching window per batcher",
+                &["batcher"],
+                &DURATIONS,
+            ),
+            batch_size: registry.histogram(
+                "karpenter_cloudprovider_batcher_batch_size",
+                "Size of the request batch per batcher",
+                &["batcher"],
+                &SIZES,
+            ),
+        }
+    }
+
+    pub(crate) fn attempted(
+        &self,
+        service: &str,
+        operation: &str,
+        status: Option<u16>,
+        took: Duration,
+    ) {
+        let status = status.map_or_else(|| "0".to_owned(), |s| s.to_string());
+        self.attempts.inc(&[service, operation, &status]);
+        self.attempt_durations
+            .observe(&[service, operation], took.as_secs_f64());
+    }
+
+    pub(crate) fn done(
+        &self,
+        service: &str,
+        operation: &str,
+        status: Option<u16>,
+        retries: u32,
+        took: Duration,
+    ) {
+        let status = status.map_or_else(|| "0".to_owned(), |s| s.to_string());
+        self.requests.inc(&[service, operation, &status]);
+        self.retries
+            .observe(&[service, operation], f64::from(retries));
+        self.durations
+            .observe(&[service, operation], took.as_secs_f64());
+    }
+}

@@ -1,0 +1,104 @@
+//! Selector terms as EC2's filters, and answers that are remembered for a while.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use aws_sdk_ec2::types::Filter;
+use tokio::time::Instant;
+
+use crate::api::EC2NodeClass;
+
+/// Filters for resources with all of these tags; `*` stands for any value.
+#[must_use]
+pub fn tag_filters(tags: &BTreeMap<String, String>) -> Vec<Filter> {
+    let filter = |(key, value): (&String, &String)| match value.as_str() {
+        "*" => Filter::builder().name("tag-key").values(key).build(),
+        value => Filter::builder()
+            .name(format!("tag:{key}"))
+            .values(value)
+            .build(),
+    };
+    tags.iter().map(filter).collect()
+}
+
+/// Whose answer it is: the node class' uid and generation. Another spec is another question.
+pub type ClassVersion = (String, i64);
+
+/// Whose question it is.
+#[must_use]
+pub fn class_version(class: &EC2NodeClass) -> ClassVersion {
+    let uid = class.metadata.uid.clone().unwrap_or_default();
+    (uid, class.metadata.generation.unwrap_or(0))
+}
+
+/// Answers that are good for a while.
+#[derive(Debug)]
+pub struct Remembered<K, V> {
+    for_: Duration,
+    answers: Mutex<HashMap<K, (Instant, V)>>,
+}
+
+impl<K: Eq + Hash, V: Clone> Remembered<K, V> {
+    /// Answers are good for this long.
+    #[must_use]
+    pub fn for_(for_: Duration) -> Self {
+        Self {
+            for_,
+            answers: Mutex::default(),
+        }
+    }
+
+    /// The answer, while it is good.
+    pub fn get(&self, key: &K) -> Option<V> {
+        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers
+            .get(key)
+            .filter(|(until, _)| Instant::now() < *until)
+            .map(|(_, answer)| answer.clone())
+    }
+
+    /// Remembers an answer, and forgets those that are no longer good.
+    pub fn put(&self, key: K, answer: V) {
+        let now = Instant::now();
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.retain(|_, (until, _)| now < *until);
+        answers.insert(key, (now + self.for_, answer));
+    }
+
+    /// Forgets an answer.
+    pub fn forget(&self, key: &K) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_asks_for_the_tag_and_anything_else_for_its_value() {
+        let tags = [("a", "*"), ("b", "x*")]
+            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .into();
+        let filters = tag_filters(&tags);
+        assert_eq!(filters[0].name(), Some("tag-key"));
+        assert_eq!(filters[0].values(), ["a"]);
+        assert_eq!(filters[1].name(), Some("tag:b"));
+        assert_eq!(filters[1].values(), ["x*"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_are_good_for_a_while() {
+        let cache = Remembered::for_(Duration::from_secs(60));
+        cache.put("k", 1);
+        assert_eq!(cache.get(&"k"), Some(1));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(cache.get(&"k"), None);
+        cache.put("other", 2);
+        cache.forget(&"other");
+        assert_eq!(cache.get(&"other"), None);
+    }
+}

@@ -8,19 +8,28 @@ use serde_json::Value;
 const HEADER: &str = "# Generated from the Rust types by `cargo xtask crds`. Do not edit.\n---\n";
 
 pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
-    let directory = root.join("crds");
     let mut stale = Vec::new();
     for (name, definition) in definitions() {
-        let path = directory.join(name);
         let text = render(definition)?;
-        if check {
-            if fs::read_to_string(&path).unwrap_or_default() != text {
-                stale.push(name);
+        for (path, text) in [
+            (format!("crds/{name}"), text.clone()),
+            (
+                format!("charts/karpenter-crd/templates/{name}"),
+                template(&text),
+            ),
+        ] {
+            let file = root.join(&path);
+            if check {
+                if fs::read_to_string(&file).unwrap_or_default() != text {
+                    stale.push(path);
+                }
+                continue;
             }
-            continue;
+            if let Some(directory) = file.parent() {
+                fs::create_dir_all(directory)?;
+            }
+            fs::write(&file, text).with_context(|| format!("cannot write {path}"))?;
         }
-        fs::create_dir_all(&directory)?;
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     if !stale.is_empty() {
         bail!("out of date: {}; run `cargo xtask crds`", stale.join(", "));
@@ -45,6 +54,19 @@ fn render(mut definition: Value) -> anyhow::Result<String> {
         "{HEADER}{}",
         serde_saphyr::to_string_with_options(&definition, options)?
     ))
+}
+
+/// The definition as the template of a chart, which adds the annotations of its values.
+fn template(text: &str) -> String {
+    const ANNOTATIONS: &str = "
+metadata:
+  {{- with .Values.additionalAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+";
+    text.replace("{{", "{{ \"{{\" }}")
+        .replacen("\nmetadata:\n", ANNOTATIONS, 1)
 }
 
 #[cfg(test)]

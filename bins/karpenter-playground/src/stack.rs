@@ -101,7 +101,9 @@ impl Stack {
             .seed(settings.seed)
             .start()
             .await;
-        let definitions = crd::all(&[], &[]).into_iter().map(|(_, definition)| definition);
+        let definitions = crd::all(&[], &[])
+            .into_iter()
+            .map(|(_, definition)| definition);
         testbed
             .apply_crds(definitions.chain([node_class::crd()]))
             .await?;

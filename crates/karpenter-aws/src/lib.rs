@@ -6,7 +6,9 @@
 //! UPSTREAM: aws/karpenter-provider-aws
 
 pub mod api;
+pub mod images;
 pub mod instance_types;
 #[cfg(feature = "sdk")]
 pub mod sdk;
 pub mod shifted_zones;
+pub mod user_data;

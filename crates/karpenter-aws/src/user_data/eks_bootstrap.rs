@@ -1,0 +1,60 @@
+//! AL2: a shell script that calls the image's `bootstrap.sh`, after what the user wants run.
+// UPSTREAM: pkg/providers/amifamily/bootstrap/eksbootstrap.go
+
+use super::kubelet::Kubelet;
+use super::{NodeSettings, UserData, UserDataError, mime};
+
+pub(super) fn generate(settings: &NodeSettings) -> Result<UserData, UserDataError> {
+    let mut parts = match settings.custom.as_deref().unwrap_or_default() {
+        "" => Vec::new(),
+        text if mime::is_mime(text) => mime::parse(text)?,
+        text => vec![mime::Part::script(text.to_owned())],
+    };
+    let kubelet = Kubelet::read(&settings.kubelet)?;
+    parts.push(mime::Part::script(script(settings, &kubelet)));
+    Ok(UserData::new(mime::render(&parts)))
+}
+
+fn script(settings: &NodeSettings, kubelet: &Kubelet) -> String {
+    let cluster = &settings.cluster;
+    let mut call = format!(
+        "/etc/eks/bootstrap.sh {} --apiserver-endpoint {}",
+        quoted(&cluster.name),
+        quoted(&cluster.endpoint)
+    );
+    if let Some(authority) = &cluster.certificate_authority {
+        call.push_str(&format!(" --b64-cluster-ca {}", quoted(authority)));
+    }
+    let mut option = |text: &str| {
+        call.push_str(" \\\n");
+        call.push_str(text);
+    };
+    if kubelet.is_ipv6() {
+        option("--ip-family ipv6");
+    }
+    if let Some(address) = &kubelet.cluster_dns {
+        option(&format!("--dns-cluster-ip {}", quoted(address)));
+    }
+    // The number of pods is always passed to the kubelet: the image's own table must not replace it.
+    option("--use-max-pods false");
+    let flags = kubelet.flags(settings);
+    if !flags.is_empty() {
+        option(&format!(
+            "--kubelet-extra-args {}",
+            quoted(&flags.join(" "))
+        ));
+    }
+    if settings.raid0 {
+        option("--local-disks raid0");
+    }
+    format!(
+        "#!/bin/bash -xe\n\
+         exec > >(tee /var/log/user-data.log|logger -t user-data -s 2>/dev/console) 2>&1\n\
+         {call}"
+    )
+}
+
+/// One word of a shell command, whatever it holds.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}

@@ -1,0 +1,702 @@
+//! Every family with every kubelet option: the text as reviewed snapshots, its meaning read back by parsers that are not ours.
+
+use mail_parser::MimeHeaders;
+use serde_json::json;
+
+use super::*;
+
+/// The kubelet options that exist for more than one family.
+fn options() -> Vec<(&'static str, Value)> {
+    vec![
+        ("clusterDNS", json!(["10.0.100.10"])),
+        ("maxPods", json!(58)),
+        ("podsPerCore", json!(2)),
+        (
+            "systemReserved",
+            json!({"memory": "100Mi", "cpu": "80m", "ephemeral-storage": 1}),
+        ),
+        ("kubeReserved", json!({"cpu": "90m", "memory": "893Mi"})),
+        (
+            "evictionHard",
+            json!({"memory.available": "5%", "nodefs.available": "500Mi"}),
+        ),
+        ("evictionSoft", json!({"memory.available": "10%"})),
+        (
+            "evictionSoftGracePeriod",
+            json!({"memory.available": "1m30s"}),
+        ),
+        ("evictionMaxPodGracePeriod", json!(300)),
+        ("imageGCHighThresholdPercent", json!(80)),
+        ("imageGCLowThresholdPercent", json!(70)),
+        ("cpuCFSQuota", json!(false)),
+    ]
+}
+
+fn settings(kubelet: &[(&str, Value)]) -> NodeSettings {
+    let taint = |key: &str, value: &str, effect: &str| NodeTaint {
+        key: key.to_owned(),
+        value: value.to_owned(),
+        effect: effect.to_owned(),
+    };
+    NodeSettings {
+        cluster: Cluster {
+            name: "prod".to_owned(),
+            endpoint: "https://prod.example.com".to_owned(),
+            certificate_authority: Some("Y2EtYnVuZGxl".to_owned()),
+            service_cidr: Some("10.100.0.0/16".to_owned()),
+        },
+        labels: kubelet_labels([
+            ("team", "search"),
+            ("karpenter.sh/capacity-type", "spot"),
+            ("node.kubernetes.io/instance-type", "m5.large"),
+        ]),
+        taints: kubelet_taints(
+            vec![taint("dedicated", "search", "NoSchedule")],
+            vec![taint("cni/not-ready", "", "NoExecute")],
+        ),
+        kubelet: kubelet
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), value.clone()))
+            .collect(),
+        ..NodeSettings::default()
+    }
+}
+
+fn with_custom(custom: &str) -> NodeSettings {
+    NodeSettings {
+        custom: Some(custom.to_owned()),
+        ..settings(&[("maxPods", json!(58))])
+    }
+}
+
+fn text(family: AmiFamily, settings: &NodeSettings) -> String {
+    let generated = generate(family, settings).unwrap();
+    assert_eq!(
+        STANDARD.decode(generated.encoded()).unwrap(),
+        generated.text.as_bytes()
+    );
+    generated.text
+}
+
+fn refusal(family: AmiFamily, settings: &NodeSettings) -> String {
+    let error = generate(family, settings).unwrap_err();
+    assert!(!error.is_transient());
+    error.to_string()
+}
+
+/// The parts of a MIME document: content type and content.
+fn mime_parts(text: &str) -> Vec<(String, String)> {
+    let message = mail_parser::MessageParser::default().parse(text).unwrap();
+    message
+        .parts
+        .iter()
+        .skip(1)
+        .map(|part| {
+            let kind = part.content_type().unwrap();
+            let kind = format!("{}/{}", kind.ctype(), kind.subtype().unwrap());
+            let content = String::from_utf8(part.contents().to_vec()).unwrap();
+            (kind, content)
+        })
+        .collect()
+}
+
+/// The arguments of the bootstrap call, as a shell splits them.
+fn bootstrap_call(script: &str) -> Vec<String> {
+    let (_, call) = script.split_once("/etc/eks/bootstrap.sh").unwrap();
+    shlex::split(&call.replace("\\\n", " ")).unwrap()
+}
+
+fn kubelet_flags(line: &str) -> Vec<String> {
+    shlex::split(line).unwrap()
+}
+
+fn flag_for(option: &str, value: &Value) -> Option<String> {
+    let joined = |between: char| {
+        let mut entries: Vec<String> = value
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(key, value)| {
+                let value = value
+                    .as_str()
+                    .map_or_else(|| value.to_string(), str::to_owned);
+                format!("{key}{between}{value}")
+            })
+            .collect();
+        entries.sort();
+        entries.join(",")
+    };
+    Some(match option {
+        "clusterDNS" => return None,
+        "maxPods" => format!("--max-pods={value}"),
+        "podsPerCore" => format!("--pods-per-core={value}"),
+        "systemReserved" => format!("--system-reserved={}", joined('=')),
+        "kubeReserved" => format!("--kube-reserved={}", joined('=')),
+        "evictionHard" => format!("--eviction-hard={}", joined('<')),
+        "evictionSoft" => format!("--eviction-soft={}", joined('<')),
+        "evictionSoftGracePeriod" => format!("--eviction-soft-grace-period={}", joined('=')),
+        "evictionMaxPodGracePeriod" => format!("--eviction-max-pod-grace-period={value}"),
+        "imageGCHighThresholdPercent" => format!("--image-gc-high-threshold={value}"),
+        "imageGCLowThresholdPercent" => format!("--image-gc-low-threshold={value}"),
+        "cpuCFSQuota" => format!("--cpu-cfs-quota={value}"),
+        other => panic!("no flag for {other}"),
+    })
+}
+
+const COMMON_FLAGS: [&str; 2] = [
+    "--node-labels=karpenter.sh/capacity-type=spot,karpenter.sh/do-not-sync-taints=true,team=search",
+    "--register-with-taints=dedicated=search:NoSchedule,cni/not-ready=:NoExecute,karpenter.sh/unregistered=:NoExecute",
+];
+
+fn flags_for(kubelet: &[(&str, Value)]) -> Vec<String> {
+    let own = kubelet
+        .iter()
+        .filter_map(|(option, value)| flag_for(option, value));
+    COMMON_FLAGS
+        .map(str::to_owned)
+        .into_iter()
+        .chain(own)
+        .collect()
+}
+
+/// All options one by one, none of them, and all at once.
+fn each_option(mut check: impl FnMut(&[(&'static str, Value)])) {
+    check(&[]);
+    for option in options() {
+        check(&[option]);
+    }
+    check(&options());
+}
+
+/// The text without options, then what each option adds to it.
+fn by_option(family: AmiFamily) -> String {
+    let base = text(family, &settings(&[]));
+    let mut all = format!("# no options\n{base}\n");
+    for option in options() {
+        let name = option.0;
+        let changed = text(family, &settings(&[option]));
+        let added: Vec<&str> = changed
+            .lines()
+            .filter(|line| !base.lines().any(|other| other == *line))
+            .collect();
+        all.push_str(&format!("\n# {name}\n{}\n", added.join("\n")));
+    }
+    all
+}
+
+#[test]
+fn al2_calls_bootstrap_with_flags() {
+    insta::assert_snapshot!(by_option(AmiFamily::Al2));
+    each_option(|kubelet| {
+        let parts = mime_parts(&text(AmiFamily::Al2, &settings(kubelet)));
+        assert_eq!(parts.len(), 1);
+        assert_eq!(parts[0].0, "text/x-shellscript");
+        let mut expected: Vec<String> = [
+            "prod",
+            "--apiserver-endpoint",
+            "https://prod.example.com",
+            "--b64-cluster-ca",
+            "Y2EtYnVuZGxl",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        if kubelet.iter().any(|(option, _)| *option == "clusterDNS") {
+            expected.extend(["--dns-cluster-ip", "10.0.100.10"].map(str::to_owned));
+        }
+        expected.extend(["--use-max-pods", "false", "--kubelet-extra-args"].map(str::to_owned));
+        let mut call = bootstrap_call(&parts[0].1);
+        let flags = call.pop().unwrap();
+        assert_eq!(call, expected);
+        assert_eq!(kubelet_flags(&flags), flags_for(kubelet));
+    });
+}
+
+#[test]
+fn windows_calls_bootstrap_with_flags() {
+    insta::assert_snapshot!(by_option(AmiFamily::Windows2022));
+    each_option(|kubelet| {
+        let settings = settings(kubelet);
+        let generated = text(AmiFamily::Windows2022, &settings);
+        for family in [AmiFamily::Windows2019, AmiFamily::Windows2025] {
+            assert_eq!(text(family, &settings), generated);
+        }
+        let inside = generated
+            .strip_prefix("<powershell>\n")
+            .and_then(|rest| rest.strip_suffix("\n</powershell>"))
+            .unwrap();
+        let (_, arguments) = inside.split_once("& $EKSBootstrapScriptFile ").unwrap();
+        // Without quotes in the values, PowerShell splits as a shell does.
+        let arguments = shlex::split(arguments).unwrap();
+        let mut expected: Vec<String> = [
+            "-EKSClusterName",
+            "prod",
+            "-APIServerEndpoint",
+            "https://prod.example.com",
+            "-Base64ClusterCA",
+            "Y2EtYnVuZGxl",
+            "-KubeletExtraArgs",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        assert_eq!(arguments[..7], expected);
+        assert_eq!(kubelet_flags(&arguments[7]), flags_for(kubelet));
+        expected.clear();
+        if kubelet.iter().any(|(option, _)| *option == "clusterDNS") {
+            expected.extend(["-DNSClusterIP", "10.0.100.10"].map(str::to_owned));
+        }
+        assert_eq!(arguments[8..], expected);
+    });
+}
+
+#[test]
+fn al2023_passes_the_kubelet_configuration_through() {
+    insta::assert_snapshot!(by_option(AmiFamily::Al2023));
+    let taints = json!([
+        {"key": "dedicated", "value": "search", "effect": "NoSchedule"},
+        {"key": "cni/not-ready", "effect": "NoExecute"},
+        {"key": "karpenter.sh/unregistered", "effect": "NoExecute"},
+    ]);
+    let nested = (
+        "memorySwap",
+        json!({"swapBehavior": "LimitedSwap", "on": [[1, "2"], [], {}], "y": null, "1:30": {"a b": "1:30"}}),
+    );
+    each_option(|kubelet| {
+        let kubelet: Vec<_> = kubelet.iter().cloned().chain([nested.clone()]).collect();
+        let parts = mime_parts(&text(AmiFamily::Al2023, &settings(&kubelet)));
+        assert_eq!(parts.len(), 1);
+        assert_eq!(parts[0].0, "application/node.eks.aws");
+        let config: Value = serde_saphyr::from_str(&parts[0].1).unwrap();
+        let mut expected: Map<String, Value> = kubelet
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), value.clone()))
+            .collect();
+        expected.insert("registerWithTaints".to_owned(), taints.clone());
+        assert_eq!(
+            config,
+            json!({
+                "apiVersion": "node.eks.aws/v1alpha1",
+                "kind": "NodeConfig",
+                "spec": {
+                    "cluster": {
+                        "name": "prod",
+                        "apiServerEndpoint": "https://prod.example.com",
+                        "certificateAuthority": "Y2EtYnVuZGxl",
+                        "cidr": "10.100.0.0/16",
+                    },
+                    "kubelet": {
+                        "config": expected,
+                        "flags": ["--node-labels=\"karpenter.sh/capacity-type=spot,karpenter.sh/do-not-sync-taints=true,team=search\""],
+                    },
+                },
+            })
+        );
+    });
+}
+
+/// What an independent parser reads.
+fn toml(text: &str) -> Value {
+    fn plain(mut value: toml_span::Value<'_>) -> Value {
+        use toml_span::value::ValueInner;
+        match value.take() {
+            ValueInner::String(text) => text.into(),
+            ValueInner::Integer(number) => number.into(),
+            ValueInner::Float(number) => number.into(),
+            ValueInner::Boolean(flag) => flag.into(),
+            ValueInner::Array(list) => list.into_iter().map(plain).collect(),
+            ValueInner::Table(table) => table
+                .into_iter()
+                .map(|(key, value)| (key.to_string(), plain(value)))
+                .collect(),
+        }
+    }
+    plain(toml_span::parse(text).unwrap())
+}
+
+#[test]
+fn bottlerocket_has_settings_of_its_own() {
+    insta::assert_snapshot!(by_option(AmiFamily::Bottlerocket));
+    each_option(|kubelet| {
+        let mut expected = json!({
+            "cluster-name": "prod",
+            "api-server": "https://prod.example.com",
+            "cluster-certificate": "Y2EtYnVuZGxl",
+            "node-labels": {
+                "karpenter.sh/capacity-type": "spot",
+                "karpenter.sh/do-not-sync-taints": "true",
+                "team": "search",
+            },
+            "node-taints": {
+                "dedicated": ["search:NoSchedule"],
+                "cni/not-ready": [":NoExecute"],
+                "karpenter.sh/unregistered": [":NoExecute"],
+            },
+        });
+        for (option, value) in kubelet {
+            let (key, value) = match *option {
+                "clusterDNS" => ("cluster-dns-ip", value[0].clone()),
+                "maxPods" => ("max-pods", value.clone()),
+                // Bottlerocket has no such setting; the node class says so.
+                "podsPerCore" => continue,
+                "systemReserved" => (
+                    "system-reserved",
+                    json!({"memory": "100Mi", "cpu": "80m", "ephemeral-storage": "1"}),
+                ),
+                "kubeReserved" => ("kube-reserved", value.clone()),
+                "evictionHard" => ("eviction-hard", value.clone()),
+                "evictionSoft" => ("eviction-soft", value.clone()),
+                "evictionSoftGracePeriod" => ("eviction-soft-grace-period", value.clone()),
+                "evictionMaxPodGracePeriod" => ("eviction-max-pod-grace-period", value.clone()),
+                "imageGCHighThresholdPercent" => ("image-gc-high-threshold-percent", json!("80")),
+                "imageGCLowThresholdPercent" => ("image-gc-low-threshold-percent", json!("70")),
+                "cpuCFSQuota" => ("cpu-cfs-quota-enforced", value.clone()),
+                other => panic!("no setting for {other}"),
+            };
+            expected[key] = value;
+        }
+        assert_eq!(
+            toml(&text(AmiFamily::Bottlerocket, &settings(kubelet))),
+            json!({"settings": {"kubernetes": expected}})
+        );
+    });
+}
+
+/// Conformance: AWS-userdata-01
+#[test]
+fn al2_runs_what_the_user_wants_first() {
+    let wrapped = mime_parts(&text(
+        AmiFamily::Al2,
+        &with_custom("#!/bin/bash\necho \"hi\"\r\n"),
+    ));
+    assert_eq!(wrapped.len(), 2);
+    assert_eq!(
+        wrapped[0],
+        (
+            "text/x-shellscript".to_owned(),
+            "#!/bin/bash\necho \"hi\"\n".to_owned()
+        )
+    );
+    assert!(wrapped[1].1.contains("/etc/eks/bootstrap.sh 'prod'"));
+
+    let archive = "Content-Type: multipart/mixed; boundary=\"BOUNDARY\"\nMIME-Version: 1.0\n\n\
+                   --BOUNDARY\nContent-Type: text/x-shellscript; charset=\"us-ascii\"\n\necho first\n\n\
+                   --BOUNDARY\nContent-Type: text/cloud-config\n\npackages: [jq]\n--BOUNDARY--\n";
+    let merged = mime_parts(&text(AmiFamily::Al2, &with_custom(archive)));
+    assert_eq!(
+        merged[..2],
+        [
+            ("text/x-shellscript".to_owned(), "echo first\n".to_owned()),
+            ("text/cloud-config".to_owned(), "packages: [jq]".to_owned())
+        ]
+    );
+    assert_eq!(merged.len(), 3);
+
+    assert_eq!(mime_parts(&text(AmiFamily::Al2, &with_custom(""))).len(), 1);
+}
+
+/// Conformance: AWS-userdata-02
+#[test]
+fn al2023_puts_its_document_after_the_users() {
+    let own = |custom: &str| {
+        let mut parts = mime_parts(&text(AmiFamily::Al2023, &with_custom(custom)));
+        let (kind, last) = parts.pop().unwrap();
+        assert_eq!(kind, "application/node.eks.aws");
+        assert!(last.starts_with("# Karpenter Generated NodeConfig\n"));
+        parts
+    };
+    let part = |kind: &str, content: &str| (kind.to_owned(), content.to_owned());
+
+    assert_eq!(own(""), []);
+    let yaml = "apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec: {}\n";
+    assert_eq!(own(yaml), [part("application/node.eks.aws", yaml)]);
+    let script = "#!/bin/bash\nset -e\nyum install -y jq";
+    assert_eq!(own(script), [part("text/x-shellscript", script)]);
+    // It would read as a map: `echo "a` to `b"`.
+    let odd = "#!/bin/bash\necho \"a: b\"";
+    assert_eq!(own(odd), [part("text/x-shellscript", odd)]);
+    let bare = "systemctl restart chronyd";
+    assert_eq!(own(bare), [part("text/x-shellscript", bare)]);
+    let archive = format!(
+        "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=\"//\"\n\n\
+         --//\nContent-Type: text/x-shellscript; charset=\"us-ascii\"\n\n{script}\n\
+         --//\nContent-Type: application/node.eks.aws\n\n{yaml}\n--//--"
+    );
+    assert_eq!(
+        own(&archive),
+        [
+            part("text/x-shellscript", script),
+            part("application/node.eks.aws", yaml)
+        ]
+    );
+}
+
+#[test]
+fn al2023_waits_for_the_service_range() {
+    for cidr in [None, Some(String::new())] {
+        let mut settings = settings(&[]);
+        settings.cluster.service_cidr = cidr;
+        let error = generate(AmiFamily::Al2023, &settings).unwrap_err();
+        assert!(error.is_transient());
+        assert!(generate(AmiFamily::Al2, &settings).is_ok());
+    }
+}
+
+/// Conformance: AWS-userdata-04
+#[test]
+fn bottlerocket_keeps_the_users_settings_and_overwrites_its_own() {
+    let custom = r#"
+        [settings.host-containers.admin]
+        enabled = true
+        [settings.autoscaling]
+        should-wait = true
+        [settings.kubernetes]
+        cluster-name = "other"
+        max-pods = 1
+        registry-qps = 20
+        reserved-cpus = "0-1"
+        made-up = "x"
+        [settings.kubernetes.node-labels]
+        team = "theirs"
+        mine = "kept"
+        [settings.kubernetes.node-taints]
+        gone = ["x:NoSchedule"]
+        [other]
+        key = 1
+    "#;
+    let generated = generate(AmiFamily::Bottlerocket, &with_custom(custom)).unwrap();
+    let settings = &toml(&generated.text)["settings"];
+    let kubernetes = &settings["kubernetes"];
+    assert_eq!(settings["host-containers"]["admin"]["enabled"], true);
+    assert_eq!(settings["autoscaling"]["should-wait"], false);
+    assert_eq!(kubernetes["cluster-name"], "prod");
+    assert_eq!(kubernetes["max-pods"], 58);
+    assert_eq!(kubernetes["registry-qps"], 20);
+    assert_eq!(kubernetes["reserved-cpus"], "0-1");
+    assert_eq!(kubernetes["node-labels"]["team"], "search");
+    assert_eq!(kubernetes["node-labels"]["mine"], "kept");
+    assert_eq!(kubernetes["node-taints"]["gone"], Value::Null);
+    assert_eq!(kubernetes["made-up"], Value::Null);
+    assert_eq!(
+        generated.ignored,
+        [
+            "`other` stands outside of `settings`",
+            "`settings.kubernetes.made-up` is no setting of Bottlerocket"
+        ]
+    );
+    assert!(generate(AmiFamily::Bottlerocket, &with_custom("not toml")).is_err());
+}
+
+#[test]
+fn broken_user_data_says_what_to_change() {
+    let bottlerocket = |custom: &str| refusal(AmiFamily::Bottlerocket, &with_custom(custom));
+    let archive = "Content-Type: text/plain\n\nhi";
+    let kubelet =
+        |option: &str, value: Value| refusal(AmiFamily::Al2, &settings(&[(option, value)]));
+    let mut authority = settings(&[]);
+    authority.cluster.certificate_authority = Some("not base64!".to_owned());
+    insta::assert_snapshot!(
+        [
+            bottlerocket("#!/bin/bash\necho hi"),
+            bottlerocket("settings = 1"),
+            bottlerocket("[settings]\nkubernetes = 1"),
+            bottlerocket("[settings.kubernetes]\nlog-level = \"2\""),
+            bottlerocket("[settings.kubernetes]\nallowed-unsafe-sysctls = [1]"),
+            refusal(AmiFamily::Al2, &with_custom(archive)),
+            refusal(AmiFamily::Al2023, &with_custom(archive)),
+            refusal(AmiFamily::Al2023, &authority),
+            kubelet("maxPods", json!("vcpus * 10")),
+            kubelet("clusterDNS", json!("10.0.0.10")),
+            kubelet("evictionHard", json!({"memory.available": []})),
+            kubelet("cpuCFSQuota", json!("no")),
+        ]
+        .join("\n"),
+        @r#"
+        user data is not valid TOML: TOML parse error at line 2, column 6
+          |
+        2 | echo hi
+          |      ^
+        key with no value, expected `=`
+
+        user data setting `settings` must be a table
+        user data setting `settings.kubernetes` must be a table
+        user data setting `settings.kubernetes.log-level` must be a whole number
+        user data setting `settings.kubernetes.allowed-unsafe-sysctls` must be a list of strings
+        user data is not a readable MIME document: the content type `text/plain` is not multipart
+        user data is not a readable MIME document: the content type `text/plain` is not multipart
+        the cluster's certificate authority is not base64: Invalid symbol 32, offset 3.
+        kubelet field `maxPods` must be a whole number
+        kubelet field `clusterDNS` must be a list of strings
+        kubelet field `evictionHard.memory.available` must be a string
+        kubelet field `cpuCFSQuota` must be true or false
+        "#
+    );
+}
+
+/// Conformance: AWS-userdata-05
+#[test]
+fn instance_storage_is_joined_on_request() {
+    let raid0 = |default_mounts: bool, custom: Option<&str>| NodeSettings {
+        raid0: true,
+        default_mounts,
+        custom: custom.map(str::to_owned),
+        ..settings(&[])
+    };
+    let script = &mime_parts(&text(AmiFamily::Al2, &raid0(false, None)))[0].1;
+    assert!(bootstrap_call(script).ends_with(&["--local-disks".to_owned(), "raid0".to_owned()]));
+    let config = &mime_parts(&text(AmiFamily::Al2023, &raid0(false, None)))[0].1;
+    let config: Value = serde_saphyr::from_str(config).unwrap();
+    assert_eq!(
+        config["spec"]["instance"],
+        json!({"localStorage": {"strategy": "RAID0"}})
+    );
+
+    let user = "[settings.bootstrap-commands.001-mine]\ncommands = [[\"echo\"]]\nmode = \"once\"\nessential = false";
+    let commands = |version: &str| {
+        let default = binds_instance_storage_by_default(Some(version));
+        let text = text(AmiFamily::Bottlerocket, &raid0(default, Some(user)));
+        toml(&text)["settings"]["bootstrap-commands"].clone()
+    };
+    let expected = |bind: Value| {
+        json!({
+            "000-mount-instance-storage": {
+                "commands": [["apiclient", "ephemeral-storage", "init"], bind],
+                "essential": true,
+                "mode": "always",
+            },
+            "001-mine": {"commands": [["echo"]], "mode": "once", "essential": false},
+        })
+    };
+    assert_eq!(
+        commands("v1.46.0"),
+        expected(json!(["apiclient", "ephemeral-storage", "bind"]))
+    );
+    assert_eq!(
+        commands("v1.45.0"),
+        expected(json!([
+            "apiclient",
+            "ephemeral-storage",
+            "bind",
+            "--dirs",
+            "/var/lib/containerd",
+            "/var/lib/kubelet",
+            "/var/log/pods"
+        ]))
+    );
+    for (version, default) in [
+        (Some("latest"), true),
+        (Some("2.0.1"), true),
+        (Some("v1.46.0-431fe75a"), true),
+        (Some("v1.9.0"), false),
+        (Some("odd"), false),
+        (None, false),
+    ] {
+        assert_eq!(
+            binds_instance_storage_by_default(version),
+            default,
+            "{version:?}"
+        );
+    }
+}
+
+/// Conformance: AWS-userdata-06
+#[test]
+fn labels_a_kubelet_may_not_set_are_left_to_registration() {
+    let labels = kubelet_labels([
+        ("kubernetes.io/x", "1"),
+        ("k8s.io/x", "1"),
+        ("foo.k8s.io/x", "1"),
+        ("node.kubernetes.io/x", "1"),
+        ("notk8s.io/x", "1"),
+        ("karpenter.k8s.aws/instance-cpu", "4"),
+        ("plain", "1"),
+    ]);
+    let keys: Vec<&str> = labels.keys().map(String::as_str).collect();
+    assert_eq!(
+        keys,
+        [
+            "karpenter.k8s.aws/instance-cpu",
+            "karpenter.sh/do-not-sync-taints",
+            "notk8s.io/x",
+            "plain"
+        ]
+    );
+}
+
+#[test]
+fn the_taint_that_keeps_pods_away_is_added_once() {
+    let unregistered = kubelet_taints(Vec::new(), Vec::new());
+    assert_eq!(unregistered.len(), 1);
+    assert_eq!(
+        kubelet_taints(unregistered.clone(), Vec::new()),
+        unregistered
+    );
+}
+
+/// Conformance: AWS-userdata-07
+#[test]
+fn a_custom_image_gets_the_users_text_untouched() {
+    let custom = "anything\r\n\tat all ä\n";
+    assert_eq!(text(AmiFamily::Custom, &with_custom(custom)), custom);
+    assert_eq!(text(AmiFamily::Custom, &settings(&[])), "");
+}
+
+/// Conformance: AWS-userdata-08
+#[test]
+fn al2_is_told_of_an_ipv6_cluster() {
+    let call = |address: &str| {
+        let settings = settings(&[("clusterDNS", json!([address, "ignored"]))]);
+        bootstrap_call(&mime_parts(&text(AmiFamily::Al2, &settings))[0].1)
+    };
+    let v6 = call("fd30:1c53:5f8a::a");
+    assert_eq!(
+        v6[5..9],
+        [
+            "--ip-family",
+            "ipv6",
+            "--dns-cluster-ip",
+            "fd30:1c53:5f8a::a"
+        ]
+    );
+    assert!(!call("10.100.0.10").contains(&"--ip-family".to_owned()));
+}
+
+#[test]
+fn quotes_in_values_stay_values() {
+    let mut settings = settings(&[("clusterDNS", json!(["'; reboot; '"]))]);
+    settings
+        .labels
+        .insert("odd".to_owned(), "a\"b\\".to_owned());
+    let script = &mime_parts(&text(AmiFamily::Al2, &settings))[0].1;
+    let call = bootstrap_call(script);
+    assert_eq!(call[6], "'; reboot; '");
+    assert!(kubelet_flags(&call[10])[0].contains("odd=a\"b\\,"));
+    assert!(text(AmiFamily::Windows2022, &settings).contains("-DNSClusterIP '''; reboot; '''"));
+}
+
+#[test]
+fn more_than_ec2_takes_is_refused_before_it_is_sent() {
+    let sized = |bytes: usize| UserData::new("x".repeat(bytes));
+    assert!(sized(LIMIT_BYTES).check_size().is_ok());
+    assert!(sized(LIMIT_BYTES).is_near_limit());
+    assert!(!sized(LIMIT_BYTES * 8 / 10).is_near_limit());
+    insta::assert_snapshot!(sized(LIMIT_BYTES + 1).check_size().unwrap_err(), @"user data has 16385 bytes, and EC2 allows 16384: shorten spec.userData or load parts of it at boot");
+    for family in AmiFamily::ALL {
+        let custom = match family {
+            AmiFamily::Bottlerocket => format!("[settings]\nmotd = \"{}\"", "x".repeat(61_440)),
+            _ => "x".repeat(61_440),
+        };
+        let generated = generate(family, &with_custom(&custom)).unwrap();
+        assert!(generated.check_size().is_err(), "{family}");
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn scripts_survive_the_archive(script in "[ -~\n\té]{1,200}") {
+        proptest::prop_assume!(!mime::is_mime(&script));
+        for family in [AmiFamily::Al2, AmiFamily::Al2023] {
+            let parts = mime_parts(&text(family, &with_custom(&script)));
+            proptest::prop_assert_eq!(parts.len(), 2);
+            proptest::prop_assert_eq!(&parts[0].1, &script);
+        }
+    }
+}

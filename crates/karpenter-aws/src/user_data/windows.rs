@@ -1,0 +1,36 @@
+//! Windows: PowerShell that calls the image's `Start-EKSBootstrap.ps1`, after what the user wants run.
+// UPSTREAM: pkg/providers/amifamily/bootstrap/windows.go
+
+use super::kubelet::Kubelet;
+use super::{NodeSettings, UserData, UserDataError};
+
+pub(super) fn generate(settings: &NodeSettings) -> Result<UserData, UserDataError> {
+    let kubelet = Kubelet::read(&settings.kubelet)?;
+    let cluster = &settings.cluster;
+    let mut text = "<powershell>\n".to_owned();
+    if let Some(custom) = settings.custom.as_deref().filter(|text| !text.is_empty()) {
+        text.push_str(custom);
+        text.push('\n');
+    }
+    text.push_str(
+        "[string]$EKSBootstrapScriptFile = \"$env:ProgramFiles\\Amazon\\EKS\\Start-EKSBootstrap.ps1\"\n\
+         & $EKSBootstrapScriptFile",
+    );
+    let mut argument = |name: &str, value: &str| {
+        text.push_str(&format!(" -{name} '{}'", value.replace('\'', "''")));
+    };
+    argument("EKSClusterName", &cluster.name);
+    argument("APIServerEndpoint", &cluster.endpoint);
+    if let Some(authority) = &cluster.certificate_authority {
+        argument("Base64ClusterCA", authority);
+    }
+    let flags = kubelet.flags(settings);
+    if !flags.is_empty() {
+        argument("KubeletExtraArgs", &flags.join(" "));
+    }
+    if let Some(address) = &kubelet.cluster_dns {
+        argument("DNSClusterIP", address);
+    }
+    text.push_str("\n</powershell>");
+    Ok(UserData::new(text))
+}

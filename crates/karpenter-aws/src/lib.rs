@@ -6,8 +6,10 @@
 //! UPSTREAM: aws/karpenter-provider-aws
 
 pub mod api;
+pub mod hash;
 pub mod images;
 pub mod instance_types;
+pub mod kubelet;
 #[cfg(feature = "sdk")]
 pub mod sdk;
 pub mod shifted_zones;

@@ -1,0 +1,442 @@
+//! Values that depend on the instance type, written in CEL.
+//!
+//! A small part of CEL's type checker stands here, because the evaluator has none: a misspelt variable or a text where a
+//! number is due is found when the class is written, not when a node is launched.
+//!
+//! UPSTREAM: pkg/cel
+
+use kube_cel::cel::{
+    Context, ExecutionError, Program, Value,
+    common::ast::{Expr, IdedExpr, LiteralValue, operators},
+};
+
+/// What an expression may refer to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Variables {
+    /// `vcpus`: number of vCPUs.
+    pub vcpus: i64,
+    /// `memory_mib`: memory in MiB.
+    pub memory_mib: i64,
+    /// `default_enis`: network interfaces of the default card.
+    pub default_enis: i64,
+    /// `ips_per_eni`: IPv4 addresses of an interface.
+    pub ips_per_eni: i64,
+    /// `max_pods`: in `maxPods` the default, elsewhere what became of it.
+    pub max_pods: i64,
+    /// `instance_type`: its name.
+    pub instance_type: String,
+}
+
+const INTEGERS: [&str; 5] = [
+    "vcpus",
+    "memory_mib",
+    "default_enis",
+    "ips_per_eni",
+    "max_pods",
+];
+const INSTANCE_TYPE: &str = "instance_type";
+
+/// Why an expression has no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExpressionError {
+    /// It cannot be read, refers to what is not there, or does not yield a number.
+    #[error("expression `{expression}` is invalid: {reason}")]
+    Invalid {
+        /// The expression.
+        expression: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// It fails, or its value makes no sense, for an instance type.
+    #[error("expression `{expression}` failed for {instance_type}: {reason}")]
+    Failed {
+        /// The expression.
+        expression: String,
+        /// The instance type.
+        instance_type: String,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// A compiled expression that yields a number.
+pub struct Expression {
+    text: String,
+    program: Program,
+}
+
+impl Expression {
+    /// Compiles an expression.
+    ///
+    /// # Errors
+    /// When it is no CEL, refers to an unknown variable or function, or does not yield an `int` or `double`.
+    pub fn compile(text: &str) -> Result<Self, ExpressionError> {
+        let invalid = |reason: String| ExpressionError::Invalid {
+            expression: text.to_owned(),
+            reason,
+        };
+        if text.trim().is_empty() {
+            return Err(invalid("it is empty".to_owned()));
+        }
+        let program =
+            Program::compile(text).map_err(|errors| invalid(one_line(&errors.to_string())))?;
+        match kind(program.expression(), &[]).map_err(invalid)? {
+            Kind::Int | Kind::Double => Ok(Self {
+                text: text.to_owned(),
+                program,
+            }),
+            other => Err(invalid(format!(
+                "it yields {}, not int or double",
+                other.name()
+            ))),
+        }
+    }
+
+    /// The value for an instance type, without its fraction.
+    pub(super) fn evaluate(
+        &self,
+        root: &Context<'_>,
+        variables: &Variables,
+    ) -> Result<i64, ExpressionError> {
+        let failed = |reason: String| ExpressionError::Failed {
+            expression: self.text.clone(),
+            instance_type: variables.instance_type.clone(),
+            reason,
+        };
+        let mut scope = root.new_inner_scope();
+        let values = [
+            variables.vcpus,
+            variables.memory_mib,
+            variables.default_enis,
+            variables.ips_per_eni,
+            variables.max_pods,
+        ];
+        for (name, value) in INTEGERS.into_iter().zip(values) {
+            scope.add_variable_from_value(name, value);
+        }
+        scope.add_variable_from_value(INSTANCE_TYPE, variables.instance_type.as_str());
+        let value = self
+            .program
+            .execute(&scope)
+            .map_err(|error| failed(error.to_string()))?;
+        match value {
+            Value::Int(value) => Ok(value),
+            Value::Float(value) if value.is_finite() => Ok(value.trunc() as i64),
+            Value::Float(value) => Err(failed(format!("it yields {value}"))),
+            other => Err(failed(format!("it yields {:?}", other.type_of()))),
+        }
+    }
+}
+
+impl Expression {
+    /// That the value is below zero.
+    pub(super) fn negative(&self, value: i64, variables: &Variables) -> ExpressionError {
+        ExpressionError::Failed {
+            expression: self.text.clone(),
+            instance_type: variables.instance_type.clone(),
+            reason: format!("it yields {value}, which is negative"),
+        }
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The functions expressions have beside the standard ones.
+pub(super) fn context() -> Context<'static> {
+    let mut context = Context::default();
+    context.add_function("max", |a: Value, b: Value| pick(a, b, f64::gt));
+    context.add_function("min", |a: Value, b: Value| pick(a, b, f64::lt));
+    context
+}
+
+/// The one of two numbers that `wins`; both may be of either type.
+fn pick(a: Value, b: Value, wins: impl Fn(&f64, &f64) -> bool) -> Result<Value, ExecutionError> {
+    if let (Value::Int(a), Value::Int(b)) = (&a, &b) {
+        let first = if wins(&1.0, &0.0) { a.max(b) } else { a.min(b) };
+        return Ok(Value::Int(*first));
+    }
+    let number = |value: &Value| match value {
+        Value::Int(value) => Ok(*value as f64),
+        Value::Float(value) => Ok(*value),
+        _ => Err(ExecutionError::NoSuchOverload),
+    };
+    let (first, second) = (number(&a)?, number(&b)?);
+    Ok(Value::Float(if wins(&second, &first) {
+        second
+    } else {
+        first
+    }))
+}
+
+/// A type of CEL, as far as it is told apart here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Int,
+    Uint,
+    Double,
+    Bool,
+    Text,
+    List,
+    Map,
+    /// Anything else, or not known before it is evaluated.
+    Dynamic,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Int => "int",
+            Self::Uint => "uint",
+            Self::Double => "double",
+            Self::Bool => "bool",
+            Self::Text => "string",
+            Self::List => "list",
+            Self::Map => "map",
+            Self::Dynamic => "a value of unknown type",
+        }
+    }
+
+    fn is_number(self) -> bool {
+        matches!(self, Self::Int | Self::Uint | Self::Double)
+    }
+}
+
+/// The type an expression yields. `bound` are the variables of the comprehensions around it.
+fn kind(expression: &IdedExpr, bound: &[&str]) -> Result<Kind, String> {
+    match &expression.expr {
+        Expr::Literal(literal) => Ok(match literal {
+            LiteralValue::Boolean(_) => Kind::Bool,
+            LiteralValue::Int(_) => Kind::Int,
+            LiteralValue::UInt(_) => Kind::Uint,
+            LiteralValue::Double(_) => Kind::Double,
+            LiteralValue::String(_) => Kind::Text,
+            LiteralValue::Bytes(_) | LiteralValue::Null => Kind::Dynamic,
+        }),
+        Expr::Ident(name) => match name.as_str() {
+            INSTANCE_TYPE => Ok(Kind::Text),
+            name if INTEGERS.contains(&name) => Ok(Kind::Int),
+            name if bound.contains(&name) => Ok(Kind::Dynamic),
+            _ => Err(format!("undeclared reference to `{name}`")),
+        },
+        Expr::List(list) => {
+            for element in &list.elements {
+                kind(element, bound)?;
+            }
+            Ok(Kind::List)
+        }
+        Expr::Map(_) => Ok(Kind::Map),
+        Expr::Select(select) => {
+            kind(&select.operand, bound)?;
+            Ok(if select.test {
+                Kind::Bool
+            } else {
+                Kind::Dynamic
+            })
+        }
+        Expr::Comprehension(comprehension) => {
+            kind(&comprehension.iter_range, bound)?;
+            let mut inner = bound.to_vec();
+            inner.extend([
+                comprehension.iter_var.as_str(),
+                comprehension.accu_var.as_str(),
+            ]);
+            inner.extend(comprehension.iter_var2.as_deref());
+            kind(&comprehension.loop_step, &inner)?;
+            kind(&comprehension.result, &inner)
+        }
+        Expr::Call(call) => {
+            let arguments = call
+                .target
+                .iter()
+                .map(|target| &**target)
+                .chain(&call.args)
+                .map(|argument| kind(argument, bound))
+                .collect::<Result<Vec<_>, _>>()?;
+            call_kind(&call.func_name, &arguments)
+        }
+        Expr::Struct(_) | Expr::Unspecified => Ok(Kind::Dynamic),
+    }
+}
+
+fn call_kind(function: &str, arguments: &[Kind]) -> Result<Kind, String> {
+    let no_overload = || {
+        let names: Vec<&str> = arguments.iter().map(|kind| kind.name()).collect();
+        Err(format!(
+            "no matching overload for `{function}` applied to ({})",
+            names.join(", ")
+        ))
+    };
+    let unknown = arguments.contains(&Kind::Dynamic);
+    match (function, arguments) {
+        (operators::CONDITIONAL, [Kind::Bool | Kind::Dynamic, then, otherwise]) => {
+            if then == otherwise {
+                Ok(*then)
+            } else if then.is_number() && otherwise.is_number() {
+                Ok(Kind::Double)
+            } else if unknown {
+                Ok(Kind::Dynamic)
+            } else {
+                no_overload()
+            }
+        }
+        (operators::LOGICAL_AND | operators::LOGICAL_OR, [a, b]) => {
+            if [a, b]
+                .iter()
+                .all(|kind| matches!(kind, Kind::Bool | Kind::Dynamic))
+            {
+                Ok(Kind::Bool)
+            } else {
+                no_overload()
+            }
+        }
+        (operators::LOGICAL_NOT, [Kind::Bool | Kind::Dynamic]) => Ok(Kind::Bool),
+        (operators::NEGATE, [kind @ (Kind::Int | Kind::Double | Kind::Dynamic)]) => Ok(*kind),
+        (operators::ADD, [a, b]) if a == b && matches!(a, Kind::Text | Kind::List) => Ok(*a),
+        (
+            operators::ADD
+            | operators::SUBSTRACT
+            | operators::MULTIPLY
+            | operators::DIVIDE
+            | operators::MODULO,
+            [a, b],
+        ) => match (*a, *b) {
+            (Kind::Double, Kind::Double) if function == operators::MODULO => no_overload(),
+            (a, b) if a == b && a.is_number() => Ok(a),
+            (Kind::Dynamic, other) | (other, Kind::Dynamic) => Ok(other),
+            _ => no_overload(),
+        },
+        (
+            operators::EQUALS
+            | operators::NOT_EQUALS
+            | operators::GREATER
+            | operators::GREATER_EQUALS
+            | operators::LESS
+            | operators::LESS_EQUALS,
+            [a, b],
+        ) => {
+            if a == b || unknown || (a.is_number() && b.is_number()) {
+                Ok(Kind::Bool)
+            } else {
+                no_overload()
+            }
+        }
+        (operators::IN, [_, Kind::List | Kind::Map | Kind::Dynamic]) => Ok(Kind::Bool),
+        (operators::INDEX, [_, _]) => Ok(Kind::Dynamic),
+        ("max" | "min", [Kind::Int, Kind::Int]) => Ok(Kind::Int),
+        ("max" | "min", [a, b]) => {
+            if [a, b]
+                .iter()
+                .all(|kind| matches!(kind, Kind::Int | Kind::Double | Kind::Dynamic))
+            {
+                Ok(Kind::Double)
+            } else {
+                no_overload()
+            }
+        }
+        ("size" | "int", [_]) => Ok(Kind::Int),
+        ("uint", [_]) => Ok(Kind::Uint),
+        ("double", [_]) => Ok(Kind::Double),
+        ("string", [_]) => Ok(Kind::Text),
+        ("contains" | "startsWith" | "endsWith" | "matches", [Kind::Text | Kind::Dynamic, _]) => {
+            Ok(Kind::Bool)
+        }
+        (operators::NOT_STRICTLY_FALSE, [_]) => Ok(Kind::Bool),
+        ("duration" | "timestamp" | "bytes" | "dyn", [_]) => Ok(Kind::Dynamic),
+        _ => no_overload(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn m5_large() -> Variables {
+        Variables {
+            vcpus: 2,
+            memory_mib: 8192,
+            default_enis: 3,
+            ips_per_eni: 10,
+            max_pods: 29,
+            instance_type: "m5.large".into(),
+        }
+    }
+
+    fn value(text: &str) -> Result<i64, ExpressionError> {
+        Expression::compile(text)?.evaluate(&context(), &m5_large())
+    }
+
+    /// Conformance: AWS-cel-01
+    #[test]
+    fn expressions_yield_numbers_without_fraction() {
+        for (text, expected) in [
+            ("((default_enis - 1) * (ips_per_eni - 1)) + 2", 20),
+            ("default_enis * (ips_per_eni - 1) + 2", 29),
+            ("max_pods / 2", 14),
+            ("vcpus * 8 + memory_mib / 1024", 24),
+            ("2.9", 2),
+            ("-2.9", -2),
+            ("double(vcpus) * 1.5", 3),
+            ("max(vcpus, 10)", 10),
+            ("min(vcpus, 10)", 2),
+            ("min(max_pods, 110.5)", 29),
+            ("max(1.5, vcpus)", 2),
+            ("instance_type.startsWith('m5') ? 17 : 4", 17),
+            ("instance_type == 'm5.large' && vcpus > 1 ? 5 : 4", 5),
+            ("vcpus in [2, 4] ? 1 : 0", 1),
+            ("[1, 2].exists(x, x == vcpus) ? 1 : 0", 1),
+            ("size(instance_type)", 8),
+        ] {
+            assert_eq!(value(text), Ok(expected), "{text}");
+        }
+    }
+
+    /// Conformance: AWS-cel-05
+    #[test]
+    fn what_is_no_number_is_an_error() {
+        for text in [
+            "0.0 / 0.0",
+            "1.0 / 0.0",
+            "vcpus / 0",
+            "vcpus % 0",
+            "9223372036854775807 + vcpus",
+        ] {
+            let error = value(text).unwrap_err();
+            assert!(
+                matches!(error, ExpressionError::Failed { .. }),
+                "{text}: {error}"
+            );
+        }
+    }
+
+    /// Conformance: AWS-cel-06, AWS-validation-05
+    #[test]
+    fn what_cannot_yield_a_number_does_not_compile() {
+        for text in [
+            "",
+            "  ",
+            "vcpus +",
+            "cpus * 2",
+            "vcpus > 1",
+            "true",
+            "instance_type",
+            "'a' + 'b'",
+            "[1]",
+            "5u",
+            "vcpus * 1.5",
+            "vcpus + instance_type",
+            "!vcpus",
+            "frobnicate(vcpus)",
+            "max(vcpus, 'a')",
+            "vcpus > 1 ? 'a' : 'b'",
+        ] {
+            let error = Expression::compile(text).err();
+            assert!(
+                matches!(error, Some(ExpressionError::Invalid { .. })),
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The settings that scheduling, or the user data of some family, must understand.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+/// The most pods of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum MaxPods {
+    /// A number.
+    Number(i64),
+    /// An expression over the instance type.
+    Expression(String),
+}
+
+/// The settings of a kubelet, as far as they must be understood. The rest is passed on as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Kubelet {
+    /// Addresses of the cluster's DNS service.
+    pub cluster_dns: Vec<String>,
+    /// The most pods.
+    pub max_pods: Option<MaxPods>,
+    /// The most pods a vCPU.
+    pub pods_per_core: Option<i64>,
+    /// What is kept for Kubernetes; a value that is no quantity is an expression.
+    pub kube_reserved: BTreeMap<String, String>,
+    /// What is kept for the operating system; a value that is no quantity is an expression.
+    pub system_reserved: BTreeMap<String, String>,
+    /// What must stay free, or pods are evicted at once.
+    pub eviction_hard: BTreeMap<String, String>,
+    /// What must stay free, or pods are evicted after a while.
+    pub eviction_soft: BTreeMap<String, String>,
+    /// That while.
+    pub eviction_soft_grace_period: BTreeMap<String, String>,
+    /// How much an eviction frees at least.
+    pub eviction_minimum_reclaim: BTreeMap<String, String>,
+    /// The longest grace period of a pod evicted after a while, in seconds.
+    pub eviction_max_pod_grace_period: Option<i64>,
+    /// The disk usage in percent from which on images are collected.
+    pub image_gc_high_threshold_percent: Option<i64>,
+    /// The disk usage in percent down to which images are collected.
+    pub image_gc_low_threshold_percent: Option<i64>,
+    /// Whether CPU limits are enforced.
+    pub cpu_cfs_quota: Option<bool>,
+}
+
+impl Kubelet {
+    /// Reads the settings. Fields that need not be understood are not looked at.
+    ///
+    /// # Errors
+    /// A sentence for each field of the wrong type, naming it.
+    pub fn parse(object: Option<&Map<String, Value>>) -> Result<Self, Vec<String>> {
+        let Some(object) = object else {
+            return Ok(Self::default());
+        };
+        let mut reader = Reader {
+            object,
+            problems: Vec::new(),
+        };
+        let kubelet = Self {
+            cluster_dns: reader.texts("clusterDNS"),
+            max_pods: reader.max_pods(),
+            pods_per_core: reader.integer("podsPerCore"),
+            kube_reserved: reader.map("kubeReserved"),
+            system_reserved: reader.map("systemReserved"),
+            eviction_hard: reader.map("evictionHard"),
+            eviction_soft: reader.map("evictionSoft"),
+            eviction_soft_grace_period: reader.map("evictionSoftGracePeriod"),
+            eviction_minimum_reclaim: reader.map("evictionMinimumReclaim"),
+            eviction_max_pod_grace_period: reader.integer("evictionMaxPodGracePeriod"),
+            image_gc_high_threshold_percent: reader.integer("imageGCHighThresholdPercent"),
+            image_gc_low_threshold_percent: reader.integer("imageGCLowThresholdPercent"),
+            cpu_cfs_quota: reader.boolean("cpuCFSQuota"),
+        };
+        if reader.problems.is_empty() {
+            Ok(kubelet)
+        } else {
+            Err(reader.problems)
+        }
+    }
+}
+
+struct Reader<'a> {
+    object: &'a Map<String, Value>,
+    problems: Vec<String>,
+}
+
+impl Reader<'_> {
+    /// The field's value, if it is there; `null` is its absence.
+    fn read<T>(
+        &mut self,
+        field: &str,
+        wanted: &str,
+        convert: impl Fn(&Value) -> Option<T>,
+    ) -> Option<T> {
+        let value = self.object.get(field).filter(|value| !value.is_null())?;
+        let converted = convert(value);
+        if converted.is_none() {
+            self.problems
+                .push(format!("{field}: {value} is not {wanted}"));
+        }
+        converted
+    }
+
+    fn integer(&mut self, field: &str) -> Option<i64> {
+        self.read(field, "an integer", int32)
+    }
+
+    fn boolean(&mut self, field: &str) -> Option<bool> {
+        self.read(field, "a boolean", Value::as_bool)
+    }
+
+    fn max_pods(&mut self) -> Option<MaxPods> {
+        self.read(
+            "maxPods",
+            "an integer or an expression",
+            |value| match value {
+                Value::String(text) => Some(MaxPods::Expression(text.clone())),
+                other => int32(other).map(MaxPods::Number),
+            },
+        )
+    }
+
+    fn texts(&mut self, field: &str) -> Vec<String> {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        self.read(field, "a list of strings", |value| {
+            value.as_array()?.iter().map(text).collect()
+        })
+        .unwrap_or_default()
+    }
+
+    fn map(&mut self, field: &str) -> BTreeMap<String, String> {
+        self.read(field, "a map of strings", |value| {
+            let entries = value.as_object()?.iter();
+            entries
+                .map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+                .collect()
+        })
+        .unwrap_or_default()
+    }
+}
+
+/// An integer that a Go `int32` can hold.
+pub(super) fn int32(value: &Value) -> Option<i64> {
+    value.as_i64().filter(|n| i32::try_from(*n).is_ok())
+}
+
+/// The settings as Go's encoder writes them, which is what the static hash covers: compact, keys sorted, `<`, `>` and `&`
+/// escaped; `null` when there are none.
+pub fn canonical_json(object: Option<&Map<String, Value>>) -> String {
+    let Some(object) = object.filter(|object| !object.is_empty()) else {
+        return "null".to_owned();
+    };
+    let mut text = String::new();
+    write_object(&mut text, object);
+    text
+}
+
+fn write_object(text: &mut String, object: &Map<String, Value>) {
+    let mut entries: Vec<(&String, &Value)> = object.iter().collect();
+    entries.sort_by_key(|(key, _)| key.as_bytes());
+    text.push('{');
+    for (index, (key, value)) in entries.into_iter().enumerate() {
+        if index > 0 {
+            text.push(',');
+        }
+        write_text(text, key);
+        text.push(':');
+        write_value(text, value);
+    }
+    text.push('}');
+}
+
+fn write_value(text: &mut String, value: &Value) {
+    match value {
+        Value::Null => text.push_str("null"),
+        Value::Bool(value) => text.push_str(if *value { "true" } else { "false" }),
+        // Go reads every number as a double, and writes those without a fraction as integers.
+        Value::Number(number) => match number.as_f64() {
+            Some(double) if !number.is_i64() && double.fract() == 0.0 && double.abs() < 1e21 => {
+                text.push_str(&format!("{double:.0}"));
+            }
+            _ => text.push_str(&number.to_string()),
+        },
+        Value::String(value) => write_text(text, value),
+        Value::Array(values) => {
+            text.push('[');
+            for (index, value) in values.iter().enumerate() {
+                if index > 0 {
+                    text.push(',');
+                }
+                write_value(text, value);
+            }
+            text.push(']');
+        }
+        Value::Object(object) => write_object(text, object),
+    }
+}
+
+fn write_text(text: &mut String, value: &str) {
+    for character in Value::from(value).to_string().chars() {
+        match character {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                text.push_str(&format!("\\u{:04x}", u32::from(character)));
+            }
+            other => text.push(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn settings_are_read() {
+        let object = json!({
+            "maxPods": 12, "podsPerCore": 2, "kubeReserved": { "cpu": "100m" }, "clusterDNS": ["10.0.0.10"], "cpuCFSQuota": false,
+            "evictionHard": { "memory.available": "5%" }, "serializeImagePulls": false,
+        });
+        let kubelet = Kubelet::parse(object.as_object()).unwrap();
+        assert_eq!(kubelet.max_pods, Some(MaxPods::Number(12)));
+        assert_eq!(kubelet.pods_per_core, Some(2));
+        assert_eq!(kubelet.kube_reserved["cpu"], "100m");
+        assert_eq!(kubelet.cluster_dns, ["10.0.0.10"]);
+        assert_eq!(kubelet.cpu_cfs_quota, Some(false));
+        assert_eq!(Kubelet::parse(None).unwrap(), Kubelet::default());
+    }
+
+    #[test]
+    fn wrong_types_are_reported_together() {
+        let object = json!({ "podsPerCore": "two", "kubeReserved": { "cpu": 1 }, "maxPods": true, "clusterDNS": null });
+        assert_eq!(
+            Kubelet::parse(object.as_object()).unwrap_err(),
+            [
+                "maxPods: true is not an integer or an expression",
+                "podsPerCore: \"two\" is not an integer",
+                "kubeReserved: {\"cpu\":1} is not a map of strings",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_canonical_form_is_go_s() {
+        let object = json!({ "b": [1, 2.0, 0.5], "a": { "z": "1 < 2 && x", "y": null }, "c": "\u{2028}é\"" });
+        assert_eq!(
+            canonical_json(object.as_object()),
+            r#"{"a":{"y":null,"z":"1 \u003c 2 \u0026\u0026 x"},"b":[1,2,0.5],"c":"\u2028é\""}"#
+        );
+        assert_eq!(canonical_json(None), "null");
+    }
+}

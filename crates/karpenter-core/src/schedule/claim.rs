@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, rc::Rc, sync::Arc};
 
-use super::{algebra::SetId, bits::Bits, class::GroupId};
+use super::{algebra::SetId, bits::Bits, class::GroupId, vectors::Vector};
 use crate::pod::HostPort;
 
 /// A claim of this run. Its requirements only narrow and its load only grows.
@@ -10,7 +10,7 @@ use crate::pod::HostPort;
 pub(super) struct Claim {
     pub(super) template: usize,
     pub(super) set: SetId,
-    pub(super) used: Box<[i64]>,
+    pub(super) used: Vector,
     /// Items placed on it.
     pub(super) pods: Vec<u32>,
     /// A row that fits.
@@ -21,10 +21,12 @@ pub(super) struct Claim {
     pub(super) allowed: Option<Rc<Bits>>,
     pub(super) ports: Vec<HostPort>,
     /// Reservations it holds a machine of.
-    pub(super) reservations: BTreeSet<usize>,
+    pub(super) reservations: Rc<BTreeSet<usize>>,
     pub(super) min_values_relaxed: bool,
     /// What it counts against the limits of its NodePool.
     pub(super) charged: Vec<i64>,
+    /// For each limit a row that takes this much of it.
+    pub(super) charged_for: Vec<u32>,
     /// Pods counted by a group although their domain is still open: group and number.
     pub(super) pending: Vec<(GroupId, u32)>,
 }

@@ -3,9 +3,9 @@
 //! Claims are tried by number of pods, then by age. A claim only fills up and narrows, so most refusals are for good and are
 //! remembered with the variant; what topology or a reservation refused is tried again.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{rc::Rc, sync::Arc};
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::{
     algebra::SetId,
@@ -16,7 +16,7 @@ use super::{
     fit::{NO_ROW, Target},
     run::{Fate, Run},
     topology::{GroupKind, Host},
-    vectors::add,
+    vectors::{Vector, add},
 };
 use crate::{pod::ports_conflict, taints::untolerated};
 
@@ -116,15 +116,16 @@ impl Run<'_> {
         self.claims.push(Claim {
             template,
             set: compiled.set,
-            used: vec![0; self.width].into(),
+            used: smallvec![0; self.width],
             pods: Vec::new(),
             witness: NO_ROW,
             alive: compiled.order.clone(),
             allowed: None,
             ports: Vec::new(),
-            reservations: BTreeSet::new(),
+            reservations: Rc::default(),
             min_values_relaxed: false,
             charged: vec![0; compiled.limit_names.len()],
+            charged_for: Vec::new(),
             pending: Vec::new(),
         });
         self.levels.entry(0).or_default().insert(index);
@@ -162,6 +163,7 @@ impl Run<'_> {
             self.prune(index);
         }
         if let Some(reservations) = fit.reservations {
+            let reservations = Rc::new(reservations);
             let held =
                 std::mem::replace(&mut self.claims[index].reservations, reservations.clone());
             for id in reservations.difference(&held) {
@@ -194,7 +196,7 @@ impl Run<'_> {
         let claim = &self.claims[index];
         let mask = self.mask(claim.template, claim.set);
         let claim = &self.claims[index];
-        let none = vec![0; self.width];
+        let none: Vector = smallvec![0; self.width];
         let alive: Vec<u32> = claim
             .alive
             .iter()
@@ -233,13 +235,31 @@ impl Run<'_> {
         }
         let claim = &self.claims[index];
         let (used, allowed, set) = (claim.used.clone(), claim.allowed.clone(), claim.set);
+        let mask = self.mask(template, set);
+        let claim = &self.claims[index];
+        let none: Vector = smallvec![0; self.width];
+        let still = |row: &u32| {
+            let row = *row as usize;
+            mask.rows.contains(row)
+                && allowed.as_ref().is_none_or(|allowed| allowed.contains(row))
+                && self.row_fits(template, row, &used, &none)
+        };
+        if !claim.charged_for.is_empty() && claim.charged_for.iter().all(still) {
+            return;
+        }
         let rows = self.rows_with_room(template, set, &used, allowed.as_deref());
         let mut most = vec![0; count];
+        let mut charged_for = vec![NO_ROW; count];
         for row in rows.iter() {
-            for (most, cost) in most.iter_mut().zip(&compiled.limit_costs[row * count..]) {
-                *most = (*most).max(*cost);
+            let costs = &compiled.limit_costs[row * count..(row + 1) * count];
+            for (place, cost) in costs.iter().enumerate() {
+                if charged_for[place] == NO_ROW || most[place] < *cost {
+                    most[place] = (*cost).max(0);
+                    charged_for[place] = row as u32;
+                }
             }
         }
+        self.claims[index].charged_for = charged_for;
         let charged = std::mem::replace(&mut self.claims[index].charged, most.clone());
         if charged == most {
             return;

@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeSet, rc::Rc};
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::{
     algebra::SetId,
@@ -18,6 +18,7 @@ use super::{
     request::{MinValuesPolicy, ReservedMode},
     run::Run,
     template::{distinct_values, unmet_min_values},
+    vectors::Vector,
 };
 use crate::pod::ports_conflict;
 
@@ -49,7 +50,7 @@ impl Run<'_> {
         {
             return Err(Refusal::Permanent);
         }
-        let used = vec![0; self.width];
+        let used: Vector = smallvec![0; self.width];
         let held = BTreeSet::new();
         let target = Target {
             template,
@@ -158,12 +159,7 @@ impl Run<'_> {
                     if !by_price {
                         return Ok(fit);
                     }
-                    fit.price = self.price_of(
-                        target.template,
-                        fit.set,
-                        &self.classes[class].requests.clone(),
-                        fit.allowed.as_deref(),
-                    );
+                    fit.price = self.price_of(target.template, class, &fit);
                     if best.as_ref().is_none_or(|(_, best)| fit.price < best.price) {
                         best = Some((count, fit));
                     }
@@ -175,27 +171,33 @@ impl Run<'_> {
         best.map(|(_, fit)| fit).ok_or(refusal)
     }
 
-    /// The price of the cheapest row that meets a set and has room.
-    pub(super) fn price_of(
-        &mut self,
-        template: usize,
-        set: SetId,
-        need: &[i64],
-        allowed: Option<&Bits>,
-    ) -> f64 {
-        let mask = self.mask(template, set);
+    /// The price of the cheapest row on which a class fits as `fit` says.
+    fn price_of(&mut self, template: usize, class: usize, fit: &Fit) -> f64 {
+        let mask = self.mask(template, fit.set);
         let catalogue = self.solver.templates[template].catalogue;
-        let kinds = self.kinds(catalogue, set);
-        let none = vec![0; self.width];
-        let rows = mask
-            .rows
+        let kinds = self.kinds(catalogue, fit.set);
+        let by_price = mask.by_price.get_or_init(|| {
+            let catalogue = &self.solver.catalogues[catalogue];
+            let mut priced: Vec<(f64, u32)> = mask
+                .rows
+                .iter()
+                .filter_map(|row| Some((catalogue.price(row, &kinds)?, row as u32)))
+                .collect();
+            priced.sort_by(|a, b| a.0.total_cmp(&b.0));
+            priced
+        });
+        let none: Vector = smallvec![0; self.width];
+        let need = &self.classes[class].requests;
+        let fits = |row: usize| {
+            fit.allowed
+                .as_ref()
+                .is_none_or(|allowed| allowed.contains(row))
+                && self.row_fits(template, row, &none, need)
+        };
+        by_price
             .iter()
-            .filter(|row| allowed.is_none_or(|allowed| allowed.contains(*row)));
-        let prices = rows.filter(|row| self.row_fits(template, *row, &none, need));
-        prices
-            .filter_map(|row| self.solver.catalogues[catalogue].price(row, &kinds))
-            .min_by(f64::total_cmp)
-            .unwrap_or(f64::MAX)
+            .find(|(_, row)| fits(*row as usize))
+            .map_or(f64::MAX, |(price, _)| *price)
     }
 
     /// Rows whose DaemonSets leave the class its host ports.
@@ -269,7 +271,7 @@ impl Run<'_> {
         let tracked = self.request.reserved_mode != ReservedMode::Off
             && self.solver.catalogues[catalogue].has_reservations;
         if self.algebra.has_min_values(set) || tracked {
-            let total: Vec<i64> = target
+            let total: Vector = target
                 .used
                 .iter()
                 .zip(self.classes[class].requests.iter())
@@ -293,13 +295,12 @@ impl Run<'_> {
         allowed: Option<&Bits>,
     ) -> Bits {
         let mask = self.mask(template, set);
-        let none = vec![0; self.width];
-        let rows = mask
-            .rows
-            .iter()
-            .filter(|row| allowed.is_none_or(|allowed| allowed.contains(*row)));
-        rows.filter(|row| self.row_fits(template, *row, used, &none))
-            .collect()
+        let mut rows = self.solver.templates[template].rows_for(used, self.width);
+        rows.intersect(&mask.rows);
+        if let Some(allowed) = allowed {
+            rows.intersect(allowed);
+        }
+        rows
     }
 
     fn check_min_values(

@@ -28,6 +28,8 @@ use crate::{
 struct Entrant {
     /// Where it stands in the queue: buffers' pods last, then by cpu and memory descending and by age.
     place: (bool, i64, i64, Option<Timestamp>),
+    /// The first bytes of its uid, which say most of what comparing uids does.
+    uid: u128,
     pod: Arc<Pod>,
     waiting: bool,
 }
@@ -48,6 +50,7 @@ impl Run<'_> {
             );
             pods.push(Entrant {
                 place,
+                uid: first_bytes(&pod.key.uid),
                 pod: pod.clone(),
                 waiting,
             });
@@ -70,9 +73,9 @@ impl Run<'_> {
             .buffer_pods
             .iter()
             .for_each(|pod| enter(pod, false, true));
-        pods.sort_by(|a, b| {
-            a.place
-                .cmp(&b.place)
+        pods.sort_unstable_by(|a, b| {
+            (a.place.cmp(&b.place))
+                .then_with(|| a.uid.cmp(&b.uid))
                 .then_with(|| a.pod.key.uid.cmp(&b.pod.key.uid))
                 .then_with(|| a.pod.key.cmp(&b.pod.key))
         });
@@ -82,6 +85,7 @@ impl Run<'_> {
             place,
             pod,
             waiting,
+            ..
         } in pods
         {
             let buffer = place.0;
@@ -414,6 +418,15 @@ impl Run<'_> {
             tolerated_templates,
         })
     }
+}
+
+/// The first 16 bytes of a text as a number that orders as the text does.
+fn first_bytes(text: &str) -> u128 {
+    let mut bytes = [0; 16];
+    for (byte, first) in bytes.iter_mut().zip(text.bytes()) {
+        *byte = first;
+    }
+    u128::from_be_bytes(bytes)
 }
 
 /// Heaviest first; equal weights stay in the order they were written.

@@ -1,6 +1,6 @@
 //! What a set of requirements leaves of a catalogue and of an axis: worked out once a set, then bitsets.
 
-use std::{rc::Rc, sync::Arc};
+use std::{cell::OnceCell, rc::Rc, sync::Arc};
 
 use super::{
     algebra::{ReqId, SetId},
@@ -15,6 +15,8 @@ use crate::requirements::{Operator, Requirement};
 pub(super) struct RowMask {
     pub(super) rows: Bits,
     pub(super) peak: Box<[i64]>,
+    /// The same rows with their prices, cheapest first; made when first asked for.
+    pub(super) by_price: OnceCell<Vec<(f64, u32)>>,
 }
 
 impl Run<'_> {
@@ -45,7 +47,11 @@ impl Run<'_> {
                 *peak = (*peak).max(*room);
             }
         }
-        let mask = Rc::new(RowMask { rows, peak });
+        let mask = Rc::new(RowMask {
+            rows,
+            peak,
+            by_price: OnceCell::new(),
+        });
         self.masks
             .borrow_mut()
             .insert((template, set), mask.clone());

@@ -21,6 +21,7 @@ mod place;
 mod plan;
 mod prepare;
 mod request;
+mod room;
 mod run;
 mod template;
 mod topology;

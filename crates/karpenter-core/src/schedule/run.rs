@@ -63,7 +63,7 @@ pub(super) struct Load {
 }
 
 /// What drafts must have in common to be alike: template, requirements, rows, reservations.
-pub(super) type ShapeKey = (usize, SetId, Bits, BTreeSet<usize>);
+pub(super) type ShapeKey = (usize, SetId, Bits, Rc<BTreeSet<usize>>);
 
 /// What alike drafts share.
 pub(super) type SharedDraft = (DraftShape, Arc<NodeClaim>);

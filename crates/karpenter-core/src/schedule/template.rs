@@ -1,6 +1,9 @@
 //! NodePools, compiled: what a new machine of each would be before any pod is on it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+};
 
 use karpenter_api::{labels, v1::NodePool, validation::WellKnown};
 
@@ -10,6 +13,7 @@ use super::{
     catalogue::Catalogue,
     plan::PoolOutcome,
     request::MinValuesPolicy,
+    room::RoomIndex,
     vectors::{Dimensions, subtract},
 };
 use crate::{
@@ -43,6 +47,8 @@ pub(super) struct Template {
     pub(super) groups: Vec<DaemonGroup>,
     /// What pods can use beside the DaemonSets, row by row.
     pub(super) room: Vec<i64>,
+    /// The same, sorted; made when first asked for.
+    index: OnceLock<RoomIndex>,
     /// Limited resources.
     pub(super) limit_names: Vec<String>,
     /// What is left of each limit, before this run.
@@ -171,6 +177,7 @@ impl Template {
             rows,
             groups,
             room,
+            index: OnceLock::new(),
             limit_names: limits.iter().map(|(name, _)| name.to_owned()).collect(),
             limits: limits
                 .iter()
@@ -196,6 +203,13 @@ impl Template {
 
     pub(super) fn row_room(&self, row: usize, width: usize) -> &[i64] {
         &self.room[row * width..(row + 1) * width]
+    }
+
+    /// Rows with room for `used`.
+    pub(super) fn rows_for(&self, used: &[i64], width: usize) -> Bits {
+        self.index
+            .get_or_init(|| RoomIndex::new(&self.rows, &self.room, width))
+            .rows_for(used)
     }
 
     /// The least any machine of `rows` keeps for DaemonSets: per resource, over the groups that have such rows.

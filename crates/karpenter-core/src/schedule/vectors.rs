@@ -3,8 +3,12 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use crate::resources::Resources;
+
+/// Amounts by place. Few clusters have more than the five or so resources that stand in it without an allocation.
+pub(super) type Vector = SmallVec<[i64; 6]>;
 
 /// Which resource stands at which place. Only resources that something asks for have one.
 #[derive(Clone, Debug, Default)]

@@ -1,5 +1,8 @@
 //! Metrics and events that describe the cluster's objects.
 
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
 use serde_json::json;
 
 use crate::world::World;
@@ -201,4 +204,55 @@ async fn the_description_of_objects_can_be_switched_off() {
     let text = world.stack.registry.render();
     assert!(text.contains("karpenter_cluster_state_synced 1"));
     assert!(!text.contains("karpenter_pods_state") && !text.contains("status_condition"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn dashboards_and_alerts_ask_for_metrics_that_exist() {
+    let world = World::new().await;
+    let known = world.stack.registry.names();
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/dashboards");
+    let mut asked = 0;
+    for file in std::fs::read_dir(directory).unwrap() {
+        let path = file.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        for word in words.filter(|word| word.starts_with("karpenter_")) {
+            let exists = |name: &str| known.iter().any(|known| known == name);
+            let of_histogram = ["_bucket", "_count", "_sum"]
+                .iter()
+                .any(|suffix| word.strip_suffix(suffix).is_some_and(exists));
+            assert!(exists(word) || of_histogram, "{}: {word}", path.display());
+            asked += 1;
+        }
+    }
+    assert!(asked > 50);
+}
+
+#[tokio::test(start_paused = true)]
+async fn promtool_finds_no_fault_with_the_metrics() {
+    let world = World::new().await;
+    world.deploy("app", 2).await;
+    world.until_running(2, 60).await;
+    world.pass(30).await;
+    let scrape = world.stack.registry.render();
+    let promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut promtool) = promtool else {
+        println!("skipped: there is no promtool");
+        return;
+    };
+    let mut stdin = promtool.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || stdin.write_all(scrape.as_bytes()).unwrap());
+    let output = promtool.wait_with_output().unwrap();
+    writer.join().unwrap();
+    let findings = String::from_utf8_lossy(&output.stderr);
+    // Names are the original's; whoever chose them did not ask promtool.
+    let of_ours = findings
+        .lines()
+        .filter(|line| !line.contains("metrics should not have"));
+    assert_eq!(of_ours.collect::<Vec<_>>(), [""; 0]);
 }

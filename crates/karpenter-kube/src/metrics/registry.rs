@@ -161,6 +161,14 @@ impl Registry {
         Arc::clone(family)
     }
 
+    /// The names of all metrics, of those without series too.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = lock(&self.families).keys().cloned().collect();
+        names.extend(lock(&self.live).iter().map(|live| live.name.clone()));
+        names
+    }
+
     /// The exposition of every series, in the order of names and label values; live gauges last.
     #[must_use]
     pub fn render(&self) -> String {

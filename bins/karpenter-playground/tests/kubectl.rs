@@ -287,8 +287,9 @@ fn blocks(language: &str) -> Vec<(String, String)> {
     pages.push(root.join("README.md"));
     let mut found = Vec::new();
     for page in pages {
-        let text = std::fs::read_to_string(&page)
-            .unwrap_or_else(|error| panic!("{}: {error}", page.display()));
+        let text = std::fs::read_to_string(&page);
+        assert!(text.is_ok(), "{}", page.display());
+        let text = text.unwrap();
         for (number, part) in text.split(&format!("```{language}\n")).enumerate().skip(1) {
             let (block, _) = part.split_once("```").unwrap();
             found.push((

@@ -6,16 +6,22 @@
 //! UPSTREAM: aws/karpenter-provider-aws
 
 pub mod api;
+#[cfg(feature = "sdk")]
+pub mod fleet;
 pub mod hash;
 pub mod images;
 #[cfg(feature = "sdk")]
 pub mod instance_profiles;
 pub mod instance_types;
-pub mod kubelet;
 #[cfg(feature = "sdk")]
 pub mod instances;
+pub mod kubelet;
+#[cfg(feature = "sdk")]
+pub mod launch_templates;
 #[cfg(feature = "sdk")]
 pub mod placement_groups;
+#[cfg(feature = "sdk")]
+pub mod provider;
 #[cfg(feature = "sdk")]
 pub mod reservations;
 #[cfg(feature = "sdk")]
@@ -23,6 +29,8 @@ pub mod sdk;
 #[cfg(feature = "sdk")]
 pub mod security_groups;
 pub mod shifted_zones;
+#[cfg(feature = "sdk")]
+pub mod stores;
 #[cfg(feature = "sdk")]
 pub mod subnets;
 pub mod user_data;

@@ -7,6 +7,8 @@
 
 pub mod api;
 #[cfg(feature = "sdk")]
+pub mod discovery;
+#[cfg(feature = "sdk")]
 pub mod fleet;
 pub mod hash;
 pub mod images;

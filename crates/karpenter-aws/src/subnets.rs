@@ -224,7 +224,7 @@ pub struct NoSubnet;
 fn addresses(types: &[InstanceType], capacity_type: &str) -> HashMap<String, u32> {
     let mut needed: HashMap<String, u32> = HashMap::new();
     for t in types {
-        let pods = u32::try_from(t.capacity.get(PODS) / 1000).unwrap_or(u32::MAX);
+        let pods = u32::try_from(t.capacity.get(PODS)).unwrap_or(0);
         let sold = t
             .offerings
             .iter()

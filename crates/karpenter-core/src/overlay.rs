@@ -13,6 +13,7 @@ use std::sync::Arc;
 use karpenter_api::{labels, v1::NodePool, v1alpha1::NodeOverlay, validation::WellKnown};
 
 use crate::{
+    cluster::Snapshot,
     instance_type::InstanceType,
     requirements::{AllowUndefined, Requirement, Requirements},
     resources::Resources,
@@ -78,6 +79,23 @@ pub fn apply(
     names: &WellKnown,
 ) -> Arc<[InstanceType]> {
     evaluate(overlays, pool, types, names).0
+}
+
+/// The instance types of a NodePool as a snapshot's overlays change them; `None` if they are not known.
+pub fn offered(snapshot: &Snapshot, pool: &NodePool) -> Option<Arc<[InstanceType]>> {
+    let name = pool.metadata.name.as_deref().unwrap_or_default();
+    let types = snapshot.instance_types(name)?.as_ref().ok()?;
+    let config = snapshot.config();
+    let overlays: Vec<Arc<NodeOverlay>> = if config.node_overlays {
+        snapshot.node_overlays().cloned().collect()
+    } else {
+        Vec::new()
+    };
+    Some(if overlays.is_empty() {
+        types.clone()
+    } else {
+        apply(&overlays, pool, types, &config.well_known)
+    })
 }
 
 /// Like [`apply`], with the overlays that are rejected for contradicting another one of equal weight.

@@ -13,6 +13,7 @@ use karpenter_api::v1::ConsolidationPolicy;
 use super::{
     candidate::Candidate,
     cost::{eviction_cost, price},
+    prices::PriceLists,
 };
 use crate::cluster::Snapshot;
 
@@ -33,7 +34,7 @@ struct Total {
 
 impl Totals {
     /// Sums over all machines of the snapshot, candidates or not.
-    pub fn new(snapshot: &Snapshot, candidates: &[Candidate]) -> Self {
+    pub fn new(snapshot: &Snapshot, candidates: &[Candidate], prices: &PriceLists) -> Self {
         let known: BTreeMap<&str, f64> = candidates
             .iter()
             .map(|candidate| (candidate.name(), candidate.reschedule_cost))
@@ -43,12 +44,11 @@ impl Totals {
             let Some(pool) = machine.node_pool() else {
                 continue;
             };
-            let types = snapshot
-                .instance_types(pool)
-                .and_then(|types| types.as_ref().ok());
             let name = machine.labels().get(karpenter_api::labels::INSTANCE_TYPE);
-            let instance_type =
-                types.and_then(|types| types.iter().find(|t| Some(&t.name) == name));
+            let instance_type = prices.of(pool).zip(name).and_then(|(list, name)| {
+                let place = list.place(name)?;
+                Some(list.instance_type(place))
+            });
             let disruption = known.get(machine.name()).copied().unwrap_or_else(|| {
                 let pods = snapshot.pods_on(machine.name());
                 1.0 + pods
@@ -65,8 +65,11 @@ impl Totals {
 
     /// The least score of a move over the Balanced pools in it; `None` if none is.
     ///
-    /// A move that saves nothing, or in a pool that costs nothing, scores 0.
+    /// A move that saves nothing, of no machine, or in a pool that costs nothing, scores 0.
     pub fn score(&self, candidates: &[&Candidate], savings: f64) -> Option<f64> {
+        if candidates.is_empty() {
+            return Some(0.0);
+        }
         let total_price: f64 = candidates.iter().map(|candidate| candidate.price).sum();
         let mut pools: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
         let balanced = candidates.iter().filter(|candidate| {

@@ -16,6 +16,7 @@ use karpenter_api::{
 use super::{
     cost::{eviction_cost, lifetime_remaining, price, reschedule_cost},
     pdb::{PdbBlock, PdbLimits},
+    prices::PriceLists,
 };
 use crate::{
     cluster::{NodeState, Snapshot},
@@ -433,15 +434,20 @@ pub struct Candidates {
     pub candidates: Vec<Candidate>,
     /// The others, by name.
     pub blocked: Vec<(Arc<NodeState>, Blocked)>,
+    /// What machines cost.
+    pub prices: Arc<PriceLists>,
 }
 
 impl Candidates {
     /// Looks at every machine.
     pub fn new(snapshot: &Snapshot, surroundings: &Surroundings, now: Timestamp) -> Self {
         let pdbs = PdbLimits::new(snapshot);
-        let mut all = Self::default();
+        let mut all = Self {
+            prices: Arc::new(PriceLists::new(snapshot)),
+            ..Self::default()
+        };
         for machine in snapshot.nodes() {
-            match candidate(snapshot, machine, surroundings, &pdbs, now) {
+            match candidate(snapshot, machine, surroundings, (&pdbs, &all.prices), now) {
                 Ok(candidate) => {
                     if let Some(blocked) = candidate.1 {
                         all.blocked.push((machine.clone(), blocked));
@@ -467,7 +473,7 @@ fn candidate(
     snapshot: &Snapshot,
     machine: &Arc<NodeState>,
     surroundings: &Surroundings,
-    pdbs: &PdbLimits,
+    (pdbs, prices): (&PdbLimits, &PriceLists),
     now: Timestamp,
 ) -> Result<(Candidate, Option<Blocked>), Blocked> {
     if machine
@@ -498,13 +504,8 @@ fn candidate(
         node_pool: pool_name.to_owned(),
     };
     let node_pool = snapshot.node_pool(pool_name).ok_or_else(no_pool)?.clone();
-    let types = snapshot
-        .instance_types(pool_name)
-        .and_then(|types| types.as_ref().ok());
-    let instance_types = types
-        .filter(|types| !types.is_empty())
-        .ok_or_else(no_pool)?
-        .clone();
+    let list = prices.of(pool_name).filter(|list| !list.is_empty());
+    let list = list.ok_or_else(no_pool)?;
 
     let pods = snapshot.pods_on(&node.name).to_vec();
     let blocked = pods_refuse(&pods, pdbs, now);
@@ -514,9 +515,11 @@ fn candidate(
         return Err(blocked.clone());
     }
     let type_name = machine.labels().get(labels::INSTANCE_TYPE);
-    let instance_type =
-        type_name.and_then(|name| instance_types.iter().position(|t| t.name == *name));
-    let price = price(machine, instance_type.map(|index| &instance_types[index]));
+    let instance_type = type_name.and_then(|name| list.place(name));
+    let price = price(
+        machine,
+        instance_type.map(|place| list.instance_type(place)),
+    );
     let reschedulable = pods
         .iter()
         .map(|pod| &**pod)
@@ -533,7 +536,7 @@ fn candidate(
         disruption_cost: eviction * lifetime_remaining(&claim, now),
         claim,
         node_pool,
-        instance_types,
+        instance_types: list.instance_types().clone(),
         instance_type,
         price,
         pods,

@@ -6,13 +6,11 @@ use karpenter_api::labels;
 
 use super::{
     candidate::{Candidate, Unconsolidatable},
+    prices::PriceLists,
     replacement::Replacement,
     simulation::{Outcome, Simulator},
 };
-use crate::{
-    cluster::Snapshot,
-    schedule::{ClaimDraft, Placement},
-};
+use crate::schedule::{ClaimDraft, Placement};
 
 /// How many cheaper spot types there must be before one spot machine is exchanged for another.
 ///
@@ -46,7 +44,7 @@ pub fn evaluate(
     rules: Rules,
 ) -> Result<Move, Unconsolidatable> {
     judge(
-        simulator.snapshot(),
+        simulator.prices(),
         simulator.remove(candidates, true),
         candidates,
         rules,
@@ -55,7 +53,7 @@ pub fn evaluate(
 
 /// Whether what the scheduler answered pays.
 pub fn judge(
-    snapshot: &Snapshot,
+    prices: &PriceLists,
     outcome: Outcome,
     candidates: &[&Candidate],
     rules: Rules,
@@ -74,7 +72,7 @@ pub fn judge(
             savings: price,
         }),
         [draft] => {
-            let replacement = cheaper(snapshot, draft, candidates, price, rules)?;
+            let replacement = cheaper(prices, draft, candidates, price, rules)?;
             let savings = price - replacement.hourly_price;
             Ok(Move {
                 replacements: vec![replacement],
@@ -83,7 +81,7 @@ pub fn judge(
             })
         }
         drafts if drafts.len() <= rules.max_replacements => {
-            several(snapshot, drafts, placements, candidates, rules)
+            several(prices, drafts, placements, candidates, rules)
         }
         drafts => Err(Unconsolidatable::SeveralReplacements {
             count: drafts.len(),
@@ -93,7 +91,7 @@ pub fn judge(
 
 /// Several replacements share the price of what goes: each may cost its part of the plan's price.
 fn several(
-    snapshot: &Snapshot,
+    prices: &PriceLists,
     drafts: &[ClaimDraft],
     placements: Vec<Placement>,
     candidates: &[&Candidate],
@@ -107,15 +105,7 @@ fn several(
     let share = price / planned;
     let replacements: Vec<ClaimDraft> = drafts
         .iter()
-        .map(|draft| {
-            cheaper(
-                snapshot,
-                draft,
-                candidates,
-                draft.hourly_price * share,
-                rules,
-            )
-        })
+        .map(|draft| cheaper(prices, draft, candidates, draft.hourly_price * share, rules))
         .collect::<Result<_, _>>()?;
     let bought: f64 = replacements.iter().map(|draft| draft.hourly_price).sum();
     Ok(Move {
@@ -127,16 +117,16 @@ fn several(
 
 /// The draft with only what is cheaper than `price`, even in the worst case.
 fn cheaper(
-    snapshot: &Snapshot,
+    prices: &PriceLists,
     draft: &ClaimDraft,
     candidates: &[&Candidate],
     price: f64,
     rules: Rules,
 ) -> Result<ClaimDraft, Unconsolidatable> {
-    let Some(Ok(types)) = snapshot.instance_types(&draft.node_pool) else {
+    let Some(list) = prices.of(&draft.node_pool) else {
         return Err(Unconsolidatable::NotCheaper);
     };
-    let mut replacement = Replacement::new(draft, types);
+    let mut replacement = Replacement::new(draft, list);
     let all_spot = candidates
         .iter()
         .all(|c| c.capacity_type() == Some(labels::CAPACITY_TYPE_SPOT));

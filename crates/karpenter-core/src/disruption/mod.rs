@@ -25,6 +25,7 @@ pub mod cost;
 mod methods;
 pub mod pdb;
 mod plan;
+pub mod prices;
 mod replacement;
 pub mod simulation;
 mod validate;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -10,10 +11,12 @@ use karpenter_api::v1::DisruptionReason;
 
 use super::{
     Budgets,
-    candidate::{Candidate, Candidates, Surroundings},
+    candidate::{Candidate, Candidates, Surroundings, Unconsolidatable},
     command::{Command, Decision, Method, Verdict, VerdictKind},
-    consolidation::Rules,
+    consolidation::{Move, Rules},
     methods::{self, Found},
+    prices::PriceLists,
+    simulation::Simulator,
 };
 use crate::{
     cluster::{Cluster, Snapshot},
@@ -132,6 +135,7 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
         ..DisruptionPlan::default()
     };
     let mut kept = BTreeMap::new();
+    let mut alone = Alone::new();
     let methods = [
         Method::Emptiness,
         Method::StaticDrift,
@@ -150,12 +154,15 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
                 .get(method.reason().as_str())
                 .cloned()
                 .unwrap_or_default(),
+            prices: all.prices.clone(),
             drafted: 0,
+            alone: std::mem::take(&mut alone),
         };
         plan.eligible.insert(method, pass.candidates.len());
         let started = Instant::now();
         let found = methods::run(&mut pass);
         plan.took.insert(method, started.elapsed());
+        alone = pass.alone;
         plan.budget_blocked |= found.budget_blocked;
         plan.unseen_pools.extend(found.unseen_pools);
         if found.timed_out {
@@ -196,10 +203,21 @@ pub(super) struct Pass<'a> {
     pub(super) snapshot: Snapshot,
     pub(super) candidates: Vec<Candidate>,
     pub(super) budgets: Budgets,
+    pub(super) prices: Arc<PriceLists>,
     drafted: usize,
+    /// What is known of candidates that go alone, by name.
+    pub(super) alone: Alone,
 }
 
+/// What comes of removing one machine alone, by its name.
+pub(super) type Alone = BTreeMap<String, Result<Move, Unconsolidatable>>;
+
 impl Pass<'_> {
+    /// A simulator of the snapshot as it is now.
+    pub(super) fn simulator(&self) -> Simulator {
+        Simulator::new(&self.snapshot, &self.request.schedule, &self.prices)
+    }
+
     /// Reckons with a command from now on: its machines are on their way out, its replacements are on their way in.
     pub(super) fn adopt(&mut self, command: &Command) {
         let mut cluster = Cluster::from(self.snapshot.fork());
@@ -217,6 +235,7 @@ impl Pass<'_> {
             cluster.apply_node_claim(&claim);
         }
         self.snapshot = cluster.snapshot();
+        self.alone.clear();
         for candidate in &command.candidates {
             self.budgets.take(candidate.pool_name());
         }
@@ -244,7 +263,7 @@ fn verdicts(all: &Candidates, commands: &[Command], kept: &Kept) -> Vec<Verdict>
             .get(candidate.name())
             .cloned()
             .or_else(|| candidate.unconsolidatable());
-        let kind = VerdictKind::Kept(reason.unwrap_or(super::Unconsolidatable::NotEvaluated));
+        let kind = VerdictKind::Kept(reason.unwrap_or(Unconsolidatable::NotEvaluated));
         let verdict = Verdict {
             machine: candidate.machine.clone(),
             kind,
@@ -281,11 +300,11 @@ fn verdicts(all: &Candidates, commands: &[Command], kept: &Kept) -> Vec<Verdict>
 }
 
 /// Why machines stay, by name.
-pub(super) type Kept = BTreeMap<String, super::Unconsolidatable>;
+pub(super) type Kept = BTreeMap<String, Unconsolidatable>;
 
 impl Found {
     /// Keeps a machine for a reason.
-    pub(super) fn keep(&mut self, candidate: &Candidate, why: super::Unconsolidatable) {
+    pub(super) fn keep(&mut self, candidate: &Candidate, why: Unconsolidatable) {
         self.kept.insert(candidate.name().to_owned(), why);
     }
 
@@ -294,7 +313,7 @@ impl Found {
         self.budget_blocked = true;
         self.keep(
             candidate,
-            super::Unconsolidatable::Budget {
+            Unconsolidatable::Budget {
                 node_pool: candidate.pool_name().to_owned(),
             },
         );

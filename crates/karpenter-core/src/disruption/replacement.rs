@@ -7,48 +7,47 @@ use karpenter_api::{
     v1::{NodeSelectorRequirementWithMinValues, Operator},
 };
 
+use super::prices::{Admitted, PriceList};
 use crate::{
-    instance_type::InstanceType,
-    offering::Offering,
-    requirements::{Requirement, Requirements, Unaliased},
+    requirements::{Requirement, Requirements},
     schedule::ClaimDraft,
 };
 
-/// A draft with its instance types at hand, cheapest first.
-#[derive(Clone, Debug)]
+/// A draft with its instance types at hand.
+#[derive(Debug)]
 pub struct Replacement<'a> {
-    /// The draft; its lists are brought in line by [`Self::into_draft`].
-    draft: ClaimDraft,
-    types: Vec<&'a InstanceType>,
+    draft: &'a ClaimDraft,
+    list: &'a PriceList,
+    /// Places in the list.
+    types: Vec<usize>,
     requirements: Requirements,
+    admitted: Admitted,
 }
 
 impl<'a> Replacement<'a> {
-    /// The draft with the pool's instance types.
-    pub fn new(draft: &ClaimDraft, all: &'a [InstanceType]) -> Self {
-        let requirements =
-            Requirements::from_api(&draft.claim.spec.requirements, &Unaliased).unwrap_or_default();
-        let named: BTreeSet<&str> = draft.instance_types.iter().map(String::as_str).collect();
-        let types = all
+    /// The draft with what the pool's instance types cost.
+    pub fn new(draft: &'a ClaimDraft, list: &'a PriceList) -> Self {
+        let requirements = draft.claim.requirements();
+        let types = draft
+            .instance_types
             .iter()
-            .filter(|t| named.contains(t.name.as_str()))
+            .filter_map(|name| list.place(name))
             .collect();
-        let mut replacement = Self {
-            draft: draft.clone(),
+        Self {
+            draft,
+            list,
             types,
+            admitted: list.admitted(&requirements),
             requirements,
-        };
-        replacement.sort();
-        replacement
+        }
     }
 
+    /// Cheapest first, ties by name.
     fn sort(&mut self) {
-        let requirements = &self.requirements;
-        let price = |t: &InstanceType| cheapest(t, requirements).unwrap_or(f64::MAX);
-        self.types.sort_by(|a, b| {
-            price(a)
-                .total_cmp(&price(b))
-                .then_with(|| a.name.cmp(&b.name))
+        let (list, admitted) = (self.list, &self.admitted);
+        self.types.sort_by_cached_key(|place| {
+            let price = list.cheapest(*place, admitted).unwrap_or(f64::MAX);
+            (Price(price), &list.instance_type(*place).name)
         });
     }
 
@@ -59,7 +58,9 @@ impl<'a> Replacement<'a> {
 
     /// Names of the types that are left.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.types.iter().map(|t| t.name.as_str())
+        self.types
+            .iter()
+            .map(|place| self.list.instance_type(*place).name.as_str())
     }
 
     /// Whether the machine may have this capacity type.
@@ -73,24 +74,27 @@ impl<'a> Replacement<'a> {
     pub fn pin(&mut self, capacity_type: &str) {
         self.requirements
             .replace(Requirement::equal(labels::CAPACITY_TYPE, capacity_type));
+        self.admitted = self.list.admitted(&self.requirements);
+        let (list, admitted) = (self.list, &self.admitted);
         self.types
-            .retain(|t| cheapest(t, &self.requirements).is_some());
-        self.sort();
+            .retain(|place| list.cheapest(*place, admitted).is_some());
     }
 
     /// Keeps types whose worst price is below `limit`; says which minValues that violates.
     pub fn cheaper_than(&mut self, limit: f64) -> Result<(), String> {
+        let (list, admitted) = (self.list, &self.admitted);
         self.types
-            .retain(|t| worst_launch(t, &self.requirements) < limit);
+            .retain(|place| list.worst_launch(*place, admitted) < limit);
         if self.types.is_empty() {
             Ok(())
         } else {
-            self.check_min_values()
+            self.min_values_of(&self.types)
         }
     }
 
     /// Keeps the `count` cheapest types, more if minValues need them.
     pub fn truncate(&mut self, count: usize) {
+        self.sort();
         let mut keep = count.min(self.types.len());
         while keep < self.types.len() && self.min_values_of(&self.types[..keep]).is_err() {
             keep += 1;
@@ -98,18 +102,17 @@ impl<'a> Replacement<'a> {
         self.types.truncate(keep);
     }
 
-    fn check_min_values(&self) -> Result<(), String> {
-        self.min_values_of(&self.types)
-    }
-
-    fn min_values_of(&self, types: &[&InstanceType]) -> Result<(), String> {
+    fn min_values_of(&self, types: &[usize]) -> Result<(), String> {
         for requirement in self.requirements.iter() {
             let Some(least) = requirement.min_values() else {
                 continue;
             };
             let values: BTreeSet<&str> = types
                 .iter()
-                .filter_map(|t| t.requirements.get(requirement.key()))
+                .filter_map(|place| {
+                    let instance_type = self.list.instance_type(*place);
+                    instance_type.requirements.get(requirement.key())
+                })
                 .flat_map(|values| values.values())
                 .collect();
             if values.len() < least as usize {
@@ -123,13 +126,14 @@ impl<'a> Replacement<'a> {
     }
 
     /// The draft with what is left.
-    pub fn into_draft(self) -> ClaimDraft {
-        let mut draft = self.draft;
-        draft.instance_types = self.types.iter().map(|t| t.name.clone()).collect();
+    pub fn into_draft(mut self) -> ClaimDraft {
+        self.sort();
+        let mut draft = self.draft.clone();
+        draft.instance_types = self.names().map(str::to_owned).collect();
         draft.hourly_price = self
             .types
             .first()
-            .and_then(|first| cheapest(first, &self.requirements))
+            .and_then(|first| self.list.cheapest(*first, &self.admitted))
             .unwrap_or_default();
         let capacity_type = self.requirements.get(labels::CAPACITY_TYPE);
         let capacity_types: Vec<String> = capacity_type
@@ -148,6 +152,24 @@ impl<'a> Replacement<'a> {
     }
 }
 
+/// A price to sort by.
+#[derive(PartialEq)]
+struct Price(f64);
+
+impl Eq for Price {}
+
+impl PartialOrd for Price {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Price {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
 fn set_in(requirement: &mut NodeSelectorRequirementWithMinValues, values: &[String]) {
     requirement.operator = Operator::In;
     requirement.values = values.to_vec();
@@ -162,41 +184,4 @@ pub fn capacity_type(draft: &ClaimDraft) -> String {
         .iter()
         .find(|r| r.key == labels::CAPACITY_TYPE);
     requirement.map(|r| r.values.join("/")).unwrap_or_default()
-}
-
-fn compatible<'t>(
-    t: &'t InstanceType,
-    requirements: &Requirements,
-) -> impl Iterator<Item = &'t Offering> {
-    t.offerings.iter().filter(|offering| {
-        offering.available
-            && offering.price.is_finite()
-            && requirements.intersects(&offering.requirements).is_ok()
-    })
-}
-
-/// Dollars an hour of the cheapest offering that can be bought under the requirements.
-pub fn cheapest(t: &InstanceType, requirements: &Requirements) -> Option<f64> {
-    compatible(t, requirements)
-        .map(|offering| offering.price)
-        .min_by(f64::total_cmp)
-}
-
-/// Dollars an hour in the worst case: the dearest offering of the capacity type that will be tried first.
-pub fn worst_launch(t: &InstanceType, requirements: &Requirements) -> f64 {
-    let order = [
-        labels::CAPACITY_TYPE_RESERVED,
-        labels::CAPACITY_TYPE_SPOT,
-        labels::CAPACITY_TYPE_ON_DEMAND,
-    ];
-    order
-        .iter()
-        .find_map(|capacity_type| {
-            let of_type =
-                compatible(t, requirements).filter(|o| o.capacity_type() == Some(capacity_type));
-            of_type
-                .map(|offering| offering.price)
-                .max_by(f64::total_cmp)
-        })
-        .unwrap_or(f64::MAX)
 }

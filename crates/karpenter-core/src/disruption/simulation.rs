@@ -8,11 +8,11 @@ use karpenter_api::{
     v1::NodePool,
 };
 
-use super::{candidate::Candidate, pdb::PdbLimits};
+use super::{candidate::Candidate, pdb::PdbLimits, prices::PriceLists};
 use crate::{
-    cluster::{NodeState, Snapshot},
+    cluster::{Cluster, NodeState, Snapshot},
     pod::{Pod, PodKey},
-    schedule::{ClaimDraft, Placement, PodSet, ReservedMode, ScheduleRequest, schedule},
+    schedule::{ClaimDraft, Placement, PodSet, ReservedMode, ScheduleRequest, Solver},
 };
 
 /// The scheduler's answer.
@@ -30,7 +30,10 @@ pub struct Outcome {
 #[derive(Clone, Debug)]
 pub struct Simulator {
     snapshot: Snapshot,
+    /// The snapshot, compiled once for all questions.
+    solver: Arc<Solver>,
     request: ScheduleRequest,
+    prices: Arc<PriceLists>,
     pdbs: PdbLimits,
     /// Machines whose pods changed too recently to receive more by consolidation.
     reluctant: Vec<String>,
@@ -42,7 +45,7 @@ pub struct Simulator {
 
 impl Simulator {
     /// A simulator with the scheduler's settings of `request`; reserved capacity may fall back, as machines are wanted soon.
-    pub fn new(snapshot: &Snapshot, request: &ScheduleRequest) -> Self {
+    pub fn new(snapshot: &Snapshot, request: &ScheduleRequest, prices: &Arc<PriceLists>) -> Self {
         let mut request = request.clone();
         request.reserved_mode = match request.reserved_mode {
             ReservedMode::Off => ReservedMode::Off,
@@ -55,10 +58,12 @@ impl Simulator {
             .collect();
         let pending = snapshot.pending_pods().map(|pod| pod.key.clone());
         Self {
+            prices: prices.clone(),
             pdbs: PdbLimits::new(snapshot),
             reluctant: reluctant(snapshot, request.now),
             waiting: pending.chain(leaving.iter().cloned()).collect(),
             leaving,
+            solver: Arc::new(Solver::prepare(snapshot, &request)),
             snapshot: snapshot.fork(),
             request,
         }
@@ -69,9 +74,38 @@ impl Simulator {
         &self.snapshot
     }
 
+    /// What machines cost.
+    pub fn prices(&self) -> &PriceLists {
+        &self.prices
+    }
+
     /// The time of the pass.
     pub fn now(&self) -> Timestamp {
         self.request.now
+    }
+
+    /// A simulator of what is left once the candidates went as `outcome` says.
+    ///
+    /// Machines that are launched for them count as full.
+    pub fn after(&self, gone: &[&Candidate], placements: &[Placement]) -> Self {
+        let mut cluster = Cluster::from(self.snapshot.fork());
+        for candidate in gone {
+            for pod in &candidate.pods {
+                cluster.remove_pod(&pod.key.namespace, &pod.key.name);
+            }
+            cluster.remove_node(candidate.name());
+            cluster.remove_node_claim(candidate.claim_name());
+        }
+        for placement in placements {
+            let key = &placement.pod;
+            if let Some(pod) = self.snapshot.pod(&key.namespace, &key.name) {
+                let mut pod = pod.as_ref().clone();
+                pod.node_name = Some(placement.node.clone());
+                pod.unschedulable = false;
+                cluster.insert_pod(pod);
+            }
+        }
+        Self::new(&cluster.snapshot(), &self.request, &self.prices)
     }
 
     /// What happens if the candidates go. `consolidating` keeps pods off machines that changed recently.
@@ -92,7 +126,7 @@ impl Simulator {
         if consolidating {
             request.reluctant.clone_from(&self.reluctant);
         }
-        let plan = schedule(&self.snapshot, &request);
+        let plan = self.solver.solve(&request);
         let unplaced = plan
             .unplaced
             .iter()

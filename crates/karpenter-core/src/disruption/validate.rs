@@ -103,7 +103,7 @@ pub fn validate(
     {
         return Err(Rejection::Budget);
     }
-    let simulator = Simulator::new(snapshot, &request.schedule);
+    let simulator = Simulator::new(snapshot, &request.schedule, &all.prices);
     let outcome = simulator.remove(&current.iter().collect::<Vec<_>>(), true);
     if !outcome.stuck.is_empty() || outcome.new_claims.len() != command.replacements.len() {
         return Err(Rejection::Scheduling);

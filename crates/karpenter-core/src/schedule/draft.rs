@@ -2,7 +2,10 @@
 //!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/{nodeclaim,nodeclaimtemplate}.go
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, OnceLock},
+};
 
 use karpenter_api::labels;
 
@@ -98,15 +101,11 @@ impl Run<'_> {
         let shape = match self.shapes.get(&key) {
             Some(shape) => shape.clone(),
             None => {
-                let shape = self.shape(template, set, &key.2, &key.3).map(|shape| {
-                    let prototype = Arc::new(shape.prototype());
-                    Arc::new((shape, prototype))
-                });
+                let shape = self.shape(template, set, &key.2, &key.3).map(Arc::new);
                 self.shapes.insert(key, shape.clone());
                 shape
             }
         }?;
-        let (shape, prototype) = shape.as_ref();
         let claim = &self.claims[index];
         let key = |buffer: bool| {
             let items = claim.pods.iter().map(|item| &self.items[*item as usize]);
@@ -117,11 +116,7 @@ impl Run<'_> {
         };
         let mut requests = self.solver.dimensions.resources(&claim.used);
         requests.add_assign(&shape.overhead);
-        let node_claim = DraftClaim::new(
-            prototype.clone(),
-            requests.clone(),
-            claim.min_values_relaxed,
-        );
+        let node_claim = DraftClaim::new(shape.clone(), requests.clone(), claim.min_values_relaxed);
         Some(ClaimDraft {
             node_pool: self.solver.templates[template].name.clone(),
             pods: key(false),
@@ -202,13 +197,12 @@ impl Run<'_> {
         let min_values = requirements
             .get(labels::INSTANCE_TYPE)
             .and_then(Requirement::min_values);
-        let listed = Requirement::new(
+        for label in [
             labels::INSTANCE_TYPE,
-            Operator::In,
-            cut.iter().map(String::as_str),
-        );
-        requirements.replace(listed.with_min_values(min_values));
-        for label in [labels::HOSTNAME, labels::REGISTERED, labels::INITIALIZED] {
+            labels::HOSTNAME,
+            labels::REGISTERED,
+            labels::INITIALIZED,
+        ] {
             requirements.remove(label);
         }
         let mut all_labels = requirements.labels(|key| !names.contains(key));
@@ -218,11 +212,13 @@ impl Run<'_> {
             labels: all_labels,
             requirements,
             instance_types: cut.into(),
+            min_types: min_values,
             hourly_price: options.rows.first().map_or(0.0, |(price, _)| *price),
             overhead: template.least_overhead(Some(rows)),
             reservations,
             price_overlay: options.price_overlay,
             capacity_overlay: options.capacity_overlay,
+            prototype: OnceLock::new(),
         })
     }
 

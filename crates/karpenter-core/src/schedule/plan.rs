@@ -9,13 +9,13 @@ use std::{
 use karpenter_api::{
     hash,
     k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference,
-    labels::annotations,
+    labels::{self, annotations},
     v1::{NodeClaim, NodePool},
 };
 
 use crate::{
     pod::{PodKey, PodProblem},
-    requirements::{Incompatible, Requirements},
+    requirements::{Incompatible, Operator, Requirement, Requirements, Unaliased},
     resources::Resources,
     taints::Taint,
 };
@@ -97,45 +97,76 @@ pub struct ClaimDraft {
 /// most plans are only asked what they cost.
 #[derive(Clone)]
 pub struct DraftClaim {
-    prototype: Arc<NodeClaim>,
-    /// What differs from the prototype: requests, and whether minValues were lowered.
-    fill: Option<(Resources, bool)>,
+    /// What it is written from, unless it is somebody's own.
+    fill: Option<Fill>,
     written: OnceLock<Box<NodeClaim>>,
+    own: Option<Arc<NodeClaim>>,
+}
+
+/// What alike drafts share, and what is one's own.
+#[derive(Clone)]
+struct Fill {
+    shape: Arc<DraftShape>,
+    requests: Resources,
+    min_values_relaxed: bool,
+}
+
+impl Fill {
+    fn write(&self) -> Box<NodeClaim> {
+        let mut claim = self.shape.prototype().clone();
+        claim.spec.resources.requests = self.requests.to_quantities();
+        let marks = claim.metadata.annotations.get_or_insert_default();
+        marks.insert(
+            annotations::MIN_VALUES_RELAXED.to_owned(),
+            self.min_values_relaxed.to_string(),
+        );
+        Box::new(claim)
+    }
 }
 
 impl DraftClaim {
     pub(super) fn new(
-        prototype: Arc<NodeClaim>,
+        shape: Arc<DraftShape>,
         requests: Resources,
         min_values_relaxed: bool,
     ) -> Self {
         Self {
-            prototype,
-            fill: Some((requests, min_values_relaxed)),
+            fill: Some(Fill {
+                shape,
+                requests,
+                min_values_relaxed,
+            }),
             written: OnceLock::new(),
+            own: None,
         }
     }
 
-    fn write(&self) -> Box<NodeClaim> {
-        let mut claim = NodeClaim::clone(&self.prototype);
-        if let Some((requests, min_values_relaxed)) = &self.fill {
-            claim.spec.resources.requests = requests.to_quantities();
-            let marks = claim.metadata.annotations.get_or_insert_default();
-            marks.insert(
-                annotations::MIN_VALUES_RELAXED.to_owned(),
-                min_values_relaxed.to_string(),
-            );
+    fn write(fill: Option<&Fill>) -> Box<NodeClaim> {
+        fill.map(Fill::write).unwrap_or_default()
+    }
+
+    /// What the NodeClaim requires, without writing it out; of the instance types only how many there must be.
+    pub(crate) fn requirements(&self) -> Requirements {
+        match (&self.own, &self.fill) {
+            (None, Some(Fill { shape, .. })) => {
+                let mut requirements = shape.requirements.clone();
+                if shape.min_types.is_some() {
+                    let any = Requirement::exists(labels::INSTANCE_TYPE);
+                    requirements.replace(any.with_min_values(shape.min_types));
+                }
+                requirements
+            }
+            _ => Requirements::from_api(&self.spec.requirements, &Unaliased).unwrap_or_default(),
         }
-        Box::new(claim)
     }
 }
 
 impl From<NodeClaim> for DraftClaim {
     fn from(claim: NodeClaim) -> Self {
         Self {
-            prototype: Arc::new(claim),
             fill: None,
             written: OnceLock::new(),
+            own: Some(Arc::new(claim)),
         }
     }
 }
@@ -144,21 +175,21 @@ impl std::ops::Deref for DraftClaim {
     type Target = NodeClaim;
 
     fn deref(&self) -> &NodeClaim {
-        match self.fill {
-            None => &self.prototype,
-            Some(_) => self.written.get_or_init(|| self.write()),
+        match &self.own {
+            Some(claim) => claim,
+            None => self.written.get_or_init(|| Self::write(self.fill.as_ref())),
         }
     }
 }
 
 impl std::ops::DerefMut for DraftClaim {
     fn deref_mut(&mut self) -> &mut NodeClaim {
-        if self.fill.is_some() {
-            let claim = self.written.take().unwrap_or_else(|| self.write());
-            self.prototype = Arc::new(*claim);
-            self.fill = None;
-        }
-        Arc::make_mut(&mut self.prototype)
+        let (fill, written) = (&self.fill, &mut self.written);
+        let own = self.own.get_or_insert_with(|| {
+            let claim = written.take().unwrap_or_else(|| Self::write(fill.as_ref()));
+            Arc::new(*claim)
+        });
+        Arc::make_mut(own)
     }
 }
 
@@ -175,24 +206,39 @@ impl fmt::Debug for DraftClaim {
 }
 
 /// What drafts with the same requirements and instance types have in common.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) struct DraftShape {
     pub(super) pool: Arc<NodePool>,
     pub(super) labels: BTreeMap<String, String>,
+    /// Without the list of instance types.
     pub(super) requirements: Requirements,
     pub(super) instance_types: Arc<[String]>,
+    /// How many different instance types there must be, if that is asked for.
+    pub(super) min_types: Option<u32>,
     pub(super) hourly_price: f64,
     pub(super) overhead: Resources,
     pub(super) reservations: Vec<String>,
     pub(super) price_overlay: bool,
     pub(super) capacity_overlay: bool,
+    /// The NodeClaim that drafts of this shape create, but for what their pods ask for; written when first looked at.
+    pub(super) prototype: OnceLock<Box<NodeClaim>>,
 }
 
 impl DraftShape {
-    /// The NodeClaim that drafts of this shape create, but for what their pods ask for.
-    pub(super) fn prototype(&self) -> NodeClaim {
+    fn prototype(&self) -> &NodeClaim {
+        self.prototype.get_or_init(|| Box::new(self.write()))
+    }
+
+    fn write(&self) -> NodeClaim {
         let mut claim = self.pool.spec.template.to_node_claim();
-        claim.spec.requirements = self.requirements.to_node_selector_requirements();
+        let mut requirements = self.requirements.clone();
+        let listed = Requirement::new(
+            labels::INSTANCE_TYPE,
+            Operator::In,
+            self.instance_types.iter().map(String::as_str),
+        );
+        requirements.replace(listed.with_min_values(self.min_types));
+        claim.spec.requirements = requirements.to_node_selector_requirements();
         let metadata = &mut claim.metadata;
         metadata.generate_name = Some(format!("{}-", self.pool.name()));
         metadata.owner_references = Some(vec![owner(&self.pool)]);

@@ -17,7 +17,7 @@ use std::{
     sync::Arc,
 };
 
-use karpenter_api::{labels, v1::NodeClaim};
+use karpenter_api::labels;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
@@ -65,9 +65,6 @@ pub(super) struct Load {
 /// What drafts must have in common to be alike: template, requirements, rows, reservations.
 pub(super) type ShapeKey = (usize, SetId, Bits, Rc<BTreeSet<usize>>);
 
-/// What alike drafts share.
-pub(super) type SharedDraft = (DraftShape, Arc<NodeClaim>);
-
 /// See the module documentation.
 pub(super) struct Run<'a> {
     pub(super) solver: &'a Solver,
@@ -99,7 +96,7 @@ pub(super) struct Run<'a> {
     pub(super) masks: RefCell<FxHashMap<(usize, SetId), Rc<RowMask>>>,
     pub(super) rows_meeting: FxHashMap<(usize, ReqId), Rc<Bits>>,
     pub(super) kinds: FxHashMap<(usize, SetId), Rc<Bits>>,
-    pub(super) shapes: FxHashMap<ShapeKey, Option<Arc<SharedDraft>>>,
+    pub(super) shapes: FxHashMap<ShapeKey, Option<Arc<DraftShape>>>,
     /// The least any class asks for, by resource: a claim without this much room is closed.
     pub(super) least: Box<[i64]>,
     /// Changes whenever something happened that can make room for a pod that was refused.

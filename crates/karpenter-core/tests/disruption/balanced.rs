@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::fixture::{HOSTNAME, World};
+use crate::fixture::{HOSTNAME, World, now};
 use crate::fleet::{Fleet, commands, machine, on_demand_pool, running, sizes, verdict};
 
 fn balanced(name: &str) -> crate::fixture::Object {
@@ -80,6 +80,41 @@ fn one_pool_that_rejects_rejects_the_move() {
         "{:?}",
         world("Balanced")
     );
+}
+
+/// Conformance: DIS-121
+#[test]
+fn what_saves_nothing_or_belongs_to_a_pool_that_costs_nothing_is_rejected() {
+    use karpenter_core::disruption::{Candidates, balanced::Totals};
+    let world = World::empty()
+        .with_types(sizes())
+        .with_pool(balanced("default"))
+        .run([machine("a", "huge")])
+        .with([running("p", "a", "7")]);
+    let snapshot = world.cluster.snapshot();
+    let all = Candidates::new(&snapshot, &<_>::default(), now());
+    let a = &all.candidates[0];
+    let totals = Totals::new(&snapshot, &all.candidates, &all.prices);
+    assert!(totals.score(&[a], 0.8) > Some(0.0));
+    assert_eq!(totals.score(&[a], 0.0), Some(0.0));
+    assert_eq!(Totals::default().score(&[a], 0.8), Some(0.0));
+    assert_eq!(totals.score(&[], 0.8), Some(0.0), "there is no such move");
+}
+
+/// Conformance: DIS-124
+#[test]
+fn an_empty_machine_takes_a_budget_of_one_before_others() {
+    let pool = balanced("default").set("/spec/disruption/budgets", json!([{ "nodes": "1" }]));
+    let world = World::empty()
+        .with_types(sizes())
+        .with_pool(pool)
+        .run([
+            machine("a", "huge"),
+            machine("b", "small"),
+            machine("c", "huge"),
+        ])
+        .with([running("p", "a", "1"), running("q", "c", "1")]);
+    assert_eq!(world.decide(), ["delete b (saves 0.20)"]);
 }
 
 /// Conformance: DIS-124

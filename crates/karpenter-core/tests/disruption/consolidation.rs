@@ -9,6 +9,7 @@ use crate::fleet::{
     verdict, world as fresh,
 };
 
+/// Conformance: DIS-096
 #[test]
 fn machines_are_deleted_replaced_and_merged() {
     let world = fresh()
@@ -33,6 +34,29 @@ fn machines_are_deleted_replaced_and_merged() {
         "two machines hold what three held: {:?}",
         commands(&plan)
     );
+    // No machine holds the pods of two, and none is cheaper for one: only all three together pay.
+    let three = |capacity_type: &str| {
+        let b = machine("b", "medium").label(CAPACITY_TYPE, capacity_type);
+        let world = World::empty().with_types(sizes());
+        world
+            .with_pool(if capacity_type == SPOT {
+                open_pool("default")
+            } else {
+                on_demand_pool("default")
+            })
+            .run([machine("a", "medium"), b, machine("c", "medium")])
+            .with(["a", "b", "c"].map(|name| running(&format!("p-{name}"), name, "2500m")))
+            .decide()
+    };
+    assert_eq!(
+        three(ON_DEMAND),
+        ["replace a b c with large on-demand (saves 0.40)"]
+    );
+    assert_eq!(
+        three(SPOT),
+        ["replace a b c with large huge spot (saves 0.60)"],
+        "spot and on-demand machines together"
+    );
 }
 
 #[test]
@@ -55,7 +79,7 @@ fn spot_types(count: usize) -> Vec<karpenter_core::instance_type::InstanceType> 
     // Not in the order of price.
     (0..count)
         .map(|index| {
-            let place = (index * 7) % count;
+            let place = (index * 11) % count;
             let price = 0.10 + 0.01 * place as f64;
             sold_as(
                 &format!("spot-{place:02}"),
@@ -123,16 +147,25 @@ fn min_values_keep_more_than_fifteen() {
     assert_eq!(plan.commands[0].replacements[0].instance_types.len(), 17);
 }
 
+/// Conformance: DIS-100
 #[test]
 fn cheaper_types_that_are_fewer_than_min_values_ask_for_do_not_replace() {
+    use karpenter_core::schedule::MinValuesPolicy;
+    for policy in [MinValuesPolicy::Strict, MinValuesPolicy::BestEffort] {
+        few_cheaper_types(policy);
+    }
+}
+
+fn few_cheaper_types(policy: karpenter_core::schedule::MinValuesPolicy) {
     let pool = open_pool("default")
         .needs(CAPACITY_TYPE, "In", &[ON_DEMAND])
         .needs_min("node.kubernetes.io/instance-type", "Exists", &[], 3);
     let world = World::empty().with_types(sizes()).with_pool(pool);
     // Below `large` there are two types; the pool wants three to choose from.
-    let world = world
+    let mut world = world
         .run([machine("a", "large")])
         .with([running("p", "a", "1")]);
+    world.request.min_values_policy = policy;
     let plan = world.decide_with(|_| ());
     assert!(commands(&plan).is_empty());
     assert!(
@@ -140,6 +173,20 @@ fn cheaper_types_that_are_fewer_than_min_values_ask_for_do_not_replace() {
         "{}",
         verdict(&plan, "a")
     );
+}
+
+/// Conformance: DIS-101
+#[test]
+fn two_machines_that_only_their_own_type_could_replace_with_enough_choice_lose_one() {
+    // For both together `medium`, `large` and `huge` would do. Without `large`, which is what they are, and the dearer `huge`
+    // there is one type left to choose from, and the pool wants two.
+    let pool =
+        on_demand_pool("default").needs_min("node.kubernetes.io/instance-type", "Exists", &[], 2);
+    let world = World::empty().with_types(sizes()).with_pool(pool);
+    let world = world
+        .run([machine("a", "large"), machine("b", "large")])
+        .with([running("p", "a", "1500m"), running("q", "b", "1500m")]);
+    assert_eq!(world.decide(), ["delete a (saves 0.80)"]);
 }
 
 /// Conformance: DIS-102
@@ -258,25 +305,34 @@ fn pods_are_not_moved_to_a_machine_that_is_still_starting() {
     );
 }
 
+/// Conformance: DIS-108
 #[test]
 fn machines_that_changed_recently_take_no_pods_from_consolidation() {
-    let with = |after: &str| {
+    let with = |after: &str, instance_type: &str| {
         let pool = on_demand_pool("target").set("/spec/disruption/consolidateAfter", json!(after));
         let recently = (now() - jiff::SignedDuration::from_mins(1)).to_string();
         let target = machine("b", "huge")
             .pool("target")
             .without("Consolidatable")
             .claim("/status/lastPodEventTime", json!(recently));
-        let world = fresh().with_pool(pool).run([machine("a", "small"), target]);
+        let world = fresh()
+            .with_pool(pool)
+            .run([machine("a", instance_type), target]);
         world
             .with([running("p", "a", "1"), running("q", "b", "14")])
             .decide()
     };
-    assert_eq!(with("5m"), Vec::<String>::new());
-    assert_eq!(with("30s"), ["delete a (saves 0.20)"]);
-    assert_eq!(with("Never"), ["delete a (saves 0.20)"]);
+    assert_eq!(with("5m", "small"), Vec::<String>::new());
+    assert_eq!(with("30s", "small"), ["delete a (saves 0.20)"]);
+    assert_eq!(with("Never", "small"), ["delete a (saves 0.20)"]);
+    assert_eq!(
+        with("5m", "medium"),
+        ["replace a with small on-demand (saves 0.20)"],
+        "a new machine may take them"
+    );
 }
 
+/// Conformance: DIS-109
 #[test]
 fn a_pod_that_can_never_run_does_not_block_but_one_that_would_lose_its_place_does() {
     let hopeless = pod("hopeless").cpu("1000");
@@ -290,13 +346,11 @@ fn a_pod_that_can_never_run_does_not_block_but_one_that_would_lose_its_place_doe
         running("p", "b", "1").select("team", "x"),
         running("q", "c", "8"),
     ]);
+    let plan = world.decide_with(|_| ());
     assert!(
-        world
-            .decide()
-            .iter()
-            .all(|command| !command.starts_with("delete b")),
-        "{:?}",
-        world.decide()
+        verdict(&plan, "b").starts_with("Not all pods would schedule, default/p => "),
+        "{}",
+        verdict(&plan, "b")
     );
 }
 
@@ -309,8 +363,9 @@ fn a_large_pod_that_waits_keeps_the_large_node_it_will_go_to() {
     assert_eq!(world.decide(), Vec::<String>::new());
 }
 
+/// Conformance: DIS-114
 #[test]
-fn zonal_spread_and_anti_affinity_outlive_consolidation() {
+fn zonal_spread_and_anti_affinity_outlive_consolidation_and_a_local_volume_s_host_does_not_hold() {
     let spread = |name: &str, node: &str| {
         running(name, node, "1").label("app", "x").spread(
             "topology.kubernetes.io/zone",
@@ -337,6 +392,26 @@ fn zonal_spread_and_anti_affinity_outlive_consolidation() {
         .run([machine("a", "small"), machine("b", "small")])
         .with([apart("p", "a"), apart("q", "b")]);
     assert_eq!(world.decide(), Vec::<String>::new());
+    let mut world = fresh()
+        .run([machine("a", "small"), machine("b", "large")])
+        .with([
+            running("p", "a", "100m").volume("c"),
+            running("q", "b", "6"),
+        ]);
+    let on_host = json!([{ "matchExpressions": [
+        { "key": crate::fixture::HOSTNAME, "operator": "In", "values": ["a"] },
+    ] }]);
+    world.cluster.apply_volume(&crate::fixture::read(json!({
+        "metadata": { "name": "v" },
+        "spec": { "local": { "path": "/data" }, "nodeAffinity": { "required": { "nodeSelectorTerms": on_host } } },
+    })));
+    world.cluster.apply_volume_claim(&crate::fixture::read(json!({
+        "metadata": {
+            "name": "c", "namespace": "default", "uid": "c", "annotations": { "pv.kubernetes.io/bind-completed": "yes" },
+        },
+        "spec": { "volumeName": "v", "storageClassName": "local" }, "status": { "phase": "Bound" },
+    })));
+    assert_eq!(world.decide(), ["delete a (saves 0.20)"]);
 }
 
 /// Conformance: DIS-115
@@ -356,27 +431,85 @@ fn preferences_keep_a_node_unless_they_are_ignored() {
     assert_eq!(world.decide().len(), 1);
 }
 
+/// Conformance: DIS-116
 #[test]
 fn machines_move_into_reserved_capacity_even_of_their_own_type() {
-    let types = [sold_as(
-        "large",
-        8,
-        vec![
-            fake::offering(ON_DEMAND, Z1, 0.8),
-            fake::reserved("r-1", 1, Z1, 0.0001),
-        ],
-    )];
-    let world = World::empty()
-        .with_types(types.into())
-        .with_pool(open_pool("default"));
-    let world = world
-        .run([machine("a", "large")])
-        .with([running("p", "a", "7")]);
-    let plan = world.decide_with(|_| ());
+    let types = |left: u32| {
+        [
+            sold_as(
+                "large",
+                8,
+                vec![
+                    fake::offering(ON_DEMAND, Z1, 0.8),
+                    fake::offering(SPOT, Z1, 0.4),
+                    fake::reserved("r-1", left, Z1, 0.002),
+                ],
+            ),
+            sold_as("medium", 4, vec![fake::reserved("r-2", 1, Z1, 0.001)]),
+        ]
+    };
+    let decide = |left: u32, capacity_type: &str, cpu: &str| {
+        let world = World::empty()
+            .with_types(types(left).into())
+            .with_pool(open_pool("default"));
+        world
+            .run([machine("a", "large").label(CAPACITY_TYPE, capacity_type)])
+            .with([running("p", "a", cpu)])
+            .decide()
+    };
     assert_eq!(
-        values(&plan.commands[0].replacements[0], CAPACITY_TYPE),
-        ["reserved"]
+        decide(1, ON_DEMAND, "7"),
+        ["replace a with large reserved (saves 0.80)"]
     );
+    assert_eq!(
+        decide(1, SPOT, "7"),
+        ["replace a with large reserved (saves 0.40)"],
+        "without the rules for spot"
+    );
+    assert_eq!(
+        decide(0, "reserved", "3"),
+        ["replace a with medium reserved (saves 0.00)"]
+    );
+    assert!(decide(0, "reserved", "7").is_empty(), "nothing is cheaper");
+}
+
+/// Conformance: DIS-129
+#[test]
+fn pods_of_machines_on_their_way_out_may_wait_for_one_that_is_starting() {
+    // `b` has room for the pod of `a`; the pod of the leaving machine fits only on the one that is starting.
+    let starting =
+        machine("d", "huge").node("/metadata/labels/karpenter.sh~1initialized", json!("false"));
+    let mut world = fresh()
+        .run([
+            machine("a", "small"),
+            machine("b", "huge"),
+            machine("c", "huge"),
+            starting,
+        ])
+        .with([
+            running("p", "a", "1"),
+            running("q", "b", "14"),
+            running("r", "c", "12"),
+        ]);
+    world.cluster.mark_for_deletion(&["fake://c"]);
+    assert_eq!(world.decide(), ["delete a (saves 0.20)"]);
+}
+
+/// Conformance: DIS-123
+#[test]
+fn a_price_that_is_no_number_counts_as_nothing_and_one_sold_out_counts() {
+    use karpenter_core::disruption::Candidates;
+    let priced = |offering: karpenter_core::offering::Offering| {
+        let world = World::empty()
+            .with_types([sold_as("large", 8, vec![offering])].into())
+            .with_pool(open_pool("default"))
+            .run([machine("a", "large")]);
+        Candidates::new(&world.cluster.snapshot(), &<_>::default(), now()).candidates[0].price
+    };
+    assert_eq!(priced(fake::offering(ON_DEMAND, Z1, f64::NAN)), 0.0);
+    let mut sold_out = fake::offering(ON_DEMAND, Z1, 0.8);
+    sold_out.available = false;
+    assert_eq!(priced(sold_out), 0.8);
 }
 
 /// Conformance: DIS-119

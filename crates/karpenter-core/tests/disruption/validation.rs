@@ -4,7 +4,7 @@ use karpenter_core::disruption::{Command, DisruptionRequest, Rejection, validate
 use serde_json::json;
 
 use crate::fixture::{World, now, pod};
-use crate::fleet::{Fleet, machine, running, world};
+use crate::fleet::{Fleet, machine, on_demand_pool, running, sizes, world};
 
 /// `a` can go, as its pod fits on `b`.
 fn movable() -> World {
@@ -34,6 +34,7 @@ fn a_command_holds_while_nothing_changes() {
     assert_eq!(check(&command(&world), &world), Ok(vec!["a".to_owned()]));
 }
 
+/// Conformance: DIS-111
 #[test]
 fn what_happened_meanwhile_rejects_a_command() {
     let command = command(&movable());
@@ -53,6 +54,19 @@ fn what_happened_meanwhile_rejects_a_command() {
     assert_eq!(check(&command, &full), Err(Rejection::Scheduling));
     let changed = movable().run([machine("a", "small").without("Consolidatable")]);
     assert_eq!(check(&command, &changed), Err(Rejection::Churn));
+    // A replacement was to be one of three types; one of them does not do any more.
+    let with_types = |types: Vec<karpenter_core::instance_type::InstanceType>| {
+        World::empty()
+            .with_types(types.into())
+            .with_pool(on_demand_pool("default"))
+            .run([machine("a", "huge")])
+            .with([running("p", "a", "1")])
+    };
+    let replacing = self::command(&with_types(sizes().to_vec()));
+    assert_eq!(replacing.replacements[0].instance_types.len(), 3);
+    let others = with_types(sizes().iter().skip(1).cloned().collect());
+    assert_eq!(check(&replacing, &others), Err(Rejection::Scheduling));
+    assert!(check(&replacing, &with_types(sizes().to_vec())).is_ok());
 }
 
 /// Conformance: DIS-112

@@ -8,7 +8,6 @@ use crate::disruption::{
     candidate::{Candidate, Unconsolidatable},
     consolidation::Move,
     plan::Pass,
-    simulation::Simulator,
 };
 
 pub(super) fn run(pass: &mut Pass<'_>) -> Found {
@@ -31,8 +30,7 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
             found.keep_for_budget(&candidate);
             continue;
         }
-        let current =
-            simulator.get_or_insert_with(|| Simulator::new(&pass.snapshot, &pass.request.schedule));
+        let current = simulator.get_or_insert_with(|| pass.simulator());
         let outcome = current.remove(&[&candidate], false);
         if !outcome.stuck.is_empty() {
             found.keep(

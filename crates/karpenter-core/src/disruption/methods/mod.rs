@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use super::{
     candidate::{Candidate, Unconsolidatable},
     command::{Command, Method},
-    consolidation::{self, Move},
+    consolidation::{self, Move, Rules},
     plan::{Kept, Pass},
     simulation::Simulator,
 };
@@ -44,19 +44,39 @@ fn cancelled(cancel: Option<&Cancel>) -> bool {
     cancel.is_some_and(|cancel| cancel())
 }
 
-/// Judges sets of candidates side by side; the answers come in the order of the sets.
-fn evaluate_all(
-    pass: &Pass<'_>,
+/// How many candidates are looked at between two checks of the clock.
+const ROUND: usize = 64;
+
+/// Judges sets of candidates on `threads` threads; the answers come in the order of the sets.
+fn judge_sets(
     simulator: &Simulator,
     sets: &[Vec<&Candidate>],
+    rules: Rules,
+    threads: usize,
 ) -> Vec<Result<Move, Unconsolidatable>> {
-    let rules = pass.request.rules(pass.method);
     let one = |set: &Vec<&Candidate>| consolidation::evaluate(simulator, set, rules);
-    if pass.request.threads <= 1 || sets.len() == 1 {
+    if threads <= 1 || sets.len() == 1 {
         sets.iter().map(one).collect()
     } else {
         sets.par_iter().map(one).collect()
     }
+}
+
+/// Judges each candidate as if it went alone, unless that is known.
+fn judge_alone<'c>(
+    pass: &mut Pass<'_>,
+    simulator: &Simulator,
+    candidates: impl IntoIterator<Item = &'c Candidate>,
+) {
+    let unknown: Vec<Vec<&Candidate>> = candidates
+        .into_iter()
+        .filter(|candidate| !pass.alone.contains_key(candidate.name()))
+        .map(|candidate| vec![candidate])
+        .collect();
+    let rules = pass.request.rules(Method::SingleNode);
+    let judged = judge_sets(simulator, &unknown, rules, pass.request.threads);
+    let names = unknown.iter().map(|set| set[0].name().to_owned());
+    pass.alone.extend(names.zip(judged));
 }
 
 fn command(method: Method, candidates: Vec<Candidate>, found: Move, score: Option<f64>) -> Command {

@@ -1,27 +1,42 @@
-//! Several machines go at once, for at most one new one.
+//! Several machines go at once, for at most one new one, or as many as the request allows.
 //!
 //! 1. Candidates in order (most money for the least trouble first), as far as budgets allow.
 //! 2. The longest prefix that pays, by binary search: upstream's answer, so that ours is never worse.
-//! 3. The set is improved: candidates left out are added, in groups that shrink when they do not fit; members are dropped
-//!    where that saves more; until nothing helps or time is up.
+//! 3. Each candidate is judged alone, on all cores: one whose pods cannot stay without it is left out from then on.
+//! 4. Sets are grown from nothing, in other orders: those that need no new machine first, by price and by price for what
+//!    their pods ask for; those that can only go together with others by themselves.
+//! 5. The best set is improved until nothing helps or time is up: what would still fit beside it is added, members whose
+//!    pods cause a machine to be bought are dropped, cheap members are exchanged for dearer outsiders.
 //!
-//! A set's worth is what it saves in dollars an hour.
+//! A set's worth is what it saves in dollars an hour. The result depends on the clock only by where the search ends.
 
 use std::collections::BTreeSet;
 
-use super::{Found, cancelled, command, evaluate_all};
-use crate::disruption::{
-    balanced::{THRESHOLD, Totals},
-    candidate::Candidate,
-    consolidation::Move,
-    plan::Pass,
-    simulation::Simulator,
+use super::{Found, ROUND, cancelled, command, judge_alone, judge_sets};
+use crate::{
+    disruption::{
+        balanced::{THRESHOLD, Totals},
+        candidate::{Candidate, Unconsolidatable},
+        consolidation::Move,
+        plan::Pass,
+        simulation::Simulator,
+    },
+    pod::PodKey,
 };
+
+/// How long upstream's prefixes are at most.
+const UPSTREAM_PREFIX: usize = 101;
+
+/// How many candidates in a row may fail to join a set before growing it in this order ends.
+const FAILURES: usize = 8;
+
+/// Savings below this are rounding.
+const NOTHING: f64 = 1e-9;
 
 pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     let mut found = Found::default();
     let all = std::mem::take(&mut pass.candidates);
-    let totals = Totals::new(&pass.snapshot, &all);
+    let totals = Totals::new(&pass.snapshot, &all, &pass.prices);
     let mut budgets = pass.budgets.clone();
     let mut candidates: Vec<Candidate> = Vec::new();
     for candidate in all {
@@ -34,7 +49,11 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     if candidates.len() < 2 {
         return found;
     }
-    let simulator = Simulator::new(&pass.snapshot, &pass.request.schedule);
+    if cancelled(pass.request.multi_node.cancel.as_ref()) {
+        found.timed_out = true;
+        return found;
+    }
+    let simulator = pass.simulator();
     let mut search = Search {
         pass,
         simulator: &simulator,
@@ -42,8 +61,8 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
         totals: &totals,
         timed_out: false,
     };
-    let best = search.prefix();
-    let best = search.improve(best);
+    let prefix = search.prefix();
+    let best = search.improve(prefix);
     found.timed_out = search.timed_out;
     if let Some(best) = best.filter(|best| best.members.len() >= 2) {
         let members = best
@@ -66,15 +85,26 @@ struct Set {
     score: Option<f64>,
 }
 
-struct Search<'a> {
-    pass: &'a Pass<'a>,
+/// What a candidate is good for, by what happens if it goes alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Alone {
+    /// Its pods find room elsewhere.
+    Free,
+    /// Its pods need a new machine, whether that pays or not.
+    Needs,
+    /// Its pods find no place at all.
+    Stuck,
+}
+
+struct Search<'a, 'p> {
+    pass: &'a mut Pass<'p>,
     simulator: &'a Simulator,
     candidates: &'a [Candidate],
     totals: &'a Totals,
     timed_out: bool,
 }
 
-impl Search<'_> {
+impl Search<'_, '_> {
     fn out_of_time(&mut self) -> bool {
         self.timed_out |= cancelled(self.pass.request.multi_node.cancel.as_ref());
         self.timed_out
@@ -86,7 +116,8 @@ impl Search<'_> {
             .iter()
             .map(|set| set.iter().map(|index| &self.candidates[*index]).collect())
             .collect();
-        let judged = evaluate_all(self.pass, self.simulator, &members);
+        let rules = self.pass.request.rules(self.pass.method);
+        let judged = judge_sets(self.simulator, &members, rules, self.pass.request.threads);
         let mut sets_that_pay = Vec::with_capacity(sets.len());
         for ((set, members), moved) in sets.iter().zip(&members).zip(judged) {
             sets_that_pay.push(moved.ok().and_then(|moved| {
@@ -102,11 +133,15 @@ impl Search<'_> {
         sets_that_pay
     }
 
-    /// The longest prefix that pays, if more machines are always harder to do without.
-    ///
-    /// Several lengths are tried side by side, as many as there are threads.
+    /// The longest prefix that pays, if more machines are always harder to do without: among upstream's lengths, and beyond.
     fn prefix(&mut self) -> Option<Set> {
-        let (mut low, mut high) = (2, self.candidates.len());
+        let count = self.candidates.len();
+        let best = self.prefix_between(2, count.min(UPSTREAM_PREFIX));
+        let beyond = self.prefix_between(UPSTREAM_PREFIX + 1, count);
+        better(best, beyond)
+    }
+
+    fn prefix_between(&mut self, mut low: usize, mut high: usize) -> Option<Set> {
         let mut best = None;
         while low <= high && !self.out_of_time() {
             let middle = low + (high - low) / 2;
@@ -122,84 +157,263 @@ impl Search<'_> {
         best
     }
 
-    /// Adds and drops members as long as that saves more.
-    fn improve(&mut self, start: Option<Set>) -> Option<Set> {
-        let mut best = start;
+    fn improve(&mut self, prefix: Option<Set>) -> Option<Set> {
+        let mut best = prefix;
+        let alone = self.judge_alone();
+        let of = |kind: Alone| -> Vec<usize> {
+            (0..alone.len())
+                .filter(|index| alone[*index] == Some(kind))
+                .collect()
+        };
+        let (free, needs) = (of(Alone::Free), of(Alone::Needs));
+        let both = |mut order: Vec<usize>| {
+            order.extend(&needs);
+            order
+        };
+        for order in [
+            both(free.clone()),
+            both(self.by_density(free)),
+            needs.clone(),
+        ] {
+            if order.len() >= 2 && !self.out_of_time() {
+                let grown = self.grow(None, &order);
+                best = better(best, grown);
+            }
+        }
+        let movable = |index: &usize| matches!(alone[*index], Some(Alone::Free | Alone::Needs));
+        let movable: Vec<usize> = (0..alone.len()).filter(movable).collect();
         loop {
             let before = savings(best.as_ref());
-            best = self.add(best);
-            best = self.drop_members(best);
-            if savings(best.as_ref()) <= before || self.out_of_time() {
+            best = self.extend(best, &movable);
+            best = self.shed(best);
+            best = self.exchange(best, &movable);
+            if savings(best.as_ref()) <= before + NOTHING || self.out_of_time() {
                 return best;
             }
         }
     }
 
-    /// Tries to add what is left out, in order, in groups that double when they fit and halve when they do not.
-    fn add(&mut self, mut best: Option<Set>) -> Option<Set> {
-        let members = best
-            .as_ref()
-            .map(|set| set.members.clone())
-            .unwrap_or_default();
-        let left: Vec<usize> = (0..self.candidates.len())
-            .filter(|index| !members.contains(index))
-            .collect();
-        let (mut at, mut group) = (0, left.len().max(1));
-        while at < left.len() && !self.out_of_time() {
-            let end = (at + group).min(left.len());
+    /// What each candidate is good for; nothing is known of those that time did not suffice for.
+    fn judge_alone(&mut self) -> Vec<Option<Alone>> {
+        for round in self.candidates.chunks(ROUND) {
+            if self.out_of_time() {
+                break;
+            }
+            judge_alone(self.pass, self.simulator, round);
+        }
+        let kind = |candidate: &Candidate| {
+            Some(match self.pass.alone.get(candidate.name())? {
+                Ok(moved) if moved.replacements.is_empty() => Alone::Free,
+                Err(Unconsolidatable::PodsStay { .. }) => Alone::Stuck,
+                Ok(_) | Err(_) => Alone::Needs,
+            })
+        };
+        self.candidates.iter().map(kind).collect()
+    }
+
+    /// The most money for the least room that pods take up elsewhere first.
+    fn by_density(&self, mut order: Vec<usize>) -> Vec<usize> {
+        let room = |index: usize| {
+            let candidate = &self.candidates[index];
+            let capacity = candidate.machine.allocatable();
+            let share = |resource: &str| {
+                let asked: i64 = candidate
+                    .reschedulable()
+                    .map(|pod| pod.shape.requests.get(resource))
+                    .fold(0, i64::saturating_add);
+                asked as f64 / (capacity.get(resource).max(1)) as f64
+            };
+            candidate.price / share("cpu").max(share("memory")).max(1e-6)
+        };
+        order.sort_by_cached_key(|index| std::cmp::Reverse((room(*index) * 1e6) as i64));
+        order
+    }
+
+    /// Adds candidates in order, in groups that double when they fit and shrink when they do not.
+    fn grow(&mut self, mut best: Option<Set>, order: &[usize]) -> Option<Set> {
+        let (mut at, mut group, mut failures) = (0, order.len().max(1), 0);
+        while at < order.len() && failures < FAILURES && !self.out_of_time() {
+            let end = (at + group).min(order.len());
             // Two groups side by side: this one, and its first half.
             let half = at + (end - at).div_ceil(2);
-            let mut sets: Vec<BTreeSet<usize>> = vec![self.with(best.as_ref(), &left[at..end])];
+            let mut sets: Vec<BTreeSet<usize>> = vec![with(best.as_ref(), &order[at..end])];
             if half < end {
-                sets.push(self.with(best.as_ref(), &left[at..half]));
+                sets.push(with(best.as_ref(), &order[at..half]));
             }
-            let ends = [end, half];
             let found = self
                 .evaluate(&sets)
                 .into_iter()
-                .zip(ends)
+                .zip([end, half])
                 .find_map(|(set, end)| Some((set?, end)));
-            match found.filter(|(set, _)| set.moved.savings > savings(best.as_ref())) {
+            match found.filter(|(set, _)| set.moved.savings > savings(best.as_ref()) + NOTHING) {
                 Some((set, reached)) => {
                     best = Some(set);
                     group = ((reached - at) * 2).max(1);
                     at = reached;
+                    failures = 0;
                 }
-                None if end - at == 1 => at = end,
+                None if end - at == 1 => {
+                    at = end;
+                    failures += 1;
+                }
                 None => group = ((end - at) / 4).max(1),
             }
         }
         best
     }
 
-    fn with(&self, set: Option<&Set>, more: &[usize]) -> BTreeSet<usize> {
-        let members = set.into_iter().flat_map(|set| set.members.iter().copied());
-        members.chain(more.iter().copied()).collect()
-    }
-
-    /// Drops members one at a time where what is left saves more.
-    fn drop_members(&mut self, best: Option<Set>) -> Option<Set> {
-        let mut best = best?;
-        if best.moved.replacements.is_empty() {
-            // Every member of a set that needs no replacement saves its whole price.
-            return Some(best);
+    /// Adds what would still find room once the set is gone. That is found out for all outsiders at once, where the set
+    /// has gone already; whether they fit together is then tried in full.
+    fn extend(&mut self, best: Option<Set>, movable: &[usize]) -> Option<Set> {
+        let set = best?;
+        if self.out_of_time() {
+            return Some(set);
         }
-        for index in best.members.clone() {
-            if best.members.len() <= 2 || self.out_of_time() {
+        let gone: Vec<&Candidate> = set
+            .members
+            .iter()
+            .map(|index| &self.candidates[*index])
+            .collect();
+        let after = self.simulator.after(&gone, &set.moved.placements);
+        let rules = self.pass.request.rules(self.pass.method);
+        let outsiders: Vec<usize> = movable
+            .iter()
+            .copied()
+            .filter(|index| !set.members.contains(index))
+            .collect();
+        let (mut fit, mut pay) = (Vec::new(), Vec::new());
+        for round in outsiders.chunks(ROUND) {
+            if self.out_of_time() {
                 break;
             }
-            let mut without = best.members.clone();
-            without.remove(&index);
-            if let Some(set) = self.evaluate(&[without]).pop().flatten()
-                && set.moved.savings > best.moved.savings
+            let as_they_are_then: Vec<Candidate> = round
+                .iter()
+                .map(|index| {
+                    let candidate = &self.candidates[*index];
+                    Candidate {
+                        pods: after.snapshot().pods_on(candidate.name()).to_vec(),
+                        ..candidate.clone()
+                    }
+                })
+                .collect();
+            let sets: Vec<Vec<&Candidate>> = as_they_are_then.iter().map(|one| vec![one]).collect();
+            let judged = judge_sets(&after, &sets, rules, self.pass.request.threads);
+            for (index, verdict) in round.iter().zip(judged) {
+                match verdict {
+                    Ok(moved) if moved.replacements.is_empty() => fit.push(*index),
+                    Ok(_) => pay.push(*index),
+                    Err(_) => {}
+                }
+            }
+        }
+        fit.extend(pay);
+        self.grow(Some(set), &fit)
+    }
+
+    /// Drops members whose pods cause a machine to be bought, where what is left saves more.
+    fn shed(&mut self, best: Option<Set>) -> Option<Set> {
+        let mut best = best?;
+        let bought = best.moved.replacements.iter();
+        let homeless: BTreeSet<PodKey> = bought.flat_map(|draft| draft.pods.clone()).collect();
+        let moves_there = |index: &usize| {
+            let candidate: &Candidate = &self.candidates[*index];
+            candidate
+                .reschedulable()
+                .any(|pod| homeless.contains(&pod.key))
+        };
+        let owners: Vec<usize> = best.members.iter().copied().filter(moves_there).collect();
+        let price_of = |index: usize| self.candidates[index].price;
+        for dropped in [owners.as_slice()].into_iter().chain(owners.chunks(1)) {
+            let bought: f64 = best
+                .moved
+                .replacements
+                .iter()
+                .map(|draft| draft.hourly_price)
+                .sum();
+            let lost: f64 = dropped.iter().map(|index| price_of(*index)).sum();
+            let left: BTreeSet<usize> = best
+                .members
+                .iter()
+                .copied()
+                .filter(|index| !dropped.contains(index))
+                .collect();
+            if lost >= bought || left.len() < 2 || left.len() == best.members.len() {
+                continue;
+            }
+            if self.out_of_time() {
+                break;
+            }
+            if let Some(set) = self.evaluate(&[left]).pop().flatten()
+                && set.moved.savings > best.moved.savings + NOTHING
             {
                 best = set;
             }
         }
         Some(best)
     }
+
+    /// Exchanges the cheapest members for a dearer outsider.
+    fn exchange(&mut self, best: Option<Set>, movable: &[usize]) -> Option<Set> {
+        let mut best = best?;
+        let price_of = |index: &usize| self.candidates[*index].price;
+        let by_price = |mut indices: Vec<usize>| {
+            indices.sort_by(|a, b| price_of(a).total_cmp(&price_of(b)).then_with(|| a.cmp(b)));
+            indices
+        };
+        let outsiders = movable.iter().copied();
+        let outsiders = by_price(
+            outsiders
+                .filter(|one| !best.members.contains(one))
+                .collect(),
+        );
+        let mut failures = 0;
+        for outsider in outsiders.into_iter().rev() {
+            let members = by_price(best.members.iter().copied().collect());
+            let mut lost = 0.0;
+            let mut sets = Vec::new();
+            let mut left = best.members.clone();
+            left.insert(outsider);
+            for (count, member) in members.iter().enumerate() {
+                lost += price_of(member);
+                if lost + NOTHING >= price_of(&outsider) || sets.len() == 2 {
+                    break;
+                }
+                left.remove(member);
+                if (count + 1).is_power_of_two() {
+                    sets.push(left.clone());
+                }
+            }
+            if sets.is_empty() || failures >= FAILURES || self.out_of_time() {
+                break;
+            }
+            let exchanged = self.evaluate(&sets).into_iter().flatten();
+            let exchanged = exchanged.fold(None, |best, set| better(best, Some(set)));
+            match exchanged.filter(|set| set.moved.savings > best.moved.savings + NOTHING) {
+                Some(set) => {
+                    best = set;
+                    failures = 0;
+                }
+                None => failures += 1,
+            }
+        }
+        Some(best)
+    }
+}
+
+fn with(set: Option<&Set>, more: &[usize]) -> BTreeSet<usize> {
+    let members = set.into_iter().flat_map(|set| set.members.iter().copied());
+    members.chain(more.iter().copied()).collect()
 }
 
 fn savings(set: Option<&Set>) -> f64 {
     set.map_or(0.0, |set| set.moved.savings)
+}
+
+/// The set that saves more; of equals the first.
+fn better(a: Option<Set>, b: Option<Set>) -> Option<Set> {
+    if savings(b.as_ref()) > savings(a.as_ref()) + NOTHING || a.is_none() {
+        b
+    } else {
+        a
+    }
 }

@@ -5,23 +5,19 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{Found, cancelled, command, evaluate_all};
+use super::{Found, ROUND, cancelled, command, judge_alone};
 use crate::disruption::{
     balanced::{THRESHOLD, Totals},
     candidate::{Candidate, Unconsolidatable},
     plan::Pass,
-    simulation::Simulator,
 };
-
-/// How many candidates are looked at between two checks of the clock.
-const ROUND: usize = 64;
 
 pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     let mut found = Found::default();
     let candidates = std::mem::take(&mut pass.candidates);
-    let totals = Totals::new(&pass.snapshot, &candidates);
+    let totals = Totals::new(&pass.snapshot, &candidates, &pass.prices);
     let mut waiting: VecDeque<Candidate> = interleave(candidates, pass).into();
-    let mut simulator = Simulator::new(&pass.snapshot, &pass.request.schedule);
+    let mut simulator = None;
     while !waiting.is_empty() {
         if cancelled(pass.request.single_node_cancel.as_ref()) {
             found.timed_out = true;
@@ -31,10 +27,12 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
             break;
         }
         let round = next_round(&mut waiting, pass, &totals, &mut found);
-        let sets: Vec<Vec<&Candidate>> = round.iter().map(|candidate| vec![candidate]).collect();
-        let mut judged = evaluate_all(pass, &simulator, &sets).into_iter();
+        let current = simulator.get_or_insert_with(|| pass.simulator());
+        judge_alone(pass, current, &round);
         let mut round = round.into_iter();
-        while let (Some(candidate), Some(verdict)) = (round.next(), judged.next()) {
+        while let Some(candidate) = round.next() {
+            let verdict = pass.alone.remove(candidate.name());
+            let verdict = verdict.unwrap_or(Err(Unconsolidatable::NotEvaluated));
             let verdict =
                 verdict.and_then(|moved| match totals.score(&[&candidate], moved.savings) {
                     Some(score) if score < THRESHOLD => Err(Unconsolidatable::Score {
@@ -48,7 +46,7 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
                 Ok((moved, score)) => {
                     let command = command(pass.method, vec![candidate], moved, score);
                     pass.adopt(&command);
-                    simulator = Simulator::new(&pass.snapshot, &pass.request.schedule);
+                    simulator = None;
                     found.commands.push(command);
                     // The rest of the round was judged without this command.
                     round

@@ -1,0 +1,328 @@
+//! How fast machines to give back are found: `cargo xtask bench consolidate`.
+//!
+//! `single-…` is the worst case of a pass: every machine is looked at, pods would find room elsewhere, and still nothing pays.
+//! `multi-1000` is the same cluster four tenths full; `whatif` is one question about one machine.
+
+#![expect(clippy::unwrap_used, reason = "what fails here fails the benchmark")]
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use karpenter_api::v1::NodePool;
+use karpenter_bench::Suite;
+use karpenter_core::{
+    cluster::{Cluster, ClusterConfig, Snapshot},
+    disruption::{
+        Candidates, DisruptionPlan, DisruptionRequest, Method, VerdictKind,
+        consolidation::{Rules, evaluate},
+        plan,
+        simulation::Simulator,
+    },
+    fake,
+    instance_type::InstanceType,
+    provider::NodeClassKind,
+};
+use serde_json::{Value, json};
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+const HOSTNAME: &str = "kubernetes.io/hostname";
+const POOLS: usize = 20;
+const DEPLOYMENTS: usize = 200;
+
+/// A small generator of the linear congruential kind: the workloads must be the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % bound
+    }
+}
+
+fn now() -> Timestamp {
+    "2026-01-01T00:00:00Z".parse().unwrap()
+}
+
+/// 700 types: families of 2, 4 and 8 GiB a core, from 1 to 192 cores, later generations dearer.
+fn types() -> Arc<[InstanceType]> {
+    let cores = [1, 2, 4, 8, 16, 32, 48, 64, 96, 192];
+    (0..700)
+        .map(|index| {
+            let cpu = cores[index % 10];
+            let ratio = [2, 4, 8][index / 10 % 3];
+            let price = (0.03 * cpu as f64 + 0.004 * (cpu * ratio) as f64)
+                * (1.0 + 0.01 * (index / 30) as f64);
+            let offerings = ["test-zone-1", "test-zone-2", "test-zone-3"]
+                .iter()
+                .flat_map(|zone| {
+                    [
+                        fake::offering("spot", zone, price * 0.6),
+                        fake::offering("on-demand", zone, price),
+                    ]
+                })
+                .collect();
+            fake::instance_type(&format!("g{}-{ratio}-{cpu}x", index / 30))
+                .cpu(cpu)
+                .gib(cpu * ratio)
+                .pods((cpu * 15).clamp(8, 110))
+                .offerings(offerings)
+                .build()
+        })
+        .collect()
+}
+
+fn pool(index: usize) -> NodePool {
+    let name = format!("pool-{index:02}");
+    serde_json::from_value(json!({
+        "metadata": { "name": name, "uid": name },
+        "spec": {
+            "weight": POOLS - index,
+            "disruption": { "budgets": [{ "nodes": "100%" }], "consolidateAfter": "0s" },
+            "template": { "spec": {
+                "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" }, "requirements": [],
+            } },
+        },
+        "status": { "conditions": [{
+            "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2025-01-01T00:00:00Z",
+        }] },
+    }))
+    .unwrap()
+}
+
+/// A pod of one of 200 workloads; three tenths are spread by host, spread by zone, or alone on their host.
+fn pod(index: usize, deployment: usize, cpu: usize, mib: usize, node: &str) -> Value {
+    let name = format!("running-{index:06}");
+    let labels = json!({ "app": format!("app-{deployment:03}") });
+    let mut value = json!({
+        "metadata": {
+            "name": name, "namespace": "default", "uid": name, "labels": labels,
+            "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": true }],
+        },
+        "spec": { "nodeName": node, "containers": [{
+            "name": "c", "resources": { "requests": { "cpu": format!("{cpu}m"), "memory": format!("{mib}Mi") } },
+        }] },
+        "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] },
+    });
+    let selector = json!({ "matchLabels": labels });
+    let spread = |key: &str, skew: u32| json!([{ "topologyKey": key, "maxSkew": skew, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector }]);
+    match deployment % 10 {
+        _ if deployment >= DEPLOYMENTS => {}
+        0 => value["spec"]["topologySpreadConstraints"] = spread(HOSTNAME, 2),
+        1 => value["spec"]["topologySpreadConstraints"] = spread(ZONE, 5),
+        2 => {
+            value["spec"]["affinity"] = json!({ "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [
+                { "topologyKey": HOSTNAME, "labelSelector": selector },
+            ] } });
+        }
+        _ => {}
+    }
+    value
+}
+
+/// What runs on the machines.
+#[derive(Clone, Copy)]
+enum Load {
+    /// A pod that needs more than half of the machine, and 19 small ones that would find room elsewhere.
+    Full,
+    /// 20 pods that ask for about four tenths of the machine.
+    FourTenths,
+}
+
+/// Spot machines of 16 cores and 64 GiB, of the cheapest type there is of that size, with 20 pods each.
+fn fleet(nodes: usize, load: Load) -> Snapshot {
+    let types = types();
+    let config = ClusterConfig {
+        well_known: fake::well_known(),
+        node_classes: vec![NodeClassKind {
+            group: "karpenter.test.sh".into(),
+            version: "v1alpha1".into(),
+            kind: "TestNodeClass".into(),
+            plural: "testnodeclasses".into(),
+        }],
+        ..ClusterConfig::default()
+    };
+    let mut cluster = Cluster::new(config);
+    for index in 0..POOLS {
+        let pool = pool(index);
+        cluster.set_instance_types(pool.metadata.name.as_deref().unwrap(), Ok(types.clone()));
+        cluster.apply_node_pool(&pool);
+    }
+    let mut random = Random(11);
+    // The last twenty workloads are the large ones.
+    let sizes: Vec<(usize, usize)> = (0..DEPLOYMENTS + 20)
+        .map(|deployment| match load {
+            Load::Full if deployment >= DEPLOYMENTS => (8500, 40 * 1024),
+            Load::Full => (200 + 10 * random.below(26), 256 + random.below(768)),
+            Load::FourTenths => (160 + 10 * random.below(33), 512 + random.below(1536)),
+        })
+        .collect();
+    for index in 0..nodes {
+        let name = format!("node-{index:05}");
+        machine(&mut cluster, index, &name);
+        // Every machine has pods of workloads that follow each other.
+        let first = index * 19 % DEPLOYMENTS;
+        for place in 0..20 {
+            let deployment = match load {
+                Load::Full if place == 19 => DEPLOYMENTS + index % 20,
+                _ => (first + place) % DEPLOYMENTS,
+            };
+            let (cpu, mib) = sizes[deployment];
+            let value = pod(index * 20 + place, deployment, cpu, mib, &name);
+            cluster.apply_pod(&serde_json::from_value(value).unwrap());
+        }
+    }
+    cluster.snapshot()
+}
+
+fn machine(cluster: &mut Cluster, index: usize, name: &str) {
+    let condition = |kind: &str| json!({ "type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": "2025-12-31T00:00:00Z" });
+    let conditions = [
+        "Launched",
+        "Registered",
+        "Initialized",
+        "Ready",
+        "Consolidatable",
+    ]
+    .map(condition);
+    let labels = json!({
+        "karpenter.sh/nodepool": format!("pool-{:02}", index % POOLS), "karpenter.sh/capacity-type": "spot",
+        "node.kubernetes.io/instance-type": "g0-4-16x", ZONE: format!("test-zone-{}", index % 3 + 1),
+        "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux",
+    });
+    let resources = json!({ "cpu": "15900m", "memory": "63Gi", "pods": "110" });
+    let mut node_labels = labels.clone();
+    for (key, value) in [
+        (HOSTNAME, name),
+        ("karpenter.sh/registered", "true"),
+        ("karpenter.sh/initialized", "true"),
+    ] {
+        node_labels[key] = json!(value);
+    }
+    let claim = json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+        "metadata": { "name": format!("{name}-claim"), "uid": format!("{name}-claim"), "labels": labels, "creationTimestamp": "2025-12-31T00:00:00Z" },
+        "spec": { "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" }, "requirements": [] },
+        "status": {
+            "providerID": format!("fake://{name}"), "nodeName": name, "capacity": resources, "allocatable": resources,
+            "conditions": conditions,
+        },
+    });
+    let node = json!({
+        "metadata": { "name": name, "uid": name, "labels": node_labels },
+        "spec": { "providerID": format!("fake://{name}") },
+        "status": { "capacity": resources, "allocatable": resources, "conditions": [{ "type": "Ready", "status": "True" }] },
+    });
+    cluster.apply_node_claim(&serde_json::from_value(claim).unwrap());
+    cluster.apply_node(&serde_json::from_value(node).unwrap());
+}
+
+fn request() -> DisruptionRequest {
+    let mut request = DisruptionRequest::at(now());
+    request.spot_to_spot = true;
+    request.threads = std::thread::available_parallelism().map_or(1, usize::from);
+    request
+}
+
+/// A pass whose multi-node search ends after `limit`.
+fn pass(snapshot: &Snapshot, limit: Duration) -> DisruptionPlan {
+    let mut request = request();
+    let end = Instant::now() + limit;
+    request.multi_node.cancel = Some(Arc::new(move || Instant::now() >= end));
+    plan(snapshot, &request)
+}
+
+fn not_evaluated(plan: &DisruptionPlan) -> usize {
+    let unseen = karpenter_core::disruption::Unconsolidatable::NotEvaluated;
+    plan.verdicts
+        .iter()
+        .filter(|verdict| verdict.kind == VerdictKind::Kept(unseen.clone()))
+        .count()
+}
+
+fn savings(plan: &DisruptionPlan) -> f64 {
+    plan.commands.iter().map(|command| command.savings).sum()
+}
+
+fn main() {
+    let mut suite = Suite::from_args("consolidate");
+    for nodes in [1000, 5000] {
+        suite.case(&format!("single-{nodes}"), |run| {
+            let snapshot = fleet(nodes, Load::Full);
+            let found = pass(&snapshot, Duration::ZERO);
+            run.parameter("nodes", nodes);
+            run.parameter("pods", nodes * 20);
+            run.parameter("pools", POOLS);
+            run.parameter("types", 700);
+            run.record("candidates", found.eligible[&Method::SingleNode]);
+            run.record("not_evaluated", not_evaluated(&found));
+            run.record("commands", found.commands.len());
+            run.record(
+                "single_node_seconds",
+                found.took[&Method::SingleNode].as_secs_f64(),
+            );
+            for verdict in found.verdicts.iter().take(1) {
+                run.record(
+                    "first_verdict",
+                    format!("{:?}", verdict.kind)
+                        .chars()
+                        .take(120)
+                        .collect::<String>(),
+                );
+            }
+            run.measure(nodes, || pass(&snapshot, Duration::ZERO));
+        });
+    }
+    suite.case("multi-1000", |run| {
+        let snapshot = fleet(1000, Load::FourTenths);
+        run.parameter("nodes", 1000);
+        run.parameter("pods", 20_000);
+        let reference = pass(&snapshot, Duration::from_secs(60));
+        let quick = pass(&snapshot, Duration::from_secs(1));
+        run.record("reference_savings", savings(&reference));
+        run.record(
+            "reference_seconds",
+            reference.took[&Method::MultiNode].as_secs_f64(),
+        );
+        run.record("savings", savings(&quick));
+        run.record("of_reference", savings(&quick) / savings(&reference));
+        run.record(
+            "machines",
+            quick
+                .commands
+                .iter()
+                .map(|command| command.candidates.len())
+                .sum::<usize>(),
+        );
+        run.record(
+            "replacements",
+            quick
+                .commands
+                .iter()
+                .map(|command| command.replacements.len())
+                .sum::<usize>(),
+        );
+        run.measure(1000, || pass(&snapshot, Duration::from_secs(1)));
+    });
+    suite.case("whatif", |run| {
+        let snapshot = fleet(1000, Load::Full);
+        run.parameter("nodes", 1000);
+        run.parameter("pods", 20_000);
+        let request = request();
+        let all = Candidates::new(&snapshot, &request.surroundings, now());
+        let simulator = Simulator::new(&snapshot, &request.schedule, &all.prices);
+        let rules = Rules {
+            spot_to_spot: true,
+            max_replacements: 1,
+        };
+        let mut next = all.candidates.iter().cycle();
+        run.measure(1, || {
+            evaluate(&simulator, &[next.next().unwrap()], rules).is_ok()
+        });
+    });
+}

@@ -184,6 +184,12 @@ impl Aws {
         &self.0.region
     }
 
+    /// Calls a second that `operation` is held to since AWS complained, if it has lately.
+    #[must_use]
+    pub fn pace(&self, operation: &str) -> Option<f64> {
+        self.0.pacing.rate(operation)
+    }
+
     /// The counters of calls.
     #[must_use]
     pub fn telemetry(&self) -> &Telemetry {

@@ -3,6 +3,7 @@
 //! | module | question it answers |
 //! |---|---|
 //! | [`clients`] | how are the services reached, and how is one call made? |
+//! | [`catalogue`] | what can be bought, where, and for how much? |
 //! | [`pacing`] | how often may a call be made now? |
 //! | [`errors`] | what does a failed call mean? |
 //! | [`batcher`] | which requests go out as one? |
@@ -10,6 +11,7 @@
 //! | [`terms`] | how is a selector asked, and how long is the answer good? |
 
 pub mod batcher;
+pub mod catalogue;
 pub mod clients;
 pub mod errors;
 pub mod pacing;

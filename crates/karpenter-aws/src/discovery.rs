@@ -1,0 +1,174 @@
+//! What is to be known of the cluster and of ourselves before anything is launched.
+//!
+//! UPSTREAM: pkg/operator/operator.go
+
+use std::net::IpAddr;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::core::v1::Service;
+use kube::{Api, Client};
+
+use crate::sdk::{Aws, AwsError};
+
+/// Versions of Kubernetes that this was made for, as minor versions of 1.
+pub const VERSIONS: std::ops::RangeInclusive<u32> = 26..=36;
+
+/// Why the start failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DiscoveryError {
+    /// Nobody here may call EC2, or EC2 is not reached.
+    #[error(
+        "EC2 cannot be used: {0}; the role needs `ec2:DescribeInstanceTypes`, see docs/iam-policy.json"
+    )]
+    Ec2(#[source] AwsError),
+    /// The cluster's endpoint is not known.
+    #[error(
+        "the endpoint of cluster `{cluster}` cannot be found: {source}; set --cluster-endpoint, or allow `eks:DescribeCluster`"
+    )]
+    Endpoint {
+        /// The cluster.
+        cluster: String,
+        /// Why not.
+        #[source]
+        source: AwsError,
+    },
+    /// The version of the API server is not known.
+    #[error("the version of Kubernetes cannot be found: {0}")]
+    Version(String),
+}
+
+/// Checks that calls to EC2 are answered, by one that has no effect.
+///
+/// # Errors
+/// With what EC2 said instead.
+pub async fn self_test(aws: &Aws) -> Result<(), DiscoveryError> {
+    let answer = aws
+        .ec2("DescribeInstanceTypes", |client| {
+            client.describe_instance_types().dry_run(true).send()
+        })
+        .await;
+    match answer {
+        Err(error) if !error.is_dry_run() => Err(DiscoveryError::Ec2(error)),
+        _ => Ok(()),
+    }
+}
+
+/// What EKS says of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ControlPlane {
+    /// URL of the API server.
+    pub endpoint: Option<String>,
+    /// Its certificate authority, base64 of its PEM.
+    pub certificate_authority: Option<String>,
+    /// The range of service addresses; IPv4 where there are both.
+    pub service_cidr: Option<String>,
+    /// `1.34`.
+    pub version: Option<String>,
+}
+
+/// Asks EKS for a cluster.
+///
+/// # Errors
+/// EKS's.
+pub async fn control_plane(aws: &Aws, name: &str) -> Result<ControlPlane, AwsError> {
+    let answer = aws
+        .eks("DescribeCluster", |client| {
+            client.describe_cluster().name(name).send()
+        })
+        .await?;
+    let Some(cluster) = answer.cluster() else {
+        return Err(AwsError::unreadable(
+            "DescribeCluster",
+            "the answer lacks the cluster",
+        ));
+    };
+    let network = cluster.kubernetes_network_config();
+    let cidr = network.and_then(|n| n.service_ipv4_cidr().or_else(|| n.service_ipv6_cidr()));
+    Ok(ControlPlane {
+        endpoint: cluster.endpoint().map(str::to_owned),
+        certificate_authority: cluster
+            .certificate_authority()
+            .and_then(|c| c.data())
+            .map(str::to_owned),
+        service_cidr: cidr.map(str::to_owned),
+        version: cluster.version().map(str::to_owned),
+    })
+}
+
+/// The address of the cluster's DNS, if it has the usual service.
+pub async fn dns(client: &Client) -> Option<IpAddr> {
+    let services: Api<Service> = Api::namespaced(client.clone(), "kube-system");
+    let found = match services.get_opt("kube-dns").await {
+        Ok(found) => found,
+        Err(error) => {
+            tracing::debug!(logger = "operator", error = %error, "unable to detect the IP of the kube-dns service");
+            None
+        }
+    };
+    found?.spec?.cluster_ip?.parse().ok()
+}
+
+/// `1.34` of what the API server says.
+///
+/// # Errors
+/// When it cannot be asked, or says something else.
+pub async fn version(client: &Client) -> Result<String, DiscoveryError> {
+    let info = client
+        .apiserver_version()
+        .await
+        .map_err(|error| DiscoveryError::Version(error.to_string()))?;
+    let minor = info.minor.trim_end_matches('+');
+    match (info.major.as_str(), minor.parse::<u32>()) {
+        ("1", Ok(number)) => {
+            if !VERSIONS.contains(&number) {
+                tracing::error!(
+                    logger = "operator",
+                    version = format!("1.{number}"),
+                    "karpenter is not tested with this version of Kubernetes"
+                );
+            }
+            Ok(format!("1.{number}"))
+        }
+        _ => Err(DiscoveryError::Version(format!(
+            "`{}.{}` is no version",
+            info.major, info.minor
+        ))),
+    }
+}
+
+/// Certificates in DER as machines are told: base64 of their PEM.
+#[must_use]
+pub fn ca_bundle(certificates: &[Vec<u8>]) -> Option<String> {
+    if certificates.is_empty() {
+        return None;
+    }
+    let mut pem = String::new();
+    for der in certificates {
+        pem.push_str("-----BEGIN CERTIFICATE-----\n");
+        let text = STANDARD.encode(der);
+        for line in text.as_bytes().chunks(64) {
+            pem.push_str(&String::from_utf8_lossy(line));
+            pem.push('\n');
+        }
+        pem.push_str("-----END CERTIFICATE-----\n");
+    }
+    Some(STANDARD.encode(pem))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_are_told_as_pem_in_base64() {
+        assert_eq!(ca_bundle(&[]), None);
+        let bundle = ca_bundle(&[vec![1; 60]]).unwrap();
+        let pem = String::from_utf8(STANDARD.decode(bundle).unwrap()).unwrap();
+        let lines: Vec<&str> = pem.lines().collect();
+        assert_eq!(lines.len(), 4);
+        assert_eq!(lines[1].len(), 64);
+        assert_eq!(lines[3], "-----END CERTIFICATE-----");
+    }
+}

@@ -1,0 +1,510 @@
+//! CreateFleet: many launches that ask for the same go out as one call, and a call that is repeated launches nothing twice.
+//!
+//! A call's client token follows from what is asked for and from the claims it is for. When the process dies between the
+//! call and its record, the claims are launched again with the same token, and EC2 answers with the machines it has already
+//! started. Claims that come together with others than before get new machines; nobody claims the first ones, and they are
+//! collected as garbage.
+//!
+//! UPSTREAM: pkg/batcher/createfleet.go, pkg/providers/instance/instance.go
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use aws_sdk_ec2::operation::create_fleet::CreateFleetOutput;
+use aws_sdk_ec2::types as ec2;
+
+use crate::launch_templates::request::tag_specification;
+use crate::sdk::batcher::{Batcher, Window};
+use crate::sdk::terms::Remembered;
+use crate::sdk::{Aws, AwsError};
+
+/// How long launches are collected. A fleet takes at most a thousand.
+pub const WINDOW: Window = Window {
+    idle: Duration::from_millis(35),
+    longest: Duration::from_secs(1),
+    items: 1000,
+};
+const OPERATION: &str = "CreateFleet";
+
+/// How the machines of a fleet are paid for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Purchase {
+    /// On demand, also into a reservation that was bought on demand.
+    OnDemand,
+    /// Spot.
+    Spot,
+    /// From a reservation that may be interrupted.
+    Interruptible,
+    /// From a capacity block.
+    CapacityBlock,
+}
+
+/// One way to launch.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Override {
+    /// Instance type.
+    pub type_: String,
+    /// Zone of the subnet.
+    pub zone: String,
+    /// Subnet.
+    pub subnet: String,
+    /// Image.
+    pub image: String,
+    /// Dollars an hour; ranks, where the strategy goes by rank.
+    pub price: Price,
+}
+
+/// A price that can be compared for being the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Price(u64);
+
+impl From<f64> for Price {
+    fn from(price: f64) -> Self {
+        Self(price.to_bits())
+    }
+}
+
+impl From<Price> for f64 {
+    fn from(price: Price) -> Self {
+        Self::from_bits(price.0)
+    }
+}
+
+/// The ways to launch by one template.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Config {
+    /// The template's name.
+    pub template: String,
+    /// The reservation it launches into.
+    pub reservation: Option<String>,
+    /// Types and subnets.
+    pub overrides: Vec<Override>,
+}
+
+/// What a fleet is asked for. Equal ones go out together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Fleet {
+    /// Ways to launch.
+    pub configs: Vec<Config>,
+    /// How it is paid for.
+    pub purchase: Purchase,
+    /// Whether prices are ours, so that EC2 goes by rank instead of by its own prices.
+    pub prioritized: bool,
+    /// Tags of what is created.
+    pub tags: BTreeMap<String, String>,
+    /// EC2's `Context`.
+    pub context: Option<String>,
+}
+
+/// A machine that was launched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launched {
+    /// Instance id.
+    pub id: String,
+    /// Instance type.
+    pub type_: String,
+    /// Zone.
+    pub zone: String,
+    /// Subnet.
+    pub subnet: String,
+    /// Image.
+    pub image: String,
+    /// The reservation it was launched into.
+    pub reservation: Option<String>,
+}
+
+/// A pool that gave nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolError {
+    /// Instance type.
+    pub type_: String,
+    /// Zone.
+    pub zone: String,
+    /// Subnet.
+    pub subnet: String,
+    /// The reservation that was asked for.
+    pub reservation: Option<String>,
+    /// Why.
+    pub error: AwsError,
+}
+
+/// What became of one launch.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The machine, if there is one.
+    pub launched: Option<Launched>,
+    /// The pools of the whole fleet that gave nothing.
+    pub errors: Arc<[PoolError]>,
+    /// Whether this launch is the one that tells of the errors: they are the same for all launches of a fleet.
+    pub tells: bool,
+}
+
+/// One launch: whose, and the how-manieth.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Item {
+    uid: String,
+    attempt: u32,
+}
+
+/// Launches machines.
+#[derive(Debug)]
+pub struct Fleets {
+    batcher: Batcher<Fleet, Item, Answer>,
+    /// Definite answers without a machine so far, by claim: the same token would get the same answer.
+    attempts: Mutex<Remembered<String, u32>>,
+}
+
+impl Fleets {
+    /// Launches through `aws`, collecting launches for `window`.
+    #[must_use]
+    pub fn new(aws: Aws, window: Window) -> Self {
+        let telemetry = aws.telemetry().clone();
+        let execute =
+            move |fleet: Fleet, items: Vec<Item>| -> futures::future::BoxFuture<'static, _> {
+                let aws = aws.clone();
+                Box::pin(async move { create(&aws, &fleet, items).await })
+            };
+        Self {
+            batcher: Batcher::new(
+                "create_fleet",
+                OPERATION,
+                window,
+                telemetry,
+                Arc::new(execute),
+            ),
+            attempts: Mutex::new(Remembered::for_(Duration::from_secs(3600))),
+        }
+    }
+
+    /// Launches a machine for the claim with this uid.
+    ///
+    /// # Errors
+    /// When EC2 refuses the fleet as a whole.
+    pub async fn launch(&self, fleet: Fleet, uid: &str) -> Result<Answer, AwsError> {
+        let attempt = self.attempt(uid);
+        let item = Item {
+            uid: uid.to_owned(),
+            attempt,
+        };
+        let answer = self.batcher.run(fleet, item).await;
+        let definite = match &answer {
+            Ok(answer) => answer.launched.is_none(),
+            Err(error) => error.code.is_some() && !error.is_server_fault(),
+        };
+        if definite {
+            let attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+            attempts.put(uid.to_owned(), attempt.wrapping_add(1));
+        }
+        answer
+    }
+
+    fn attempt(&self, uid: &str) -> u32 {
+        let attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+        attempts.get(&uid.to_owned()).unwrap_or(0)
+    }
+}
+
+/// The client token: 64 characters at most, and the same for the same claims asking for the same.
+fn token(fleet: &Fleet, items: &[Item]) -> String {
+    let mut text = format!("{fleet:?}");
+    for item in items {
+        let _ = write!(text, "|{}/{}", item.uid, item.attempt);
+    }
+    // FNV-1a, 128 bits: a collision of two tokens that live for a day is out of the question.
+    let hash = text.bytes().fold(
+        0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128,
+        |hash, byte| {
+            (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+        },
+    );
+    format!("karpenter-{hash:032x}")
+}
+
+async fn create(aws: &Aws, fleet: &Fleet, items: Vec<Item>) -> Vec<Result<Answer, AwsError>> {
+    // In the order of their names, so that it does not matter in which they came.
+    let mut order: Vec<usize> = (0..items.len()).collect();
+    order.sort_by(|a, b| items[*a].cmp(&items[*b]));
+    let sorted: Vec<Item> = order.iter().map(|i| items[*i].clone()).collect();
+    let token = token(fleet, &sorted);
+    let total = i32::try_from(items.len()).unwrap_or(i32::MAX);
+    let output = match send(aws, fleet, total, &token).await {
+        Ok(output) => output,
+        Err(error) => return items.iter().map(|_| Err(error.clone())).collect(),
+    };
+    let errors: Arc<[PoolError]> = pool_errors(fleet, &output).into();
+    let mut launched = instances(fleet, &output).into_iter();
+    let mut answers: HashMap<usize, Answer> = HashMap::with_capacity(items.len());
+    for (n, index) in order.into_iter().enumerate() {
+        let answer = Answer {
+            launched: launched.next(),
+            errors: Arc::clone(&errors),
+            tells: n == 0,
+        };
+        answers.insert(index, answer);
+    }
+    (0..items.len())
+        .map(|index| {
+            answers.remove(&index).ok_or_else(|| {
+                AwsError::unreadable(OPERATION, "a launch got lost among the answers")
+            })
+        })
+        .collect()
+}
+
+async fn send(
+    aws: &Aws,
+    fleet: &Fleet,
+    total: i32,
+    token: &str,
+) -> Result<CreateFleetOutput, AwsError> {
+    let configs: Vec<_> = fleet.configs.iter().map(config).collect();
+    let kind = match fleet.purchase {
+        Purchase::OnDemand => ec2::DefaultTargetCapacityType::OnDemand,
+        Purchase::Spot => ec2::DefaultTargetCapacityType::Spot,
+        Purchase::Interruptible => ec2::DefaultTargetCapacityType::ReservedCapacity,
+        Purchase::CapacityBlock => ec2::DefaultTargetCapacityType::CapacityBlock,
+    };
+    let target = ec2::TargetCapacitySpecificationRequest::builder()
+        .default_target_capacity_type(kind)
+        .total_target_capacity(total)
+        .build();
+    let spot = (fleet.purchase == Purchase::Spot).then(|| {
+        let strategy = if fleet.prioritized {
+            ec2::SpotAllocationStrategy::CapacityOptimizedPrioritized
+        } else {
+            ec2::SpotAllocationStrategy::PriceCapacityOptimized
+        };
+        ec2::SpotOptionsRequest::builder()
+            .allocation_strategy(strategy)
+            .build()
+    });
+    let on_demand = (fleet.purchase == Purchase::OnDemand).then(|| {
+        let strategy = if fleet.prioritized {
+            ec2::FleetOnDemandAllocationStrategy::Prioritized
+        } else {
+            ec2::FleetOnDemandAllocationStrategy::LowestPrice
+        };
+        ec2::OnDemandOptionsRequest::builder()
+            .allocation_strategy(strategy)
+            .build()
+    });
+    let reserved = (fleet.purchase == Purchase::Interruptible).then(|| {
+        ec2::ReservedCapacityOptionsRequest::builder()
+            .reservation_types("interruptible-capacity-reservation".into())
+            .build()
+    });
+    let tags = [
+        ec2::ResourceType::Instance,
+        ec2::ResourceType::Volume,
+        ec2::ResourceType::Fleet,
+    ]
+    .map(|kind| tag_specification(kind, &fleet.tags));
+    aws.ec2(OPERATION, |client| {
+        client
+            .create_fleet()
+            .r#type(ec2::FleetType::Instant)
+            .client_token(token)
+            .set_context(fleet.context.clone())
+            .set_launch_template_configs(Some(configs.clone()))
+            .target_capacity_specification(target.clone())
+            .set_spot_options(spot.clone())
+            .set_on_demand_options(on_demand.clone())
+            .set_reserved_capacity_options(reserved.clone())
+            .set_tag_specifications(Some(tags.to_vec()))
+            .send()
+    })
+    .await
+}
+
+fn config(config: &Config) -> ec2::FleetLaunchTemplateConfigRequest {
+    let overrides = config.overrides.iter().map(|o| {
+        ec2::FleetLaunchTemplateOverridesRequest::builder()
+            .instance_type(o.type_.as_str().into())
+            .subnet_id(&o.subnet)
+            .image_id(&o.image)
+            // EC2 knows the zone by the subnet; it is there to be read back from errors.
+            .availability_zone(&o.zone)
+            .priority(o.price.into())
+            .build()
+    });
+    ec2::FleetLaunchTemplateConfigRequest::builder()
+        .launch_template_specification(
+            ec2::FleetLaunchTemplateSpecificationRequest::builder()
+                .launch_template_name(&config.template)
+                .version("$Latest")
+                .build(),
+        )
+        .set_overrides(Some(overrides.collect()))
+        .build()
+}
+
+/// The override of `fleet` that an answer is about. Answers name templates by id, and may leave members out.
+fn find<'a>(
+    fleet: &'a Fleet,
+    type_: &str,
+    about: Option<&ec2::LaunchTemplateAndOverridesResponse>,
+) -> (Option<&'a Override>, Option<&'a str>) {
+    let named = about.and_then(|a| a.overrides());
+    let subnet = named.and_then(|o| o.subnet_id());
+    let zone = named.and_then(|o| o.availability_zone());
+    let fits = |o: &&Override| {
+        o.type_ == type_
+            && subnet.is_none_or(|s| s == o.subnet)
+            && (subnet.is_some() || zone.is_none_or(|z| z == o.zone))
+    };
+    let found = fleet
+        .configs
+        .iter()
+        .find_map(|c| Some((c.overrides.iter().find(fits)?, c.reservation.as_deref())));
+    (found.map(|f| f.0), found.and_then(|f| f.1))
+}
+
+fn pool_errors(fleet: &Fleet, output: &CreateFleetOutput) -> Vec<PoolError> {
+    let read = |raw: &ec2::CreateFleetError| {
+        let about = raw.launch_template_and_overrides();
+        let named = about.and_then(|a| a.overrides());
+        let type_ = named
+            .and_then(|o| o.instance_type())
+            .map(|t| t.as_str().to_owned())
+            .unwrap_or_default();
+        let (found, reservation) = find(fleet, &type_, about);
+        let text = |said: Option<&str>, known: Option<&String>| {
+            let said = said.map(str::to_owned).or_else(|| known.cloned());
+            said.unwrap_or_default()
+        };
+        PoolError {
+            zone: text(
+                named.and_then(|o| o.availability_zone()),
+                found.map(|o| &o.zone),
+            ),
+            subnet: text(named.and_then(|o| o.subnet_id()), found.map(|o| &o.subnet)),
+            type_,
+            reservation: reservation.map(str::to_owned),
+            error: AwsError::refused(
+                OPERATION,
+                raw.error_code().unwrap_or_default(),
+                raw.error_message().unwrap_or_default(),
+            ),
+        }
+    };
+    output.errors().iter().map(read).collect()
+}
+
+fn instances(fleet: &Fleet, output: &CreateFleetOutput) -> Vec<Launched> {
+    let mut all = Vec::new();
+    for raw in output.instances() {
+        let about = raw.launch_template_and_overrides();
+        let named = about.and_then(|a| a.overrides());
+        let type_ = raw
+            .instance_type()
+            .or_else(|| named.and_then(|o| o.instance_type()))
+            .map(|t| t.as_str().to_owned())
+            .unwrap_or_default();
+        let (found, reservation) = find(fleet, &type_, about);
+        let zone = raw
+            .availability_zone()
+            .or_else(|| named.and_then(|o| o.availability_zone()))
+            .map(str::to_owned)
+            .or_else(|| found.map(|o| o.zone.clone()));
+        let subnet = raw
+            .subnet_id()
+            .or_else(|| named.and_then(|o| o.subnet_id()))
+            .map(str::to_owned)
+            .or_else(|| found.map(|o| o.subnet.clone()));
+        let image = named
+            .and_then(|o| o.image_id())
+            .map(str::to_owned)
+            .or_else(|| found.map(|o| o.image.clone()));
+        all.extend(raw.instance_ids().iter().map(|id| Launched {
+            id: id.clone(),
+            type_: type_.clone(),
+            zone: zone.clone().unwrap_or_default(),
+            subnet: subnet.clone().unwrap_or_default(),
+            image: image.clone().unwrap_or_default(),
+            reservation: reservation.map(str::to_owned),
+        }));
+    }
+    // EC2 lists them as it likes; who gets which must not depend on it.
+    all.sort_by(|a, b| a.id.cmp(&b.id));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fleet(price: f64) -> Fleet {
+        let over = |type_: &str, zone: &str| Override {
+            type_: type_.into(),
+            zone: zone.into(),
+            subnet: format!("subnet-{zone}"),
+            image: "ami-1".into(),
+            price: price.into(),
+        };
+        Fleet {
+            configs: vec![Config {
+                template: "t".into(),
+                reservation: None,
+                overrides: vec![over("m5.large", "a"), over("c5.large", "b")],
+            }],
+            purchase: Purchase::Spot,
+            prioritized: false,
+            tags: BTreeMap::new(),
+            context: None,
+        }
+    }
+
+    fn item(uid: &str, attempt: u32) -> Item {
+        Item {
+            uid: uid.into(),
+            attempt,
+        }
+    }
+
+    #[test]
+    fn a_token_follows_from_the_claims_and_what_they_ask_for() {
+        let one = token(&fleet(1.0), &[item("a", 0), item("b", 0)]);
+        assert!(one.len() <= 64);
+        assert_eq!(one, token(&fleet(1.0), &[item("a", 0), item("b", 0)]));
+        assert_ne!(one, token(&fleet(2.0), &[item("a", 0), item("b", 0)]));
+        assert_ne!(one, token(&fleet(1.0), &[item("a", 0)]));
+        assert_ne!(one, token(&fleet(1.0), &[item("a", 1), item("b", 0)]));
+    }
+
+    #[test]
+    fn what_an_answer_leaves_out_is_known_from_the_question() {
+        let over = ec2::FleetLaunchTemplateOverrides::builder()
+            .instance_type("c5.large".into())
+            .build();
+        let about = ec2::LaunchTemplateAndOverridesResponse::builder()
+            .overrides(over)
+            .build();
+        let error = ec2::CreateFleetError::builder()
+            .error_code("InsufficientInstanceCapacity")
+            .launch_template_and_overrides(about.clone())
+            .build();
+        let instance = ec2::CreateFleetInstance::builder()
+            .instance_ids("i-2")
+            .instance_ids("i-1")
+            .instance_type("c5.large".into())
+            .launch_template_and_overrides(about)
+            .build();
+        let output = CreateFleetOutput::builder()
+            .errors(error)
+            .instances(instance)
+            .build();
+        let errors = pool_errors(&fleet(1.0), &output);
+        assert_eq!(
+            (errors[0].zone.as_str(), errors[0].subnet.as_str()),
+            ("b", "subnet-b")
+        );
+        let launched = instances(&fleet(1.0), &output);
+        assert_eq!(
+            launched.iter().map(|l| l.id.as_str()).collect::<Vec<_>>(),
+            ["i-1", "i-2"]
+        );
+        assert_eq!(launched[0].image, "ami-1");
+    }
+}

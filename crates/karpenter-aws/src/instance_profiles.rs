@@ -1,0 +1,320 @@
+//! Instance profiles: what lets a machine act in a role.
+//!
+//! A node class that names a role gets a profile of its own, and a new one whenever the role changes, so that machines that
+//! run keep theirs. Old profiles are kept for an hour, as IAM and the API server tell changes late.
+//!
+//! UPSTREAM: pkg/providers/instanceprofile/instanceprofile.go
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_sdk_iam::types as iam;
+
+use crate::sdk::terms::Remembered;
+use crate::sdk::{Aws, AwsError};
+
+const fn minutes(n: u64) -> Duration {
+    Duration::from_secs(60 * n)
+}
+
+/// An instance profile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// Its name.
+    pub name: String,
+    /// Where it stands; Karpenter's own are below `/karpenter/`.
+    pub path: String,
+    /// The role in it, if any.
+    pub role: Option<String>,
+}
+
+impl Profile {
+    fn read(raw: &iam::InstanceProfile) -> Self {
+        Self {
+            name: raw.instance_profile_name().to_owned(),
+            path: raw.path().to_owned(),
+            role: raw.roles().first().map(|r| r.role_name().to_owned()),
+        }
+    }
+}
+
+/// The instance profiles of a cluster.
+#[derive(Clone, Debug)]
+pub struct InstanceProfiles {
+    aws: Aws,
+    cluster: String,
+    found: Arc<Remembered<String, Profile>>,
+    no_role: Arc<Remembered<String, AwsError>>,
+    made: Arc<Remembered<(String, String), String>>,
+    protected: Arc<Remembered<String, ()>>,
+}
+
+impl InstanceProfiles {
+    /// The profiles of `cluster`.
+    #[must_use]
+    pub fn new(aws: Aws, cluster: &str) -> Self {
+        Self {
+            aws,
+            cluster: cluster.to_owned(),
+            found: Arc::new(Remembered::for_(minutes(15))),
+            no_role: Arc::new(Remembered::for_(minutes(1))),
+            made: Arc::new(Remembered::for_(minutes(1))),
+            protected: Arc::new(Remembered::for_(minutes(60))),
+        }
+    }
+
+    /// The path of all profiles of the cluster.
+    #[must_use]
+    pub fn cluster_path(&self) -> String {
+        format!("/karpenter/{}/{}/", self.aws.region(), self.cluster)
+    }
+
+    /// The path of the profiles of a node class.
+    #[must_use]
+    pub fn class_path(&self, uid: &str) -> String {
+        format!("{}{uid}/", self.cluster_path())
+    }
+
+    /// The profile of this name.
+    ///
+    /// # Errors
+    /// One that [is not found](AwsError::is_not_found) if there is none.
+    pub async fn get(&self, name: &str) -> Result<Profile, AwsError> {
+        match self.found.get(&name.to_owned()) {
+            Some(profile) => Ok(profile),
+            None => {
+                let profile = self.ask(name).await?;
+                self.found.put(name.to_owned(), profile.clone());
+                Ok(profile)
+            }
+        }
+    }
+
+    async fn ask(&self, name: &str) -> Result<Profile, AwsError> {
+        let answer = self
+            .aws
+            .iam("GetInstanceProfile", |client| {
+                client
+                    .get_instance_profile()
+                    .instance_profile_name(name)
+                    .send()
+            })
+            .await?;
+        let raw = answer.instance_profile().ok_or_else(|| {
+            AwsError::unreadable("GetInstanceProfile", "the answer lacks the profile")
+        })?;
+        Ok(Profile::read(raw))
+    }
+
+    /// The profile that was made for this role and node class within the last minute, which its status may not tell yet.
+    #[must_use]
+    pub fn just_made(&self, role: &str, uid: &str) -> Option<String> {
+        self.made.get(&(role.to_owned(), uid.to_owned()))
+    }
+
+    /// Makes sure that a profile of this name exists and has the role.
+    ///
+    /// # Errors
+    /// IAM's; a role that does not exist is not tried again for a minute. What was made half-way is taken away again.
+    pub async fn ensure(
+        &self,
+        name: &str,
+        role: &str,
+        tags: &BTreeMap<String, String>,
+        uid: &str,
+    ) -> Result<(), AwsError> {
+        if let Some(error) = self.no_role.get(&role.to_owned()) {
+            return Err(error);
+        }
+        let (profile, created) = match self.get(name).await {
+            Ok(profile) => (profile, false),
+            Err(error) if error.is_not_found() => (self.create(name, tags, uid).await?, true),
+            Err(error) => return Err(error),
+        };
+        if let Err(error) = self.attach(&profile, role).await {
+            if created && let Err(left) = self.delete(name).await {
+                tracing::error!(logger = "instanceprofile", "instance-profile" = name, error = %left, "could not take back an instance profile");
+            }
+            return Err(error);
+        }
+        let role_name = role_name(role).to_owned();
+        self.found.put(
+            name.to_owned(),
+            Profile {
+                role: Some(role_name),
+                ..profile
+            },
+        );
+        self.made
+            .put((role.to_owned(), uid.to_owned()), name.to_owned());
+        Ok(())
+    }
+
+    async fn create(
+        &self,
+        name: &str,
+        tags: &BTreeMap<String, String>,
+        uid: &str,
+    ) -> Result<Profile, AwsError> {
+        let path = self.class_path(uid);
+        let list: Vec<iam::Tag> = tags
+            .iter()
+            .filter_map(|(k, v)| iam::Tag::builder().key(k).value(v).build().ok())
+            .collect();
+        let created = self
+            .aws
+            .iam("CreateInstanceProfile", |client| {
+                client
+                    .create_instance_profile()
+                    .instance_profile_name(name)
+                    .path(&path)
+                    .set_tags(Some(list.clone()))
+                    .send()
+            })
+            .await;
+        match created {
+            Ok(_) => Ok(Profile {
+                name: name.to_owned(),
+                path,
+                role: None,
+            }),
+            // The answer to an earlier attempt was lost.
+            Err(error) if error.is_already_exists() => self.ask(name).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn attach(&self, profile: &Profile, role: &str) -> Result<(), AwsError> {
+        // A role is added by its name alone, wherever it stands.
+        let wanted = role_name(role);
+        match &profile.role {
+            Some(attached) if attached == wanted => return Ok(()),
+            Some(attached) => self.remove_role(&profile.name, attached).await?,
+            None => {}
+        }
+        let added = self
+            .aws
+            .iam("AddRoleToInstanceProfile", |client| {
+                client
+                    .add_role_to_instance_profile()
+                    .instance_profile_name(&profile.name)
+                    .role_name(wanted)
+                    .send()
+            })
+            .await;
+        if let Err(error) = &added
+            && error.is_not_found()
+            && error.message.contains("role")
+        {
+            self.no_role.put(role.to_owned(), error.clone());
+        }
+        added.map(|_| ())
+    }
+
+    async fn remove_role(&self, name: &str, role: &str) -> Result<(), AwsError> {
+        let removed = self
+            .aws
+            .iam("RemoveRoleFromInstanceProfile", |client| {
+                client
+                    .remove_role_from_instance_profile()
+                    .instance_profile_name(name)
+                    .role_name(role)
+                    .send()
+            })
+            .await;
+        match removed {
+            Ok(_) => Ok(()),
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes a profile; one that is gone is no error.
+    ///
+    /// # Errors
+    /// IAM's.
+    pub async fn delete(&self, name: &str) -> Result<(), AwsError> {
+        self.found.forget(&name.to_owned());
+        let profile = match self.ask(name).await {
+            Ok(profile) => profile,
+            Err(error) if error.is_not_found() => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        if let Some(role) = &profile.role {
+            self.remove_role(name, role).await?;
+        }
+        let deleted = self
+            .aws
+            .iam("DeleteInstanceProfile", |client| {
+                client
+                    .delete_instance_profile()
+                    .instance_profile_name(name)
+                    .send()
+            })
+            .await;
+        match deleted {
+            Ok(_) => {}
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+        self.protected.forget(&name.to_owned());
+        Ok(())
+    }
+
+    /// The profiles below a path.
+    ///
+    /// # Errors
+    /// IAM's.
+    pub async fn list(&self, path: &str) -> Result<Vec<Profile>, AwsError> {
+        let mut found = Vec::new();
+        let mut marker: Option<String> = None;
+        loop {
+            let page = self
+                .aws
+                .iam("ListInstanceProfiles", |client| {
+                    client
+                        .list_instance_profiles()
+                        .path_prefix(path)
+                        .set_marker(marker.clone())
+                        .send()
+                })
+                .await?;
+            found.extend(page.instance_profiles().iter().map(Profile::read));
+            marker = page
+                .marker()
+                .filter(|_| page.is_truncated())
+                .map(str::to_owned);
+            if marker.is_none() {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Keeps a profile from being collected for an hour.
+    pub fn protect(&self, name: &str) {
+        self.protected.put(name.to_owned(), ());
+    }
+
+    /// Whether a profile may not be collected yet.
+    #[must_use]
+    pub fn is_protected(&self, name: &str) -> bool {
+        self.protected.get(&name.to_owned()).is_some()
+    }
+}
+
+/// A role's name without its path.
+fn role_name(role: &str) -> &str {
+    role.rsplit('/').next().unwrap_or(role)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_roles_path_is_not_part_of_its_name() {
+        assert_eq!(role_name("KarpenterNodeRole"), "KarpenterNodeRole");
+        assert_eq!(role_name("teams/a/Node"), "Node");
+    }
+}

@@ -1,0 +1,356 @@
+//! Why a machine is no longer what its node class asks for.
+//!
+//! UPSTREAM: pkg/cloudprovider/drift.go
+
+use std::collections::BTreeSet;
+
+use karpenter_api::labels as core_labels;
+use karpenter_api::v1::NodeClaim;
+use karpenter_core::instance_type::InstanceType;
+
+use crate::api::EC2NodeClass;
+use crate::api::labels::{self, annotations};
+use crate::images::first_compatible;
+use crate::instances::Instance;
+use crate::placement_groups::PlacementGroup;
+
+/// The static part of the node class changed.
+pub const NODE_CLASS: &str = "NodeClassDrift";
+/// Another image is the one for the machine's type.
+pub const AMI: &str = "AMIDrift";
+/// The machine has other security groups.
+pub const SECURITY_GROUP: &str = "SecurityGroupDrift";
+/// The machine's subnet is not selected.
+pub const SUBNET: &str = "SubnetDrift";
+/// The machine's reservation is not selected.
+pub const CAPACITY_RESERVATION: &str = "CapacityReservationDrift";
+/// The machine is in another placement group, or in none.
+pub const PLACEMENT_GROUP: &str = "PlacementGroupDrift";
+
+/// What drift cannot be told without.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unknown {
+    /// The label with the instance type is missing, or nothing is known of the type.
+    #[error("finding node instance type \"{0}\"")]
+    InstanceType(String),
+    /// The node class has no images.
+    #[error("no amis exist given constraints")]
+    NoAmis,
+    /// No image fits the instance type.
+    #[error("no instance types satisfy requirements of amis {0}")]
+    NoAmiFor(String),
+    /// The claim does not say which image it runs.
+    #[error("nodeclaim has no image id")]
+    NoImage,
+    /// The node class has no security groups.
+    #[error("no security groups are present in the status")]
+    NoSecurityGroups,
+    /// The node class has no subnets.
+    #[error("no subnets are discovered")]
+    NoSubnets,
+}
+
+/// Whether the static part of the node class changed since the claim was launched. Nothing is known as long as one of the
+/// annotations is missing, or if they were made by different algorithms.
+#[must_use]
+pub fn is_static_part_changed(class: &EC2NodeClass, claim: &NodeClaim) -> bool {
+    let pair = |key| class.annotation(key).zip(claim.annotation(key));
+    let hashes = pair(annotations::NODE_CLASS_HASH);
+    let versions = pair(annotations::NODE_CLASS_HASH_VERSION);
+    match (hashes, versions) {
+        (Some((theirs, ours)), Some((their_version, our_version))) => {
+            their_version == our_version && theirs != ours
+        }
+        _ => false,
+    }
+}
+
+/// Whether another image is the one for the claim's instance type.
+///
+/// # Errors
+/// When it cannot be told.
+pub fn is_ami_changed(
+    class: &EC2NodeClass,
+    claim: &NodeClaim,
+    types: &[InstanceType],
+) -> Result<bool, Unknown> {
+    let name = claim.label(core_labels::INSTANCE_TYPE).unwrap_or_default();
+    let instance_type = types
+        .iter()
+        .find(|t| t.name == name)
+        .ok_or_else(|| Unknown::InstanceType(name.to_owned()))?;
+    if class.status.amis.is_empty() {
+        return Err(Unknown::NoAmis);
+    }
+    let ours = claim.status.image_id.as_deref().ok_or(Unknown::NoImage)?;
+    let ami =
+        first_compatible(&class.status.amis, &instance_type.requirements).ok_or_else(|| {
+            let ids: Vec<&str> = class.status.amis.iter().map(|a| a.id.as_str()).collect();
+            Unknown::NoAmiFor(ids.join(", "))
+        })?;
+    Ok(ami.id != ours)
+}
+
+/// Why the instance differs from what the node class resolves to, apart from reservations.
+///
+/// # Errors
+/// When it cannot be told.
+pub fn of_instance(
+    class: &EC2NodeClass,
+    instance: &Instance,
+) -> Result<Option<&'static str>, Unknown> {
+    let status = &class.status;
+    if status.security_groups.is_empty() {
+        return Err(Unknown::NoSecurityGroups);
+    }
+    let groups: BTreeSet<&str> = status
+        .security_groups
+        .iter()
+        .map(|g| g.id.as_str())
+        .collect();
+    if !instance
+        .security_groups
+        .iter()
+        .map(String::as_str)
+        .eq(groups)
+    {
+        return Ok(Some(SECURITY_GROUP));
+    }
+    if status.subnets.is_empty() {
+        return Err(Unknown::NoSubnets);
+    }
+    let selected = status.subnets.iter().any(|s| s.id == instance.subnet_id);
+    Ok((!selected).then_some(SUBNET))
+}
+
+/// Whether the instance runs in a reservation the node class does not select any more.
+#[must_use]
+pub fn left_reservations(class: &EC2NodeClass, instance: &Instance) -> bool {
+    let selected = &class.status.capacity_reservations;
+    instance
+        .reservation
+        .as_ref()
+        .is_some_and(|r| selected.iter().all(|s| s.id != r.id))
+}
+
+/// Whether the claim was launched into another placement group than the node class names now.
+#[must_use]
+pub fn is_placement_changed(claim: &NodeClaim, group: Option<&PlacementGroup>) -> bool {
+    claim.label(labels::PLACEMENT_GROUP_ID).unwrap_or_default()
+        != group.map(|g| g.id.as_str()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use jiff::Timestamp;
+    use karpenter_core::requirements::{Requirement, Requirements};
+    use karpenter_core::resources::Resources;
+    use serde_json::json;
+
+    use super::*;
+    use crate::instances::InReservation;
+
+    fn class() -> EC2NodeClass {
+        serde_json::from_value(json!({
+            "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass",
+            "metadata": { "name": "default" },
+            "spec": { "subnetSelectorTerms": [], "securityGroupSelectorTerms": [], "amiSelectorTerms": [{ "alias": "al2023@latest" }] },
+            "status": {
+                "subnets": [{ "id": "subnet-1", "zone": "a" }, { "id": "subnet-2", "zone": "b" }],
+                "securityGroups": [{ "id": "sg-1" }, { "id": "sg-2" }],
+                "amis": [
+                    { "id": "ami-gpu", "requirements": [{ "key": "gpu", "operator": "Exists" }] },
+                    { "id": "ami-new", "requirements": [{ "key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"] }] },
+                    { "id": "ami-old", "requirements": [{ "key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"] }] },
+                ],
+                "capacityReservations": [{ "id": "cr-1", "availabilityZone": "a", "instanceMatchCriteria": "open", "instanceType": "m5.large", "ownerID": "123456789012" }],
+            },
+        }))
+        .unwrap()
+    }
+
+    fn claim(image: &str) -> NodeClaim {
+        let mut claim = NodeClaim::new("c", Default::default());
+        claim.metadata.labels =
+            Some([(core_labels::INSTANCE_TYPE.to_owned(), "m5.large".to_owned())].into());
+        claim.status.image_id = Some(image.to_owned());
+        claim
+    }
+
+    fn types() -> Vec<InstanceType> {
+        let mut requirements = Requirements::new();
+        requirements.add(Requirement::equal(core_labels::ARCH, "amd64"));
+        vec![InstanceType::new(
+            "m5.large",
+            requirements,
+            Resources::new(),
+        )]
+    }
+
+    fn instance() -> Instance {
+        Instance {
+            id: "i-1".into(),
+            type_: "m5.large".into(),
+            image_id: "ami-new".into(),
+            zone: "a".into(),
+            zone_id: None,
+            subnet_id: "subnet-1".into(),
+            security_groups: ["sg-1", "sg-2"].map(str::to_owned).into(),
+            capacity_type: "on-demand",
+            reservation: None,
+            launched: Timestamp::UNIX_EPOCH,
+            state: "running".into(),
+            tenancy: "default".into(),
+            placement_group: None,
+            partition: None,
+            efa: 0,
+            tags: BTreeMap::new(),
+        }
+    }
+
+    fn annotated<T>(
+        mut object: T,
+        set: impl Fn(&mut T, BTreeMap<String, String>),
+        hash: Option<&str>,
+        version: Option<&str>,
+    ) -> T {
+        let pairs = [
+            (annotations::NODE_CLASS_HASH, hash),
+            (annotations::NODE_CLASS_HASH_VERSION, version),
+        ];
+        let map = pairs
+            .iter()
+            .filter_map(|(k, v)| Some(((*k).to_owned(), (*v)?.to_owned())))
+            .collect();
+        set(&mut object, map);
+        object
+    }
+
+    /// Conformance: AWS-drift-04
+    #[test]
+    fn the_static_part_drifts_only_when_both_sides_know_hash_and_version() {
+        let drifts = |theirs: (Option<&str>, Option<&str>), ours: (Option<&str>, Option<&str>)| {
+            let class = annotated(
+                class(),
+                |c, m| c.metadata.annotations = Some(m),
+                theirs.0,
+                theirs.1,
+            );
+            let claim = annotated(
+                claim("x"),
+                |c, m| c.metadata.annotations = Some(m),
+                ours.0,
+                ours.1,
+            );
+            is_static_part_changed(&class, &claim)
+        };
+        let v6 = Some("v6");
+        assert!(drifts((Some("1"), v6), (Some("2"), v6)));
+        assert!(!drifts((Some("1"), v6), (Some("1"), v6)));
+        assert!(!drifts((Some("1"), v6), (Some("2"), Some("v5"))));
+        assert!(!drifts((None, v6), (Some("2"), v6)));
+        assert!(!drifts((Some("1"), None), (Some("2"), v6)));
+        assert!(!drifts((Some("1"), v6), (None, v6)));
+        assert!(!drifts((Some("1"), v6), (Some("2"), None)));
+    }
+
+    #[test]
+    fn the_newest_image_for_the_type_is_the_one_to_run() {
+        assert_eq!(
+            is_ami_changed(&class(), &claim("ami-new"), &types()),
+            Ok(false)
+        );
+        assert_eq!(
+            is_ami_changed(&class(), &claim("ami-old"), &types()),
+            Ok(true),
+            "older, though listed"
+        );
+        assert_eq!(
+            is_ami_changed(&class(), &claim("ami-gone"), &types()),
+            Ok(true)
+        );
+    }
+
+    /// Conformance: AWS-drift-02
+    #[test]
+    fn what_cannot_be_told_is_an_error_and_not_drift() {
+        let mut bare = class();
+        bare.status.security_groups.clear();
+        assert_eq!(
+            of_instance(&bare, &instance()),
+            Err(Unknown::NoSecurityGroups)
+        );
+        let mut bare = class();
+        bare.status.subnets.clear();
+        assert_eq!(of_instance(&bare, &instance()), Err(Unknown::NoSubnets));
+        let mut bare = class();
+        bare.status.amis.clear();
+        assert_eq!(
+            is_ami_changed(&bare, &claim("ami-new"), &types()),
+            Err(Unknown::NoAmis)
+        );
+        let mut imageless = claim("x");
+        imageless.status.image_id = None;
+        assert_eq!(
+            is_ami_changed(&class(), &imageless, &types()),
+            Err(Unknown::NoImage)
+        );
+        let mut unlabelled = claim("ami-new");
+        unlabelled.metadata.labels = None;
+        assert!(matches!(
+            is_ami_changed(&class(), &unlabelled, &types()),
+            Err(Unknown::InstanceType(_))
+        ));
+        assert_eq!(crate::instances::instance_id(""), None, "no provider id");
+    }
+
+    /// Conformance: AWS-drift-03
+    #[test]
+    fn security_groups_must_be_exactly_those_selected() {
+        let of = |groups: &[&str]| {
+            let mut instance = instance();
+            instance.security_groups = groups.iter().map(|g| (*g).to_owned()).collect();
+            of_instance(&class(), &instance).unwrap()
+        };
+        assert_eq!(of(&["sg-1", "sg-2"]), None);
+        assert_eq!(of(&["sg-1"]), Some(SECURITY_GROUP));
+        assert_eq!(of(&["sg-1", "sg-2", "sg-3"]), Some(SECURITY_GROUP));
+    }
+
+    #[test]
+    fn subnet_reservation_and_placement_group_must_be_selected() {
+        let mut elsewhere = instance();
+        elsewhere.subnet_id = "subnet-9".into();
+        assert_eq!(of_instance(&class(), &elsewhere), Ok(Some(SUBNET)));
+        let mut reserved = instance();
+        let mut within = |id: &str| {
+            reserved.reservation = Some(InReservation {
+                id: id.into(),
+                type_: "default",
+                interruptible: false,
+            });
+            left_reservations(&class(), &reserved)
+        };
+        assert!(!within("cr-1"));
+        assert!(within("cr-2"));
+        assert!(!left_reservations(&class(), &instance()), "on demand");
+        let group = PlacementGroup {
+            id: "pg-1".into(),
+            name: "g".into(),
+            strategy: "cluster".into(),
+            partitions: 0,
+        };
+        let mut placed = claim("ami-new");
+        assert!(is_placement_changed(&placed, Some(&group)), "added");
+        placed
+            .metadata
+            .labels
+            .get_or_insert_default()
+            .insert(labels::PLACEMENT_GROUP_ID.into(), "pg-1".into());
+        assert!(!is_placement_changed(&placed, Some(&group)));
+        assert!(is_placement_changed(&placed, None), "removed");
+    }
+}

@@ -1,0 +1,132 @@
+//! Node classes and NodePools as the API server has them, for reading without asking.
+
+use std::sync::Arc;
+
+use futures::{Stream, StreamExt, TryStreamExt};
+use karpenter_api::v1::{NodeClaim, NodePool};
+use kube::runtime::reflector::{self, ObjectRef, Store, store::Writer};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::EC2NodeClass;
+use crate::api::labels::GROUP;
+
+/// Readers. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Stores {
+    classes: Store<EC2NodeClass>,
+    pools: Store<NodePool>,
+}
+
+/// What fills the stores, to be run.
+pub struct Watches {
+    classes: Writer<EC2NodeClass>,
+    pools: Writer<NodePool>,
+}
+
+impl std::fmt::Debug for Watches {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watches")
+    }
+}
+
+impl Stores {
+    /// Empty stores, and what fills them.
+    #[must_use]
+    pub fn new() -> (Self, Watches) {
+        let (classes, class_writer) = reflector::store();
+        let (pools, pool_writer) = reflector::store();
+        let watches = Watches {
+            classes: class_writer,
+            pools: pool_writer,
+        };
+        (Self { classes, pools }, watches)
+    }
+
+    /// Waits until both stores have been filled once. `false` if what fills them was stopped before.
+    pub async fn filled(&self) -> bool {
+        self.classes.wait_until_ready().await.is_ok() && self.pools.wait_until_ready().await.is_ok()
+    }
+
+    /// The node class of this name.
+    #[must_use]
+    pub fn class(&self, name: &str) -> Option<Arc<EC2NodeClass>> {
+        self.classes.get(&ObjectRef::new(name))
+    }
+
+    /// All node classes.
+    #[must_use]
+    pub fn classes(&self) -> Vec<Arc<EC2NodeClass>> {
+        self.classes.state()
+    }
+
+    /// The NodePool of this name.
+    #[must_use]
+    pub fn pool(&self, name: &str) -> Option<Arc<NodePool>> {
+        self.pools.get(&ObjectRef::new(name))
+    }
+
+    /// All NodePools.
+    #[must_use]
+    pub fn pools(&self) -> Vec<Arc<NodePool>> {
+        self.pools.state()
+    }
+
+    /// The node class a NodePool names, if it is one of ours and exists.
+    #[must_use]
+    pub fn class_of_pool(&self, pool: &NodePool) -> Option<Arc<EC2NodeClass>> {
+        let reference = &pool.spec.template.spec.node_class_ref;
+        (reference.group == GROUP)
+            .then(|| self.class(&reference.name))
+            .flatten()
+    }
+
+    /// The node class a claim names, if it is one of ours and exists.
+    #[must_use]
+    pub fn class_of_claim(&self, claim: &NodeClaim) -> Option<Arc<EC2NodeClass>> {
+        let reference = &claim.spec.node_class_ref;
+        (reference.group == GROUP)
+            .then(|| self.class(&reference.name))
+            .flatten()
+    }
+}
+
+impl Watches {
+    /// Fills the stores until told to stop.
+    pub async fn run(self, client: Client, stop: CancellationToken) {
+        let classes = follow(Api::<EC2NodeClass>::all(client.clone()), self.classes);
+        let pools = follow(Api::<NodePool>::all(client), self.pools);
+        let both = futures::future::join(drain(classes), drain(pools));
+        tokio::select! {
+            _ = both => {}
+            () = stop.cancelled() => {}
+        }
+    }
+}
+
+fn follow<K>(
+    api: Api<K>,
+    writer: Writer<K>,
+) -> impl Stream<Item = Result<(), watcher::Error>> + Send
+where
+    K: kube::Resource<DynamicType = ()>
+        + Clone
+        + std::fmt::Debug
+        + serde::de::DeserializeOwned
+        + Send
+        + Sync
+        + 'static,
+{
+    let stream = watcher(api, watcher::Config::default()).default_backoff();
+    reflector::reflector(writer, stream).map_ok(|_| ())
+}
+
+async fn drain(stream: impl Stream<Item = Result<(), watcher::Error>>) {
+    let mut stream = std::pin::pin!(stream);
+    while let Some(event) = stream.next().await {
+        if let Err(error) = event {
+            tracing::debug!(logger = "provider", error = %error, "a watch was interrupted");
+        }
+    }
+}

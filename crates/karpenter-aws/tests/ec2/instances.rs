@@ -1,0 +1,172 @@
+//! Finding instances, giving them back, tagging them; and a service that has a bad day.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::future::join_all;
+use karpenter_aws::instances::{Freshness, InstanceError, Instances};
+use karpenter_aws::shifted_zones::ShiftedZones;
+use karpenter_aws_fake::{Fault, InstanceState};
+
+use crate::fleets::{fleet, launch};
+use crate::support::World;
+
+fn instances(world: &World) -> Instances {
+    Instances::new(world.aws.clone(), "test", true, ShiftedZones::default())
+}
+
+/// Conformance: AWS-instance-01
+#[tokio::test]
+async fn instances_of_the_cluster_are_listed_and_vanished_ones_forgotten() {
+    let world = World::with(|b| b.page_size(1)).await;
+    let ours = launch(&world, fleet(&world, "default").await, 3).await;
+    let mut foreign = fleet(&world, "default").await;
+    foreign
+        .tags
+        .insert("eks:eks-cluster-name".into(), "other".into());
+    launch(&world, foreign, 1).await;
+    let mut untagged = fleet(&world, "default").await;
+    untagged.tags.remove("karpenter.sh/nodepool");
+    launch(&world, untagged, 1).await;
+
+    let instances = instances(&world);
+    let listed: BTreeSet<String> = instances
+        .list()
+        .await
+        .unwrap()
+        .iter()
+        .map(|i| i.id.clone())
+        .collect();
+    assert_eq!(listed, ours.iter().cloned().collect());
+    let one = instances
+        .get(&ours[0], Freshness::Remembered)
+        .await
+        .unwrap();
+    assert_eq!(
+        (one.capacity_type, one.type_.as_str(), one.zone.as_str()),
+        ("on-demand", "m5.large", "us-west-2a")
+    );
+    assert_eq!(
+        one.security_groups,
+        BTreeSet::from([crate::support::GROUP.to_owned()])
+    );
+
+    world.fake.terminate(&ours[0]);
+    world.fake.set(|s| s.shutting_down_s = 0.0);
+    world.fake.forget_calls();
+    let describes = world.calls("DescribeInstances");
+    assert!(
+        instances.get(&ours[0], Freshness::Remembered).await.is_ok(),
+        "remembered"
+    );
+    assert_eq!(world.calls("DescribeInstances"), describes);
+}
+
+/// Conformance: AWS-batcher-02
+#[tokio::test]
+async fn requests_for_single_instances_go_out_together_and_unknown_ones_do_not_spoil_it() {
+    let world = World::new().await;
+    let ids = launch(&world, fleet(&world, "default").await, 4).await;
+    let instances = instances(&world);
+    world.fake.forget_calls();
+    let mut wanted: Vec<&str> = ids.iter().map(String::as_str).collect();
+    wanted.push("i-0123456789abcdef0");
+    wanted.push(&ids[0]);
+    let found = join_all(wanted.iter().map(|id| instances.get(id, Freshness::Asked))).await;
+    for (n, found) in found.iter().enumerate() {
+        assert_eq!(found.is_ok(), n != 4, "{n}");
+    }
+    assert!(found[4].as_ref().unwrap_err().is_not_found());
+    let described = world.calls("DescribeInstances");
+    assert!((2..=4).contains(&described), "{described} calls");
+
+    world.fake.forget_calls();
+    let deleted = join_all(ids.iter().map(|id| instances.delete(id))).await;
+    assert!(deleted.iter().all(Result::is_ok));
+    assert_eq!(world.calls("TerminateInstances"), 1);
+    assert_eq!(
+        world.fake.instances_in(InstanceState::ShuttingDown).len(),
+        4
+    );
+    instances.delete(&ids[0]).await.unwrap();
+    assert_eq!(
+        world.calls("TerminateInstances"),
+        1,
+        "it is on its way out already"
+    );
+}
+
+/// Conformance: AWS-instance-02, AWS-instance-03
+#[tokio::test]
+async fn nothing_is_asked_or_changed_in_a_zone_that_is_shifted_away() {
+    let world = World::new().await;
+    let ids = launch(&world, fleet(&world, "default").await, 1).await;
+    let shifted = ShiftedZones::default();
+    let instances = Instances::new(world.aws.clone(), "test", true, shifted.clone());
+    let listed = instances.list().await.unwrap();
+    shifted.set([listed[0].zone_id.clone().unwrap()].into());
+    world.fake.forget_calls();
+    let id = &ids[0];
+    assert!(instances.get(id, Freshness::Asked).await.is_ok());
+    assert!(matches!(
+        instances.delete(id).await,
+        Err(InstanceError::Shifted { .. })
+    ));
+    let tags = BTreeMap::from([("a".to_owned(), "b".to_owned())]);
+    assert!(matches!(
+        instances.create_tags(id, &tags).await,
+        Err(InstanceError::Shifted { .. })
+    ));
+    assert!(world.fake.calls().is_empty());
+
+    world.fake.terminate(id);
+    world
+        .fake
+        .add_fault(Fault::error("DescribeInstances", "InternalError").always());
+    assert!(instances.list().await.is_err());
+    assert!(instances.get(id, Freshness::Asked).await.is_ok(), "kept");
+}
+
+#[tokio::test]
+async fn tags_are_added_and_an_instance_that_is_gone_says_so() {
+    let world = World::new().await;
+    let ids = launch(&world, fleet(&world, "default").await, 1).await;
+    let instances = instances(&world);
+    let tags = BTreeMap::from([("Name".to_owned(), "node-1".to_owned())]);
+    instances.create_tags(&ids[0], &tags).await.unwrap();
+    assert_eq!(
+        world
+            .fake
+            .instance(&ids[0])
+            .unwrap()
+            .tags
+            .get("Name")
+            .map(String::as_str),
+        Some("node-1")
+    );
+    let gone = instances.create_tags("i-0123456789abcdef0", &tags).await;
+    assert!(gone.unwrap_err().is_not_found());
+}
+
+#[tokio::test]
+async fn throttled_calls_wait_their_turn_instead_of_failing() {
+    let world = World::new().await;
+    launch(&world, fleet(&world, "default").await, 1).await;
+    world
+        .fake
+        .add_fault(Fault::error("DescribeInstances", "RequestLimitExceeded").times(3));
+    let instances = instances(&world);
+    assert_eq!(instances.list().await.unwrap().len(), 1);
+    assert!(world.aws.pace("DescribeInstances").is_some());
+}
+
+#[tokio::test]
+async fn a_refusal_is_not_repeated() {
+    let world = World::new().await;
+    world
+        .fake
+        .add_fault(Fault::error("DescribeInstances", "UnauthorizedOperation").always());
+    let error = instances(&world).list().await.unwrap_err();
+    assert!(error.is_unauthorized());
+    assert!(error.request_id.is_some());
+    assert_eq!(world.calls("DescribeInstances"), 1);
+}

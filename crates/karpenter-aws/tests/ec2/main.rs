@@ -1,0 +1,9 @@
+//! What the provider does to AWS, over HTTP against a stand-in that is written from AWS's own models.
+#![cfg(feature = "sdk")]
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod fleets;
+mod instances;
+mod resources;
+mod support;
+mod templates;

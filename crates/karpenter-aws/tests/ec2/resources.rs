@@ -1,0 +1,316 @@
+//! Subnets, security groups, reservations, placement groups, instance profiles.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use karpenter_api::labels as core_labels;
+use karpenter_aws::api::{CapacityReservationSelectorTerm, PlacementGroupSelector};
+use karpenter_aws::instance_profiles::InstanceProfiles;
+use karpenter_aws::placement_groups::PlacementGroups;
+use karpenter_aws::reservations::{ReservationCounts, Reservations};
+use karpenter_aws::security_groups::SecurityGroups;
+use karpenter_aws::subnets::Subnets;
+use karpenter_aws_fake::{
+    CapacityReservation, DEFAULT_VPC, Fault, PlacementGroup, SecurityGroup, Subnet,
+};
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::offering::Offering;
+use karpenter_core::requirements::{Requirement, Requirements};
+use karpenter_core::resources::Resources;
+use serde_json::json;
+
+use crate::support::{World, class};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn subnet(id: &str, zone: &str, block: u8) -> Subnet {
+    Subnet::new(id, DEFAULT_VPC, zone, (Ipv4Addr::new(10, 1, block, 0), 24))
+}
+
+async fn ids(subnets: &Subnets, terms: serde_json::Value) -> Vec<String> {
+    let class = class("c", json!({ "subnetSelectorTerms": terms }));
+    let found = subnets.list(&class).await.unwrap();
+    found.iter().map(|s| s.id.clone()).collect()
+}
+
+/// Conformance: AWS-subnet-03, AWS-subnet-04
+#[tokio::test]
+async fn subnets_of_all_pages_are_found_tags_of_a_term_together_and_terms_apart() {
+    let world = World::with(|b| b.page_size(1)).await;
+    world
+        .fake
+        .add_subnet(subnet("subnet-a", "us-west-2a", 1).tag("team", "x"));
+    world.fake.add_subnet(
+        subnet("subnet-b", "us-west-2b", 2)
+            .tag("team", "x")
+            .tag("tier", "web"),
+    );
+    world
+        .fake
+        .add_subnet(subnet("subnet-c", "us-west-2b", 3).tag("tier", "web"));
+    world.fake.set_free_addresses("subnet-a", 10);
+    world.fake.set_free_addresses("subnet-b", 100);
+    world.fake.set_free_addresses("subnet-c", 20);
+    let each = || Subnets::new(world.aws.clone(), MINUTE);
+    let both = json!([{ "tags": { "team": "x", "tier": "web" } }]);
+    assert_eq!(ids(&each(), both).await, ["subnet-b"]);
+    let either = json!([{ "tags": { "team": "x" } }, { "tags": { "tier": "*" } }]);
+    assert_eq!(
+        ids(&each(), either).await,
+        ["subnet-b", "subnet-c", "subnet-a"],
+        "most addresses first"
+    );
+    let listed = json!([{ "id": "subnet-a" }, { "id": "subnet-c" }]);
+    assert_eq!(ids(&each(), listed).await, ["subnet-c", "subnet-a"]);
+    assert_eq!(
+        ids(&each(), json!([{ "id": "subnet-none" }])).await,
+        [""; 0]
+    );
+
+    let subnets = each();
+    let before = world.calls("DescribeSubnets");
+    let mut selected = class(
+        "c",
+        json!({ "subnetSelectorTerms": [{ "tags": { "team": "x" } }] }),
+    );
+    subnets.list(&selected).await.unwrap();
+    let asked = world.calls("DescribeSubnets");
+    assert!(asked > before);
+    subnets.list(&selected).await.unwrap();
+    assert_eq!(world.calls("DescribeSubnets"), asked, "remembered");
+    selected.metadata.generation = Some(2);
+    selected.spec.subnet_selector_terms[0].tags =
+        Some([("tier".to_owned(), "web".to_owned())].into());
+    let changed = subnets.list(&selected).await.unwrap();
+    assert_eq!(changed.len(), 2, "another spec is another question");
+}
+
+fn machine(pods: i64, zone: &str) -> InstanceType {
+    let mut requirements = Requirements::new();
+    requirements.add(Requirement::equal(core_labels::ZONE, zone));
+    requirements.add(Requirement::equal(core_labels::CAPACITY_TYPE, "on-demand"));
+    let mut t = InstanceType::new(
+        "m5.large",
+        Requirements::new(),
+        Resources::new().with("pods", pods),
+    );
+    t.offerings.push(Offering::new(requirements, 0.1));
+    t
+}
+
+/// Conformance: AWS-subnet-01, AWS-subnet-02, AWS-ice-07
+#[tokio::test]
+async fn launches_between_two_answers_take_their_addresses_off() {
+    let world = World::new().await;
+    world
+        .fake
+        .add_subnet(subnet("subnet-a", "us-west-2a", 1).tag("team", "x"));
+    world
+        .fake
+        .add_subnet(subnet("subnet-b", "us-west-2a", 2).tag("team", "x"));
+    world.fake.set_free_addresses("subnet-a", 100);
+    world.fake.set_free_addresses("subnet-b", 90);
+    let subnets = Subnets::new(world.aws.clone(), MINUTE);
+    let selected = class(
+        "c",
+        json!({ "subnetSelectorTerms": [{ "tags": { "team": "x" } }] }),
+    );
+    let found = subnets.list(&selected).await.unwrap();
+    let types = [machine(20, "us-west-2a"), machine(58, "us-west-2a")];
+    let launch = || subnets.for_launch(&found, &types, "on-demand").unwrap();
+    let zone =
+        |reserved: &karpenter_aws::subnets::Reserved| reserved.of("us-west-2a").unwrap().id.clone();
+
+    let first = launch();
+    assert_eq!(zone(&first), "subnet-a");
+    let second = launch();
+    assert_eq!(
+        zone(&second),
+        "subnet-b",
+        "90 is more than the 80 the first leaves"
+    );
+    drop(first);
+    drop(second);
+    let third = launch();
+    assert_eq!(
+        zone(&third),
+        "subnet-a",
+        "launches that failed gave theirs back"
+    );
+    third.settle(&BTreeSet::from(["subnet-a".to_owned()]));
+    assert_eq!(zone(&launch()), "subnet-b", "what was used stays taken");
+
+    subnets.exhausted("subnet-b");
+    assert_eq!(
+        zone(&launch()),
+        "subnet-a",
+        "a subnet out of addresses comes last"
+    );
+    assert!(subnets.for_launch(&[], &types, "on-demand").is_err());
+}
+
+#[tokio::test]
+async fn security_groups_are_found_by_id_by_name_and_by_tags() {
+    let world = World::with(|b| b.page_size(1)).await;
+    for (id, name) in [("sg-b", "beta"), ("sg-a", "alpha"), ("sg-c", "gamma")] {
+        let mut group = SecurityGroup {
+            id: id.into(),
+            name: name.into(),
+            vpc_id: DEFAULT_VPC.into(),
+            tags: Default::default(),
+        };
+        if id != "sg-c" {
+            group.tags.insert("team".into(), "x".into());
+        }
+        world.fake.add_security_group(group);
+    }
+    let groups = SecurityGroups::new(world.aws.clone());
+    let find = async |name: &str, terms: serde_json::Value| -> Vec<String> {
+        let class = class(name, json!({ "securityGroupSelectorTerms": terms }));
+        let found = groups.list(&class).await.unwrap();
+        found.iter().map(|g| g.id.clone()).collect()
+    };
+    assert_eq!(
+        find("1", json!([{ "tags": { "team": "*" } }])).await,
+        ["sg-a", "sg-b"]
+    );
+    assert_eq!(
+        find("2", json!([{ "name": "gamma" }, { "id": "sg-a" }])).await,
+        ["sg-a", "sg-c"]
+    );
+    assert_eq!(find("3", json!([{ "name": "none" }])).await, [""; 0]);
+}
+
+fn term(value: serde_json::Value) -> CapacityReservationSelectorTerm {
+    serde_json::from_value(value).unwrap()
+}
+
+/// Conformance: AWS-cr-01
+#[tokio::test]
+async fn reservations_are_found_by_all_of_a_terms_members_and_those_gone_do_not_matter() {
+    let world = World::with(|b| b.page_size(1)).await;
+    for (id, criteria, tagged) in [
+        ("cr-1", "open", true),
+        ("cr-2", "targeted", true),
+        ("cr-3", "open", false),
+    ] {
+        let mut reservation = CapacityReservation::new(id, "m5.large", "us-west-2a", 3);
+        reservation.match_criteria = criteria.into();
+        if tagged {
+            reservation.tags.insert("team".into(), "x".into());
+        }
+        world.fake.add_capacity_reservation(reservation);
+    }
+    let counts = ReservationCounts::default();
+    let reservations = Reservations::new(world.aws.clone(), counts.clone());
+    let now = Timestamp::now();
+    let find = async |terms: &[CapacityReservationSelectorTerm]| -> Vec<String> {
+        let found = reservations.list(terms, now).await.unwrap();
+        found.into_iter().map(|r| r.id).collect()
+    };
+    let all = term(
+        json!({ "tags": { "team": "x" }, "instanceMatchCriteria": "open", "ownerID": karpenter_aws_fake::ACCOUNT }),
+    );
+    assert_eq!(find(&[all]).await, ["cr-1"]);
+    let foreign = term(json!({ "tags": { "team": "x" }, "ownerID": "999999999999" }));
+    assert_eq!(find(&[foreign]).await, [""; 0]);
+    let ids = ["cr-3", "cr-99", "cr-2"].map(|id| term(json!({ "id": id })));
+    assert_eq!(find(&ids).await, ["cr-2", "cr-3"]);
+    assert_eq!(counts.left("cr-2"), 3);
+    assert_eq!(find(&[term(json!({ "id": "cr-99" }))]).await, [""; 0]);
+}
+
+/// Conformance: AWS-pg-02
+#[tokio::test]
+async fn a_placement_group_that_cannot_be_asked_for_is_told_as_it_was() {
+    let world = World::new().await;
+    world.fake.add_placement_group(PlacementGroup {
+        id: "pg-1".into(),
+        name: "racks".into(),
+        strategy: "partition".into(),
+        partitions: Some(3),
+        state: "available".into(),
+        tags: Default::default(),
+    });
+    let groups = PlacementGroups::new(world.aws.clone());
+    let named = |name: &str| PlacementGroupSelector {
+        name: Some(name.into()),
+        id: None,
+    };
+    let found = groups.get(&named("racks")).await.unwrap().unwrap();
+    assert_eq!((found.id.as_str(), found.partitions), ("pg-1", 3));
+    assert_eq!(groups.get(&named("none")).await.unwrap(), None);
+
+    tokio::time::pause();
+    tokio::time::advance(MINUTE + MINUTE).await;
+    tokio::time::resume();
+    world
+        .fake
+        .add_fault(Fault::error("DescribePlacementGroups", "UnauthorizedOperation").always());
+    let failed = groups.get(&named("racks")).await.unwrap_err();
+    assert_eq!(failed.last, Some(found));
+    assert!(failed.error.is_unauthorized());
+}
+
+fn profiles(world: &World) -> InstanceProfiles {
+    InstanceProfiles::new(world.aws.clone(), "test")
+}
+
+fn cluster_tags() -> std::collections::BTreeMap<String, String> {
+    [("kubernetes.io/cluster/test".to_owned(), "owned".to_owned())].into()
+}
+
+/// Conformance: AWS-profile-02, AWS-profile-04
+#[tokio::test]
+async fn a_profile_is_made_once_and_its_role_is_put_right() {
+    let world = World::new().await;
+    world.fake.add_role("Other");
+    let profiles = profiles(&world);
+    let ensure = async |role: &str| profiles.ensure("p", role, &cluster_tags(), "uid").await;
+    ensure("KarpenterNodeRole-test").await.unwrap();
+    assert_eq!(
+        profiles
+            .just_made("KarpenterNodeRole-test", "uid")
+            .as_deref(),
+        Some("p")
+    );
+    assert_eq!(profiles.just_made("KarpenterNodeRole-test", "other"), None);
+    let listed = profiles.list(&profiles.class_path("uid")).await.unwrap();
+    assert_eq!(listed.len(), 1);
+    assert_eq!(listed[0].role.as_deref(), Some("KarpenterNodeRole-test"));
+
+    world.fake.forget_calls();
+    ensure("KarpenterNodeRole-test").await.unwrap();
+    assert!(world.fake.calls().is_empty(), "nothing to write");
+    ensure("path/Other").await.unwrap();
+    assert_eq!(world.calls("RemoveRoleFromInstanceProfile"), 1);
+    assert_eq!(
+        profiles.get("p").await.unwrap().role.as_deref(),
+        Some("Other")
+    );
+    profiles.protect("p");
+    assert!(profiles.is_protected("p"));
+    profiles.delete("p").await.unwrap();
+    profiles.delete("p").await.unwrap();
+    assert!(!profiles.is_protected("p"));
+    assert!(profiles.get("p").await.unwrap_err().is_not_found());
+}
+
+/// Conformance: AWS-profile-05, AWS-profile-06
+#[tokio::test]
+async fn a_missing_role_leaves_no_profile_behind_and_is_not_tried_again_at_once() {
+    let world = World::new().await;
+    let profiles = profiles(&world);
+    let ensure = async || {
+        profiles
+            .ensure("p", "NoSuchRole", &cluster_tags(), "uid")
+            .await
+    };
+    assert!(ensure().await.unwrap_err().is_not_found());
+    assert_eq!(profiles.list("/karpenter/").await.unwrap(), []);
+    world.fake.forget_calls();
+    assert!(ensure().await.is_err());
+    assert!(world.fake.calls().is_empty());
+}

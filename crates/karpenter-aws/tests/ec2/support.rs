@@ -1,0 +1,100 @@
+//! A stand-in for AWS, and connections to it.
+
+use std::time::Duration;
+
+use karpenter_aws::api::EC2NodeClass;
+use karpenter_aws::sdk::{Aws, Connect};
+use karpenter_aws_fake::{AwsFake, Builder, Server};
+use serde_json::{Value, json};
+
+pub const REGION: &str = "us-west-2";
+pub const GROUP: &str = "sg-00000000000000001";
+pub const SUBNET_A: &str = "subnet-00000000000000001";
+pub const SUBNET_B: &str = "subnet-00000000000000002";
+const IMAGE: &str =
+    "/aws/service/eks/optimized-ami/1.34/amazon-linux-2023/x86_64/standard/recommended/image_id";
+
+pub struct World {
+    pub fake: AwsFake,
+    pub aws: Aws,
+    _server: Server,
+}
+
+impl World {
+    pub async fn new() -> Self {
+        Self::with(|b| b).await
+    }
+
+    pub async fn with(change: impl FnOnce(Builder) -> Builder) -> Self {
+        let fake = change(
+            AwsFake::builder()
+                .region(REGION)
+                .cluster("test")
+                .unlimited(),
+        )
+        .build();
+        fake.add_instance_profile("profile", Some("KarpenterNodeRole-test"));
+        let server = fake.serve(0).await.unwrap();
+        let aws = connect(&server).await;
+        Self {
+            fake,
+            aws,
+            _server: server,
+        }
+    }
+
+    pub fn calls(&self, action: &str) -> usize {
+        self.fake.call_counts().get(action).copied().unwrap_or(0)
+    }
+
+    pub fn image(&self) -> String {
+        self.fake.parameter(IMAGE).unwrap()
+    }
+
+    /// A node class with a status that fits the stand-in.
+    pub fn class(&self, name: &str) -> EC2NodeClass {
+        let mut class = class(name, json!({}));
+        class.status.instance_profile = Some("profile".into());
+        class.status.amis = vec![
+            serde_json::from_value(json!({
+                "id": self.image(),
+                "requirements": [{ "key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"] }],
+            }))
+            .unwrap(),
+        ];
+        class.status.security_groups =
+            vec![serde_json::from_value(json!({ "id": GROUP, "name": "node" })).unwrap()];
+        class.status.subnets = [(SUBNET_A, "us-west-2a"), (SUBNET_B, "us-west-2b")]
+            .map(|(id, zone)| serde_json::from_value(json!({ "id": id, "zone": zone })).unwrap())
+            .into();
+        class
+    }
+}
+
+pub async fn connect(server: &Server) -> Aws {
+    let how = Connect {
+        region: Some(REGION.into()),
+        endpoint: Some(server.url()),
+        credentials: Some(("AKIATEST".into(), "secret".into())),
+        pause: Duration::from_millis(1),
+        ..Connect::default()
+    };
+    Aws::connect(&how).await.unwrap()
+}
+
+/// A node class that selects by the tag of the cluster, changed by `spec`.
+pub fn class(name: &str, spec: Value) -> EC2NodeClass {
+    let discovery = json!([{ "tags": { "karpenter.sh/discovery": "test" } }]);
+    let mut whole = json!({
+        "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass",
+        "metadata": { "name": name, "uid": format!("uid-{name}"), "generation": 1 },
+        "spec": {
+            "role": "KarpenterNodeRole-test", "subnetSelectorTerms": discovery, "securityGroupSelectorTerms": discovery,
+            "amiSelectorTerms": [{ "alias": "al2023@latest" }],
+        },
+    });
+    for (key, value) in spec.as_object().into_iter().flatten() {
+        whole["spec"][key] = value.clone();
+    }
+    serde_json::from_value(whole).unwrap()
+}

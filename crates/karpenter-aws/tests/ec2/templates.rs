@@ -1,0 +1,360 @@
+//! Launch templates: what they say, when there is a new one, when they go.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use karpenter_api::labels as core_labels;
+use karpenter_api::v1::NodeClaim;
+use karpenter_aws::api::EC2NodeClass;
+use karpenter_aws::launch_templates::{
+    ClusterSettings, Launch, LaunchTemplates, Reserved, Resolved, Template, TemplateError, request,
+    resolve,
+};
+use karpenter_aws::user_data::Cluster;
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::offering::Offering;
+use karpenter_core::requirements::{Requirement, Requirements};
+use karpenter_core::resources::Resources;
+use serde_json::{Value, json};
+
+use crate::support::World;
+
+pub fn settings() -> ClusterSettings {
+    ClusterSettings {
+        cluster: Cluster {
+            name: "test".into(),
+            endpoint: "https://test.example".into(),
+            certificate_authority: Some("Y2E=".into()),
+            service_cidr: Some("10.100.0.0/16".into()),
+        },
+        dns: Some("10.100.0.10".parse().unwrap()),
+        region: "us-west-2".into(),
+        reserved_capacity: true,
+    }
+}
+
+fn instance_type(name: &str, pods: i64) -> InstanceType {
+    let mut requirements = Requirements::new();
+    requirements.add(Requirement::equal(core_labels::ARCH, "amd64"));
+    let capacity = Resources::new()
+        .with("pods", pods)
+        .with("vpc.amazonaws.com/efa", 2);
+    InstanceType::new(name, requirements, capacity)
+}
+
+type Change<'a> = &'a dyn Fn(&mut Case);
+
+struct Case {
+    class: EC2NodeClass,
+    claim: NodeClaim,
+    settings: ClusterSettings,
+    capacity_type: &'static str,
+    types: Vec<InstanceType>,
+    tags: BTreeMap<String, String>,
+}
+
+impl Case {
+    fn new(class: EC2NodeClass) -> Self {
+        Self {
+            class,
+            claim: NodeClaim::new("c", Default::default()),
+            settings: settings(),
+            capacity_type: "on-demand",
+            types: vec![instance_type("m5.large", 29)],
+            tags: [("kubernetes.io/cluster/test".to_owned(), "owned".to_owned())].into(),
+        }
+    }
+
+    fn all(&self) -> Result<Vec<Resolved>, TemplateError> {
+        let requirements = Requirements::new();
+        let launch = Launch {
+            class: &self.class,
+            claim: &self.claim,
+            requirements: &requirements,
+            capacity_type: self.capacity_type,
+            tenancy: "default",
+            placement_group: None,
+            partition: None,
+            tags: &self.tags,
+        };
+        resolve(&launch, &self.settings, &self.types, |_| {
+            Reserved::default()
+        })
+    }
+
+    fn one(&self) -> Template {
+        let mut all = self.all().unwrap();
+        assert_eq!(all.len(), 1);
+        all.remove(0).template
+    }
+}
+
+pub fn template(_: &World, class: &EC2NodeClass) -> Template {
+    Case::new(class.clone()).one()
+}
+
+/// Conformance: AWS-lt-01, AWS-lt-12
+#[tokio::test]
+async fn a_template_is_made_once_and_each_node_class_has_its_own() {
+    let world = World::new().await;
+    let templates = LaunchTemplates::new(world.aws.clone(), "test");
+    let one = template(&world, &world.class("one"));
+    let (a, b) = tokio::join!(templates.ensure(&one), templates.ensure(&one));
+    assert_eq!(a.unwrap(), b.unwrap());
+    assert_eq!(world.calls("CreateLaunchTemplate"), 1);
+    let another_process = LaunchTemplates::new(world.aws.clone(), "test");
+    another_process.ensure(&one).await.unwrap();
+    assert_eq!(world.calls("CreateLaunchTemplate"), 1, "found again");
+    let two = template(&world, &world.class("two"));
+    assert_ne!(one.name(), two.name());
+    templates.ensure(&two).await.unwrap();
+    assert_eq!(world.fake.launch_templates().len(), 2);
+
+    let mut bare = world.class("bare");
+    bare.status.instance_profile = None;
+    assert!(matches!(
+        Case::new(bare).all(),
+        Err(TemplateError::NoInstanceProfile(_))
+    ));
+}
+
+/// Conformance: AWS-lt-03
+#[tokio::test]
+async fn a_template_is_another_when_what_it_says_is_and_not_when_it_is_for_more_types() {
+    let world = World::new().await;
+    let class = world.class("c");
+    let name = |change: &dyn Fn(&mut Case)| {
+        let mut case = Case::new(class.clone());
+        change(&mut case);
+        case.one().name()
+    };
+    let base = name(&|_| {});
+    assert_eq!(base, name(&|c| c.types.push(instance_type("c5.large", 29))));
+    let changes: [(&str, Change<'_>); 6] = [
+        ("typed kubelet", &|c| {
+            c.class.spec.kubelet = json!({ "maxPods": 29, "podsPerCore": 3 })
+                .as_object()
+                .cloned()
+        }),
+        ("raw kubelet", &|c| {
+            c.class.spec.kubelet = json!({ "topologyManagerPolicy": "none" })
+                .as_object()
+                .cloned()
+        }),
+        ("image", &|c| {
+            c.class.status.amis[0].id = "ami-0000000000000dead".into()
+        }),
+        ("tags", &|c| {
+            c.tags.insert("team".into(), "x".into());
+        }),
+        ("pods", &|c| c.types = vec![instance_type("m5.large", 30)]),
+        ("spot", &|c| c.capacity_type = "spot"),
+    ];
+    let mut names = BTreeSet::from([base]);
+    for (what, change) in changes {
+        assert!(names.insert(name(change)), "{what}");
+    }
+}
+
+fn data(template: &Template) -> aws_sdk_ec2::types::RequestLaunchTemplateData {
+    request::data(template)
+}
+
+/// Conformance: AWS-lt-04, AWS-lt-07
+#[tokio::test]
+async fn volumes_are_rounded_up_and_metadata_has_no_tags() {
+    let world = World::new().await;
+    let mut case = Case::new(world.class("c"));
+    let size = |case: &mut Case, size: &str| {
+        case.class.spec.block_device_mappings = serde_json::from_value(
+            json!([{ "deviceName": "/dev/xvda", "ebs": { "volumeSize": size } }]),
+        )
+        .unwrap();
+        let data = data(&case.one());
+        data.block_device_mappings()[0].ebs().unwrap().volume_size()
+    };
+    assert_eq!(size(&mut case, "4G"), Some(4));
+    assert_eq!(size(&mut case, "2G"), Some(2));
+    assert_eq!(size(&mut case, "20Gi"), Some(20));
+    assert_eq!(size(&mut case, "1Ti"), Some(1024));
+    let tags = data(&case.one());
+    let metadata = tags.metadata_options().unwrap();
+    assert_eq!(
+        metadata.instance_metadata_tags().unwrap().as_str(),
+        "disabled"
+    );
+}
+
+/// Conformance: AWS-lt-05, AWS-lt-06, AWS-lt-08, AWS-lt-11
+#[tokio::test]
+async fn interfaces_metadata_and_enclaves_are_as_asked_for() {
+    let world = World::new().await;
+    let mut case = Case::new(world.class("c"));
+    let spec: Value = json!({
+        "networkInterfaces": [
+            { "networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface" },
+            { "networkCardIndex": 1, "deviceIndex": 1, "interfaceType": "efa-only" },
+        ],
+        "connectionTracking": { "udpTimeout": 40 },
+    });
+    case.class.spec.network_interfaces =
+        serde_json::from_value(spec["networkInterfaces"].clone()).unwrap();
+    case.class.spec.connection_tracking =
+        serde_json::from_value(spec["connectionTracking"].clone()).unwrap();
+    case.class.spec.ip_prefix_count = Some(3);
+    case.class.spec.associate_public_ip_address = Some(true);
+    let v4 = data(&case.one());
+    let [primary, adapter] = v4.network_interfaces() else {
+        panic!("two interfaces");
+    };
+    assert_eq!(
+        (primary.ipv4_prefix_count(), primary.ipv6_prefix_count()),
+        (Some(3), None)
+    );
+    assert_eq!(primary.associate_public_ip_address(), Some(true));
+    assert!(primary.connection_tracking_specification().is_some());
+    assert_eq!(primary.primary_ipv6(), None);
+    assert_eq!(
+        (
+            adapter.ipv4_prefix_count(),
+            adapter.associate_public_ip_address()
+        ),
+        (None, None)
+    );
+    assert!(adapter.connection_tracking_specification().is_none());
+    assert_eq!(adapter.network_card_index(), Some(1));
+
+    case.settings.dns = Some("fd00::10".parse::<IpAddr>().unwrap());
+    let v6 = data(&case.one());
+    let [primary, adapter] = v6.network_interfaces() else {
+        panic!("two interfaces");
+    };
+    assert_eq!(primary.primary_ipv6(), Some(true));
+    assert_eq!(primary.ipv6_address_count(), Some(1));
+    assert_eq!(
+        (primary.ipv4_prefix_count(), primary.ipv6_prefix_count()),
+        (None, Some(3))
+    );
+    assert_eq!(
+        (adapter.primary_ipv6(), adapter.ipv6_address_count()),
+        (None, None)
+    );
+
+    let protocol = |case: &Case| {
+        data(&case.one())
+            .metadata_options()
+            .unwrap()
+            .http_protocol_ipv6()
+            .cloned()
+    };
+    assert!(protocol(&case).is_some());
+    case.settings.region = "us-iso-east-1".into();
+    assert_eq!(protocol(&case), None);
+    assert!(
+        case.class.spec.metadata_options.is_none(),
+        "the node class stays as it is"
+    );
+
+    assert!(v4.enclave_options().is_none());
+    case.claim.spec.resources.requests.insert(
+        "eks.amazonaws.com/nitro-sandbox".into(),
+        serde_json::from_value(json!("1")).unwrap(),
+    );
+    assert_eq!(
+        data(&case.one()).enclave_options().unwrap().enabled(),
+        Some(true)
+    );
+}
+
+fn reserved_offering(id: &str, zone: &str) -> Offering {
+    let mut requirements = Requirements::new();
+    for (key, value) in [
+        (core_labels::ZONE, zone),
+        (core_labels::CAPACITY_TYPE, "reserved"),
+        ("karpenter.k8s.aws/capacity-reservation-id", id),
+        ("karpenter.k8s.aws/capacity-reservation-type", "default"),
+        (
+            "karpenter.k8s.aws/capacity-reservation-interruptible",
+            "false",
+        ),
+    ] {
+        requirements.add(Requirement::equal(key, value));
+    }
+    Offering::new(requirements, 0.0)
+}
+
+/// Conformance: AWS-lt-09, AWS-lt-10
+#[tokio::test]
+async fn each_reservation_has_its_template_and_others_keep_out_of_reservations() {
+    let world = World::new().await;
+    let mut case = Case::new(world.class("c"));
+    case.types[0].offerings = vec![
+        reserved_offering("cr-1", "us-west-2a"),
+        reserved_offering("cr-2", "us-west-2b"),
+    ];
+    case.capacity_type = "reserved";
+    let targets: Vec<Option<String>> = case
+        .all()
+        .unwrap()
+        .iter()
+        .map(|r| {
+            let data = data(&r.template);
+            let specification = data.capacity_reservation_specification().unwrap();
+            assert_eq!(
+                specification
+                    .capacity_reservation_preference()
+                    .unwrap()
+                    .as_str(),
+                "capacity-reservations-only"
+            );
+            specification
+                .capacity_reservation_target()
+                .unwrap()
+                .capacity_reservation_id()
+                .map(str::to_owned)
+        })
+        .collect();
+    assert_eq!(targets, [Some("cr-1".to_owned()), Some("cr-2".to_owned())]);
+    case.capacity_type = "on-demand";
+    let outside = data(&case.one());
+    let preference = outside
+        .capacity_reservation_specification()
+        .unwrap()
+        .capacity_reservation_preference();
+    assert_eq!(preference.unwrap().as_str(), "none");
+    case.settings.reserved_capacity = false;
+    assert!(
+        data(&case.one())
+            .capacity_reservation_specification()
+            .is_none()
+    );
+}
+
+#[tokio::test]
+async fn unused_templates_are_deleted_and_those_left_behind_taken_over() {
+    let world = World::new().await;
+    let mut one = template(&world, &world.class("one"));
+    one.tags
+        .insert("eks:eks-cluster-name".into(), "test".into());
+    one.tags
+        .insert("karpenter.k8s.aws/ec2nodeclass".into(), "one".into());
+    let dead = LaunchTemplates::new(world.aws.clone(), "test");
+    dead.ensure(&one).await.unwrap();
+    drop(dead);
+    let templates = LaunchTemplates::new(world.aws.clone(), "test");
+    assert_eq!(templates.hydrate().await.unwrap(), 1);
+    templates.sweep().await;
+    assert_eq!(
+        world.fake.launch_templates().len(),
+        1,
+        "it may still be used"
+    );
+    tokio::time::pause();
+    tokio::time::advance(std::time::Duration::from_secs(61)).await;
+    tokio::time::resume();
+    templates.sweep().await;
+    assert_eq!(world.fake.launch_templates().len(), 0);
+    templates.ensure(&one).await.unwrap();
+    templates.delete_all("one").await.unwrap();
+    assert_eq!(world.fake.launch_templates().len(), 0);
+}

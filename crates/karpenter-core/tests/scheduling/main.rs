@@ -19,5 +19,6 @@ mod instance_types;
 mod min_values;
 mod reserved;
 mod resources;
+mod state;
 mod topology;
 mod volumes;

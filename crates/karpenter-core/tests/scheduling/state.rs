@@ -1,0 +1,294 @@
+//! The books of the cluster: what counts where, whatever order objects come in.
+
+use std::sync::Arc;
+
+use karpenter_core::cluster::NodeState;
+use serde_json::{Value, json};
+
+use crate::fixture::*;
+
+fn claim(name: &str, provider_id: &str) -> Value {
+    json!({
+        "metadata": { "name": name, "uid": name, "labels": {
+            POOL: "default", ZONE: Z1, INSTANCE_TYPE: "default-instance-type", CAPACITY_TYPE: "on-demand", ARCH: "amd64",
+        } },
+        "spec": { "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" }, "requirements": [] },
+        "status": { "providerID": provider_id, "capacity": { "cpu": "4", "memory": "4Gi", "pods": "5" },
+                    "allocatable": { "cpu": "4", "memory": "4Gi", "pods": "5" } },
+    })
+}
+
+/// Millicores of a node that its pods ask for.
+fn used(world: &World, node: &str) -> i64 {
+    let snapshot = world.cluster.snapshot();
+    snapshot
+        .node_pods(node)
+        .map_or(0, |pods| pods.requests().get("cpu"))
+}
+
+fn machines(world: &World) -> Vec<Arc<NodeState>> {
+    world.cluster.snapshot().nodes().cloned().collect()
+}
+
+/// Conformance: DIS-001
+#[test]
+fn pods_that_are_not_bound_or_have_ended_use_nothing() {
+    let mut world = World::new().with([node("n"), pod("p").cpu("1")]);
+    assert_eq!(used(&world, "n"), 0);
+    world.add(pod("p").cpu("1").on("n"));
+    assert_eq!(used(&world, "n"), 1000);
+    for phase in ["Succeeded", "Failed"] {
+        world.add(pod("p").cpu("1").on("n").set("/status/phase", json!(phase)));
+        assert_eq!(used(&world, "n"), 0, "{phase}");
+    }
+}
+
+/// Conformance: DIS-002
+#[test]
+fn a_node_is_freed_once_when_its_pod_goes_or_comes_back_elsewhere() {
+    let mut world = World::new().with([node("n"), node("m"), pod("other").cpu("1").on("n")]);
+    world.add(pod("p").cpu("1").on("n"));
+    world.cluster.remove_pod("default", "p");
+    world.cluster.remove_pod("default", "p");
+    assert_eq!(used(&world, "n"), 1000, "the other pod's");
+    world.add(pod("p").cpu("1").on("n"));
+    assert_eq!(used(&world, "n"), 2000);
+    // The deletion in between was not seen.
+    world.add(
+        pod("p")
+            .set("/metadata/uid", json!("second"))
+            .cpu("1")
+            .on("m"),
+    );
+    assert_eq!((used(&world, "n"), used(&world, "m")), (1000, 1000));
+}
+
+/// Conformance: DIS-003
+#[test]
+fn a_node_and_a_claim_of_the_same_name_are_one_machine_and_none_is_left_over() {
+    for claim_first in [true, false] {
+        let mut world = World::new();
+        if claim_first {
+            world
+                .cluster
+                .apply_node_claim(&read(claim("n", "fake://n")));
+        }
+        world.add(node("n"));
+        if !claim_first {
+            world
+                .cluster
+                .apply_node_claim(&read(claim("n", "fake://n")));
+        }
+        let [machine] = &machines(&world)[..] else {
+            panic!("{:?}", machines(&world))
+        };
+        assert!(machine.node.is_some() && machine.claim.is_some());
+        world.cluster.remove_node("n");
+        assert_eq!(machines(&world).len(), 1, "the claim stays");
+        world.cluster.remove_node_claim("n");
+        assert_eq!(machines(&world).len(), 0);
+    }
+}
+
+/// Conformance: DIS-004
+#[test]
+fn a_node_that_gets_its_provider_id_later_stays_one_machine() {
+    let mut world = World::new();
+    world.add(node("n").set("/spec/providerID", json!("")));
+    assert_eq!(machines(&world).len(), 1);
+    world.add(node("n"));
+    assert_eq!(machines(&world).len(), 1);
+    world
+        .cluster
+        .apply_node_claim(&read(claim("c", "fake://n")));
+    let [machine] = &machines(&world)[..] else {
+        panic!("{:?}", machines(&world))
+    };
+    assert_eq!((machine.name(), machine.claim_name()), ("n", Some("c")));
+}
+
+/// A machine that can attach two volumes and has a pod with one of them, on a host port.
+fn attached() -> World {
+    let mut world = World::new().with([node("n")]);
+    world
+        .cluster
+        .apply_node_claim(&read(claim("c", "fake://n")));
+    world.cluster.apply_csi_node(&read(json!({
+        "metadata": { "name": "n" }, "spec": { "drivers": [{ "name": "ebs.csi.aws.com", "nodeID": "n", "allocatable": { "count": 2 } }] },
+    })));
+    for name in ["a", "b", "c"] {
+        world.cluster.apply_volume_claim(&read(json!({
+            "metadata": { "name": name, "namespace": "default", "uid": name, "annotations": { "pv.kubernetes.io/bind-completed": "yes" } },
+            "spec": { "volumeName": name, "storageClassName": "class" }, "status": { "phase": "Bound" },
+        })));
+        world.cluster.apply_volume(&read(json!({
+            "metadata": { "name": name }, "spec": { "csi": { "driver": "ebs.csi.aws.com", "volumeHandle": name } },
+        })));
+    }
+    world.cluster.apply_storage_class(&read(
+        json!({ "metadata": { "name": "class" }, "provisioner": "ebs.csi.aws.com" }),
+    ));
+    world.add(tenant());
+    world
+}
+
+fn tenant() -> Object {
+    pod("tenant").host_port(8080).volume("a").on("n")
+}
+
+fn copy(world: &World) -> World {
+    let mut copy = World::new();
+    copy.cluster = world.cluster.snapshot().into();
+    copy
+}
+
+/// How many of these pods go to the machine that is there.
+fn joining(world: &World, pods: &[Object]) -> usize {
+    copy(world).with(pods.iter().cloned()).plan().existing.len()
+}
+
+fn assert_books_are_right(world: &World) {
+    assert_eq!(
+        joining(world, &[pod("p").host_port(8080)]),
+        0,
+        "the port is taken"
+    );
+    assert_eq!(joining(world, &[pod("p").host_port(8081)]), 1);
+    assert_eq!(
+        joining(world, &[pod("p").volume("b")]),
+        1,
+        "room for one more volume"
+    );
+    assert_eq!(
+        joining(world, &[pod("p").volume("b"), pod("q").volume("c")]),
+        1,
+        "and only one"
+    );
+}
+
+/// Conformance: DIS-005
+#[test]
+fn a_change_of_claim_or_node_keeps_what_the_pods_use() {
+    let mut world = attached();
+    assert_books_are_right(&world);
+    let mut changed = claim("c", "fake://n");
+    changed["metadata"]["labels"]["example.com/team"] = json!("a");
+    world.cluster.apply_node_claim(&read(changed));
+    assert_books_are_right(&world);
+    world.add(node("n").set("/metadata/labels/example.com~1team", json!("a")));
+    assert_books_are_right(&world);
+}
+
+/// Conformance: DIS-006
+#[test]
+fn a_pod_that_is_sent_again_is_not_in_its_own_way() {
+    let mut world = attached();
+    world.add(tenant().label("again", "yes"));
+    world.add(tenant());
+    assert_books_are_right(&world);
+}
+
+/// Conformance: DIS-007
+#[test]
+fn a_pod_whose_node_is_gone_keeps_nobody_away() {
+    let web = ("app", "web");
+    let away = pod("away").label("app", "web").anti_affinity(ZONE, web);
+    let mut world = World::new().with([node("n"), away.on("n")]);
+    let newcomer = pod("p").label("app", "web").select(ZONE, Z1);
+    assert!(!all_placed(&copy(&world).with([newcomer.clone()]).plan()));
+    world.cluster.remove_node("n");
+    world.add(newcomer);
+    assert!(all_placed(&world.plan()));
+}
+
+fn daemon_set(uid: &str) -> Value {
+    json!({ "metadata": { "name": "d", "namespace": "default", "uid": uid },
+            "spec": { "selector": {}, "template": { "spec": { "containers": [{ "name": "c" }] } } } })
+}
+
+fn daemon(name: &str, cpu: &str, created: &str) -> Object {
+    pod(name)
+        .cpu(cpu)
+        .owned_by("apps/v1", "DaemonSet", "d")
+        .set("/metadata/creationTimestamp", json!(created))
+        .on("n")
+}
+
+/// Conformance: DIS-011
+#[test]
+fn the_newest_pod_of_a_daemon_set_stands_for_it() {
+    let mut world = World::new().with([node("n")]);
+    world.cluster.apply_daemon_set(&read(daemon_set("d")));
+    let newest = |world: &World| -> Vec<Option<String>> {
+        let snapshot = world.cluster.snapshot();
+        let pods = snapshot
+            .daemon_sets()
+            .map(|(_, pod)| pod.map(|pod| pod.key.name.clone()));
+        pods.collect()
+    };
+    assert_eq!(newest(&world), [None]);
+    world.add(daemon("first", "100m", "2026-01-01T00:00:00Z"));
+    world.add(daemon("second", "200m", "2026-01-02T00:00:00Z"));
+    world.add(daemon("late", "300m", "2026-01-01T12:00:00Z"));
+    world.add(pod("other").owned_by("apps/v1", "ReplicaSet", "r").on("n"));
+    assert_eq!(newest(&world), [Some("second".to_owned())]);
+    world.cluster.remove_daemon_set("default", "d");
+    assert_eq!(newest(&world), []);
+    world
+        .cluster
+        .apply_daemon_set(&read(daemon_set("of the same name")));
+    assert_eq!(newest(&world), [None], "another DaemonSet");
+}
+
+fn keys(world: &World) -> Vec<String> {
+    let taints = machines(world)[0].taints();
+    taints.into_iter().map(|taint| taint.key).collect()
+}
+
+const TAINTS: [(&str, &str); 6] = [
+    ("node.kubernetes.io/not-ready", "NoSchedule"),
+    ("node.kubernetes.io/unreachable", "NoSchedule"),
+    ("karpenter.sh/unregistered", "NoExecute"),
+    ("readiness.k8s.io/network", "NoSchedule"),
+    ("example.com/starting", "NoSchedule"),
+    ("example.com/own", "NoSchedule"),
+];
+
+fn tainted(initialised: bool) -> Object {
+    let mut tainted = node("n");
+    for (key, effect) in TAINTS {
+        tainted = tainted.push("/spec/taints", json!({ "key": key, "effect": effect }));
+    }
+    if !initialised {
+        let labels = tainted.0["metadata"]["labels"].as_object_mut().unwrap();
+        labels.remove("karpenter.sh/initialized");
+    }
+    tainted
+}
+
+fn starting(mut world: World) -> World {
+    let mut value = claim("c", "fake://n");
+    value["spec"]["startupTaints"] =
+        json!([{ "key": "example.com/starting", "effect": "NoSchedule" }]);
+    world.cluster.apply_node_claim(&read(value));
+    world
+}
+
+/// Conformance: DIS-013
+#[test]
+fn a_machine_that_starts_does_not_show_taints_that_will_go() {
+    let world = starting(World::new().with([tainted(false)]));
+    assert_eq!(keys(&world), ["example.com/own"]);
+}
+
+/// Conformance: DIS-014
+#[test]
+fn the_same_taints_count_on_machines_that_are_ready_or_not_ours() {
+    let all = TAINTS.map(|(key, _)| key);
+    assert_eq!(keys(&starting(World::new().with([tainted(true)]))), all);
+    let mut foreign = tainted(false);
+    let labels = foreign.0["metadata"]["labels"].as_object_mut().unwrap();
+    labels.remove("karpenter.test.sh/testnodeclass");
+    labels.remove(POOL);
+    assert_eq!(keys(&World::new().with([foreign])), all);
+}

@@ -1,6 +1,8 @@
-//! A made-up cloud for tests and examples (feature `fake`): upstream's fake instance types.
+//! A made-up cloud for tests and examples (feature `fake`): upstream's fake instance types, and [`FakeCloud`] that sells them.
 //!
 //! UPSTREAM: pkg/cloudprovider/fake/instancetype.go
+
+mod cloud;
 
 use std::sync::Arc;
 
@@ -12,6 +14,8 @@ use crate::{
     requirements::{Operator, Requirement, Requirements},
     resources::Resources,
 };
+
+pub use cloud::FakeCloud;
 
 /// Well-known label: `large` with more than 4 cores and 8 GiB, else `small`.
 pub const SIZE: &str = "size";
@@ -300,4 +304,128 @@ pub fn assorted() -> Arc<[InstanceType]> {
         }
     }
     all.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(instance_type: &InstanceType, key: &str) -> String {
+        let requirement = instance_type.requirements.get(key).unwrap();
+        let mut values: Vec<_> = requirement.values().map(str::to_owned).collect();
+        values.sort();
+        values.join(",")
+    }
+
+    /// Conformance: API-140
+    #[test]
+    fn a_type_has_upstreams_defaults() {
+        let built = instance_type("x").build();
+        let capacity = |name: &str| built.capacity.get(name);
+        assert_eq!(
+            (capacity("cpu"), capacity("memory"), capacity("pods")),
+            (4000, 4 * GIB, 5)
+        );
+        assert_eq!(
+            (text(&built, labels::ARCH), text(&built, labels::OS)),
+            ("amd64".into(), "darwin,linux,windows".into())
+        );
+        assert_eq!(built.allocatable().get("cpu"), 3900);
+        assert_eq!(built.allocatable().get("memory"), 4 * GIB - 10 * MIB);
+        let offered: Vec<_> = built
+            .offerings
+            .iter()
+            .map(|o| (o.capacity_type().unwrap(), o.zone().unwrap(), o.available))
+            .collect();
+        let expected = [
+            ("spot", "test-zone-1", true),
+            ("spot", "test-zone-2", true),
+            ("on-demand", "test-zone-1", true),
+            ("on-demand", "test-zone-2", true),
+            ("on-demand", "test-zone-3", true),
+        ];
+        assert_eq!(offered, expected);
+        let expected = 0.4 + 0.1 * (4 * GIB) as f64 / 1e9;
+        assert!(
+            built
+                .offerings
+                .iter()
+                .all(|o| (o.price - expected).abs() < 1e-12)
+        );
+        let gpus = instance_type("x").resource(GPU_VENDOR_A, 2).build();
+        assert!(
+            (gpus.offerings[0].price - expected - 1.0).abs() < 1e-12,
+            "a dollar for GPUs, however many"
+        );
+    }
+
+    /// Conformance: API-141
+    #[test]
+    fn size_special_and_integer_are_well_known() {
+        let names = well_known();
+        assert!(
+            [SIZE, SPECIAL, INTEGER]
+                .iter()
+                .all(|label| names.contains(label))
+        );
+        let (small, large) = (
+            instance_type("s").build(),
+            instance_type("l").cpu(8).gib(16).build(),
+        );
+        assert_eq!(
+            (text(&small, SIZE), text(&large, SIZE)),
+            ("small".into(), "large".into())
+        );
+        assert_eq!(
+            small.requirements.get(SPECIAL).unwrap().operator(),
+            Operator::DoesNotExist
+        );
+        assert_eq!(text(&large, SPECIAL), "optional");
+        assert_eq!(
+            (text(&small, INTEGER), text(&large, INTEGER)),
+            ("4".into(), "8".into())
+        );
+    }
+
+    /// Conformance: API-142
+    #[test]
+    fn the_catalogue_has_upstreams_types() {
+        let types = catalogue();
+        let names: Vec<_> = types.iter().map(|t| t.name.as_str()).collect();
+        let expected = [
+            "default-instance-type",
+            "small-instance-type",
+            "gpu-vendor-instance-type",
+            "gpu-vendor-b-instance-type",
+            "arm-instance-type",
+            "single-pod-instance-type",
+        ];
+        assert_eq!(names, expected);
+    }
+
+    /// Conformance: API-143
+    #[test]
+    fn generated_types_grow_one_by_one() {
+        let types = instance_types(100);
+        assert_eq!(types.len(), 100);
+        for (i, instance_type) in (0..).zip(types.iter()) {
+            let capacity = |name: &str| instance_type.capacity.get(name);
+            assert_eq!(instance_type.name, format!("fake-it-{i}"));
+            let expected = ((i + 1) * 1000, 2 * (i + 1) * GIB, 10 * (i + 1));
+            assert_eq!(
+                (capacity("cpu"), capacity("memory"), capacity("pods")),
+                expected
+            );
+        }
+    }
+
+    /// Conformance: API-144
+    #[test]
+    fn assorted_types_are_all_combinations_with_one_offering_each() {
+        let types = assorted();
+        assert_eq!(types.len(), 1344);
+        assert!(types.iter().all(|t| t.offerings.len() == 1));
+        let names: std::collections::BTreeSet<_> = types.iter().map(|t| &t.name).collect();
+        assert_eq!(names.len(), 1344);
+    }
 }

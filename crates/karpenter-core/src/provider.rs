@@ -2,7 +2,7 @@
 //!
 //! A provider tells which machines can be bought for a NodePool, buys them, gives them back, and lists what it has.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use jiff::SignedDuration;
@@ -42,6 +42,8 @@ pub struct RepairPolicy {
 pub enum HookOutcome {
     /// Registration may go on.
     Ready,
+    /// Registration may go on; the NodeClaim and its Node get these labels.
+    ReadyWith(BTreeMap<String, String>),
     /// Ask again after this time.
     Wait(SignedDuration),
 }

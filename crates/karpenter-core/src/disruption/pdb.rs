@@ -71,6 +71,36 @@ pub enum PdbBlock {
     },
 }
 
+/// Why the eviction API is sure to refuse a pod, as far as the budgets' status tells. A pod that is not ready may go under
+/// some policies, and a status that lags behind its budget says nothing: those are for the API to decide.
+pub fn refuses(snapshot: &Snapshot, pod: &Pod) -> Option<PdbBlock> {
+    if !pod.ready {
+        return None;
+    }
+    let selects = |budget: &&std::sync::Arc<PodDisruptionBudget>| {
+        let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+        budget.metadata.namespace.as_deref() == Some(&*pod.key.namespace)
+            && LabelSelector::parse(selector).matches(&pod.shape.labels)
+    };
+    let covering: Vec<_> = snapshot.pdbs().filter(selects).collect();
+    let name = |budget: &PodDisruptionBudget| budget.metadata.name.clone().unwrap_or_default();
+    match covering.as_slice() {
+        [] => None,
+        [budget] => {
+            let status = budget.status.as_ref()?;
+            let current = status.observed_generation >= budget.metadata.generation;
+            (current && status.disruptions_allowed.unwrap_or_default() <= 0).then(|| {
+                PdbBlock::Prevents {
+                    budget: name(budget),
+                }
+            })
+        }
+        several => Some(PdbBlock::Several {
+            budgets: several.iter().map(|budget| name(budget)).collect(),
+        }),
+    }
+}
+
 /// All budgets of a snapshot, by namespace.
 #[derive(Clone, Debug, Default)]
 pub struct PdbLimits {

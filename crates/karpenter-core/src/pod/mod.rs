@@ -23,7 +23,7 @@ pub use constraints::{AffinityTerm, LabelExpr, NodeTerm, SpreadConstraint, Toler
 pub use ports::HostPort;
 pub(crate) use ports::conflict as ports_conflict;
 pub use requests::{Requests, pod_limits, pod_requests};
-pub use selection::{DoNotDisrupt, do_not_disrupt};
+pub use selection::{DoNotDisrupt, do_not_disrupt, protected_until};
 pub use selector::{LabelSelector, SelectorExpr, SelectorOp};
 pub use validate::{PodProblem, VolumeProblem, validate};
 

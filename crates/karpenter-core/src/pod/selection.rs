@@ -82,7 +82,7 @@ pub fn do_not_disrupt(pod: &Pod, now: Timestamp) -> DoNotDisrupt {
     if value == "true" {
         return DoNotDisrupt::Yes;
     }
-    let Some(duration) = go_duration(value).filter(|duration| duration.is_positive()) else {
+    let Some(duration) = protection(value) else {
         return DoNotDisrupt::Invalid;
     };
     match pod.started_at {
@@ -90,6 +90,21 @@ pub fn do_not_disrupt(pod: &Pod, now: Timestamp) -> DoNotDisrupt {
         Some(start) if now.duration_since(start) < duration => DoNotDisrupt::Yes,
         Some(_) => DoNotDisrupt::No,
     }
+}
+
+/// When the protection that the pod's `karpenter.sh/do-not-disrupt` annotation gives for a while ends or has ended; none if it
+/// gives none, gives it for ever, or the pod has not started yet.
+pub fn protected_until(pod: &Pod) -> Option<Timestamp> {
+    let duration = protection(pod.annotations.get(DO_NOT_DISRUPT)?)?;
+    Some(
+        pod.started_at?
+            .saturating_add(duration)
+            .unwrap_or(Timestamp::MAX),
+    )
+}
+
+fn protection(value: &str) -> Option<SignedDuration> {
+    go_duration(value).filter(|duration| duration.is_positive())
 }
 
 /// Go's `time.ParseDuration`: signed sums of decimal numbers with a unit.
@@ -199,6 +214,7 @@ mod tests {
         assert!(!pod(|p| p["status"]["phase"] = json!("Succeeded")).is_reschedulable());
     }
 
+    /// Conformance: API-092
     #[test]
     fn do_not_disrupt_is_true_or_a_duration_from_the_start() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();

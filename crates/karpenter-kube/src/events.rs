@@ -237,6 +237,13 @@ impl std::fmt::Debug for EventWriter {
 }
 
 impl EventWriter {
+    /// Drops what is queued already, if told so.
+    #[must_use]
+    pub fn forgetful(mut self, forget: bool) -> Self {
+        while forget && self.events.try_recv().is_ok() {}
+        self
+    }
+
     /// Writes until `stop`; what is queued then is dropped.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {

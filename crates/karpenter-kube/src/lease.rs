@@ -4,7 +4,8 @@
 //! 2. Another holder's Lease counts as expired only once *we* have seen it unchanged for its whole duration on our own
 //!    monotonic clock: other replicas' wall clocks are not trusted.
 //! 3. Every write carries the resourceVersion that was read, so that two candidates cannot both win.
-//! 4. A leader that could not renew for the renew deadline stops leading; the process is expected to exit.
+//! 4. A leader that could not renew for the renew deadline stops leading; the process is expected to exit. The deadline is
+//!    shorter than the Lease lasts, and no attempt goes on beyond it: there are never two leaders.
 //! 5. A graceful stop empties the holder, so that the next replica need not wait.
 //!
 //! UPSTREAM: client-go tools/leaderelection
@@ -96,11 +97,17 @@ impl Elector {
         let mut renewed = Instant::now();
         let mut leading = false;
         loop {
-            let attempt =
-                tokio::time::timeout(self.config.renew_deadline, self.acquire_or_renew()).await;
+            let limit = if leading {
+                renewed + self.config.renew_deadline
+            } else {
+                Instant::now() + self.config.renew_deadline
+            };
+            let started = Instant::now();
+            let attempt = tokio::time::timeout_at(limit, self.acquire_or_renew()).await;
             match attempt {
                 Ok(Ok(true)) => {
-                    renewed = Instant::now();
+                    // Others count from when they see the write, which is not before it was sent.
+                    renewed = started;
                     if !leading {
                         leading = true;
                         tracing::info!(
@@ -126,8 +133,14 @@ impl Elector {
                 leadership.send_replace(Leadership::Lost);
                 return;
             }
+            let next = Instant::now() + self.config.retry_period;
+            let next = if leading {
+                next.min(renewed + self.config.renew_deadline)
+            } else {
+                next
+            };
             tokio::select! {
-                () = tokio::time::sleep(self.config.retry_period) => {}
+                () = tokio::time::sleep_until(next) => {}
                 () = stop.cancelled() => break,
             }
         }

@@ -19,7 +19,7 @@
 //! | [`static_capacity`], [`capacity_buffer`], [`overlay`] | what do the feature gates of these names do? |
 //! | [`disruption`] | which machines are given back? |
 //! | [`events`], [`metrics`], [`observability`], [`logging`], [`admin`] | how is it told? |
-//! | [`client`], [`patch`], [`lease`], [`clock`], [`options`], [`provider`] | the plumbing |
+//! | [`client`], [`patch`], [`lease`], [`clock`], [`options`], [`scheduler_config`], [`provider`] | the plumbing |
 //!
 //! # Adding a controller
 //!
@@ -71,4 +71,5 @@ pub mod overlay;
 pub mod patch;
 pub mod provider;
 pub mod provisioning;
+pub mod scheduler_config;
 pub mod static_capacity;

@@ -2,8 +2,11 @@
 //!
 //! 1. Probes and metrics are served from the start, by every replica.
 //! 2. The lease is waited for, unless leader election is off.
-//! 3. The model starts, then the watchers that feed it, then the controllers it wakes.
-//! 4. On a stop, or when the lease is lost, controllers finish what they are at, then the lease is let go.
+//! 3. The model starts, then the watchers that feed it, then the controllers it wakes. With
+//!    `--disable-controller-warmup=false` model and watchers start before the lease is won, so that a new leader knows the
+//!    cluster at once.
+//! 4. On a stop, controllers finish what they are at, then the lease is let go.
+//! 5. When the lease is lost, everything is dropped where it stands: another replica acts from now on.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -16,18 +19,19 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Site};
-use crate::capacity_buffer::{Buffers, Resolution, Stores};
+use crate::capacity_buffer::{Buffers, Resolution, Stores, Watches};
 use crate::client::Clients;
 use crate::clock::Clock;
 use crate::context::Context;
-use crate::controller::{Controller, Periodic, Queue, run, run_periodic};
+use crate::controller::{Controller, Periodic, Queue, WorkQueue, run, run_periodic};
 use crate::disruption;
 use crate::events::{EventWriter, Recorder};
 use crate::lease::{Elector, Leadership, LeaseConfig};
-use crate::metrics::{Metrics, Registry};
+use crate::metrics::{Metrics, Registry, show_queues};
 use crate::model::{Change, Kinds, Model, View, spawn_watchers};
 use crate::node::eviction::EvictionQueue;
 use crate::node::health::Health;
+use crate::node::protection;
 use crate::node::termination::Termination;
 use crate::nodeclaim::conditions::DisruptionConditions;
 use crate::nodeclaim::consistency::Consistency;
@@ -170,7 +174,7 @@ impl Builder {
             node_classes: provider.node_classes(),
             node_overlays: self.options.feature_gates.node_overlay,
             devices: !self.options.ignore_dra_requests,
-            workload_selectors: !self.options.scheduler_config.is_empty(),
+            workload_selectors: !self.options.scheduler_config.default_spread.is_empty(),
         };
         let config = ClusterConfig {
             well_known: provider.well_known().clone(),
@@ -208,6 +212,7 @@ impl Builder {
             cx,
             model,
             starts: Vec::new(),
+            queues: Vec::new(),
         };
         setup.controllers();
         if setup.cx.options.feature_gates.node_overlay {
@@ -216,6 +221,8 @@ impl Builder {
         for extension in self.extensions {
             extension(&mut setup);
         }
+        let queues = std::mem::take(&mut setup.queues);
+        show_queues(&setup.cx.metrics.registry, queues);
         Operator {
             setup,
             elector,
@@ -233,13 +240,41 @@ impl Builder {
     }
 }
 
-type Start = Box<dyn FnOnce(&TaskTracker, &CancellationToken) + Send>;
+type Start = Box<dyn FnOnce(&Tasks) + Send>;
+
+/// What runs while this replica leads.
+#[derive(Debug, Default)]
+struct Tasks {
+    tracker: TaskTracker,
+    /// Asks tasks to come to an end.
+    stop: CancellationToken,
+    /// Drops tasks where they stand.
+    kill: CancellationToken,
+}
+
+impl Tasks {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let kill = self.kill.clone();
+        self.tracker.spawn(async move {
+            tokio::select! {
+                () = task => {}
+                () = kill.cancelled() => {}
+            }
+        });
+    }
+
+    fn stopping(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+}
 
 /// Collects what runs: this is where controllers are added.
 pub struct Setup {
     cx: Arc<Context>,
     model: Model,
     starts: Vec<Start>,
+    /// The queues of per-object controllers, for metrics.
+    queues: Vec<(&'static str, Box<dyn WorkQueue>)>,
 }
 
 impl std::fmt::Debug for Setup {
@@ -267,17 +302,20 @@ impl Setup {
         let (triggered, keys) = (Arc::clone(&controller), queue.clone());
         self.observe(move |change, view| triggered.triggered_by(change, view, &keys));
         let cx = Arc::clone(&self.cx);
-        self.starts.push(Box::new(move |tasks, stop| {
-            let stop = stop.clone();
-            tasks.spawn(async move { run(controller, queue, &cx.options, cx.clock, stop).await });
+        self.queues
+            .push((controller.name(), Box::new(queue.clone())));
+        self.starts.push(Box::new(move |tasks| {
+            let stop = tasks.stopping();
+            tasks.spawn(async move { run(controller, queue, &cx, stop).await });
         }));
     }
 
     /// Adds a controller that runs again and again.
     pub fn periodic<P: Periodic>(&mut self, periodic: P) {
-        let clock = self.cx.clock;
-        self.starts.push(Box::new(move |tasks, stop| {
-            tasks.spawn(run_periodic(periodic, clock, stop.clone()));
+        let cx = Arc::clone(&self.cx);
+        self.starts.push(Box::new(move |tasks| {
+            let stop = tasks.stopping();
+            tasks.spawn(async move { run_periodic(periodic, &cx, stop).await });
         }));
     }
 
@@ -291,17 +329,20 @@ impl Setup {
         &mut self,
         start: impl FnOnce(CancellationToken) -> F + Send + 'static,
     ) {
-        self.starts.push(Box::new(move |tasks, stop| {
-            tasks.spawn(start(stop.clone()));
-        }));
+        self.starts
+            .push(Box::new(move |tasks| tasks.spawn(start(tasks.stopping()))));
     }
 
     /// Buffers, and the watches of what they refer to.
-    fn capacity_buffers(&mut self, provisioner: Arc<Batcher>) {
+    fn capacity_buffers(
+        &mut self,
+        (stores, watches): (Stores, Watches),
+        provisioner: Arc<Batcher>,
+        conditions: Option<Arc<Conditions>>,
+    ) {
         let cx = Arc::clone(&self.cx);
         let queue = Resolution::queue(&cx.buffers);
-        let (stores, watches) = Stores::new();
-        let resolution = Resolution::new(Arc::clone(&cx), stores.clone(), provisioner);
+        let resolution = Resolution::new(Arc::clone(&cx), stores.clone(), provisioner, conditions);
         self.controller_with(Arc::new(resolution), queue.clone());
         self.task(move |stop| async move {
             watches
@@ -328,14 +369,21 @@ impl Setup {
         self.observe(move |change, view| {
             Provisioner::observe(&observing, &triggers, &pods, change, view)
         });
+        let watching = Arc::clone(&cx);
+        self.observe(move |change, _| protection::observe(&watching, change));
         observability::register_state(&cx);
-        if !cx.options.disable_cluster_state_observability {
+        let buffers = cx.options.feature_gates.capacity_buffer.then(Stores::new);
+        let observed = !cx.options.disable_cluster_state_observability;
+        let conditions = observed.then(|| {
             observability::register(&cx, &ledger);
-            let conditions = Conditions::register(&cx);
+            let stores = buffers.as_ref().map(|(stores, _)| stores);
+            Arc::new(Conditions::register(&cx, stores))
+        });
+        if let Some(conditions) = conditions.clone() {
             self.observe(move |change, view| conditions.observe(change, view));
         }
-        if cx.options.feature_gates.capacity_buffer {
-            self.capacity_buffers(Arc::clone(&batcher));
+        if let Some(buffers) = buffers {
+            self.capacity_buffers(buffers, Arc::clone(&batcher), conditions);
         }
         self.periodic(Provisioner::new(Arc::clone(&cx), batcher, ledger));
 
@@ -385,7 +433,7 @@ impl Operator {
             kinds,
         } = self;
         let cx = Arc::clone(setup.context());
-        let (outer, inner) = (TaskTracker::new(), TaskTracker::new());
+        let (outer, inner) = (TaskTracker::new(), Tasks::default());
         let outer_stop = CancellationToken::new();
         serve(&cx, &outer, &outer_stop).await?;
 
@@ -398,22 +446,38 @@ impl Operator {
                 leadership.send_replace(Leadership::Leading);
             }
         }
-        let inner_stop = CancellationToken::new();
+        let Setup { model, starts, .. } = setup;
+        let warm_up = !cx.options.disable_controller_warmup;
+        let mut model = Some(model);
+        if warm_up {
+            watch_cluster(model.take(), &cx, &kinds, &inner);
+        }
         let (mut leading, mut lost) = (false, false);
         tokio::select! {
             () = stop.cancelled() => {}
             () = became(&mut led, Leadership::Leading) => leading = true,
         }
         if leading {
-            start(setup, events, &kinds, &inner, &inner_stop);
+            // What was said of before belongs to whoever led then.
+            inner.spawn(events.forgetful(warm_up).run(inner.stopping()));
+            watch_cluster(model.take(), &cx, &kinds, &inner);
+            for start in starts {
+                start(&inner);
+            }
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = became(&mut led, Leadership::Lost) => lost = true,
             }
         }
-        inner_stop.cancel();
-        inner.close();
-        if tokio::time::timeout(GRACE, inner.wait()).await.is_err() {
+        inner.stop.cancel();
+        if lost {
+            inner.kill.cancel();
+        }
+        inner.tracker.close();
+        if tokio::time::timeout(GRACE, inner.tracker.wait())
+            .await
+            .is_err()
+        {
             tracing::error!(logger = "controller", "controllers did not finish in time");
         }
         outer_stop.cancel();
@@ -436,20 +500,12 @@ async fn became(led: &mut watch::Receiver<Leadership>, state: Leadership) {
     }
 }
 
-fn start(
-    setup: Setup,
-    events: EventWriter,
-    kinds: &Kinds,
-    tasks: &TaskTracker,
-    stop: &CancellationToken,
-) {
-    let cx = setup.cx;
-    tasks.spawn(events.run(stop.clone()));
-    tasks.spawn(setup.model.run(stop.clone()));
-    for start in setup.starts {
-        start(tasks, stop);
-    }
-    spawn_watchers(&cx.clients.api, kinds, &cx.model, &cx.recorder, tasks, stop);
+/// Starts the model, unless it runs already, and what feeds it.
+fn watch_cluster(model: Option<Model>, cx: &Context, kinds: &Kinds, tasks: &Tasks) {
+    let Some(model) = model else { return };
+    tasks.spawn(model.run(tasks.stopping()));
+    let (api, recorder) = (&cx.clients.api, &cx.recorder);
+    spawn_watchers(api, kinds, &cx.model, recorder, &tasks.tracker, &tasks.stop);
 }
 
 /// Serves metrics and probes; port 0 means not at all.

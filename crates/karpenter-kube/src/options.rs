@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, ValueEnum};
 
+use crate::scheduler_config::{self, SchedulerConfig};
+
 /// What the operator is told at start.
 #[derive(Debug, Clone, PartialEq, Parser)]
 #[command(
@@ -33,10 +35,10 @@ pub struct Options {
     /// Requests that may be sent to the API server in one burst.
     #[arg(long, env = "KUBE_CLIENT_BURST", default_value_t = 300)]
     pub kube_client_burst: u32,
-    /// Serve profiles on the metrics port.
+    /// Accepted for compatibility, without effect: there are no Go profiles.
     #[arg(long, env = "ENABLE_PROFILING", default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
     pub enable_profiling: bool,
-    /// Start watching only after the lease is held.
+    /// Start watching only after the lease is held; `false` keeps every replica's model warm.
     #[arg(long, env = "DISABLE_CONTROLLER_WARMUP", default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
     pub disable_controller_warmup: bool,
     /// Run without a lease; for a single replica only.
@@ -55,7 +57,7 @@ pub struct Options {
     /// Namespace of the lease; empty means the pod's own.
     #[arg(long, env = "LEADER_ELECTION_NAMESPACE", default_value = "")]
     pub leader_election_namespace: String,
-    /// Memory limit of the container in bytes; -1 means unknown.
+    /// Memory limit of the container in bytes (accepted for compatibility, unused: there is no garbage collector to tune).
     #[arg(long, env = "MEMORY_LIMIT", default_value_t = -1, allow_hyphen_values = true)]
     pub memory_limit: i64,
     /// CPU request of the container in millicores; scales the controllers' concurrency.
@@ -72,7 +74,7 @@ pub struct Options {
     /// Comma-separated destinations of log lines.
     #[arg(long, env = "LOG_OUTPUT_PATHS", default_value = "stdout")]
     pub log_output_paths: String,
-    /// Comma-separated destinations of the logger's own errors.
+    /// Accepted for compatibility, without effect: the logger has no errors of its own.
     #[arg(long, env = "LOG_ERROR_OUTPUT_PATHS", default_value = "stderr")]
     pub log_error_output_paths: String,
     /// Longest time that a batch of pods is kept open.
@@ -94,8 +96,8 @@ pub struct Options {
     #[arg(long, env = "FEATURE_GATES", default_value = "", value_parser = feature_gates)]
     pub feature_gates: FeatureGates,
     /// Scheduler configuration with default topology spread constraints.
-    #[arg(long, env = "SCHEDULER_CONFIG", default_value = "")]
-    pub scheduler_config: String,
+    #[arg(long, env = "SCHEDULER_CONFIG", default_value = "", value_parser = scheduler_config::parse)]
+    pub scheduler_config: SchedulerConfig,
 }
 
 impl Options {
@@ -163,7 +165,7 @@ impl Default for Options {
             min_values_policy: MinValuesPolicy::Strict,
             ignore_dra_requests: true,
             feature_gates: FeatureGates::default(),
-            scheduler_config: String::new(),
+            scheduler_config: SchedulerConfig::default(),
         }
     }
 }
@@ -372,6 +374,7 @@ mod tests {
             "--unknown",
             "--metrics-port=x",
             "--log-level=loud",
+            "--scheduler-config=podTopologySpread: {defaultConstraints: [{maxSkew: 0}]}",
         ] {
             assert!(read(&[bad]).is_err(), "{bad}");
         }

@@ -317,6 +317,7 @@ mod tests {
             .collect()
     }
 
+    /// Conformance: API-120, API-122
     #[test]
     fn there_are_144_types_with_eight_offerings_each() {
         let types = types();
@@ -335,6 +336,7 @@ mod tests {
         );
     }
 
+    /// Conformance: API-121
     #[test]
     fn prices_follow_the_formula_to_the_last_digit() {
         let price = |name: &str, capacity_type: &str| {
@@ -350,6 +352,7 @@ mod tests {
         assert_eq!(price("m-256x-amd64-linux", "on-demand"), 8.599023255552);
     }
 
+    /// Conformance: API-120
     #[test]
     fn allocatable_is_capacity_less_100_millicores_and_10_mebibytes() {
         let types = types();
@@ -358,6 +361,7 @@ mod tests {
         assert_eq!(allocatable.get("cpu"), 900);
         assert_eq!(allocatable.get("memory"), 2 * (1 << 30) - 10 * (1 << 20));
         assert_eq!(allocatable.get("pods"), 16);
+        assert_eq!(allocatable.get("ephemeral-storage"), 20 * (1 << 30));
         let big = types
             .iter()
             .find(|t| t.name == "m-256x-arm64-linux")
@@ -387,6 +391,7 @@ mod tests {
         );
     }
 
+    /// Conformance: API-130
     #[test]
     fn the_file_format_reads_what_it_writes_and_pods_default_to_110() {
         let text = serde_json::to_string(&generate()).unwrap();

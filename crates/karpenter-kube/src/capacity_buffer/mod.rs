@@ -18,7 +18,7 @@ use karpenter_core::pod::Pod;
 use karpenter_core::schedule::Plan;
 
 pub use resolution::Resolution;
-pub use stores::Stores;
+pub use stores::{Stores, Watches};
 
 use crate::controller::{ObjectKey, Queue};
 

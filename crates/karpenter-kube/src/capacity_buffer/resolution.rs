@@ -14,6 +14,7 @@ use super::{Buffers, Stores};
 use crate::context::Context;
 use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::model::{Change, View};
+use crate::observability::Conditions;
 use crate::options::Options;
 use crate::patch::{Lock, patch_status};
 use crate::provisioning::Batcher;
@@ -27,19 +28,26 @@ pub struct Resolution {
     cx: Arc<Context>,
     stores: Stores,
     provisioner: Arc<Batcher>,
+    conditions: Option<Arc<Conditions>>,
 }
 
 /// Why a buffer keeps no room: reason and message.
 type Problem = (&'static str, String);
 
 impl Resolution {
-    /// The controller; its queue is [`Resolution::queue`].
+    /// The controller; its queue is [`Resolution::queue`]. Each change of a buffer is told to `conditions`.
     #[must_use]
-    pub fn new(cx: Arc<Context>, stores: Stores, provisioner: Arc<Batcher>) -> Self {
+    pub fn new(
+        cx: Arc<Context>,
+        stores: Stores,
+        provisioner: Arc<Batcher>,
+        conditions: Option<Arc<Conditions>>,
+    ) -> Self {
         Self {
             cx,
             stores,
             provisioner,
+            conditions,
         }
     }
 
@@ -153,10 +161,11 @@ impl Controller for Resolution {
     }
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
-        let Some(before) = self
-            .stores
-            .buffer(&key)
-            .filter(|buffer| buffer.metadata.deletion_timestamp.is_none())
+        let current = self.stores.buffer(&key);
+        if let Some(conditions) = &self.conditions {
+            conditions.observe_buffer(&key, current.as_ref());
+        }
+        let Some(before) = current.filter(|buffer| buffer.metadata.deletion_timestamp.is_none())
         else {
             self.cx.buffers.forget(&key);
             return Ok(Next::Wait);

@@ -79,6 +79,13 @@ impl Stores {
         (stores, watches)
     }
 
+    /// Runs through the buffers.
+    pub fn each_buffer(&self, visit: &mut dyn FnMut(&CapacityBuffer)) {
+        for buffer in self.buffers.state() {
+            visit(&buffer);
+        }
+    }
+
     /// The buffer of this key.
     pub(super) fn buffer(&self, key: &ObjectKey) -> Option<Arc<CapacityBuffer>> {
         self.buffers

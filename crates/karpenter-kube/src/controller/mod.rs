@@ -7,5 +7,5 @@ mod queue;
 mod run;
 
 pub use error::{Doing, ReconcileError, is_not_found};
-pub use queue::{Backoff, Queue};
+pub use queue::{Backoff, Queue, QueueStats, WorkQueue};
 pub use run::{Controller, Next, ObjectKey, Periodic, current_controller, run, run_periodic};

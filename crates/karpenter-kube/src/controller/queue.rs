@@ -65,12 +65,16 @@ struct State<K> {
     ready: VecDeque<K>,
     /// May hold outdated due times; an entry's own status says which one counts.
     delayed: BinaryHeap<Reverse<(Instant, K)>>,
+    adds: u64,
+    retries: u64,
 }
 
 #[derive(Debug)]
 struct Entry {
     status: Status,
     failures: u32,
+    /// Since when it is in its status.
+    since: Instant,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +98,8 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
             entries: FxHashMap::default(),
             ready: VecDeque::new(),
             delayed: BinaryHeap::new(),
+            adds: 0,
+            retries: 0,
         };
         Self {
             shared: Arc::new(Shared {
@@ -127,14 +133,22 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
 
     /// Hands out the next key that is due, to be given back by [`Queue::done`] or [`Queue::failed`].
     pub fn next(&self) -> Option<K> {
+        self.next_waited().map(|(key, _)| key)
+    }
+
+    /// Like [`Queue::next`], with how long the key was due.
+    pub fn next_waited(&self) -> Option<(K, Duration)> {
         let now = Instant::now();
         let mut state = self.lock();
         state.promote(now);
         let key = state.ready.pop_front()?;
+        let mut waited = Duration::ZERO;
         if let Some(entry) = state.entries.get_mut(&key) {
             entry.status = Status::Running { again: None };
+            waited = now.duration_since(entry.since);
+            entry.since = now;
         }
-        Some(key)
+        Some((key, waited))
     }
 
     /// Gives a key back after success, due again at `due` if at all.
@@ -154,6 +168,7 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
     pub fn failed(&self, key: K, delay: impl FnOnce(u32) -> Duration) -> u32 {
         let mut state = self.lock();
         let (again, failures) = state.finish(&key, false);
+        state.retries += 1;
         let due = Instant::now() + delay(failures);
         state.insert(key, again.map_or(due, |a| a.min(due)), failures);
         drop(state);
@@ -200,7 +215,7 @@ impl<K: Clone + Eq + Hash + Ord> State<K> {
             Some(status @ Status::Waiting(_)) => match due {
                 None => {
                     *status = Status::Ready;
-                    self.ready.push_back(key);
+                    self.due(key, now);
                 }
                 Some(due) => {
                     if let Status::Waiting(planned) = status
@@ -219,10 +234,27 @@ impl<K: Clone + Eq + Hash + Ord> State<K> {
             self.delayed.push(Reverse((due, key.clone())));
             Status::Waiting(due)
         } else {
-            self.ready.push_back(key.clone());
             Status::Ready
         };
-        self.entries.insert(key, Entry { status, failures });
+        let since = Instant::now();
+        let entry = Entry {
+            status,
+            failures,
+            since,
+        };
+        self.entries.insert(key.clone(), entry);
+        if status == Status::Ready {
+            self.due(key, since);
+        }
+    }
+
+    /// A key has become due.
+    fn due(&mut self, key: K, now: Instant) {
+        self.adds += 1;
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.since = now;
+        }
+        self.ready.push_back(key);
     }
 
     /// Takes a running key out; says when it was asked for again and how often it has failed in a row.
@@ -231,6 +263,7 @@ impl<K: Clone + Eq + Hash + Ord> State<K> {
             Some(Entry {
                 status: Status::Running { again },
                 failures,
+                ..
             }) => (again, if success { 0 } else { failures + 1 }),
             _ => (None, u32::from(!success)),
         }
@@ -247,7 +280,7 @@ impl<K: Clone + Eq + Hash + Ord> State<K> {
                 && entry.status == Status::Waiting(due)
             {
                 entry.status = Status::Ready;
-                self.ready.push_back(key);
+                self.due(key, now);
             }
         }
     }
@@ -257,6 +290,50 @@ impl<K: Clone + Eq + Hash + Ord> State<K> {
             self.delayed.peek().map(|Reverse((due, _))| *due)
         } else {
             Some(Instant::now())
+        }
+    }
+}
+
+/// What a queue has done, and what it has to do.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QueueStats {
+    /// Keys that are due.
+    pub depth: usize,
+    /// How often a key has become due.
+    pub adds: u64,
+    /// How often a key failed and was put off.
+    pub retries: u64,
+    /// How long the keys that are worked on have been at it, added up.
+    pub unfinished: Duration,
+    /// How long the oldest of them has.
+    pub longest: Duration,
+}
+
+/// A queue of any keys, for metrics.
+pub trait WorkQueue: std::fmt::Debug + Send + Sync {
+    /// What it has done, and what it has to do.
+    fn stats(&self) -> QueueStats;
+}
+
+impl<K: Clone + Eq + Hash + Ord + std::fmt::Debug + Send + Sync> WorkQueue for Queue<K> {
+    fn stats(&self) -> QueueStats {
+        let now = Instant::now();
+        let mut state = self.lock();
+        state.promote(now);
+        let running = state
+            .entries
+            .values()
+            .filter(|entry| matches!(entry.status, Status::Running { .. }))
+            .map(|entry| now.duration_since(entry.since));
+        let (unfinished, longest) = running.fold((Duration::ZERO, Duration::ZERO), |sum, took| {
+            (sum.0 + took, sum.1.max(took))
+        });
+        QueueStats {
+            depth: state.ready.len(),
+            adds: state.adds,
+            retries: state.retries,
+            unfinished,
+            longest,
         }
     }
 }
@@ -329,5 +406,31 @@ mod tests {
         assert_eq!(queue.failed("a", |_| 10 * SECOND), 1);
         assert_eq!(queue.next(), Some("a"));
         assert_eq!(queue.failed("a", |_| 10 * SECOND), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_knows_what_it_has_done() {
+        let queue = Queue::new();
+        queue.add("a");
+        queue.add("a");
+        queue.add("b");
+        tokio::time::advance(2 * SECOND).await;
+        assert_eq!(queue.next_waited(), Some(("a", 2 * SECOND)));
+        tokio::time::advance(3 * SECOND).await;
+        assert_eq!(queue.next_waited(), Some(("b", 5 * SECOND)));
+        tokio::time::advance(SECOND).await;
+        let expected = QueueStats {
+            depth: 0,
+            adds: 2,
+            retries: 0,
+            unfinished: 5 * SECOND,
+            longest: 4 * SECOND,
+        };
+        assert_eq!(queue.stats(), expected);
+        queue.failed("a", |_| SECOND);
+        queue.done("b", None);
+        assert_eq!((queue.stats().adds, queue.stats().retries), (2, 1));
+        tokio::time::advance(SECOND).await;
+        assert_eq!((queue.stats().adds, queue.stats().depth), (3, 1));
     }
 }

@@ -9,11 +9,14 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::{Backoff, Queue, ReconcileError};
 use crate::clock::Clock;
+use crate::context::Context;
+use crate::metrics::Outcome;
 use crate::model::{Change, View};
 use crate::options::Options;
 
@@ -27,8 +30,8 @@ pub fn current_controller() -> &'static str {
     CONTROLLER.try_with(|name| *name).unwrap_or_default()
 }
 
-/// A reconciliation that has ended: its key, and what came of it unless it panicked.
-type Finished<K> = (K, Option<Result<Next, ReconcileError>>);
+/// A reconciliation that has ended: its key, what came of it unless it panicked, and how long it took.
+type Finished<K> = (K, Option<Result<Next, ReconcileError>>, Duration);
 
 /// What is to happen after a reconciliation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,16 +150,17 @@ pub trait Periodic: Send + Sync + 'static {
 pub async fn run<C: Controller>(
     controller: Arc<C>,
     queue: Queue<C::Key>,
-    options: &Options,
-    clock: Clock,
+    cx: &Context,
     stop: CancellationToken,
 ) {
-    let concurrency = controller.concurrency(options).max(1);
+    let concurrency = controller.concurrency(&cx.options).max(1);
+    let metrics = cx.metrics.work.of(controller.name(), concurrency);
     let mut running: JoinSet<Finished<C::Key>> = JoinSet::new();
     while !stop.is_cancelled() {
         while running.len() < concurrency
-            && let Some(key) = queue.next()
+            && let Some((key, waited)) = queue.next_waited()
         {
+            metrics.waited(waited);
             let controller = Arc::clone(&controller);
             let name = controller.name();
             let object = format!("{}/{}", controller.kind(), key_text(&key));
@@ -164,22 +168,44 @@ pub async fn run<C: Controller>(
             let work = async move {
                 // A panic is a bug in one reconciliation; it must not take the others with it.
                 let outcome = AssertUnwindSafe(controller.reconcile(key.clone())).catch_unwind();
+                let started = Instant::now();
                 let outcome = outcome.await.ok();
-                (key, outcome)
+                (key, outcome, started.elapsed())
             };
             running.spawn(CONTROLLER.scope(name, work.instrument(span)));
+            metrics.active(running.len());
         }
         tokio::select! {
             () = stop.cancelled() => break,
             () = queue.changed(), if running.len() < concurrency => {}
             Some(finished) = running.join_next() => {
-                if let Ok((key, outcome)) = finished {
-                    settle(&*controller, &queue, &clock, key, outcome);
+                metrics.active(running.len());
+                if let Ok((key, outcome, took)) = finished {
+                    metrics.ended(outcome_of(outcome.as_ref()), took);
+                    settle(&*controller, &queue, &cx.clock, key, outcome);
                 }
             }
         }
     }
     while running.join_next().await.is_some() {}
+}
+
+fn outcome_of(result: Option<&Result<Next, ReconcileError>>) -> Outcome {
+    match result {
+        None => Outcome::Panic,
+        Some(Ok(Next::Wait)) => Outcome::Success,
+        Some(Ok(Next::After(_))) => Outcome::RequeueAfter,
+        Some(Err(error)) => outcome_of_error(error),
+    }
+}
+
+fn outcome_of_error(error: &ReconcileError) -> Outcome {
+    match error {
+        ReconcileError::Stopping => Outcome::Success,
+        error if error.is_not_found() => Outcome::Success,
+        error if error.is_expected() => Outcome::Requeue,
+        _ => Outcome::Error,
+    }
 }
 
 fn settle<C: Controller>(
@@ -227,18 +253,27 @@ fn key_text<K: Debug>(key: &K) -> String {
 }
 
 /// Repeats a periodic controller's passes until `stop`.
-pub async fn run_periodic<P: Periodic>(mut periodic: P, clock: Clock, stop: CancellationToken) {
+pub async fn run_periodic<P: Periodic>(mut periodic: P, cx: &Context, stop: CancellationToken) {
+    let clock = cx.clock;
+    let metrics = cx.metrics.work.of(periodic.name(), 1);
     let backoff = Backoff::DEFAULT;
     let mut failures = 0;
     let name = periodic.name();
     loop {
         let span = tracing::info_span!("pass", controller = name);
+        let started = Instant::now();
         let pass = CONTROLLER.scope(name, periodic.pass().instrument(span));
         let outcome = AssertUnwindSafe(pass).catch_unwind();
         let outcome = tokio::select! {
             outcome = outcome => outcome,
             () = stop.cancelled() => return,
         };
+        let took = started.elapsed();
+        let ended = outcome.as_ref().map(|result| match result {
+            Ok(_) => Outcome::RequeueAfter,
+            Err(error) => outcome_of_error(error),
+        });
+        metrics.ended(ended.unwrap_or(Outcome::Panic), took);
         let wait = match outcome {
             Ok(Ok(wait)) => {
                 failures = 0;

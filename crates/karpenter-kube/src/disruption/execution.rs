@@ -1,13 +1,13 @@
 //! A command's execution.
 //!
-//! 1. [`start`]: nodes are tainted and NodeClaims told why; replacements are launched; only then the machines are marked in
+//! 1. [`start`]: room for replacements of static pools is reserved; nodes are tainted and NodeClaims told why; replacements are launched; only then the machines are marked in
 //!    the model, as the provisioner would launch for their pods, too.
 //! 2. [`Execution::finish`], next to the loop: once every replacement is initialized, the NodeClaims are deleted.
 //! 3. When a replacement is gone or time is up, everything is taken back. Replacements that came are ordinary empty nodes.
 //!
 //! UPSTREAM: pkg/controllers/disruption/queue.go
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,6 +64,46 @@ fn provider_ids<'a>(candidates: impl IntoIterator<Item = &'a Candidate>) -> Vec<
     ids.flatten().map(str::to_owned).collect()
 }
 
+/// Room below the limits of static pools for a command's replacements; given back when dropped.
+struct Reserved<'a> {
+    cx: &'a Context,
+    machines: BTreeMap<String, u32>,
+}
+
+impl<'a> Reserved<'a> {
+    /// Reserves what the command needs, or nothing. Commands of dynamic pools need none.
+    fn of(cx: &'a Context, command: &Command) -> Option<Self> {
+        let mut wanted: BTreeMap<&str, u32> = BTreeMap::new();
+        if command.method == Method::StaticDrift {
+            for draft in &command.replacements {
+                *wanted.entry(&draft.node_pool).or_default() += 1;
+            }
+        }
+        let mut reserved = Self {
+            cx,
+            machines: BTreeMap::new(),
+        };
+        let view = cx.view();
+        for (name, wanted) in wanted {
+            let pool = view.node_pool(name)?;
+            let granted = cx.static_capacity.reserve(&cx.model, pool, wanted);
+            reserved.machines.insert(name.to_owned(), granted);
+            if granted < wanted {
+                return None;
+            }
+        }
+        Some(reserved)
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        for (pool, count) in &self.machines {
+            self.cx.static_capacity.release(pool, *count);
+        }
+    }
+}
+
 /// Begins a command; `queued` machines are in others' hands. `None` if it could not be begun: nothing is left of it.
 ///
 /// # Errors
@@ -74,6 +114,9 @@ pub(super) async fn start(
     queued: usize,
 ) -> Result<Option<Execution>, Stopped> {
     let mut command = command.clone();
+    let Some(reserved) = Reserved::of(cx, &command) else {
+        return Ok(None);
+    };
     let view = cx.view();
     let reason = command.method.reason();
     let marking = command
@@ -105,6 +148,8 @@ pub(super) async fn start(
         .into_iter()
         .flatten()
         .collect();
+    // The model counts what was made by now.
+    drop(reserved);
     if replacements.len() < command.replacements.len() {
         take_back(cx, &command.candidates).await;
         return Ok(None);

@@ -188,6 +188,7 @@ impl Disruption {
         request.single_node_cancel = Some(time_limit(cx, SINGLE_NODE_LIMIT, &stop));
         request.unseen_pools = self.unseen_pools.clone();
         request.resting_pools = self.resting.now(Instant::now());
+        request.static_room = cx.static_capacity.drift_room(&cx.model);
         request.threads = cx.options.cores();
         (request, stop.drop_guard())
     }

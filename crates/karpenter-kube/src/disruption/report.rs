@@ -9,7 +9,8 @@ use karpenter_api::v1::{DisruptionReason, NodeClaim};
 use karpenter_core::cluster::NodeState;
 use karpenter_core::disruption::balanced::THRESHOLD;
 use karpenter_core::disruption::{
-    Candidate, Command, Decision, DisruptionPlan, Method, Rejection, Unconsolidatable, VerdictKind,
+    Blocked, Candidate, Command, Decision, DisruptionPlan, Method, Rejection, Unconsolidatable,
+    VerdictKind,
 };
 use serde_json::json;
 
@@ -17,6 +18,7 @@ use crate::context::Context;
 use crate::events::{Event, reference};
 use crate::logging;
 use crate::model::View;
+use crate::node::protection;
 use crate::nodeclaim::lifecycle::termination_mode;
 
 /// How long the same verdict on consolidation is not repeated.
@@ -112,6 +114,10 @@ pub(super) fn planned(cx: &Context, view: &View, plan: &DisruptionPlan, consolid
     for verdict in &plan.verdicts {
         match &verdict.kind {
             VerdictKind::Blocked(why) if why.is_reported() => {
+                if let Blocked::PodDoNotDisrupt { .. } = why {
+                    let pods = view.pods_on(verdict.machine.name());
+                    pods.iter().for_each(|pod| protection::tell(cx, pod));
+                }
                 let message = capitalised(&why.to_string());
                 tell(cx, view, &verdict.machine, |about| {
                     Event::normal(about, events::DISRUPTION_BLOCKED, message.clone())

@@ -4,6 +4,7 @@
 //! observability controllers, which build their label lists from the provider's well-known labels.
 
 use super::registry::{Counter, Gauge, Histogram, Registry, Summary};
+use super::work::Work;
 
 /// Upper bounds of upstream's duration histograms, in seconds.
 pub const DURATION_BUCKETS: &[f64] = &[
@@ -51,6 +52,8 @@ const LIFETIME_BUCKETS: &[f64] = &[
 pub struct Metrics {
     /// Where the metrics are registered, and what is scraped.
     pub registry: Registry,
+    /// `controller_runtime_*` and `workqueue_*`: how busy controllers are.
+    pub work: Work,
     /// `karpenter_nodeclaims_created_total`: NodeClaims created, by reason: provisioned, drifted, underutilized.
     pub nodeclaims_created_total: Counter,
     /// `karpenter_nodeclaims_terminated_total`: NodeClaims whose finalizer was removed.
@@ -162,6 +165,7 @@ impl Metrics {
         let doubling = |n: i32| (0..n).map(|i| 2f64.powi(i)).collect::<Vec<_>>();
         Self {
             registry: registry.clone(),
+            work: Work::new(registry),
             nodeclaims_created_total: registry.counter(
                 "karpenter_nodeclaims_created_total",
                 "NodeClaims created, by reason: provisioned, drifted, underutilized.",

@@ -1,7 +1,8 @@
 //! Gauges that are rendered from state at each scrape.
 //!
 //! Series per pod or per node and resource are many; keeping them would cost more memory than the state they repeat. A live
-//! gauge keeps nothing: what is gone is gone with the next scrape.
+//! gauge keeps nothing: what is gone is gone with the next scrape. Counters that somebody else keeps are shown in the same
+//! way.
 
 use std::fmt::Write as _;
 
@@ -15,6 +16,8 @@ pub(super) struct Live {
     pub(super) name: String,
     pub(super) help: String,
     pub(super) labels: Vec<String>,
+    /// `gauge` or `counter`.
+    pub(super) kind: &'static str,
     pub(super) collect: Collect,
 }
 
@@ -60,7 +63,7 @@ impl Emit<'_> {
             self.began = true;
             let help = live.help.replace('\\', "\\\\").replace('\n', "\\n");
             let _ = writeln!(self.out, "# HELP {} {help}", live.name);
-            let _ = writeln!(self.out, "# TYPE {} gauge", live.name);
+            let _ = writeln!(self.out, "# TYPE {} {}", live.name, live.kind);
         }
         self.out.push_str(&live.name);
         for (at, (label, value)) in live.labels.iter().zip(values).enumerate() {

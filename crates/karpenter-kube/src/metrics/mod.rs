@@ -5,7 +5,9 @@
 mod definitions;
 mod live;
 mod registry;
+mod work;
 
 pub use definitions::{DURATION_BUCKETS, Metrics, SUMMARY_QUANTILES};
 pub use live::{Collect, Emit};
 pub use registry::{Counter, Gauge, Histogram, Registry, Summary};
+pub use work::{ControllerWork, Outcome, Work, show_queues};

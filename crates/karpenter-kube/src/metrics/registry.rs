@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::live::{Emit, Live};
+use super::live::{Collect, Emit, Live};
 
 /// All metrics of a process. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -137,13 +137,29 @@ impl Registry {
         labels: &[&str],
         collect: impl Fn(&mut Emit<'_>) + Send + Sync + 'static,
     ) {
+        self.show(name, help, labels, "gauge", Box::new(collect));
+    }
+
+    /// Like [`Registry::live`], of something that only grows.
+    pub fn live_counter(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+        collect: impl Fn(&mut Emit<'_>) + Send + Sync + 'static,
+    ) {
+        self.show(name, help, labels, "counter", Box::new(collect));
+    }
+
+    fn show(&self, name: &str, help: &str, labels: &[&str], kind: &'static str, collect: Collect) {
         let mut live = lock(&self.live);
         live.retain(|known| known.name != name);
         live.push(Live {
             name: name.to_owned(),
             help: help.to_owned(),
             labels: labels.iter().map(|l| (*l).to_owned()).collect(),
-            collect: Box::new(collect),
+            kind,
+            collect,
         });
     }
 

@@ -167,7 +167,7 @@ impl fmt::Debug for State {
 }
 
 impl State {
-    fn new(config: ClusterConfig, awaited: &[&'static str]) -> Self {
+    pub(crate) fn new(config: ClusterConfig, awaited: &[&'static str]) -> Self {
         Self {
             cluster: Cluster::new(config),
             nodes: HashTrieMapSync::new_sync(),
@@ -183,7 +183,7 @@ impl State {
         }
     }
 
-    fn view(&self) -> View {
+    pub(crate) fn view(&self) -> View {
         View {
             snapshot: self.cluster.snapshot(),
             nodes: self.nodes.clone(),
@@ -546,5 +546,38 @@ impl Model {
         for acknowledge in std::mem::take(&mut self.state.after_publication) {
             acknowledge();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn node(name: &str) -> Node {
+        serde_json::from_value(json!({"metadata": {"name": name, "uid": name}, "spec": {}}))
+            .unwrap()
+    }
+
+    /// Conformance: DIS-008, DIS-010
+    #[test]
+    fn the_model_is_in_sync_once_every_kind_was_listed_whatever_the_nodes_are_like() {
+        let mut state = State::new(ClusterConfig::default(), &["Node", "NodeClaim"]);
+        state.apply_node(node("without-provider-id"));
+        state.listed("Node");
+        assert!(!state.view().is_synced(), "nodeclaims are not listed");
+        state.listed("NodeClaim");
+        assert!(state.view().is_synced());
+        assert_eq!(
+            state
+                .changes
+                .iter()
+                .filter(|c| matches!(c, Change::Synced))
+                .count(),
+            1
+        );
+        state.apply_node(node("new"));
+        assert!(state.view().is_synced());
+        assert_eq!(state.view().nodes().count(), 2);
     }
 }

@@ -267,4 +267,25 @@ mod tests {
         assert_eq!(plan(&[Arc::clone(&protected)], None, at(NOW)).waiting, 1);
         assert!(!is_evictable(&protected, at(NOW)));
     }
+
+    /// Conformance: DIS-075
+    #[test]
+    fn a_critical_pod_whose_time_has_come_does_not_wait_for_a_group_that_a_budget_holds() {
+        let blocked = pod("blocked", |p| {
+            p["spec"]["terminationGracePeriodSeconds"] = json!(10)
+        });
+        let urgent = pod("critical", |p| {
+            critical(p);
+            p["spec"]["terminationGracePeriodSeconds"] = json!(240);
+        });
+        let pods = [blocked, urgent];
+        let deadline = Some(at("2026-01-01T01:05:00Z"));
+        assert_eq!(
+            names(&plan(&pods, deadline, at(NOW))),
+            ["blocked"],
+            "there is time yet"
+        );
+        let later = plan(&pods, deadline, at("2026-01-01T01:01:01Z"));
+        assert_eq!(names(&later), ["critical", "blocked"]);
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! 1. A pod is known by namespace, name and uid: a namesake that comes later is not evicted for it.
 //! 2. The earliest deadline counts; it can come closer, never move away.
-//! 3. Past the deadline (less the pod's own grace period) it is deleted; before, it is evicted, if it allows that.
+//! 3. What a PodDisruptionBudget is known to refuse is not asked of the API server.
+//! 4. Past the deadline (less the pod's own grace period) it is deleted; before, it is evicted, if it allows that.
 //!
 //! UPSTREAM: pkg/controllers/node/termination/terminator/eviction.go
 
@@ -11,13 +12,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod as CorePod};
+use k8s_openapi::api::core::v1::{Node, Pod as CorePod};
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     DeleteOptions, ObjectMeta, Preconditions as MetaPreconditions,
 };
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::events;
+use karpenter_core::disruption::pdb::{self, PdbBlock};
 use karpenter_core::pod::{Pod, PodKey};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams, Preconditions};
@@ -25,6 +27,7 @@ use kube::core::Status;
 use rustc_hash::FxHashMap;
 
 use super::drain::{forced_grace, is_evictable, needs_force};
+use super::protection::pod_reference;
 use crate::context::Context;
 use crate::controller::{Backoff, Controller, Doing, Next, Queue, ReconcileError, is_not_found};
 use crate::events::{Event, reference};
@@ -48,6 +51,9 @@ pub struct EvictionQueue {
     queue: Queue<EvictionKey>,
     deadlines: Mutex<FxHashMap<EvictionKey, Option<Timestamp>>>,
 }
+
+/// Why a pod with several budgets is not evicted.
+const SEVERAL: &str = "eviction does not support multiple PDBs";
 
 /// What the API server said to an eviction.
 #[derive(Debug, PartialEq, Eq)]
@@ -201,11 +207,11 @@ impl EvictionQueue {
                 "Failed to drain node, evicting pod {}/{}, {why}",
                 pod.key.namespace, pod.key.name
             );
-            self.cx.recorder.publish(Event::warning(
-                reference::<Node>(node),
-                events::FAILED_DRAINING,
-                message,
-            ));
+            let about = reference::<Node>(node);
+            let mut event = Event::warning(about, events::FAILED_DRAINING, message);
+            // Which budget it is matters more than that there are pods left, and more than which of them it is.
+            event.dedupe.push(why.to_owned());
+            self.cx.recorder.publish(event);
         }
     }
 }
@@ -216,21 +222,20 @@ fn classify(code: u16, message: &str) -> Option<Answer> {
         // 409: the uid differs, so the pod is gone and another has its name.
         404 | 409 => Some(Answer::Gone),
         429 => Some(Answer::Refused(message.to_owned())),
-        500 if message.contains("more than one PodDisruptionBudget") => Some(Answer::Refused(
-            "eviction does not support multiple PDBs".into(),
-        )),
+        500 if message.contains("more than one PodDisruptionBudget") => {
+            Some(Answer::Refused(SEVERAL.into()))
+        }
         _ => None,
     }
 }
 
-fn pod_reference(pod: &Pod) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".into()),
-        kind: Some("Pod".into()),
-        name: Some(pod.key.name.clone()),
-        namespace: Some(pod.key.namespace.clone()),
-        uid: Some(pod.key.uid.clone()),
-        ..ObjectReference::default()
+/// A budget's refusal in the words of the eviction API.
+fn told(block: &PdbBlock) -> String {
+    match block {
+        PdbBlock::Prevents { budget } => format!(
+            "Cannot evict pod as it would violate the pod's disruption budget. The disruption budget {budget} allows no disruption now."
+        ),
+        PdbBlock::Several { .. } => SEVERAL.to_owned(),
     }
 }
 
@@ -300,7 +305,11 @@ impl Controller for EvictionQueue {
                 "the pod does not allow eviction".into(),
             ));
         }
-        match self.evict(pod).await.doing("evicting pod")? {
+        let answer = match pdb::refuses(&view.snapshot, pod) {
+            Some(block) => Answer::Refused(told(&block)),
+            None => self.evict(pod).await.doing("evicting pod")?,
+        };
+        match answer {
             Answer::Accepted => {
                 let reason = self.reason(&view, pod);
                 self.cx.recorder.publish(Event::normal(

@@ -3,4 +3,5 @@
 mod drain;
 pub mod eviction;
 pub mod health;
+pub(crate) mod protection;
 pub mod termination;

@@ -18,6 +18,7 @@ use kube::api::{DeleteParams, Preconditions};
 
 use super::drain::{self, is_drainable};
 use super::eviction::EvictionQueue;
+use super::protection;
 use crate::context::Context;
 use crate::controller::{
     Backoff, Controller, Doing, Next, ObjectKey, Queue, ReconcileError, is_not_found,
@@ -165,6 +166,9 @@ impl Termination {
         let now = self.cx.clock.now();
         let plan = drain::plan(leaving.view.pods_on(&leaving.name), leaving.deadline, now);
         self.evictions.add(&plan.evict, leaving.deadline);
+        plan.evict
+            .iter()
+            .for_each(|pod| protection::tell(&self.cx, pod));
         if plan.waiting > 0 {
             let message = format!(
                 "Failed to drain node, {} pods are waiting to be evicted",

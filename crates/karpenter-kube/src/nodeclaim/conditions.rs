@@ -124,3 +124,24 @@ impl Controller for DisruptionConditions {
         Ok(next)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::Timestamp;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    #[test]
+    fn quiet_begins_with_the_last_pod_event_or_else_the_initialisation() {
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        let mut claim = NodeClaim::new("a", Default::default());
+        claim.status.last_pod_event_time = Some(Time(at(5)));
+        assert_eq!(quiet_since(&claim), None, "not initialised");
+        claim.set_true(types::INITIALIZED, at(10));
+        assert_eq!(quiet_since(&claim), Some(at(5)));
+        claim.status.last_pod_event_time = Some(Time(at(20)));
+        assert_eq!(quiet_since(&claim), Some(at(20)));
+        claim.status.last_pod_event_time = None;
+        assert_eq!(quiet_since(&claim), Some(at(10)));
+    }
+}

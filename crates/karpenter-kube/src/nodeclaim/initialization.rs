@@ -1,13 +1,18 @@
 //! Initialisation: the node is ready for the pods it was made for.
 //!
 //! In this order, the first failure being what the condition says: the Node is there, ready, without startup taints,
-//! without known ephemeral taints, with every requested resource allocatable. Once true it stays true.
+//! without known ephemeral taints, with every requested resource allocatable, with the devices of every requested DRA driver
+//! published. Once true it stays true.
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/initialization.go
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::api::resource::v1::ResourceSlice;
 use karpenter_api::conditions::{HasConditions, Status, reasons, types};
-use karpenter_api::labels::{self, taints};
+use karpenter_api::labels::{self, annotations, taints};
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::quantity::Quantity;
 use kube::Api;
@@ -47,7 +52,10 @@ impl Lifecycle {
         if !has_label(node, labels::REGISTERED, "true") {
             return Step::Continue;
         }
-        if let Err((reason, message)) = initialised(node, claim) {
+        let view = self.cx.view();
+        let ready = initialised(node, claim)
+            .and_then(|()| devices_published(node, claim, view.snapshot.resource_slices()));
+        if let Err((reason, message)) = ready {
             claim.set_unknown_with_reason(types::INITIALIZED, reason, &message, now);
             return Step::Continue;
         }
@@ -133,6 +141,59 @@ fn initialised(node: &Node, claim: &NodeClaim) -> Result<(), (&'static str, Stri
     }
 }
 
+/// Whether every DRA driver that the claim's pods ask for has published a complete pool of devices on the node: as many
+/// slices of the pool's latest generation as the slices themselves say.
+fn devices_published<'a>(
+    node: &Node,
+    claim: &NodeClaim,
+    slices: impl Iterator<Item = &'a Arc<ResourceSlice>>,
+) -> Result<(), (&'static str, String)> {
+    let Some(wanted) = claim.annotation(annotations::REQUESTED_DRA_DRIVERS) else {
+        return Ok(());
+    };
+    let mut drivers: Vec<&str> = wanted.split(',').map(str::trim).collect();
+    drivers.retain(|driver| !driver.is_empty());
+    if drivers.is_empty() {
+        return Ok(());
+    }
+    // By driver and pool: the latest generation, how many slices it has, and how many there are of it.
+    let mut pools: BTreeMap<(&str, &str), (i64, i64, i64)> = BTreeMap::new();
+    for slice in slices.filter(|slice| is_of_node(slice, node)) {
+        let pool = &slice.spec.pool;
+        let known = pools
+            .entry((&slice.spec.driver, &pool.name))
+            .or_insert((i64::MIN, 0, 0));
+        if pool.generation > known.0 {
+            *known = (pool.generation, pool.resource_slice_count, 1);
+        } else if pool.generation == known.0 {
+            known.2 += 1;
+        }
+    }
+    let published = |driver: &str| {
+        let mut own = pools.iter().filter(|((of, _), _)| *of == driver);
+        own.any(|(_, (_, wanted, found))| wanted == found)
+    };
+    drivers.retain(|driver| !published(driver));
+    if drivers.is_empty() {
+        return Ok(());
+    }
+    Err((
+        reasons::DRA_DRIVER_POOLS_NOT_PUBLISHED,
+        format!(
+            "DRA driver(s) have not published complete resource pools: {}",
+            drivers.join(", ")
+        ),
+    ))
+}
+
+/// Whether the devices of a slice are the node's: it names the node, or the Node owns it.
+fn is_of_node(slice: &ResourceSlice, node: &Node) -> bool {
+    let named = slice.spec.node_name.is_some() && slice.spec.node_name == node.metadata.name;
+    let owners = slice.metadata.owner_references.iter().flatten();
+    let mut nodes = owners.filter(|owner| owner.kind == "Node");
+    named || nodes.any(|owner| Some(&owner.uid) == node.metadata.uid.as_ref())
+}
+
 fn taint_text(taint: &Taint) -> String {
     match taint.value.as_deref().filter(|v| !v.is_empty()) {
         Some(value) => format!("{}={value}:{}", taint.key, taint.effect),
@@ -212,6 +273,85 @@ mod tests {
             reason(taint("s", "NoSchedule"), full, "True"),
             "",
             "same key, other effect"
+        );
+    }
+
+    fn slice(
+        driver: &str,
+        pool: &str,
+        generation: i64,
+        count: i64,
+        node: serde_json::Value,
+    ) -> Arc<ResourceSlice> {
+        let mut value = json!({"metadata": {"name": "s"}, "spec": {
+            "driver": driver, "pool": {"name": pool, "generation": generation, "resourceSliceCount": count}}});
+        if let Some(name) = node.as_str() {
+            value["spec"]["nodeName"] = json!(name);
+        } else {
+            value["metadata"]["ownerReferences"] = json!([node]);
+        }
+        Arc::new(serde_json::from_value(value).unwrap())
+    }
+
+    /// Conformance: DIS-042
+    #[test]
+    fn every_requested_driver_must_have_published_a_complete_pool() {
+        let node = node(json!({"metadata": {"name": "n", "uid": "u"}}));
+        let mut claim = claim();
+        let missing = |claim: &NodeClaim, slices: &[Arc<ResourceSlice>]| {
+            devices_published(&node, claim, slices.iter())
+                .err()
+                .map(|(reason, message)| {
+                    assert_eq!(reason, reasons::DRA_DRIVER_POOLS_NOT_PUBLISHED);
+                    message.rsplit(": ").next().unwrap().to_owned()
+                })
+        };
+        assert_eq!(missing(&claim, &[]), None, "nobody asks for devices");
+        claim.metadata.annotations = Some(
+            [(
+                annotations::REQUESTED_DRA_DRIVERS.to_owned(),
+                "gpu.x,nic.x".to_owned(),
+            )]
+            .into(),
+        );
+        let said = |text: &str| Some(text.to_owned());
+        assert_eq!(missing(&claim, &[]), said("gpu.x, nic.x"));
+        let gpu = slice("gpu.x", "p", 2, 1, json!("n"));
+        let nic = slice(
+            "nic.x",
+            "p",
+            1,
+            1,
+            json!({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}),
+        );
+        assert_eq!(
+            missing(&claim, &[Arc::clone(&gpu)]),
+            said("nic.x"),
+            "any missing driver"
+        );
+        assert_eq!(missing(&claim, &[Arc::clone(&gpu), Arc::clone(&nic)]), None);
+        let elsewhere = slice("nic.x", "p", 1, 1, json!("m"));
+        assert_eq!(
+            missing(&claim, &[Arc::clone(&gpu), elsewhere]),
+            said("nic.x"),
+            "of another node"
+        );
+        let half = slice("nic.x", "p", 1, 2, json!("n"));
+        assert_eq!(
+            missing(&claim, &[Arc::clone(&gpu), Arc::clone(&half)]),
+            said("nic.x"),
+            "incomplete"
+        );
+        assert_eq!(
+            missing(&claim, &[Arc::clone(&gpu), Arc::clone(&half), half]),
+            None,
+            "both slices"
+        );
+        let newer = slice("nic.x", "p", 2, 2, json!("n"));
+        assert_eq!(
+            missing(&claim, &[gpu, nic, newer]),
+            said("nic.x"),
+            "complete only in an older generation"
         );
     }
 }

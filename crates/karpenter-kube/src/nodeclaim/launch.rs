@@ -182,6 +182,7 @@ fn shorten(text: &str) -> String {
 mod tests {
     use super::*;
 
+    /// Conformance: API-077
     #[test]
     fn the_claims_labels_win_over_the_providers_and_its_annotations_lose() {
         let mut claim = NodeClaim::new("a", Default::default());

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use karpenter_api::conditions::HasConditions;
-use karpenter_api::labels::{self, finalizers};
+use karpenter_api::conditions::{Condition, HasConditions, Status, types};
+use karpenter_api::labels::{self, annotations, finalizers};
 use karpenter_api::v1::NodeClaim;
 use kube::api::{DeleteParams, Preconditions};
 
@@ -75,6 +75,7 @@ impl Lifecycle {
         }
         let mut after = before.clone();
         after.initialise_conditions(self.cx.clock.now());
+        restamp(&mut after);
 
         let mut next = Next::Wait;
         let mut errors = Vec::new();
@@ -155,6 +156,26 @@ impl Lifecycle {
     }
 }
 
+/// Says of settled conditions that they hold for the claim's current generation, too: otherwise a change of the spec would
+/// make the claim unready for ever.
+fn restamp(claim: &mut NodeClaim) {
+    let generation = claim.metadata.generation;
+    let kinds = NodeClaim::TYPES;
+    let is_dependent = |c: &Condition| kinds.dependents.contains(&&*c.type_);
+    let is_known = |c: &Condition| Status::of(c) != Status::Unknown;
+    let settled = claim
+        .conditions()
+        .iter()
+        .all(|c| !is_dependent(c) || is_known(c));
+    for condition in claim.conditions_mut() {
+        // The summary stays what it is only if nothing is left that may change it.
+        let is_root = condition.type_ == kinds.root;
+        if (is_dependent(condition) && is_known(condition)) || (is_root && settled) {
+            condition.observed_generation = generation;
+        }
+    }
+}
+
 /// How a claim goes: without a limit, within one, or at once. A label of the disruption metrics.
 pub(crate) fn termination_mode(claim: &NodeClaim) -> &'static str {
     match &claim.spec.termination_grace_period {
@@ -205,6 +226,18 @@ impl Controller for Lifecycle {
                     }
                 }
             }
+            // A driver has published devices: whoever waits for them is looked at again.
+            Change::Other("ResourceSlice") => {
+                let waits = |claim: &&Arc<NodeClaim>| {
+                    claim
+                        .annotation(annotations::REQUESTED_DRA_DRIVERS)
+                        .is_some()
+                        && !claim.is_true(types::INITIALIZED)
+                };
+                for claim in view.snapshot.node_claims().filter(waits) {
+                    queue.add(ObjectKey::cluster(claim.name()));
+                }
+            }
             _ => {}
         }
     }
@@ -221,5 +254,71 @@ impl Controller for Lifecycle {
         } else {
             self.advance(&claim).await
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::Timestamp;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    /// Conformance: DIS-043
+    #[test]
+    fn a_later_generation_leaves_a_ready_claim_ready() {
+        let mut claim = NodeClaim::new("a", Default::default());
+        claim.metadata.generation = Some(1);
+        for dependent in NodeClaim::TYPES.dependents {
+            claim.set_true(dependent, at(10));
+        }
+        assert!(claim.is_true(types::READY));
+        claim.metadata.generation = Some(2);
+        restamp(&mut claim);
+        for condition in claim.conditions() {
+            assert_eq!(
+                condition.observed_generation,
+                Some(2),
+                "{}",
+                condition.type_
+            );
+            assert_eq!(
+                condition.last_transition_time.0,
+                at(10),
+                "{}",
+                condition.type_
+            );
+        }
+        assert!(claim.is_true(types::READY));
+    }
+
+    #[test]
+    fn what_nobody_knows_yet_is_not_stamped() {
+        let mut claim = NodeClaim::new("a", Default::default());
+        claim.metadata.generation = Some(1);
+        claim.set_unknown_with_reason(types::LAUNCHED, "LaunchFailed", "no", at(10));
+        let before = claim.clone();
+        claim.metadata.generation = Some(2);
+        restamp(&mut claim);
+        assert_eq!(claim.status, before.status);
+    }
+
+    /// Conformance: DIS-044
+    #[test]
+    fn the_end_of_the_machine_does_not_make_a_ready_claim_unknown() {
+        let mut claim = NodeClaim::new("a", Default::default());
+        claim.metadata.generation = Some(1);
+        for dependent in NodeClaim::TYPES.dependents {
+            claim.set_true(dependent, at(10));
+        }
+        // A deletion is a new generation.
+        claim.metadata.generation = Some(2);
+        claim.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(20)));
+        claim.set_true(types::INSTANCE_TERMINATING, at(21));
+        assert!(claim.is_true(types::READY));
+        assert!(claim.is_true(types::INSTANCE_TERMINATING));
     }
 }

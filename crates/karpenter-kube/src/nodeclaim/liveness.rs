@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use karpenter_api::conditions::{HasConditions, reasons, types};
 use karpenter_api::v1::NodeClaim;
 
@@ -16,22 +17,51 @@ use crate::logging;
 const LAUNCH: Duration = Duration::from_secs(5 * 60);
 const REGISTRATION: Duration = Duration::from_secs(15 * 60);
 
+/// What a claim must have reached, and by when.
+struct Limit {
+    condition: &'static str,
+    time: Duration,
+    reason: &'static str,
+}
+
+/// What the claim has yet to reach, and since when the time for it runs; nothing once it is registered.
+fn deadline(claim: &NodeClaim) -> Option<(Timestamp, Limit)> {
+    if claim.is_true(types::REGISTERED) {
+        return None;
+    }
+    let limit = if claim.is_true(types::LAUNCHED) {
+        Limit {
+            condition: types::REGISTERED,
+            time: REGISTRATION,
+            reason: "registration_timeout",
+        }
+    } else {
+        Limit {
+            condition: types::LAUNCHED,
+            time: LAUNCH,
+            reason: "launch_timeout",
+        }
+    };
+    let since = claim.condition(limit.condition)?.last_transition_time.0;
+    Some((since, limit))
+}
+
 impl Lifecycle {
     pub(super) async fn keep_alive(&self, claim: &mut NodeClaim) -> Step {
-        if claim.is_true(types::REGISTERED) {
-            return Step::Continue;
-        }
-        let (condition, limit, reason) = if claim.is_true(types::LAUNCHED) {
-            (types::REGISTERED, REGISTRATION, "registration_timeout")
-        } else {
-            (types::LAUNCHED, LAUNCH, "launch_timeout")
-        };
-        let Some(since) = claim.condition(condition).map(|c| c.last_transition_time.0) else {
+        let Some((
+            since,
+            Limit {
+                condition,
+                time,
+                reason,
+            },
+        )) = deadline(claim)
+        else {
             return Step::Continue;
         };
         let passed = self.cx.clock.since(since);
-        if passed < limit {
-            return Step::ContinueAfter(limit - passed);
+        if passed < time {
+            return Step::ContinueAfter(time - passed);
         }
         let (why, message) = match claim
             .condition(types::LAUNCHED)
@@ -44,7 +74,52 @@ impl Lifecycle {
             ),
         };
         self.record_failure(claim, &why, &message);
-        tracing::info!(NodeClaim = logging::object(None, claim.name()), nodeclaim = claim.name(), timeout = ?limit, reason, "terminating due to timeout");
+        tracing::info!(NodeClaim = logging::object(None, claim.name()), nodeclaim = claim.name(), timeout = ?time, reason, "terminating due to timeout");
         self.give_up(claim, reason).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    /// Conformance: DIS-030
+    #[test]
+    fn time_runs_from_the_conditions_last_transition_not_from_the_creation() {
+        let mut claim = NodeClaim::new("a", Default::default());
+        claim.metadata.creation_timestamp = Some(Time(at(0)));
+        claim.set_unknown_with_reason(types::LAUNCHED, "LaunchFailed", "no", at(100));
+        let runs = |claim: &NodeClaim| {
+            deadline(claim).map(|(since, limit)| (since, limit.time, limit.reason))
+        };
+        assert_eq!(
+            runs(&claim),
+            Some((at(0), LAUNCH, "launch_timeout")),
+            "since it was created"
+        );
+        for condition in claim
+            .conditions_mut()
+            .iter_mut()
+            .filter(|c| c.type_ == types::LAUNCHED)
+        {
+            condition.last_transition_time = Time(at(5000));
+        }
+        assert_eq!(
+            runs(&claim),
+            Some((at(5000), LAUNCH, "launch_timeout")),
+            "it moved"
+        );
+        claim.set_true(types::LAUNCHED, at(5100));
+        assert_eq!(
+            runs(&claim),
+            Some((at(0), REGISTRATION, "registration_timeout"))
+        );
+        claim.set_true(types::REGISTERED, at(5200));
+        assert_eq!(runs(&claim), None);
     }
 }

@@ -2,11 +2,13 @@
 //!
 //! 1. Exactly one Node has the claim's provider id; several make the claim unusable.
 //! 2. The Node gets the finalizer, the owner, and the claim's annotations, labels and taints.
-//! 3. The provider's registration hooks are asked, all at once; until all agree the unregistered taint stays.
+//! 3. The provider's registration hooks are asked, all at once; until all agree the unregistered taint stays. What labels
+//!    they give reach the claim and the Node.
 //! 4. The taint goes, the `registered` label comes, in the same write.
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/registration.go
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,14 +87,14 @@ impl Lifecycle {
             ));
         }
 
-        let pending = self.ask_hooks(claim).await;
-        let pending = match pending {
-            Ok(pending) => pending,
-            Err(error) => return Step::Failed(error),
-        };
+        let answers = self.ask_hooks(claim).await;
+        if !answers.labels.is_empty() {
+            let labels = claim.metadata.labels.get_or_insert_default();
+            labels.extend(answers.labels);
+        }
         let mut wanted = (*node).clone();
         sync(&mut wanted, claim);
-        if pending.names.is_empty() {
+        if answers.pending.is_empty() {
             admit(&mut wanted);
         }
         let api: Api<Node> = Api::all(self.cx.clients.api.clone());
@@ -102,10 +104,10 @@ impl Lifecycle {
         {
             return Step::Failed(error);
         }
-        if !pending.names.is_empty() {
+        if !answers.pending.is_empty() {
             let message = format!(
                 "waiting for registration hooks: {}",
-                pending.names.join(", ")
+                answers.pending.join(", ")
             );
             claim.set_unknown_with_reason(
                 types::REGISTERED,
@@ -113,7 +115,11 @@ impl Lifecycle {
                 &message,
                 now,
             );
-            return pending.again.map_or(Step::Continue, Step::ContinueAfter);
+            return match (ReconcileError::collect(answers.errors), answers.again) {
+                (Err(error), _) => Step::Failed(error),
+                (Ok(()), Some(wait)) => Step::ContinueAfter(wait),
+                (Ok(()), None) => Step::Continue,
+            };
         }
         tracing::info!(
             NodeClaim = logging::object(None, claim.name()),
@@ -131,26 +137,41 @@ impl Lifecycle {
         Step::Continue
     }
 
-    /// Asks every hook; an error of one is an error of the reconciliation.
-    async fn ask_hooks(&self, claim: &NodeClaim) -> Result<Pending, ReconcileError> {
+    /// Asks every hook, all at once.
+    async fn ask_hooks(&self, claim: &NodeClaim) -> Answers {
         let hooks = self.cx.provider.registration_hooks();
-        let answers = join_all(hooks.iter().map(|hook| hook.registered(claim))).await;
-        let mut pending = Pending::default();
-        for (hook, answer) in hooks.iter().zip(answers) {
-            if let HookOutcome::Wait(wait) = answer.doing("running registration hook")? {
-                pending.names.push(hook.name().to_owned());
-                let wait = Duration::try_from(wait).unwrap_or_default();
-                pending.again = Some(pending.again.map_or(wait, |a| a.min(wait)));
+        let outcomes = join_all(hooks.iter().map(|hook| hook.registered(claim))).await;
+        let mut answers = Answers::default();
+        for (hook, outcome) in hooks.iter().zip(outcomes) {
+            match outcome.doing("running registration hook") {
+                Ok(HookOutcome::Ready) => {}
+                Ok(HookOutcome::ReadyWith(labels)) => answers.labels.extend(labels),
+                Ok(HookOutcome::Wait(wait)) => {
+                    answers.pending.push(hook.name().to_owned());
+                    let wait = Duration::try_from(wait).unwrap_or_default();
+                    answers.again = Some(answers.again.map_or(wait, |a| a.min(wait)));
+                }
+                Err(error) => {
+                    answers.pending.push(hook.name().to_owned());
+                    answers.errors.push(error);
+                }
             }
         }
-        Ok(pending)
+        answers
     }
 }
 
+/// What the registration hooks say together.
 #[derive(Debug, Default)]
-struct Pending {
-    names: Vec<String>,
+struct Answers {
+    /// Names of the hooks that have not agreed yet.
+    pending: Vec<String>,
+    /// When the first of them wants to be asked again.
     again: Option<Duration>,
+    /// Labels that hooks want on the claim and its Node.
+    labels: BTreeMap<String, String>,
+    /// Hooks that could not tell make the reconciliation fail, so that they are asked again.
+    errors: Vec<ReconcileError>,
 }
 
 /// Makes the Node carry what the claim says.
@@ -250,7 +271,7 @@ mod tests {
         node
     }
 
-    /// Conformance: DIS-034
+    /// Conformance: DIS-034, API-078
     #[test]
     fn the_node_gets_finalizer_owner_labels_annotations_and_taints() {
         let mut node = node(&[("a", "node"), ("c", "node")]);

@@ -20,11 +20,17 @@ use kube::Api;
 use super::registration_health::{Health, RegistrationHealth};
 use crate::context::Context;
 use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
+use crate::events::Event;
 use crate::model::{Change, NodeClass, View};
 use crate::patch::{Lock, patch_status};
 
 /// Resources that are shown even when they are zero.
 const SHOWN: [&str; 5] = ["cpu", "memory", "pods", "ephemeral-storage", "nodes"];
+
+/// Reason of the event about a part of a pool that is ignored, or that has an effect its author can hardly want.
+const INVALID: &str = "InvalidNodePool";
+/// How often that is repeated.
+const REPEAT: Duration = Duration::from_secs(15 * 60);
 
 /// How long changes of machines are gathered before they are counted.
 const GATHER: Duration = Duration::from_secs(1);
@@ -79,7 +85,12 @@ impl Status {
     }
 }
 
-fn validate(pool: &mut NodePool, well_known: &validation::WellKnown, now: Timestamp) {
+/// Judges the pool; returns what is worth telling though it does not make the pool unusable.
+fn validate(
+    pool: &mut NodePool,
+    well_known: &validation::WellKnown,
+    now: Timestamp,
+) -> Vec<String> {
     let findings = validation::node_pool(pool, well_known);
     if findings.is_ok() {
         pool.set_true(types::VALIDATION_SUCCEEDED, now);
@@ -91,6 +102,7 @@ fn validate(pool: &mut NodePool, well_known: &validation::WellKnown, now: Timest
             now,
         );
     }
+    findings.warnings.iter().map(ToString::to_string).collect()
 }
 
 fn readiness(pool: &mut NodePool, class: Option<&NodeClass>, now: Timestamp) {
@@ -213,7 +225,12 @@ impl Controller for Status {
         let class = view.node_class(reference);
         let mut after = NodePool::clone(before);
         after.initialise_conditions(now);
-        validate(&mut after, self.cx.provider.well_known(), now);
+        for warning in validate(&mut after, self.cx.provider.well_known(), now) {
+            let event = Event::warning(crate::events::reference(&**before), INVALID, warning);
+            self.cx
+                .recorder
+                .publish(event.dedupe_by_message().every(REPEAT));
+        }
         readiness(&mut after, class.map(|c| &**c), now);
         if let Some(class) = class {
             self.registration_health(&mut after, class, now);
@@ -230,7 +247,11 @@ impl Controller for Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use karpenter_api::v1::NodeClassReference;
+    use crate::model::State;
+    use k8s_openapi::api::core::v1::Node;
+    use karpenter_api::v1::{NodeClaim, NodeClassReference};
+    use karpenter_core::cluster::ClusterConfig;
+    use serde_json::json;
 
     fn class(ready: Option<(&str, &str, &str)>) -> NodeClass {
         NodeClass {
@@ -242,33 +263,184 @@ mod tests {
         }
     }
 
+    /// Conformance: API-059
     #[test]
     fn readiness_repeats_what_the_class_says() {
         let said = |class: Option<&NodeClass>| {
             let mut pool = NodePool::default();
             readiness(&mut pool, class, Timestamp::UNIX_EPOCH);
             let condition = pool.condition(types::NODE_CLASS_READY).unwrap();
-            (condition.status.clone(), condition.reason.clone())
+            let said = [&condition.status, &condition.reason, &condition.message];
+            said.map(String::clone)
         };
-        let expect = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
-        assert_eq!(said(None), expect("False", "NodeClassNotFound"));
+        let expect = |status: &str, reason: &str, message: &str| {
+            [status, reason, message].map(str::to_owned)
+        };
+        assert_eq!(
+            said(None),
+            expect(
+                "False",
+                "NodeClassNotFound",
+                "NodeClass not found on cluster"
+            )
+        );
         assert_eq!(
             said(Some(&class(None))),
-            expect("False", "NodeClassReadinessUnknown")
+            expect(
+                "False",
+                "NodeClassReadinessUnknown",
+                "Node Class Readiness Unknown"
+            )
         );
         assert_eq!(
             said(Some(&class(Some(("False", "Why", "because"))))),
-            expect("False", "Why")
+            expect("False", "Why", "because")
         );
         assert_eq!(
             said(Some(&class(Some(("True", "", ""))))),
-            expect("True", "NodeClassReady")
+            expect("True", "NodeClassReady", "")
         );
         let mut deleted = class(Some(("True", "", "")));
         deleted.deleted_at = Some(Timestamp::UNIX_EPOCH);
         assert_eq!(
             said(Some(&deleted)),
-            expect("False", "NodeClassTerminating")
+            expect("False", "NodeClassTerminating", "NodeClass is Terminating")
         );
+    }
+
+    fn claim(name: &str, pool: &str) -> NodeClaim {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "uid": name, "labels": {"karpenter.sh/nodepool": pool}},
+            "spec": {"nodeClassRef": {"group": "g", "kind": "K", "name": "n"}, "requirements": []},
+            "status": {"providerID": format!("x://{name}"), "capacity": {"cpu": "4", "memory": "8Gi"}},
+        }))
+        .unwrap()
+    }
+
+    fn node(name: &str, provider_id: &str, pool: &str) -> Node {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "uid": name, "labels": {
+                "karpenter.sh/nodepool": pool, "karpenter.sh/registered": "true", "karpenter.sh/initialized": "true"}},
+            "spec": {"providerID": provider_id},
+            "status": {"capacity": {"cpu": "4", "memory": "8Gi"}},
+        }))
+        .unwrap()
+    }
+
+    /// Number of machines and cores of a pool.
+    fn totals(state: &State, name: &str) -> (i64, String) {
+        let mut pool = NodePool::default();
+        pool.metadata.name = Some(name.to_owned());
+        count(&mut pool, &state.view());
+        (pool.status.nodes, pool.status.resources["cpu"].0.clone())
+    }
+
+    fn sum(nodes: i64, cpu: &str) -> (i64, String) {
+        (nodes, cpu.to_owned())
+    }
+
+    /// Conformance: DIS-015
+    #[test]
+    fn totals_follow_the_machines_whatever_half_of_them_changes() {
+        let mut state = State::new(ClusterConfig::default(), &[]);
+        state.apply_node_claim(claim("a", "x"));
+        state.apply_node(node("n", "x://a", "x"));
+        state.apply_node_claim(claim("b", "x"));
+        assert_eq!(totals(&state, "x"), sum(2, "8"));
+        // The pool's label changes on both halves.
+        state.apply_node_claim(claim("a", "y"));
+        state.apply_node(node("n", "x://a", "y"));
+        assert_eq!(
+            (totals(&state, "x"), totals(&state, "y")),
+            (sum(1, "4"), sum(1, "4"))
+        );
+        // Another machine behind the same claim.
+        let mut moved = claim("a", "y");
+        moved.status.provider_id = Some("x://other".into());
+        state.apply_node_claim(moved);
+        state.apply_node(node("n", "x://other", "y"));
+        assert_eq!(totals(&state, "y"), sum(1, "4"));
+        state.remove_node("n");
+        assert_eq!(totals(&state, "y"), sum(1, "4"), "the claim stays");
+        state.apply_node(node("n", "x://other", "y"));
+        state.remove_node_claim("a");
+        assert_eq!(
+            totals(&state, "y"),
+            sum(0, "0"),
+            "a Node without a claim is nobody's"
+        );
+        state.remove_node("n");
+        state.remove_node_claim("b");
+        assert_eq!(totals(&state, "x"), sum(0, "0"));
+    }
+
+    /// Conformance: DIS-016
+    #[test]
+    fn machines_that_a_command_holds_do_not_count_and_are_subtracted_once() {
+        let mut state = State::new(ClusterConfig::default(), &[]);
+        for name in ["a", "b"] {
+            state.apply_node_claim(claim(name, "x"));
+        }
+        assert_eq!(totals(&state, "x"), sum(2, "8"));
+        state.cluster.mark_for_deletion(&["x://a"]);
+        state.cluster.mark_for_deletion(&["x://a"]);
+        assert_eq!(totals(&state, "x"), sum(1, "4"));
+        state.cluster.unmark_for_deletion(&["x://a"]);
+        assert_eq!(totals(&state, "x"), sum(2, "8"));
+        state.cluster.mark_for_deletion(&["x://a"]);
+        state.remove_node_claim("a");
+        assert_eq!(totals(&state, "x"), sum(1, "4"));
+    }
+
+    /// Conformance: API-061
+    #[test]
+    fn five_resources_are_always_shown_and_deleting_machines_do_not_count() {
+        let mut state = State::new(ClusterConfig::default(), &[]);
+        let shown = |state: &State| {
+            let mut pool = NodePool::default();
+            pool.metadata.name = Some("x".into());
+            count(&mut pool, &state.view());
+            let amounts = pool.status.resources.into_iter();
+            amounts
+                .map(|(name, amount)| format!("{name}={}", amount.0))
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(
+            shown(&state),
+            "cpu=0 ephemeral-storage=0 memory=0 nodes=0 pods=0"
+        );
+        state.apply_node_claim(claim("a", "x"));
+        let mut deleting = claim("b", "x");
+        deleting.metadata.deletion_timestamp = Some(
+            k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH),
+        );
+        state.apply_node_claim(deleting);
+        assert_eq!(
+            shown(&state),
+            "cpu=4 ephemeral-storage=0 memory=8Gi nodes=1 pods=0"
+        );
+    }
+
+    /// Conformance: API-057
+    #[test]
+    fn validation_says_what_is_wrong_and_that_nothing_is() {
+        let mut pool: NodePool = serde_json::from_value(json!({"metadata": {"name": "x"}, "spec": {"template": {"spec": {
+            "nodeClassRef": {"group": "g", "kind": "K", "name": "n"},
+            "requirements": [{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["cheap"]}]}}}}))
+        .unwrap();
+        let names = validation::WellKnown::default();
+        validate(&mut pool, &names, Timestamp::UNIX_EPOCH);
+        let condition = pool.condition(types::VALIDATION_SUCCEEDED).unwrap();
+        assert_eq!(
+            (&*condition.status, &*condition.reason),
+            ("False", "NodePoolValidationFailed")
+        );
+        assert!(condition.message.contains("cheap"), "{}", condition.message);
+        pool.spec.template.spec.requirements[0]
+            .values
+            .push("spot".into());
+        validate(&mut pool, &names, Timestamp::UNIX_EPOCH);
+        assert!(pool.is_true(types::VALIDATION_SUCCEEDED));
     }
 }

@@ -1,22 +1,26 @@
-//! Metrics and events about status conditions of NodeClaims, NodePools and Nodes.
+//! Metrics and events about status conditions of NodeClaims, NodePools, Nodes and CapacityBuffers.
 //!
 //! Every metric exists per kind (`operator_nodeclaim_…`), and once more without the kind in its name but with labels `group`
 //! and `kind`, as older dashboards have it (not for Nodes).
 //!
 //! UPSTREAM: awslabs/operatorpkg status/controller.go
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use karpenter_api::autoscaling::CapacityBuffer;
 use karpenter_api::events::FINALIZED;
 use karpenter_api::labels;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use kube::Resource;
 
 use super::with;
+use crate::capacity_buffer::Stores;
 use crate::context::Context;
+use crate::controller::ObjectKey;
 use crate::events::{Event, reference};
 use crate::metrics::{Counter, Emit, Histogram};
 use crate::model::{Change, View};
@@ -66,6 +70,13 @@ fn of_node(node: &Node) -> Object<'_> {
     }
 }
 
+fn of_buffer(buffer: &CapacityBuffer) -> Object<'_> {
+    Object {
+        meta: &buffer.metadata,
+        conditions: buffer.status.conditions.iter().map(seen).collect(),
+    }
+}
+
 fn seen(condition: &Condition) -> Seen {
     Seen {
         type_: condition.type_.clone(),
@@ -88,7 +99,7 @@ struct Kind {
 }
 
 /// Runs through the objects of a kind.
-type Each = fn(&View, &mut dyn FnMut(Object<'_>));
+type Each = Arc<dyn Fn(&View, &mut dyn FnMut(Object<'_>)) + Send + Sync>;
 
 fn each_claim(view: &View, visit: &mut dyn FnMut(Object<'_>)) {
     view.snapshot
@@ -123,12 +134,16 @@ pub struct Conditions {
     claims: Transitions,
     pools: Transitions,
     nodes: Transitions,
+    /// Present with the gate CapacityBuffer.
+    buffers: Option<Transitions>,
+    /// The buffers as they were last seen; the model does not hold them.
+    known_buffers: Mutex<BTreeMap<ObjectKey, Arc<CapacityBuffer>>>,
 }
 
 impl Conditions {
-    /// Adds the metrics. What is returned must be told of every change of the model.
+    /// Adds the metrics. What is returned must be told of every change of the model, and of every change of a buffer.
     #[must_use]
-    pub fn register(cx: &Arc<Context>) -> Self {
+    pub fn register(cx: &Arc<Context>, buffers: Option<&Stores>) -> Self {
         let metric = |key: &str| key.replace(['/', '.', '-'], "_");
         let label = |key: String| (metric(&key), key);
         let mut of_claims: Vec<_> = cx
@@ -152,19 +167,31 @@ impl Conditions {
             Vec::new(),
         );
         let nodes = kind("node", None, of_nodes);
-        let kinds: [(&Kind, Each); 3] = [
-            (&claims, each_claim),
-            (&pools, each_pool),
-            (&nodes, each_node),
+        let mut kinds: Vec<(Kind, Each)> = vec![
+            (claims.clone(), Arc::new(each_claim)),
+            (pools.clone(), Arc::new(each_pool)),
+            (nodes.clone(), Arc::new(each_node)),
         ];
-        for (kind, each) in kinds {
+        let buffers = buffers.map(|stores| {
+            let stores = stores.clone();
+            let kind = kind(
+                "capacitybuffer",
+                Some(("autoscaling.x-k8s.io", CapacityBuffer::KIND)),
+                Vec::new(),
+            );
+            let each: Each = Arc::new(move |_, visit| {
+                stores.each_buffer(&mut |buffer| visit(of_buffer(buffer)));
+            });
+            kinds.push((kind.clone(), each));
+            transitions(cx, kind)
+        });
+        for (kind, each) in &kinds {
             gauges(cx, kind, each);
         }
-        older_gauges(
-            cx,
-            &[(claims.clone(), each_claim), (pools.clone(), each_pool)],
-        );
+        older_gauges(cx, kinds);
         Self {
+            buffers,
+            known_buffers: Mutex::default(),
             claims: transitions(cx, claims),
             pools: transitions(cx, pools),
             nodes: transitions(cx, nodes),
@@ -198,6 +225,30 @@ impl Conditions {
             ),
             _ => {}
         }
+    }
+
+    /// Takes in what a buffer is like now.
+    pub fn observe_buffer(&self, key: &ObjectKey, now: Option<&Arc<CapacityBuffer>>) {
+        let Some(transitions) = &self.buffers else {
+            return;
+        };
+        let mut known = self
+            .known_buffers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let before = match now {
+            Some(now) => known.insert(key.clone(), Arc::clone(now)),
+            None => known.remove(key),
+        };
+        drop(known);
+        let view = self.cx.view();
+        self.changed(
+            transitions,
+            before.as_deref(),
+            now.map(|now| &**now),
+            of_buffer,
+            &view,
+        );
     }
 
     fn changed<'a, K: Resource<DynamicType = ()>>(
@@ -419,8 +470,9 @@ fn emit_object(
     }
 }
 
-fn gauges(cx: &Arc<Context>, kind: &Kind, each: Each) {
+fn gauges(cx: &Arc<Context>, kind: &Kind, each: &Each) {
     for (shown, name, help) in SHOWN {
+        let each = Arc::clone(each);
         let mut names = vec!["namespace", "name"];
         names.extend(condition_labels(shown));
         names.extend(kind.extra.iter().map(|(name, _)| name.as_str()));
@@ -433,7 +485,8 @@ fn gauges(cx: &Arc<Context>, kind: &Kind, each: Each) {
                     |key: &String| labels.and_then(|l| l.get(key)).map_or("", String::as_str);
                 let back: Vec<&str> = extra.iter().map(|(_, key)| value(key)).collect();
                 let name = object.meta.name.as_deref().unwrap_or_default();
-                emit_object(shown, &object, &["", name], &back, now, emit);
+                let namespace = object.meta.namespace.as_deref().unwrap_or_default();
+                emit_object(shown, &object, &[namespace, name], &back, now, emit);
             });
         };
         let name = format!("operator_{}_{name}", kind.name);
@@ -443,20 +496,23 @@ fn gauges(cx: &Arc<Context>, kind: &Kind, each: Each) {
     }
 }
 
-fn older_gauges(cx: &Arc<Context>, kinds: &[(Kind, Each)]) {
+fn older_gauges(cx: &Arc<Context>, kinds: Vec<(Kind, Each)>) {
+    let kinds = Arc::new(kinds);
     for (shown, name, help) in SHOWN {
         let mut names = vec!["namespace", "name", "group", "kind"];
         names.extend(condition_labels(shown));
-        let kinds = kinds.to_vec();
+        let kinds = Arc::clone(&kinds);
         let collect = move |cx: &Context, emit: &mut Emit<'_>| {
             let (view, now) = (cx.view(), cx.clock.now());
-            for (kind, each) in &kinds {
+            for (kind, each) in kinds.iter() {
                 let Some((group, kind)) = kind.twin else {
                     continue;
                 };
                 each(&view, &mut |object| {
                     let name = object.meta.name.as_deref().unwrap_or_default();
-                    emit_object(shown, &object, &["", name, group, kind], &[], now, emit);
+                    let namespace = object.meta.namespace.as_deref().unwrap_or_default();
+                    let front = [namespace, name, group, kind];
+                    emit_object(shown, &object, &front, &[], now, emit);
                 });
             }
         };

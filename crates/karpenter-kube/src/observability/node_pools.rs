@@ -12,6 +12,7 @@ use karpenter_core::quantity::Quantity;
 use super::{resource_type, with};
 use crate::context::Context;
 use crate::metrics::Emit;
+use crate::model::View;
 
 /// Amounts of a NodePool by resource.
 type Amounts = fn(&NodePool) -> &ResourceList;
@@ -55,15 +56,18 @@ pub(super) fn register(cx: &Arc<Context>) {
 fn cost(cx: &Context, emit: &mut Emit<'_>) {
     let view = cx.view();
     for pool in view.snapshot.node_pools() {
-        let Some(Ok(types)) = view.snapshot.instance_types(pool.name()) else {
-            continue;
-        };
-        let types: BTreeMap<&str, &InstanceType> =
-            types.iter().map(|t| (t.name.as_str(), t)).collect();
-        let claims = view.node_claims_of_pool(pool.name());
-        let prices = claims.iter().filter_map(|claim| price(claim, &types));
-        emit.set(&[pool.name()], prices.sum());
+        if let Some(cost) = cost_of(&view, pool.name()) {
+            emit.set(&[pool.name()], cost);
+        }
     }
+}
+
+/// What the machines of a pool cost; nothing is known before the provider was asked.
+fn cost_of(view: &View, pool: &str) -> Option<f64> {
+    let types = view.snapshot.instance_types(pool)?.as_ref().ok()?;
+    let types: BTreeMap<&str, &InstanceType> = types.iter().map(|t| (t.name.as_str(), t)).collect();
+    let claims = view.node_claims_of_pool(pool);
+    Some(claims.iter().filter_map(|claim| price(claim, &types)).sum())
 }
 
 /// What a claim costs, once its labels say what it is; unknown offerings cost nothing.
@@ -82,6 +86,8 @@ fn price(claim: &NodeClaim, types: &BTreeMap<&str, &InstanceType>) -> Option<f64
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::State;
+    use karpenter_core::cluster::ClusterConfig;
     use karpenter_core::fake;
 
     #[test]
@@ -113,5 +119,49 @@ mod tests {
             ),
             None
         );
+    }
+
+    /// Conformance: DIS-022, DIS-023
+    #[test]
+    fn a_pool_costs_what_its_machines_do_at_todays_prices() {
+        let mut state = State::new(ClusterConfig::default(), &[]);
+        let claim = |name: &str| {
+            let mut claim = NodeClaim::new(name, Default::default());
+            let labels = [
+                (labels::NODE_POOL, "default"),
+                (labels::INSTANCE_TYPE, "a"),
+                (labels::ZONE, "test-zone-1"),
+                (labels::CAPACITY_TYPE, "spot"),
+            ];
+            claim.metadata.uid = Some(name.to_owned());
+            claim.metadata.labels = Some(labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+            claim
+        };
+        let offer = |state: &mut State, price: f64| {
+            let types = [fake::instance_type("a").price(price).build()];
+            state
+                .cluster
+                .set_instance_types("default", Ok(types.into()));
+        };
+        let cost = |state: &State| cost_of(&state.view(), "default");
+        assert_eq!(cost(&state), None, "the provider was not asked yet");
+        offer(&mut state, 2.0);
+        state.apply_node_claim(claim("x"));
+        state.apply_node_claim(claim("y"));
+        state.apply_node_claim(claim("y"));
+        assert_eq!(cost(&state), Some(4.0), "each machine once");
+        offer(&mut state, 3.0);
+        assert_eq!(
+            cost(&state),
+            Some(6.0),
+            "a new price, or that of an overlay"
+        );
+        state.remove_node_claim("x");
+        state.remove_node_claim("x");
+        assert_eq!(cost(&state), Some(3.0));
+        state.remove_node_claim("y");
+        assert_eq!(cost(&state), Some(0.0));
+        state.apply_node_claim(claim("x"));
+        assert_eq!(cost(&state), Some(3.0), "nothing is left of the first time");
     }
 }

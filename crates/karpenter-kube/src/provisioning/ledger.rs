@@ -16,7 +16,21 @@ struct Times {
     seen: Option<Timestamp>,
     decided: bool,
     schedulable: Option<Timestamp>,
+    /// The same, on a NodePool whose nodes are known to register.
+    healthy: Option<Timestamp>,
     bound: bool,
+}
+
+/// What a pass decided about a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decided {
+    /// There is a place for it, on a NodePool whose nodes are known to register, or not.
+    Placed {
+        /// Whether they are.
+        healthy: bool,
+    },
+    /// There is none.
+    Unplaced,
 }
 
 /// Times of pods that do not run yet, by uid. A pod that runs, ends or goes is forgotten.
@@ -44,7 +58,10 @@ impl PodLedger {
     }
 
     /// A pod was decided about. A pod that was placed keeps the first time it was; one that was not loses it.
-    pub fn decided(&self, uid: &str, placed: bool, now: Timestamp, metrics: &Metrics) {
+    ///
+    /// How long users waited for their pods says little about Karpenter where nodes do not register: those waits are not
+    /// observed.
+    pub fn decided(&self, uid: &str, what: Decided, now: Timestamp, metrics: &Metrics) {
         let mut pods = self.lock();
         let Some(times) = pods.get_mut(uid) else {
             return;
@@ -56,13 +73,21 @@ impl PodLedger {
                 .pods_scheduling_decision_duration_seconds
                 .observe(&[], waited);
         }
-        times.schedulable = placed.then(|| times.schedulable.unwrap_or(now));
+        let first = |known: Option<Timestamp>, holds: bool| holds.then(|| known.unwrap_or(now));
+        times.schedulable = first(times.schedulable, what != Decided::Unplaced);
+        times.healthy = first(times.healthy, what == Decided::Placed { healthy: true });
     }
 
     /// When a pod was first found to be schedulable.
     #[must_use]
     pub fn schedulable_since(&self, uid: &str) -> Option<Timestamp> {
         self.lock().get(uid).and_then(|times| times.schedulable)
+    }
+
+    /// When a pod was first found to be schedulable on a NodePool whose nodes are known to register.
+    #[must_use]
+    pub fn healthy_since(&self, uid: &str) -> Option<Timestamp> {
+        self.lock().get(uid).and_then(|times| times.healthy)
     }
 
     /// Since when a pod is known that nobody has decided about.
@@ -82,7 +107,7 @@ impl PodLedger {
             metrics
                 .pods_bound_duration_seconds
                 .observe(&[], pod.created_at.map_or(0.0, |at| seconds(at, now)));
-            if let Some(since) = times.schedulable {
+            if let Some(since) = times.healthy {
                 metrics
                     .pods_provisioning_bound_duration_seconds
                     .observe(&[], seconds(since, now));
@@ -92,7 +117,7 @@ impl PodLedger {
             metrics
                 .pods_startup_duration_seconds
                 .observe(&[], pod.created_at.map_or(0.0, |at| seconds(at, now)));
-            if let Some(since) = times.schedulable {
+            if let Some(since) = times.healthy {
                 metrics
                     .pods_provisioning_startup_duration_seconds
                     .observe(&[], seconds(since, now));
@@ -123,12 +148,13 @@ mod tests {
     fn the_first_schedulable_time_counts_and_a_failure_clears_it() {
         let (ledger, metrics) = (PodLedger::default(), Metrics::new(&Registry::new()));
         ledger.seen("a", at(1));
-        ledger.decided("a", true, at(2), &metrics);
-        ledger.decided("a", true, at(5), &metrics);
+        let placed = Decided::Placed { healthy: false };
+        ledger.decided("a", placed, at(2), &metrics);
+        ledger.decided("a", placed, at(5), &metrics);
         assert_eq!(ledger.schedulable_since("a"), Some(at(2)));
-        ledger.decided("a", false, at(6), &metrics);
+        ledger.decided("a", Decided::Unplaced, at(6), &metrics);
         assert_eq!(ledger.schedulable_since("a"), None);
-        ledger.decided("never seen, such as a bound pod", true, at(6), &metrics);
+        ledger.decided("never seen, such as a bound pod", placed, at(6), &metrics);
         assert_eq!(
             ledger.schedulable_since("never seen, such as a bound pod"),
             None
@@ -137,5 +163,29 @@ mod tests {
             metrics.pods_scheduling_decision_duration_seconds.count(&[]),
             1.0
         );
+    }
+
+    /// Conformance: DIS-018
+    #[test]
+    fn only_places_where_nodes_register_are_observed() {
+        let (ledger, metrics) = (PodLedger::default(), Metrics::new(&Registry::new()));
+        let healthy = |healthy| Decided::Placed { healthy };
+        ledger.seen("a", at(1));
+        ledger.decided("a", healthy(false), at(2), &metrics);
+        assert_eq!(
+            (ledger.schedulable_since("a"), ledger.healthy_since("a")),
+            (Some(at(2)), None)
+        );
+        ledger.decided("a", healthy(true), at(3), &metrics);
+        ledger.decided("a", healthy(true), at(4), &metrics);
+        assert_eq!(ledger.healthy_since("a"), Some(at(3)));
+        ledger.decided("a", healthy(false), at(5), &metrics);
+        assert_eq!(
+            (ledger.schedulable_since("a"), ledger.healthy_since("a")),
+            (Some(at(2)), None)
+        );
+        ledger.decided("a", healthy(true), at(6), &metrics);
+        ledger.decided("a", Decided::Unplaced, at(7), &metrics);
+        assert_eq!(ledger.healthy_since("a"), None);
     }
 }

@@ -230,6 +230,7 @@ pub(crate) fn request(cx: &Context) -> ScheduleRequest {
             ReservedMode::Off
         },
         ignore_dra_requests: options.ignore_dra_requests,
+        default_spread: options.scheduler_config.default_spread.clone(),
         pods: PodSet::Waiting,
         threads: options.cores(),
         ..ScheduleRequest::at(cx.clock.now())

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
+use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::events;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::pod::PodKey;
 use karpenter_core::schedule::{Plan, PoolOutcome, WhyNot};
 
 use super::PodLedger;
+use super::ledger::Decided;
 use crate::context::Context;
 use crate::events::{Event, reference};
 use crate::logging;
@@ -34,17 +36,25 @@ pub(super) fn found(pods: usize, names: &[String], duration: Duration) {
 /// Publishes the outcome for pods that were not placed, and for pools that could not be used.
 pub(super) fn outcome(cx: &Context, view: &View, plan: &Plan, ledger: &PodLedger) {
     let now = cx.clock.now();
-    let placed = plan
-        .new_claims
-        .iter()
-        .flat_map(|c| &c.pods)
-        .chain(plan.existing.iter().filter(|p| !p.buffer).map(|p| &p.pod));
-    for pod in placed {
-        ledger.decided(&pod.uid, true, now, &cx.metrics);
+    let healthy = |pool: Option<&str>| {
+        let pool = pool.and_then(|name| view.node_pool(name));
+        pool.is_some_and(|pool| pool.is_true(types::NODE_REGISTRATION_HEALTHY))
+    };
+    let new = plan.new_claims.iter().flat_map(|claim| {
+        let healthy = healthy(Some(&claim.node_pool));
+        claim.pods.iter().map(move |pod| (pod, healthy))
+    });
+    let existing = plan.existing.iter().filter(|p| !p.buffer).map(|placement| {
+        let machine = view.snapshot.node(&placement.node);
+        let pool = machine.and_then(|machine| machine.node_pool());
+        (&placement.pod, healthy(pool))
+    });
+    for (pod, healthy) in new.chain(existing) {
+        ledger.decided(&pod.uid, Decided::Placed { healthy }, now, &cx.metrics);
     }
     let (mut ignored, mut unschedulable) = (0, 0);
     for unplaced in plan.unplaced.iter().filter(|u| !u.buffer) {
-        ledger.decided(&unplaced.pod.uid, false, now, &cx.metrics);
+        ledger.decided(&unplaced.pod.uid, Decided::Unplaced, now, &cx.metrics);
         match unplaced.why {
             WhyNot::Invalid(_) => ignored += 1,
             ref why if why.is_deferred() => {}

@@ -1,0 +1,131 @@
+//! Telling about `karpenter.sh/do-not-disrupt` on pods: values that cannot be read, and protection that ends.
+//!
+//! UPSTREAM: pkg/utils/pod/scheduling.go, pkg/controllers/disruption/events
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use karpenter_api::events;
+use karpenter_api::labels::annotations;
+use karpenter_core::pod::{DoNotDisrupt, Pod, do_not_disrupt, protected_until};
+
+use crate::context::Context;
+use crate::events::Event;
+use crate::model::Change;
+
+/// A reference to a pod of the model, for events about it.
+pub(crate) fn pod_reference(pod: &Pod) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Pod".into()),
+        name: Some(pod.key.name.clone()),
+        namespace: Some(pod.key.namespace.clone()),
+        uid: Some(pod.key.uid.clone()),
+        ..ObjectReference::default()
+    }
+}
+
+/// Looks at pods that come or change: an annotation that says nothing shall not go unnoticed until it is too late.
+pub(crate) fn observe(cx: &Context, change: &Change) {
+    let Change::Pod {
+        before,
+        after: Some(pod),
+    } = change
+    else {
+        return;
+    };
+    let value = |pod: &Arc<Pod>| pod.annotations.get(annotations::DO_NOT_DISRUPT).cloned();
+    let known = before.as_ref().and_then(value);
+    if value(pod) != known && do_not_disrupt(pod, cx.clock.now()) == DoNotDisrupt::Invalid {
+        cx.recorder.publish(invalid(pod));
+    }
+}
+
+/// Looks at a pod in whose way somebody is: whether it is protected for a while, or was.
+pub(crate) fn tell(cx: &Context, pod: &Pod) {
+    if let Some(event) = said(pod, cx.clock.now()) {
+        cx.recorder.publish(event);
+    }
+}
+
+fn said(pod: &Pod, now: Timestamp) -> Option<Event> {
+    if do_not_disrupt(pod, now) == DoNotDisrupt::Invalid {
+        return Some(invalid(pod));
+    }
+    let until = protected_until(pod)?;
+    let about = pod_reference(pod);
+    Some(if now < until {
+        let message = format!("Pod is protected from disruption until {until:.0}");
+        Event::normal(about, events::DO_NOT_DISRUPT_UNTIL, message)
+    } else {
+        let message = format!("Protection of the pod from disruption ended at {until:.0}");
+        Event::normal(about, events::DO_NOT_DISRUPT_GRACE_PERIOD_ELAPSED, message)
+    })
+}
+
+fn invalid(pod: &Pod) -> Event {
+    let value = pod.annotations.get(annotations::DO_NOT_DISRUPT);
+    let message = format!(
+        "Ignored the value {:?} of the annotation {}: it must be `true` or a positive duration such as `1h30m`",
+        value.map(String::as_str).unwrap_or_default(),
+        annotations::DO_NOT_DISRUPT
+    );
+    Event::warning(
+        pod_reference(pod),
+        events::INVALID_DO_NOT_DISRUPT_ANNOTATION,
+        message,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(value: Option<&str>, started: Option<&str>) -> Pod {
+        let annotations = value.map(|v| json!({"karpenter.sh/do-not-disrupt": v}));
+        let value = json!({"metadata": {"name": "p", "namespace": "d", "uid": "u", "annotations": annotations},
+            "spec": {"containers": [], "nodeName": "n"}, "status": {"phase": "Running", "startTime": started}});
+        Pod::parse(&serde_json::from_value(value).unwrap())
+    }
+
+    /// Conformance: API-092
+    #[test]
+    fn what_the_annotation_says_is_told() {
+        let now: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
+        let started = Some("2026-01-01T00:00:00Z");
+        let reason =
+            |value, started| said(&pod(value, started), now).map(|e| (e.reason, e.message));
+        let is = |said: Option<(String, String)>, reason: &str, part: &str| {
+            said.is_some_and(|(r, m)| r == reason && m.contains(part))
+        };
+        assert_eq!(reason(None, started), None);
+        assert_eq!(reason(Some("true"), started), None);
+        assert_eq!(
+            reason(Some("2h"), None),
+            None,
+            "protected until it has started, and longer"
+        );
+        assert!(is(
+            reason(Some("2h"), started),
+            "DoNotDisruptUntil",
+            "2026-01-01T02:00:00Z"
+        ));
+        assert!(is(
+            reason(Some("30m"), started),
+            "DoNotDisruptGracePeriodElapsed",
+            "2026-01-01T00:30:00Z"
+        ));
+        for bad in ["soon", "-1h", "0s", "False", ""] {
+            assert!(
+                is(
+                    reason(Some(bad), started),
+                    "InvalidDoNotDisruptAnnotation",
+                    bad
+                ),
+                "{bad}"
+            );
+        }
+    }
+}

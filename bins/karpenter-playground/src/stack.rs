@@ -5,7 +5,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use karpenter_api::crd;
 use karpenter_core::instance_type::InstanceType;
+use karpenter_core::provider::CloudProvider;
 use karpenter_kube::clock::Clock;
+use karpenter_kube::context::Context;
 use karpenter_kube::metrics::Registry;
 use karpenter_kube::operator::{Operator, OperatorError};
 use karpenter_kube::options::Options;
@@ -78,6 +80,7 @@ pub struct Stack {
 struct Controllers {
     stop: CancellationToken,
     running: JoinHandle<Result<(), OperatorError>>,
+    context: Arc<Context>,
 }
 
 impl std::fmt::Debug for Stack {
@@ -138,6 +141,16 @@ impl Stack {
 
     /// Starts controllers that reach the cluster through `client`, in place of any that run.
     pub fn start_controllers_as(&mut self, client: Client) {
+        self.start_controllers_with(client, |provider| provider);
+    }
+
+    /// Like [`Stack::start_controllers_as`], with a provider that may differ from the simulated cloud's.
+    pub fn start_controllers_with(
+        &mut self,
+        client: Client,
+        provider: impl FnOnce(Arc<dyn CloudProvider>) -> Arc<dyn CloudProvider>,
+    ) {
+        let change = provider;
         let provider = KwokProvider::new(
             client.clone(),
             self.clock,
@@ -146,13 +159,25 @@ impl Stack {
         );
         let provider = Arc::new(provider.machines_through(self.testbed.client()));
         let kwok = Arc::clone(&provider);
-        let operator = Operator::builder(provider, client, self.options.clone())
+        let operator = Operator::builder(change(provider), client, self.options.clone())
             .clock(self.clock)
             .registry(self.registry.clone())
-            .with(move |setup| controllers::add(setup, kwok));
+            .with(move |setup| controllers::add(setup, kwok))
+            .build();
+        let context = Arc::clone(operator.context());
         let stop = CancellationToken::new();
         let running = tokio::spawn(operator.run(stop.clone()));
-        self.controllers = Some(Controllers { stop, running });
+        self.controllers = Some(Controllers {
+            stop,
+            running,
+            context,
+        });
+    }
+
+    /// What the controllers work with, while they run.
+    #[must_use]
+    pub fn context(&self) -> Option<&Arc<Context>> {
+        self.controllers.as_ref().map(|running| &running.context)
     }
 
     /// Stops the controllers in order. The cluster and the cloud go on without them.

@@ -301,3 +301,34 @@ async fn a_machine_that_gets_pods_before_the_second_look_stays() {
     assert_eq!(after[0].uid(), before.uid());
     assert_eq!(running_pods(&world).await, 1);
 }
+
+/// Conformance: DIS-012
+#[tokio::test(start_paused = true)]
+async fn consolidation_that_found_nothing_is_asked_again_after_five_minutes_or_a_change() {
+    let world = on_demand(&["c-2x-amd64-linux"], json!({})).await;
+    world.deploy("app", 1).await;
+    world.until_running(1, 60).await;
+    world.pass(60).await;
+    let asked = |world: &World| {
+        let count = "karpenter_voluntary_disruption_decision_evaluation_duration_seconds_count{reason=\"underutilized\",consolidation_type=\"single\"}";
+        world.metric(count).unwrap_or_default()
+    };
+    // Whatever happened at the start is long over after the next question.
+    let before = asked(&world);
+    world
+        .until(310, "it is asked again", async |w| asked(w) > before)
+        .await;
+    let before = asked(&world);
+    world.pass(180).await;
+    assert_eq!(asked(&world), before, "three minutes later");
+    world.pass(130).await;
+    assert_eq!(asked(&world), before + 1.0, "five minutes later");
+    let weight = Patch::Merge(json!({"spec": {"weight": 7}}));
+    world
+        .api::<NodePool>()
+        .patch("default", &PatchParams::default(), &weight)
+        .await
+        .unwrap();
+    world.pass(20).await;
+    assert!(asked(&world) > before + 1.0, "the pool has changed");
+}

@@ -2,12 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+mod cloud;
 mod world;
 
 mod ageing;
+mod bad_input;
 mod buffers;
 mod disruption;
 mod failures;
+mod joining;
+mod kwok;
+mod leadership;
+mod leaving;
 mod observability;
 mod overlays;
 mod provisioning;

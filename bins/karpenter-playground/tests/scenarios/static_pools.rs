@@ -139,3 +139,97 @@ async fn scaling_to_zero_removes_all() {
     world.until_empty(300).await;
     assert_eq!(world.stack.cloud.launched(), 4);
 }
+
+fn is_new(claim: &karpenter_api::v1::NodeClaim) -> bool {
+    claim.label("generation") == Some("two")
+}
+
+async fn until_drifted(world: &World) {
+    change(
+        world,
+        json!({"template": {"metadata": {"labels": {"generation": "two"}}}}),
+    )
+    .await;
+    world
+        .until(60, "the machines have drifted", async |w| {
+            let claims = w.claims().await;
+            let old = claims.iter().filter(|c| !is_new(c));
+            old.clone().count() == 0 || old.clone().any(|c| c.is_true(types::DRIFTED))
+        })
+        .await;
+}
+
+/// Conformance: DIS-087
+#[tokio::test(start_paused = true)]
+async fn drifted_machines_are_replaced_as_far_as_the_limit_leaves_room() {
+    let world = world().await;
+    let spec = json!({"replicas": 3, "limits": {"nodes": "4"}});
+    world.create(&pool("fixed", spec)).await;
+    until_alive(&world, 3).await;
+    until_drifted(&world).await;
+    world
+        .until(600, "all machines are new", async |w| {
+            let claims = w.claims().await;
+            assert!(claims.len() <= 4, "{}", w.describe().await);
+            claims.len() == 3
+                && claims
+                    .iter()
+                    .all(|c| is_new(c) && c.is_true(types::INITIALIZED))
+        })
+        .await;
+    world.pass(300).await;
+    assert_eq!((alive(&world).await, world.stack.cloud.launched()), (3, 6));
+    world.assert_no_orphans().await;
+}
+
+/// Conformance: DIS-087
+#[tokio::test(start_paused = true)]
+async fn a_pool_at_its_limit_keeps_its_drifted_machines() {
+    let world = world().await;
+    let spec = json!({"replicas": 2, "limits": {"nodes": "2"}});
+    world.create(&pool("fixed", spec)).await;
+    until_alive(&world, 2).await;
+    until_drifted(&world).await;
+    world.pass(600).await;
+    assert_eq!(world.stack.cloud.launched(), 2);
+    // Two more may be made: both are replaced in one pass.
+    change(&world, json!({"limits": {"nodes": "4"}})).await;
+    world
+        .until(300, "both are new", async |w| {
+            let claims = w.claims().await;
+            claims.len() == 2 && claims.iter().all(is_new)
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn room_that_a_failed_replacement_had_is_given_back() {
+    let world = world().await;
+    let spec = json!({"replicas": 1, "limits": {"nodes": "2"}});
+    world.create(&pool("fixed", spec)).await;
+    until_alive(&world, 1).await;
+    let old = world.claims().await.remove(0);
+    world.stack.cloud.never_register(true);
+    until_drifted(&world).await;
+    world
+        .until(60, "a replacement is on its way", async |w| {
+            alive(w).await == 2
+        })
+        .await;
+    world
+        .until(700, "the command has failed", async |w| {
+            let claims = w.claims().await;
+            let kept = claims.iter().find(|c| c.uid() == old.uid()).unwrap();
+            kept.condition(types::DISRUPTION_REASON).is_none()
+        })
+        .await;
+    world.stack.cloud.never_register(false);
+    world
+        .until(2400, "a later attempt works", async |w| {
+            let claims = w.claims().await;
+            assert!(claims.len() <= 2, "{}", w.describe().await);
+            claims.len() == 1 && is_new(&claims[0]) && claims[0].is_true(types::INITIALIZED)
+        })
+        .await;
+    world.assert_no_orphans().await;
+}

@@ -111,6 +111,11 @@ async fn a_budget_that_allows_nothing_keeps_the_node_until_it_does() {
     );
     assert_eq!(world.progress().await.running, 2);
     assert!(world.told("FailedDraining").await);
+    let asked = world.stack.registry.render();
+    assert!(
+        !asked.contains("karpenter_pods_eviction_requests_total"),
+        "what the budget is known to refuse is not asked for"
+    );
     let budgets: Api<PodDisruptionBudget> = Api::namespaced(world.client.clone(), "default");
     budgets
         .delete("app", &DeleteParams::default())

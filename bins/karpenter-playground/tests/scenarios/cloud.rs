@@ -1,0 +1,152 @@
+//! A cloud that says what a scenario wants it to say.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use jiff::{SignedDuration, Timestamp};
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::validation::WellKnown;
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::provider::{
+    CloudProvider, CloudProviderError, HookOutcome, NodeClassKind, RegistrationHook, RepairPolicy,
+};
+use karpenter_kube::clock::Clock;
+
+use crate::world::World;
+
+/// A registration hook whose answer a scenario sets.
+pub struct Hook {
+    name: &'static str,
+    answer: Mutex<Result<HookOutcome, String>>,
+}
+
+impl Hook {
+    pub fn new(name: &'static str, answer: Result<HookOutcome, &str>) -> Arc<Self> {
+        let answer = Mutex::new(answer.map_err(str::to_owned));
+        Arc::new(Self { name, answer })
+    }
+
+    pub fn waiting(name: &'static str) -> Arc<Self> {
+        Self::new(name, Ok(HookOutcome::Wait(SignedDuration::from_secs(5))))
+    }
+
+    pub fn answer(&self, answer: HookOutcome) {
+        *self.answer.lock().unwrap() = Ok(answer);
+    }
+}
+
+#[async_trait]
+impl RegistrationHook for Hook {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn registered(&self, _: &NodeClaim) -> Result<HookOutcome, CloudProviderError> {
+        let answer = self.answer.lock().unwrap().clone();
+        answer.map_err(CloudProviderError::other)
+    }
+}
+
+/// A call that reached the cloud.
+#[derive(Debug, Clone)]
+pub struct Call {
+    pub at: Timestamp,
+    pub method: &'static str,
+    pub claim: NodeClaim,
+}
+
+/// The simulated cloud with hooks, scripted answers to deletions, and a record of what was asked.
+pub struct Scripted {
+    inner: Arc<dyn CloudProvider>,
+    clock: Clock,
+    pub hooks: Vec<Arc<Hook>>,
+    /// Answers given before the cloud itself is asked.
+    pub deletions: Mutex<VecDeque<Result<(), CloudProviderError>>>,
+    calls: Mutex<Vec<Call>>,
+}
+
+impl Scripted {
+    /// Restarts the world's controllers on such a cloud.
+    pub async fn in_world(world: &mut World, hooks: Vec<Arc<Hook>>) -> Arc<Self> {
+        world.stack.stop_controllers().await;
+        let (clock, client) = (world.stack.clock, world.stack.testbed.client());
+        let mut made = None;
+        world.stack.start_controllers_with(client, |inner| {
+            let scripted = Arc::new(Self {
+                inner,
+                clock,
+                hooks,
+                deletions: Mutex::default(),
+                calls: Mutex::default(),
+            });
+            made = Some(Arc::clone(&scripted));
+            scripted
+        });
+        made.unwrap()
+    }
+
+    fn note(&self, method: &'static str, claim: &NodeClaim) {
+        let (at, claim) = (self.clock.now(), claim.clone());
+        self.calls.lock().unwrap().push(Call { at, method, claim });
+    }
+
+    /// The calls of a method so far.
+    pub fn calls(&self, method: &str) -> Vec<Call> {
+        let calls = self.calls.lock().unwrap();
+        calls
+            .iter()
+            .filter(|call| call.method == method)
+            .cloned()
+            .collect()
+    }
+}
+
+#[async_trait]
+impl CloudProvider for Scripted {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn well_known(&self) -> &WellKnown {
+        self.inner.well_known()
+    }
+    fn node_classes(&self) -> Vec<NodeClassKind> {
+        self.inner.node_classes()
+    }
+    fn repair_policies(&self) -> Vec<RepairPolicy> {
+        self.inner.repair_policies()
+    }
+    fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
+        let hooks = self.hooks.iter().map(Arc::clone);
+        hooks
+            .map(|hook| hook as Arc<dyn RegistrationHook>)
+            .collect()
+    }
+    async fn create(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {
+        self.note("create", claim);
+        self.inner.create(claim).await
+    }
+    async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudProviderError> {
+        self.note("delete", claim);
+        let scripted = self.deletions.lock().unwrap().pop_front();
+        match scripted {
+            Some(answer) => answer,
+            None => self.inner.delete(claim).await,
+        }
+    }
+    async fn get(&self, provider_id: &str) -> Result<NodeClaim, CloudProviderError> {
+        self.inner.get(provider_id).await
+    }
+    async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
+        self.inner.list().await
+    }
+    async fn instance_types(
+        &self,
+        pool: &NodePool,
+    ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
+        self.inner.instance_types(pool).await
+    }
+    async fn is_drifted(&self, claim: &NodeClaim) -> Result<Option<String>, CloudProviderError> {
+        self.inner.is_drifted(claim).await
+    }
+}

@@ -36,10 +36,10 @@ pub struct InvalidResource {
 }
 
 /// Amounts by resource name, in the engine's units, ordered by name. A resource that is absent counts as zero, but a zero
-/// that was written stays: a limit of zero nodes is not the absence of a limit.
+/// that was written stays: a limit of zero nodes is not the absence of a limit. Copies share the amounts until one changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Resources {
-    amounts: BTreeMap<Arc<str>, i64>,
+    amounts: Arc<BTreeMap<Arc<str>, i64>>,
 }
 
 impl Resources {
@@ -105,10 +105,11 @@ impl Resources {
 
     /// Sets the amount of a resource.
     pub fn set(&mut self, name: &str, amount: i64) {
-        match self.amounts.get_mut(name) {
+        let amounts = Arc::make_mut(&mut self.amounts);
+        match amounts.get_mut(name) {
             Some(present) => *present = amount,
             None => {
-                self.amounts.insert(name.into(), amount);
+                amounts.insert(name.into(), amount);
             }
         }
     }
@@ -122,12 +123,12 @@ impl Resources {
 
     /// Forgets a resource.
     pub fn remove(&mut self, name: &str) -> Option<i64> {
-        self.amounts.remove(name)
+        Arc::make_mut(&mut self.amounts).remove(name)
     }
 
     /// Keeps the resources the predicate holds for.
     pub fn retain(&mut self, mut keep: impl FnMut(&str, i64) -> bool) {
-        self.amounts.retain(|name, amount| keep(name, *amount));
+        Arc::make_mut(&mut self.amounts).retain(|name, amount| keep(name, *amount));
     }
 
     /// Names and amounts, ordered by name.
@@ -165,8 +166,9 @@ impl Resources {
 
     /// Raises each amount to the other's, where that is larger; takes over what was absent.
     pub fn max_assign(&mut self, other: &Resources) {
-        for (name, &amount) in &other.amounts {
-            self.amounts
+        let amounts = Arc::make_mut(&mut self.amounts);
+        for (name, &amount) in &*other.amounts {
+            amounts
                 .entry(Arc::clone(name))
                 .and_modify(|present| *present = amount.max(*present))
                 .or_insert(amount);
@@ -175,14 +177,16 @@ impl Resources {
 
     /// Replaces the amounts the other names.
     pub fn replace(&mut self, other: &Resources) {
-        for (name, &amount) in &other.amounts {
-            self.amounts.insert(Arc::clone(name), amount);
+        let amounts = Arc::make_mut(&mut self.amounts);
+        for (name, &amount) in &*other.amounts {
+            amounts.insert(Arc::clone(name), amount);
         }
     }
 
     fn combine(&mut self, other: &Resources, operation: impl Fn(i64, i64) -> i64) {
-        for (name, &amount) in &other.amounts {
-            let present = self.amounts.entry(Arc::clone(name)).or_insert(0);
+        let amounts = Arc::make_mut(&mut self.amounts);
+        for (name, &amount) in &*other.amounts {
+            let present = amounts.entry(Arc::clone(name)).or_insert(0);
             *present = operation(*present, amount);
         }
     }
@@ -202,11 +206,12 @@ impl Resources {
 
 impl<'a> FromIterator<(&'a str, i64)> for Resources {
     fn from_iter<I: IntoIterator<Item = (&'a str, i64)>>(amounts: I) -> Resources {
+        let amounts: BTreeMap<Arc<str>, i64> = amounts
+            .into_iter()
+            .map(|(name, amount)| (name.into(), amount))
+            .collect();
         Resources {
-            amounts: amounts
-                .into_iter()
-                .map(|(name, amount)| (name.into(), amount))
-                .collect(),
+            amounts: Arc::new(amounts),
         }
     }
 }

@@ -92,9 +92,12 @@ pub struct Incompatible {
 }
 
 /// Requirements by label key, at most one a key.
+///
+/// Copies share what they have in common: a provider's catalogue repeats the same few requirements for a thousand instance
+/// types and their offerings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Requirements {
-    by_key: BTreeMap<Arc<str>, Requirement>,
+    by_key: Arc<BTreeMap<Arc<str>, Arc<Requirement>>>,
 }
 
 impl Requirements {
@@ -144,11 +147,11 @@ impl Requirements {
 
     /// Adds a requirement: if the key has one already, both must be met.
     pub fn add(&mut self, requirement: Requirement) {
-        match self.by_key.get_mut(requirement.key()) {
-            Some(present) => *present = present.intersection(&requirement),
+        let by_key = Arc::make_mut(&mut self.by_key);
+        match by_key.get_mut(requirement.key()) {
+            Some(present) => *present = Arc::new(present.intersection(&requirement)),
             None => {
-                self.by_key
-                    .insert(Arc::clone(requirement.shared_key()), requirement);
+                by_key.insert(Arc::clone(requirement.shared_key()), Arc::new(requirement));
             }
         }
     }
@@ -162,7 +165,7 @@ impl Requirements {
 
     /// The requirement on a key, if there is one.
     pub fn get(&self, key: &str) -> Option<&Requirement> {
-        self.by_key.get(key)
+        self.by_key.get(key).map(|requirement| &**requirement)
     }
 
     /// The requirement on a key; where there is none, that it exists. Mirrors how an undefined well-known label is read.
@@ -178,13 +181,22 @@ impl Requirements {
 
     /// Forgets the requirement on a key.
     pub fn remove(&mut self, key: &str) -> Option<Requirement> {
-        self.by_key.remove(key)
+        if !self.by_key.contains_key(key) {
+            return None;
+        }
+        let removed = Arc::make_mut(&mut self.by_key).remove(key);
+        removed.map(Arc::unwrap_or_clone)
     }
 
     /// Puts a requirement in place of the one on its key.
     pub fn replace(&mut self, requirement: Requirement) {
-        self.by_key
-            .insert(Arc::clone(requirement.shared_key()), requirement);
+        self.replace_shared(Arc::new(requirement));
+    }
+
+    /// Puts a requirement that others have too in place of the one on its key.
+    pub fn replace_shared(&mut self, requirement: Arc<Requirement>) {
+        let key = Arc::clone(requirement.shared_key());
+        Arc::make_mut(&mut self.by_key).insert(key, requirement);
     }
 
     /// The keys, ordered.
@@ -194,7 +206,7 @@ impl Requirements {
 
     /// The requirements, ordered by key.
     pub fn iter(&self) -> impl Iterator<Item = &Requirement> {
-        self.by_key.values()
+        self.by_key.values().map(|requirement| &**requirement)
     }
 
     /// How many keys have a requirement.

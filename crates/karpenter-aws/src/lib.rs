@@ -18,6 +18,7 @@ pub mod instance_types;
 #[cfg(feature = "sdk")]
 pub mod instances;
 pub mod kubelet;
+pub mod pricing;
 #[cfg(feature = "sdk")]
 pub mod launch_templates;
 #[cfg(feature = "sdk")]
@@ -35,4 +36,5 @@ pub mod shifted_zones;
 pub mod stores;
 #[cfg(feature = "sdk")]
 pub mod subnets;
+pub mod unavailable;
 pub mod user_data;

@@ -1,0 +1,398 @@
+//! Prices: on demand by instance type, spot by instance type and zone.
+//!
+//! A table that ships with the program is used until EC2 has answered, and stays for what it does not answer for.
+//!
+//! UPSTREAM: pkg/providers/pricing/pricing.go
+
+use std::{collections::BTreeMap, sync::LazyLock};
+
+use karpenter_api::v1::Operator;
+use karpenter_api::v1alpha1::NodeOverlay;
+use rustc_hash::FxHashMap;
+
+/// The region whose prices stand for regions without a table.
+const FALLBACK_REGION: &str = "us-east-1";
+
+static TABLE: LazyLock<Table> = LazyLock::new(Table::read);
+
+struct Table {
+    regions: Vec<&'static str>,
+    prices: Vec<(&'static str, Vec<Option<f64>>)>,
+}
+
+impl Table {
+    fn read() -> Self {
+        let text = include_str!("../data/on-demand-prices.csv");
+        let mut rows = text.lines().filter(|row| !row.starts_with('#'));
+        let regions = rows.next().unwrap_or_default().split(',').skip(1).collect();
+        let row = |row: &'static str| {
+            let mut cells = row.split(',');
+            let name = cells.next().unwrap_or_default();
+            (name, cells.map(|cell| cell.parse().ok()).collect())
+        };
+        Self {
+            regions,
+            prices: rows.map(row).collect(),
+        }
+    }
+
+    fn of_region(&self, region: &str) -> FxHashMap<String, f64> {
+        let column = |region: &str| self.regions.iter().position(|known| *known == region);
+        let Some(column) = column(region).or_else(|| column(FALLBACK_REGION)) else {
+            return FxHashMap::default();
+        };
+        let price = |(name, prices): &(&str, Vec<Option<f64>>)| {
+            Some(((*name).to_owned(), (*prices.get(column)?)?))
+        };
+        self.prices.iter().filter_map(price).collect()
+    }
+}
+
+/// The Pricing API has no prices for on-demand capacity of one kind, so that none of its prices are believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no on-demand prices of {kind} found")]
+pub struct NoPrices {
+    kind: &'static str,
+}
+
+/// Prices of one region.
+#[derive(Clone, Debug)]
+pub struct Pricing {
+    on_demand: FxHashMap<String, f64>,
+    spot: FxHashMap<String, BTreeMap<String, f64>>,
+    /// Whether EC2 has answered for spot prices once.
+    spot_known: bool,
+    overlays: BTreeMap<String, f64>,
+    of_type: FxHashMap<String, u64>,
+    of_all: u64,
+    version: u64,
+}
+
+impl Pricing {
+    /// The prices of the table for a region.
+    pub fn new(region: &str) -> Self {
+        Self {
+            on_demand: TABLE.of_region(region),
+            spot: FxHashMap::default(),
+            spot_known: false,
+            overlays: BTreeMap::new(),
+            of_type: FxHashMap::default(),
+            of_all: 0,
+            version: 0,
+        }
+    }
+
+    /// Dollars (CNY in China) an hour, if known.
+    pub fn on_demand(&self, instance_type: &str) -> Option<f64> {
+        self.on_demand.get(instance_type).copied()
+    }
+
+    /// Dollars (CNY in China) an hour, if known. Until EC2 has answered it is the table's on-demand price everywhere.
+    pub fn spot(&self, instance_type: &str, zone: &str) -> Option<f64> {
+        if !self.spot_known {
+            return self.on_demand(instance_type);
+        }
+        self.spot.get(instance_type)?.get(zone).copied()
+    }
+
+    /// What a NodeOverlay says a type without a price costs.
+    pub fn overlay(&self, instance_type: &str) -> Option<f64> {
+        self.overlays.get(instance_type).copied()
+    }
+
+    /// Takes over on-demand prices; types that are missing keep theirs. Whether that changed anything.
+    ///
+    /// # Errors
+    /// When one of the two lists is empty: then the answer is broken, and nothing changes.
+    pub fn update_on_demand(
+        &mut self,
+        shared: Vec<(String, f64)>,
+        bare_metal: Vec<(String, f64)>,
+    ) -> Result<bool, NoPrices> {
+        for (kind, prices) in [("shared hardware", &shared), ("bare metal", &bare_metal)] {
+            if prices.is_empty() {
+                return Err(NoPrices { kind });
+            }
+        }
+        let before = self.version;
+        for (name, price) in shared.into_iter().chain(bare_metal) {
+            if self.on_demand.get(&name) != Some(&price) {
+                self.changed(&name);
+                self.on_demand.insert(name, price);
+            }
+        }
+        Ok(self.version != before)
+    }
+
+    /// Takes over spot prices by type and zone. A type in the answer has no price in zones that are missing from it; types that
+    /// are missing keep theirs. Whether that changed anything.
+    // DIFFERS: upstream keeps prices of zones that have vanished.
+    pub fn update_spot(&mut self, prices: impl IntoIterator<Item = (String, String, f64)>) -> bool {
+        let mut by_type: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
+        for (name, zone, price) in prices {
+            by_type.entry(name).or_default().insert(zone, price);
+        }
+        if by_type.is_empty() {
+            return false;
+        }
+        let before = self.version;
+        if !self.spot_known {
+            self.spot_known = true;
+            self.of_all += 1;
+            self.version += 1;
+        }
+        for (name, zones) in by_type {
+            if self.spot.get(&name) != Some(&zones) {
+                self.changed(&name);
+                self.spot.insert(name, zones);
+            }
+        }
+        self.version != before
+    }
+
+    /// Takes over the prices that NodeOverlays give types without one. Whether that changed anything.
+    pub fn update_overlays(&mut self, prices: BTreeMap<String, f64>) -> bool {
+        if self.overlays == prices {
+            return false;
+        }
+        let old = std::mem::replace(&mut self.overlays, prices.clone());
+        let differs = |name: &&String| old.get(*name) != prices.get(*name);
+        let names: std::collections::BTreeSet<&String> = old.keys().chain(prices.keys()).collect();
+        for name in names.iter().filter(|name| differs(name)) {
+            self.changed(name);
+        }
+        true
+    }
+
+    /// Counts up with every change.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Counts up with every change that concerns the type.
+    pub fn version_of(&self, instance_type: &str) -> u64 {
+        self.of_all + self.of_type.get(instance_type).copied().unwrap_or(0)
+    }
+
+    fn changed(&mut self, instance_type: &str) {
+        self.version += 1;
+        *self.of_type.entry(instance_type.to_owned()).or_default() += 1;
+    }
+}
+
+/// The region whose Pricing API knows the prices of `region`, or none if on-demand prices cannot be asked for: there is no
+/// Pricing API in GovCloud, and an isolated VPC does not reach any.
+pub fn api_region(region: &str, isolated_vpc: bool) -> Option<&'static str> {
+    if isolated_vpc || region.starts_with("us-gov-") {
+        return None;
+    }
+    Some(match region.split('-').next() {
+        Some("ap") => "ap-south-1",
+        Some("eu") => "eu-central-1",
+        Some("cn") => "cn-northwest-1",
+        _ => "us-east-1",
+    })
+}
+
+/// The currency of a region's prices.
+pub fn currency(region: &str) -> &'static str {
+    if region.starts_with("cn-") {
+        "CNY"
+    } else {
+        "USD"
+    }
+}
+
+/// Prices by instance type that validated NodeOverlays give: those that fix the price and require nothing but the type.
+///
+/// `is_valid` says whether an overlay's status tells that it is in order. Heavier overlays win.
+pub fn overlay_prices(
+    overlays: &[NodeOverlay],
+    is_valid: impl Fn(&NodeOverlay) -> bool,
+) -> BTreeMap<String, f64> {
+    let mut lightest_first: Vec<&NodeOverlay> = overlays
+        .iter()
+        .filter(|overlay| is_valid(overlay))
+        .collect();
+    lightest_first.sort_by_key(|overlay| (overlay.spec.weight.unwrap_or(0), overlay.name()));
+    let mut prices = BTreeMap::new();
+    for overlay in lightest_first {
+        let price = overlay
+            .spec
+            .price
+            .as_deref()
+            .and_then(|price| price.parse::<f64>().ok());
+        let [requirement] = overlay.spec.requirements.as_slice() else {
+            continue;
+        };
+        if requirement.key != karpenter_api::labels::INSTANCE_TYPE
+            || requirement.operator != Operator::In
+        {
+            continue;
+        }
+        if let Some(price) = price {
+            prices.extend(requirement.values.iter().map(|name| (name.clone(), price)));
+        }
+    }
+    prices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on_demand(name: &str, price: f64) -> (String, f64) {
+        (name.to_owned(), price)
+    }
+
+    fn spot(name: &str, zone: &str, price: f64) -> (String, String, f64) {
+        (name.to_owned(), zone.to_owned(), price)
+    }
+
+    /// Conformance: AWS-pricing-01
+    #[test]
+    fn the_table_stays_when_the_answer_is_broken() {
+        let mut pricing = Pricing::new("us-east-1");
+        let before = pricing.on_demand("m5.large").unwrap();
+        assert!(before > 0.0);
+        let broken = pricing.update_on_demand(vec![on_demand("m5.large", 9.0)], Vec::new());
+        assert_eq!(
+            broken.unwrap_err().to_string(),
+            "no on-demand prices of bare metal found"
+        );
+        assert_eq!(pricing.on_demand("m5.large"), Some(before));
+        assert_eq!(
+            Pricing::new("eu-west-7").on_demand("m5.large"),
+            Some(before)
+        );
+        assert_ne!(
+            Pricing::new("us-gov-west-1").on_demand("m5.large"),
+            Some(before)
+        );
+    }
+
+    /// Conformance: AWS-pricing-02
+    #[test]
+    fn a_partial_answer_keeps_other_prices() {
+        let mut pricing = Pricing::new("us-east-1");
+        let before = pricing.on_demand("c5.large");
+        let changed = pricing
+            .update_on_demand(
+                vec![on_demand("m5.large", 9.0)],
+                vec![on_demand("m5.metal", 10.0)],
+            )
+            .unwrap();
+        assert!(changed);
+        assert_eq!(pricing.on_demand("m5.large"), Some(9.0));
+        assert_eq!(pricing.on_demand("m5.metal"), Some(10.0));
+        assert_eq!(pricing.on_demand("c5.large"), before);
+        pricing.update_spot([spot("m5.large", "a", 1.0), spot("c5.large", "a", 2.0)]);
+        pricing.update_spot([spot("m5.large", "a", 1.5)]);
+        assert_eq!(pricing.spot("m5.large", "a"), Some(1.5));
+        assert_eq!(pricing.spot("c5.large", "a"), Some(2.0));
+    }
+
+    /// Conformance: AWS-pricing-03
+    #[test]
+    fn govcloud_and_isolated_vpcs_have_the_table_alone() {
+        assert_eq!(api_region("us-gov-west-1", false), None);
+        assert_eq!(api_region("us-west-2", true), None);
+        for (region, api) in [
+            ("us-west-2", "us-east-1"),
+            ("sa-east-1", "us-east-1"),
+            ("ap-northeast-1", "ap-south-1"),
+            ("eu-west-1", "eu-central-1"),
+            ("cn-north-1", "cn-northwest-1"),
+        ] {
+            assert_eq!(api_region(region, false), Some(api));
+        }
+        assert_eq!(
+            (currency("cn-north-1"), currency("us-west-2")),
+            ("CNY", "USD")
+        );
+    }
+
+    /// Conformance: AWS-pricing-04
+    #[test]
+    fn spot_prices_are_unknown_where_ec2_has_none() {
+        let mut pricing = Pricing::new("us-east-1");
+        assert_eq!(
+            pricing.spot("m5.large", "anywhere"),
+            pricing.on_demand("m5.large")
+        );
+        assert!(pricing.update_spot([spot("m5.large", "a", 0.5), spot("m5.large", "b", 0.6)]));
+        assert_eq!(pricing.spot("m5.large", "a"), Some(0.5));
+        assert_eq!(pricing.spot("m5.large", "c"), None);
+        assert_eq!(pricing.spot("c5.large", "a"), None);
+        assert!(
+            pricing.update_spot([spot("m5.large", "a", 0.5)]),
+            "zone b has vanished"
+        );
+        assert_eq!(pricing.spot("m5.large", "b"), None);
+    }
+
+    #[test]
+    fn versions_move_with_changes_only() {
+        let mut pricing = Pricing::new("us-east-1");
+        pricing.update_spot([spot("m5.large", "a", 0.5), spot("c5.large", "a", 0.5)]);
+        let (all, m5, c5) = (
+            pricing.version(),
+            pricing.version_of("m5.large"),
+            pricing.version_of("c5.large"),
+        );
+        assert!(!pricing.update_spot([spot("m5.large", "a", 0.5)]));
+        assert_eq!(pricing.version(), all);
+        assert!(pricing.update_spot([spot("m5.large", "a", 0.4)]));
+        assert!(pricing.version_of("m5.large") > m5);
+        assert_eq!(pricing.version_of("c5.large"), c5);
+        assert!(!pricing.update_overlays(BTreeMap::new()));
+        assert!(pricing.update_overlays(BTreeMap::from([("z1.new".to_owned(), 3.0)])));
+        assert_eq!(pricing.overlay("z1.new"), Some(3.0));
+        assert!(pricing.update_overlays(BTreeMap::new()));
+    }
+
+    #[test]
+    fn overlays_that_require_only_a_type_give_prices() {
+        let overlay = |name: &str, weight: i32, spec: serde_json::Value| -> NodeOverlay {
+            let mut spec = spec;
+            spec["weight"] = weight.into();
+            serde_json::from_value(
+                serde_json::json!({ "metadata": { "name": name }, "spec": spec }),
+            )
+            .unwrap()
+        };
+        let types = |values: &[&str]| serde_json::json!([{ "key": "node.kubernetes.io/instance-type", "operator": "In", "values": values }]);
+        let overlays = [
+            overlay(
+                "heavy",
+                10,
+                serde_json::json!({ "price": "2.5", "requirements": types(&["a.x", "b.x"]) }),
+            ),
+            overlay(
+                "light",
+                1,
+                serde_json::json!({ "price": "1", "requirements": types(&["a.x", "c.x"]) }),
+            ),
+            overlay(
+                "adjusts",
+                1,
+                serde_json::json!({ "priceAdjustment": "+1", "requirements": types(&["d.x"]) }),
+            ),
+            overlay(
+                "broad",
+                1,
+                serde_json::json!({ "price": "1", "requirements": [{ "key": "a", "operator": "In", "values": ["e.x"] }] }),
+            ),
+        ];
+        let all = overlay_prices(&overlays, |_| true);
+        assert_eq!(
+            all,
+            BTreeMap::from([
+                ("a.x".into(), 2.5),
+                ("b.x".into(), 2.5),
+                ("c.x".into(), 1.0)
+            ])
+        );
+        assert!(overlay_prices(&overlays, |_| false).is_empty());
+    }
+}

@@ -1,0 +1,299 @@
+//! What EC2 has lately said it cannot give: pools of instances, capacity types, subnets without addresses.
+//!
+//! A mark lasts three minutes; marking again extends it. Each change counts up a version of the instance types it concerns,
+//! so that whoever caches offerings knows what to look at again.
+//!
+//! UPSTREAM: pkg/cache/unavailableofferings.go
+
+use std::fmt;
+
+use jiff::{SignedDuration, Timestamp};
+use karpenter_api::labels;
+use rustc_hash::FxHashMap;
+
+/// How long a mark lasts.
+pub const TTL: SignedDuration = SignedDuration::from_mins(3);
+
+/// How capacity is bought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum CapacityType {
+    /// Paid by use.
+    OnDemand,
+    /// Interruptible.
+    Spot,
+    /// Paid in advance.
+    Reserved,
+}
+
+impl CapacityType {
+    /// The value of the label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OnDemand => labels::CAPACITY_TYPE_ON_DEMAND,
+            Self::Spot => labels::CAPACITY_TYPE_SPOT,
+            Self::Reserved => labels::CAPACITY_TYPE_RESERVED,
+        }
+    }
+
+    /// The capacity type of a label's value.
+    pub fn from_label(value: &str) -> Option<Self> {
+        [Self::OnDemand, Self::Spot, Self::Reserved]
+            .into_iter()
+            .find(|it| it.as_str() == value)
+    }
+}
+
+impl fmt::Display for CapacityType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A placement group, or one of its partitions.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Placement {
+    /// The id of the group.
+    pub group: String,
+    /// The partition; none for the whole group.
+    pub partition: Option<u32>,
+}
+
+/// Instances of one type, bought in one way, in one zone; within a placement group if there is one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Pool {
+    /// How they are bought.
+    pub capacity_type: CapacityType,
+    /// Their type.
+    pub instance_type: String,
+    /// Their zone.
+    pub zone: String,
+    /// Where they are placed; none for anywhere.
+    pub placement: Option<Placement>,
+}
+
+/// What cannot be had at the moment.
+#[derive(Clone, Debug, Default)]
+pub struct Unavailable {
+    pools: FxHashMap<String, Vec<(Pool, Timestamp)>>,
+    capacity_types: FxHashMap<CapacityType, Timestamp>,
+    subnets: FxHashMap<String, Timestamp>,
+    /// Changes that concern one type.
+    of_type: FxHashMap<String, u64>,
+    /// Changes that concern all types.
+    of_all: u64,
+    version: u64,
+}
+
+impl Unavailable {
+    /// Marks a pool.
+    pub fn mark(&mut self, pool: Pool, now: Timestamp) {
+        self.changed(&pool.instance_type);
+        let until = until(now);
+        let marks = self.pools.entry(pool.instance_type.clone()).or_default();
+        match marks.iter_mut().find(|(marked, _)| *marked == pool) {
+            Some((_, expiry)) => *expiry = until,
+            None => marks.push((pool, until)),
+        }
+    }
+
+    /// Marks a capacity type: no type can be had in this way.
+    pub fn mark_capacity_type(&mut self, capacity_type: CapacityType, now: Timestamp) {
+        self.capacity_types.insert(capacity_type, until(now));
+        self.all_changed();
+    }
+
+    /// Marks a subnet: it is out of addresses.
+    pub fn mark_subnet(&mut self, subnet: &str, now: Timestamp) {
+        self.subnets.insert(subnet.to_owned(), until(now));
+        self.all_changed();
+    }
+
+    /// Forgets marks whose time is over. To be called every ten seconds or so, and before offerings are computed.
+    pub fn expire(&mut self, now: Timestamp) {
+        let mut expired: Vec<String> = Vec::new();
+        for (instance_type, marks) in &mut self.pools {
+            let before = marks.len();
+            marks.retain(|(_, expiry)| *expiry > now);
+            if marks.len() != before {
+                expired.push(instance_type.clone());
+            }
+        }
+        self.pools.retain(|_, marks| !marks.is_empty());
+        for instance_type in expired {
+            self.changed(&instance_type);
+        }
+        let before = self.capacity_types.len() + self.subnets.len();
+        self.capacity_types.retain(|_, expiry| *expiry > now);
+        self.subnets.retain(|_, expiry| *expiry > now);
+        if self.capacity_types.len() + self.subnets.len() != before {
+            self.all_changed();
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.pools.clear();
+        self.capacity_types.clear();
+        self.subnets.clear();
+        self.all_changed();
+    }
+
+    /// Whether a pool cannot be had. `placement` is where the instance would be placed.
+    // DIFFERS: marks of a single partition are read, too; upstream writes them and never looks.
+    pub fn is_marked(
+        &self,
+        capacity_type: CapacityType,
+        instance_type: &str,
+        zone: &str,
+        placement: Option<(&str, Option<u32>)>,
+    ) -> bool {
+        if self.capacity_types.contains_key(&capacity_type) {
+            return true;
+        }
+        let concerns = |marked: &Placement| {
+            placement.is_some_and(|(group, partition)| {
+                marked.group == group
+                    && (marked.partition.is_none() || marked.partition == partition)
+            })
+        };
+        let marks = self
+            .pools
+            .get(instance_type)
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        marks.iter().any(|(pool, _)| {
+            pool.capacity_type == capacity_type
+                && pool.zone == zone
+                && pool.placement.as_ref().is_none_or(concerns)
+        })
+    }
+
+    /// Whether a subnet is out of addresses.
+    pub fn is_subnet_marked(&self, subnet: &str) -> bool {
+        self.subnets.contains_key(subnet)
+    }
+
+    /// Counts up with every change.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Counts up with every change that concerns the type.
+    pub fn version_of(&self, instance_type: &str) -> u64 {
+        self.of_all + self.of_type.get(instance_type).copied().unwrap_or(0)
+    }
+
+    fn changed(&mut self, instance_type: &str) {
+        self.version += 1;
+        match self.of_type.get_mut(instance_type) {
+            Some(version) => *version += 1,
+            None => {
+                self.of_type.insert(instance_type.to_owned(), 1);
+            }
+        }
+    }
+
+    fn all_changed(&mut self) {
+        self.version += 1;
+        self.of_all += 1;
+    }
+}
+
+fn until(now: Timestamp) -> Timestamp {
+    now.checked_add(TTL).unwrap_or(Timestamp::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn pool(zone: &str, placement: Option<(&str, Option<u32>)>) -> Pool {
+        Pool {
+            capacity_type: CapacityType::Spot,
+            instance_type: "m5.large".into(),
+            zone: zone.into(),
+            placement: placement.map(|(group, partition)| Placement {
+                group: group.into(),
+                partition,
+            }),
+        }
+    }
+
+    fn marked(unavailable: &Unavailable, placement: Option<(&str, Option<u32>)>) -> bool {
+        unavailable.is_marked(CapacityType::Spot, "m5.large", "a", placement)
+    }
+
+    #[test]
+    fn a_mark_lasts_three_minutes_and_is_extended_by_another() {
+        let mut unavailable = Unavailable::default();
+        unavailable.mark(pool("a", None), at(0));
+        assert!(marked(&unavailable, None));
+        assert!(!unavailable.is_marked(CapacityType::OnDemand, "m5.large", "a", None));
+        assert!(!unavailable.is_marked(CapacityType::Spot, "m5.large", "b", None));
+        unavailable.mark(pool("a", None), at(100));
+        unavailable.expire(at(200));
+        assert!(marked(&unavailable, None));
+        unavailable.expire(at(280));
+        assert!(!marked(&unavailable, None));
+    }
+
+    #[test]
+    fn a_mark_within_a_placement_group_concerns_it_alone() {
+        let mut unavailable = Unavailable::default();
+        unavailable.mark(pool("a", Some(("pg-1", None))), at(0));
+        assert!(!marked(&unavailable, None));
+        assert!(marked(&unavailable, Some(("pg-1", None))));
+        assert!(marked(&unavailable, Some(("pg-1", Some(2)))));
+        assert!(!marked(&unavailable, Some(("pg-2", None))));
+        unavailable.clear();
+        unavailable.mark(pool("a", None), at(0));
+        assert!(marked(&unavailable, Some(("pg-1", Some(1)))));
+    }
+
+    #[test]
+    fn a_mark_of_a_partition_leaves_the_others() {
+        let mut unavailable = Unavailable::default();
+        unavailable.mark(pool("a", Some(("pg-1", Some(2)))), at(0));
+        assert!(marked(&unavailable, Some(("pg-1", Some(2)))));
+        assert!(!marked(&unavailable, Some(("pg-1", Some(1)))));
+        assert!(!marked(&unavailable, None));
+    }
+
+    /// Conformance: AWS-ice-08
+    #[test]
+    fn every_change_counts_up_the_version_of_the_types_it_concerns() {
+        let mut unavailable = Unavailable::default();
+        let mut last = (0, 0);
+        let mut moved = |unavailable: &Unavailable| {
+            let now = (
+                unavailable.version_of("m5.large"),
+                unavailable.version_of("c5.large"),
+            );
+            let moved = (now.0 > last.0, now.1 > last.1);
+            last = now;
+            moved
+        };
+        unavailable.mark(pool("a", None), at(0));
+        assert_eq!(moved(&unavailable), (true, false));
+        unavailable.expire(at(200));
+        assert_eq!(moved(&unavailable), (true, false));
+        unavailable.mark_capacity_type(CapacityType::Spot, at(300));
+        assert_eq!(moved(&unavailable), (true, true));
+        unavailable.expire(at(500));
+        assert_eq!(moved(&unavailable), (true, true));
+        unavailable.mark_subnet("subnet-1", at(600));
+        assert!(unavailable.is_subnet_marked("subnet-1"));
+        assert_eq!(moved(&unavailable), (true, true));
+        unavailable.expire(at(800));
+        assert!(!unavailable.is_subnet_marked("subnet-1"));
+        assert_eq!(moved(&unavailable), (true, true));
+        unavailable.expire(at(801));
+        assert_eq!(moved(&unavailable), (false, false));
+        unavailable.clear();
+        assert_eq!(moved(&unavailable), (true, true));
+    }
+}

@@ -12,7 +12,7 @@ use super::{candidate::Candidate, pdb::PdbLimits, prices::PriceLists};
 use crate::{
     cluster::{Cluster, NodeState, Snapshot},
     pod::{Pod, PodKey},
-    schedule::{ClaimDraft, Placement, PodSet, ReservedMode, ScheduleRequest, Solver},
+    schedule::{ClaimDraft, Packing, Placement, PodSet, ReservedMode, ScheduleRequest, Solver},
 };
 
 /// The scheduler's answer.
@@ -51,7 +51,8 @@ impl Simulator {
             ReservedMode::Off => ReservedMode::Off,
             ReservedMode::Strict | ReservedMode::Fallback => ReservedMode::Fallback,
         };
-        request.threads = 1;
+        // A command replaces machines by at most one.
+        request.packing = Packing::FewestMachines;
         let leaving: BTreeSet<PodKey> = snapshot
             .pods_of_deleting_nodes()
             .map(|pod| pod.key.clone())

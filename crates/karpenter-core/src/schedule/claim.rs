@@ -41,6 +41,8 @@ pub(super) struct Fit {
     pub(super) reservations: Option<BTreeSet<usize>>,
     pub(super) min_values_relaxed: bool,
     pub(super) price: f64,
+    /// What was taken of the alternatives that volumes leave.
+    pub(super) volume: SetId,
 }
 
 /// Why a pod does not fit on a claim.

@@ -150,6 +150,7 @@ impl Run<'_> {
         let claim = &mut self.claims[index];
         let level = claim.pods.len() as u32;
         claim.pods.push(item as u32);
+        self.items[item].volume = fit.volume;
         add(&mut claim.used, &self.classes[class].requests);
         claim.set = fit.set;
         claim.allowed = fit.allowed;

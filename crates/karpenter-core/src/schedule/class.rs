@@ -100,6 +100,21 @@ pub(super) struct Class {
 }
 
 impl Class {
+    /// Every group it is subject to, preferred ones included, or counted by.
+    pub(super) fn groups(&self) -> impl Iterator<Item = GroupId> + '_ {
+        let owned = self
+            .hard
+            .iter()
+            .chain(&self.soft.affinity)
+            .chain(&self.soft.anti_affinity)
+            .chain(&self.soft.spread);
+        owned
+            .map(|owned| owned.group)
+            .chain(self.kept_away.iter().copied())
+            .chain(self.counted.iter().copied())
+            .chain(self.keeps_away.iter().copied())
+    }
+
     /// How many variants there are.
     pub(super) fn variant_count(&self) -> usize {
         (self.soft.steps() + 1) * self.terms.len().max(1)

@@ -10,7 +10,7 @@ use std::{collections::BTreeSet, rc::Rc};
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    algebra::SetId,
+    algebra::{ANYTHING, SetId},
     bits::Bits,
     choices::{Choices, Domains},
     claim::{Fit, Refusal},
@@ -93,13 +93,21 @@ impl Run<'_> {
                 Err(_) => continue,
             };
             if choices.domains.is_empty() {
-                return Ok(base);
+                return Ok(Fit {
+                    volume: alternative,
+                    ..base
+                });
             }
             if refusal == Refusal::Permanent {
                 refusal = Refusal::Topology;
             }
             match self.fit_domains(target, class, base.set, &choices.domains, &allowed) {
-                Ok(fit) => return Ok(fit),
+                Ok(fit) => {
+                    return Ok(Fit {
+                        volume: alternative,
+                        ..fit
+                    });
+                }
                 Err(Refusal::Reserved) => refusal = Refusal::Reserved,
                 Err(_) => {}
             }
@@ -174,18 +182,6 @@ impl Run<'_> {
     /// The price of the cheapest row on which a class fits as `fit` says.
     fn price_of(&mut self, template: usize, class: usize, fit: &Fit) -> f64 {
         let mask = self.mask(template, fit.set);
-        let catalogue = self.solver.templates[template].catalogue;
-        let kinds = self.kinds(catalogue, fit.set);
-        let by_price = mask.by_price.get_or_init(|| {
-            let catalogue = &self.solver.catalogues[catalogue];
-            let mut priced: Vec<(f64, u32)> = mask
-                .rows
-                .iter()
-                .filter_map(|row| Some((catalogue.price(row, &kinds)?, row as u32)))
-                .collect();
-            priced.sort_by(|a, b| a.0.total_cmp(&b.0));
-            priced
-        });
         let none: Vector = smallvec![0; self.width];
         let need = &self.classes[class].requests;
         let fits = |row: usize| {
@@ -194,7 +190,7 @@ impl Run<'_> {
                 .is_none_or(|allowed| allowed.contains(row))
                 && self.row_fits(template, row, &none, need)
         };
-        by_price
+        self.by_price(template, fit.set, &mask)
             .iter()
             .find(|(_, row)| fits(*row as usize))
             .map_or(f64::MAX, |(price, _)| *price)
@@ -266,6 +262,7 @@ impl Run<'_> {
             reservations: None,
             min_values_relaxed: false,
             price: 0.0,
+            volume: ANYTHING,
         };
         let catalogue = self.solver.templates[target.template].catalogue;
         let tracked = self.request.reserved_mode != ReservedMode::Off

@@ -109,6 +109,8 @@ impl Run<'_> {
                 buffer,
                 waiting,
                 fate: Fate::Waiting,
+                asked: ANYTHING,
+                volume: ANYTHING,
             });
         }
         self.count_what_is_there();

@@ -58,6 +58,30 @@ impl Run<'_> {
         mask
     }
 
+    /// The rows of a mask with their prices, cheapest first.
+    pub(super) fn by_price<'m>(
+        &self,
+        template: usize,
+        set: SetId,
+        mask: &'m RowMask,
+    ) -> &'m [(f64, u32)] {
+        mask.by_price.get_or_init(|| {
+            let catalogue = self.solver.templates[template].catalogue;
+            let kinds = self
+                .kinds
+                .get(&(catalogue, set))
+                .map_or_else(Bits::default, |kinds| kinds.as_ref().clone());
+            let catalogue = &self.solver.catalogues[catalogue];
+            let mut priced: Vec<(f64, u32)> = mask
+                .rows
+                .iter()
+                .filter_map(|row| Some((catalogue.price(row, &kinds)?, row as u32)))
+                .collect();
+            priced.sort_by(|a, b| a.0.total_cmp(&b.0));
+            priced
+        })
+    }
+
     /// Kinds of offerings that a set admits.
     pub(super) fn kinds(&mut self, catalogue: usize, set: SetId) -> Rc<Bits> {
         if let Some(kinds) = self.kinds.get(&(catalogue, set)) {

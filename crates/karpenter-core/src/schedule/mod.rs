@@ -20,6 +20,7 @@ mod masks;
 mod place;
 mod plan;
 mod prepare;
+mod repack;
 mod request;
 mod room;
 mod run;
@@ -34,14 +35,16 @@ pub use plan::{
 };
 pub use prepare::Solver;
 pub use request::{
-    Cancel, DefaultSpread, MinValuesPolicy, PodSet, PreferencePolicy, ReservedMode, ScheduleRequest,
+    Cancel, DefaultSpread, MinValuesPolicy, Packing, PodSet, PreferencePolicy, ReservedMode,
+    ScheduleRequest,
 };
 
 use crate::cluster::Snapshot;
 
 /// Places the pods of `request` on the machines of `snapshot` and on new ones.
 ///
-/// Pure: the plan is a function of both arguments, whatever the order objects were applied in and the number of threads.
+/// Pure: the plan is a function of both arguments, whatever the order objects were applied in. A run is the work of one thread:
+/// where a pod goes depends on where those before it went. Many runs over one [`Solver`] go side by side.
 pub fn schedule(snapshot: &Snapshot, request: &ScheduleRequest) -> Plan {
     Solver::prepare(snapshot, request).solve(request)
 }

@@ -78,6 +78,7 @@ impl Run<'_> {
         if let Some(host) = self.try_machines(item, class, variant, &choices) {
             return Fate::Placed(host);
         }
+        self.items[item].asked = variant.set;
         if let Some(host) = self.try_claims(item, class, variant, &choices) {
             return Fate::Placed(host);
         }

@@ -38,6 +38,24 @@ pub enum ReservedMode {
     Off,
 }
 
+/// What machines are launched for, once every pod has a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Packing {
+    /// As first fit found it: as many pods on each new machine as it holds.
+    FewestMachines,
+    /// Pods of a machine that costs clearly more than what they need are packed anew, on machines that cost less together.
+    LowestCost {
+        /// Machines of fewer pods stay whole: what they could save is less than what another machine costs beside its price.
+        from_pods: usize,
+    },
+}
+
+impl Default for Packing {
+    fn default() -> Self {
+        Self::LowestCost { from_pods: 16 }
+    }
+}
+
 /// A default topology spread constraint, for pods that have none.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DefaultSpread {
@@ -94,12 +112,12 @@ pub struct ScheduleRequest {
     pub without: Vec<String>,
     /// Machines (Node or NodeClaim names) that only pending pods and pods of deleting nodes may use.
     pub reluctant: Vec<String>,
+    /// What machines are launched for. Disruption asks for the fewest: it replaces machines by at most one.
+    pub packing: Packing,
     /// How many instance types a NodeClaim lists at most.
     pub max_instance_types: usize,
     /// Asked now and then; once it says yes, pods not tried yet stay undecided and what was placed is kept.
     pub cancel: Option<Cancel>,
-    /// Worker threads a run may use; the plan does not depend on it. A run gets by with one.
-    pub threads: usize,
 }
 
 impl ScheduleRequest {
@@ -116,9 +134,9 @@ impl ScheduleRequest {
             buffer_pods: Vec::new(),
             without: Vec::new(),
             reluctant: Vec::new(),
+            packing: Packing::default(),
             max_instance_types: 600,
             cancel: None,
-            threads: 1,
         }
     }
 }
@@ -136,8 +154,8 @@ impl fmt::Debug for ScheduleRequest {
             .field("buffer_pods", &self.buffer_pods.len())
             .field("without", &self.without)
             .field("reluctant", &self.reluctant)
+            .field("packing", &self.packing)
             .field("max_instance_types", &self.max_instance_types)
-            .field("threads", &self.threads)
             .finish_non_exhaustive()
     }
 }

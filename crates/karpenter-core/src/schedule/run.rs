@@ -52,6 +52,9 @@ pub(super) struct Item {
     /// It is pending or comes from a machine that is going away.
     pub(super) waiting: bool,
     pub(super) fate: Fate,
+    /// What it asked for where it was placed: node selector and affinity, and what its volumes left.
+    pub(super) asked: SetId,
+    pub(super) volume: SetId,
 }
 
 /// What a run added to a machine, beside resources.
@@ -190,6 +193,7 @@ impl<'a> Run<'a> {
             self.hopeless = Some(WhyNot::NoInstanceTypes);
         }
         self.place_all();
+        self.repack();
         self.into_plan()
     }
 

@@ -17,6 +17,7 @@ mod existing;
 mod fixture;
 mod instance_types;
 mod min_values;
+mod packing;
 mod reserved;
 mod resources;
 mod state;

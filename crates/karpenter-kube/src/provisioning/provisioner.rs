@@ -232,7 +232,6 @@ pub(crate) fn request(cx: &Context) -> ScheduleRequest {
         ignore_dra_requests: options.ignore_dra_requests,
         default_spread: options.scheduler_config.default_spread.clone(),
         pods: PodSet::Waiting,
-        threads: options.cores(),
         ..ScheduleRequest::at(cx.clock.now())
     }
 }

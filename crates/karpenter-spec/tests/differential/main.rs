@@ -10,7 +10,7 @@ mod generate;
 use std::collections::BTreeSet;
 
 use generate::{Features, world};
-use karpenter_core::schedule::schedule;
+use karpenter_core::schedule::{Packing, Plan, ScheduleRequest, Solver, schedule};
 use karpenter_spec::{PodId, Settings, Solution, World, check, cost, engine, solve};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -33,16 +33,22 @@ fn cases(usual: u32) -> ProptestConfig {
     }
 }
 
+/// These clusters are small: machines of any number of pods are packed anew if that pays.
+fn request(settings: Settings) -> ScheduleRequest {
+    ScheduleRequest {
+        packing: Packing::LowestCost { from_pods: 1 },
+        ..engine::request(settings)
+    }
+}
+
 fn engine_solution(world: &World, settings: Settings) -> Solution {
-    engine::solution(&schedule(
-        &engine::snapshot(world),
-        &engine::request(settings),
-    ))
+    engine::solution(&schedule(&engine::snapshot(world), &request(settings)))
 }
 
 fn settings() -> impl Strategy<Value = Settings> {
-    any::<bool>().prop_map(|respect_preferences| Settings {
+    (any::<bool>(), any::<bool>()).prop_map(|(respect_preferences, strict_reserved)| Settings {
         respect_preferences,
+        strict_reserved,
         ..Settings::default()
     })
 }
@@ -55,6 +61,10 @@ fn reversed(world: &World) -> World {
     reversed.node_claims.reverse();
     reversed.node_pools.reverse();
     reversed.daemon_sets.reverse();
+    reversed
+        .instance_types
+        .values_mut()
+        .for_each(|types| types.reverse());
     reversed
 }
 
@@ -94,12 +104,15 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_objects_and_the_number_of_threads_do_not_matter(world in world(Features::ALL), threads in 2usize..5) {
-        let snapshot = engine::snapshot(&world);
-        let mut request = engine::request(Settings::default());
-        let plan = schedule(&snapshot, &request);
-        request.threads = threads;
-        prop_assert_eq!(&schedule(&snapshot, &request), &plan, "with {} threads", threads);
+    fn the_order_of_objects_and_who_asks_does_not_matter(world in world(Features::ALL), settings in settings()) {
+        let request = request(settings);
+        let solver = Solver::prepare(&engine::snapshot(&world), &request);
+        let plan = solver.solve(&request);
+        let plans: Vec<Plan> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..3).map(|_| scope.spawn(|| solver.solve(&request))).collect();
+            threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+        });
+        prop_assert_eq!(plans, vec![plan.clone(); 3], "on several threads at once");
         prop_assert_eq!(&schedule(&engine::snapshot(&reversed(&world)), &request), &plan, "with everything reversed");
     }
 

@@ -1,0 +1,155 @@
+//! Packing wasteful claims again, for less.
+
+use karpenter_core::{
+    fake::{instance_type, offering},
+    schedule::{Packing, Plan, ScheduleRequest, schedule},
+};
+
+use crate::fixture::*;
+
+/// Machines of 2 to 64 cores, 4 GiB a core, spot for a third of the price.
+fn world() -> World {
+    let types = [2, 4, 8, 16, 32, 64].map(|cpu| {
+        let price = cpu as f64 / 10.0;
+        let offerings = [Z1, Z2].iter().flat_map(|zone| {
+            [
+                offering("on-demand", zone, price),
+                offering("spot", zone, price / 3.0),
+            ]
+        });
+        instance_type(&format!("m-{cpu:02}"))
+            .cpu(cpu)
+            .gib(cpu * 4)
+            .pods(100)
+            .offerings(offerings.collect())
+            .build()
+    });
+    World::empty()
+        .with_types(types.into())
+        .with_pool(pool("default").needs(CAPACITY_TYPE, "In", &["spot", "on-demand"]))
+}
+
+fn first_fit(world: &World) -> Plan {
+    schedule(
+        &world.cluster.snapshot(),
+        &ScheduleRequest {
+            packing: Packing::FewestMachines,
+            ..world.request.clone()
+        },
+    )
+}
+
+fn on_demand() -> Object {
+    pod("steady").cpu("1").select(CAPACITY_TYPE, "on-demand")
+}
+
+#[test]
+fn pods_that_must_not_be_interrupted_do_not_keep_others_off_spot() {
+    let world = world()
+        .with(copies(&on_demand(), 3))
+        .with(copies(&pod("p").cpu("1"), 40));
+    let plan = world.plan();
+    assert!(all_placed(&plan));
+    assert_eq!(sizes(&first_fit(&world)), [43]);
+    assert!(plan.hourly_price() < 0.5 * first_fit(&world).hourly_price());
+    for draft in &plan.new_claims {
+        let steady = draft.pods.iter().any(|pod| pod.name.starts_with("steady"));
+        assert_eq!(
+            values(draft, CAPACITY_TYPE) == ["on-demand"],
+            steady,
+            "{:?}",
+            draft.pods
+        );
+    }
+}
+
+#[test]
+fn a_machine_with_few_pods_stays_whole() {
+    let world = world()
+        .with([on_demand()])
+        .with(copies(&pod("p").cpu("1"), 10));
+    assert_eq!(sizes(&world.plan()), [11]);
+}
+
+#[test]
+fn what_saves_little_changes_nothing() {
+    let world = world().with(copies(&pod("p").cpu("1"), 31));
+    assert_eq!(sizes(&world.plan()), [31]);
+    assert_eq!(world.plan(), first_fit(&world));
+}
+
+#[test]
+fn pods_affine_to_a_host_stay_together() {
+    let pair = pod("pair")
+        .cpu("1")
+        .label("app", "pair")
+        .affinity(HOSTNAME, ("app", "pair"));
+    let world = world()
+        .with(copies(&pair, 4))
+        .with(copies(&on_demand(), 2))
+        .with(copies(&pod("p").cpu("1"), 40));
+    assert_eq!(world.plan(), first_fit(&world));
+}
+
+#[test]
+fn constraints_hold_as_first_fit_kept_them() {
+    let apart = pod("apart")
+        .cpu("1")
+        .label("app", "apart")
+        .anti_affinity(HOSTNAME, ("app", "apart"));
+    let spread = pod("spread")
+        .cpu("1")
+        .label("app", "spread")
+        .spread(ZONE, 1, ("app", "spread"));
+    let world = world()
+        .with(copies(&apart, 2))
+        .with(copies(&spread, 20))
+        .with(copies(&on_demand(), 3))
+        .with(copies(&pod("p").cpu("1"), 40));
+    let plan = world.plan();
+    assert!(all_placed(&plan));
+    assert!(plan.hourly_price() < 0.6 * first_fit(&world).hourly_price());
+    let of = |draft: &karpenter_core::schedule::ClaimDraft, name: &str| {
+        draft
+            .pods
+            .iter()
+            .filter(|pod| pod.name.starts_with(name))
+            .count()
+    };
+    assert!(plan.new_claims.iter().all(|draft| of(draft, "apart") < 2));
+    let in_zone = |zone: &str| -> usize {
+        let there = plan
+            .new_claims
+            .iter()
+            .filter(|draft| values(draft, ZONE) == [zone]);
+        there.map(|draft| of(draft, "spread")).sum()
+    };
+    assert_eq!((in_zone(Z1), in_zone(Z2)), (10, 10));
+}
+
+#[test]
+fn limits_hold() {
+    let pods = || {
+        copies(&on_demand(), 3)
+            .into_iter()
+            .chain(copies(&pod("p").cpu("1"), 40))
+    };
+    let limited = |resource: &str, amount: &str| {
+        world()
+            .with_pool(
+                pool("default")
+                    .needs(CAPACITY_TYPE, "In", &["spot", "on-demand"])
+                    .limit(resource, amount),
+            )
+            .with(pods())
+    };
+    assert_eq!(sizes(&limited("nodes", "1").plan()), [43]);
+    let plan = limited("cpu", "100").plan();
+    assert!(all_placed(&plan));
+    let largest = |draft: &karpenter_core::schedule::ClaimDraft| -> usize {
+        let cores = draft.instance_types.iter().map(|name| name[2..].parse());
+        cores.map(Result::unwrap).max().unwrap()
+    };
+    assert!(plan.new_claims.len() > 1);
+    assert!(plan.new_claims.iter().map(largest).sum::<usize>() <= 100);
+}

@@ -208,6 +208,7 @@ impl KwokProvider {
         };
         tokio::spawn(async move {
             tokio::select! {
+                biased;
                 () = registering => {}
                 () = stop.cancelled() => {}
             }

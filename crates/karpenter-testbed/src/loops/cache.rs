@@ -4,6 +4,7 @@
 //! kept in a compact form: replicas share one spec, and fields no loop reads are dropped.
 
 use std::any::TypeId;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::de::DeserializeOwned;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
@@ -354,7 +355,9 @@ macro_rules! kinds {
             $($(#[$doc])* pub(crate) $field: Table<$kind>,)*
             subscribers: RwLock<Vec<mpsc::UnboundedSender<Change>>>,
             /// How many kinds have been listed.
-            listed: watch::Sender<usize>,
+            listed: AtomicUsize,
+            /// Wakes those who wait for a kind to be listed, in the order in which they came.
+            newly_listed: Notify,
         }
 
         /// What changed.
@@ -457,9 +460,14 @@ impl Cache {
     /// Waits until every kind has been listed once.
     pub(crate) async fn synced(&self) {
         let kinds = cached_kinds().len();
-        let mut listed = self.listed.subscribe();
-        // The sender is `self`: it cannot go away meanwhile.
-        let _gone = listed.wait_for(|n| *n >= kinds).await.is_err();
+        loop {
+            let mut woken = std::pin::pin!(self.newly_listed.notified());
+            woken.as_mut().enable();
+            if self.listed.load(Ordering::SeqCst) >= kinds {
+                return;
+            }
+            woken.await;
+        }
     }
 
     /// A feed of all changes from now on.
@@ -523,6 +531,7 @@ async fn follow<K: Cached>(
     let mut failures = 0u32;
     loop {
         let event = tokio::select! {
+            biased;
             () = token.cancelled() => return,
             event = events.next() => event,
         };
@@ -535,7 +544,8 @@ async fn follow<K: Cached>(
                     watcher::Event::InitDone => {
                         replace_all(&cache, std::mem::take(&mut listed));
                         if std::mem::take(&mut first) {
-                            cache.listed.send_modify(|n| *n += 1);
+                            cache.listed.fetch_add(1, Ordering::SeqCst);
+                            cache.newly_listed.notify_waiters();
                         }
                     }
                     watcher::Event::Apply(object) => {
@@ -553,6 +563,7 @@ async fn follow<K: Cached>(
                 let pause = Duration::from_millis(100u64 << failures.min(8));
                 failures += 1;
                 tokio::select! {
+                    biased;
                     () = token.cancelled() => return,
                     () = clock.sleep(pause) => {}
                 }

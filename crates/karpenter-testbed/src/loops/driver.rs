@@ -194,6 +194,7 @@ pub(crate) async fn run<C: Controller>(
 ) {
     // Acting on half a list would, for instance, make pods that exist already.
     tokio::select! {
+        biased;
         () = token.cancelled() => return,
         () = context.cache.synced() => {}
     }
@@ -216,6 +217,7 @@ pub(crate) async fn run<C: Controller>(
         let due = queue.next_due();
         let wait = due.map(|at| until(clock.now(), at)).unwrap_or_default();
         tokio::select! {
+            biased;
             () = token.cancelled() => return,
             count = changes.recv_many(&mut batch, BATCH) => {
                 if count == 0 {

@@ -92,6 +92,7 @@ async fn write_all(
     let mut serial = 0u64;
     loop {
         let note = tokio::select! {
+            biased;
             () = token.cancelled() => return,
             note = notes.recv() => note,
         };

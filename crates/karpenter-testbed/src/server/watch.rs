@@ -155,6 +155,7 @@ impl Watch {
                 self.deadline
             };
             tokio::select! {
+                biased;
                 () = self.cursor.changed() => {}
                 () = tokio::time::sleep_until(wake) => {
                     let now = Instant::now();

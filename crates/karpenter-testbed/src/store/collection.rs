@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use rustc_hash::FxHashMap;
 use serde_json::Value;
-use tokio::sync::watch as signal;
 
-use super::watch::{Change, ChangeKind, Cursor, Expired};
+use super::watch::{Change, ChangeKind, Cursor, Expired, Signal};
 use super::{Matcher, Object, Selectable, Shared, lock};
 
 /// Why a conditional write was not done.
@@ -64,7 +63,7 @@ pub struct Collection {
     /// The selectable field that is indexed.
     indexed: Option<usize>,
     state: Mutex<State>,
-    signal: signal::Sender<u64>,
+    signal: Signal,
 }
 
 impl Collection {
@@ -81,7 +80,7 @@ impl Collection {
                 compacted: revision.saturating_sub(1),
                 ..State::default()
             }),
-            signal: signal::channel(0).0,
+            signal: Signal::default(),
             shared,
         }
     }
@@ -235,7 +234,7 @@ impl Collection {
                 state.compacted = dropped.revision;
             }
         }
-        self.signal.send_replace(object.revision);
+        self.signal.raise();
     }
 
     /// A page of the objects that `query` selects.
@@ -301,7 +300,6 @@ impl Collection {
         namespace: Option<&str>,
         matcher: &dyn Matcher,
     ) -> (Vec<Arc<Object>>, Cursor) {
-        let signal = self.signal.subscribe();
         let state = lock(&self.state);
         let revision = self.shared.revision();
         let (from, until) = bounds(namespace, None);
@@ -313,7 +311,7 @@ impl Collection {
             .cloned()
             .collect();
         drop(state);
-        (items, Cursor::new(Arc::clone(self), revision, signal))
+        (items, Cursor::new(Arc::clone(self), revision))
     }
 
     /// A cursor over the changes after `revision`.
@@ -321,7 +319,6 @@ impl Collection {
     /// # Errors
     /// [`Expired`] when those changes are partly forgotten.
     pub fn follow(self: &Arc<Self>, revision: u64) -> Result<Cursor, Expired> {
-        let signal = self.signal.subscribe();
         let state = lock(&self.state);
         if revision < state.compacted {
             return Err(Expired {
@@ -330,7 +327,7 @@ impl Collection {
             });
         }
         drop(state);
-        Ok(Cursor::new(Arc::clone(self), revision, signal))
+        Ok(Cursor::new(Arc::clone(self), revision))
     }
 
     pub(super) fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -341,12 +338,16 @@ impl Collection {
         self.shared.revision()
     }
 
+    pub(super) fn signal(&self) -> &Signal {
+        &self.signal
+    }
+
     pub(super) fn compact(&self) {
         let mut state = lock(&self.state);
         state.history.clear();
         state.compacted = self.shared.revision();
         drop(state);
-        self.signal.send_replace(self.shared.revision());
+        self.signal.raise();
     }
 
     /// Drops everything without telling anybody, and wakes the watches so that they end.
@@ -357,7 +358,7 @@ impl Collection {
         state.history.clear();
         state.compacted = u64::MAX;
         drop(state);
-        self.signal.send_replace(u64::MAX);
+        self.signal.raise();
     }
 }
 

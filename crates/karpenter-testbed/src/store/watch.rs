@@ -1,8 +1,9 @@
 //! Following a collection's changes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::sync::watch as signal;
+use tokio::sync::Notify;
 
 use super::{Collection, Object};
 
@@ -40,24 +41,52 @@ pub struct Expired {
     pub oldest: u64,
 }
 
+/// Tells followers that something has changed, in the order in which they began to wait.
+///
+/// `tokio::sync::watch` would wake them in random order; equal seeds are to give equal runs.
+#[derive(Debug, Default)]
+pub(super) struct Signal {
+    raised: AtomicU64,
+    wake: Notify,
+}
+
+impl Signal {
+    /// Wakes whoever waits.
+    pub(super) fn raise(&self) {
+        self.raised.fetch_add(1, Ordering::SeqCst);
+        self.wake.notify_waiters();
+    }
+
+    fn raised(&self) -> u64 {
+        self.raised.load(Ordering::SeqCst)
+    }
+
+    /// Waits until it has been raised more often than `seen`.
+    async fn wait(&self, seen: u64) {
+        let mut woken = std::pin::pin!(self.wake.notified());
+        // Waits from here on, so that no signal between the look and the wait is lost.
+        woken.as_mut().enable();
+        if self.raised() == seen {
+            woken.await;
+        }
+    }
+}
+
 /// A position in a collection's changes. A cursor that falls behind the history expires.
 #[derive(Debug)]
 pub struct Cursor {
     collection: Arc<Collection>,
     revision: u64,
-    signal: signal::Receiver<u64>,
+    /// How often the collection had signalled when its changes were last taken.
+    seen: u64,
 }
 
 impl Cursor {
-    pub(super) fn new(
-        collection: Arc<Collection>,
-        revision: u64,
-        signal: signal::Receiver<u64>,
-    ) -> Self {
+    pub(super) fn new(collection: Arc<Collection>, revision: u64) -> Self {
         Self {
+            seen: collection.signal().raised(),
             collection,
             revision,
-            signal,
         }
     }
 
@@ -72,7 +101,7 @@ impl Cursor {
     /// # Errors
     /// [`Expired`] when changes after the cursor are already forgotten.
     pub fn take(&mut self, limit: usize) -> Result<Vec<Arc<Change>>, Expired> {
-        let _ = self.signal.borrow_and_update();
+        self.seen = self.collection.signal().raised();
         let state = self.collection.state();
         if self.revision < state.compacted {
             return Err(Expired {
@@ -92,8 +121,9 @@ impl Cursor {
     }
 
     /// Waits until something may have changed.
+    ///
+    /// Changes after the last [`Self::take`] count, or after the cursor was made if none were taken yet.
     pub async fn changed(&mut self) {
-        // The sender lives in the collection, which the cursor keeps alive.
-        let _ = self.signal.changed().await;
+        self.collection.signal().wait(self.seen).await;
     }
 }

@@ -33,7 +33,7 @@ use super::cache::{Change, cached_kinds};
 use super::driver::Context;
 use super::{ignore_not_found, is_not_found};
 
-const DISCOVER_EVERY: Duration = Duration::from_secs(30);
+const DISCOVER_EVERY: Duration = Duration::from_secs(600);
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 const IN_FLIGHT: usize = 64;
 
@@ -139,6 +139,7 @@ pub(crate) async fn run(
             work.push(collector.discover(Duration::from_millis(100), false));
         }
         tokio::select! {
+            biased;
             () = token.cancelled() => return,
             change = changes.recv() => match change {
                 Some(change) => collector.take_in_change(&change),
@@ -455,6 +456,7 @@ async fn watch(
     let mut failures = 0u32;
     loop {
         let event = tokio::select! {
+            biased;
             () = token.cancelled() => return,
             event = events.next() => event,
         };
@@ -482,6 +484,7 @@ async fn watch(
                 let pause = Duration::from_millis(100u64 << failures.min(8));
                 failures += 1;
                 tokio::select! {
+                    biased;
                     () = token.cancelled() => return,
                     () = context.clock.sleep(pause) => {}
                 }

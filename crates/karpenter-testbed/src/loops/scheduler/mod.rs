@@ -88,6 +88,7 @@ pub(crate) async fn run(
     token: CancellationToken,
 ) {
     tokio::select! {
+        biased;
         () = token.cancelled() => return,
         () = context.cache.synced() => {}
     }
@@ -129,6 +130,7 @@ pub(crate) async fn run(
         }
         let pause = wake_at.map(|at| until(clock.now(), at).max(Duration::from_millis(10)));
         tokio::select! {
+            biased;
             () = token.cancelled() => return,
             count = changes.recv_many(&mut batch, BATCH) => {
                 if count == 0 {

@@ -2,7 +2,10 @@
 //!
 //! UPSTREAM: apiextensions-apiserver pkg/apiserver/schema/defaulting, pkg/apiserver/validation
 
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
 use regex::Regex;
+use rustc_hash::FxHashMap;
 use serde_json::{Map, Value};
 
 use super::super::error::Cause;
@@ -161,7 +164,7 @@ fn check_string(schema: &Value, text: &str, path: &str, out: &mut Vec<Cause>) {
         ));
     }
     if let Some(pattern) = schema["pattern"].as_str()
-        && Regex::new(pattern).is_ok_and(|p| !p.is_match(text))
+        && compiled(pattern).is_some_and(|p| !p.is_match(text))
     {
         out.push(body(path, &value, &format!("should match '{pattern}'")));
     }
@@ -174,6 +177,20 @@ fn check_string(schema: &Value, text: &str, path: &str, out: &mut Vec<Cause>) {
             &format!("must be of type {format}: {value}"),
         ));
     }
+}
+
+/// The pattern, compiled once and for all: compiling takes a thousand times as long as matching. Schemas are few, and
+/// so are their patterns. `None` for one that is no regular expression.
+fn compiled(pattern: &str) -> Option<Arc<Regex>> {
+    static PATTERNS: LazyLock<Mutex<FxHashMap<String, Option<Arc<Regex>>>>> =
+        LazyLock::new(Mutex::default);
+    let mut patterns = PATTERNS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = patterns.get(pattern) {
+        return known.clone();
+    }
+    let compiled = Regex::new(pattern).ok().map(Arc::new);
+    patterns.insert(pattern.to_owned(), compiled.clone());
+    compiled
 }
 
 fn has_format(format: &str, text: &str) -> bool {

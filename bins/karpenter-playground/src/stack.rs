@@ -190,11 +190,10 @@ impl Stack {
     }
 
     /// Lets go of the controllers without waiting for them, as when their process dies. Whoever kills them makes sure
-    /// that their client reaches nothing any more.
+    /// that their client reaches nothing any more; what waits for an answer then waits for ever.
     pub fn abandon_controllers(&mut self) {
         if let Some(controllers) = self.controllers.take() {
             controllers.stop.cancel();
-            controllers.running.abort();
         }
     }
 

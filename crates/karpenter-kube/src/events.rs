@@ -248,11 +248,13 @@ impl EventWriter {
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             let event = tokio::select! {
-                event = self.events.recv() => event,
+                biased;
                 () = stop.cancelled() => return,
+                event = self.events.recv() => event,
             };
             let Some(event) = event else { return };
             tokio::select! {
+                biased;
                 written = self.write(&event) => {
                     if let Err(error) = written {
                         tracing::debug!(logger = "events", reason = event.reason, %error, "failed to write an event");

@@ -140,6 +140,7 @@ impl Elector {
                 next
             };
             tokio::select! {
+                biased;
                 () = tokio::time::sleep_until(next) => {}
                 () = stop.cancelled() => break,
             }

@@ -454,6 +454,7 @@ impl Operator {
         }
         let (mut leading, mut lost) = (false, false);
         tokio::select! {
+            biased;
             () = stop.cancelled() => {}
             () = became(&mut led, Leadership::Leading) => leading = true,
         }
@@ -465,6 +466,7 @@ impl Operator {
                 start(&inner);
             }
             tokio::select! {
+                biased;
                 () = stop.cancelled() => {}
                 () = became(&mut led, Leadership::Lost) => lost = true,
             }

@@ -206,6 +206,7 @@ impl Watches {
             )
         };
         tokio::select! {
+            biased;
             _ = all => {}
             () = stop.cancelled() => {}
         }

@@ -181,6 +181,7 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
         let due = self.lock().next_due();
         match due {
             Some(due) => tokio::select! {
+                biased;
                 () = self.shared.wake.notified() => {}
                 () = tokio::time::sleep_until(due) => {}
             },

@@ -176,8 +176,8 @@ pub async fn run<C: Controller>(
             metrics.active(running.len());
         }
         tokio::select! {
+            biased;
             () = stop.cancelled() => break,
-            () = queue.changed(), if running.len() < concurrency => {}
             Some(finished) = running.join_next() => {
                 metrics.active(running.len());
                 if let Ok((key, outcome, took)) = finished {
@@ -185,6 +185,7 @@ pub async fn run<C: Controller>(
                     settle(&*controller, &queue, &cx.clock, key, outcome);
                 }
             }
+            () = queue.changed(), if running.len() < concurrency => {}
         }
     }
     while running.join_next().await.is_some() {}
@@ -265,6 +266,7 @@ pub async fn run_periodic<P: Periodic>(mut periodic: P, cx: &Context, stop: Canc
         let pass = CONTROLLER.scope(name, periodic.pass().instrument(span));
         let outcome = AssertUnwindSafe(pass).catch_unwind();
         let outcome = tokio::select! {
+            biased;
             outcome = outcome => outcome,
             () = stop.cancelled() => return,
         };
@@ -294,6 +296,7 @@ pub async fn run_periodic<P: Periodic>(mut periodic: P, cx: &Context, stop: Canc
             }
         };
         tokio::select! {
+            biased;
             () = clock.sleep(wait) => {}
             () = stop.cancelled() => return,
         }

@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::context::Context;
-use crate::controller::{Periodic, ReconcileError};
+use crate::controller::{Periodic, ReconcileError, compute};
 use crate::model::View;
 use crate::provisioning;
 use execution::Ended;
@@ -43,7 +43,7 @@ const VALIDATION: Duration = Duration::from_secs(15);
 const MULTI_NODE_LIMIT: Duration = Duration::from_secs(60);
 /// How long looking at machines one by one may take.
 const SINGLE_NODE_LIMIT: Duration = Duration::from_secs(180);
-/// How long consolidation is not asked again when it found nothing and nothing has changed.
+/// How long nobody looks again when there was nothing to do and nothing has changed.
 const CONSOLIDATED: Duration = Duration::from_secs(300);
 
 /// Gives machines back.
@@ -55,7 +55,7 @@ pub struct Disruption {
     running: JoinSet<Ended>,
     resting: Resting,
     unseen_pools: BTreeSet<String>,
-    /// The model's version that consolidation found nothing in, and until when that is believed.
+    /// The model's version that a pass found nothing in, and until when that is believed.
     fruitless: Option<(u64, Instant)>,
     next_plan: Instant,
 }
@@ -86,16 +86,6 @@ fn time_limit(cx: &Context, limit: Duration, stop: &CancellationToken) -> Cancel
     Arc::new(move || {
         let now = Instant::now();
         stop.is_cancelled() || now.duration_since(*first.get_or_init(|| now)) >= limit
-    })
-}
-
-/// Computes for as long as it takes, away from the runtime's threads.
-async fn compute<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ReconcileError> {
-    let result = tokio::task::spawn_blocking(work).await;
-    result.map_err(|error| {
-        ReconcileError::Internal(format!("the disruption planner failed, {error}"))
     })
 }
 
@@ -205,7 +195,10 @@ impl Disruption {
             let view = self.cx.view();
             let (request, _guard) = self.request(self.held());
             let (snapshot, proposed) = (view.snapshot.fork(), command.clone());
-            let checked = compute(move || validate(&proposed, &snapshot, &request)).await?;
+            let checked = compute("the disruption planner", move || {
+                validate(&proposed, &snapshot, &request)
+            })
+            .await?;
             match checked {
                 Ok(checked) => {
                     let lost = command.candidates.len() - checked.candidates.len();
@@ -222,12 +215,14 @@ impl Disruption {
     async fn plan(&mut self, view: &View) -> Result<bool, ReconcileError> {
         let version = *self.cx.model.changes().borrow();
         let believed = |(at, until): (u64, Instant)| at == version && Instant::now() < until;
+        if self.fruitless.is_some_and(believed) {
+            return Ok(false);
+        }
         // A consolidation that waits for its second look changes what the next would find.
-        let proposed = self
+        let consolidate = !self
             .proposals
             .iter()
             .any(|p| p.command.method != Method::Emptiness);
-        let consolidate = !proposed && !self.fruitless.is_some_and(believed);
 
         let mut in_flight = self.held();
         in_flight.extend(self.proposals.iter().flat_map(|p| claims(&p.command)));
@@ -237,12 +232,13 @@ impl Disruption {
             request.single_node_cancel = Some(Arc::new(|| true));
         }
         let snapshot = view.snapshot.fork();
-        let plan = compute(move || plan(&snapshot, &request)).await?;
+        let plan = compute("the disruption planner", move || plan(&snapshot, &request)).await?;
         report::planned(&self.cx, view, &plan, consolidate);
         if consolidate {
             self.unseen_pools = plan.unseen_pools.clone();
-            self.fruitless =
-                is_fruitless(&plan).then(|| (version, self.cx.clock.instant_after(CONSOLIDATED)));
+            let rests = !self.resting.now(Instant::now()).is_empty();
+            self.fruitless = (is_fruitless(&plan) && !rests)
+                .then(|| (version, self.cx.clock.instant_after(CONSOLIDATED)));
         }
         let mut found = false;
         for command in plan.commands {
@@ -268,7 +264,7 @@ impl Disruption {
     }
 }
 
-/// Whether only a change of the cluster can make consolidation find something; time alone cannot.
+/// Whether only a change of the cluster can give another pass something to do; time alone cannot.
 fn is_fruitless(plan: &DisruptionPlan) -> bool {
     let passes = |kind: &VerdictKind| {
         matches!(

@@ -10,7 +10,7 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::cluster::{Cluster, ClusterConfig};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::pod::Pod;
-use rpds::HashTrieMapSync;
+use rpds::RedBlackTreeMapSync;
 use rustc_hash::FxHashSet;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -146,12 +146,12 @@ impl ModelHandle {
 pub struct State {
     /// The engine's cluster.
     pub cluster: Cluster,
-    nodes: HashTrieMapSync<Arc<str>, Arc<Node>>,
+    nodes: RedBlackTreeMapSync<Arc<str>, Arc<Node>>,
     nodes_by_id: Index,
     claims_by_id: Index,
     claims_by_pool: Index,
-    classes: HashTrieMapSync<String, Arc<NodeClass>>,
-    attachments: HashTrieMapSync<Arc<str>, Arc<AttachmentRecord>>,
+    classes: RedBlackTreeMapSync<String, Arc<NodeClass>>,
+    attachments: RedBlackTreeMapSync<Arc<str>, Arc<AttachmentRecord>>,
     attachments_by_node: Index,
     awaited: FxHashSet<&'static str>,
     changes: Vec<Change>,
@@ -170,12 +170,12 @@ impl State {
     pub(crate) fn new(config: ClusterConfig, awaited: &[&'static str]) -> Self {
         Self {
             cluster: Cluster::new(config),
-            nodes: HashTrieMapSync::new_sync(),
+            nodes: RedBlackTreeMapSync::new_sync(),
             nodes_by_id: Index::new_sync(),
             claims_by_id: Index::new_sync(),
             claims_by_pool: Index::new_sync(),
-            classes: HashTrieMapSync::new_sync(),
-            attachments: HashTrieMapSync::new_sync(),
+            classes: RedBlackTreeMapSync::new_sync(),
+            attachments: RedBlackTreeMapSync::new_sync(),
             attachments_by_node: Index::new_sync(),
             awaited: awaited.iter().copied().collect(),
             changes: Vec::new(),
@@ -519,8 +519,9 @@ impl Model {
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             let first = tokio::select! {
-                update = self.updates.recv() => update,
+                biased;
                 () = stop.cancelled() => return,
+                update = self.updates.recv() => update,
             };
             let Some(first) = first else { return };
             first(&mut self.state);

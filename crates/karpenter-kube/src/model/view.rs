@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Node;
 use karpenter_api::v1::{NodeClaim, NodeClassReference, NodePool};
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::pod::Pod;
-use rpds::HashTrieMapSync;
+use rpds::RedBlackTreeMapSync;
 use serde_json::Value;
 
 /// What changed in the model; `before` and `after` say whether something came, changed or went.
@@ -114,19 +114,19 @@ pub struct AttachmentRecord {
     pub volume: Option<String>,
 }
 
-pub(super) type Index = HashTrieMapSync<Arc<str>, Arc<[Arc<str>]>>;
+pub(super) type Index = RedBlackTreeMapSync<Arc<str>, Arc<[Arc<str>]>>;
 
 /// The cluster at one moment. Cloning is cheap; nothing in it changes.
 #[derive(Debug, Clone)]
 pub struct View {
     /// What the engine decides on.
     pub snapshot: Snapshot,
-    pub(super) nodes: HashTrieMapSync<Arc<str>, Arc<Node>>,
+    pub(super) nodes: RedBlackTreeMapSync<Arc<str>, Arc<Node>>,
     pub(super) nodes_by_id: Index,
     pub(super) claims_by_id: Index,
     pub(super) claims_by_pool: Index,
-    pub(super) classes: HashTrieMapSync<String, Arc<NodeClass>>,
-    pub(super) attachments: HashTrieMapSync<Arc<str>, Arc<AttachmentRecord>>,
+    pub(super) classes: RedBlackTreeMapSync<String, Arc<NodeClass>>,
+    pub(super) attachments: RedBlackTreeMapSync<Arc<str>, Arc<AttachmentRecord>>,
     pub(super) attachments_by_node: Index,
     pub(super) synced: bool,
 }
@@ -160,7 +160,7 @@ impl View {
         self.nodes.get(name)
     }
 
-    /// All Nodes, in no particular order.
+    /// All Nodes, by name.
     pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
         self.nodes.values()
     }

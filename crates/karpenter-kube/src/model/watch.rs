@@ -382,6 +382,7 @@ impl Watchers<'_> {
         let (updates, stop) = (self.updates.clone(), self.stop.clone());
         self.tasks.spawn(async move {
             tokio::select! {
+                biased;
                 () = follow(api, feed, read, updates) => {}
                 () = stop.cancelled() => {}
             }

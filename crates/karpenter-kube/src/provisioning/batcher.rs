@@ -49,6 +49,7 @@ impl Batcher {
         let mut quiet = clock.instant_after(idle);
         while Instant::now() < quiet.min(close) {
             tokio::select! {
+                biased;
                 // The first trigger may have left a permit behind; then the window starts when it opened all the same.
                 () = self.added.notified() => quiet = clock.instant_after(idle),
                 () = tokio::time::sleep_until(quiet.min(close)) => break,

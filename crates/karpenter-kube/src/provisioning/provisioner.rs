@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use super::{Batcher, PodLedger, catalogue, launch, report};
 use crate::context::Context;
-use crate::controller::{Periodic, ReconcileError};
+use crate::controller::{Periodic, ReconcileError, compute};
 use crate::model::{Change, View};
 use crate::options;
 
@@ -110,6 +110,7 @@ impl Provisioner {
         tokio::pin!(batch);
         loop {
             tokio::select! {
+                biased;
                 () = &mut batch => return,
                 () = self.cx.clock.sleep(AGAIN) => {
                     if has_work(&self.cx.view()) {
@@ -175,10 +176,7 @@ impl Provisioner {
             buffer_pods,
             ..request(&self.cx)
         };
-        // The engine computes for as long as it takes; the runtime's threads have other things to do.
-        let plan = tokio::task::spawn_blocking(move || schedule(&snapshot, &request)).await;
-        let plan = plan
-            .map_err(|error| ReconcileError::Internal(format!("the scheduler failed, {error}")))?;
+        let plan = compute("the scheduler", move || schedule(&snapshot, &request)).await?;
         if !plan.undecided.is_empty() {
             tracing::error!(pods = plan.undecided.len(), "scheduling ran out of time");
             self.batcher.trigger("undecided");

@@ -1,0 +1,45 @@
+//! Long computations, out of the way of everything else.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+use super::ReconcileError;
+
+/// Runs `work`, called `what` in errors, for as long as it takes: on a thread of its own, as the runtime's threads have
+/// other things to do.
+///
+/// A runtime of one thread runs it in place. Nothing happens meanwhile then, so that what comes of a simulation in virtual
+/// time follows from its seed and not from how fast the machine is.
+///
+/// # Errors
+/// When `work` panics.
+pub async fn compute<T: Send + 'static>(
+    what: &'static str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ReconcileError> {
+    let result = match Handle::current().runtime_flavor() {
+        RuntimeFlavor::CurrentThread => {
+            catch_unwind(AssertUnwindSafe(work)).map_err(|_| "it panicked".to_owned())
+        }
+        _ => tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| error.to_string()),
+    };
+    result.map_err(|why| ReconcileError::Internal(format!("{what} failed, {why}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_computation_that_panics_is_an_error_of_its_own() {
+        assert_eq!(compute("the sum", || 1 + 1).await.ok(), Some(2));
+        let failed = compute("the sum", || std::panic::panic_any("no")).await;
+        assert_eq!(
+            failed.map_err(|e| e.to_string()),
+            Err::<(), _>("the sum failed, it panicked".to_owned())
+        );
+    }
+}

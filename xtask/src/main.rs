@@ -4,6 +4,7 @@ mod bench;
 mod ci;
 mod conformance;
 mod crds;
+mod sim;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -51,6 +52,12 @@ enum Command {
         /// The first seed.
         #[arg(long, default_value_t = 0)]
         seed: u64,
+        /// How many hours of each cluster's life.
+        #[arg(long, default_value_t = 24.0)]
+        hours: f64,
+        /// What else `karpenter-sim` is to be given, such as `--trace`.
+        #[arg(last = true)]
+        more: Vec<String>,
     },
     /// Run one of the documented walk-throughs.
     Walkthrough {
@@ -77,7 +84,12 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Crds { check } => crds::run(&root, check),
         Command::Conformance { check, summary } => conformance::run(&root, check, summary),
         Command::Bench { json, names } => bench::run(&root, json, &names),
-        Command::Sim { .. } => bail!("`sim` is not available yet: no simulator has been built"),
+        Command::Sim {
+            seeds,
+            seed,
+            hours,
+            more,
+        } => sim::run(&root, seeds, seed, hours, &more),
         Command::Walkthrough { number } => bail!("walk-through {number} is not available yet"),
         Command::Ci => ci::run(&root),
     }

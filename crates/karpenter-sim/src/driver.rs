@@ -1,0 +1,767 @@
+//! One simulated day: things happen at random, then everything calms down and must come to rest.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use karpenter_api::labels::annotations;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_kwok::catalogue::ZONES;
+use karpenter_kwok::{CapacityPool, KwokNodeClass};
+use karpenter_playground::stack::Stack;
+use karpenter_testbed::faults::{Fault, Rule};
+use karpenter_testbed::loops::node_agent::NodeFault;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::chance::Chance;
+use crate::rest;
+use crate::safety::Safety;
+use crate::wire::{Fuse, LastWrite, Trace, Wire};
+use crate::world;
+
+/// What a simulation is to be.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How long things go on happening.
+    pub busy: Duration,
+    /// Whether every line of the trace is kept.
+    pub keep_trace: bool,
+}
+
+impl Default for Settings {
+    /// A day.
+    fn default() -> Self {
+        Self {
+            busy: Duration::from_secs(24 * 3600),
+            keep_trace: false,
+        }
+    }
+}
+
+/// What came of a simulation in which everything held.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// A number that follows from everything the controllers did, and how many writes that was.
+    pub digest: (u64, u64),
+    /// Machines bought.
+    pub launched: u64,
+    /// Things that happened to the cluster.
+    pub steps: u64,
+    /// Times that the controllers were started.
+    pub starts: u64,
+    /// Every line of the trace, if they are kept.
+    pub trace: Vec<String>,
+}
+
+/// Something that must hold did not.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("seed {seed}, step {step}, {at}: {}", .problems.join("; "))]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// The step after which it was found.
+    pub step: u64,
+    /// The time of the cluster.
+    pub at: Timestamp,
+    /// What did not hold.
+    pub problems: Vec<String>,
+    /// The latest that happened, and what the cluster looks like.
+    pub context: Vec<String>,
+}
+
+/// A running simulation.
+pub struct Simulation {
+    pub(crate) seed: u64,
+    pub(crate) step: u64,
+    pub(crate) stack: Stack,
+    pub(crate) client: Client,
+    pub(crate) trace: Trace,
+    pub(crate) safety: Arc<Safety>,
+    chance: Chance,
+    fuse: Fuse,
+    starts: u64,
+    /// Since when the controllers run without faults.
+    well_since: Option<Timestamp>,
+    /// When the faults of the API server end.
+    faults_until: Option<Timestamp>,
+    /// When killed controllers come back.
+    down_until: Option<Timestamp>,
+    /// Since when machines have no NodeClaim.
+    orphans: BTreeMap<String, Timestamp>,
+    generation: u64,
+    serial: u64,
+}
+
+impl std::fmt::Debug for Simulation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Simulation")
+            .field("seed", &self.seed)
+            .field("step", &self.step)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Runs a simulation. Call it on a runtime of one thread whose time stands still.
+///
+/// # Errors
+/// When something that must hold does not.
+pub async fn simulate(seed: u64, settings: &Settings) -> Result<Report, Box<Failure>> {
+    let mut simulation = Simulation::start(seed, settings).await?;
+    let result = simulation.run(settings.busy).await;
+    let Simulation {
+        stack,
+        trace,
+        step,
+        starts,
+        ..
+    } = simulation;
+    let report = Report {
+        digest: trace.digest(),
+        launched: stack.cloud.launched(),
+        steps: step,
+        starts,
+        trace: trace.all(),
+    };
+    stack.shutdown().await;
+    result.map(|()| report)
+}
+
+impl Simulation {
+    async fn start(seed: u64, settings: &Settings) -> Result<Self, Box<Failure>> {
+        let mut chance = Chance::new(seed);
+        let stack = Stack::start(world::settings(&mut chance, seed)).await;
+        let mut stack = stack.map_err(|error| {
+            Box::new(Failure {
+                seed,
+                step: 0,
+                at: world::epoch(),
+                problems: vec![format!("the cluster does not start, {error}")],
+                context: Vec::new(),
+            })
+        })?;
+        stack.stop_controllers().await;
+        let (client, clock) = (stack.client(), stack.clock);
+        let mut simulation = Self {
+            seed,
+            step: 0,
+            trace: Trace::new(clock, settings.keep_trace),
+            safety: Arc::new(Safety::new(client.clone(), clock)),
+            client,
+            stack,
+            chance,
+            fuse: Fuse::default(),
+            starts: 0,
+            well_since: None,
+            faults_until: None,
+            down_until: None,
+            orphans: BTreeMap::new(),
+            generation: 0,
+            serial: 0,
+        };
+        simulation.furnish().await;
+        simulation.start_controllers();
+        Ok(simulation)
+    }
+
+    /// What stands in the cluster at first.
+    async fn furnish(&mut self) {
+        self.create(&KwokNodeClass::new("default")).await;
+        let mut pools = vec![world::fallback_pool(&mut self.chance)];
+        for name in world::OTHERS {
+            if self.chance.happens(0.7) {
+                pools.push(world::other_pool(&mut self.chance, name));
+            }
+        }
+        if self.chance.happens(0.5) {
+            pools.push(world::static_pool(&mut self.chance));
+        }
+        for pool in pools {
+            self.create_value::<NodePool>(pool).await;
+        }
+        if self.chance.happens(0.5) {
+            self.create_value::<DaemonSet>(world::daemon_set()).await;
+        }
+        for _ in 0..self.chance.between(1, 4) {
+            self.new_deployment().await;
+        }
+    }
+
+    // ---- the cluster's objects ------------------------------------------------------------------------------------
+
+    pub(crate) fn api<K: Resource<DynamicType = ()>>(&self) -> Api<K> {
+        Api::all(self.client.clone())
+    }
+
+    fn namespaced<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    pub(crate) async fn list<K>(&self) -> Vec<K>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        let listed = self.api::<K>().list(&ListParams::default()).await;
+        listed.map(|l| l.items).unwrap_or_default()
+    }
+
+    async fn create<K>(&self, object: &K)
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Serialize + Clone + std::fmt::Debug,
+    {
+        let name = object.meta().name.clone().unwrap_or_default();
+        let client = self.client.clone();
+        let namespace = object.meta().namespace.clone();
+        let resource = kube::core::ApiResource::erase::<K>(&());
+        let api: Api<kube::core::DynamicObject> = match namespace {
+            Some(namespace) => Api::namespaced_with(client, &namespace, &resource),
+            None => Api::all_with(client, &resource),
+        };
+        let outcome = match serde_json::to_value(object).and_then(serde_json::from_value) {
+            Ok(object) => api.create(&PostParams::default(), &object).await.err(),
+            Err(error) => Some(kube::Error::SerdeError(error)),
+        };
+        let kind = K::kind(&());
+        match outcome {
+            None => self.trace.say(&format!("> created {kind} {name}")),
+            Some(kube::Error::Api(status)) if status.is_already_exists() => {}
+            Some(error) => self
+                .safety
+                .violated(format!("{kind} {name} cannot be created, {error}")),
+        }
+    }
+
+    async fn create_value<K>(&self, value: Value)
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Serialize + Clone + std::fmt::Debug,
+    {
+        match serde_json::from_value::<K>(value) {
+            Ok(object) => self.create(&object).await,
+            Err(error) => self.safety.violated(format!("cannot be read, {error}")),
+        }
+    }
+
+    pub(crate) async fn patch<K>(&self, api: Api<K>, name: &str, patch: Value)
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        self.trace
+            .say(&format!("> patched {} {name} {patch}", K::kind(&())));
+        let patched = api
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await;
+        match patched {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            Err(error) => self
+                .safety
+                .violated(format!("{name} cannot be patched, {error}")),
+        }
+    }
+
+    async fn delete<K>(&self, api: Api<K>, name: &str)
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        self.trace
+            .say(&format!("> deleted {} {name}", K::kind(&())));
+        // It may be gone already.
+        let _ = api.delete(name, &DeleteParams::default()).await;
+    }
+
+    async fn new_deployment(&mut self) {
+        self.serial += 1;
+        let name = format!("web{}", self.serial);
+        let deployment = world::deployment(&mut self.chance, &name);
+        self.create_value::<Deployment>(deployment).await;
+        if self.chance.happens(0.4) {
+            let pdb = world::pdb(&mut self.chance, &name);
+            self.create_value::<PodDisruptionBudget>(pdb).await;
+        }
+    }
+
+    pub(crate) async fn names<K>(&self) -> Vec<String>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        let all = self.list::<K>().await;
+        all.iter().filter_map(|o| o.meta().name.clone()).collect()
+    }
+
+    async fn any<K>(&mut self) -> Option<String>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        let names = self.names::<K>().await;
+        self.chance.of(&names)
+    }
+
+    // ---- the controllers ------------------------------------------------------------------------------------------
+
+    fn start_controllers(&mut self) {
+        self.fuse = Fuse::default();
+        let wire = Wire::new(
+            self.stack.testbed.server().service(false),
+            self.trace.clone(),
+            self.fuse.clone(),
+            Arc::clone(&self.safety),
+        );
+        self.stack
+            .start_controllers_as(Client::new(wire, "default"));
+        self.starts += 1;
+        self.down_until = None;
+        self.trace.say("> started the controllers");
+        self.is_well();
+    }
+
+    fn is_well(&mut self) {
+        let well = self.faults_until.is_none() && self.down_until.is_none();
+        self.well_since = well.then(|| self.stack.clock.now());
+    }
+
+    fn after(&mut self, from: f64, to: f64) -> Timestamp {
+        let seconds = self.chance.seconds(from, to);
+        let pause = jiff::SignedDuration::from_millis((seconds * 1000.0) as i64);
+        self.stack
+            .clock
+            .now()
+            .saturating_add(pause)
+            .unwrap_or(Timestamp::MAX)
+    }
+
+    async fn restart(&mut self) {
+        if self.down_until.is_none() {
+            self.trace.say("> stopped the controllers");
+            self.stack.stop_controllers().await;
+            self.start_controllers();
+        }
+    }
+
+    /// Lets the controllers die within a few writes.
+    async fn kill(&mut self) {
+        if self.down_until.is_some() {
+            return;
+        }
+        let writes = self.chance.between(1, 12);
+        let last = self.chance.one([LastWrite::Unsent, LastWrite::Unanswered]);
+        self.trace.say(&format!(
+            "> the controllers die after {writes} writes ({last:?})"
+        ));
+        self.fuse
+            .burn_after(i64::try_from(writes).unwrap_or(1), last);
+        let pause = self.chance.seconds(1.0, 120.0);
+        self.stack.clock.sleep(Duration::from_secs_f64(pause)).await;
+        self.fuse.blow();
+        self.trace.say("> the controllers are dead");
+        self.stack.abandon_controllers();
+        self.down_until = Some(self.after(0.1, 900.0));
+        self.is_well();
+    }
+
+    // ---- what happens ---------------------------------------------------------------------------------------------
+
+    async fn run(&mut self, busy: Duration) -> Result<(), Box<Failure>> {
+        let start = self.stack.clock.now();
+        while self.stack.clock.since(start) < busy {
+            let pause = self.chance.seconds(2.0, 3600.0);
+            self.pass(pause).await;
+            self.step += 1;
+            self.something_happens().await;
+            self.check().await?;
+        }
+        rest::comes_to_rest(self).await
+    }
+
+    /// Lets time go on; what ends meanwhile ends.
+    async fn pass(&mut self, seconds: f64) {
+        let until = self
+            .stack
+            .clock
+            .now()
+            .saturating_add(jiff::SignedDuration::from_millis((seconds * 1000.0) as i64))
+            .unwrap_or(Timestamp::MAX);
+        loop {
+            let ends = [self.faults_until, self.down_until];
+            let next = ends.into_iter().flatten().fold(until, Timestamp::min);
+            let now = self.stack.clock.now();
+            if next > now {
+                let wait = next.duration_since(now).unsigned_abs();
+                self.stack.clock.sleep(wait).await;
+            }
+            let now = self.stack.clock.now();
+            if self.faults_until.is_some_and(|at| at <= now) {
+                self.stack.testbed.faults().clear();
+                self.faults_until = None;
+                self.trace.say("> the API server is well again");
+                self.is_well();
+            }
+            if self.down_until.is_some_and(|at| at <= now) {
+                self.start_controllers();
+            }
+            if now >= until {
+                return;
+            }
+        }
+    }
+
+    async fn something_happens(&mut self) {
+        match self.chance.between(0, 99) {
+            0..=29 => self.scales().await,
+            30..=37 => self.new_or_old_deployment().await,
+            38..=41 => self.budget_of_pods().await,
+            42..=47 => self.bad_api_server(),
+            48..=49 => self.stack.testbed.compact(),
+            50..=57 => self.cloud_trouble(),
+            58..=63 => self.node_trouble().await,
+            64..=66 => self.restart().await,
+            67..=72 => self.kill().await,
+            73..=78 => self.pool_changes().await,
+            79..=81 => {
+                if let Some(name) = self.any::<NodeClaim>().await {
+                    let api = self.api::<NodeClaim>();
+                    self.delete(api, &name).await;
+                }
+            }
+            82..=84 => {
+                if let Some(name) = self.any::<Node>().await {
+                    let api = self.api::<Node>();
+                    self.delete(api, &name).await;
+                }
+            }
+            85..=88 => self.protects_node().await,
+            89..=92 => {
+                if let Some(name) = self.any::<Pod>().await {
+                    let api = self.namespaced::<Pod>();
+                    self.delete(api, &name).await;
+                }
+            }
+            93..=95 => self.rollout().await,
+            96..=97 => self.pool_comes_or_goes().await,
+            _ => {}
+        }
+    }
+
+    async fn scales(&mut self) {
+        if let Some(name) = self.any::<Deployment>().await {
+            let replicas = match self.chance.between(0, 4) {
+                0 => 0,
+                1 => self.chance.between(10, 40),
+                _ => self.chance.between(1, 10),
+            };
+            let api = self.namespaced::<Deployment>();
+            self.patch(api, &name, json!({"spec": {"replicas": replicas}}))
+                .await;
+        }
+    }
+
+    async fn new_or_old_deployment(&mut self) {
+        let names = self.names::<Deployment>().await;
+        if names.len() < 6 && self.chance.happens(0.6) {
+            self.new_deployment().await;
+        } else if let Some(name) = self.chance.of(&names) {
+            let api = self.namespaced::<PodDisruptionBudget>();
+            self.delete(api, &name).await;
+            let api = self.namespaced::<Deployment>();
+            self.delete(api, &name).await;
+        }
+    }
+
+    async fn budget_of_pods(&mut self) {
+        let Some(name) = self.any::<Deployment>().await else {
+            return;
+        };
+        let known = self.names::<PodDisruptionBudget>().await;
+        if known.contains(&name) {
+            let api = self.namespaced::<PodDisruptionBudget>();
+            self.delete(api, &name).await;
+        } else {
+            let pdb = world::pdb(&mut self.chance, &name);
+            self.create_value::<PodDisruptionBudget>(pdb).await;
+        }
+    }
+
+    fn bad_api_server(&mut self) {
+        let share = self.chance.one([0.02, 0.1, 0.3]);
+        let code = self.chance.one([429, 500, 503, 504]);
+        let mut faults = vec![
+            Fault::Error {
+                code,
+                retry_after: None,
+            },
+            Fault::Conflict,
+            Fault::LostAnswer,
+            Fault::Latency(Duration::from_millis(self.chance.between(10, 4000))),
+            Fault::DropWatch {
+                after: self.chance.between(0, 50),
+            },
+            Fault::Stale {
+                revisions: self.chance.between(1, 200),
+            },
+        ];
+        faults.retain(|_| self.chance.happens(0.5));
+        self.trace.say(&format!(
+            "> the API server does {faults:?} to {share} of all requests"
+        ));
+        let rules = faults.into_iter().map(|f| Rule::new(f).rate(share));
+        self.stack.testbed.faults().set(rules.collect());
+        self.faults_until = Some(self.after(10.0, 3600.0));
+        self.is_well();
+    }
+
+    fn cloud_trouble(&mut self) {
+        let cloud = self.stack.cloud.clone();
+        match self.chance.between(0, 4) {
+            0 => {
+                let zone = self
+                    .chance
+                    .happens(0.5)
+                    .then(|| self.chance.one(ZONES).to_owned());
+                let capacity_type = self
+                    .chance
+                    .happens(0.5)
+                    .then(|| self.chance.one(["spot", "on-demand"]).to_owned());
+                let pool = CapacityPool {
+                    instance_type: None,
+                    zone,
+                    capacity_type,
+                };
+                self.trace.say(&format!("> no capacity for {pool:?}"));
+                cloud.exhaust(pool);
+            }
+            1 => {
+                self.trace.say("> all capacity again");
+                cloud.restock();
+            }
+            2 => {
+                let times = self.chance.between(1, 40);
+                self.trace.say(&format!("> {times} launches fail"));
+                cloud.fail_launches(u32::try_from(times).unwrap_or(1));
+            }
+            3 => {
+                self.trace.say("> machines never join");
+                cloud.never_register(true);
+            }
+            _ => {
+                self.trace.say("> machines join again");
+                cloud.never_register(false);
+            }
+        }
+    }
+
+    async fn node_trouble(&mut self) {
+        let nodes = self.list::<Node>().await;
+        let Some(node) = self.chance.of(&nodes) else {
+            return;
+        };
+        let name = node.metadata.name.unwrap_or_default();
+        let faults = &self.stack.node_faults;
+        match self.chance.between(0, 5) {
+            0..=2 => {
+                self.trace.say(&format!("> machine {name} dies"));
+                faults.set(&name, NodeFault::Dead);
+                if let Some(id) = node.spec.and_then(|s| s.provider_id) {
+                    self.stack.cloud.kill(&id);
+                }
+            }
+            3 => {
+                self.trace.say(&format!("> node {name} hangs"));
+                faults.set(&name, NodeFault::Dead);
+            }
+            4 => {
+                self.trace.say(&format!("> node {name} is slow"));
+                faults.set(&name, NodeFault::Slow(20.0));
+            }
+            _ => {
+                self.trace.say(&format!("> node {name} is well"));
+                faults.clear(&name);
+            }
+        }
+    }
+
+    async fn pool_changes(&mut self) {
+        let Some(name) = self.any::<NodePool>().await else {
+            return;
+        };
+        self.generation += 1;
+        let patch = match self.chance.between(0, 3) {
+            0 => {
+                let label = json!({"sim/generation": self.generation.to_string()});
+                json!({"spec": {"template": {"metadata": {"labels": label}}}})
+            }
+            1 => {
+                self.safety.changes_budgets(&name);
+                json!({"spec": {"disruption": {"budgets": world::budgets(&mut self.chance)}}})
+            }
+            2 if name == world::STATIC => {
+                json!({"spec": {"replicas": self.chance.between(0, 4)}})
+            }
+            2 => json!({"spec": {"weight": self.chance.between(1, 100)}}),
+            _ if name == world::STATIC => return,
+            _ => {
+                let after = self.chance.one(["0s", "1m", "10m", "Never"]);
+                json!({"spec": {"disruption": {"consolidateAfter": after}}})
+            }
+        };
+        let api = self.api::<NodePool>();
+        self.patch(api, &name, patch).await;
+    }
+
+    async fn pool_comes_or_goes(&mut self) {
+        let name = self.chance.one(world::OTHERS);
+        if self.names::<NodePool>().await.iter().any(|n| n == name) {
+            let api = self.api::<NodePool>();
+            self.delete(api, name).await;
+        } else {
+            let pool = world::other_pool(&mut self.chance, name);
+            self.safety.changes_budgets(name);
+            self.create_value::<NodePool>(pool).await;
+        }
+    }
+
+    async fn protects_node(&mut self) {
+        if let Some(name) = self.any::<Node>().await {
+            let protect = self.chance.happens(0.6);
+            let value = if protect { json!("true") } else { Value::Null };
+            let api = self.api::<Node>();
+            let annotation = json!({annotations::DO_NOT_DISRUPT: value});
+            self.patch(api, &name, json!({"metadata": {"annotations": annotation}}))
+                .await;
+            self.safety.protects_node(&name, protect);
+        }
+    }
+
+    async fn rollout(&mut self) {
+        if let Some(name) = self.any::<Deployment>().await {
+            self.generation += 1;
+            let label = json!({"sim": self.generation.to_string()});
+            let api = self.namespaced::<Deployment>();
+            let template = json!({"metadata": {"labels": label}});
+            self.patch(api, &name, json!({"spec": {"template": template}}))
+                .await;
+        }
+    }
+
+    /// Ends all trouble, and everything that may keep machines for ever.
+    pub(crate) async fn calm(&mut self) {
+        self.stack.testbed.faults().clear();
+        self.faults_until = None;
+        self.stack.cloud.restock();
+        self.stack.cloud.fail_launches(0);
+        self.stack.cloud.never_register(false);
+        let machines = self.stack.cloud.machines();
+        for node in self.list::<Node>().await {
+            let name = node.metadata.name.unwrap_or_default();
+            let id = node.spec.and_then(|s| s.provider_id);
+            let lives = machines.iter().any(|m| m.answer.status.provider_id == id);
+            // The dead stay dead.
+            if lives {
+                self.stack.node_faults.clear(&name);
+            }
+            let annotation = json!({annotations::DO_NOT_DISRUPT: Value::Null});
+            let api = self.api::<Node>();
+            self.patch(api, &name, json!({"metadata": {"annotations": annotation}}))
+                .await;
+            self.safety.protects_node(&name, false);
+        }
+        for name in self.names::<PodDisruptionBudget>().await {
+            let api = self.namespaced::<PodDisruptionBudget>();
+            self.delete(api, &name).await;
+        }
+        for name in self.names::<Deployment>().await {
+            let api = self.namespaced::<Deployment>();
+            let annotation = json!({annotations::DO_NOT_DISRUPT: Value::Null});
+            let template = json!({"metadata": {"annotations": annotation}});
+            self.patch(api, &name, json!({"spec": {"template": template}}))
+                .await;
+        }
+        for name in self.names::<NodePool>().await {
+            let api = self.api::<NodePool>();
+            let mut spec = json!({
+                "disruption": {"budgets": [{"nodes": "100%"}]},
+                "template": {"spec": {"expireAfter": "Never"}},
+            });
+            if name != world::STATIC {
+                spec["disruption"]["consolidateAfter"] = json!("0s");
+                spec["disruption"]["consolidationPolicy"] = json!("WhenEmptyOrUnderutilized");
+            }
+            self.safety.changes_budgets(&name);
+            self.patch(api, &name, json!({"spec": spec})).await;
+        }
+        if self.down_until.is_some() {
+            self.start_controllers();
+        }
+        self.is_well();
+    }
+
+    /// Takes all work away.
+    pub(crate) async fn empty(&self) {
+        for name in self.names::<Deployment>().await {
+            let api = self.namespaced::<Deployment>();
+            self.delete(api, &name).await;
+        }
+    }
+
+    // ---- what must hold -------------------------------------------------------------------------------------------
+
+    /// Looks whether everything holds that must hold at any time.
+    pub(crate) async fn check(&mut self) -> Result<(), Box<Failure>> {
+        let mut problems = self.safety.violations();
+        problems.extend(crate::panics::taken());
+        let claims = self.list::<NodeClaim>().await;
+        let now = self.stack.clock.now();
+        self.find_orphans(&claims, now, &mut problems);
+        let pools = self.list::<NodePool>().await;
+        problems.extend(pools.iter().filter_map(|p| rest::beyond_limits(p, &claims)));
+        if problems.is_empty() {
+            return Ok(());
+        }
+        Err(self.failure(problems).await)
+    }
+
+    /// Machines without a NodeClaim are found within minutes, once nothing is in the way (invariant I7).
+    fn find_orphans(&mut self, claims: &[NodeClaim], now: Timestamp, problems: &mut Vec<String>) {
+        const FOUND_WITHIN: i64 = 10 * 60;
+        let machines = self.stack.cloud.machines();
+        let known = |uid: &str| claims.iter().any(|c| c.uid() == uid);
+        let mut orphans = BTreeMap::new();
+        for machine in machines.iter().filter(|m| !known(&m.claim_uid)) {
+            let id = machine
+                .answer
+                .status
+                .provider_id
+                .clone()
+                .unwrap_or_default();
+            let since = self.orphans.get(&id).copied().unwrap_or(now);
+            let waited = self
+                .well_since
+                .map_or(0, |well| now.duration_since(well.max(since)).as_secs());
+            if waited > FOUND_WITHIN {
+                problems.push(format!("machine {id} has had no nodeclaim since {since}"));
+            }
+            orphans.insert(id, since);
+        }
+        self.orphans = orphans;
+    }
+
+    pub(crate) async fn failure(&self, problems: Vec<String>) -> Box<Failure> {
+        let mut context = self.trace.last();
+        context.extend(rest::describe(self).await);
+        Box::new(Failure {
+            seed: self.seed,
+            step: self.step,
+            at: self.stack.clock.now(),
+            problems,
+            context,
+        })
+    }
+}

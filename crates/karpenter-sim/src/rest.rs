@@ -1,0 +1,312 @@
+//! What the cluster must look like once nothing happens to it any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use karpenter_api::conditions::{Condition, HasConditions, types};
+use karpenter_api::labels::{finalizers, taints};
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_core::quantity::Quantity;
+
+use crate::driver::{Failure, Simulation};
+use crate::model;
+use crate::world;
+
+/// How long the cluster may take to come to rest: machines that never joined are given up after 15 minutes, pods of dead
+/// machines are replaced after five, drains take up to an hour, and all of that may come in a row.
+const SETTLES_WITHIN: Duration = Duration::from_secs(3 * 3600);
+/// How long it is watched whether it stays at rest.
+const STAYS: Duration = Duration::from_secs(1800);
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// Ends all trouble; waits until the cluster has settled, looks whether it stays so, takes all work away, and waits until
+/// the machines are gone.
+pub(crate) async fn comes_to_rest(sim: &mut Simulation) -> Result<(), Box<Failure>> {
+    sim.trace.say("> everything calms down");
+    sim.calm().await;
+    sim.step += 1;
+    settles(sim).await?;
+    let launched = sim.stack.cloud.launched();
+    sim.stack.clock.sleep(STAYS).await;
+    sim.check().await?;
+    let mut problems = unsettled(sim).await;
+    let more = sim.stack.cloud.launched() - launched;
+    if more > 0 {
+        problems.push(format!(
+            "{more} machines were bought though nothing happened"
+        ));
+    }
+    problems.extend(model::differs(sim).await);
+    if !problems.is_empty() {
+        return Err(sim.failure(problems).await);
+    }
+    sim.trace.say("> all work is taken away");
+    sim.empty().await;
+    sim.step += 1;
+    settles(sim).await?;
+    let needless = needless_machines(sim).await;
+    if needless.is_empty() {
+        Ok(())
+    } else {
+        Err(sim.failure(needless).await)
+    }
+}
+
+async fn settles(sim: &mut Simulation) -> Result<(), Box<Failure>> {
+    let start = sim.stack.clock.now();
+    // Twice in a row: a moment between two things may look like rest.
+    let mut restful = 0;
+    loop {
+        sim.stack.clock.sleep(LOOK_EVERY).await;
+        sim.check().await?;
+        let mut problems = unsettled(sim).await;
+        if problems.is_empty() {
+            problems = needless_machines(sim).await;
+        }
+        restful = if problems.is_empty() { restful + 1 } else { 0 };
+        if restful == 3 {
+            return Ok(());
+        }
+        if sim.stack.clock.since(start) > SETTLES_WITHIN {
+            problems.insert(0, "the cluster does not come to rest".to_owned());
+            return Err(sim.failure(problems).await);
+        }
+    }
+}
+
+/// What is not at rest.
+async fn unsettled(sim: &Simulation) -> Vec<String> {
+    let mut problems = Vec::new();
+    let claims = sim.list::<NodeClaim>().await;
+    let nodes = sim.list::<Node>().await;
+    let pods = sim.list::<Pod>().await;
+    for deployment in sim.list::<Deployment>().await {
+        let name = deployment.metadata.name.clone().unwrap_or_default();
+        let wanted = deployment.spec.and_then(|s| s.replicas).unwrap_or(1);
+        let ready = deployment
+            .status
+            .and_then(|s| s.ready_replicas)
+            .unwrap_or_default();
+        if wanted != ready {
+            problems.push(format!("deployment {name} has {ready} of {wanted} pods"));
+        }
+    }
+    for pod in &pods {
+        let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+        if phase != Some("Running") || pod.metadata.deletion_timestamp.is_some() {
+            let name = pod.metadata.name.as_deref().unwrap_or_default();
+            problems.push(format!("pod {name} is {}", phase.unwrap_or("Pending")));
+        }
+    }
+    let pools = sim.list::<NodePool>().await;
+    // A static pool at its limit has no room for a replacement.
+    let full = pools.iter().filter(|p| at_limit(p));
+    let stuck: BTreeSet<Option<&str>> = full.map(|p| Some(p.name())).collect();
+    for claim in &claims {
+        let name = claim.name();
+        if claim.is_deleting() {
+            problems.push(format!("nodeclaim {name} is being deleted"));
+        } else if !claim.is_true(types::INITIALIZED) {
+            problems.push(format!("nodeclaim {name} is not initialized"));
+        } else if claim.condition(types::DISRUPTION_REASON).is_some() {
+            problems.push(format!("nodeclaim {name} is being disrupted"));
+        } else if claim.is_true(types::DRIFTED) && !stuck.contains(&claim.node_pool()) {
+            problems.push(format!("nodeclaim {name} has drifted"));
+        }
+    }
+    problems.extend(unmatched(sim, &claims, &nodes));
+    for node in &nodes {
+        let name = node.metadata.name.as_deref().unwrap_or_default();
+        let all = node.spec.as_ref().and_then(|s| s.taints.as_ref());
+        if all.is_some_and(|all| all.iter().any(|t| t.key == taints::DISRUPTED)) {
+            problems.push(format!("node {name} is tainted as disrupted"));
+        }
+        if node.metadata.deletion_timestamp.is_some() {
+            problems.push(format!("node {name} is being deleted"));
+        } else if node
+            .metadata
+            .finalizers
+            .as_ref()
+            .is_none_or(|f| !f.iter().any(|f| f == finalizers::TERMINATION))
+        {
+            problems.push(format!("node {name} has no finalizer"));
+        }
+    }
+    problems.extend(static_pools(&pools, &claims));
+    problems
+}
+
+/// Machines, Nodes and NodeClaims belong together, one of each.
+fn unmatched(sim: &Simulation, claims: &[NodeClaim], nodes: &[Node]) -> Vec<String> {
+    let mut problems = Vec::new();
+    let claimed: BTreeSet<&str> = claims
+        .iter()
+        .filter_map(|c| c.status.provider_id.as_deref())
+        .collect();
+    if claimed.len() != claims.len() {
+        problems.push("nodeclaims without a machine of their own".to_owned());
+    }
+    let machines = sim.stack.cloud.machines();
+    let bought: BTreeSet<&str> = machines
+        .iter()
+        .filter_map(|m| m.answer.status.provider_id.as_deref())
+        .collect();
+    let joined: BTreeSet<&str> = nodes
+        .iter()
+        .filter_map(|n| n.spec.as_ref()?.provider_id.as_deref())
+        .collect();
+    for (what, ids) in [("machine", &bought), ("node", &joined)] {
+        for id in ids.difference(&claimed) {
+            problems.push(format!("{what} {id} has no nodeclaim"));
+        }
+        for id in claimed.difference(ids) {
+            problems.push(format!("nodeclaim of {id} has no {what}"));
+        }
+    }
+    problems
+}
+
+fn node_limit(pool: &NodePool) -> Option<i64> {
+    pool.spec.limits.get("nodes")?.0.parse().ok()
+}
+
+fn at_limit(pool: &NodePool) -> bool {
+    let replicas = pool.spec.replicas;
+    replicas.is_some_and(|wanted| node_limit(pool).is_some_and(|limit| limit <= wanted))
+}
+
+/// Static pools have as many machines as they should.
+fn static_pools(pools: &[NodePool], claims: &[NodeClaim]) -> Vec<String> {
+    let counted = pools.iter().filter_map(|pool| {
+        let wanted = pool.spec.replicas?;
+        let wanted = node_limit(pool).map_or(wanted, |limit| wanted.min(limit));
+        let present = claims
+            .iter()
+            .filter(|c| c.node_pool() == Some(pool.name()))
+            .count();
+        (i64::try_from(present).unwrap_or(0) != wanted)
+            .then(|| format!("pool {} has {present} of {wanted} machines", pool.name()))
+    });
+    counted.collect()
+}
+
+/// Machines that carry nothing and are not meant to stay.
+async fn needless_machines(sim: &Simulation) -> Vec<String> {
+    let pods = sim.list::<Pod>().await;
+    let used: BTreeSet<&str> = pods
+        .iter()
+        .filter(|p| {
+            let owners = p.metadata.owner_references.as_ref();
+            !owners.is_some_and(|o| o.iter().any(|o| o.kind == "DaemonSet"))
+        })
+        .filter_map(|p| p.spec.as_ref()?.node_name.as_deref())
+        .collect();
+    let claims = sim.list::<NodeClaim>().await;
+    let empty = claims.iter().filter(|c| {
+        c.node_pool() != Some(world::STATIC)
+            && c.status
+                .node_name
+                .as_deref()
+                .is_none_or(|node| !used.contains(node))
+    });
+    empty
+        .map(|c| format!("nodeclaim {} is needed by nobody", c.name()))
+        .collect()
+}
+
+/// Says how a pool is beyond its limits, if it is. Machines that are to be replaced do not count.
+pub(crate) fn beyond_limits(pool: &NodePool, claims: &[NodeClaim]) -> Option<String> {
+    let mut used: BTreeMap<&str, Quantity> = BTreeMap::new();
+    let none = Quantity::from_millis(0);
+    let mut nodes = 0;
+    for claim in claims {
+        let owners = claim.metadata.owner_references.as_ref();
+        let owned =
+            owners.is_some_and(|o| o.iter().any(|o| Some(&o.uid) == pool.metadata.uid.as_ref()));
+        let leaves = claim.is_deleting() || claim.is_true(types::DISRUPTION_REASON);
+        if !owned || leaves {
+            continue;
+        }
+        nodes += 1;
+        for (resource, amount) in &claim.status.capacity {
+            if let Ok(amount) = amount.0.parse::<Quantity>() {
+                let sum = used.entry(resource).or_insert(none);
+                *sum = sum.saturating_add(amount);
+            }
+        }
+    }
+    used.insert("nodes", Quantity::from_millis(1000 * nodes));
+    pool.spec.limits.iter().find_map(|(resource, limit)| {
+        let (used, limit) = (used.get(resource.as_str())?, limit.0.parse().ok()?);
+        (*used > limit).then(|| format!("pool {} uses {used} of {limit} {resource}", pool.name()))
+    })
+}
+
+fn conditions(all: &[Condition]) -> String {
+    let all: Vec<String> = all
+        .iter()
+        .map(|c| format!("{}={} ({} {})", c.type_, c.status, c.reason, c.message))
+        .collect();
+    all.join(", ")
+}
+
+/// The cluster, for those who look for what went wrong.
+pub(crate) async fn describe(sim: &Simulation) -> Vec<String> {
+    let mut lines = Vec::new();
+    for pool in sim.list::<NodePool>().await {
+        let spec = serde_json::to_string(&pool.spec).unwrap_or_default();
+        let status = conditions(&pool.status.conditions);
+        lines.push(format!("nodepool {} {spec} {status}", pool.name()));
+    }
+    for claim in sim.list::<NodeClaim>().await {
+        lines.push(format!(
+            "nodeclaim {} of {} {:?} deleted {:?} {}",
+            claim.name(),
+            claim.node_pool().unwrap_or_default(),
+            claim.status.provider_id,
+            claim.metadata.deletion_timestamp.as_ref().map(|t| t.0),
+            conditions(&claim.status.conditions)
+        ));
+    }
+    for node in sim.list::<Node>().await {
+        let spec = node.spec.unwrap_or_default();
+        let taints: Vec<String> = spec
+            .taints
+            .iter()
+            .flatten()
+            .map(|t| format!("{}:{}", t.key, t.effect))
+            .collect();
+        let ready = node
+            .status
+            .and_then(|s| s.conditions)
+            .into_iter()
+            .flatten()
+            .find(|c| c.type_ == "Ready");
+        lines.push(format!(
+            "node {} deleted {:?} finalizers {:?} taints {taints:?} ready {:?}",
+            node.metadata.name.unwrap_or_default(),
+            node.metadata.deletion_timestamp.map(|t| t.0),
+            node.metadata.finalizers.unwrap_or_default(),
+            ready.map(|c| c.status)
+        ));
+    }
+    for pod in sim.list::<Pod>().await {
+        let status = pod.status.unwrap_or_default();
+        let why = status.conditions.into_iter().flatten().find_map(|c| {
+            (c.type_ == "PodScheduled" && c.status == "False")
+                .then_some(c.message)
+                .flatten()
+        });
+        lines.push(format!(
+            "pod {} {} on {:?} deleted {:?} {}",
+            pod.metadata.name.unwrap_or_default(),
+            status.phase.unwrap_or_default(),
+            pod.spec.and_then(|s| s.node_name),
+            pod.metadata.deletion_timestamp.map(|t| t.0),
+            why.unwrap_or_default()
+        ));
+    }
+    lines
+}

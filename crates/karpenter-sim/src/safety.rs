@@ -1,0 +1,350 @@
+//! What must hold at every moment, checked at each write of the controllers (invariant I8).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::Method;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::labels::annotations;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_kube::clock::Clock;
+use kube::api::ListParams;
+use kube::{Api, Client};
+
+/// How long controllers may act on what they knew: watches break, and come back after a back-off of half a minute.
+const STALENESS: Duration = Duration::from_secs(90);
+
+/// Watches the controllers' writes.
+pub struct Safety {
+    client: Client,
+    clock: Clock,
+    state: Mutex<State>,
+}
+
+impl std::fmt::Debug for Safety {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Safety").finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    violations: Vec<String>,
+    /// The NodeClaims that Karpenter has chosen to disrupt and that are not gone, by uid, with their pool.
+    marked: BTreeMap<String, String>,
+    /// Since when something is protected: `node/NAME` or `pod/UID`.
+    protected: BTreeMap<String, Timestamp>,
+    /// When a pool's budgets were changed last.
+    budgets_changed: BTreeMap<String, Timestamp>,
+}
+
+/// What was so before a write.
+#[derive(Debug)]
+pub struct Before {
+    pod: Option<Box<Pod>>,
+    claim: Option<Box<NodeClaim>>,
+}
+
+/// The object a path names: its plural, namespace, name and subresource.
+fn parse(path: &str) -> Option<(&str, &str, &str, &str)> {
+    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    let rest = match *parts.first()? {
+        "api" => parts.get(2..)?,
+        "apis" => parts.get(3..)?,
+        _ => return None,
+    };
+    let (namespace, rest) = match rest {
+        ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, rest),
+        rest => ("", rest),
+    };
+    Some((
+        rest.first()?,
+        namespace,
+        rest.get(1).copied().unwrap_or_default(),
+        rest.get(2).copied().unwrap_or_default(),
+    ))
+}
+
+/// Whether a pod says that it must not be disrupted, as of `now`.
+fn is_protected(pod: &Pod, now: Timestamp) -> bool {
+    let value = pod
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|a| a.get(annotations::DO_NOT_DISRUPT));
+    let started = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
+    match value.map(String::as_str) {
+        Some("true") => true,
+        // The simulation writes minutes only.
+        Some(text) => match text.strip_suffix('m').and_then(|m| m.parse::<u64>().ok()) {
+            Some(minutes) => started.is_none_or(|at| {
+                now.duration_since(at.0).as_secs() < i64::try_from(minutes * 60).unwrap_or(0)
+            }),
+            None => false,
+        },
+        None => false,
+    }
+}
+
+fn is_active(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+    pod.metadata.deletion_timestamp.is_none() && !matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
+}
+
+/// How many of `total` machines a budget lets go.
+fn allowed(nodes: &str, total: usize) -> usize {
+    match nodes.strip_suffix('%') {
+        Some(percent) => (percent.parse::<usize>().unwrap_or(0) * total).div_ceil(100),
+        None => nodes.parse().unwrap_or(0),
+    }
+}
+
+impl Safety {
+    /// A watcher that looks at the cluster through a client that no fault hits.
+    #[must_use]
+    pub fn new(client: Client, clock: Clock) -> Self {
+        Self {
+            client,
+            clock,
+            state: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was violated so far.
+    #[must_use]
+    pub fn violations(&self) -> Vec<String> {
+        self.lock().violations.clone()
+    }
+
+    /// Notes that something must not hold.
+    pub fn violated(&self, what: String) {
+        self.lock().violations.push(what);
+    }
+
+    /// A Node is annotated not to be disrupted from now on, or no longer.
+    pub fn protects_node(&self, name: &str, protected: bool) {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let key = format!("node/{name}");
+        if protected {
+            state.protected.entry(key).or_insert(now);
+        } else {
+            state.protected.remove(&key);
+        }
+    }
+
+    /// A pool's budgets were changed.
+    pub fn changes_budgets(&self, pool: &str) {
+        let now = self.clock.now();
+        self.lock().budgets_changed.insert(pool.to_owned(), now);
+    }
+
+    fn is_old(&self, since: Timestamp) -> bool {
+        self.clock.since(since) > STALENESS
+    }
+
+    async fn pod(&self, namespace: &str, name: &str) -> Option<Pod> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        api.get_opt(name).await.ok().flatten()
+    }
+
+    async fn claims(&self) -> Vec<NodeClaim> {
+        let api: Api<NodeClaim> = Api::all(self.client.clone());
+        api.list(&ListParams::default())
+            .await
+            .map(|list| list.items)
+            .unwrap_or_default()
+    }
+
+    async fn claim_of_node(&self, node: &str) -> Option<NodeClaim> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        let node = api.get_opt(node).await.ok().flatten()?;
+        let id = node.spec.and_then(|s| s.provider_id)?;
+        self.claims()
+            .await
+            .into_iter()
+            .find(|c| c.status.provider_id.as_deref() == Some(&id))
+    }
+
+    /// Looks at what a write is about to change.
+    pub async fn before(&self, method: &Method, path: &str) -> Before {
+        let mut before = Before {
+            pod: None,
+            claim: None,
+        };
+        match parse(path) {
+            Some(("pods", namespace, name, subresource))
+                if *method == Method::DELETE || subresource == "eviction" =>
+            {
+                before.pod = self.pod(namespace, name).await.map(Box::new);
+                if let Some(node) = before.pod.as_deref().and_then(node_of) {
+                    before.claim = self.claim_of_node(node).await.map(Box::new);
+                }
+            }
+            _ => {}
+        }
+        before
+    }
+
+    /// Judges what a write has done.
+    pub async fn after(&self, method: &Method, path: &str, status: u16, before: Before) {
+        let done = (200..300).contains(&status);
+        match parse(path) {
+            Some(("pods", namespace, name, "eviction")) if done => {
+                let Some(pod) = before.pod else { return };
+                if is_protected(&pod, self.clock.now()) && is_active(&pod) {
+                    self.violated(format!(
+                        "pod {namespace}/{name} was evicted though it must not be disrupted"
+                    ));
+                }
+            }
+            Some(("pods", namespace, name, "")) if done && *method == Method::DELETE => {
+                let deadline = before
+                    .claim
+                    .as_deref()
+                    .and_then(|c| c.annotation(annotations::TERMINATION_TIMESTAMP));
+                if before.pod.is_some() && deadline.is_none() {
+                    self.violated(format!("pod {namespace}/{name} was deleted past its budgets on a node without a deadline"));
+                }
+            }
+            // Any answer: the last ones of a dying process are lost.
+            Some(("nodeclaims", _, name, "status")) => self.after_claim_status(name).await,
+            _ => {}
+        }
+    }
+
+    async fn after_claim_status(&self, name: &str) {
+        let api: Api<NodeClaim> = Api::all(self.client.clone());
+        let Ok(Some(claim)) = api.get_opt(name).await else {
+            return;
+        };
+        let uid = claim.uid().to_owned();
+        if !claim.is_true(types::DISRUPTION_REASON) {
+            self.lock().marked.remove(&uid);
+            return;
+        }
+        if self.lock().marked.contains_key(&uid) {
+            return;
+        }
+        let claims = self.claims().await;
+        let pool = claim.node_pool().unwrap_or_default().to_owned();
+        {
+            let mut state = self.lock();
+            let alive: BTreeSet<&str> = claims.iter().map(|c| c.uid()).collect();
+            state.marked.retain(|uid, _| alive.contains(uid.as_str()));
+            state.marked.insert(uid, pool.clone());
+        }
+        self.check_protection(&claim).await;
+        self.check_budgets(&claim, &pool, &claims).await;
+    }
+
+    async fn check_protection(&self, claim: &NodeClaim) {
+        let reason = claim
+            .condition(types::DISRUPTION_REASON)
+            .map(|c| c.reason.clone())
+            .unwrap_or_default();
+        let Some(node) = claim.status.node_name.as_deref() else {
+            return;
+        };
+        let since = self.lock().protected.get(&format!("node/{node}")).copied();
+        if since.is_some_and(|since| self.is_old(since)) {
+            self.violated(format!(
+                "node {node} is disrupted ({reason}) though its annotation forbids it"
+            ));
+        }
+        let eventual = reason == "Drifted" && claim.spec.termination_grace_period.is_some();
+        if eventual {
+            return;
+        }
+        let pods: Api<Pod> = Api::all(self.client.clone());
+        let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        let Ok(pods) = pods.list(&on_node).await else {
+            return;
+        };
+        let now = self.clock.now();
+        for pod in pods
+            .items
+            .iter()
+            .filter(|p| is_active(p) && is_protected(p, now))
+        {
+            let started = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
+            if started.is_some_and(|at| self.is_old(at.0)) {
+                let name = pod.metadata.name.as_deref().unwrap_or_default();
+                self.violated(format!(
+                    "node {node} is disrupted ({reason}) though its pod {name} must not be"
+                ));
+            }
+        }
+    }
+
+    async fn check_budgets(&self, claim: &NodeClaim, name: &str, claims: &[NodeClaim]) {
+        let changed = self.lock().budgets_changed.get(name).copied();
+        if changed.is_some_and(|at| !self.is_old(at)) {
+            return;
+        }
+        let pools: Api<NodePool> = Api::all(self.client.clone());
+        let Ok(Some(pool)) = pools.get_opt(name).await else {
+            return;
+        };
+        let reason = claim
+            .condition(types::DISRUPTION_REASON)
+            .map(|c| c.reason.clone())
+            .unwrap_or_default();
+        let total = claims
+            .iter()
+            .filter(|c| c.node_pool() == Some(name) && c.is_true(types::REGISTERED))
+            .count();
+        let marked = self.lock().marked.values().filter(|p| *p == name).count();
+        for budget in &pool.spec.disruption.budgets {
+            let concerned = budget
+                .reasons
+                .as_ref()
+                .is_none_or(|r| r.iter().any(|r| r.as_str() == reason));
+            if concerned && budget.schedule.is_none() && marked > allowed(&budget.nodes, total) {
+                self.violated(format!(
+                    "{marked} of {total} machines of pool {name} are disrupted ({reason}), which the budget {} forbids",
+                    budget.nodes
+                ));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_name_what_they_change() {
+        assert_eq!(
+            parse("/api/v1/namespaces/default/pods/a/eviction"),
+            Some(("pods", "default", "a", "eviction"))
+        );
+        assert_eq!(
+            parse("/apis/karpenter.sh/v1/nodeclaims/a/status"),
+            Some(("nodeclaims", "", "a", "status"))
+        );
+        assert_eq!(
+            parse("/api/v1/namespaces"),
+            Some(("namespaces", "", "", ""))
+        );
+    }
+
+    #[test]
+    fn a_budget_in_percent_is_rounded_up() {
+        assert_eq!(allowed("10%", 11), 2);
+        assert_eq!(allowed("3", 100), 3);
+        assert_eq!(allowed("0", 100), 0);
+    }
+}

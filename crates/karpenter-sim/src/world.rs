@@ -1,0 +1,254 @@
+//! The cluster of a simulation: what stands in it at first, and how its objects are written.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use karpenter_kube::options::{FeatureGates, Options};
+use karpenter_kwok::catalogue;
+use karpenter_playground::stack::Settings;
+use karpenter_testbed::loops;
+use karpenter_testbed::loops::node_agent::NodeAgentOptions;
+use karpenter_testbed::loops::node_lifecycle::NodeLifecycleOptions;
+use serde_json::{Value, json};
+
+use crate::chance::Chance;
+
+/// How often nodes say that they live: rarely, as an hour of silence is nothing to a machine but much to us.
+const HEARTBEAT: Duration = Duration::from_secs(300);
+
+/// The pool that has everything and no limits, so that every pod can run.
+pub const FALLBACK: &str = "fallback";
+/// The pool of machines that are there whether needed or not.
+pub const STATIC: &str = "static";
+/// The pools that there may be besides.
+pub const OTHERS: [&str; 2] = ["alpha", "beta"];
+
+/// When every simulation begins: just before a day's turn.
+#[must_use]
+pub fn epoch() -> Timestamp {
+    Timestamp::from_second(1_767_225_600).unwrap_or_default()
+}
+
+/// A stack's settings.
+pub fn settings(chance: &mut Chance, seed: u64) -> Settings {
+    let types = catalogue::generate();
+    let wanted = |name: &str| {
+        name.ends_with("-amd64-linux")
+            && ["1x", "2x", "4x", "8x", "16x"]
+                .iter()
+                .any(|size| name.contains(&format!("-{size}-")))
+    };
+    let gates = FeatureGates {
+        node_repair: chance.happens(0.5),
+        spot_to_spot_consolidation: chance.happens(0.3),
+        static_capacity: true,
+        capacity_buffer: false,
+        ..FeatureGates::default()
+    };
+    Settings {
+        epoch: epoch(),
+        seed,
+        options: Options {
+            metrics_port: 0,
+            health_probe_port: 0,
+            disable_leader_election: true,
+            // One core: threads would only get in each other's way.
+            cpu_requests: 1000,
+            feature_gates: gates,
+            ..Options::default()
+        },
+        loops: loops::Options {
+            seed,
+            node_agent: Some(NodeAgentOptions {
+                boot_delay: Duration::from_secs(chance.between(1, 60)),
+                start_delay: Duration::from_secs(chance.between(0, 20)),
+                heartbeat: HEARTBEAT,
+                ..NodeAgentOptions::default()
+            }),
+            node_lifecycle: Some(NodeLifecycleOptions {
+                grace: HEARTBEAT * 2 + HEARTBEAT / 2,
+                startup_grace: HEARTBEAT * 2,
+                ..NodeLifecycleOptions::default()
+            }),
+            ..loops::Options::default()
+        },
+        instance_types: types
+            .iter()
+            .filter(|t| wanted(&t.name))
+            .filter_map(|t| t.instance_type().ok())
+            .collect(),
+        ..Settings::default()
+    }
+}
+
+/// A NodePool's budgets.
+pub fn budgets(chance: &mut Chance) -> Value {
+    let mut all = vec![json!({"nodes": chance.one(["1", "2", "10%", "30%", "100%", "100%"])})];
+    if chance.happens(0.3) {
+        let reason = chance.one(["Empty", "Drifted", "Underutilized"]);
+        all.push(json!({"nodes": chance.one(["0", "1", "50%"]), "reasons": [reason]}));
+    }
+    json!(all)
+}
+
+fn requirement(key: &str, values: &[&str]) -> Value {
+    json!({"key": key, "operator": "In", "values": values})
+}
+
+/// The NodePool that takes whatever nobody else takes.
+#[must_use]
+pub fn fallback_pool(chance: &mut Chance) -> Value {
+    pool(chance, FALLBACK, json!({}))
+}
+
+/// A NodePool with a character of its own.
+#[must_use]
+pub fn other_pool(chance: &mut Chance, name: &str) -> Value {
+    let mut spec = json!({"weight": chance.between(1, 100)});
+    if chance.happens(0.5) {
+        spec["limits"] = if chance.happens(0.5) {
+            json!({"cpu": chance.between(4, 64).to_string()})
+        } else {
+            json!({"nodes": chance.between(1, 8).to_string()})
+        };
+    }
+    pool(chance, name, spec)
+}
+
+/// The NodePool of a fixed size.
+#[must_use]
+pub fn static_pool(chance: &mut Chance) -> Value {
+    let spec = json!({"replicas": chance.between(0, 3), "limits": {"nodes": chance.between(2, 4).to_string()}});
+    pool(chance, STATIC, spec)
+}
+
+fn pool(chance: &mut Chance, name: &str, mut spec: Value) -> Value {
+    let mut requirements = vec![
+        requirement("kubernetes.io/arch", &["amd64"]),
+        requirement("kubernetes.io/os", &["linux"]),
+    ];
+    if name != FALLBACK {
+        if chance.happens(0.4) {
+            requirements.push(requirement(
+                "karpenter.sh/capacity-type",
+                &[chance.one(["spot", "on-demand"])],
+            ));
+        }
+        if chance.happens(0.4) {
+            let zone = chance.one(catalogue::ZONES);
+            requirements.push(requirement("topology.kubernetes.io/zone", &[zone]));
+        }
+        if chance.happens(0.3) {
+            requirements.push(
+                json!({"key": "karpenter.kwok.sh/instance-cpu", "operator": "Lt", "values": ["9"]}),
+            );
+        }
+    }
+    let mut template = json!({
+        "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"},
+        "requirements": requirements,
+        "expireAfter": chance.one(["Never", "Never", "3h", "12h"]),
+    });
+    if chance.happens(0.4) {
+        template["terminationGracePeriod"] = json!(chance.one(["60s", "10m", "1h"]));
+    }
+    spec["template"] = json!({"metadata": {"labels": {"sim/generation": "0"}}, "spec": template});
+    spec["disruption"] = json!({"budgets": budgets(chance)});
+    if name != STATIC {
+        spec["disruption"]["consolidateAfter"] =
+            json!(chance.one(["0s", "30s", "5m", "30m", "Never"]));
+        spec["disruption"]["consolidationPolicy"] = json!(chance.one([
+            "WhenEmpty",
+            "WhenEmptyOrUnderutilized",
+            "WhenEmptyOrUnderutilized",
+        ]));
+    }
+    json!({"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": name}, "spec": spec})
+}
+
+/// A Deployment of pods that some pool can always take.
+#[must_use]
+pub fn deployment(chance: &mut Chance, name: &str) -> Value {
+    let labels = json!({"app": name});
+    let mut template = json!({
+        "metadata": {"labels": labels},
+        "spec": {
+            "terminationGracePeriodSeconds": chance.one([0, 5, 30, 120]),
+            "containers": [{"name": "main", "image": "pause", "resources": {"requests": {
+                "cpu": chance.one(["50m", "250m", "500m", "1", "2", "3500m"]),
+                "memory": chance.one(["64Mi", "512Mi", "2Gi", "6Gi"]),
+            }}}],
+        },
+    });
+    match chance.between(0, 9) {
+        0 => template["metadata"]["annotations"] = json!({"karpenter.sh/do-not-disrupt": "true"}),
+        1 => {
+            let minutes = chance.one(["10m", "90m"]);
+            template["metadata"]["annotations"] = json!({"karpenter.sh/do-not-disrupt": minutes});
+        }
+        _ => {}
+    }
+    let spec = &mut template["spec"];
+    match chance.between(0, 7) {
+        0 | 1 => {
+            spec["topologySpreadConstraints"] = json!([{
+                "maxSkew": chance.between(1, 2),
+                "topologyKey": chance.one(["topology.kubernetes.io/zone", "kubernetes.io/hostname"]),
+                "whenUnsatisfiable": chance.one(["DoNotSchedule", "ScheduleAnyway"]),
+                "labelSelector": {"matchLabels": labels},
+            }]);
+        }
+        2 => {
+            spec["affinity"] = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{
+                "topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels},
+            }]}});
+        }
+        3 => {
+            let zone = chance.one(catalogue::ZONES);
+            spec["nodeSelector"] = json!({"topology.kubernetes.io/zone": zone});
+        }
+        4 => {
+            spec["nodeSelector"] =
+                json!({"karpenter.sh/capacity-type": chance.one(["spot", "on-demand"])});
+        }
+        _ => {}
+    }
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "namespace": "default"},
+        "spec": {"replicas": chance.between(0, 12), "selector": {"matchLabels": labels}, "template": template},
+    })
+}
+
+/// A PodDisruptionBudget for the pods of a Deployment.
+#[must_use]
+pub fn pdb(chance: &mut Chance, name: &str) -> Value {
+    let mut spec = json!({"selector": {"matchLabels": {"app": name}}});
+    if chance.happens(0.5) {
+        spec["maxUnavailable"] = chance
+            .one([json!(0), json!(1), json!("50%")].each_ref())
+            .clone();
+    } else {
+        spec["minAvailable"] = chance
+            .one([json!(1), json!("50%"), json!("90%")].each_ref())
+            .clone();
+    }
+    json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name, "namespace": "default"}, "spec": spec})
+}
+
+/// A DaemonSet with little to it.
+#[must_use]
+pub fn daemon_set() -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "agent", "namespace": "default"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "agent"}},
+            "template": {
+                "metadata": {"labels": {"app": "agent"}},
+                "spec": {
+                    "tolerations": [{"operator": "Exists"}],
+                    "containers": [{"name": "main", "image": "pause", "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}}}],
+                },
+            },
+        },
+    })
+}

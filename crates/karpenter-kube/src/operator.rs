@@ -257,8 +257,9 @@ impl Tasks {
         let kill = self.kill.clone();
         self.tracker.spawn(async move {
             tokio::select! {
-                () = task => {}
+                biased;
                 () = kill.cancelled() => {}
+                () = task => {}
             }
         });
     }

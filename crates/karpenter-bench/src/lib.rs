@@ -13,7 +13,9 @@
 //! ```
 //!
 //! The line holds at least `name` (`<target>-<case>`), `seconds` (the median of one iteration), `per_second` (items over
-//! that), `peak_mib` (the process's highest resident memory during the case), `iterations` and `parameters`.
+//! that), `peak_mib` (the process's highest resident memory during the case), `iterations` and `parameters`; of repeated
+//! workloads also `cpu_seconds` (the median of one iteration on the processor, of all threads), and the `allocations` and
+//! `round_mib` (most memory at once) of the calling thread in one iteration.
 
 use std::{
     hint::black_box,
@@ -100,6 +102,7 @@ pub struct Run {
     extra: Map<String, Value>,
     items: usize,
     samples: Vec<Duration>,
+    busy: Vec<Duration>,
 }
 
 impl Run {
@@ -126,15 +129,23 @@ impl Run {
         mut work: impl FnMut(I) -> T,
     ) {
         self.items = items;
-        black_box(work(black_box(setup())));
+        let input = black_box(setup());
+        let memory = allocation_counter::measure(|| {
+            black_box(work(input));
+        });
+        self.record("allocations", memory.count_total);
+        self.record("round_mib", memory.bytes_max as f64 / 1024.0 / 1024.0);
         let mut total = Duration::ZERO;
         while self.samples.len() < FEWEST_ITERATIONS
             || (total < MEASURED_TIME && self.samples.len() < MOST_ITERATIONS)
         {
             let input = black_box(setup());
-            let start = Instant::now();
+            let (start, busy) = (Instant::now(), cpu_time());
             let output = work(input);
             let elapsed = start.elapsed();
+            if let (Some(before), Some(after)) = (busy, cpu_time()) {
+                self.busy.push(after.saturating_sub(before));
+            }
             black_box(output);
             total += elapsed;
             self.samples.push(elapsed);
@@ -176,6 +187,10 @@ impl Run {
             "iterations": self.samples.len(),
             "parameters": self.parameters,
         });
+        self.busy.sort_unstable();
+        if let Some(median) = self.busy.get(self.busy.len() / 2) {
+            result["cpu_seconds"] = json!(median.as_secs_f64());
+        }
         for (name, value) in self.extra {
             result[name] = value;
         }
@@ -194,6 +209,17 @@ fn line(result: &Value) -> String {
         number("peak_mib"),
         result["parameters"]
     )
+}
+
+/// How long the process's threads were on a processor, as Linux counts it: what a busy machine does not distort. None elsewhere.
+pub fn cpu_time() -> Option<Duration> {
+    let mut total = 0;
+    for task in std::fs::read_dir("/proc/self/task").ok()? {
+        let path = task.ok()?.path().join("schedstat");
+        let text = std::fs::read_to_string(path).ok()?;
+        total += text.split_whitespace().next()?.parse::<u64>().ok()?;
+    }
+    Some(Duration::from_nanos(total))
 }
 
 /// The memory of this process, as Linux counts it. Elsewhere nothing is known, and zero is reported.
@@ -265,6 +291,16 @@ mod tests {
             Some(2.0)
         );
         assert_eq!(memory::parse_peak(""), None);
+    }
+
+    #[test]
+    fn allocations_and_processor_time_of_a_round_are_reported() {
+        let mut run = Run::default();
+        run.measure(1, || vec![0_u8; 3 << 20]);
+        let result = run.result("engine-a", 3.0);
+        assert_eq!(result["allocations"], 1);
+        assert_eq!(result["round_mib"], 3.0);
+        assert_eq!(result["cpu_seconds"].is_number(), cpu_time().is_some());
     }
 
     #[test]

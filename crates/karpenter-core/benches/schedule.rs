@@ -260,9 +260,12 @@ fn request() -> ScheduleRequest {
 fn seconds(work: impl Fn()) -> f64 {
     let mut times: Vec<f64> = (0..3)
         .map(|_| {
-            let start = Instant::now();
+            let (start, busy) = (Instant::now(), karpenter_bench::cpu_time());
             work();
-            start.elapsed().as_secs_f64()
+            match (busy, karpenter_bench::cpu_time()) {
+                (Some(before), Some(after)) => (after - before).as_secs_f64(),
+                _ => start.elapsed().as_secs_f64(),
+            }
         })
         .collect();
     times.sort_by(f64::total_cmp);
@@ -347,18 +350,26 @@ fn main() {
         let reference = growth_seconds(base);
         run.record("base_seconds", reference);
         for (index, name) in names.iter().enumerate() {
+            run.parameter(name, base[index]);
+            let mut before = reference;
             for factor in [2, 4] {
-                let mut doubled = base;
-                doubled[index] *= factor;
-                let time = growth_seconds(doubled);
-                run.record(&format!("{name}_x{factor}"), time / reference);
-                eprintln!(
-                    "growth: {name} x{factor}: {:.2} times {:.1} ms",
-                    time / reference,
-                    reference * 1e3
+                let mut grown = base;
+                grown[index] *= factor;
+                let time = growth_seconds(grown);
+                run.record(
+                    &format!("{name}_x{}_to_x{factor}", factor / 2),
+                    time / before,
                 );
+                eprintln!(
+                    "growth: {name} {:>6} -> {:>6}: {:.2} times, {:.1} ms",
+                    grown[index] / 2,
+                    grown[index],
+                    time / before,
+                    time * 1e3
+                );
+                before = time;
             }
         }
-        run.measure_once(1, || ());
+        run.sample(base[0], std::time::Duration::from_secs_f64(reference));
     });
 }

@@ -415,21 +415,7 @@ impl<'w> Judge<'w> {
                 )
             })
             .collect();
-        let mut sources: Vec<Source> = self
-            .templates
-            .iter()
-            .flat_map(|template| {
-                template.types.iter().map(|instance_type| {
-                    let mut labels = template.requirements.clone();
-                    labels.add_all(&instance_type.requirements);
-                    Source {
-                        labels,
-                        taints: template.taints.clone(),
-                        exists: false,
-                    }
-                })
-            })
-            .collect();
+        let mut sources: Vec<Source> = self.templates.iter().flat_map(Template::sources).collect();
         sources.extend(nodes.iter().filter(|(_, machine)| !machine.deleting).map(
             |(labels, machine)| Source {
                 labels: labels.clone(),

@@ -194,17 +194,7 @@ impl<'w> Solver<'w> {
                 Node::new(world, machine, &guests)
             })
             .collect();
-        let launchable = templates.iter().flat_map(|template| {
-            template.types.iter().map(|instance_type| {
-                let mut labels = template.requirements.clone();
-                labels.add_all(&instance_type.requirements);
-                Source {
-                    labels,
-                    taints: template.taints.clone(),
-                    exists: false,
-                }
-            })
-        });
+        let launchable = templates.iter().flat_map(Template::sources);
         let there = nodes.iter().filter(|node| !node.machine.deleting);
         let there = there.map(|node| Source {
             labels: node.labels.clone(),
@@ -401,6 +391,17 @@ impl<'w> Solver<'w> {
                 })
     }
 
+    /// Adds requirements. A machine never has a label that neither its NodePool nor its instance type gives it, so that nothing
+    /// is to be noted of what must not be there.
+    fn require(&self, requirements: &mut Requirements, wanted: &Requirements) {
+        for requirement in wanted.iter() {
+            let key = requirement.key();
+            if requirements.get(key).is_some() || self.world.well_known.contains(key) {
+                requirements.add(requirement.clone());
+            }
+        }
+    }
+
     /// Section 13, claims: the claim as it would be with the pod.
     fn fits_claim(
         &self,
@@ -420,7 +421,7 @@ impl<'w> Solver<'w> {
             return Err(Refusal::Unfit);
         }
         let mut grown = claim.clone();
-        grown.requirements.add_all(&wanted);
+        self.require(&mut grown.requirements, &wanted);
         grown.requests.add_assign(&pod::requests(pod));
         grown.ports.extend(ports);
         let mut refusal = Refusal::Unfit;
@@ -429,7 +430,7 @@ impl<'w> Solver<'w> {
                 continue;
             }
             let mut placed = grown.requirements.clone();
-            placed.add_all(alternative);
+            self.require(&mut placed, alternative);
             let strict = pod::strict_requirements(pod).unwrap_or_default();
             let options = self.topology().options(pod, &strict, &placed);
             for requirements in combinations(&placed, &options, undefined) {

@@ -12,6 +12,7 @@ use karpenter_core::requirements::{AllowUndefined, Requirement, Requirements, Un
 use karpenter_core::resources::Resources;
 
 use crate::pod::{self, HostPort};
+use crate::topology::Source;
 use crate::world::World;
 
 /// A NodePool, as a pattern for claims.
@@ -83,6 +84,41 @@ pub(crate) fn templates(world: &World) -> Vec<Template<'_>> {
             })
         })
         .collect()
+}
+
+impl Template<'_> {
+    /// The kinds of nodes it can launch, and, once there is one, the values the NodePool lists itself (section 10).
+    ///
+    /// DIFFERS: instance types that are sold out, or that the NodePool excludes, provide no domains.
+    pub fn sources(&self) -> Vec<Source> {
+        let source = |labels: Requirements| Source {
+            labels,
+            taints: self.taints.clone(),
+            exists: false,
+        };
+        let meets = |wanted: &Requirements| self.requirements.intersects(wanted).is_ok();
+        let launched = |instance_type: &&InstanceType| {
+            let offerings = instance_type.offerings.iter();
+            meets(&instance_type.requirements)
+                && offerings
+                    .filter(|offering| offering.available)
+                    .any(|offering| meets(&offering.requirements))
+        };
+        let mut sources: Vec<Source> = self
+            .types
+            .iter()
+            .filter(launched)
+            .map(|instance_type| {
+                let mut labels = self.requirements.clone();
+                labels.add_all(&instance_type.requirements);
+                source(labels)
+            })
+            .collect();
+        if !sources.is_empty() {
+            sources.push(source(self.requirements.clone()));
+        }
+        sources
+    }
 }
 
 /// The daemon pods that would run on an instance type of a template: what they take, and their ports (section 7).

@@ -92,6 +92,9 @@ pub struct Options {
     /// Refuse pods that ask for devices instead of simulating their allocation.
     #[arg(long, env = "IGNORE_DRA_REQUESTS", default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
     pub ignore_dra_requests: bool,
+    /// How many machines one consolidation may launch in place of several; 1 is upstream's way.
+    #[arg(long, env = "CONSOLIDATION_MAX_REPLACEMENTS", default_value_t = 1)]
+    pub consolidation_max_replacements: usize,
     /// Comma-separated `Gate=true|false` pairs.
     #[arg(long, env = "FEATURE_GATES", default_value = "", value_parser = feature_gates)]
     pub feature_gates: FeatureGates,
@@ -164,6 +167,7 @@ impl Default for Options {
             preference_policy: PreferencePolicy::Respect,
             min_values_policy: MinValuesPolicy::Strict,
             ignore_dra_requests: true,
+            consolidation_max_replacements: 1,
             feature_gates: FeatureGates::default(),
             scheduler_config: SchedulerConfig::default(),
         }
@@ -316,6 +320,7 @@ fn tolerate_bad_environment(
         "metrics_port" | "health_probe_port" => value.parse::<u16>().is_ok(),
         "kube_client_qps" | "kube_client_burst" => value.parse::<u32>().is_ok(),
         "memory_limit" | "cpu_requests" => value.parse::<i64>().is_ok(),
+        "consolidation_max_replacements" => value.parse::<usize>().is_ok(),
         "batch_max_duration" | "batch_idle_duration" => go_duration(value).is_ok(),
         "enable_profiling"
         | "disable_controller_warmup"
@@ -357,6 +362,7 @@ mod tests {
             "--disable-leader-election",
             "--ignore-dra-requests=false",
             "--memory-limit=-1",
+            "--consolidation-max-replacements=3",
             "--preference-policy=Ignore",
         ])
         .unwrap();
@@ -364,6 +370,7 @@ mod tests {
         assert!(options.feature_gates.node_repair && !options.feature_gates.reserved_capacity);
         assert!(options.disable_leader_election && !options.ignore_dra_requests);
         assert_eq!(options.preference_policy, PreferencePolicy::Ignore);
+        assert_eq!(options.consolidation_max_replacements, 3);
     }
 
     #[test]

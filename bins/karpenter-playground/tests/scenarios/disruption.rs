@@ -6,6 +6,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_kwok::{CapacityPool, KwokNodeClass};
+use karpenter_testbed::faults::{Fault, Rule};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -162,7 +163,7 @@ async fn a_replacement_that_never_joins_gives_the_old_machine_back_after_ten_min
     world.until_running(2, 60).await;
 }
 
-/// The rollback half of DIS-126.
+/// Conformance: DIS-126
 #[tokio::test(start_paused = true)]
 async fn a_replacement_that_cannot_be_bought_gives_the_old_machine_back() {
     let (world, old) = oversized().await;
@@ -331,4 +332,173 @@ async fn consolidation_that_found_nothing_is_asked_again_after_five_minutes_or_a
         .unwrap();
     world.pass(20).await;
     assert!(asked(&world) > before + 1.0, "the pool has changed");
+}
+
+/// Conformance: DIS-128
+#[tokio::test(start_paused = true)]
+async fn while_the_creation_of_a_replacement_hangs_nobody_buys_another() {
+    let (world, _) = oversized().await;
+    let hangs = Fault::Latency(std::time::Duration::from_secs(120));
+    let rule = Rule::new(hangs)
+        .verb("create")
+        .resource("nodeclaims")
+        .times(1);
+    world.stack.testbed.faults().add(rule);
+    world.scale("app", 2).await;
+    world
+        .until(60, "the machine is tainted", async |w| {
+            tainted(w).await == 1
+        })
+        .await;
+    world.pass(100).await;
+    assert_eq!(
+        tainted(&world).await,
+        1,
+        "the command is still being started"
+    );
+    assert_eq!(
+        world.stack.cloud.launched(),
+        1,
+        "{}",
+        world.describe().await
+    );
+    world
+        .until(300, "one small machine is left", async |w| {
+            w.claims().await.len() == 1 && w.stack.cloud.launched() == 2
+        })
+        .await;
+    world.until_running(2, 60).await;
+}
+
+/// Three machines of a pool of this policy, each with a third of what it has room for.
+async fn loose(disruption: Value) -> World {
+    let world = on_demand(&["c-4x-amd64-linux"], disruption).await;
+    let apps = ["a", "b", "c"];
+    for (filled, app) in (1..).zip(apps) {
+        world.deploy(app, 3).await;
+        world.until_running(3 * filled, 60).await;
+    }
+    assert_eq!(world.claims().await.len(), 3);
+    for app in apps {
+        world.scale(app, 1).await;
+    }
+    world
+}
+
+fn count(world: &World, series: &str) -> f64 {
+    world.metric(series).unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_balanced_move_of_several_machines_is_told_on_the_pool_and_counted_once() {
+    let world = loose(json!({"consolidationPolicy": "Balanced"})).await;
+    world
+        .until(300, "one machine is left", async |w| {
+            w.claims().await.len() == 1
+        })
+        .await;
+    world.until_running(3, 60).await;
+    let events = world.events().await;
+    let told: Vec<_> = events
+        .iter()
+        .filter(|e| e.reason.as_deref() == Some("ConsolidationApproved"))
+        .map(|e| {
+            (
+                e.involved_object.kind.clone().unwrap(),
+                e.message.clone().unwrap(),
+            )
+        })
+        .collect();
+    let shape = |message: &str| {
+        message.starts_with("score ")
+            && message.contains(">= threshold 0.50 (k: 2, savings: ")
+            && message.contains("%, disruption: ")
+    };
+    assert!(
+        !told.is_empty() && told.iter().all(|(_, message)| shape(message)),
+        "{told:?}"
+    );
+    assert!(told.iter().all(|(kind, _)| kind == "NodePool"), "{told:?}");
+    let multi = "karpenter_voluntary_disruption_decisions_total{decision=\"delete\",reason=\"underutilized\",consolidation_type=\"multi\"}";
+    assert_eq!(count(&world, multi), 1.0);
+    let of_pool = "{decision=\"approved\",nodepool=\"default\",policy=\"Balanced\"}";
+    for metric in ["consolidation_moves_total", "consolidation_score_count"] {
+        assert_eq!(
+            count(&world, &format!("karpenter_{metric}{of_pool}")),
+            1.0,
+            "{metric}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disruption_is_counted_by_reason_pool_policy_and_mode() {
+    let world = loose(json!({})).await;
+    world
+        .until(300, "one machine is left", async |w| {
+            w.claims().await.len() == 1
+        })
+        .await;
+    world.until_running(3, 60).await;
+    let labels = "{reason=\"underutilized\",nodepool=\"default\",capacity_type=\"on-demand\",consolidation_policy=\"when_empty_or_underutilized\",termination_mode=\"graceful\"}";
+    assert_eq!(
+        count(
+            &world,
+            &format!("karpenter_nodeclaims_disrupted_total{labels}")
+        ),
+        2.0
+    );
+    assert_eq!(
+        count(
+            &world,
+            &format!("karpenter_pods_disruption_initiated_total{labels}")
+        ),
+        2.0
+    );
+    let decision = "decision=\"delete\",reason=\"underutilized\",consolidation_type=\"multi\"";
+    for series in [
+        format!("decisions_total{{{decision}}}"),
+        format!("decisions_by_nodepool_total{{{decision},nodepool=\"default\"}}"),
+    ] {
+        assert_eq!(
+            count(&world, &format!("karpenter_voluntary_disruption_{series}")),
+            1.0,
+            "{series}"
+        );
+    }
+    let judged = "karpenter_consolidation_moves_total{decision=\"approved\",nodepool=\"default\",policy=\"WhenEmptyOrUnderutilized\"}";
+    assert_eq!(count(&world, judged), 1.0);
+    assert!(
+        !world.told("ConsolidationApproved").await,
+        "nobody asked for a score"
+    );
+    let evaluated = "karpenter_voluntary_disruption_decision_evaluation_duration_seconds_count{reason=\"underutilized\",consolidation_type=\"multi\"}";
+    assert!(count(&world, evaluated) >= 1.0);
+    let eligible = "karpenter_voluntary_disruption_eligible_nodes{reason=\"underutilized\"}";
+    assert!(world.metric(eligible).is_some());
+    for reason in ["Empty", "Drifted", "Underutilized"] {
+        let of = format!("{{nodepool=\"default\",reason=\"{reason}\"}}");
+        assert!(
+            world
+                .metric(&format!("karpenter_nodepools_allowed_disruptions{of}"))
+                .is_some()
+        );
+        assert!(
+            world
+                .metric(&format!("karpenter_nodepools_nodes_consuming_budgets{of}"))
+                .is_some()
+        );
+    }
+    for event in ["Evicted", "DisruptionTerminating"] {
+        assert!(world.told(event).await, "{event}");
+    }
+    let events = world.events().await;
+    let evicted = events
+        .iter()
+        .find(|e| e.reason.as_deref() == Some("Evicted"))
+        .unwrap();
+    assert_eq!(
+        evicted.message.as_deref(),
+        Some("Evicted pod: Underutilized")
+    );
 }

@@ -17,8 +17,24 @@ use super::{
 };
 use crate::cluster::Snapshot;
 
+/// How many times its fair share a move may disturb.
+pub const K: f64 = 2.0;
+
 /// What a move's score must reach.
-pub const THRESHOLD: f64 = 0.5;
+pub const THRESHOLD: f64 = 1.0 / K;
+
+/// How a move does in one pool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PoolScore {
+    /// The NodePool.
+    pub node_pool: String,
+    /// The score.
+    pub score: f64,
+    /// What it saves, as a share of what the pool costs.
+    pub savings: f64,
+    /// What it disturbs, as a share of what moving everything in the pool would.
+    pub disruption: f64,
+}
 
 /// What all machines of each pool cost, in dollars an hour and in disruption. Fixed for a pass.
 #[derive(Clone, Debug, Default)]
@@ -70,6 +86,13 @@ impl Totals {
         if candidates.is_empty() {
             return Some(0.0);
         }
+        let scores = self.judge(candidates, savings);
+        let scores = scores.into_iter().map(|of_pool| of_pool.score);
+        scores.min_by(f64::total_cmp)
+    }
+
+    /// How a move does in each Balanced pool that it touches, by name.
+    pub fn judge(&self, candidates: &[&Candidate], savings: f64) -> Vec<PoolScore> {
         let total_price: f64 = candidates.iter().map(|candidate| candidate.price).sum();
         let mut pools: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
         let balanced = candidates.iter().filter(|candidate| {
@@ -88,14 +111,25 @@ impl Totals {
             } else {
                 0.0
             };
-            if saved <= 0.0 || total.price <= 0.0 || total.disruption <= 0.0 {
+            let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+            let (savings, disruption) = (
+                share(saved, total.price),
+                share(disruption, total.disruption),
+            );
+            let score = if saved <= 0.0 || total.price <= 0.0 || total.disruption <= 0.0 {
                 0.0
             } else if disruption <= 0.0 {
                 f64::INFINITY
             } else {
-                (saved / total.price) / (disruption / total.disruption)
+                savings / disruption
+            };
+            PoolScore {
+                node_pool: pool.to_owned(),
+                score,
+                savings,
+                disruption,
             }
         };
-        pools.into_iter().map(score).min_by(f64::total_cmp)
+        pools.into_iter().map(score).collect()
     }
 }

@@ -4,7 +4,10 @@ use std::{fmt, sync::Arc};
 
 use karpenter_api::v1::DisruptionReason;
 
-use super::candidate::{Blocked, Candidate, Unconsolidatable};
+use super::{
+    balanced::PoolScore,
+    candidate::{Blocked, Candidate, Unconsolidatable},
+};
 use crate::{
     pod::PodKey,
     schedule::{ClaimDraft, Placement},
@@ -94,6 +97,8 @@ pub struct Command {
     pub savings: f64,
     /// The Balanced policy's score, if the policy was asked.
     pub score: Option<f64>,
+    /// How it does in each Balanced pool; the least of them is the score.
+    pub scores: Vec<PoolScore>,
 }
 
 impl Command {

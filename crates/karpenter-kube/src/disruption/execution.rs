@@ -238,8 +238,9 @@ impl Execution {
                 let current = view
                     .node_claim(replacement.name())
                     .filter(|claim| claim.uid() == replacement.uid());
-                match current {
-                    Some(claim) if claim.is_true(types::INITIALIZED) => {
+                let in_api = current.is_some() || exists(cx, replacement).await;
+                match progress(current.map(|claim| &**claim), in_api) {
+                    Progress::Ready(claim) => {
                         // Pods are about to come; nobody shall take it for an empty node until then.
                         let name = claim.status.node_name.clone();
                         let name = name.unwrap_or_else(|| claim.name().to_owned());
@@ -247,9 +248,8 @@ impl Execution {
                             .await
                             .map_err(|stopped| stopped.to_string())?;
                     }
-                    Some(_) => still.push(replacement),
-                    None if exists(cx, replacement).await => still.push(replacement),
-                    None => {
+                    Progress::Waiting => still.push(replacement),
+                    Progress::Gone => {
                         return Err(format!("replacement was deleted, {}", replacement.name()));
                     }
                 }
@@ -308,6 +308,24 @@ impl Execution {
     }
 }
 
+/// How far a replacement has come.
+#[derive(Debug, PartialEq)]
+enum Progress<'a> {
+    Ready(&'a NodeClaim),
+    Waiting,
+    Gone,
+}
+
+/// A replacement is given up only if neither the model nor the API server has it: either may lag behind the other.
+fn progress(in_model: Option<&NodeClaim>, in_api: bool) -> Progress<'_> {
+    match in_model {
+        Some(claim) if claim.is_true(types::INITIALIZED) => Progress::Ready(claim),
+        Some(_) => Progress::Waiting,
+        None if in_api => Progress::Waiting,
+        None => Progress::Gone,
+    }
+}
+
 /// Whether the API server has the NodeClaim, as far as it can tell.
 async fn exists(cx: &Context, claim: &NodeClaim) -> bool {
     match cx.node_claims().get(claim.name()).await {
@@ -348,5 +366,24 @@ mod tests {
         assert_eq!(minutes(1), 10.0);
         assert_eq!(timeout(10_000), Duration::from_secs(13 * 60 + 20));
         assert_eq!(minutes(80_000), 60.0);
+    }
+
+    /// Conformance: DIS-126
+    #[test]
+    fn a_replacement_is_given_up_when_neither_model_nor_server_has_it() {
+        let mut claim = NodeClaim::new("a", Default::default());
+        assert_eq!(
+            progress(Some(&claim), false),
+            Progress::Waiting,
+            "the server does not have it"
+        );
+        assert_eq!(
+            progress(None, true),
+            Progress::Waiting,
+            "the model does not have it yet"
+        );
+        assert_eq!(progress(None, false), Progress::Gone);
+        claim.set_true(types::INITIALIZED, Timestamp::UNIX_EPOCH);
+        assert!(matches!(progress(Some(&claim), true), Progress::Ready(_)));
     }
 }

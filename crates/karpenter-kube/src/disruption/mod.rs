@@ -173,7 +173,7 @@ impl Disruption {
         request.spot_to_spot = cx.options.feature_gates.spot_to_spot_consolidation;
         request.multi_node = MultiNodeSearch {
             cancel: Some(time_limit(cx, MULTI_NODE_LIMIT, &stop)),
-            ..MultiNodeSearch::default()
+            max_replacements: cx.options.consolidation_max_replacements,
         };
         request.single_node_cancel = Some(time_limit(cx, SINGLE_NODE_LIMIT, &stop));
         request.unseen_pools = self.unseen_pools.clone();

@@ -1,13 +1,14 @@
 //! What users learn of disruption: events, metrics, log lines.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use karpenter_api::events;
 use karpenter_api::labels;
-use karpenter_api::v1::{DisruptionReason, NodeClaim};
+use karpenter_api::v1::{ConsolidationPolicy, DisruptionReason, NodeClaim};
 use karpenter_core::cluster::NodeState;
-use karpenter_core::disruption::balanced::THRESHOLD;
+use karpenter_core::disruption::balanced::{K, PoolScore, THRESHOLD};
 use karpenter_core::disruption::{
     Blocked, Candidate, Command, Decision, DisruptionPlan, Method, Rejection, Unconsolidatable,
     VerdictKind,
@@ -125,12 +126,9 @@ pub(super) fn planned(cx: &Context, view: &View, plan: &DisruptionPlan, consolid
             }
             VerdictKind::Kept(why) => {
                 if let Unconsolidatable::Score { score, .. } = why {
-                    judged(
-                        cx,
-                        "rejected",
-                        verdict.machine.node_pool().unwrap_or_default(),
-                        *score,
-                    );
+                    let pool = verdict.machine.node_pool().unwrap_or_default();
+                    let policy = ConsolidationPolicy::Balanced;
+                    judged(cx, "rejected", pool, &policy, Some(*score));
                 }
                 if why.is_reported() {
                     let message = why.to_string();
@@ -170,10 +168,19 @@ fn budgets(cx: &Context, view: &View, plan: &DisruptionPlan) {
     }
 }
 
-fn judged(cx: &Context, decision: &str, pool: &str, score: f64) {
-    let series = [decision, pool, "balanced"];
-    cx.metrics.consolidation_score.observe(&series, score);
+/// A move was judged in a pool; by a score if the pool's policy asks for one.
+fn judged(
+    cx: &Context,
+    decision: &str,
+    pool: &str,
+    policy: &ConsolidationPolicy,
+    score: Option<f64>,
+) {
+    let series = [decision, pool, policy.as_str()];
     cx.metrics.consolidation_moves_total.inc(&series);
+    if let Some(score) = score {
+        cx.metrics.consolidation_score.observe(&series, score);
+    }
 }
 
 /// A move was found; it is checked once more before it is made.
@@ -186,13 +193,20 @@ pub(super) fn proposed(cx: &Context, view: &View, command: &Command) {
             });
         }
     }
-    let Some(score) = command.score else { return };
-    let message = format!(
-        "{command}: score {score:.2} >= threshold {THRESHOLD:.2} (savings: ${:.2})",
-        command.savings
-    );
+    if !matches!(command.method, Method::MultiNode | Method::SingleNode) {
+        return;
+    }
+    let mut told = BTreeSet::new();
     for candidate in &command.candidates {
-        judged(cx, "approved", candidate.pool_name(), score);
+        let pool = candidate.pool_name();
+        if !told.insert(pool) {
+            continue;
+        }
+        let policy = &candidate.node_pool.spec.disruption.consolidation_policy;
+        let score = command.scores.iter().find(|of| of.node_pool == pool);
+        judged(cx, "approved", pool, policy, score.map(|of| of.score));
+        let Some(score) = score else { continue };
+        let message = approval(score);
         let event = |about| Event::normal(about, events::CONSOLIDATION_APPROVED, message.clone());
         if command.method == Method::MultiNode {
             let pool = reference(&*candidate.node_pool);
@@ -201,6 +215,16 @@ pub(super) fn proposed(cx: &Context, view: &View, command: &Command) {
             tell(cx, view, &candidate.machine, event);
         }
     }
+}
+
+/// Why a move is worth it in a Balanced pool.
+fn approval(of: &PoolScore) -> String {
+    format!(
+        "score {:.2} >= threshold {THRESHOLD:.2} (k: {K:.0}, savings: {:.1}%, disruption: {:.1}%)",
+        of.score,
+        of.savings * 100.0,
+        of.disruption * 100.0
+    )
 }
 
 /// A proposal does not hold any more.
@@ -357,5 +381,19 @@ mod tests {
             "Node isn't initialized"
         );
         assert_eq!(capitalised(""), "");
+    }
+
+    #[test]
+    fn an_approval_shows_what_it_weighs() {
+        let of = PoolScore {
+            node_pool: "default".into(),
+            score: 1.6,
+            savings: 0.4,
+            disruption: 0.25,
+        };
+        assert_eq!(
+            approval(&of),
+            "score 1.60 >= threshold 0.50 (k: 2, savings: 40.0%, disruption: 25.0%)"
+        );
     }
 }

@@ -1,30 +1,39 @@
 //! NodePools whose replacements fail are left alone by drift for a while, so that they do not keep others from it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
+use rustc_hash::FxHasher;
 use tokio::time::Instant;
 
 const FIRST: Duration = Duration::from_secs(60);
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// The pools that rest: one minute after the first failure, twice as long after each further one, ten minutes at most.
+/// The pools that rest: up to a minute after the first failure, twice as long after each further one, ten minutes at most.
+/// Half of the time is certain, the other half differs from pool to pool, so that pools that failed together do not try again
+/// together.
 #[derive(Debug, Default)]
 pub(super) struct Resting {
     pools: BTreeMap<String, (u32, Instant)>,
 }
 
 /// How long a pool rests after this many failures in a row.
-fn rest(failures: u32) -> Duration {
+fn rest(pool: &str, failures: u32) -> Duration {
     let doubled = 2u32.saturating_pow(failures.saturating_sub(1).min(16));
-    FIRST.saturating_mul(doubled).min(LONGEST)
+    let longest = FIRST.saturating_mul(doubled).min(LONGEST);
+    let mut hasher = FxHasher::default();
+    (pool, failures).hash(&mut hasher);
+    // The upper bits are the well-mixed ones.
+    let share = (hasher.finish() >> 32) as f64 / f64::from(u32::MAX);
+    longest.mul_f64(0.5 + share / 2.0)
 }
 
 impl Resting {
     /// A command failed in this pool; `until` says when a duration from now will have passed.
     pub(super) fn failed(&mut self, pool: &str, until: impl Fn(Duration) -> Instant) {
         let failures = self.pools.get(pool).map_or(0, |(failures, _)| *failures) + 1;
-        let entry = (failures, until(rest(failures)));
+        let entry = (failures, until(rest(pool, failures)));
         self.pools.insert(pool.to_owned(), entry);
     }
 
@@ -51,15 +60,30 @@ mod tests {
         let after = |passed: u64| start + Duration::from_secs(passed);
         let from = |duration: Duration| start + duration;
         resting.failed("a", from);
-        assert!(resting.now(after(59)).contains("a") && !resting.now(after(59)).contains("b"));
+        assert!(resting.now(after(29)).contains("a") && !resting.now(after(29)).contains("b"));
         assert!(resting.now(after(60)).is_empty());
         resting.failed("a", from);
-        assert!(resting.now(after(119)).contains("a") && resting.now(after(120)).is_empty());
+        assert!(resting.now(after(59)).contains("a") && resting.now(after(120)).is_empty());
         for _ in 0..40 {
             resting.failed("a", from);
         }
-        assert!(resting.now(after(599)).contains("a") && resting.now(after(600)).is_empty());
+        assert!(resting.now(after(299)).contains("a") && resting.now(after(600)).is_empty());
         resting.succeeded("a");
         assert!(resting.now(after(1)).is_empty());
+    }
+
+    #[test]
+    fn pools_that_failed_together_do_not_try_again_together() {
+        let rests: Vec<Duration> = (0..100).map(|n| rest(&format!("pool-{n}"), 1)).collect();
+        let half = Duration::from_secs(30);
+        assert!(rests.iter().all(|rest| (half..=2 * half).contains(rest)));
+        let early = rests
+            .iter()
+            .filter(|rest| **rest < half.mul_f64(1.5))
+            .count();
+        assert!(
+            (25..=75).contains(&early),
+            "{early} of 100 in the first half"
+        );
     }
 }

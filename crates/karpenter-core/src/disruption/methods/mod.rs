@@ -92,5 +92,6 @@ fn command(method: Method, candidates: Vec<Candidate>, found: Move, score: Optio
         placements,
         savings,
         score,
+        scores: Vec::new(),
     }
 }

@@ -65,12 +65,14 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     let best = search.improve(prefix);
     found.timed_out = search.timed_out;
     if let Some(best) = best.filter(|best| best.members.len() >= 2) {
-        let members = best
+        let members: Vec<Candidate> = best
             .members
             .iter()
             .map(|index| candidates[*index].clone())
             .collect();
-        let command = command(pass.method, members, best.moved, best.score);
+        let scores = totals.judge(&members.iter().collect::<Vec<_>>(), best.moved.savings);
+        let mut command = command(pass.method, members, best.moved, best.score);
+        command.scores = scores;
         pass.adopt(&command);
         found.commands.push(command);
     }

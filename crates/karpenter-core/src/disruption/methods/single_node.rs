@@ -44,7 +44,9 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
             match verdict {
                 Err(why) => found.keep(&candidate, why),
                 Ok((moved, score)) => {
-                    let command = command(pass.method, vec![candidate], moved, score);
+                    let scores = totals.judge(&[&candidate], moved.savings);
+                    let mut command = command(pass.method, vec![candidate], moved, score);
+                    command.scores = scores;
                     pass.adopt(&command);
                     simulator = None;
                     found.commands.push(command);

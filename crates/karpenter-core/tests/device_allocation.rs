@@ -184,6 +184,7 @@ fn a_device_is_given_once() {
     );
 }
 
+/// Conformance: SCH-178
 #[test]
 fn what_is_not_committed_reserves_nothing() {
     let mut inventory = inventory();

@@ -621,6 +621,11 @@ impl Snapshot {
         self.state.resource_claims.values()
     }
 
+    /// DeviceClasses by name.
+    pub fn device_classes(&self) -> impl Iterator<Item = &Arc<DeviceClass>> {
+        self.state.device_classes.values()
+    }
+
     /// A DeviceClass.
     pub fn device_class(&self, name: &str) -> Option<&Arc<DeviceClass>> {
         self.state.device_classes.get(name)

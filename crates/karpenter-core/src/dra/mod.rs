@@ -22,6 +22,7 @@
 
 pub mod allocator;
 pub mod capacity;
+mod inventory;
 pub mod ledger;
 pub mod model;
 pub mod pools;

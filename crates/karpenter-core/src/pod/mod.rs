@@ -125,6 +125,8 @@ pub struct ClaimRef {
     pub claim: Option<String>,
     /// The template, when the claim is generated.
     pub template: Option<String>,
+    /// The status lists the entry; without a claim it then needs none.
+    pub made: bool,
 }
 
 /// Everything scheduling looks at, minus identity.
@@ -408,16 +410,18 @@ fn resource_claims(pod: &kube::Pod, spec: &kube::PodSpec) -> Vec<ClaimRef> {
         .iter()
         .flatten()
         .map(|claim| {
-            let generated = statuses
+            let status = statuses
                 .into_iter()
                 .flatten()
-                .find(|status| status.name == claim.name)
+                .find(|status| status.name == claim.name);
+            let generated = status
                 .and_then(|status| status.resource_claim_name.clone())
                 .filter(|name| !name.is_empty());
             ClaimRef {
                 name: claim.name.clone(),
                 claim: claim.resource_claim_name.clone().or(generated),
                 template: claim.resource_claim_template_name.clone(),
+                made: status.is_some(),
             }
         })
         .collect()

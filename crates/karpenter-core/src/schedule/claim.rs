@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, rc::Rc, sync::Arc};
 
 use super::{algebra::SetId, bits::Bits, class::GroupId, vectors::Vector};
-use crate::pod::HostPort;
+use crate::{dra::Allocation, pod::HostPort};
 
 /// A claim of this run. Its requirements only narrow and its load only grows.
 #[derive(Clone, Debug)]
@@ -29,6 +29,8 @@ pub(super) struct Claim {
     pub(super) charged_for: Vec<u32>,
     /// Pods counted by a group although their domain is still open: group and number.
     pub(super) pending: Vec<(GroupId, u32)>,
+    /// Drivers of the devices its pods get, if some have claims.
+    pub(super) drivers: Option<BTreeSet<String>>,
 }
 
 /// How a pod would fit on a claim.
@@ -43,6 +45,8 @@ pub(super) struct Fit {
     pub(super) price: f64,
     /// What was taken of the alternatives that volumes leave.
     pub(super) volume: SetId,
+    /// Devices the pod would get, if it has claims.
+    pub(super) devices: Option<Rc<Allocation>>,
 }
 
 /// Why a pod does not fit on a claim.

@@ -106,6 +106,7 @@ impl Run<'_> {
             allowed: held.allowed.clone(),
             held: &reservations,
             is_new: false,
+            index: claim as u32,
         };
         self.fit(&target, class, variant, choices)
     }
@@ -127,6 +128,7 @@ impl Run<'_> {
             charged: vec![0; compiled.limit_names.len()],
             charged_for: Vec::new(),
             pending: Vec::new(),
+            drivers: None,
         });
         self.levels.entry(0).or_default().insert(index);
         for axis in 0..self.axes.len() {
@@ -175,6 +177,10 @@ impl Run<'_> {
                 self.epoch += 1;
             }
         }
+        if let Some(allocation) = fit.devices {
+            self.commit_devices(index, allocation);
+        }
+        self.settle_devices(index);
         self.charge(index);
         if let Some(bits) = self.levels.get_mut(&level) {
             bits.remove(index);

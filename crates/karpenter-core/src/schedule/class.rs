@@ -76,6 +76,8 @@ pub(super) struct Class {
     pub(super) volumes: Vec<SetId>,
     pub(super) volume_requirements: Vec<Requirements>,
     pub(super) attached: BTreeSet<(String, String)>,
+    /// Resource claims to be served.
+    pub(super) claims: Vec<String>,
     /// Alternatives of the required node affinity, with the node selector.
     pub(super) terms: Vec<Requirements>,
     pub(super) hard: Vec<Owned>,

@@ -116,7 +116,12 @@ impl Run<'_> {
         };
         let mut requests = self.solver.dimensions.resources(&claim.used);
         requests.add_assign(&shape.overhead);
-        let node_claim = DraftClaim::new(shape.clone(), requests.clone(), claim.min_values_relaxed);
+        let node_claim = DraftClaim::new(
+            shape.clone(),
+            requests.clone(),
+            claim.min_values_relaxed,
+            self.drivers_of(index),
+        );
         Some(ClaimDraft {
             node_pool: self.solver.templates[template].name.clone(),
             pods: key(false),

@@ -110,7 +110,13 @@ impl Run<'_> {
                 };
             }
         };
-        match self.try_template(template, class, variant, &choices) {
+        // What was said of other machines is of no interest here.
+        drop(self.device_failure());
+        let tried = self.try_template(template, class, variant, &choices);
+        if let (Err(_), Some(failure)) = (&tried, self.device_failure()) {
+            return Reason::Devices(failure.to_string());
+        }
+        match tried {
             Err(Refusal::Reserved) => Reason::Reserved,
             Err(Refusal::Topology) => {
                 let Some(domains) = choices.domains.first() else {

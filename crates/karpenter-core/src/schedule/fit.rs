@@ -32,6 +32,8 @@ pub(super) struct Target<'t> {
     pub(super) allowed: Option<Rc<Bits>>,
     pub(super) held: &'t BTreeSet<usize>,
     pub(super) is_new: bool,
+    /// Which claim it is, or would be.
+    pub(super) index: u32,
 }
 
 pub(super) const NO_ROW: u32 = u32::MAX;
@@ -61,6 +63,7 @@ impl Run<'_> {
             allowed: self.within_limits[template].clone(),
             held: &held,
             is_new: true,
+            index: self.claims.len() as u32,
         };
         self.fit(&target, class, variant, choices)
     }
@@ -84,6 +87,19 @@ impl Run<'_> {
             let Some(set) = self.algebra.join(joined, alternative) else {
                 continue;
             };
+            let (mut set, mut allowed, mut devices) = (set, allowed.clone(), None);
+            if !self.classes[class].claims.is_empty() {
+                match self.devices_on_claim(target, class, set, &allowed, choices) {
+                    Ok(served) => {
+                        (set, allowed) = (served.set, served.allowed);
+                        devices = Some(served.allocation);
+                    }
+                    Err(why) => {
+                        refusal = why;
+                        continue;
+                    }
+                }
+            }
             let base = match self.fit_set(target, class, set, allowed.clone()) {
                 Ok(fit) => fit,
                 Err(Refusal::Reserved) => {
@@ -95,6 +111,7 @@ impl Run<'_> {
             if choices.domains.is_empty() {
                 return Ok(Fit {
                     volume: alternative,
+                    devices,
                     ..base
                 });
             }
@@ -105,6 +122,7 @@ impl Run<'_> {
                 Ok(fit) => {
                     return Ok(Fit {
                         volume: alternative,
+                        devices,
                         ..fit
                     });
                 }
@@ -263,6 +281,7 @@ impl Run<'_> {
             min_values_relaxed: false,
             price: 0.0,
             volume: ANYTHING,
+            devices: None,
         };
         let catalogue = self.solver.templates[target.template].catalogue;
         let tracked = self.request.reserved_mode != ReservedMode::Off

@@ -64,8 +64,9 @@ impl Run<'_> {
             snapshot
                 .pending_pods()
                 .for_each(|pod| enter(pod, true, false));
-            snapshot
-                .pods_of_deleting_nodes()
+            solver
+                .leaving
+                .iter()
                 .for_each(|pod| enter(pod, true, false));
         }
         given.iter().for_each(|pod| enter(pod, false, false));
@@ -113,6 +114,7 @@ impl Run<'_> {
                 volume: ANYTHING,
             });
         }
+        self.prepare_devices();
         self.count_what_is_there();
         self.link_classes();
         let mut least: Option<Box<[i64]>> = None;
@@ -142,9 +144,13 @@ impl Run<'_> {
             problems.push(PodProblem::Volume(problem));
             Volumes::default()
         });
-        // The allocator of `dra` is not part of a run yet: such pods are refused, whatever the flag says.
+        let mut claims = Ok(Vec::new());
         if !shape.resource_claims.is_empty() {
-            problems.push(PodProblem::DynamicResources);
+            if self.request.ignore_dra_requests {
+                problems.push(PodProblem::DynamicResources);
+            } else {
+                claims = self.existing_claims(shape);
+            }
         }
         let mut class = Class {
             shape: shape.clone(),
@@ -153,6 +159,7 @@ impl Run<'_> {
             volumes: Vec::new(),
             volume_requirements: volumes.alternatives,
             attached: volumes.attached,
+            claims: claims.as_ref().cloned().unwrap_or_default(),
             terms: node_filter_terms(shape, names),
             hard: Vec::new(),
             soft: Soft::default(),
@@ -177,10 +184,10 @@ impl Run<'_> {
         if class.volumes.is_empty() {
             class.volumes.push(ANYTHING);
         }
-        if problems.is_empty() {
-            self.constrain(&mut class);
-        } else {
-            class.problem = Some(WhyNot::Invalid(problems));
+        match claims {
+            _ if !problems.is_empty() => class.problem = Some(WhyNot::Invalid(problems)),
+            Err(failure) => class.problem = Some(WhyNot::Devices(failure)),
+            Ok(_) => self.constrain(&mut class),
         }
         class.variants.resize(class.variant_count(), None);
         self.classes.push(class);
@@ -250,7 +257,8 @@ impl Run<'_> {
             .iter()
             .chain(&class.soft.spread)
             .chain(&class.soft.affinity)
-            .any(hopeful);
+            .any(hopeful)
+            || !class.claims.is_empty();
     }
 
     fn spread_group(

@@ -64,7 +64,7 @@ impl Run<'_> {
         None
     }
 
-    /// What can never become true again once it is false: room, ports, attachments.
+    /// What can never become true again once it is false: room, ports, attachments; and devices, where pods have claims.
     fn machine_takes(&mut self, machine: usize, class: usize) -> bool {
         if !self.machine_fits(machine, class) {
             return false;
@@ -84,7 +84,8 @@ impl Run<'_> {
                 return false;
             }
         }
-        self.classes[class].attached.is_empty() || self.attachments_fit(machine, class)
+        (self.classes[class].attached.is_empty() || self.attachments_fit(machine, class))
+            && (self.classes[class].claims.is_empty() || self.devices_on_machine(machine, class))
     }
 
     fn bound_pods(&self, machine: usize) -> Vec<Arc<Pod>> {
@@ -156,6 +157,9 @@ impl Run<'_> {
                         .insert(claim.clone());
                 }
             }
+        }
+        if !self.classes[class].claims.is_empty() {
+            self.take_devices(machine);
         }
         self.items[item].fate = Fate::Placed(Host::Machine(machine));
         self.record_on_machine(machine, class);

@@ -11,6 +11,7 @@ mod claim;
 mod claims;
 mod class;
 mod defaults;
+mod devices;
 mod draft;
 mod explain;
 mod fit;

@@ -68,6 +68,13 @@ impl Run<'_> {
         class.refused_at = self.epoch;
         class.refused_as = fate;
         class.dead = !class.hopeful && !gives_back;
+        if !class.claims.is_empty() {
+            // Devices may be given back: no refusal is for good.
+            class
+                .variants
+                .iter_mut()
+                .for_each(|variant| *variant = None);
+        }
         fate
     }
 

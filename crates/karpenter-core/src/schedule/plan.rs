@@ -14,6 +14,7 @@ use karpenter_api::{
 };
 
 use crate::{
+    dra::Failure,
     pod::{PodKey, PodProblem},
     requirements::{Incompatible, Operator, Requirement, Requirements, Unaliased},
     resources::Resources,
@@ -109,6 +110,8 @@ struct Fill {
     shape: Arc<DraftShape>,
     requests: Resources,
     min_values_relaxed: bool,
+    /// Drivers of the devices its pods get, joined; empty without any.
+    drivers: Arc<str>,
 }
 
 impl Fill {
@@ -120,6 +123,12 @@ impl Fill {
             annotations::MIN_VALUES_RELAXED.to_owned(),
             self.min_values_relaxed.to_string(),
         );
+        if !self.drivers.is_empty() {
+            marks.insert(
+                annotations::REQUESTED_DRA_DRIVERS.to_owned(),
+                self.drivers.to_string(),
+            );
+        }
         Box::new(claim)
     }
 }
@@ -129,12 +138,14 @@ impl DraftClaim {
         shape: Arc<DraftShape>,
         requests: Resources,
         min_values_relaxed: bool,
+        drivers: Arc<str>,
     ) -> Self {
         Self {
             fill: Some(Fill {
                 shape,
                 requests,
                 min_values_relaxed,
+                drivers,
             }),
             written: OnceLock::new(),
             own: None,
@@ -294,6 +305,8 @@ pub enum WhyNot {
     NoInstanceTypes,
     /// No NodePool can launch a machine for it.
     NoFit(Vec<PoolReason>),
+    /// Its resource claims cannot be looked up: one is missing, or not made yet.
+    Devices(Failure),
     /// Reserved capacity would do but is used up; the pod waits for the next pass. Not worth an event.
     ReservationWait(Vec<PoolReason>),
     /// A machine was found, but with fewer instance types than minValues asks for once the list was cut.
@@ -321,6 +334,7 @@ impl fmt::Display for WhyNot {
             Self::NoInstanceTypes => {
                 f.write_str("nodepool requirements filtered out all available instance types")
             }
+            Self::Devices(failure) => failure.fmt(f),
             Self::NoFit(reasons) | Self::ReservationWait(reasons) => join(f, reasons),
             Self::MinValuesAfterTruncation => f.write_str(
                 "pod didn't schedule because NodePool couldn't meet minValues requirements",

@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
 };
 
 use karpenter_api::{labels, v1::NodePool};
@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     cluster::{NodeState, Snapshot},
+    dra::Inventory,
     overlay,
     pod::{Pod, Shape, Toleration},
     requirements::{LabelNames, Requirement, Requirements},
@@ -118,6 +119,8 @@ pub struct Solver {
     pub(super) machine_of: FxHashMap<String, u32>,
     pub(super) remaining: Vec<i64>,
     pub(super) bound: Vec<BoundShape>,
+    /// Pods of machines that are going away.
+    pub(super) leaving: Vec<Arc<Pod>>,
     /// Required anti-affinity terms of bound pods, with where those pods are.
     pub(super) inverse: Vec<(GroupIdentity, Vec<(u32, u32)>)>,
     /// Some taint a pod may have to tolerate has effect PreferNoSchedule.
@@ -125,6 +128,8 @@ pub struct Solver {
     /// Limits or reservations may be given back during a run.
     pub(super) gives_back: bool,
     memory: Mutex<Memory>,
+    /// Claims, classes and slices, parsed when the first pod with claims is looked at.
+    inventory: OnceLock<Inventory>,
 }
 
 impl std::fmt::Debug for Solver {
@@ -223,11 +228,17 @@ impl Solver {
             machine_of,
             remaining,
             bound,
+            leaving: snapshot.pods_of_deleting_nodes().cloned().collect(),
             inverse: Vec::new(),
             memory: Mutex::default(),
+            inventory: OnceLock::new(),
         };
         solver.inverse = solver.inverse_of_bound();
         solver
+    }
+
+    pub(super) fn inventory(&self) -> &Inventory {
+        self.inventory.get_or_init(|| Inventory::of(&self.snapshot))
     }
 
     /// Places pods. May be called any number of times, from any number of threads.

@@ -404,6 +404,7 @@ impl Run<'_> {
             charged: vec![0; compiled.limit_names.len()],
             charged_for: vec![NO_ROW; compiled.limit_names.len()],
             pending: Vec::new(),
+            drivers: None,
         }
     }
 

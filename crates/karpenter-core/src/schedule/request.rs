@@ -101,8 +101,7 @@ pub struct ScheduleRequest {
     pub reserved_mode: ReservedMode,
     /// Spread constraints for pods that have none.
     pub default_spread: Vec<DefaultSpread>,
-    /// Pods with resource claims fail instead of being simulated. They fail either way, for now; DaemonSets with claims count
-    /// only when this is off.
+    /// Pods with resource claims fail instead of being given devices, and DaemonSets with claims do not count.
     pub ignore_dra_requests: bool,
     /// Which pods to place.
     pub pods: PodSet,

@@ -25,6 +25,7 @@ use super::{
     bits::Bits,
     claim::Claim,
     class::{Class, GroupId},
+    devices::Devices,
     masks::RowMask,
     plan::{DraftShape, Plan, PoolOutcome, WhyNot},
     prepare::{Solver, limit_usage},
@@ -106,6 +107,8 @@ pub(super) struct Run<'a> {
     pub(super) epoch: u64,
     /// No NodePool can be used at all.
     pub(super) hopeless: Option<WhyNot>,
+    /// Gives devices to resource claims, if some pod has any.
+    pub(super) devices: Option<Box<Devices<'a>>>,
 }
 
 impl<'a> Run<'a> {
@@ -172,6 +175,7 @@ impl<'a> Run<'a> {
             least: Box::default(),
             epoch: 1,
             hopeless: None,
+            devices: None,
         };
         for template in 0..solver.templates.len() {
             run.refresh_limits(template);

@@ -13,6 +13,7 @@ mod affinity;
 mod constraints;
 mod daemons;
 mod defaults;
+mod devices;
 mod existing;
 mod fixture;
 mod instance_types;

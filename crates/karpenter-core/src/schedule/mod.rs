@@ -29,6 +29,7 @@ mod template;
 mod topology;
 mod vectors;
 mod volumes;
+mod zones;
 
 pub use plan::{
     ClaimDraft, DraftClaim, NoInstanceType, Placement, Plan, PoolOutcome, PoolReason, PoolReport,
@@ -39,6 +40,7 @@ pub use request::{
     Cancel, DefaultSpread, MinValuesPolicy, Packing, PodSet, PreferencePolicy, ReservedMode,
     ScheduleRequest,
 };
+pub use zones::EffectiveZone;
 
 use crate::cluster::Snapshot;
 

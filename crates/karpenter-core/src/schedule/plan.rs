@@ -13,6 +13,7 @@ use karpenter_api::{
     v1::{NodeClaim, NodePool},
 };
 
+use super::EffectiveZone;
 use crate::{
     dra::Failure,
     pod::{PodKey, PodProblem},
@@ -32,6 +33,8 @@ pub struct Plan {
     pub unplaced: Vec<Unplaced>,
     /// What became of each NodePool, in the order they were tried.
     pub pools: Vec<PoolReport>,
+    /// Pending pods by the zone they were bound to before the run, if pending pods were asked for.
+    pub pending_by_zone: BTreeMap<EffectiveZone, usize>,
     /// Pods that were not looked at because the run was cancelled.
     pub undecided: Vec<PodKey>,
 }

@@ -29,7 +29,7 @@ use super::{
     masks::RowMask,
     plan::{DraftShape, Plan, PoolOutcome, WhyNot},
     prepare::{Solver, limit_usage},
-    request::ScheduleRequest,
+    request::{PodSet, ScheduleRequest},
     topology::{Axis, Group, GroupIdentity, Host},
 };
 use crate::pod::{HostPort, Pod};
@@ -196,9 +196,17 @@ impl<'a> Run<'a> {
         } else if self.solver.templates.is_empty() {
             self.hopeless = Some(WhyNot::NoInstanceTypes);
         }
+        let pending_by_zone = if matches!(self.request.pods, PodSet::Waiting) {
+            self.pending_by_zone()
+        } else {
+            BTreeMap::new()
+        };
         self.place_all();
         self.repack();
-        self.into_plan()
+        Plan {
+            pending_by_zone,
+            ..self.into_plan()
+        }
     }
 
     /// Labels that exist in the simulation only.

@@ -24,3 +24,4 @@ mod resources;
 mod state;
 mod topology;
 mod volumes;
+mod zones;

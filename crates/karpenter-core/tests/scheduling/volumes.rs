@@ -8,7 +8,7 @@ fn claim(name: &str, spec: Value) -> Value {
     json!({ "metadata": { "name": name, "namespace": "default", "uid": name }, "spec": spec, "status": { "phase": "Pending" } })
 }
 
-fn bound(name: &str, volume: &str) -> Value {
+pub fn bound(name: &str, volume: &str) -> Value {
     let mut value = claim(
         name,
         json!({ "volumeName": volume, "storageClassName": "class" }),
@@ -26,16 +26,16 @@ fn class(name: &str, zones: &[&str]) -> Value {
     value
 }
 
-fn volume(name: &str, terms: Value) -> Value {
+pub fn volume(name: &str, terms: Value) -> Value {
     let csi = json!({ "driver": "ebs.csi.aws.com", "volumeHandle": name });
     json!({ "metadata": { "name": name }, "spec": { "csi": csi, "nodeAffinity": { "required": { "nodeSelectorTerms": terms } } } })
 }
 
-fn in_zone(zone: &str) -> Value {
+pub fn in_zone(zone: &str) -> Value {
     term(&[(ZONE, "In", &[zone])])
 }
 
-fn world(claims: &[Value], volumes: &[Value], classes: &[Value]) -> World {
+pub fn world(claims: &[Value], volumes: &[Value], classes: &[Value]) -> World {
     add(World::new(), claims, volumes, classes)
 }
 

@@ -77,6 +77,13 @@ pub(super) fn outcome(cx: &Context, view: &View, plan: &Plan, ledger: &PodLedger
     cx.metrics
         .scheduler_unschedulable_pods_count
         .set(&[CONTROLLER], f64::from(unschedulable));
+    let by_zone = plan.pending_by_zone.iter().map(|(zone, pods)| {
+        let labels = vec![CONTROLLER.to_owned(), zone.to_string()];
+        (labels, *pods as f64)
+    });
+    cx.metrics
+        .scheduler_pending_pods_by_effective_zone_count
+        .replace_all(by_zone);
     pools(cx, view, plan);
 }
 

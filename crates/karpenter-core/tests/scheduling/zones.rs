@@ -1,0 +1,74 @@
+//! The zone that pending pods are bound to.
+
+use karpenter_core::schedule::EffectiveZone;
+use serde_json::json;
+
+use crate::fixture::*;
+use crate::volumes::{bound, in_zone, volume, world};
+
+const WEB: (&str, &str) = ("app", "web");
+
+/// The zone of the only pending pod.
+fn zone(world: World) -> String {
+    let zones = world.plan().pending_by_zone;
+    assert_eq!(zones.values().sum::<usize>(), 1, "{zones:?}");
+    zones.keys().map(EffectiveZone::to_string).collect()
+}
+
+fn with_volume(pod: Object) -> World {
+    world(
+        &[bound("data", "disk")],
+        &[volume("disk", json!([in_zone(Z2)]))],
+        &[],
+    )
+    .with([pod.volume("data")])
+}
+
+fn running(name: &str, zone: &str) -> [Object; 2] {
+    let node = node(name).label(ZONE, zone);
+    [
+        node,
+        pod(&format!("on-{name}")).label("app", "web").on(name),
+    ]
+}
+
+fn web() -> Object {
+    pod("p").label("app", "web")
+}
+
+/// Conformance: SCH-164
+#[test]
+fn what_a_pod_cannot_do_without_binds_it_to_a_zone() {
+    let new = World::new;
+    assert_eq!(zone(new().with([pod("p")])), "flexible");
+    assert_eq!(zone(new().with([pod("p").select(ZONE, Z1)])), Z1);
+    assert_eq!(zone(with_volume(pod("p"))), Z2);
+    let near = new()
+        .with(running("a", Z1))
+        .with([web().affinity(ZONE, WEB)]);
+    assert_eq!(zone(near), Z1);
+    let spread = new()
+        .with(running("a", Z1))
+        .with(running("b", Z3))
+        .with([web().spread(ZONE, 1, WEB)]);
+    assert_eq!(zone(spread), Z2);
+    let preferred = pod("p").prefer(1, ZONE, "In", &[Z1]);
+    assert_eq!(zone(new().with([preferred])), "flexible");
+    assert_eq!(zone(with_volume(pod("p").select(ZONE, Z1))), "none");
+    let few = json!([{ "topologyKey": ZONE, "maxSkew": 1, "minDomains": 5, "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": { "matchLabels": { "app": "web" } } }]);
+    let crowded = [("a", Z1), ("b", Z2), ("c", Z3)]
+        .into_iter()
+        .fold(new(), |world, (name, zone)| world.with(running(name, zone)));
+    let few = crowded.with([web().set("/spec/topologySpreadConstraints", few)]);
+    assert_eq!(zone(few), "none");
+    let absent = new().with([pod("p").affinity(ZONE, WEB)]);
+    assert_eq!(zone(absent), "none");
+    let crowded = [("a", Z1), ("b", Z2), ("c", Z3)]
+        .into_iter()
+        .fold(new(), |world, (name, zone)| world.with(running(name, zone)));
+    assert_eq!(
+        zone(crowded.with([pod("p").anti_affinity(ZONE, WEB)])),
+        "none"
+    );
+}

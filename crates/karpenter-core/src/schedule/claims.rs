@@ -92,6 +92,9 @@ impl Run<'_> {
         {
             return Err(Refusal::Permanent);
         }
+        let others = self.others_along(claim, variant, choices)?;
+        let choices = others.as_ref().unwrap_or(choices);
+        let held = &self.claims[claim];
         let (alive, used, reservations) = (
             held.alive.clone(),
             held.used.clone(),
@@ -109,6 +112,41 @@ impl Run<'_> {
             index: claim as u32,
         };
         self.fit(&target, class, variant, choices)
+    }
+
+    /// The choices left on a claim whose domain is still open, if pods there count for a spread constraint of the pod: they go
+    /// where it goes.
+    ///
+    /// DIFFERS: upstream does not count them, before or after.
+    fn others_along(
+        &mut self,
+        claim: usize,
+        variant: &Variant,
+        choices: &Choices,
+    ) -> Result<Option<Choices>, Refusal> {
+        let mut narrowed: Option<Choices> = None;
+        for place in 0..self.claims[claim].pending.len() {
+            let (id, along) = self.claims[claim].pending[place];
+            let owned = variant.owned.iter().find(|owned| owned.group == id);
+            let Some(owned) = owned.filter(|_| self.groups[id].kind() == GroupKind::Spread) else {
+                continue;
+            };
+            let axis = self.groups[id].axis;
+            let key = self.axes[axis].key;
+            let pod = self
+                .algebra
+                .get(variant.strict, key)
+                .map(|req| self.admitted(axis, req));
+            let valid = self.groups[id].valid_domains_with(pod.as_deref(), owned.own, along);
+            let narrowed = narrowed.get_or_insert_with(|| choices.clone());
+            for domains in narrowed.domains.iter_mut().filter(|all| all.axis == axis) {
+                domains.allowed.intersect(&valid);
+                if domains.allowed.is_empty() {
+                    return Err(Refusal::Topology);
+                }
+            }
+        }
+        Ok(narrowed)
     }
 
     pub(super) fn open(&mut self, template: usize, fit: Fit, item: usize, class: usize) -> Host {

@@ -262,6 +262,11 @@ impl Group {
     /// Domains a pod may go to, before the node is looked at. `pod` are the domains it may go to for other reasons; `own`
     /// tells whether it counts itself.
     pub(super) fn valid_domains(&self, pod: Option<&Bits>, own: bool) -> Bits {
+        self.valid_domains_with(pod, own, 0)
+    }
+
+    /// The same, where `along` others that count go with the pod: they are on a machine whose domain is still open.
+    pub(super) fn valid_domains_with(&self, pod: Option<&Bits>, own: bool, along: u32) -> Bits {
         let mut reachable = self.known.clone();
         if let Some(pod) = pod {
             reachable.intersect(pod);
@@ -279,7 +284,7 @@ impl Group {
                     .is_some_and(|least| (reachable.len() as i64) < i64::from(least));
                 let fewest = i64::from(if too_few { 0 } else { fewest });
                 let fits = |domain: &usize| {
-                    i64::from(self.in_domain(*domain)) + i64::from(own) - fewest
+                    i64::from(self.in_domain(*domain)) + i64::from(along) + i64::from(own) - fewest
                         <= i64::from(self.identity.max_skew)
                 };
                 reachable.iter().filter(fits).collect()

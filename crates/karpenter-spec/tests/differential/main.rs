@@ -127,7 +127,8 @@ proptest! {
     }
 
     #[test]
-    fn the_engine_places_no_fewer_pods(world in world(Features { limits: false, reserved: false, min_values: false, ..Features::ALL })) {
+    // Without pod affinity: there, who comes first decides who finds company, and first fit may be the luckier one.
+    fn the_engine_places_no_fewer_pods(world in world(Features { limits: false, reserved: false, min_values: false, affinity: false, ..Features::ALL })) {
         let (naive, engine) = (solve(&world, Settings::default()), engine_solution(&world, Settings::default()));
         prop_assert!(engine.unplaced.len() <= naive.unplaced.len(), "naive {:#?} engine {:#?}", naive, engine);
     }

@@ -36,7 +36,7 @@ pub struct Simulator {
     prices: Arc<PriceLists>,
     pdbs: PdbLimits,
     /// Machines whose pods changed too recently to receive more by consolidation.
-    reluctant: Vec<String>,
+    reluctant: Arc<[String]>,
     /// Pods whose fate does not depend on the candidates: pending ones, and those of machines on their way out.
     waiting: BTreeSet<PodKey>,
     /// Pods of machines on their way out, which may wait for a machine to be ready.
@@ -61,7 +61,7 @@ impl Simulator {
         Self {
             prices: prices.clone(),
             pdbs: PdbLimits::new(snapshot),
-            reluctant: reluctant(snapshot, request.now),
+            reluctant: reluctant(snapshot, request.now).into(),
             waiting: pending.chain(leaving.iter().cloned()).collect(),
             leaving,
             solver: Arc::new(Solver::prepare(snapshot, &request)),

@@ -96,6 +96,8 @@ struct Memory {
     tolerating: FxHashMap<Vec<Toleration>, Arc<Bits>>,
     counts: FxHashMap<GroupIdentity, Arc<BaseCounts>>,
     domains: FxHashMap<String, Arc<MachineDomains>>,
+    /// The reluctant machines last asked about: all what-ifs of a pass share one list.
+    reluctant: Option<(Arc<[String]>, Arc<Bits>)>,
 }
 
 /// The values of one label over the machines.
@@ -300,6 +302,20 @@ impl Solver {
             |memory, bits| {
                 memory.meeting.insert(requirement.clone(), bits);
             },
+        )
+    }
+
+    /// The machines of these names.
+    pub(super) fn machines_named(&self, names: &Arc<[String]>) -> Arc<Bits> {
+        let known = |memory: &Memory| {
+            let (of, bits) = memory.reluctant.as_ref()?;
+            Arc::ptr_eq(of, names).then(|| bits.clone())
+        };
+        let index = |name: &String| self.machine_of.get(name).map(|index| *index as usize);
+        self.remember(
+            known,
+            || Arc::new(names.iter().filter_map(index).collect()),
+            |memory, bits| memory.reluctant = Some((names.clone(), bits)),
         )
     }
 

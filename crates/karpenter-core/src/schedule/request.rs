@@ -110,7 +110,7 @@ pub struct ScheduleRequest {
     /// Machines (Node or NodeClaim names) that count as gone.
     pub without: Vec<String>,
     /// Machines (Node or NodeClaim names) that only pending pods and pods of deleting nodes may use.
-    pub reluctant: Vec<String>,
+    pub reluctant: Arc<[String]>,
     /// What machines are launched for. Disruption asks for the fewest: it replaces machines by at most one.
     pub packing: Packing,
     /// How many instance types a NodeClaim lists at most.
@@ -132,7 +132,7 @@ impl ScheduleRequest {
             pods: PodSet::default(),
             buffer_pods: Vec::new(),
             without: Vec::new(),
-            reluctant: Vec::new(),
+            reluctant: Arc::default(),
             packing: Packing::default(),
             max_instance_types: 600,
             cancel: None,

@@ -86,7 +86,7 @@ pub(super) struct Run<'a> {
     /// Machines that may be used.
     pub(super) usable: Bits,
     /// Machines that only waiting pods may use.
-    pub(super) reluctant: Bits,
+    pub(super) reluctant: Arc<Bits>,
     pub(super) remaining: Vec<i64>,
     pub(super) loads: FxHashMap<usize, Load>,
     pub(super) claims: Vec<Claim>,
@@ -160,7 +160,7 @@ impl<'a> Run<'a> {
             group_ids: FxHashMap::default(),
             present,
             usable,
-            reluctant: request.reluctant.iter().filter_map(machine).collect(),
+            reluctant: solver.machines_named(&request.reluctant),
             remaining: solver.remaining.clone(),
             loads: FxHashMap::default(),
             claims: Vec::new(),

@@ -592,3 +592,44 @@ fn every_machine_gets_a_verdict() {
             .all(|verdict| !format!("{:?}", verdict.kind).is_empty())
     );
 }
+
+#[test]
+fn a_pod_takes_its_claim_along_if_another_machine_has_such_a_device() {
+    const DRIVER: &str = "gpu.example.com";
+    let decide = |elsewhere: bool| {
+        let mut world = fresh().run([machine("a", "small"), machine("b", "huge")]);
+        world.request.ignore_dra_requests = false;
+        let cluster = &mut world.cluster;
+        cluster.apply_device_class(&crate::fixture::read(json!({
+            "metadata": { "name": "gpu" },
+            "spec": { "selectors": [{ "cel": { "expression": format!("device.driver == '{DRIVER}'") } }] },
+        })));
+        for node in ["a", "b"].iter().take(1 + usize::from(elsewhere)) {
+            cluster.apply_resource_slice(&crate::fixture::read(json!({
+                "metadata": { "name": node, "ownerReferences": [{ "apiVersion": "v1", "kind": "Node", "name": node, "uid": node }] },
+                "spec": {
+                    "driver": DRIVER, "nodeName": node, "devices": [{ "name": "gpu-0" }],
+                    "pool": { "name": node, "generation": 1, "resourceSliceCount": 1 },
+                },
+            })));
+        }
+        cluster.apply_resource_claim(&crate::fixture::read(json!({
+            "metadata": { "name": "c", "namespace": "default", "uid": "c" },
+            "spec": { "devices": { "requests": [{ "name": "gpu", "exactly": { "deviceClassName": "gpu" } }] } },
+            "status": {
+                "allocation": {
+                    "devices": { "results": [{ "request": "gpu", "driver": DRIVER, "pool": "a", "device": "gpu-0" }] },
+                    "nodeSelector": { "nodeSelectorTerms": [{ "matchFields": [{ "key": "metadata.name", "operator": "In", "values": ["a"] }] }] },
+                },
+                "reservedFor": [{ "resource": "pods", "name": "p", "uid": "p" }],
+            },
+        })));
+        let using = running("p", "a", "1").push(
+            "/spec/resourceClaims",
+            json!({ "name": "gpu", "resourceClaimName": "c" }),
+        );
+        world.with([using, running("q", "b", "14")]).decide()
+    };
+    assert_eq!(decide(true), ["delete a (saves 0.20)"]);
+    assert_eq!(decide(false), Vec::<String>::new());
+}

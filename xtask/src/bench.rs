@@ -21,6 +21,17 @@ struct Metadata {
 struct Package {
     name: String,
     targets: Vec<Target>,
+    /// The table `package.metadata` of its manifest.
+    #[serde(default)]
+    metadata: serde_json::Value,
+}
+
+impl Package {
+    /// Whether the manifest says `package.metadata.bench.default-features = false`: what is measured does without, and they
+    /// take long to build.
+    fn without_default_features(&self) -> bool {
+        self.metadata["bench"]["default-features"] == false
+    }
 }
 
 #[derive(Deserialize)]
@@ -46,16 +57,13 @@ pub(crate) fn run(root: &Path, json: bool, names: &[String]) -> anyhow::Result<(
     for (target, (package, cases)) in selected {
         let mut command = Command::new("cargo");
         command
-            .args([
-                "bench",
-                "--quiet",
-                "--package",
-                package,
-                "--bench",
-                target,
-                "--",
-            ])
+            .args(["bench", "--quiet", "--package", package, "--bench", target])
             .current_dir(root);
+        let package = metadata.packages.iter().find(|known| known.name == package);
+        if package.is_some_and(Package::without_default_features) {
+            command.arg("--no-default-features");
+        }
+        command.arg("--");
         if json {
             command.arg("--json");
         }
@@ -134,6 +142,7 @@ mod tests {
     fn metadata(targets: &[(&str, &str)]) -> Metadata {
         let package = |(package, bench): &(&str, &str)| Package {
             name: (*package).to_owned(),
+            metadata: serde_json::Value::Null,
             targets: vec![
                 Target {
                     name: (*package).to_owned(),

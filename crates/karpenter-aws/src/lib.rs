@@ -18,11 +18,13 @@ pub mod instance_types;
 #[cfg(feature = "sdk")]
 pub mod instances;
 pub mod kubelet;
-pub mod pricing;
+pub mod launch;
 #[cfg(feature = "sdk")]
 pub mod launch_templates;
+pub mod options;
 #[cfg(feature = "sdk")]
 pub mod placement_groups;
+pub mod pricing;
 #[cfg(feature = "sdk")]
 pub mod provider;
 #[cfg(feature = "sdk")]

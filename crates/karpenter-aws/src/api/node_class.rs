@@ -411,6 +411,7 @@ fn selector_tags(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "additionalProperties": { "type": "string" },
+        "minProperties": 1,
         "maxProperties": 20,
         "x-kubernetes-validations": rules::selector_tags(),
     })

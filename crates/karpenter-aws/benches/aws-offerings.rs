@@ -1,0 +1,216 @@
+//! How fast the instance types of node classes are resolved: `cargo xtask bench aws-offerings`.
+//!
+//! A thousand types as EC2 describes them, six zones, twenty node classes that differ in images, zones, disks and kubelet
+//! settings as the teams of a large cluster would have them.
+
+#![expect(clippy::unwrap_used, reason = "what fails here fails the benchmark")]
+
+use std::{collections::BTreeSet, io::Read as _, path::Path};
+
+use jiff::Timestamp;
+use karpenter_aws::{
+    api::{EC2NodeClass, Subnet},
+    instance_types::{
+        DiscoveredMemory, InstanceTypeInfo, Market, Resolver, ResolverSettings, Shape, SizeSettings,
+    },
+    pricing::Pricing,
+    unavailable::{CapacityType, Pool, Unavailable},
+};
+use karpenter_bench::Suite;
+use serde_json::{Value, json};
+
+const TYPES: usize = 1000;
+const ZONES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+const CLASSES: usize = 20;
+
+/// The first thousand of EC2's recorded answers.
+fn infos() -> Vec<InstanceTypeInfo> {
+    fn capitalised(value: Value) -> Value {
+        match value {
+            Value::Object(object) => object
+                .into_iter()
+                .map(|(key, value)| (key[..1].to_uppercase() + &key[1..], capitalised(value)))
+                .collect(),
+            Value::Array(values) => values.into_iter().map(capitalised).collect(),
+            other => other,
+        }
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../karpenter-aws-fake/data/instance-types.json.gz");
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap())
+        .read_to_string(&mut text)
+        .unwrap();
+    /// Reads one record at a time: all at once they take more memory than what is measured.
+    struct Records(Vec<InstanceTypeInfo>);
+    impl<'de> serde::Deserialize<'de> for Records {
+        fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            struct OneByOne;
+            impl<'de> serde::de::Visitor<'de> for OneByOne {
+                type Value = Records;
+                fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                    f.write_str("a list of records")
+                }
+                fn visit_seq<A: serde::de::SeqAccess<'de>>(
+                    self,
+                    mut seq: A,
+                ) -> Result<Records, A::Error> {
+                    let mut infos = Vec::new();
+                    while let Some(record) = seq.next_element::<Value>()? {
+                        infos.push(serde_json::from_value(capitalised(record)).unwrap());
+                    }
+                    Ok(Records(infos))
+                }
+            }
+            deserializer.deserialize_seq(OneByOne)
+        }
+    }
+    let Records(mut infos) = serde_json::from_str(&text).unwrap();
+    infos.retain(|info| !info.architectures.is_empty());
+    infos.truncate(TYPES);
+    infos
+}
+
+fn shapes() -> Vec<(String, Shape)> {
+    let families = ["AL2023", "AL2023", "Bottlerocket", "AL2023", "Windows2022"];
+    (0..CLASSES)
+        .map(|n| {
+            let spec = json!({
+                "amiFamily": families[n % families.len()],
+                "blockDeviceMappings": [{ "rootVolume": true, "ebs": { "volumeSize": format!("{}Gi", 20 * (1 + n % 3)) } }],
+                "kubelet": if n % 4 == 0 { json!({ "maxPods": 110 }) } else { json!({}) },
+            });
+            let mut class = EC2NodeClass::new(&format!("class-{n}"), serde_json::from_value(spec).unwrap());
+            // Every third class keeps to half of the zones.
+            let zones = if n % 3 == 0 { &ZONES[..3] } else { &ZONES[..] };
+            class.status.subnets = zones
+                .iter()
+                .map(|zone| Subnet {
+                    id: format!("subnet-{n}-{zone}"),
+                    zone: format!("us-west-2{zone}"),
+                    zone_id: Some(format!("usw2-az-{zone}")),
+                })
+                .collect();
+            (format!("uid-{n}"), Shape::of(&class, None).unwrap())
+        })
+        .collect()
+}
+
+struct World {
+    resolver: Resolver,
+    shapes: Vec<(String, Shape)>,
+    pricing: Pricing,
+    unavailable: Unavailable,
+    discovered: DiscoveredMemory,
+    shifted: BTreeSet<String>,
+}
+
+impl World {
+    fn new() -> Self {
+        let infos = infos();
+        let zones: BTreeSet<String> = ZONES
+            .iter()
+            .map(|zone| format!("us-west-2{zone}"))
+            .collect();
+        let mut resolver = Resolver::new(ResolverSettings {
+            region: "us-west-2".into(),
+            size: SizeSettings {
+                vm_memory_overhead_percent: 0.075,
+                reserved_enis: 0,
+            },
+            expressions: false,
+        });
+        let offered: Vec<_> = infos
+            .iter()
+            .map(|info| (info.name.clone(), zones.clone()))
+            .collect();
+        resolver.update_types(infos);
+        resolver.update_offered_zones(offered);
+        Self {
+            resolver,
+            shapes: shapes(),
+            pricing: Pricing::new("us-west-2"),
+            unavailable: Unavailable::default(),
+            discovered: DiscoveredMemory::default(),
+            shifted: BTreeSet::new(),
+        }
+    }
+
+    /// Resolves every class; the number of types looked at.
+    fn resolve(&mut self) -> usize {
+        let market = Market {
+            pricing: &self.pricing,
+            unavailable: &self.unavailable,
+            shifted_zones: &self.shifted,
+            reservation_counts: &|_| 0,
+        };
+        let mut refreshed = 0;
+        for (uid, shape) in &self.shapes {
+            let resolved = self
+                .resolver
+                .resolve(uid, shape, &self.discovered, &market)
+                .unwrap();
+            assert_eq!(resolved.types.len(), TYPES);
+            refreshed += resolved.refreshed;
+        }
+        refreshed
+    }
+}
+
+fn main() {
+    let mut suite = Suite::from_args("aws-offerings");
+    suite.case("cold", |run| {
+        run.parameter("types", TYPES);
+        run.parameter("zones", ZONES.len());
+        run.parameter("classes", CLASSES);
+        run.measure_with(CLASSES, World::new, |mut world| {
+            world.resolve();
+            world
+        });
+    });
+    suite.case("unchanged", |run| {
+        let mut world = World::new();
+        world.resolve();
+        run.parameter("classes", CLASSES);
+        run.measure(CLASSES, || assert_eq!(world.resolve(), 0));
+    });
+    suite.case("one-mark", |run| {
+        let mut world = World::new();
+        world.resolve();
+        let mut count = 0;
+        run.parameter("classes", CLASSES);
+        run.measure(CLASSES, || {
+            count += 1;
+            let pool = Pool {
+                capacity_type: CapacityType::OnDemand,
+                instance_type: "m5.large".into(),
+                zone: format!("us-west-2{}", ZONES[count % ZONES.len()]),
+                placement: None,
+            };
+            world.unavailable.clear();
+            world.unavailable.mark(pool, Timestamp::UNIX_EPOCH);
+            world.resolve()
+        });
+    });
+    suite.case("all-prices", |run| {
+        let mut world = World::new();
+        world.resolve();
+        let names: Vec<String> = world
+            .resolver
+            .infos()
+            .iter()
+            .map(|info| info.name.clone())
+            .collect();
+        let mut price = 0.1;
+        run.parameter("classes", CLASSES);
+        run.measure(CLASSES, || {
+            price += 0.01;
+            let of_type = |name: &String| {
+                let name = name.clone();
+                ZONES.map(|zone| (name.clone(), format!("us-west-2{zone}"), price))
+            };
+            world.pricing.update_spot(names.iter().flat_map(of_type));
+            world.resolve()
+        });
+    });
+}

@@ -1,0 +1,442 @@
+//! What an API server with the definition of EC2NodeClass accepts, rule by rule.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failing test panics"
+)]
+
+use std::sync::LazyLock;
+
+use karpenter_api::{v1::NodePool, validation};
+use karpenter_aws::api;
+use serde_json::{Value, json};
+
+/// The admission of one kind: structure by jsonschema, rules and defaults by kube-cel.
+struct Admission {
+    schema: Value,
+    structure: jsonschema::Validator,
+}
+
+impl Admission {
+    fn new(definition: &Value) -> Self {
+        let schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone();
+        let options = jsonschema::options().with_draft(jsonschema::Draft::Draft7);
+        let structure = options
+            .build(&schema)
+            .expect("a definition holds a JSON schema");
+        Self { schema, structure }
+    }
+
+    fn defaulted(&self, object: &Value) -> Value {
+        let once = kube_cel::apply_defaults(&self.schema, object);
+        kube_cel::apply_defaults(&self.schema, &once)
+    }
+
+    fn refusals(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let object = self.defaulted(object);
+        let structure: Vec<String> = self
+            .structure
+            .iter_errors(&object)
+            .map(|error| format!("{}: {error}", error.instance_path()))
+            .collect();
+        if !structure.is_empty() {
+            return structure;
+        }
+        let old = old.map(|old| self.defaulted(old));
+        match kube_cel::Validator::new().validate(&self.schema, &object, old.as_ref()) {
+            Ok(()) => Vec::new(),
+            Err(errors) => errors
+                .into_vec()
+                .into_iter()
+                .map(|error| error.message)
+                .collect(),
+        }
+    }
+}
+
+static CLASS: LazyLock<Admission> = LazyLock::new(|| Admission::new(&api::crd()));
+
+/// A class with `spec` over the least that is needed; `null` takes a field away.
+fn class(spec: Value) -> Value {
+    let mut all = json!({
+        "role": "role",
+        "subnetSelectorTerms": [{ "tags": { "a": "b" } }],
+        "securityGroupSelectorTerms": [{ "tags": { "a": "b" } }],
+        "amiSelectorTerms": [{ "alias": "al2023@latest" }],
+    });
+    for (key, value) in spec.as_object().unwrap() {
+        if value.is_null() {
+            all.as_object_mut().unwrap().remove(key);
+        } else {
+            all[key] = value.clone();
+        }
+    }
+    json!({ "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": { "name": "a" }, "spec": all })
+}
+
+#[track_caller]
+fn accepted(spec: Value) {
+    assert_eq!(
+        CLASS.refusals(&class(spec.clone()), None),
+        [""; 0],
+        "{spec}"
+    );
+}
+
+#[track_caller]
+fn refused(spec: Value) {
+    assert_ne!(
+        CLASS.refusals(&class(spec.clone()), None),
+        [""; 0],
+        "{spec}"
+    );
+}
+
+/// Conformance: AWS-api-01
+#[test]
+fn there_is_a_role_or_an_instance_profile() {
+    accepted(json!({}));
+    accepted(json!({ "role": null, "instanceProfile": "p" }));
+    refused(json!({ "instanceProfile": "p" }));
+    refused(json!({ "role": null }));
+    refused(json!({ "role": "" }));
+    refused(json!({ "role": null, "instanceProfile": "" }));
+}
+
+/// Conformance: AWS-api-02
+#[test]
+fn the_role_may_change() {
+    let role = class(json!({}));
+    let other = class(json!({ "role": "other" }));
+    let profile = class(json!({ "role": null, "instanceProfile": "p" }));
+    for (new, old) in [(&other, &role), (&profile, &role), (&role, &profile)] {
+        assert_eq!(CLASS.refusals(new, Some(old)), [""; 0]);
+    }
+}
+
+/// Conformance: AWS-api-03, AWS-api-04, AWS-api-05, AWS-api-06
+#[test]
+fn the_family_is_known_and_goes_with_the_alias() {
+    refused(json!({ "amiFamily": "Ubuntu" }));
+    for (alias, family) in [
+        ("al2@latest", "AL2"),
+        ("al2023@latest", "AL2023"),
+        ("bottlerocket@latest", "Bottlerocket"),
+        ("windows2019@latest", "Windows2019"),
+        ("windows2022@latest", "Windows2022"),
+        ("windows2025@latest", "Windows2025"),
+    ] {
+        let with =
+            |family: &str| json!({ "amiSelectorTerms": [{ "alias": alias }], "amiFamily": family });
+        accepted(with(family));
+        accepted(with("Custom"));
+        refused(with(if family == "AL2" { "AL2023" } else { "AL2" }));
+    }
+    accepted(
+        json!({ "amiSelectorTerms": [{ "alias": "al2023@v20240703" }], "amiFamily": "Custom" }),
+    );
+    accepted(json!({ "amiSelectorTerms": [{ "id": "ami-1" }], "amiFamily": "Custom" }));
+    refused(json!({ "amiSelectorTerms": [{ "id": "ami-1" }] }));
+}
+
+/// Conformance: AWS-api-07, AWS-api-08, AWS-api-09, AWS-api-10
+#[test]
+fn image_terms_have_one_way_to_select() {
+    let of = |terms: Value| json!({ "amiSelectorTerms": terms, "amiFamily": "AL2023" });
+    refused(of(json!([{ "alias": "al2023@latest" }, { "id": "ami-1" }])));
+    refused(of(
+        json!([{ "alias": "al2023@latest" }, { "alias": "al2023@latest" }]),
+    ));
+    for alias in [
+        "al2023",
+        "@latest",
+        "al2023@",
+        "al2023#latest",
+        "al2023/latest",
+        "ubuntu@latest",
+    ] {
+        refused(json!({ "amiSelectorTerms": [{ "alias": alias }] }));
+    }
+    for family in ["windows2019", "windows2022", "windows2025"] {
+        refused(json!({ "amiSelectorTerms": [{ "alias": format!("{family}@v1.0.0") }] }));
+        accepted(json!({ "amiSelectorTerms": [{ "alias": format!("{family}@latest") }] }));
+    }
+    accepted(of(json!([{ "owner": "self", "tags": { "a": "b" } }])));
+    accepted(of(json!([{ "owner": "self", "name": "a" }])));
+    accepted(of(json!([{ "ssmParameter": "/a" }])));
+    refused(of(json!([{ "owner": "self" }])));
+    refused(of(json!([{}])));
+    refused(of(json!([])));
+    for other in [
+        json!({ "tags": { "a": "b" } }),
+        json!({ "name": "a" }),
+        json!({ "owner": "self" }),
+        json!({ "ssmParameter": "/a" }),
+    ] {
+        let mut term = other;
+        term["id"] = "ami-1".into();
+        refused(of(json!([term])));
+    }
+}
+
+/// Conformance: AWS-api-11, AWS-api-12, AWS-api-13
+#[test]
+fn subnet_and_security_group_terms_select_something() {
+    for field in ["subnetSelectorTerms", "securityGroupSelectorTerms"] {
+        for terms in [
+            Value::Null,
+            json!([]),
+            json!([{}]),
+            json!([{ "tags": {} }]),
+            json!([{ "tags": { "a": "b" } }, {}]),
+            json!([{ "tags": { "": "b" } }]),
+            json!([{ "tags": { "a": "" } }]),
+            json!([{ "tags": { "a": "b" } }, { "tags": { "a": "" } }]),
+            json!([{ "id": "x-1" }]),
+        ] {
+            refused(json!({ field: terms }));
+        }
+        accepted(json!({ field: [{ "tags": { "a": "*" } }, { "tags": { "c": "d" } }] }));
+    }
+    accepted(json!({ "subnetSelectorTerms": [{ "id": "subnet-1" }] }));
+    let group = |term: Value| json!({ "securityGroupSelectorTerms": [term] });
+    accepted(group(json!({ "id": "sg-1" })));
+    accepted(group(json!({ "name": "a" })));
+    refused(group(json!({ "id": "sg-1", "tags": { "a": "b" } })));
+    refused(group(json!({ "id": "sg-1", "name": "a" })));
+    refused(group(json!({ "name": "a", "tags": { "a": "b" } })));
+}
+
+#[test]
+fn one_good_term_does_not_hide_a_bad_one() {
+    let good = json!({ "tags": { "a": "b" } });
+    refused(json!({ "subnetSelectorTerms": [good, { "id": "subnet-1", "tags": { "a": "b" } }] }));
+    refused(json!({ "securityGroupSelectorTerms": [good, { "id": "sg-1", "name": "a" }] }));
+    refused(
+        json!({ "capacityReservationSelectorTerms": [good, { "id": "cr-1", "ownerID": "012345678901" }] }),
+    );
+}
+
+/// Conformance: AWS-api-15, AWS-api-16
+#[test]
+fn reservation_terms_are_refined_by_their_owner() {
+    let of = |term: Value| json!({ "capacityReservationSelectorTerms": [term] });
+    refused(of(json!({ "ownerID": "012345678901" })));
+    refused(of(json!({ "id": "r-1" })));
+    refused(of(
+        json!({ "tags": { "a": "b" }, "ownerID": "01234567890" }),
+    ));
+    accepted(of(json!({ "id": "cr-1" })));
+    accepted(of(
+        json!({ "instanceMatchCriteria": "open", "tags": { "a": "b" }, "ownerID": "012345678901" }),
+    ));
+    refused(of(json!({ "instanceMatchCriteria": "closed" })));
+    refused(of(json!({ "instanceMatchCriteria": "open", "id": "cr-1" })));
+}
+
+/// Conformance: AWS-api-17
+#[test]
+fn karpenter_s_own_tags_cannot_be_set() {
+    accepted(json!({ "tags": {} }));
+    accepted(json!({ "tags": { "Name": "a", "team": "b" } }));
+    for key in [
+        "",
+        "eks:eks-cluster-name",
+        "kubernetes.io/cluster/a",
+        "karpenter.sh/nodepool",
+        "karpenter.sh/nodeclaim",
+        "karpenter.k8s.aws/ec2nodeclass",
+    ] {
+        refused(json!({ "tags": { key: "a" } }));
+        assert!(api::labels::tags::restriction(key).is_some(), "{key}");
+    }
+    assert_eq!(api::labels::tags::restriction("Name"), None);
+}
+
+/// Conformance: AWS-api-18, AWS-api-19, AWS-api-20
+#[test]
+fn disks_have_a_size_within_bounds() {
+    let root = json!({ "rootVolume": true, "ebs": { "volumeSize": "10Gi" } });
+    accepted(json!({ "blockDeviceMappings": [root] }));
+    refused(json!({ "blockDeviceMappings": [root, root] }));
+    let sized = |size: &str| json!({ "blockDeviceMappings": [{ "ebs": { "volumeSize": size } }] });
+    for size in [
+        "1Gi", "59000Gi", "64000G", "4G", "1Ti", "18Ti", "58Ti", "64T",
+    ] {
+        accepted(sized(size));
+    }
+    for size in [
+        "0Gi", "65T", "59Ti", "59001Gi", "64001G", "Ti", "10", "1Mi", "big", "",
+    ] {
+        refused(sized(size));
+    }
+    let rate = |ebs: Value| json!({ "blockDeviceMappings": [{ "ebs": ebs }] });
+    accepted(rate(
+        json!({ "snapshotID": "snap-1", "volumeInitializationRate": 100 }),
+    ));
+    refused(rate(
+        json!({ "volumeSize": "1Gi", "volumeInitializationRate": 100 }),
+    ));
+    refused(rate(
+        json!({ "snapshotID": "snap-1", "volumeInitializationRate": 99 }),
+    ));
+    refused(rate(
+        json!({ "snapshotID": "snap-1", "volumeInitializationRate": 301 }),
+    ));
+    refused(rate(json!({ "encrypted": true })));
+}
+
+/// Conformance: AWS-api-21
+#[test]
+fn network_interfaces_have_a_primary_one_and_places_of_their_own() {
+    let interface = |card: i32, device: i32, kind: &str| json!({ "networkCardIndex": card, "deviceIndex": device, "interfaceType": kind });
+    let of = |interfaces: Vec<Value>| json!({ "networkInterfaces": interfaces });
+    let primary = interface(0, 0, "interface");
+    accepted(of(vec![]));
+    accepted(of(vec![primary.clone()]));
+    accepted(of(vec![
+        primary.clone(),
+        interface(0, 1, "efa-only"),
+        interface(1, 0, "efa-only"),
+    ]));
+    refused(of(vec![interface(0, 1, "interface")]));
+    refused(of(vec![interface(0, 0, "efa-only")]));
+    refused(of(vec![primary.clone(), primary.clone()]));
+    refused(of(vec![primary.clone(), interface(-1, 0, "interface")]));
+    refused(of(vec![primary.clone(), interface(0, -1, "interface")]));
+    refused(of(vec![
+        primary.clone(),
+        interface(1, 0, "efa-only"),
+        interface(1, 1, "efa-only"),
+    ]));
+    refused(of(vec![primary, interface(1, 0, "token-ring")]));
+}
+
+/// Conformance: AWS-api-22, AWS-api-23
+#[test]
+fn connection_tracking_and_processor_options_are_within_bounds() {
+    let tracking = |value: Value| json!({ "connectionTracking": value });
+    refused(tracking(json!({})));
+    for (field, least, most) in [
+        ("tcpEstablishedTimeout", 60, 432_000),
+        ("udpStreamTimeout", 60, 180),
+        ("udpTimeout", 30, 60),
+    ] {
+        accepted(tracking(json!({ field: least })));
+        accepted(tracking(json!({ field: most })));
+        refused(tracking(json!({ field: least - 1 })));
+        refused(tracking(json!({ field: most + 1 })));
+    }
+    accepted(json!({ "cpuOptions": {} }));
+    accepted(json!({ "cpuOptions": { "nestedVirtualization": "enabled" } }));
+    accepted(json!({ "cpuOptions": { "nestedVirtualization": "disabled" } }));
+    refused(json!({ "cpuOptions": { "nestedVirtualization": "maybe" } }));
+}
+
+#[test]
+fn a_placement_group_has_a_name_or_an_id() {
+    accepted(json!({ "placementGroupSelector": { "name": "a" } }));
+    accepted(json!({ "placementGroupSelector": { "id": "pg-1" } }));
+    refused(json!({ "placementGroupSelector": {} }));
+    refused(json!({ "placementGroupSelector": { "name": "a", "id": "pg-1" } }));
+    refused(json!({ "placementGroupSelector": { "id": "1" } }));
+}
+
+/// Conformance: AWS-api-24
+#[test]
+fn kubelet_settings_pass_unaltered() {
+    let kubelet =
+        json!({ "maxPods": 10, "someday": { "nested": [{ "tree": 1.5, "kept": null }] } });
+    let object = class(json!({ "kubelet": kubelet }));
+    assert_eq!(CLASS.refusals(&object, None), [""; 0]);
+    assert_eq!(CLASS.defaulted(&object)["spec"]["kubelet"], kubelet);
+    let read: api::EC2NodeClass = serde_json::from_value(object).unwrap();
+    let written = serde_json::to_value(&read).unwrap();
+    assert_eq!(written["spec"]["kubelet"], kubelet);
+}
+
+/// Conformance: AWS-api-25
+#[test]
+fn a_known_value_among_the_values_of_a_pool_is_enough() {
+    let known = api::well_known();
+    for (key, valid) in [
+        ("karpenter.sh/capacity-type", "spot"),
+        ("karpenter.k8s.aws/instance-tenancy", "dedicated"),
+    ] {
+        let is_ok = |values: Value| {
+            let pool: NodePool = serde_json::from_value(json!({ "metadata": { "name": "a" }, "spec": { "template": { "spec": {
+                "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" },
+                "requirements": [{ "key": key, "operator": "In", "values": values }],
+            } } } }))
+            .unwrap();
+            validation::node_pool(&pool, &known).is_ok()
+        };
+        assert!(is_ok(json!([valid, "nonsense"])), "{key}");
+        assert!(!is_ok(json!(["nonsense"])), "{key}");
+    }
+}
+
+#[test]
+fn metadata_options_have_defaults() {
+    let defaulted = CLASS.defaulted(&class(json!({})));
+    let expected = json!({ "httpEndpoint": "enabled", "httpProtocolIPv6": "disabled", "httpPutResponseHopLimit": 1, "httpTokens": "required" });
+    assert_eq!(defaulted["spec"]["metadataOptions"], expected);
+    let partly = CLASS.defaulted(&class(
+        json!({ "metadataOptions": { "httpTokens": "optional" } }),
+    ));
+    assert_eq!(partly["spec"]["metadataOptions"]["httpEndpoint"], "enabled");
+    refused(json!({ "metadataOptions": { "httpPutResponseHopLimit": 65 } }));
+}
+
+#[test]
+fn every_rule_compiles() {
+    fn walk(schema: &Value, path: &str, rules: &mut usize) {
+        let compiled = kube_cel::compile_schema(schema);
+        assert!(compiled.compilation_errors().is_empty(), "{path}");
+        *rules += schema["x-kubernetes-validations"]
+            .as_array()
+            .map_or(0, Vec::len);
+        for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+            walk(property, &format!("{path}.{name}"), rules);
+        }
+        for nested in ["items", "additionalProperties"] {
+            if schema[nested].is_object() {
+                walk(&schema[nested], &format!("{path}.{nested}"), rules);
+            }
+        }
+    }
+    let mut rules = 0;
+    walk(&CLASS.schema, "EC2NodeClass", &mut rules);
+    assert_eq!(rules, 44);
+}
+
+#[test]
+fn the_label_domain_of_aws_is_reserved() {
+    let pool = Admission::new(&karpenter_api::crd::node_pool(&[api::restricted_domain()]));
+    let overlay = Admission::new(&karpenter_api::crd::node_overlay(&[api::overlay_domain()]));
+    let requiring = |key: &str| json!([{ "key": key, "operator": "In", "values": ["x"] }]);
+    let in_pool = |key: &str| {
+        let reference =
+            json!({ "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "a" });
+        let spec = json!({ "template": { "spec": { "nodeClassRef": reference, "requirements": requiring(key) } } });
+        pool.refusals(&json!({ "metadata": { "name": "a" }, "spec": spec }), None)
+            .is_empty()
+    };
+    let in_overlay = |key: &str| {
+        let spec = json!({ "price": "1", "requirements": requiring(key) });
+        overlay
+            .refusals(&json!({ "metadata": { "name": "a" }, "spec": spec }), None)
+            .is_empty()
+    };
+    for (key, pools, overlays) in [
+        ("karpenter.k8s.aws/instance-family", true, true),
+        ("karpenter.k8s.aws/instance-tenancy", true, false),
+        ("karpenter.k8s.aws/capacity-reservation-id", true, false),
+        ("karpenter.k8s.aws/placement-group-id", true, false),
+        ("karpenter.k8s.aws/colour", false, false),
+        ("example.com/colour", true, true),
+    ] {
+        assert_eq!((in_pool(key), in_overlay(key)), (pools, overlays), "{key}");
+    }
+}

@@ -9,6 +9,9 @@ pub const GROUP: &str = "karpenter.sh";
 
 /// The NodePool that owns a NodeClaim and its Node. Only Karpenter sets it.
 pub const NODE_POOL: &str = "karpenter.sh/nodepool";
+/// The Provisioner a node was launched for, up to v0.32. Pods may still select by it, so users may set it on a NodePool's
+/// nodes; it is an ordinary label otherwise.
+pub const PROVISIONER_NAME: &str = "karpenter.sh/provisioner-name";
 /// [`CAPACITY_TYPE_SPOT`], [`CAPACITY_TYPE_ON_DEMAND`] or [`CAPACITY_TYPE_RESERVED`].
 pub const CAPACITY_TYPE: &str = "karpenter.sh/capacity-type";
 /// `true` on a Node that Karpenter has registered.
@@ -60,6 +63,10 @@ pub fn node_class(group: &str, kind: &str) -> String {
 pub mod annotations {
     /// On a Node only exactly `true` counts; on a Pod `true` or a positive Go duration.
     pub const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
+    /// [`DO_NOT_DISRUPT`] on a Pod, up to v0.32; `true` still counts.
+    pub const DO_NOT_EVICT: &str = "karpenter.sh/do-not-evict";
+    /// On a Node, up to v0.32: it is not consolidated; `true` still counts.
+    pub const DO_NOT_CONSOLIDATE: &str = "karpenter.sh/do-not-consolidate";
     /// The static hash of a NodePool, on the NodePool and on NodeClaims at their creation.
     pub const NODE_POOL_HASH: &str = "karpenter.sh/nodepool-hash";
     /// The version of the algorithm behind [`NODE_POOL_HASH`].

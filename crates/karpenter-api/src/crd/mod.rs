@@ -9,7 +9,7 @@
 //! The result is [`serde_json::Value`], because the typed structure writes every bound as a floating-point number.
 
 pub mod fields;
-pub(crate) mod rules;
+pub mod rules;
 
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Map, Value, json};

@@ -13,7 +13,7 @@ const IN_HAS_VALUES: (&str, &str) = (
 const BOUND_HAS_ONE_INTEGER: &str = "self.all(x, (x.operator == 'Gt' || x.operator == 'Lt' || x.operator == 'Gte' || x.operator == 'Lte') ? (x.values.size() == 1 && int(x.values[0]) >= 0) : true)";
 
 /// Rules of the requirements of NodePools and NodeClaims.
-pub(crate) fn requirements() -> Value {
+pub fn requirements() -> Value {
     json!([
         rule(IN_HAS_VALUES.0, IN_HAS_VALUES.1),
         rule(
@@ -43,7 +43,7 @@ pub(crate) fn overlay_requirements() -> Value {
 }
 
 /// Rules of a disruption's budgets.
-pub(crate) fn budgets() -> Value {
+pub fn budgets() -> Value {
     json!([rule(
         "'schedule' must be set with 'duration'",
         "self.all(x, has(x.schedule) == has(x.duration))"
@@ -135,13 +135,14 @@ pub struct RestrictedDomain {
 }
 
 impl RestrictedDomain {
-    /// `karpenter.sh` with the two labels users may choose by.
-    pub(crate) fn karpenter() -> Self {
+    /// `karpenter.sh` with the labels users may choose by.
+    pub fn karpenter() -> Self {
         Self {
             domain: crate::labels::GROUP.to_owned(),
             allowed: vec![
                 crate::labels::CAPACITY_TYPE.into(),
                 crate::labels::NODE_POOL.into(),
+                crate::labels::PROVISIONER_NAME.into(),
             ],
         }
     }
@@ -165,7 +166,7 @@ impl RestrictedDomain {
 }
 
 /// Rules of one label key of a requirement.
-pub(crate) fn label_key(domains: &[RestrictedDomain], forbidden: &[&str]) -> Value {
+pub fn label_key(domains: &[RestrictedDomain], forbidden: &[&str]) -> Value {
     let domains = domains
         .iter()
         .map(|domain| rule(&domain.message(), &domain.test("self")));
@@ -179,7 +180,7 @@ pub(crate) fn label_key(domains: &[RestrictedDomain], forbidden: &[&str]) -> Val
 }
 
 /// Rules of the keys of a map of labels.
-pub(crate) fn label_map(domains: &[RestrictedDomain], forbidden: &[&str]) -> Value {
+pub fn label_map(domains: &[RestrictedDomain], forbidden: &[&str]) -> Value {
     let domains = domains.iter().map(|domain| {
         rule(
             &domain.message(),

@@ -148,7 +148,7 @@ impl WellKnown {
 
     /// Whether users may not use the label: it is not well known, and either in a restricted domain or the host name.
     pub fn is_restricted(&self, key: &str) -> bool {
-        if self.contains(key) {
+        if self.contains(key) || key == labels::PROVISIONER_NAME {
             return false;
         }
         let domain = key.split_once('/').map_or("", |(domain, _)| domain);
@@ -191,6 +191,14 @@ mod tests {
         );
         assert!(!known.is_restricted("karpenter.sh/capacity-type"));
         assert!(known.is_restricted("kubernetes.io/hostname"));
+    }
+
+    /// A node of a converted NodePool carries it, and pods select by it; but no other node satisfies such a pod.
+    #[test]
+    fn the_label_of_the_first_generation_may_be_used_and_is_not_well_known() {
+        let known = WellKnown::default();
+        assert!(!known.is_restricted(labels::PROVISIONER_NAME));
+        assert!(!known.contains(labels::PROVISIONER_NAME));
     }
 
     /// Conformance: API-094

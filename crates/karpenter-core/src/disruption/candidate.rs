@@ -153,6 +153,8 @@ pub enum Unconsolidatable {
         /// The NodePool.
         node_pool: String,
     },
+    /// Its Node refuses by the annotation of releases up to v0.32.
+    NodeDoNotConsolidate,
     /// Pods came or went too recently.
     TooRecent,
     /// Virtual pods of capacity buffers are there.
@@ -229,6 +231,9 @@ impl fmt::Display for Unconsolidatable {
             Self::WhenEmpty { node_pool } => write!(
                 f,
                 "NodePool \"{node_pool}\" has non-empty consolidation disabled"
+            ),
+            Self::NodeDoNotConsolidate => f.write_str(
+                "consolidation is blocked through the \"karpenter.sh/do-not-consolidate\" annotation",
             ),
             Self::TooRecent => f.write_str("Node changed within consolidateAfter"),
             Self::BufferPods { node } => write!(f, "Node \"{node}\" has buffer pods"),
@@ -354,6 +359,14 @@ impl Candidate {
         (drifted.status == "True").then_some(drifted.last_transition_time.0)
     }
 
+    /// Whether the Node refuses by the annotation of releases up to v0.32, which drift and expiry never minded.
+    fn refuses_consolidation(&self) -> bool {
+        self.machine
+            .annotations()
+            .get(labels::annotations::DO_NOT_CONSOLIDATE)
+            .is_some_and(|value| value == "true")
+    }
+
     /// What consolidation has against the candidate before anything is simulated.
     pub fn unconsolidatable(&self) -> Option<Unconsolidatable> {
         let node_pool = || self.pool_name().to_owned();
@@ -374,6 +387,9 @@ impl Candidate {
             return Some(Unconsolidatable::Disabled {
                 node_pool: node_pool(),
             });
+        }
+        if self.refuses_consolidation() {
+            return Some(Unconsolidatable::NodeDoNotConsolidate);
         }
         if self.is_empty() && self.buffer_pods == 0 {
             return Some(Unconsolidatable::Empty);
@@ -403,6 +419,12 @@ impl Candidate {
             return Some(Unconsolidatable::Disabled {
                 node_pool: node_pool(),
             });
+        }
+        // The annotation never kept nodes whose pool removes empty nodes only.
+        let only_empty =
+            self.node_pool.spec.disruption.consolidation_policy == ConsolidationPolicy::WhenEmpty;
+        if self.refuses_consolidation() && !only_empty {
+            return Some(Unconsolidatable::NodeDoNotConsolidate);
         }
         if self.buffer_pods > 0 {
             return Some(Unconsolidatable::BufferPods {

@@ -3,7 +3,7 @@
 //! UPSTREAM: pkg/utils/pod/scheduling.go
 
 use jiff::{SignedDuration, Timestamp};
-use karpenter_api::labels::annotations::DO_NOT_DISRUPT;
+use karpenter_api::labels::annotations::{DO_NOT_DISRUPT, DO_NOT_EVICT};
 
 use super::{Phase, Pod};
 
@@ -74,8 +74,16 @@ impl Pod {
     }
 }
 
-/// What the pod's `karpenter.sh/do-not-disrupt` annotation says at `now`.
+/// What the pod's `karpenter.sh/do-not-disrupt` annotation says at `now`. `karpenter.sh/do-not-evict: "true"`, its name up
+/// to v0.32, still counts. DIFFERS: upstream has dropped it.
 pub fn do_not_disrupt(pod: &Pod, now: Timestamp) -> DoNotDisrupt {
+    if pod
+        .annotations
+        .get(DO_NOT_EVICT)
+        .is_some_and(|value| value == "true")
+    {
+        return DoNotDisrupt::Yes;
+    }
     let Some(value) = pod.annotations.get(DO_NOT_DISRUPT) else {
         return DoNotDisrupt::No;
     };
@@ -215,6 +223,17 @@ mod tests {
     }
 
     /// Conformance: API-092
+    #[test]
+    fn do_not_evict_still_counts() {
+        let says = |value: &str| {
+            let pod = pod(|p| p["metadata"]["annotations"] = json!({ DO_NOT_EVICT: value }));
+            do_not_disrupt(&pod, Timestamp::UNIX_EPOCH)
+        };
+        assert_eq!(says("true"), DoNotDisrupt::Yes);
+        assert_eq!(says("false"), DoNotDisrupt::No);
+        assert_eq!(says("2h"), DoNotDisrupt::No);
+    }
+
     #[test]
     fn do_not_disrupt_is_true_or_a_duration_from_the_start() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();

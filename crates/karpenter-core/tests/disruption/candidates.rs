@@ -38,6 +38,20 @@ fn a_pod_that_refuses_keeps_its_node_whoever_owns_it_unless_it_has_ended() {
     assert_eq!(blocked(terminating), "deleted");
 }
 
+#[test]
+fn a_node_may_refuse_consolidation_by_the_annotation_of_the_first_generation() {
+    let says = |value: &str| {
+        let annotation = "/metadata/annotations/karpenter.sh~1do-not-consolidate";
+        let empty = machine("a", "huge").node(annotation, json!(value));
+        verdict(&world().run([empty]).decide_with(|_| ()), "a")
+    };
+    assert_eq!(
+        says("true"),
+        "consolidation is blocked through the \"karpenter.sh/do-not-consolidate\" annotation"
+    );
+    assert_eq!(says("false"), "deleted");
+}
+
 /// Conformance: DIS-091
 #[test]
 fn annotations_that_do_not_say_true_do_not_block() {

@@ -6,18 +6,20 @@ use anyhow::{Context as _, bail};
 use serde_json::Value;
 
 const HEADER: &str = "# Generated from the Rust types by `cargo xtask crds`. Do not edit.\n---\n";
+/// Where definitions of older generations are kept, to be applied by those who need them.
+const LEGACY: &str = "legacy/";
 
 pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     let mut stale = Vec::new();
     for (name, definition) in definitions() {
         let text = render(definition)?;
-        for (path, text) in [
-            (format!("crds/{name}"), text.clone()),
-            (
-                format!("charts/karpenter-crd/templates/{name}"),
-                template(&text),
-            ),
-        ] {
+        let mut files = vec![(format!("crds/{name}"), text.clone())];
+        // A chart renders all of its templates, and those of older generations replace others.
+        if !name.starts_with(LEGACY) {
+            let path = format!("charts/karpenter-crd/templates/{name}");
+            files.push((path, template(&text)));
+        }
+        for (path, text) in files {
             let file = root.join(&path);
             if check {
                 if fs::read_to_string(&file).unwrap_or_default() != text {
@@ -42,6 +44,7 @@ fn definitions() -> Vec<(&'static str, Value)> {
     use karpenter_aws::api;
     let mut all = karpenter_api::crd::all(&[api::restricted_domain()], &[api::overlay_domain()]);
     all.push(("karpenter.k8s.aws_ec2nodeclasses.yaml", api::crd()));
+    all.extend(karpenter_legacy::crd::all(&[api::restricted_domain()]));
     all
 }
 

@@ -1,0 +1,401 @@
+//! Provisioners and AWSNodeTemplates become NodePools and EC2NodeClasses.
+//!
+//! [`project`] is pure: objects and settings in, objects and findings out. `kubectl karpenter convert` prints the outcome,
+//! the compatibility controller keeps a cluster in step with it. What cannot be converted is left out, with an error that
+//! names the way out; everything else is unaffected by it.
+//!
+//! 1. Every AWSNodeTemplate becomes an EC2NodeClass of the same name.
+//! 2. Every Provisioner becomes a NodePool of the same name. The kubelet's settings move to the NodeClass, so that a template
+//!    used with different settings becomes several NodeClasses ([`ClassNames`] says how they are called).
+//! 3. Settings of AWS inside a Provisioner become an EC2NodeClass of their own.
+
+mod machine;
+mod node_class;
+mod node_pool;
+mod selector;
+pub(crate) mod volume;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use karpenter_api::v1::{NodeClassReference, NodePool};
+use karpenter_aws::api::{EC2NodeClass, EC2NodeClassSpec};
+use serde_json::{Map, Value};
+
+pub use machine::node_claim;
+pub use selector::{MOST_TERMS, SelectorError, Term, Terms, expand};
+
+use crate::{
+    finding::{Finding, Notebook, Severity, Subject},
+    names,
+    v1alpha1::{AWSNodeTemplate, AWSNodeTemplateSpec},
+    v1alpha5::{Provisioner, ProvisionerSpec},
+};
+
+/// How NodeClasses are called that cannot have the name of their template.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClassNames {
+    /// For people: after the Provisioner, and only if it must be. For documents, which are converted once.
+    #[default]
+    Readable,
+    /// After the content, so that adding and removing Provisioners renames nothing. For a cluster, where another name
+    /// means other nodes.
+    Stable,
+}
+
+/// What to do about a reference to an AWSNodeTemplate that is not among the objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MissingTemplate {
+    /// It is somewhere else, and becomes a NodeClass of its name.
+    #[default]
+    Assume,
+    /// It does not exist: an error.
+    Refuse,
+}
+
+/// What was configured outside of the objects.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// The setting `aws.defaultInstanceProfile`.
+    pub default_instance_profile: Option<String>,
+    /// The setting `aws.tags`.
+    pub tags: BTreeMap<String, String>,
+    /// Whether nodes get the label `karpenter.sh/provisioner-name`, which pods of old may select by.
+    pub provisioner_label: bool,
+    /// How NodeClasses are called.
+    pub class_names: ClassNames,
+    /// What to do about missing templates.
+    pub missing_template: MissingTemplate,
+}
+
+/// What legacy objects become.
+#[derive(Clone, Debug, Default)]
+pub struct Projection {
+    /// NodePools, each with the Provisioner it comes from, by name.
+    pub node_pools: Vec<(Subject, NodePool)>,
+    /// EC2NodeClasses, each with the AWSNodeTemplate or Provisioner it comes from, by name.
+    pub node_classes: Vec<(Subject, EC2NodeClass)>,
+    /// What there is to say.
+    pub findings: Vec<Finding>,
+}
+
+impl Projection {
+    /// The findings about one object.
+    pub fn about<'a>(&'a self, subject: &'a Subject) -> impl Iterator<Item = &'a Finding> {
+        self.findings
+            .iter()
+            .filter(move |finding| finding.subject == *subject)
+    }
+
+    /// Whether an object could not be converted.
+    #[must_use]
+    pub fn failed(&self, subject: &Subject) -> bool {
+        self.about(subject)
+            .any(|finding| finding.severity == Severity::Error)
+    }
+}
+
+/// The subject of findings about a Provisioner.
+#[must_use]
+pub fn provisioner(name: &str) -> Subject {
+    Subject::new(Provisioner::KIND, name)
+}
+
+/// The subject of findings about an AWSNodeTemplate.
+#[must_use]
+pub fn template(name: &str) -> Subject {
+    Subject::new(AWSNodeTemplate::KIND, name)
+}
+
+/// The kubelet's settings in an EC2NodeClass.
+type Kubelet = Option<Map<String, Value>>;
+
+/// A Provisioner on its way.
+struct Draft<'a> {
+    object: &'a Provisioner,
+    notes: Notebook,
+    pool: NodePool,
+    kubelet: Kubelet,
+    source: Source,
+}
+
+/// Where a Provisioner's settings of AWS are.
+enum Source {
+    Template(String),
+    Inline(Box<EC2NodeClassSpec>),
+    Unknown,
+}
+
+/// Converts all of a cluster's, or of a stream's, legacy objects.
+#[must_use]
+pub fn project(
+    provisioners: &[Provisioner],
+    templates: &[AWSNodeTemplate],
+    settings: &Settings,
+) -> Projection {
+    let mut projection = Projection::default();
+    let mut specs: BTreeMap<&str, (&AWSNodeTemplate, Option<EC2NodeClassSpec>)> = BTreeMap::new();
+    for old in templates {
+        let mut notes = Notebook::new(AWSNodeTemplate::KIND, old.name());
+        let spec = node_class::spec(&old.spec, settings, "spec", &mut notes);
+        specs.insert(old.name(), (old, spec));
+        projection.findings.append(&mut notes.findings);
+    }
+    let mut drafts: Vec<Draft<'_>> = provisioners.iter().map(|p| draft(p, settings)).collect();
+    drafts.sort_by(|a, b| a.object.name().cmp(b.object.name()));
+    for draft in &mut drafts {
+        check_template(draft, &specs, settings);
+    }
+
+    let mut taken: BTreeSet<String> = specs.keys().map(|name| (*name).to_owned()).collect();
+    let mut classes = Classes::default();
+    for (name, (old, spec)) in &specs {
+        let Some(spec) = spec else { continue };
+        let users: Vec<&Draft<'_>> = drafts
+            .iter()
+            .filter(|d| matches!(&d.source, Source::Template(t) if t == name) && !d.notes.failed())
+            .collect();
+        let alone = users
+            .first()
+            .filter(|first| users.iter().all(|user| user.kubelet == first.kubelet))
+            .filter(|_| settings.class_names == ClassNames::Readable)
+            .map(|first| first.kubelet.clone());
+        let own = alone.clone().unwrap_or_default();
+        let from = template(name);
+        let mut put = |called: String, kubelet: Kubelet| {
+            let mut spec = spec.clone();
+            spec.kubelet = kubelet;
+            let metadata = metadata(&old.metadata, &called);
+            classes.all.insert(called, (from.clone(), metadata, spec));
+        };
+        put((*name).to_owned(), own.clone());
+        for user in users {
+            let called = match &user.kubelet {
+                kubelet if *kubelet == own => (*name).to_owned(),
+                kubelet => {
+                    let known = classes.named.get(&((*name).to_owned(), text(kubelet)));
+                    known.cloned().unwrap_or_else(|| {
+                        let wanted = match settings.class_names {
+                            ClassNames::Readable => format!("{name}-{}", user.object.name()),
+                            ClassNames::Stable => {
+                                format!("{name}-kubelet-{:08x}", digest(&text(kubelet)))
+                            }
+                        };
+                        let called = unique(wanted, &mut taken);
+                        put(called.clone(), kubelet.clone());
+                        called
+                    })
+                }
+            };
+            let key = ((*name).to_owned(), text(&user.kubelet));
+            classes.named.insert(key, called.clone());
+            classes.of.insert(user.object.name().to_owned(), called);
+        }
+    }
+    for mut draft in drafts {
+        let name = draft.object.name();
+        let class = match draft.source {
+            Source::Inline(mut spec) if !draft.notes.failed() => {
+                let wanted = match settings.class_names {
+                    ClassNames::Readable if !taken.contains(name) => name.to_owned(),
+                    _ => format!("{name}-provider"),
+                };
+                let called = unique(wanted, &mut taken);
+                spec.kubelet = draft.kubelet;
+                let metadata = ObjectMeta {
+                    name: Some(called.clone()),
+                    ..ObjectMeta::default()
+                };
+                let entry = (provisioner(name), metadata, *spec);
+                classes.all.insert(called.clone(), entry);
+                called
+            }
+            Source::Template(template) => {
+                let assumed = !specs.contains_key(template.as_str());
+                if assumed && draft.kubelet.is_some() && !draft.notes.failed() {
+                    draft.notes.loss(
+                        "spec.kubeletConfiguration",
+                        format!("belongs to the EC2NodeClass `{template}`, which is not among the documents"),
+                        "convert the AWSNodeTemplate together with the Provisioner, or copy it to spec.kubelet there",
+                    );
+                }
+                classes.of.get(name).cloned().unwrap_or(template)
+            }
+            Source::Inline(_) | Source::Unknown => String::new(),
+        };
+        if !draft.notes.failed() {
+            draft.pool.spec.template.spec.node_class_ref = NodeClassReference {
+                group: EC2NodeClass::GROUP.to_owned(),
+                kind: EC2NodeClass::KIND.to_owned(),
+                name: class,
+            };
+            projection.node_pools.push((provisioner(name), draft.pool));
+        }
+        projection.findings.append(&mut draft.notes.findings);
+    }
+    for (from, metadata, spec) in classes.all.into_values() {
+        let class = EC2NodeClass {
+            metadata,
+            spec,
+            status: Default::default(),
+        };
+        projection.node_classes.push((from, class));
+    }
+    projection
+}
+
+/// The NodeClasses in the making.
+#[derive(Default)]
+struct Classes {
+    /// By name.
+    all: BTreeMap<String, (Subject, ObjectMeta, EC2NodeClassSpec)>,
+    /// Names by template and kubelet.
+    named: BTreeMap<(String, String), String>,
+    /// Names by Provisioner.
+    of: BTreeMap<String, String>,
+}
+
+fn draft<'a>(object: &'a Provisioner, settings: &Settings) -> Draft<'a> {
+    let name = object.name();
+    let mut notes = Notebook::new(Provisioner::KIND, name);
+    let spec = node_pool::spec(name, &object.spec, settings, &mut notes);
+    let kubelet = node_pool::kubelet(
+        object.spec.kubelet_configuration.as_ref(),
+        "spec.kubeletConfiguration",
+        &mut notes,
+    );
+    let source = source(&object.spec, settings, &mut notes);
+    let pool = NodePool {
+        metadata: metadata(&object.metadata, name),
+        spec,
+        status: Default::default(),
+    };
+    Draft {
+        object,
+        notes,
+        pool,
+        kubelet,
+        source,
+    }
+}
+
+fn source(spec: &ProvisionerSpec, settings: &Settings, notes: &mut Notebook) -> Source {
+    match (&spec.provider, &spec.provider_ref) {
+        (Some(_), Some(_)) => {
+            notes.error(
+                "spec.provider",
+                "excludes providerRef",
+                "remove one of them",
+            );
+            Source::Unknown
+        }
+        (None, None) => {
+            notes.error(
+                "spec.providerRef",
+                "is missing",
+                "name an AWSNodeTemplate in it",
+            );
+            Source::Unknown
+        }
+        (None, Some(reference)) => {
+            let group = reference.api_version.as_deref().unwrap_or_default();
+            let group = group.split_once('/').map_or(group, |(group, _)| group);
+            let kind = reference.kind.as_deref().unwrap_or_default();
+            let known = ["", AWSNodeTemplate::GROUP].contains(&group)
+                && ["", AWSNodeTemplate::KIND].contains(&kind);
+            if !known {
+                notes.error(
+                    "spec.providerRef",
+                    format!("refers to a {kind} of `{group}`"),
+                    "refer to an AWSNodeTemplate of karpenter.k8s.aws",
+                );
+            }
+            Source::Template(reference.name.clone())
+        }
+        (Some(provider), None) => {
+            match serde_json::from_value::<AWSNodeTemplateSpec>(provider.clone()) {
+                Ok(provider) => node_class::spec(&provider, settings, "spec.provider", notes)
+                    .map_or(Source::Unknown, |spec| Source::Inline(Box::new(spec))),
+                Err(error) => {
+                    notes.error(
+                        "spec.provider",
+                        format!("cannot be read: {error}"),
+                        "move it to an AWSNodeTemplate",
+                    );
+                    Source::Unknown
+                }
+            }
+        }
+    }
+}
+
+fn check_template(
+    draft: &mut Draft<'_>,
+    specs: &BTreeMap<&str, (&AWSNodeTemplate, Option<EC2NodeClassSpec>)>,
+    settings: &Settings,
+) {
+    let Source::Template(name) = &draft.source else {
+        return;
+    };
+    match specs.get(name.as_str()) {
+        Some((_, Some(_))) => {}
+        Some((_, None)) => draft.notes.error(
+            "spec.providerRef",
+            format!("the AWSNodeTemplate `{name}` cannot be converted"),
+            "see there",
+        ),
+        None if settings.missing_template == MissingTemplate::Refuse => draft.notes.error(
+            "spec.providerRef",
+            format!("there is no AWSNodeTemplate `{name}`"),
+            "create it, or refer to another",
+        ),
+        None => draft.notes.note(
+            "spec.providerRef",
+            format!("the AWSNodeTemplate `{name}` is not among the documents; an EC2NodeClass of that name is assumed"),
+            "",
+        ),
+    }
+}
+
+/// Labels and annotations of the user's, under another name.
+fn metadata(old: &ObjectMeta, name: &str) -> ObjectMeta {
+    let mut annotations = old.annotations.clone().unwrap_or_default();
+    annotations.retain(|key, _| {
+        key != names::LAST_APPLIED && !names::OWN_ANNOTATIONS.contains(&key.as_str())
+    });
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        labels: old.labels.clone(),
+        annotations: (!annotations.is_empty()).then_some(annotations),
+        ..ObjectMeta::default()
+    }
+}
+
+fn unique(wanted: String, taken: &mut BTreeSet<String>) -> String {
+    let mut name = wanted.clone();
+    let mut number = 2;
+    while !taken.insert(name.clone()) {
+        name = format!("{wanted}-{number}");
+        number += 1;
+    }
+    name
+}
+
+/// The settings as text, their names in order whatever order a map of JSON keeps.
+fn text(kubelet: &Kubelet) -> String {
+    let sorted = |map: &Map<String, Value>| {
+        let sorted: BTreeMap<&String, &Value> = map.iter().collect();
+        serde_json::to_string(&sorted).unwrap_or_default()
+    };
+    kubelet.as_ref().map(sorted).unwrap_or_default()
+}
+
+/// FNV-1a, which is enough for a name and is the same everywhere.
+fn digest(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
+#[cfg(test)]
+mod tests;

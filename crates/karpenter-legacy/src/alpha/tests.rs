@@ -1,0 +1,519 @@
+use karpenter_api::v1::ConsolidationPolicy;
+use serde_json::json;
+
+use super::*;
+
+fn provisioner_with(name: &str, spec: Value) -> Provisioner {
+    let mut all = json!({ "providerRef": { "name": "t" } });
+    for (key, value) in spec.as_object().unwrap() {
+        match value {
+            Value::Null => {
+                all.as_object_mut().unwrap().remove(key);
+            }
+            value => all[key] = value.clone(),
+        }
+    }
+    serde_json::from_value(json!({ "metadata": { "name": name }, "spec": all })).unwrap()
+}
+
+fn template_with(name: &str, spec: Value) -> AWSNodeTemplate {
+    let mut all = json!({
+        "subnetSelector": { "env": "x" }, "securityGroupSelector": { "env": "x" }, "instanceProfile": "profile",
+    });
+    for (key, value) in spec.as_object().unwrap() {
+        match value {
+            Value::Null => {
+                all.as_object_mut().unwrap().remove(key);
+            }
+            value => all[key] = value.clone(),
+        }
+    }
+    serde_json::from_value(json!({ "metadata": { "name": name }, "spec": all })).unwrap()
+}
+
+fn pool(spec: Value) -> NodePool {
+    let projection = project(
+        &[provisioner_with("p", spec)],
+        &[template_with("t", json!({}))],
+        &Settings::default(),
+    );
+    projection.node_pools.into_iter().next().unwrap().1
+}
+
+fn class(spec: Value) -> EC2NodeClass {
+    let projection = project(&[], &[template_with("t", spec)], &Settings::default());
+    assert_eq!(
+        projection.node_classes.len(),
+        1,
+        "{:?}",
+        projection.findings
+    );
+    projection.node_classes.into_iter().next().unwrap().1
+}
+
+/// The findings of a severity, without their subject.
+fn found(projection: &Projection, severity: Severity) -> Vec<String> {
+    let all = projection.findings.iter();
+    all.filter(|f| f.severity == severity)
+        .map(ToString::to_string)
+        .collect()
+}
+
+fn errors_of_provisioner(spec: Value) -> Vec<String> {
+    let projection = project(
+        &[
+            provisioner_with("p", spec),
+            provisioner_with("other", json!({})),
+        ],
+        &[template_with("t", json!({}))],
+        &Settings::default(),
+    );
+    let names: Vec<&str> = projection
+        .node_pools
+        .iter()
+        .map(|(_, p)| p.name())
+        .collect();
+    assert_eq!(names, ["other"], "the broken one only is left out");
+    found(&projection, Severity::Error)
+}
+
+fn errors_of_template(spec: Value) -> Vec<String> {
+    let templates = [template_with("t", spec), template_with("u", json!({}))];
+    let projection = project(&[], &templates, &Settings::default());
+    let names: Vec<&str> = projection
+        .node_classes
+        .iter()
+        .map(|(_, c)| c.name())
+        .collect();
+    assert_eq!(names, ["u"], "the broken one only is left out");
+    found(&projection, Severity::Error)
+}
+
+fn requirement(pool: &NodePool, key: &str) -> Option<String> {
+    let all = pool.spec.template.spec.requirements.iter();
+    all.filter(|r| r.key == key)
+        .map(|r| format!("{} {}", r.operator, r.values.join(",")))
+        .next()
+}
+
+#[test]
+fn what_the_webhook_implied_is_written_out() {
+    let pool = pool(json!({}));
+    let is = |key: &str| requirement(&pool, key).unwrap();
+    assert_eq!(is("kubernetes.io/os"), "In linux");
+    assert_eq!(is("kubernetes.io/arch"), "In amd64");
+    assert_eq!(is("karpenter.sh/capacity-type"), "In on-demand");
+    assert_eq!(is("karpenter.k8s.aws/instance-category"), "In c,m,r");
+    assert_eq!(is("karpenter.k8s.aws/instance-generation"), "Gt 2");
+}
+
+#[test]
+fn what_the_user_constrains_is_not_implied() {
+    let constrained = pool(json!({
+        "labels": { "kubernetes.io/arch": "arm64" },
+        "requirements": [
+            { "key": "kubernetes.io/os", "operator": "In", "values": ["windows"] },
+            { "key": "karpenter.sh/capacity-type", "operator": "Exists" },
+            { "key": "karpenter.k8s.aws/instance-family", "operator": "NotIn", "values": ["t3"] },
+        ],
+    }));
+    assert_eq!(
+        requirement(&constrained, "kubernetes.io/os").unwrap(),
+        "In windows"
+    );
+    assert_eq!(constrained.spec.template.spec.requirements.len(), 3);
+    for key in [
+        "node.kubernetes.io/instance-type",
+        "karpenter.k8s.aws/instance-category",
+        "karpenter.k8s.aws/instance-generation",
+    ] {
+        let one =
+            pool(json!({ "requirements": [{ "key": key, "operator": "In", "values": ["5"] }] }));
+        assert_eq!(requirement(&one, key).unwrap(), "In 5");
+        assert_eq!(one.spec.template.spec.requirements.len(), 4, "{key}");
+    }
+}
+
+#[test]
+fn ttls_and_consolidation_become_a_disruption_policy() {
+    let of = |spec: Value| {
+        let pool = pool(spec);
+        let disruption = pool.spec.disruption;
+        let policy = disruption.consolidation_policy;
+        (policy, disruption.consolidate_after.to_string())
+    };
+    let empty = ConsolidationPolicy::WhenEmpty;
+    assert_eq!(
+        of(json!({ "ttlSecondsAfterEmpty": 30 })),
+        (empty.clone(), "30s".into())
+    );
+    assert_eq!(
+        of(json!({ "consolidation": { "enabled": true } })),
+        (ConsolidationPolicy::WhenEmptyOrUnderutilized, "0s".into())
+    );
+    for neither in [json!({}), json!({ "consolidation": { "enabled": false } })] {
+        assert_eq!(of(neither), (empty.clone(), "Never".into()));
+    }
+    assert_eq!(
+        of(json!({ "consolidation": { "enabled": false }, "ttlSecondsAfterEmpty": 0 })),
+        (empty, "0s".into())
+    );
+}
+
+#[test]
+fn nodes_expire_only_if_they_were_to() {
+    let of = |spec: Value| pool(spec).spec.template.spec.expire_after.to_string();
+    assert_eq!(
+        of(json!({ "ttlSecondsUntilExpired": 2_592_000 })),
+        "2592000s"
+    );
+    assert_eq!(of(json!({})), "Never");
+}
+
+#[test]
+fn everything_else_of_a_provisioner_stays() {
+    let pool = pool(json!({
+        "labels": { "team": "a" },
+        "annotations": { "x": "y", "karpenter.sh/do-not-consolidate": "true" },
+        "taints": [{ "key": "a", "effect": "NoSchedule" }],
+        "startupTaints": [{ "key": "b", "effect": "NoExecute" }],
+        "limits": { "resources": { "cpu": 1000, "memory": "1000Gi" } },
+        "weight": 7,
+    }));
+    let metadata = &pool.spec.template.metadata;
+    assert_eq!(
+        json!(metadata),
+        json!({ "labels": { "team": "a" }, "annotations": { "x": "y", "karpenter.sh/do-not-disrupt": "true" } })
+    );
+    assert_eq!(
+        json!(pool.spec.limits),
+        json!({ "cpu": "1000", "memory": "1000Gi" })
+    );
+    assert_eq!(pool.spec.weight, Some(7));
+    let spec = &pool.spec.template.spec;
+    assert_eq!(spec.taints.as_ref().unwrap()[0].key, "a");
+    assert_eq!(spec.startup_taints.as_ref().unwrap()[0].key, "b");
+    assert_eq!(
+        json!(spec.node_class_ref),
+        json!({ "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "t" })
+    );
+}
+
+#[test]
+fn nodes_carry_the_provisioners_name_if_pods_may_select_by_it() {
+    let settings = Settings {
+        provisioner_label: true,
+        ..Settings::default()
+    };
+    let projection = project(
+        &[provisioner_with("p", json!({}))],
+        &[template_with("t", json!({}))],
+        &settings,
+    );
+    let labels = &projection.node_pools[0].1.spec.template.metadata.labels;
+    assert_eq!(
+        labels.as_ref().unwrap()["karpenter.sh/provisioner-name"],
+        "p"
+    );
+}
+
+#[test]
+fn requirements_on_labels_that_are_gone_are_left_out() {
+    let old = provisioner_with(
+        "p",
+        json!({ "requirements": [{ "key": "karpenter.k8s.aws/instance-pods", "operator": "Gt", "values": ["20"] }] }),
+    );
+    let projection = project(
+        &[old],
+        &[template_with("t", json!({}))],
+        &Settings::default(),
+    );
+    assert_eq!(
+        requirement(
+            &projection.node_pools[0].1,
+            "karpenter.k8s.aws/instance-pods"
+        ),
+        None
+    );
+    assert_eq!(
+        found(&projection, Severity::Loss),
+        [
+            "lossy: Provisioner/p: spec.requirements[0]: the label `karpenter.k8s.aws/instance-pods` is gone, and the requirement \
+          is left out; bound pods by the kubelet's maxPods, or choose instance types"
+        ]
+    );
+}
+
+#[test]
+fn provisioners_that_contradict_themselves_are_refused() {
+    assert_eq!(
+        errors_of_provisioner(json!({ "provider": { "subnetSelector": { "a": "b" } } })),
+        ["error: Provisioner/p: spec.provider: excludes providerRef; remove one of them"]
+    );
+    assert_eq!(
+        errors_of_provisioner(json!({ "providerRef": null })),
+        ["error: Provisioner/p: spec.providerRef: is missing; name an AWSNodeTemplate in it"]
+    );
+    assert_eq!(
+        errors_of_provisioner(
+            json!({ "ttlSecondsAfterEmpty": 30, "consolidation": { "enabled": true } })
+        ),
+        [
+            "error: Provisioner/p: spec.ttlSecondsAfterEmpty: excludes consolidation.enabled; remove one of them"
+        ]
+    );
+    assert_eq!(
+        errors_of_provisioner(
+            json!({ "providerRef": { "apiVersion": "example.com/v1", "kind": "Template", "name": "t" } })
+        ),
+        [
+            "error: Provisioner/p: spec.providerRef: refers to a Template of `example.com`; \
+          refer to an AWSNodeTemplate of karpenter.k8s.aws"
+        ]
+    );
+    assert_eq!(
+        errors_of_provisioner(json!({ "ttlSecondsAfterEmpty": -1 })).len(),
+        1
+    );
+}
+
+#[test]
+fn a_reference_to_nothing_is_refused_where_everything_is_known() {
+    let old = [provisioner_with(
+        "p",
+        json!({ "providerRef": { "name": "gone" } }),
+    )];
+    let settings = Settings {
+        missing_template: MissingTemplate::Refuse,
+        ..Settings::default()
+    };
+    let refused = project(&old, &[], &settings);
+    assert!(refused.node_pools.is_empty());
+    assert_eq!(
+        found(&refused, Severity::Error),
+        [
+            "error: Provisioner/p: spec.providerRef: there is no AWSNodeTemplate `gone`; create it, or refer to another"
+        ]
+    );
+    let assumed = project(&old, &[], &Settings::default());
+    assert_eq!(
+        assumed.node_pools[0]
+            .1
+            .spec
+            .template
+            .spec
+            .node_class_ref
+            .name,
+        "gone"
+    );
+}
+
+#[test]
+fn templates_that_have_no_equivalent_are_refused() {
+    assert_eq!(
+        errors_of_template(
+            json!({ "launchTemplate": "mine", "subnetSelector": { "a": "b" }, "securityGroupSelector": null })
+        ),
+        [
+            "error: AWSNodeTemplate/t: spec.launchTemplate: launch templates of one's own have no equivalent; move its user data, \
+          image, security groups, devices and metadata options into userData, amiSelector, securityGroupSelector, \
+          blockDeviceMappings and metadataOptions"
+        ]
+    );
+    let many = (0..31).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
+    assert_eq!(
+        errors_of_template(json!({ "subnetSelector": { "env": many } })),
+        [
+            "error: AWSNodeTemplate/t: spec.subnetSelector: the comma lists multiply to 31 terms, of which v1 takes 30; \
+          select by one tag that all of them share, or split the object into several"
+        ]
+    );
+    for spec in [
+        json!({ "subnetSelector": null }),
+        json!({ "instanceProfile": null }),
+        json!({ "amiFamily": "Ubuntu" }),
+        json!({ "amiFamily": "Custom" }),
+        json!({ "amiFamily": "Solaris" }),
+        json!({ "blockDeviceMappings": [{ "ebs": { "volumeSize": "1Ei" } }] }),
+    ] {
+        assert_eq!(errors_of_template(spec.clone()).len(), 1, "{spec}");
+    }
+}
+
+#[test]
+fn a_provisioner_of_a_refused_template_is_not_launched_wrongly() {
+    let projection = project(
+        &[provisioner_with("p", json!({}))],
+        &[template_with("t", json!({ "launchTemplate": "mine" }))],
+        &Settings::default(),
+    );
+    assert!(projection.node_pools.is_empty() && projection.node_classes.is_empty());
+    assert!(projection.failed(&provisioner("p")) && projection.failed(&template("t")));
+}
+
+#[test]
+fn an_image_is_named_by_alias_unless_it_is_selected() {
+    let terms = |class: &EC2NodeClass| json!(class.spec.ami_selector_terms);
+    let plain = class(json!({}));
+    assert_eq!(terms(&plain), json!([{ "alias": "al2@latest" }]));
+    assert_eq!(plain.spec.ami_family, None);
+    let windows = class(json!({ "amiFamily": "Windows2022" }));
+    assert_eq!(terms(&windows), json!([{ "alias": "windows2022@latest" }]));
+    let selected = class(
+        json!({ "amiFamily": "Bottlerocket", "amiSelector": { "aws::name": "a,b", "aws::owners": "123,amazon" } }),
+    );
+    assert_eq!(selected.spec.ami_selector_terms.len(), 4);
+    assert_eq!(selected.spec.ami_family.as_deref(), Some("Bottlerocket"));
+    let ubuntu = class(json!({ "amiFamily": "Ubuntu", "amiSelector": { "aws::ids": "ami-1" } }));
+    assert_eq!(terms(&ubuntu), json!([{ "id": "ami-1" }]));
+    assert_eq!(ubuntu.spec.ami_family.as_deref(), Some("AL2"));
+    assert_eq!(
+        json!(ubuntu.spec.block_device_mappings),
+        json!([{ "deviceName": "/dev/sda1", "rootVolume": true, "ebs": { "encrypted": true, "volumeSize": "20Gi", "volumeType": "gp3" } }])
+    );
+}
+
+#[test]
+fn the_metadata_service_stays_as_it_was() {
+    let of = |spec: Value| json!(class(spec).spec.metadata_options);
+    assert_eq!(
+        of(json!({})),
+        json!({ "httpEndpoint": "enabled", "httpProtocolIPv6": "disabled", "httpPutResponseHopLimit": 2, "httpTokens": "required" })
+    );
+    assert_eq!(
+        of(json!({ "metadataOptions": { "httpEndpoint": "disabled" } })),
+        json!({ "httpEndpoint": "disabled", "httpProtocolIPv6": "disabled", "httpPutResponseHopLimit": 1, "httpTokens": "optional" })
+    );
+}
+
+#[test]
+fn settings_of_the_controller_are_written_into_every_class() {
+    let settings = Settings {
+        default_instance_profile: Some("default".to_owned()),
+        tags: [("a", "settings"), ("b", "settings")]
+            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .into(),
+        ..Settings::default()
+    };
+    let templates = [
+        template_with("own", json!({ "tags": { "b": "own" } })),
+        template_with(
+            "without",
+            json!({ "instanceProfile": null, "tags": { "karpenter.sh/managed-by": "x" } }),
+        ),
+    ];
+    let projection = project(&[], &templates, &settings);
+    let of = |index: usize| &projection.node_classes[index].1.spec;
+    assert_eq!(of(0).instance_profile.as_deref(), Some("profile"));
+    assert_eq!(json!(of(0).tags), json!({ "a": "settings", "b": "own" }));
+    assert_eq!(of(1).instance_profile.as_deref(), Some("default"));
+    assert_eq!(
+        json!(of(1).tags),
+        json!({ "a": "settings", "b": "settings" })
+    );
+    assert_eq!(found(&projection, Severity::Loss).len(), 1);
+}
+
+fn classes_of(provisioners: &[(&str, Value)], names: ClassNames) -> (Vec<String>, Vec<String>) {
+    let provisioners: Vec<Provisioner> = provisioners
+        .iter()
+        .map(|(name, kubelet)| provisioner_with(name, json!({ "kubeletConfiguration": kubelet })))
+        .collect();
+    let settings = Settings {
+        class_names: names,
+        ..Settings::default()
+    };
+    let projection = project(&provisioners, &[template_with("t", json!({}))], &settings);
+    let classes = projection.node_classes.iter().map(|(_, class)| {
+        let kubelet = class.spec.kubelet.as_ref();
+        let pods = kubelet.and_then(|kubelet| kubelet.get("maxPods"));
+        format!("{} {}", class.name(), json!(pods))
+    });
+    let pools = projection.node_pools.iter().map(|(_, pool)| {
+        let class = &pool.spec.template.spec.node_class_ref.name;
+        format!("{} {class}", pool.name())
+    });
+    (classes.collect(), pools.collect())
+}
+
+#[test]
+fn each_kubelet_has_a_class_of_its_own() {
+    let pods = |count: i32| json!({ "maxPods": count, "containerRuntime": "containerd" });
+    let (classes, pools) = classes_of(&[("a", pods(10)), ("b", pods(10))], ClassNames::Readable);
+    assert_eq!(
+        (classes, pools),
+        (vec!["t 10".into()], vec!["a t".into(), "b t".into()])
+    );
+    let mixed = [
+        ("a", pods(10)),
+        ("b", pods(10)),
+        ("c", pods(20)),
+        ("d", json!({})),
+    ];
+    let (classes, pools) = classes_of(&mixed, ClassNames::Readable);
+    assert_eq!(classes, ["t null", "t-a 10", "t-c 20"]);
+    assert_eq!(pools, ["a t-a", "b t-a", "c t-c", "d t"]);
+}
+
+#[test]
+fn stable_names_do_not_depend_on_other_provisioners() {
+    let pods = |count: i32| json!({ "maxPods": count });
+    let (classes, one) = classes_of(&[("b", pods(10))], ClassNames::Stable);
+    assert_eq!(classes.len(), 2, "the template's own class stays");
+    let (_, two) = classes_of(&[("a", pods(10)), ("b", pods(10))], ClassNames::Stable);
+    assert_eq!(one[0], two[1]);
+    assert!(one[0].starts_with("b t-kubelet-"), "{one:?}");
+}
+
+#[test]
+fn settings_of_aws_in_place_become_a_class() {
+    let old = [
+        provisioner_with(
+            "t",
+            json!({ "providerRef": null, "kubeletConfiguration": { "maxPods": 5 }, "provider": {
+                "apiVersion": "extensions.karpenter.sh/v1alpha1", "kind": "AWS", "instanceProfile": "inline",
+                "subnetSelector": { "Name": "*public*" }, "securityGroupSelector": { "aws-ids": "sg-1,sg-2" },
+            } }),
+        ),
+        provisioner_with(
+            "q",
+            json!({ "providerRef": null, "provider": { "launchTemplate": "mine" } }),
+        ),
+    ];
+    let projection = project(&old, &[template_with("t", json!({}))], &Settings::default());
+    let (from, class) = &projection.node_classes[1];
+    assert_eq!((from, class.name()), (&provisioner("t"), "t-provider"));
+    assert_eq!(
+        json!(class.spec.security_group_selector_terms),
+        json!([{ "id": "sg-1" }, { "id": "sg-2" }])
+    );
+    assert_eq!(class.spec.kubelet.as_ref().unwrap()["maxPods"], 5);
+    assert_eq!(
+        projection.node_pools[0]
+            .1
+            .spec
+            .template
+            .spec
+            .node_class_ref
+            .name,
+        "t-provider"
+    );
+    assert!(projection.failed(&provisioner("q")));
+}
+
+#[test]
+fn a_machine_becomes_a_nodeclaim_for_the_record() {
+    let old = serde_json::from_value(json!({
+        "metadata": { "name": "m", "labels": { "karpenter.sh/provisioner-name": "p" } },
+        "spec": {
+            "machineTemplateRef": { "name": "t" }, "resources": { "requests": { "cpu": "1" } },
+            "requirements": [{ "key": "a", "operator": "Exists" }],
+        },
+    }))
+    .unwrap();
+    let (claim, findings) = node_claim(&old);
+    assert_eq!(claim.label("karpenter.sh/nodepool"), Some("p"));
+    assert_eq!(claim.spec.node_class_ref.name, "t");
+    assert_eq!(claim.spec.expire_after.to_string(), "Never");
+    assert_eq!(findings[0].severity, Severity::Loss);
+}

@@ -1,0 +1,87 @@
+//! What the status of a legacy object says.
+
+use jiff::Timestamp;
+use karpenter_api::conditions::{Condition, HasConditions, Status, types};
+
+use crate::finding::{Finding, Severity};
+use crate::v1alpha5::condition_types::{CONVERTED, LOSSLESS, PROJECTION_READY};
+
+/// The longest message the schema takes.
+const LONGEST: usize = 32_000;
+
+/// Condition reasons.
+mod reasons {
+    pub(super) const INVALID: &str = "CannotBeConverted";
+    pub(super) const NO_EQUIVALENT: &str = "NoEquivalent";
+    pub(super) const NAME_TAKEN: &str = "NameTaken";
+    pub(super) const NOT_CONVERTED: &str = "NotConverted";
+    pub(super) const NOT_OBSERVED: &str = "NotObserved";
+}
+
+/// What became of a legacy object.
+pub(super) enum Fate {
+    /// It is projected; what into.
+    Projected(String),
+    /// It cannot be converted.
+    Refused,
+    /// Somebody else's object has the name.
+    NameTaken(String),
+}
+
+/// Sets the conditions; `ready` is the Ready condition of what the object became.
+pub(super) fn set<K: HasConditions>(
+    object: &mut K,
+    fate: &Fate,
+    findings: &[&Finding],
+    ready: Option<&Condition>,
+    now: Timestamp,
+) {
+    match fate {
+        Fate::Projected(into) => {
+            object.set_true_with_reason(CONVERTED, CONVERTED, into, now);
+        }
+        Fate::Refused => {
+            let message = texts(findings, Severity::Error);
+            object.set_false(CONVERTED, reasons::INVALID, &message, now);
+        }
+        Fate::NameTaken(message) => {
+            object.set_false(CONVERTED, reasons::NAME_TAKEN, message, now);
+        }
+    }
+    let lost = texts(findings, Severity::Loss);
+    if lost.is_empty() {
+        object.set_true(LOSSLESS, now);
+    } else {
+        object.set_false(LOSSLESS, reasons::NO_EQUIVALENT, &lost, now);
+    }
+    let (status, reason, message) = match (fate, ready) {
+        (Fate::Projected(_), Some(ready)) => (
+            Status::of(ready),
+            ready.reason.clone(),
+            ready.message.clone(),
+        ),
+        (Fate::Projected(_), None) => (
+            Status::Unknown,
+            reasons::NOT_OBSERVED.to_owned(),
+            format!("what it became has no condition {} yet", types::READY),
+        ),
+        (Fate::Refused | Fate::NameTaken(_), _) => (
+            Status::False,
+            reasons::NOT_CONVERTED.to_owned(),
+            format!("see condition {CONVERTED}"),
+        ),
+    };
+    object.set_condition(PROJECTION_READY, status, &reason, &message, now);
+}
+
+/// The findings of a severity as one message.
+fn texts(findings: &[&Finding], severity: Severity) -> String {
+    let all = findings.iter().filter(|f| f.severity == severity);
+    let mut message = all.map(|f| f.text()).collect::<Vec<_>>().join(". ");
+    if message.len() > LONGEST {
+        let cut = message.floor_char_boundary(LONGEST);
+        message.truncate(cut);
+        message.push_str("...");
+    }
+    message
+}

@@ -1,0 +1,111 @@
+//! The objects the projection is made from and compared with, as the API server has them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use futures::{StreamExt, pin_mut};
+use karpenter_aws::api::EC2NodeClass;
+use karpenter_kube::controller::Queue;
+use kube::api::{ApiResource, DynamicObject};
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, watcher as watch};
+use kube::{Api, Client, Resource};
+
+use super::reconcile::Everything;
+use crate::v1alpha1::AWSNodeTemplate;
+use crate::v1alpha5::Provisioner;
+
+/// Objects of a kind by name; `None` until they were listed, or the kind turned out not to exist.
+type Objects = Option<BTreeMap<String, Arc<DynamicObject>>>;
+
+/// The objects of one kind. They are read one by one, so that one that is malformed hides no others.
+#[derive(Clone, Default)]
+pub(super) struct Store(Arc<RwLock<Objects>>);
+
+impl Store {
+    /// The objects, once they are known.
+    pub(super) fn objects(&self) -> Option<Vec<Arc<DynamicObject>>> {
+        let objects = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        objects.as_ref().map(|all| all.values().cloned().collect())
+    }
+
+    fn replace(&self, all: BTreeMap<String, Arc<DynamicObject>>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(all);
+    }
+
+    fn change(&self, name: String, object: Option<DynamicObject>) {
+        let mut objects = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(all) = objects.as_mut() else { return };
+        match object {
+            Some(object) => all.insert(name, Arc::new(object)),
+            None => all.remove(&name),
+        };
+    }
+
+    /// Keeps up with the kind.
+    async fn follow(&self, api: Api<DynamicObject>, queue: &Queue<Everything>) {
+        let config = watcher::Config::default().any_semantic();
+        let events = watch(api, config).modify(|object| object.metadata.managed_fields = None);
+        let events = events.backoff(watcher::DefaultBackoff::default());
+        pin_mut!(events);
+        let mut listed = BTreeMap::new();
+        while let Some(event) = events.next().await {
+            let name = |object: &DynamicObject| object.metadata.name.clone().unwrap_or_default();
+            match event {
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(object)) => {
+                    listed.insert(name(&object), Arc::new(object));
+                    continue;
+                }
+                Ok(Event::InitDone) => self.replace(std::mem::take(&mut listed)),
+                Ok(Event::Apply(object)) => self.change(name(&object), Some(object)),
+                Ok(Event::Delete(object)) => self.change(name(&object), None),
+                Err(error) if is_missing(&error) => self.replace(BTreeMap::new()),
+                Err(error) => {
+                    tracing::debug!(logger = "legacy", error = %error, "watch failed");
+                    continue;
+                }
+            }
+            queue.add(Everything);
+        }
+        // INVARIANT: the watcher's stream does not end.
+        tokio::time::sleep(Duration::MAX).await;
+    }
+}
+
+/// Whether the kind is not installed.
+fn is_missing(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.is_not_found(),
+        _ => false,
+    }
+}
+
+/// Everything that is followed.
+#[derive(Clone, Default)]
+pub(super) struct Stores {
+    pub(super) provisioners: Store,
+    pub(super) templates: Store,
+    pub(super) node_classes: Store,
+}
+
+impl Stores {
+    /// Keeps up with every kind.
+    pub(super) async fn follow(&self, client: Client, queue: &Queue<Everything>) {
+        tokio::join!(
+            self.provisioners
+                .follow(dynamic::<Provisioner>(&client), queue),
+            self.templates
+                .follow(dynamic::<AWSNodeTemplate>(&client), queue),
+            self.node_classes
+                .follow(dynamic::<EC2NodeClass>(&client), queue),
+        );
+    }
+}
+
+/// The API of a kind, for objects of any shape.
+pub(super) fn dynamic<K: Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObject> {
+    Api::all_with(client.clone(), &ApiResource::erase::<K>(&()))
+}

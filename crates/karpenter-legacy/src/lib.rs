@@ -1,0 +1,23 @@
+//! What Karpenter's resources looked like before v1, and what they become.
+//!
+//! | generation | resources | how they live on |
+//! |---|---|---|
+//! | `v1alpha5`, `v1alpha1` | Provisioner, AWSNodeTemplate ([`v1alpha5`], [`v1alpha1`]) | own definitions; projected into v1 objects ([`alpha`]) by a controller (feature `controller`) or by `kubectl karpenter convert` |
+//! | `v1beta1` | NodePool, NodeClaim, EC2NodeClass ([`v1beta1`]) | served beside v1; converted losslessly ([`conversion`]) by a webhook ([`webhook`]); documents are upgraded for good ([`beta`]) |
+//!
+//! [`finding`] is what there is to say about an object: field, problem, way out. [`crd`] has the definitions.
+//! Without the feature `controller` the crate is pure.
+
+pub mod alpha;
+pub mod beta;
+#[cfg(feature = "controller")]
+pub mod controller;
+pub mod conversion;
+pub mod crd;
+pub mod finding;
+pub mod kubelet;
+pub mod names;
+pub mod v1alpha1;
+pub mod v1alpha5;
+pub mod v1beta1;
+pub mod webhook;

@@ -1,0 +1,231 @@
+//! `karpenter.k8s.aws/v1alpha1`: AWSNodeTemplate, and the settings of AWS that a Provisioner could hold in place.
+//!
+//! UPSTREAM: pkg/apis/v1alpha1/awsnodetemplate.go, provider.go (up to v0.32)
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{ClusterResourceScope, apimachinery::pkg::apis::meta::v1::Condition};
+use karpenter_api::{
+    conditions::{ConditionTypes, HasConditions, types},
+    crd::fields,
+};
+use karpenter_aws::api::{Ami, SecurityGroup, Subnet};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::v1alpha5::condition_types;
+
+karpenter_api::resource! {
+    /// AWSNodeTemplate holds the settings of AWS, as EC2NodeClass does since v1beta1.
+    AWSNodeTemplate {
+        group: "karpenter.k8s.aws", version: "v1alpha1", plural: "awsnodetemplates", scope: ClusterResourceScope,
+        spec: AWSNodeTemplateSpec, status: AWSNodeTemplateStatus
+    }
+}
+
+impl HasConditions for AWSNodeTemplate {
+    const TYPES: ConditionTypes = ConditionTypes {
+        root: types::READY,
+        dependents: &[
+            condition_types::CONVERTED,
+            condition_types::PROJECTION_READY,
+        ],
+    };
+
+    fn conditions(&self) -> &[Condition] {
+        &self.status.conditions
+    }
+
+    fn conditions_mut(&mut self) -> &mut Vec<Condition> {
+        &mut self.status.conditions
+    }
+}
+
+/// The settings of AWS. `spec.provider` of a Provisioner has the same fields, but for amiSelector and userData.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AWSNodeTemplateSpec {
+    /// Embedded type of the old provider object; ignored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_version: Option<String>,
+    /// Embedded type of the old provider object; ignored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// The family of machine images: AL2 (without the field), Bottlerocket, Ubuntu, Windows2019, Windows2022 or Custom.
+    #[serde(default, rename = "amiFamily", skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "ami_family")]
+    pub ami_family: Option<String>,
+    /// Machine images by tags, ids, names and owners.
+    #[serde(
+        default,
+        rename = "amiSelector",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub ami_selector: BTreeMap<String, String>,
+    /// Subnets by tags or ids.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub subnet_selector: BTreeMap<String, String>,
+    /// Security groups by tags or ids.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub security_group_selector: BTreeMap<String, String>,
+    /// The instance profile; without it the setting aws.defaultInstanceProfile counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance_profile: Option<String>,
+    /// A launch template of the user's. It has no equivalent.
+    #[serde(
+        default,
+        alias = "launchTemplateName",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub launch_template: Option<String>,
+    /// User data, merged with Karpenter's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_data: Option<String>,
+    /// A context of EC2 Fleet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
+    /// Tags of what is made on AWS.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<String, String>,
+    /// Whether CloudWatch looks every minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detailed_monitoring: Option<bool>,
+    /// The instance metadata service. Without the object: enabled, no IPv6, two hops, tokens required; a field that
+    /// is missing inside of it is left to EC2: one hop, tokens optional.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata_options: Option<MetadataOptions>,
+    /// The volumes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub block_device_mappings: Vec<BlockDeviceMapping>,
+}
+
+/// The instance metadata service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MetadataOptions {
+    /// `enabled` or `disabled`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "switch")]
+    pub http_endpoint: Option<String>,
+    /// `enabled` or `disabled`.
+    #[serde(
+        default,
+        rename = "httpProtocolIPv6",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(schema_with = "switch")]
+    pub http_protocol_ipv6: Option<String>,
+    /// How many hops an answer may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 64))]
+    pub http_put_response_hop_limit: Option<i64>,
+    /// `required` or `optional`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "tokens")]
+    pub http_tokens: Option<String>,
+}
+
+/// A volume at a device name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BlockDeviceMapping {
+    /// The device name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_name: Option<String>,
+    /// The volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ebs: Option<BlockDevice>,
+}
+
+/// A volume of EBS.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BlockDevice {
+    /// Whether it goes with its instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delete_on_termination: Option<bool>,
+    /// Whether it is encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encrypted: Option<bool>,
+    /// Operations per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iops: Option<i64>,
+    /// The key it is encrypted with.
+    #[serde(default, rename = "kmsKeyID", skip_serializing_if = "Option::is_none")]
+    pub kms_key_id: Option<String>,
+    /// The snapshot it is made from.
+    #[serde(
+        default,
+        rename = "snapshotID",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub snapshot_id: Option<String>,
+    /// Mebibytes per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throughput: Option<i64>,
+    /// Its size, a quantity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "quantity")]
+    pub volume_size: Option<serde_json::Value>,
+    /// Its type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "volume_type")]
+    pub volume_type: Option<String>,
+}
+
+/// What became of an AWSNodeTemplate.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AWSNodeTemplateStatus {
+    /// Subnets that were found.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subnets: Vec<Subnet>,
+    /// Security groups that were found.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub security_groups: Vec<SecurityGroup>,
+    /// Machine images that were found.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub amis: Vec<Ami>,
+    /// The EC2NodeClass it became.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_class: Option<String>,
+    /// What it became, and what has no equivalent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "fields::relaxed_conditions")]
+    pub conditions: Vec<Condition>,
+}
+
+fn one_of(values: &[&str]) -> schemars::Schema {
+    schemars::json_schema!({ "type": "string", "enum": values })
+}
+
+fn ami_family(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    one_of(&[
+        "AL2",
+        "Bottlerocket",
+        "Ubuntu",
+        "Windows2019",
+        "Windows2022",
+        "Custom",
+    ])
+}
+
+pub(crate) fn switch(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    one_of(&["enabled", "disabled"])
+}
+
+pub(crate) fn tokens(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    one_of(&["required", "optional"])
+}
+
+fn volume_type(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    one_of(&["standard", "io1", "io2", "gp2", "sc1", "st1", "gp3"])
+}
+
+fn quantity(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "anyOf": [{ "type": "integer" }, { "type": "string" }],
+        "pattern": r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$",
+        "x-kubernetes-int-or-string": true,
+    })
+}

@@ -1,0 +1,21 @@
+//! `karpenter.sh/v1beta1` and `karpenter.k8s.aws/v1beta1`: NodePool, NodeClaim and EC2NodeClass as they were before v1.
+//!
+//! Controllers never see them: the API server converts ([`crate::conversion`]). The types are the schemas of the served
+//! versions. Where a field's type has grown since (operators of requirements, reasons of budgets, status), the type of v1
+//! is used, so that nothing is lost that need not be.
+//!
+//! UPSTREAM: pkg/apis/v1beta1 of both repositories (up to v1.0)
+
+mod ec2_node_class;
+mod node_claim;
+mod node_pool;
+
+pub use ec2_node_class::{
+    AmiSelectorTerm, BlockDevice, BlockDeviceMapping, EC2NodeClass, EC2NodeClassSpec,
+    MetadataOptions, SecurityGroupSelectorTerm, SubnetSelectorTerm,
+};
+pub use node_claim::{NodeClaim, NodeClaimSpec};
+pub use node_pool::{
+    ConsolidationPolicy, Disruption, NodeClaimTemplate, NodeClaimTemplateSpec, NodeClassReference,
+    NodePool, NodePoolSpec,
+};

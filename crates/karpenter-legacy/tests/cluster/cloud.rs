@@ -1,0 +1,131 @@
+//! A cloud that knows EC2NodeClass and has one instance type.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::Node;
+use karpenter_api::labels;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::validation::WellKnown;
+use karpenter_aws::api::{EC2NodeClass, labels as aws, well_known};
+use karpenter_core::fake::{instance_type, offering};
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::provider::{CloudProvider, CloudProviderError, NodeClassKind};
+use karpenter_core::requirements::Requirement;
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+
+const ZONE: &str = "us-west-2a";
+
+pub struct Cloud {
+    client: Client,
+    known: WellKnown,
+    types: Arc<[InstanceType]>,
+    machines: Mutex<BTreeMap<String, NodeClaim>>,
+}
+
+impl Cloud {
+    pub fn new(client: Client) -> Self {
+        let xlarge = instance_type("m5.xlarge")
+            .cpu(4)
+            .gib(16)
+            .pods(58)
+            .offerings(vec![offering("on-demand", ZONE, 0.2)])
+            .requires(Requirement::equal(aws::INSTANCE_CATEGORY, "m"))
+            .requires(Requirement::equal(aws::INSTANCE_GENERATION, "5"))
+            .requires(Requirement::equal(aws::INSTANCE_SIZE, "xlarge"));
+        Self {
+            client,
+            known: well_known(),
+            types: vec![xlarge.build()].into(),
+            machines: Mutex::default(),
+        }
+    }
+}
+
+#[async_trait]
+impl CloudProvider for Cloud {
+    fn name(&self) -> &str {
+        "test"
+    }
+
+    fn well_known(&self) -> &WellKnown {
+        &self.known
+    }
+
+    fn node_classes(&self) -> Vec<NodeClassKind> {
+        vec![NodeClassKind {
+            group: EC2NodeClass::GROUP.to_owned(),
+            version: EC2NodeClass::VERSION.to_owned(),
+            kind: EC2NodeClass::KIND.to_owned(),
+            plural: EC2NodeClass::PLURAL.to_owned(),
+        }]
+    }
+
+    async fn create(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {
+        let mut answer = claim.clone();
+        let id = format!("test:///{}", claim.name());
+        let of_machine = [
+            (labels::INSTANCE_TYPE, "m5.xlarge"),
+            (labels::ZONE, ZONE),
+            (labels::CAPACITY_TYPE, "on-demand"),
+            (labels::ARCH, "amd64"),
+            (labels::OS, "linux"),
+        ];
+        let labels = answer.metadata.labels.get_or_insert_default();
+        labels.extend(of_machine.map(|(k, v)| (k.to_owned(), v.to_owned())));
+        answer.status.provider_id = Some(id.clone());
+        answer.status.capacity = self.types[0].capacity.to_quantities();
+        answer.status.allocatable = answer.status.capacity.clone();
+        // The kubelet says who it is; all else comes from the NodeClaim.
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {
+                "name": claim.name(),
+                "labels": { "kubernetes.io/hostname": claim.name(), "kwok.x-k8s.io/node": "fake" },
+                "annotations": { "kwok.x-k8s.io/node": "fake" },
+            },
+            "spec": {
+                "providerID": id,
+                "taints": [{ "key": "karpenter.sh/unregistered", "effect": "NoExecute" }],
+            },
+            "status": { "capacity": answer.status.capacity, "allocatable": answer.status.capacity },
+        }))
+        .unwrap();
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        nodes.create(&PostParams::default(), &node).await.unwrap();
+        self.machines.lock().unwrap().insert(id, answer.clone());
+        Ok(answer)
+    }
+
+    async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudProviderError> {
+        let id = claim.status.provider_id.clone().unwrap_or_default();
+        self.machines.lock().unwrap().remove(&id);
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        // It may be gone.
+        let _ = nodes.delete(claim.name(), &DeleteParams::default()).await;
+        Err(CloudProviderError::NodeClaimNotFound(id))
+    }
+
+    async fn get(&self, id: &str) -> Result<NodeClaim, CloudProviderError> {
+        let machines = self.machines.lock().unwrap();
+        let found = machines.get(id).cloned();
+        found.ok_or_else(|| CloudProviderError::NodeClaimNotFound(id.to_owned()))
+    }
+
+    async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
+        Ok(self.machines.lock().unwrap().values().cloned().collect())
+    }
+
+    async fn instance_types(
+        &self,
+        _: &NodePool,
+    ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
+        Ok(Arc::clone(&self.types))
+    }
+
+    async fn is_drifted(&self, _: &NodeClaim) -> Result<Option<String>, CloudProviderError> {
+        Ok(None)
+    }
+}

@@ -1,0 +1,536 @@
+//! Provisioners and AWSNodeTemplates live on as NodePools and EC2NodeClasses.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_aws::api::EC2NodeClass;
+use karpenter_legacy::controller::NodePools;
+use karpenter_legacy::conversion::Lookup;
+use karpenter_legacy::v1alpha1::AWSNodeTemplate;
+use karpenter_legacy::v1alpha5::Provisioner;
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::world::World;
+
+fn provisioner(more: Value) -> Value {
+    merged(json!({ "providerRef": { "name": "default" } }), more)
+}
+
+fn template(more: Value) -> Value {
+    let spec = json!({ "subnetSelector": { "env": "a,b" }, "securityGroupSelector": { "aws-ids": "sg-1" } });
+    merged(spec, more)
+}
+
+fn merged(mut spec: Value, more: Value) -> Value {
+    for (key, value) in more.as_object().unwrap() {
+        match value {
+            Value::Null => spec.as_object_mut().unwrap().remove(key),
+            value => spec
+                .as_object_mut()
+                .unwrap()
+                .insert(key.clone(), value.clone()),
+        };
+    }
+    spec
+}
+
+async fn deploy(world: &World, selector: Value, replicas: i32) {
+    let deployment: Deployment = serde_json::from_value(json!({
+        "metadata": { "name": "inflate", "namespace": "default" },
+        "spec": { "replicas": replicas, "selector": { "matchLabels": { "app": "inflate" } }, "template": {
+            "metadata": { "labels": { "app": "inflate" } },
+            "spec": { "nodeSelector": selector, "containers": [{ "name": "c", "image": "i", "resources": { "requests": { "cpu": "1" } } }] },
+        } },
+    }))
+    .unwrap();
+    let api: Api<Deployment> = Api::namespaced(world.client.clone(), "default");
+    api.create(&PostParams::default(), &deployment)
+        .await
+        .unwrap();
+}
+
+async fn running(world: &World) -> usize {
+    let pods: Api<Pod> = Api::all(world.client.clone());
+    let pods = pods.list(&ListParams::default()).await.unwrap();
+    let phase = |pod: &Pod| pod.status.as_ref().and_then(|s| s.phase.clone());
+    pods.items
+        .iter()
+        .filter(|p| phase(p).as_deref() == Some("Running"))
+        .count()
+}
+
+/// The life of the first walkthrough: applied, used by pods that select by old labels, edited, deleted.
+#[tokio::test(start_paused = true)]
+async fn a_provisioner_launches_nodes_is_edited_and_goes_with_all_it_became() {
+    let world = World::new().await;
+    world
+        .create::<Provisioner>(
+            "default",
+            provisioner(
+                json!({ "labels": { "intent": "apps" }, "ttlSecondsAfterEmpty": 30, "weight": 3 }),
+            ),
+        )
+        .await;
+    let waiting = world
+        .condition::<Provisioner>("default", "Converted", "False")
+        .await;
+    assert_eq!(
+        (waiting.reason.as_str(), waiting.message.as_str()),
+        (
+            "CannotBeConverted",
+            "spec.providerRef: there is no AWSNodeTemplate `default`; create it, or refer to another"
+        )
+    );
+    assert_eq!(world.names::<NodePool>().await, Vec::<String>::new());
+
+    world
+        .create::<AWSNodeTemplate>("default", template(json!({})))
+        .await;
+    world.make_ready("default").await;
+    let ready = world
+        .condition::<Provisioner>("default", "Ready", "True")
+        .await;
+    assert_eq!(ready.status, "True");
+    world
+        .condition::<AWSNodeTemplate>("default", "Ready", "True")
+        .await;
+    let converted = world
+        .condition::<Provisioner>("default", "Converted", "True")
+        .await;
+    assert_eq!(converted.message, "is NodePool default");
+    let old: Provisioner = world.get("default").await.unwrap();
+    assert_eq!(
+        (
+            old.status.node_pool.as_deref(),
+            old.status.node_class.as_deref()
+        ),
+        (Some("default"), Some("default"))
+    );
+    let old: AWSNodeTemplate = world.get("default").await.unwrap();
+    assert_eq!(old.status.subnets[0].id, "subnet-1");
+    let pool: NodePool = world.get("default").await.unwrap();
+    let owner = &pool.metadata.owner_references.as_ref().unwrap()[0];
+    assert_eq!(
+        (owner.kind.as_str(), owner.controller),
+        ("Provisioner", Some(true))
+    );
+    let class: EC2NodeClass = world.get("default").await.unwrap();
+    assert_eq!(
+        class.spec.instance_profile.as_deref(),
+        Some("default-profile")
+    );
+    assert_eq!(class.spec.subnet_selector_terms.len(), 2);
+
+    let selector = json!({ "intent": "apps", "karpenter.sh/provisioner-name": "default" });
+    deploy(&world, selector, 2).await;
+    world
+        .until("pods run", async |world| running(world).await == 2)
+        .await;
+    let nodes: Vec<String> = world.names::<Node>().await;
+    assert_eq!(nodes.len(), 1);
+    let node: Node = world.get(&nodes[0]).await.unwrap();
+    let labels = node.metadata.labels.unwrap();
+    assert_eq!(labels["karpenter.sh/provisioner-name"], "default");
+    assert_eq!(labels["karpenter.sh/nodepool"], "default");
+    world
+        .until("resources are counted", async |world| {
+            let old: Provisioner = world.get("default").await.unwrap();
+            old.status
+                .resources
+                .get("cpu")
+                .is_some_and(|cpu| cpu.0 == "4")
+        })
+        .await;
+
+    world
+        .edit::<Provisioner>(
+            "default",
+            json!({ "weight": 9, "labels": { "intent": null } }),
+        )
+        .await;
+    world
+        .edit::<AWSNodeTemplate>("default", json!({ "tags": { "cost": "x" } }))
+        .await;
+    world
+        .until("edits are followed", async |world| {
+            let pool: NodePool = world.get("default").await.unwrap();
+            let class: EC2NodeClass = world.get("default").await.unwrap();
+            let labels = pool.spec.template.metadata.labels.unwrap_or_default();
+            pool.spec.weight == Some(9)
+                && !labels.contains_key("intent")
+                && class.spec.tags.is_some()
+        })
+        .await;
+
+    world.delete::<Provisioner>("default").await;
+    world
+        .until("everything is gone", async |world| {
+            world.names::<NodePool>().await.is_empty()
+                && world.names::<NodeClaim>().await.is_empty()
+        })
+        .await;
+    assert_eq!(
+        world.names::<EC2NodeClass>().await,
+        ["default"],
+        "the template is still there"
+    );
+    world.delete::<AWSNodeTemplate>("default").await;
+    world
+        .until("the class is gone", async |world| {
+            world.names::<EC2NodeClass>().await.is_empty()
+        })
+        .await;
+}
+
+/// What somebody changes on the projection is taken back: the Provisioner is what counts.
+#[tokio::test(start_paused = true)]
+async fn a_projection_that_was_edited_is_restored() {
+    let world = World::new().await;
+    world
+        .create::<AWSNodeTemplate>("default", template(json!({})))
+        .await;
+    world
+        .create::<Provisioner>("default", provisioner(json!({})))
+        .await;
+    world.make_ready("default").await;
+    world
+        .condition::<Provisioner>("default", "Ready", "True")
+        .await;
+    world
+        .edit::<NodePool>("default", json!({ "limits": { "cpu": "1" } }))
+        .await;
+    world
+        .until("the limit is gone", async |world| {
+            let pool: NodePool = world.get("default").await.unwrap();
+            pool.spec.limits.is_empty()
+        })
+        .await;
+    // Nothing moves once everything is as it should be.
+    world.settle().await;
+    let before: NodePool = world.get("default").await.unwrap();
+    world.settle().await;
+    let after: NodePool = world.get("default").await.unwrap();
+    assert_eq!(after.metadata.generation, before.metadata.generation);
+    assert_eq!(
+        after.metadata.resource_version,
+        before.metadata.resource_version
+    );
+}
+
+/// Each bad input is a condition with its way out, on the object it is about; nothing is launched wrongly, others go on.
+#[tokio::test(start_paused = true)]
+async fn bad_input_is_a_condition_and_leaves_others_alone() {
+    let world = World::new().await;
+    let many = (0..31).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
+    world
+        .create::<AWSNodeTemplate>("default", template(json!({})))
+        .await;
+    world
+        .create::<AWSNodeTemplate>("launch", template(json!({ "launchTemplate": "mine" })))
+        .await;
+    world
+        .create::<AWSNodeTemplate>(
+            "many",
+            template(json!({ "subnetSelector": { "env": many } })),
+        )
+        .await;
+    world
+        .create::<Provisioner>("fine", provisioner(json!({})))
+        .await;
+    let inline = json!({ "provider": { "subnetSelector": { "a": "b" } } });
+    world
+        .create::<Provisioner>("two-sources", provisioner(inline))
+        .await;
+    let both = json!({ "ttlSecondsAfterEmpty": 30, "consolidation": { "enabled": true } });
+    world
+        .create::<Provisioner>("two-policies", provisioner(both))
+        .await;
+    world
+        .create::<Provisioner>(
+            "to-nothing",
+            provisioner(json!({ "providerRef": { "name": "gone" } })),
+        )
+        .await;
+    world
+        .create::<Provisioner>(
+            "of-launch",
+            provisioner(json!({ "providerRef": { "name": "launch" } })),
+        )
+        .await;
+    world.make_ready("default").await;
+    world
+        .condition::<Provisioner>("fine", "Ready", "True")
+        .await;
+
+    for (name, message) in [
+        (
+            "two-sources",
+            "spec.provider: excludes providerRef; remove one of them",
+        ),
+        (
+            "two-policies",
+            "spec.ttlSecondsAfterEmpty: excludes consolidation.enabled; remove one of them",
+        ),
+        (
+            "to-nothing",
+            "spec.providerRef: there is no AWSNodeTemplate `gone`; create it, or refer to another",
+        ),
+        (
+            "of-launch",
+            "spec.providerRef: the AWSNodeTemplate `launch` cannot be converted; see there",
+        ),
+    ] {
+        let condition = world
+            .condition::<Provisioner>(name, "Converted", "False")
+            .await;
+        assert_eq!(
+            (condition.reason.as_str(), condition.message.as_str()),
+            ("CannotBeConverted", message)
+        );
+        world.condition::<Provisioner>(name, "Ready", "False").await;
+    }
+    for (name, start) in [
+        (
+            "launch",
+            "spec.launchTemplate: launch templates of one's own have no equivalent; move its user data, image",
+        ),
+        (
+            "many",
+            "spec.subnetSelector: the comma lists multiply to 31 terms, of which v1 takes 30; select by one tag",
+        ),
+    ] {
+        let condition = world
+            .condition::<AWSNodeTemplate>(name, "Converted", "False")
+            .await;
+        assert!(
+            condition.message.starts_with(start),
+            "{}",
+            condition.message
+        );
+    }
+    assert_eq!(world.names::<NodePool>().await, ["fine"]);
+    assert_eq!(world.names::<EC2NodeClass>().await, ["default"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_no_equivalent_is_told_and_the_rest_converted() {
+    let world = World::new().await;
+    let selector = json!({ "securityGroupSelector": { "aws-ids": "sg-1", "env": "x" } });
+    world
+        .create::<AWSNodeTemplate>("default", template(selector))
+        .await;
+    let lossy = world
+        .condition::<AWSNodeTemplate>("default", "Lossless", "False")
+        .await;
+    assert_eq!(
+        (lossy.reason.as_str(), lossy.message.as_str()),
+        (
+            "NoEquivalent",
+            "spec.securityGroupSelector: next to ids `env` count for nothing; select either by ids or by the others"
+        )
+    );
+    world
+        .edit::<AWSNodeTemplate>(
+            "default",
+            json!({ "securityGroupSelector": { "env": null } }),
+        )
+        .await;
+    world
+        .condition::<AWSNodeTemplate>("default", "Lossless", "True")
+        .await;
+}
+
+/// A mistake takes no nodes away: what the object became before stays.
+#[tokio::test(start_paused = true)]
+async fn an_object_that_becomes_invalid_keeps_what_it_became() {
+    let world = World::new().await;
+    world
+        .create::<AWSNodeTemplate>("default", template(json!({})))
+        .await;
+    world
+        .create::<Provisioner>("default", provisioner(json!({ "weight": 5 })))
+        .await;
+    world.make_ready("default").await;
+    world
+        .condition::<Provisioner>("default", "Ready", "True")
+        .await;
+    world
+        .edit::<Provisioner>("default", json!({ "weight": 6, "ttlSecondsAfterEmpty": 30, "consolidation": { "enabled": true } }))
+        .await;
+    world
+        .edit::<AWSNodeTemplate>("default", json!({ "launchTemplate": "mine" }))
+        .await;
+    world
+        .condition::<Provisioner>("default", "Converted", "False")
+        .await;
+    world
+        .condition::<AWSNodeTemplate>("default", "Converted", "False")
+        .await;
+    world.settle().await;
+    let pool: NodePool = world.get("default").await.unwrap();
+    assert_eq!(pool.spec.weight, Some(5));
+    assert!(world.get::<EC2NodeClass>("default").await.is_some());
+    world
+        .edit::<Provisioner>("default", json!({ "consolidation": null }))
+        .await;
+    world
+        .edit::<AWSNodeTemplate>("default", json!({ "launchTemplate": null }))
+        .await;
+    world
+        .condition::<Provisioner>("default", "Converted", "True")
+        .await;
+    world
+        .until("the edit counts", async |world| {
+            let pool: NodePool = world.get("default").await.unwrap();
+            pool.spec.weight == Some(6)
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_of_somebody_else_are_not_touched() {
+    let world = World::new().await;
+    let own = json!({
+        "template": { "spec": { "requirements": [], "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" } } },
+        "weight": 50,
+    });
+    world.create::<NodePool>("default", own).await;
+    world
+        .create::<AWSNodeTemplate>("default", template(json!({})))
+        .await;
+    world
+        .create::<Provisioner>("default", provisioner(json!({ "weight": 5 })))
+        .await;
+    let taken = world
+        .condition::<Provisioner>("default", "Converted", "False")
+        .await;
+    assert_eq!(
+        (taken.reason.as_str(), taken.message.as_str()),
+        (
+            "NameTaken",
+            "there is a NodePool `default` that is not of this object's making; rename or delete one of them"
+        )
+    );
+    let pool: NodePool = world.get("default").await.unwrap();
+    assert_eq!(
+        (pool.spec.weight, pool.metadata.owner_references),
+        (Some(50), None)
+    );
+    world.delete::<NodePool>("default").await;
+    world
+        .condition::<Provisioner>("default", "Converted", "True")
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_gets_its_own_class_which_goes_when_nobody_needs_it() {
+    let world = World::new().await;
+    world
+        .create::<AWSNodeTemplate>("default", template(json!({})))
+        .await;
+    let kubelet = |pods: i32| json!({ "kubeletConfiguration": { "maxPods": pods } });
+    world
+        .create::<Provisioner>("a", provisioner(kubelet(20)))
+        .await;
+    world
+        .create::<Provisioner>("b", provisioner(json!({})))
+        .await;
+    world
+        .condition::<Provisioner>("a", "Converted", "True")
+        .await;
+    world
+        .condition::<Provisioner>("b", "Converted", "True")
+        .await;
+    let class_of = async |world: &World, name: &str| {
+        let pool: NodePool = world.get(name).await.unwrap();
+        pool.spec.template.spec.node_class_ref.name
+    };
+    world
+        .until("both are there", async |world| {
+            world.names::<NodePool>().await.len() == 2
+        })
+        .await;
+    let first = class_of(&world, "a").await;
+    assert_eq!(class_of(&world, "b").await, "default");
+    let class: EC2NodeClass = world.get(&first).await.unwrap();
+    assert_eq!(class.spec.kubelet.unwrap()["maxPods"], 20);
+    world.edit::<Provisioner>("a", kubelet(30)).await;
+    world
+        .until("the class is another", async |world| {
+            class_of(world, "a").await != first
+        })
+        .await;
+    let second = class_of(&world, "a").await;
+    world
+        .until("the old class is gone", async |world| {
+            let mut names = world.names::<EC2NodeClass>().await;
+            names.sort();
+            names == ["default".to_owned(), second.clone()]
+        })
+        .await;
+}
+
+/// The definitions may come later than Karpenter: nothing needs to be switched on.
+#[tokio::test(start_paused = true)]
+async fn the_kinds_are_found_when_they_are_installed() {
+    let world = World::with(Vec::new()).await;
+    world.settle().await;
+    let definitions: Api<kube::api::DynamicObject> = Api::all_with(
+        world.client.clone(),
+        &kube::api::ApiResource::from_gvk(&kube::api::GroupVersionKind::gvk(
+            "apiextensions.k8s.io",
+            "v1",
+            "CustomResourceDefinition",
+        )),
+    );
+    for definition in [
+        karpenter_legacy::crd::provisioner(),
+        karpenter_legacy::crd::aws_node_template(),
+    ] {
+        let name = definition["metadata"]["name"].as_str().unwrap().to_owned();
+        let apply = PatchParams::apply("test").force();
+        definitions
+            .patch(&name, &apply, &Patch::Apply(definition))
+            .await
+            .unwrap();
+    }
+    world
+        .create::<AWSNodeTemplate>("default", template(json!({})))
+        .await;
+    world
+        .create::<Provisioner>("default", provisioner(json!({})))
+        .await;
+    world
+        .condition::<Provisioner>("default", "Converted", "True")
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_webhook_looks_expiries_up_in_the_model() {
+    let world = World::new().await;
+    let pools = NodePools::new(Arc::clone(&world.cx));
+    assert_eq!(
+        pools.expire_after("default").as_deref(),
+        Some("Never"),
+        "while nothing is known"
+    );
+    world
+        .create::<AWSNodeTemplate>("default", template(json!({})))
+        .await;
+    world
+        .create::<Provisioner>(
+            "default",
+            provisioner(json!({ "ttlSecondsUntilExpired": 60 })),
+        )
+        .await;
+    world
+        .until("the pool is known", async |_| {
+            pools.expire_after("default").as_deref() == Some("60s")
+        })
+        .await;
+    assert_eq!(pools.expire_after("other"), None);
+}

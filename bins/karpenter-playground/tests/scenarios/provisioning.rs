@@ -160,3 +160,41 @@ async fn a_claim_of_another_providers_class_is_left_alone() {
     assert_eq!(claims[0].metadata.finalizers, None);
     assert_eq!(claims[0].status.conditions, []);
 }
+
+/// Conformance: SCH-004
+#[tokio::test(start_paused = true)]
+async fn each_of_a_hundred_pods_is_decided_about_once() {
+    let world = World::new().await;
+    world.deploy("app", 100).await;
+    world.until_running(100, 120).await;
+    world.pass(60).await;
+    let decisions = "karpenter_pods_scheduling_decision_duration_seconds_count";
+    assert_eq!(world.metric(decisions), Some(100.0));
+}
+
+/// Conformance: SCH-007
+#[tokio::test(start_paused = true)]
+async fn waits_count_from_when_nodes_are_known_to_register() {
+    let world = World::bare(settings()).await;
+    let class = json!({"metadata": {"name": "default"}, "spec": {"nodeRegistrationDelay": "60s"}});
+    let class: KwokNodeClass = serde_json::from_value(class).unwrap();
+    world.create(&class).await;
+    world.create(&pool("default", json!({}))).await;
+    let waited = |world: &World, what: &str| {
+        world.metric(&format!("karpenter_pods_{what}_duration_seconds_sum"))
+    };
+    world.deploy("first", 1).await;
+    world.until_running(1, 120).await;
+    assert!(waited(&world, "bound").unwrap() >= 60.0);
+    let known = waited(&world, "provisioning_bound").unwrap_or_default();
+    assert!(
+        known < 30.0,
+        "no node of the pool had registered for most of the time, {known}"
+    );
+    let pools = world.list::<NodePool>().await;
+    assert!(pools[0].is_true(types::NODE_REGISTRATION_HEALTHY));
+    world.deploy("second", 20).await;
+    world.until_running(21, 120).await;
+    let second = waited(&world, "provisioning_bound").unwrap() - known;
+    assert!(second >= 20.0 * 55.0, "{second}");
+}

@@ -15,6 +15,9 @@ pub struct Args {
     /// Where the kubeconfig is written.
     #[arg(long, value_name = "PATH", default_value = "./playground.kubeconfig")]
     pub kubeconfig: PathBuf,
+    /// Who sells the machines.
+    #[arg(long, value_enum, default_value_t = Provider::Kwok)]
+    pub provider: Provider,
     /// How many times faster than real time the cluster runs.
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = speed)]
     pub speed: f64,
@@ -39,6 +42,16 @@ pub struct Args {
     /// Least severe level that is logged to standard error: off, error, info or debug.
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t = Verbosity::Error)]
     pub log_level: Verbosity,
+}
+
+/// Who sells the machines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Provider {
+    /// Simulated machines of no cloud.
+    Kwok,
+    /// The provider for AWS against a stand-in for AWS, with EC2NodeClasses.
+    #[cfg(feature = "aws")]
+    Aws,
 }
 
 /// How much is logged.

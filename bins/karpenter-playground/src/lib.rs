@@ -5,6 +5,8 @@
 //! command line.
 
 pub mod args;
+#[cfg(feature = "aws")]
+pub mod aws;
 pub mod demo;
 pub mod manifests;
 pub mod progress;

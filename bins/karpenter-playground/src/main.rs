@@ -11,7 +11,9 @@ use karpenter_playground::args::{Args, FaultProfile, Verbosity};
 use karpenter_playground::demo::{self, Screen};
 use karpenter_playground::manifests;
 use karpenter_playground::stack::{Settings, Stack};
+use karpenter_testbed::Testbed;
 use karpenter_testbed::faults::{Fault, Rule};
+use karpenter_testbed::server::ServedOverHttps;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::prelude::*;
 
@@ -49,6 +51,10 @@ async fn run(args: &Args) -> Result<bool> {
     // Two providers may be linked in; whoever asks first must find the one we mean. It is only refused if one is set.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 
+    #[cfg(feature = "aws")]
+    if args.provider == karpenter_playground::args::Provider::Aws {
+        return run_aws(args).await.map(|()| true);
+    }
     let mut settings = Settings {
         speed: args.speed,
         seed: args.seed,
@@ -66,20 +72,7 @@ async fn run(args: &Args) -> Result<bool> {
         .context("starting the control plane")?;
     break_things(&stack, args.faults);
 
-    let served = stack
-        .testbed
-        .serve(args.listen)
-        .await
-        .with_context(|| format!("listening on {}", args.listen))?;
-    served
-        .write_kubeconfig(&args.kubeconfig)
-        .with_context(|| format!("writing {}", args.kubeconfig.display()))?;
-    println!("API server at {}", served.url());
-    println!(
-        "use it with:  export KUBECONFIG={}",
-        args.kubeconfig.display()
-    );
-    println!("then try:     kubectl get nodepools,nodeclaims,nodes");
+    let _served = serve(&stack.testbed, args).await?;
     println!("ready");
 
     let started = stack.clock.now();
@@ -96,6 +89,54 @@ async fn run(args: &Args) -> Result<bool> {
     };
     stack.shutdown().await;
     outcome
+}
+
+/// Opens the API server, and says where it is.
+async fn serve(testbed: &Testbed, args: &Args) -> Result<ServedOverHttps> {
+    let served = testbed
+        .serve(args.listen)
+        .await
+        .with_context(|| format!("listening on {}", args.listen))?;
+    served
+        .write_kubeconfig(&args.kubeconfig)
+        .with_context(|| format!("writing {}", args.kubeconfig.display()))?;
+    println!("API server at {}", served.url());
+    println!(
+        "use it with:  export KUBECONFIG={}",
+        args.kubeconfig.display()
+    );
+    println!("then try:     kubectl get nodepools,nodeclaims,nodes");
+    Ok(served)
+}
+
+#[cfg(feature = "aws")]
+async fn run_aws(args: &Args) -> Result<()> {
+    use karpenter_playground::aws;
+    if args.demo || args.exit_when_idle || args.faults != FaultProfile::None {
+        anyhow::bail!(
+            "--demo, --exit-when-idle and --faults go with --provider kwok; AWS is broken over its own endpoint"
+        );
+    }
+    let settings = aws::Settings {
+        speed: args.speed,
+        seed: args.seed,
+        ..aws::Settings::default()
+    };
+    let stack = aws::Stack::start(settings).await.context("starting AWS")?;
+    let _served = serve(&stack.testbed, args).await?;
+    println!("AWS at        {}", stack.endpoint());
+    println!(
+        "use it with:  export AWS_ENDPOINT_URL={} AWS_REGION={}",
+        stack.endpoint(),
+        aws::REGION
+    );
+    println!("ready");
+    manifests::apply_files(&stack.client(), &args.apply).await?;
+    tokio::signal::ctrl_c()
+        .await
+        .context("waiting for Ctrl-C")?;
+    stack.shutdown().await;
+    Ok(())
 }
 
 async fn idle(stack: &Stack, started: jiff::Timestamp) -> Result<bool> {

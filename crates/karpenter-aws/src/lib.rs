@@ -21,6 +21,10 @@ pub mod kubelet;
 pub mod launch;
 #[cfg(feature = "sdk")]
 pub mod launch_templates;
+#[cfg(feature = "sdk")]
+pub mod launcher;
+#[cfg(feature = "sdk")]
+pub mod operator;
 pub mod options;
 #[cfg(feature = "sdk")]
 pub mod placement_groups;

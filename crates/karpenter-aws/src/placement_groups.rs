@@ -9,22 +9,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::api::PlacementGroupSelector;
+pub use crate::instance_types::PlacementGroup;
 use crate::sdk::{Aws, AwsError};
 
 const REFRESH: Duration = Duration::from_secs(60);
-
-/// A placement group.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct PlacementGroup {
-    /// Id.
-    pub id: String,
-    /// Name.
-    pub name: String,
-    /// `cluster`, `partition` or `spread`.
-    pub strategy: String,
-    /// How many partitions it has; 0 unless the strategy is `partition`.
-    pub partitions: u32,
-}
 
 #[derive(Debug)]
 struct Known {

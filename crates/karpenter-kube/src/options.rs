@@ -117,6 +117,16 @@ impl Options {
         Self::from_arg_matches(&command.try_get_matches_from(args)?)
     }
 
+    /// Lets the arguments of these options in `command` take bad values in the environment for unset. For binaries that flatten
+    /// these options into a command of their own.
+    #[must_use]
+    pub fn prepare(
+        command: clap::Command,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> clap::Command {
+        tolerate_bad_environment(command, env)
+    }
+
     /// Whole cores asked for, at least one.
     #[must_use]
     pub fn cores(&self) -> usize {

@@ -30,9 +30,12 @@ pub fn crd() -> Value {
     .build::<EC2NodeClassSpec, EC2NodeClassStatus>()
 }
 
-/// The provider's label domain in NodePools and NodeClaims, where only its well-known labels may be used.
+/// The provider's label domain in NodePools and NodeClaims, where only its well-known labels may be used, and the one that
+/// names the node class, which every NodeClaim requires.
 pub fn restricted_domain() -> RestrictedDomain {
-    domain(|_| true)
+    let mut domain = domain(|_| true);
+    domain.allowed.insert(0, labels::NODE_CLASS.to_owned());
+    domain
 }
 
 /// The provider's label domain in NodeOverlays, which cannot tell apart what is only known of a single machine: tenancy,

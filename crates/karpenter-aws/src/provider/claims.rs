@@ -139,7 +139,6 @@ mod tests {
         InstanceType::new("p4d.24xlarge", requirements, capacity)
     }
 
-    /// Conformance: AWS-launch-12
     #[test]
     fn adapters_count_only_where_they_are_attached() {
         let of = |efa: usize| {

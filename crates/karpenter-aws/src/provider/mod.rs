@@ -1,4 +1,462 @@
 //! The provider: machines on EC2 for NodeClaims.
+//!
+//! | module | question it answers |
+//! |---|---|
+//! | [`offered`] | what can be bought for a node class now? |
+//! | [`claims`] | what does an instance say as a NodeClaim? |
+//! | [`drift`] | why is a machine no longer what is asked for? |
+//! | [`hook`] | what does registration wait for? |
+//!
+//! UPSTREAM: pkg/cloudprovider/cloudprovider.go
 
 pub mod claims;
 pub mod drift;
+pub mod hook;
+pub mod offered;
+
+use std::sync::{Arc, OnceLock};
+
+use async_trait::async_trait;
+use jiff::SignedDuration;
+use karpenter_api::conditions::{HasConditions, Status, types};
+use karpenter_api::labels as core_labels;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::validation::WellKnown;
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::provider::{
+    CloudProvider, CloudProviderError, NodeClassKind, RegistrationHook, RepairPolicy,
+};
+use karpenter_core::requirements::Requirements;
+use karpenter_core::resources::Resources;
+use karpenter_kube::clock::Clock;
+use karpenter_kube::events::{Event, Recorder, reference};
+use kube::Client;
+
+use crate::api::EC2NodeClass;
+use crate::api::labels::{self, GROUP, tags};
+use crate::instances::{Freshness, Instance, InstanceError, Instances, instance_id};
+use crate::launch::filter::{Request, capacity_type, filter};
+use crate::launch_templates::template::launch_annotations;
+use crate::launcher::{Launcher, Order};
+use crate::placement_groups::{PlacementGroup, PlacementGroups};
+use crate::stores::Stores;
+use offered::Offered;
+
+/// Sells machines on EC2.
+pub struct Ec2Provider {
+    stores: Stores,
+    launcher: Launcher,
+    instances: Arc<Instances>,
+    placement_groups: PlacementGroups,
+    offered: Arc<Offered>,
+    client: Client,
+    clock: Clock,
+    well_known: WellKnown,
+    strict_min_values: bool,
+    recorder: OnceLock<Recorder>,
+}
+
+impl std::fmt::Debug for Ec2Provider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ec2Provider").finish_non_exhaustive()
+    }
+}
+
+/// What an instance that could not be had is to the rest of Karpenter.
+pub(crate) fn instance_error(error: InstanceError) -> CloudProviderError {
+    match error {
+        InstanceError::NotFound(id) => {
+            CloudProviderError::NodeClaimNotFound(format!("instance `{id}` not found"))
+        }
+        other => CloudProviderError::Other(Box::new(other)),
+    }
+}
+
+impl Ec2Provider {
+    /// A provider of these parts. `strict_min_values` is the policy of that name.
+    #[must_use]
+    pub fn new(
+        stores: Stores,
+        launcher: Launcher,
+        placement_groups: PlacementGroups,
+        offered: Arc<Offered>,
+        client: Client,
+        clock: Clock,
+        strict_min_values: bool,
+    ) -> Self {
+        Self {
+            instances: Arc::clone(&launcher.instances),
+            stores,
+            launcher,
+            placement_groups,
+            offered,
+            client,
+            clock,
+            well_known: crate::api::well_known(),
+            strict_min_values,
+            recorder: OnceLock::new(),
+        }
+    }
+
+    /// Lets it tell users what it sees.
+    pub fn tell_through(&self, recorder: Recorder) {
+        // It is set once, at the start.
+        let _ = self.recorder.set(recorder);
+    }
+
+    /// The instances.
+    #[must_use]
+    pub fn instances(&self) -> &Arc<Instances> {
+        &self.instances
+    }
+
+    /// What can be bought.
+    #[must_use]
+    pub fn offered(&self) -> &Arc<Offered> {
+        &self.offered
+    }
+
+    /// Launch templates.
+    #[must_use]
+    pub fn launcher(&self) -> &Launcher {
+        &self.launcher
+    }
+
+    fn tell(&self, event: Event) {
+        if let Some(recorder) = self.recorder.get() {
+            recorder.publish(event);
+        }
+    }
+
+    /// The node class of a claim that is to be launched.
+    fn class_for_launch(&self, claim: &NodeClaim) -> Result<Arc<EC2NodeClass>, CloudProviderError> {
+        let name = &claim.spec.node_class_ref.name;
+        let class = self
+            .stores
+            .class_of_claim(claim)
+            .filter(|class| !class.is_deleting());
+        let Some(class) = class else {
+            self.tell(Event::warning(
+                reference(claim),
+                "FailedResolvingNodeClass",
+                "Failed resolving NodeClass",
+            ));
+            // A claim without its class can never be launched; giving up on it lets another pool try.
+            return Err(CloudProviderError::InsufficientCapacity(format!(
+                "resolving node class, ec2nodeclass `{name}` not found"
+            )));
+        };
+        let ready = class.condition(types::READY);
+        let said = ready.map(|c| c.message.clone()).unwrap_or_default();
+        match class.condition_status(types::READY) {
+            Status::False => return Err(CloudProviderError::NodeClassNotReady(said)),
+            Status::Unknown => {
+                return Err(CloudProviderError::Create {
+                    reason: "NodeClassReadinessUnknown".into(),
+                    message: format!(
+                        "resolving NodeClass readiness, NodeClass is in Ready=Unknown, {said}"
+                    ),
+                });
+            }
+            Status::True => {}
+        }
+        let observed = ready.and_then(|c| c.observed_generation);
+        if observed != class.metadata.generation {
+            return Err(CloudProviderError::NodeClassNotReady(
+                "NodeClass readiness has not been reconciled against the latest spec".into(),
+            ));
+        }
+        let restricted = class
+            .spec
+            .tags
+            .iter()
+            .flatten()
+            .find_map(|(key, _)| tags::restriction(key));
+        if let Some(why) = restricted {
+            return Err(CloudProviderError::NodeClassNotReady(format!(
+                "validating tags, {why}"
+            )));
+        }
+        Ok(class)
+    }
+
+    /// The placement group of a node class. What EC2 does not answer now is taken as it was; with nothing known, no machine
+    /// is launched outside of its group.
+    async fn placement_group(
+        &self,
+        class: &EC2NodeClass,
+    ) -> Result<Option<PlacementGroup>, CloudProviderError> {
+        let Some(selector) = &class.spec.placement_group_selector else {
+            return Ok(None);
+        };
+        match self.placement_groups.get(selector).await {
+            Ok(group) => Ok(group),
+            Err(unanswered) if unanswered.last.is_some() => Ok(unanswered.last),
+            Err(unanswered) => Err(CloudProviderError::Other(Box::new(unanswered))),
+        }
+    }
+
+    async fn types_of(
+        &self,
+        class: &EC2NodeClass,
+    ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
+        let group = self.placement_group(class).await?;
+        self.offered.types(class, group, self.clock.now())
+    }
+
+    /// The node class and the type of an instance, as far as they are known.
+    async fn about(
+        &self,
+        instance: &Instance,
+    ) -> (Option<Arc<EC2NodeClass>>, Option<Arc<[InstanceType]>>) {
+        let pool = instance.tags.get(tags::NODE_POOL);
+        let of_pool = pool
+            .and_then(|name| self.stores.pool(name))
+            .and_then(|pool| self.stores.class_of_pool(&pool));
+        let of_tag = || {
+            let name = instance.tags.get(labels::NODE_CLASS)?;
+            self.stores.class(name)
+        };
+        let class = of_pool.or_else(of_tag);
+        let types = match &class {
+            Some(class) => self.types_of(class).await.ok(),
+            None => None,
+        };
+        (class, types)
+    }
+
+    async fn claim_of(&self, instance: &Instance) -> NodeClaim {
+        let (class, types) = self.about(instance).await;
+        let instance_type = types
+            .as_deref()
+            .and_then(|types| types.iter().find(|t| t.name == instance.type_));
+        let mut claim = claims::claim(&instance.id, instance, instance_type, class.as_deref());
+        if let Some(class) = &class {
+            claim.spec.node_class_ref = karpenter_api::v1::NodeClassReference {
+                group: GROUP.into(),
+                kind: "EC2NodeClass".into(),
+                name: class.metadata.name.clone().unwrap_or_default(),
+            };
+        }
+        claim
+    }
+
+    /// The types a claim may be launched as with the offerings that may be bought, and how.
+    fn candidates(
+        &self,
+        claim: &NodeClaim,
+        requirements: &Requirements,
+        all: &[InstanceType],
+    ) -> Result<(Vec<InstanceType>, &'static str), CloudProviderError> {
+        let asked = Resources::requests_from(&claim.spec.resources.requests).map_err(|error| {
+            CloudProviderError::Create {
+                reason: "InvalidResources".into(),
+                message: error.to_string(),
+            }
+        })?;
+        let request = Request {
+            requirements,
+            resources: &asked,
+            strict_min_values: self.strict_min_values,
+        };
+        let left = filter(all, request).map_err(|nothing| {
+            CloudProviderError::InsufficientCapacity(format!(
+                "all requested instance types were unavailable during launch, {nothing}"
+            ))
+        })?;
+        let how = capacity_type(&left, requirements);
+        Ok((left, how.as_str()))
+    }
+
+    /// The pool and class that drift is told by; none if there is nothing to compare with.
+    fn compared_with(&self, claim: &NodeClaim) -> Option<Arc<EC2NodeClass>> {
+        let pool = self.stores.pool(claim.node_pool()?)?;
+        let class = self.stores.class_of_pool(&pool)?;
+        (!class.is_deleting()).then_some(class)
+    }
+}
+
+#[async_trait]
+impl CloudProvider for Ec2Provider {
+    fn name(&self) -> &str {
+        "aws"
+    }
+
+    fn well_known(&self) -> &WellKnown {
+        &self.well_known
+    }
+
+    fn node_classes(&self) -> Vec<NodeClassKind> {
+        vec![NodeClassKind {
+            group: GROUP.into(),
+            version: "v1".into(),
+            kind: "EC2NodeClass".into(),
+            plural: "ec2nodeclasses".into(),
+        }]
+    }
+
+    fn repair_policies(&self) -> Vec<RepairPolicy> {
+        [
+            ("Ready", "False", 30),
+            ("Ready", "Unknown", 30),
+            ("AcceleratedHardwareReady", "False", 10),
+            ("StorageReady", "False", 30),
+            ("NetworkingReady", "False", 30),
+            ("KernelReady", "False", 30),
+            ("ContainerRuntimeReady", "False", 30),
+        ]
+        .map(|(condition, status, minutes)| RepairPolicy {
+            condition_type: condition.into(),
+            condition_status: status.into(),
+            toleration: SignedDuration::from_mins(minutes),
+        })
+        .into()
+    }
+
+    async fn create(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {
+        let class = self.class_for_launch(claim)?;
+        let now = self.clock.now();
+        let requirements = Requirements::from_api(&claim.spec.requirements, &self.well_known)
+            .map_err(|error| CloudProviderError::Create {
+                reason: "InvalidRequirements".into(),
+                message: error.to_string(),
+            })?;
+        let group = self.placement_group(&class).await?;
+        let resolved = self.offered.resolve(&class, group.clone(), now)?;
+        let all = Arc::clone(&resolved.types);
+        let (candidates, capacity_type) = self.candidates(claim, &requirements, &all)?;
+        let order = Order {
+            claim,
+            class: &class,
+            requirements: &requirements,
+            types: &candidates,
+            capacity_type,
+            placement_group: group.as_ref(),
+        };
+        let instance = self
+            .launcher
+            .launch(order, now, |t| offered::kept(&resolved, &t.name))
+            .await?;
+        let instance_type = all.iter().find(|t| t.name == instance.type_);
+        let mut answer = claims::claim(claim.name(), &instance, instance_type, Some(&class));
+        answer.spec = claim.spec.clone();
+        answer.metadata.uid.clone_from(&claim.metadata.uid);
+        answer.metadata.annotations = Some(launch_annotations(&class));
+        if let Some(group) = group.filter(|g| g.partitions > 0) {
+            let all = answer.metadata.labels.get_or_insert_default();
+            all.insert(labels::PLACEMENT_GROUP_ID.into(), group.id);
+            // EC2 tells the partition later; registration waits for it.
+            all.entry(labels::PLACEMENT_GROUP_PARTITION.into())
+                .or_default();
+        }
+        Ok(answer)
+    }
+
+    async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudProviderError> {
+        let provider_id = claim.status.provider_id.as_deref().unwrap_or_default();
+        let id = instance_id(provider_id).ok_or_else(|| {
+            CloudProviderError::other(format!("getting instance id, `{provider_id}` is none"))
+        })?;
+        let deleted = self.instances.delete(id).await;
+        if let Err(error) = &deleted
+            && error.is_not_found()
+            && claim.label(core_labels::CAPACITY_TYPE) == Some(core_labels::CAPACITY_TYPE_RESERVED)
+            && let Some(reservation) = claim.label(labels::CAPACITY_RESERVATION_ID)
+        {
+            self.launcher.counts.terminated(reservation);
+        }
+        deleted.map_err(instance_error)
+    }
+
+    async fn get(&self, provider_id: &str) -> Result<NodeClaim, CloudProviderError> {
+        let id = instance_id(provider_id).ok_or_else(|| {
+            CloudProviderError::other(format!("getting instance id, `{provider_id}` is none"))
+        })?;
+        let instance = self
+            .instances
+            .get(id, Freshness::Asked)
+            .await
+            .map_err(instance_error)?;
+        Ok(self.claim_of(&instance).await)
+    }
+
+    async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
+        let instances = self
+            .instances
+            .list()
+            .await
+            .map_err(|error| CloudProviderError::Other(Box::new(error)))?;
+        let mut claims = Vec::with_capacity(instances.len());
+        for instance in instances {
+            claims.push(self.claim_of(&instance).await);
+        }
+        Ok(claims)
+    }
+
+    async fn instance_types(
+        &self,
+        pool: &NodePool,
+    ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
+        let class = self.stores.class_of_pool(pool).ok_or_else(|| {
+            let name = &pool.spec.template.spec.node_class_ref.name;
+            CloudProviderError::other(format!(
+                "resolving node class, ec2nodeclass `{name}` not found"
+            ))
+        })?;
+        self.types_of(&class).await
+    }
+
+    async fn is_drifted(&self, claim: &NodeClaim) -> Result<Option<String>, CloudProviderError> {
+        let Some(class) = self.compared_with(claim) else {
+            return Ok(None);
+        };
+        let drifted = |reason: &str| Ok(Some(reason.to_owned()));
+        if drift::is_static_part_changed(&class, claim) {
+            return drifted(drift::NODE_CLASS);
+        }
+        let unknown = |error: drift::Unknown| CloudProviderError::Other(Box::new(error));
+        let group = self.placement_group(&class).await?;
+        let types = self
+            .offered
+            .types(&class, group.clone(), self.clock.now())?;
+        if drift::is_ami_changed(&class, claim, &types).map_err(unknown)? {
+            return drifted(drift::AMI);
+        }
+        let provider_id = claim.status.provider_id.as_deref().unwrap_or_default();
+        let id = instance_id(provider_id).ok_or_else(|| {
+            CloudProviderError::other(format!("getting instance id, `{provider_id}` is none"))
+        })?;
+        let instance = match self.instances.get(id, Freshness::Remembered).await {
+            Ok(instance) => instance,
+            // It is on its way out; that it drifted as well is of no use.
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) => return Err(instance_error(error)),
+        };
+        if let Some(reason) = drift::of_instance(&class, &instance).map_err(unknown)? {
+            return drifted(reason);
+        }
+        if drift::left_reservations(&class, &instance) {
+            // A reservation that ended leaves its instances on demand, which EC2 tells late.
+            let fresh = self.instances.get(id, Freshness::Asked).await;
+            match fresh {
+                Ok(instance) if drift::left_reservations(&class, &instance) => {
+                    return drifted(drift::CAPACITY_RESERVATION);
+                }
+                Ok(_) => {}
+                Err(error) if error.is_not_found() => return Ok(None),
+                Err(error) => return Err(instance_error(error)),
+            }
+        }
+        if drift::is_placement_changed(claim, group.as_ref()) {
+            return drifted(drift::PLACEMENT_GROUP);
+        }
+        Ok(None)
+    }
+
+    fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
+        vec![Arc::new(hook::Partition::new(
+            Arc::clone(&self.instances),
+            self.client.clone(),
+        ))]
+    }
+}

@@ -14,7 +14,6 @@ fn instances(world: &World) -> Instances {
     Instances::new(world.aws.clone(), "test", true, ShiftedZones::default())
 }
 
-/// Conformance: AWS-instance-01
 #[tokio::test]
 async fn instances_of_the_cluster_are_listed_and_vanished_ones_forgotten() {
     let world = World::with(|b| b.page_size(1)).await;
@@ -61,7 +60,6 @@ async fn instances_of_the_cluster_are_listed_and_vanished_ones_forgotten() {
     assert_eq!(world.calls("DescribeInstances"), describes);
 }
 
-/// Conformance: AWS-batcher-02
 #[tokio::test]
 async fn requests_for_single_instances_go_out_together_and_unknown_ones_do_not_spoil_it() {
     let world = World::new().await;
@@ -95,7 +93,7 @@ async fn requests_for_single_instances_go_out_together_and_unknown_ones_do_not_s
     );
 }
 
-/// Conformance: AWS-instance-02, AWS-instance-03
+/// Conformance: AWS-instance-02
 #[tokio::test]
 async fn nothing_is_asked_or_changed_in_a_zone_that_is_shifted_away() {
     let world = World::new().await;

@@ -35,7 +35,7 @@ async fn ids(subnets: &Subnets, terms: serde_json::Value) -> Vec<String> {
     found.iter().map(|s| s.id.clone()).collect()
 }
 
-/// Conformance: AWS-subnet-03, AWS-subnet-04
+/// Conformance: AWS-subnet-04
 #[tokio::test]
 async fn subnets_of_all_pages_are_found_tags_of_a_term_together_and_terms_apart() {
     let world = World::with(|b| b.page_size(1)).await;

@@ -1,0 +1,206 @@
+//! AWS on a laptop: the embedded control plane, the stand-in for AWS over HTTP, and the real provider between them.
+//!
+//! Machines that the stand-in starts join the cluster as their user data tells them ([`machines`]).
+
+pub mod machines;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use karpenter_api::crd;
+use karpenter_aws::operator::{Settings as ProviderSettings, assemble};
+use karpenter_aws::provider::Ec2Provider;
+use karpenter_aws::sdk::{Aws, Connect};
+use karpenter_aws_fake::{AwsFake, Server};
+use karpenter_kube::clock::Clock;
+use karpenter_kube::metrics::Registry;
+use karpenter_kube::operator::{Operator, OperatorError};
+use karpenter_kube::options::Options;
+use karpenter_testbed::loops::node_agent::NodeAgentOptions;
+use karpenter_testbed::loops::{self, Loops};
+use karpenter_testbed::{Faults, Testbed};
+use kube::Client;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// The region everything is in.
+pub const REGION: &str = "us-west-2";
+/// The cluster's name.
+pub const CLUSTER: &str = "playground";
+
+/// What a stack is made from.
+#[derive(Debug)]
+pub struct Settings {
+    /// How many times faster than real time passes, for the cluster and for AWS.
+    pub speed: f64,
+    /// Seeds names and faults.
+    pub seed: u64,
+    /// The controllers' options.
+    pub options: Options,
+    /// From an instance's launch until it runs, in seconds.
+    pub pending_s: f64,
+    /// The first pause before a call to AWS is repeated.
+    pub pause: Duration,
+}
+
+impl Default for Settings {
+    /// Real time, no ports, no lease.
+    fn default() -> Self {
+        Self {
+            speed: 1.0,
+            seed: 0,
+            options: Options {
+                metrics_port: 0,
+                health_probe_port: 0,
+                disable_leader_election: true,
+                ..Options::default()
+            },
+            pending_s: 5.0,
+            pause: Duration::from_millis(100),
+        }
+    }
+}
+
+/// A running cluster on AWS with Karpenter in it.
+pub struct Stack {
+    /// The control plane.
+    pub testbed: Testbed,
+    /// What stands in for AWS.
+    pub fake: AwsFake,
+    /// The provider.
+    pub provider: Arc<Ec2Provider>,
+    /// The controllers' clock.
+    pub clock: Clock,
+    /// The controllers' metrics.
+    pub registry: Registry,
+    server: Server,
+    loops: Option<Loops>,
+    stop: CancellationToken,
+    machines: JoinHandle<()>,
+    operator: JoinHandle<Result<(), OperatorError>>,
+}
+
+impl std::fmt::Debug for Stack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stack").finish_non_exhaustive()
+    }
+}
+
+impl Stack {
+    /// Starts the control plane, AWS, the machines and the controllers.
+    ///
+    /// # Errors
+    /// When something cannot be started.
+    pub async fn start(settings: Settings) -> Result<Self> {
+        let epoch = Timestamp::now();
+        let clock = Clock::new(epoch, settings.speed);
+        let testbed_clock = karpenter_testbed::Clock::new(epoch, settings.speed);
+        let testbed = Testbed::builder()
+            .clock(testbed_clock)
+            .faults(Faults::new(settings.seed))
+            .seed(settings.seed)
+            .start()
+            .await;
+
+        let definitions = crd::all(
+            &[karpenter_aws::api::restricted_domain()],
+            &[karpenter_aws::api::overlay_domain()],
+        )
+        .into_iter()
+        .map(|(_, d)| d);
+        testbed
+            .apply_crds(definitions.chain([karpenter_aws::api::crd()]))
+            .await
+            .context("installing the definitions")?;
+        let agent = NodeAgentOptions {
+            plays: Arc::new(|node| {
+                let id = node.spec.as_ref().and_then(|s| s.provider_id.as_deref());
+                id.is_some_and(|id| id.starts_with("aws:///"))
+            }),
+            ..NodeAgentOptions::default()
+        };
+        let options = loops::Options {
+            node_agent: Some(agent),
+            ..loops::Options::default()
+        };
+        let loops = Loops::start(testbed.client(), testbed_clock, options);
+
+        let fake = AwsFake::builder()
+            .clock(karpenter_aws_fake::Clock::new(epoch, settings.speed))
+            .seed(settings.seed)
+            .region(REGION)
+            .cluster(CLUSTER)
+            .interruption_queue(CLUSTER)
+            .settings(|s| s.pending_s = settings.pending_s)
+            .build();
+        let server = fake.serve(0).await.context("serving AWS")?;
+        let registry = Registry::new();
+        let how = Connect {
+            region: Some(REGION.into()),
+            endpoint: Some(server.url()),
+            credentials: Some(("AKIAPLAYGROUND".into(), "playground".into())),
+            pause: settings.pause,
+            registry: registry.clone(),
+        };
+        let aws = Aws::connect(&how).await?;
+        let provider_settings = ProviderSettings {
+            reserved_capacity: settings.options.feature_gates.reserved_capacity,
+            ..ProviderSettings::for_cluster(CLUSTER)
+        };
+        let client = testbed.client();
+        let assembly = assemble(aws, client.clone(), clock, &registry, provider_settings).await?;
+        let provider = assembly.provider();
+        let stop = CancellationToken::new();
+        let machines = tokio::spawn(machines::run(
+            fake.clone(),
+            testbed.client(),
+            Arc::clone(provider.offered()),
+            stop.clone(),
+        ));
+        let cloud: Arc<dyn karpenter_core::provider::CloudProvider> =
+            Arc::<Ec2Provider>::clone(&provider);
+        let operator = Operator::builder(cloud, client, settings.options)
+            .clock(clock)
+            .registry(registry.clone())
+            .with(move |setup| assembly.add(setup));
+        let operator = tokio::spawn(operator.run(stop.clone()));
+        Ok(Self {
+            testbed,
+            fake,
+            provider,
+            clock,
+            registry,
+            server,
+            loops: Some(loops),
+            stop,
+            machines,
+            operator,
+        })
+    }
+
+    /// Where AWS is, for `AWS_ENDPOINT_URL`.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        self.server.url()
+    }
+
+    /// A client that no fault hits.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.testbed.admin_client()
+    }
+
+    /// Stops everything in order.
+    pub async fn shutdown(mut self) {
+        self.stop.cancel();
+        // What panicked has stopped, too.
+        let _ = self.operator.await;
+        let _ = self.machines.await;
+        if let Some(loops) = self.loops.take() {
+            loops.shutdown().await;
+        }
+        self.server.stop();
+    }
+}

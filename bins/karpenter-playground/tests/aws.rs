@@ -1,0 +1,397 @@
+//! Pods on machines of EC2: the real controllers on the embedded API server, the real provider, and AWS over HTTP.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "what fails here fails the test"
+)]
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::v1::NodeClaim;
+use karpenter_aws::api::{EC2NodeClass, condition_types};
+use karpenter_aws_fake::{Instance, Lifecycle, Policy, Shortage};
+use karpenter_kube::logging::JsonLines;
+use karpenter_playground::aws::{CLUSTER, REGION, Settings, Stack};
+use karpenter_playground::manifests;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::prelude::*;
+
+const IMAGES: &str = "/aws/service/eks/optimized-ami/1.34/amazon-linux-2023";
+const POLICY: &str = include_str!("../../../docs/iam-policy.json");
+
+struct World {
+    stack: Stack,
+    client: Client,
+}
+
+impl World {
+    async fn start() -> Self {
+        if std::env::var_os("TEST_LOG").is_some() {
+            let lines = JsonLines::new(std::io::stderr, "test").with_filter(LevelFilter::INFO);
+            // The first test of the process sets it up.
+            let _ = tracing_subscriber::registry().with(lines).try_init();
+        }
+        let settings = Settings {
+            speed: 20.0,
+            pending_s: 2.0,
+            pause: Duration::from_millis(5),
+            ..Settings::default()
+        };
+        let stack = Stack::start(settings).await.unwrap();
+        // What upstream's policy does not grant is refused.
+        stack.fake.set_policy(Some(policy()));
+        let client = stack.client();
+        let world = Self { stack, client };
+        world
+            .stack
+            .fake
+            .add_instance_profile("nodes", Some("KarpenterNodeRole-playground"));
+        world.apply(&class()).await;
+        world.ready(|_| {}).await;
+        world.apply(&pool()).await;
+        world
+    }
+
+    async fn apply(&self, manifest: &Value) {
+        let text = serde_json::to_string(manifest).unwrap();
+        let objects = manifests::parse(&text).unwrap();
+        manifests::apply(&self.client, &objects).await.unwrap();
+    }
+
+    fn image(&self, arch: &str) -> String {
+        let name = format!("{IMAGES}/{arch}/standard/recommended/image_id");
+        self.stack.fake.parameter(&name).unwrap()
+    }
+
+    /// Makes the node class ready with what the stand-in has, changed by `change`.
+    async fn ready(&self, change: impl Fn(&mut EC2NodeClass)) {
+        let classes: Api<EC2NodeClass> = Api::all(self.client.clone());
+        let mut class = classes.get("default").await.unwrap();
+        let ami = |arch: &str, kubernetes: &str| {
+            json!({
+                "id": self.image(arch),
+                "requirements": [{ "key": "kubernetes.io/arch", "operator": "In", "values": [kubernetes] }],
+            })
+        };
+        class.status = serde_json::from_value(json!({
+            "instanceProfile": "nodes",
+            "amis": [ami("x86_64", "amd64"), ami("arm64", "arm64")],
+            "securityGroups": [{ "id": "sg-00000000000000001", "name": "node" }],
+            "subnets": [
+                { "id": "subnet-00000000000000001", "zone": "us-west-2a", "zoneID": "usw2-az1" },
+                { "id": "subnet-00000000000000002", "zone": "us-west-2b", "zoneID": "usw2-az2" },
+            ],
+        }))
+        .unwrap();
+        let now = Timestamp::now();
+        for condition in [
+            condition_types::AMIS_READY,
+            condition_types::SUBNETS_READY,
+            condition_types::SECURITY_GROUPS_READY,
+            condition_types::INSTANCE_PROFILE_READY,
+            condition_types::VALIDATION_SUCCEEDED,
+            condition_types::PLACEMENT_GROUP_READY,
+            condition_types::CAPACITY_RESERVATIONS_READY,
+        ] {
+            class.set_true(condition, now);
+        }
+        change(&mut class);
+        assert!(class.is_true(types::READY));
+        let status = json!({ "status": class.status });
+        classes
+            .patch_status("default", &PatchParams::default(), &Patch::Merge(status))
+            .await
+            .unwrap();
+    }
+
+    async fn pod(&self, name: &str, selector: Value) {
+        self.apply(&json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": name, "namespace": "default" },
+            "spec": {
+                "nodeSelector": selector,
+                "containers": [{ "name": "c", "image": "pause", "resources": { "requests": { "cpu": "1", "memory": "1Gi" } } }],
+            },
+        }))
+        .await;
+    }
+
+    /// Waits until something is so; real time, as sockets are involved.
+    async fn until<T>(&self, what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Some(found) = check().await {
+                return found;
+            }
+            if Instant::now() > deadline {
+                let claims: Api<NodeClaim> = Api::all(self.client.clone());
+                let claims = claims.list(&ListParams::default()).await.unwrap();
+                let states: Vec<_> = claims
+                    .items
+                    .iter()
+                    .map(|c| (&c.metadata.labels, &c.status.conditions))
+                    .collect();
+                panic!(
+                    "waited for {what} in vain; claims {states:#?}; calls {:?}",
+                    self.stack.fake.call_counts()
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn running(&self, name: &str) -> Node {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), "default");
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let node = self
+            .until("a running pod", async || {
+                let pod = pods.get(name).await.ok()?;
+                let running = pod.status?.phase? == "Running";
+                running.then_some(pod.spec?.node_name?)
+            })
+            .await;
+        nodes.get(&node).await.unwrap()
+    }
+
+    fn instance_of(&self, node: &Node) -> Instance {
+        let id = node.spec.as_ref().unwrap().provider_id.as_deref().unwrap();
+        let id = karpenter_aws::instances::instance_id(id).unwrap();
+        self.stack.fake.instance(id).unwrap()
+    }
+
+    async fn claims(&self) -> Vec<NodeClaim> {
+        let claims: Api<NodeClaim> = Api::all(self.client.clone());
+        claims.list(&ListParams::default()).await.unwrap().items
+    }
+
+    /// No call was refused for lack of permission.
+    fn nothing_beyond_the_policy(&self) {
+        let refused: BTreeSet<String> = self
+            .stack
+            .fake
+            .calls()
+            .into_iter()
+            .filter(|c| {
+                matches!(
+                    c.error.as_deref(),
+                    Some("UnauthorizedOperation" | "AccessDenied" | "AccessDeniedException")
+                )
+            })
+            .map(|c| c.action)
+            .collect();
+        assert_eq!(refused, BTreeSet::new());
+    }
+}
+
+/// What the documented policy grants in this cluster.
+fn policy() -> Policy {
+    let account = karpenter_aws_fake::ACCOUNT;
+    let role = format!("arn:aws:iam::{account}:role/KarpenterNodeRole-{CLUSTER}");
+    let queue = format!("arn:aws:sqs:{REGION}:{account}:{CLUSTER}");
+    let mut text = POLICY.to_owned();
+    for (name, value) in [
+        ("${AWS::Partition}", "aws"),
+        ("${AWS::Region}", REGION),
+        ("${AWS::AccountId}", account),
+        ("${AWS::URLSuffix}", "amazonaws.com"),
+        ("${ClusterName}", CLUSTER),
+        ("${KarpenterNodeRole.Arn}", &role),
+        ("${KarpenterInterruptionQueue.Arn}", &queue),
+    ] {
+        text = text.replace(name, value);
+    }
+    Policy::parse(&text).unwrap()
+}
+
+fn class() -> Value {
+    let discovery = json!([{ "tags": { "karpenter.sh/discovery": CLUSTER } }]);
+    json!({
+        "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass",
+        "metadata": { "name": "default" },
+        "spec": {
+            "role": "KarpenterNodeRole-playground",
+            "amiSelectorTerms": [{ "alias": "al2023@latest" }],
+            "subnetSelectorTerms": discovery, "securityGroupSelectorTerms": discovery,
+            "tags": { "team": "x" },
+        },
+    })
+}
+
+fn pool() -> Value {
+    json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodePool",
+        "metadata": { "name": "default" },
+        "spec": {
+            "template": { "spec": {
+                "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" },
+                "requirements": [
+                    { "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"] },
+                    { "key": "karpenter.k8s.aws/instance-category", "operator": "In", "values": ["m", "c"] },
+                    { "key": "karpenter.k8s.aws/instance-generation", "operator": "In", "values": ["5"] },
+                    { "key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"] },
+                ],
+            } },
+            "disruption": { "consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "0s" },
+        },
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_runs_on_the_right_machine_and_the_machine_goes_with_it() {
+    let world = World::start().await;
+    world
+        .pod(
+            "web",
+            json!({ "topology.kubernetes.io/zone": "us-west-2b" }),
+        )
+        .await;
+    let node = world.running("web").await;
+    let instance = world.instance_of(&node);
+    let labels = node.metadata.labels.clone().unwrap();
+    assert_eq!(instance.zone, "us-west-2b");
+    assert_eq!(instance.subnet, "subnet-00000000000000002");
+    assert_eq!(instance.lifecycle, Lifecycle::OnDemand);
+    assert_eq!(instance.image, world.image("x86_64"));
+    assert_eq!(
+        instance.groups,
+        [(
+            "sg-00000000000000001".to_owned(),
+            instance.groups[0].1.clone()
+        )]
+    );
+    assert_eq!(instance.profile.as_ref().unwrap().0, "nodes");
+    assert!(
+        instance
+            .template
+            .as_ref()
+            .unwrap()
+            .1
+            .starts_with("karpenter.k8s.aws/")
+    );
+    for (key, value) in [
+        ("team", "x"),
+        ("karpenter.sh/nodepool", "default"),
+        ("karpenter.k8s.aws/ec2nodeclass", "default"),
+        ("eks:eks-cluster-name", CLUSTER),
+        ("kubernetes.io/cluster/playground", "owned"),
+    ] {
+        assert_eq!(
+            instance.tags.get(key).map(String::as_str),
+            Some(value),
+            "{key}"
+        );
+    }
+    for (key, value) in [
+        (
+            "node.kubernetes.io/instance-type",
+            instance.instance_type.as_str(),
+        ),
+        ("karpenter.sh/capacity-type", "on-demand"),
+        ("karpenter.sh/nodepool", "default"),
+        ("karpenter.sh/registered", "true"),
+        (
+            "karpenter.k8s.aws/instance-category",
+            &instance.instance_type[..1],
+        ),
+        ("topology.k8s.aws/zone-id", "usw2-az2"),
+    ] {
+        assert_eq!(labels.get(key).map(String::as_str), Some(value), "{key}");
+    }
+    let data = STANDARD
+        .decode(instance.data["UserData"].as_str().unwrap())
+        .unwrap();
+    let data = String::from_utf8(data).unwrap();
+    assert!(
+        data.contains(CLUSTER) && data.contains("karpenter.sh/unregistered"),
+        "{data}"
+    );
+
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
+    pods.delete("web", &DeleteParams::default()).await.unwrap();
+    world
+        .until("the machine to be given back", async || {
+            let instance = world.stack.fake.instance(&instance.id)?;
+            (!instance.state.is_alive() && world.claims().await.is_empty()).then_some(())
+        })
+        .await;
+    world.nothing_beyond_the_policy();
+    world.stack.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_type_is_taken_when_the_cheapest_is_out_and_nothing_is_lost() {
+    let world = World::start().await;
+    let zone = |name: &str| json!({ "topology.kubernetes.io/zone": name });
+    world.pod("first", zone("us-west-2a")).await;
+    let cheapest = world
+        .instance_of(&world.running("first").await)
+        .instance_type;
+    world
+        .stack
+        .fake
+        .set_shortages(vec![Shortage::new(&cheapest, "*", "*")]);
+    world.stack.fake.forget_calls();
+    world.pod("second", zone("us-west-2b")).await;
+    let second = world.running("second").await;
+    assert_ne!(world.instance_of(&second).instance_type, cheapest);
+    assert_eq!(
+        world.stack.fake.call_counts()["CreateFleet"],
+        1,
+        "the fleet tried the next by itself"
+    );
+    world.nothing_beyond_the_policy();
+    world.stack.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn images_subnets_and_groups_that_change_drift() {
+    let world = World::start().await;
+    world
+        .pod(
+            "web",
+            json!({ "topology.kubernetes.io/zone": "us-west-2a" }),
+        )
+        .await;
+    world.running("web").await;
+    let claim = world.claims().await.remove(0);
+    let provider = &world.stack.provider;
+    use karpenter_core::provider::CloudProvider;
+    assert_eq!(provider.is_drifted(&claim).await.unwrap(), None);
+    let drifts = async |change: &dyn Fn(&mut EC2NodeClass), reason: &str| {
+        world.ready(change).await;
+        world
+            .until(reason, async || {
+                let found = provider.is_drifted(&claim).await.ok()??;
+                (found == reason).then_some(())
+            })
+            .await;
+    };
+    drifts(
+        &|c| c.status.amis[0].id = "ami-0123456789abcdef0".into(),
+        "AMIDrift",
+    )
+    .await;
+    drifts(
+        &|c| c.status.security_groups[0].id = "sg-0123".into(),
+        "SecurityGroupDrift",
+    )
+    .await;
+    drifts(
+        &|c| {
+            c.status.subnets.remove(0);
+        },
+        "SubnetDrift",
+    )
+    .await;
+    world.stack.shutdown().await;
+}

@@ -1,0 +1,508 @@
+//! One launch: subnets, templates, a fleet, and what is learnt from its answer.
+//!
+//! UPSTREAM: pkg/providers/instance/instance.go
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use jiff::Timestamp;
+use karpenter_api::labels::{self as core_labels, annotations};
+use karpenter_api::v1::NodeClaim;
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::provider::CloudProviderError;
+use karpenter_core::requirements::{Requirement, Requirements};
+use karpenter_kube::metrics::{Counter, Registry};
+
+use crate::api::labels::{self, resources, tags};
+use crate::api::{EC2NodeClass, Subnet};
+use crate::fleet::{Answer, Config, Fleet, Fleets, Launched, Override, PoolError, Purchase};
+use crate::instances::{InReservation, Instance, Instances};
+use crate::launch::filter::{tenancy, usable};
+use crate::launch_templates::{
+    ClusterSettings, Launch, LaunchTemplates, Reserved, Resolved, Target, TemplateError, resolve,
+};
+use crate::placement_groups::PlacementGroup;
+use crate::reservations::ReservationCounts;
+use crate::sdk::AwsError;
+use crate::sdk::errors::reason_and_message;
+use crate::subnets::Subnets;
+use crate::unavailable::{CapacityType, Placement, Pool, Unavailable};
+
+/// With fewer instance types than this, on-demand capacity is likely to run out where spot was admitted, too.
+const FLEXIBLE: usize = 5;
+
+/// What a machine is launched for.
+#[derive(Clone, Copy, Debug)]
+pub struct Order<'a> {
+    /// The claim.
+    pub claim: &'a NodeClaim,
+    /// Its node class.
+    pub class: &'a EC2NodeClass,
+    /// The claim's requirements.
+    pub requirements: &'a Requirements,
+    /// The instance types it may be, with the offerings that may be bought.
+    pub types: &'a [InstanceType],
+    /// `spot`, `on-demand` or `reserved`.
+    pub capacity_type: &'static str,
+    /// The placement group.
+    pub placement_group: Option<&'a PlacementGroup>,
+}
+
+/// Why a launch came to nothing.
+#[derive(Debug)]
+enum Failed {
+    /// A template was deleted behind our back; the next attempt makes it anew.
+    TemplateGone(AwsError),
+    /// Anything else.
+    Other(CloudProviderError),
+}
+
+impl From<CloudProviderError> for Failed {
+    fn from(error: CloudProviderError) -> Self {
+        Self::Other(error)
+    }
+}
+
+/// Launches machines.
+#[derive(Debug)]
+pub struct Launcher {
+    /// Subnets.
+    pub subnets: Subnets,
+    /// Launch templates.
+    pub templates: LaunchTemplates,
+    /// Fleets.
+    pub fleets: Fleets,
+    /// Instances.
+    pub instances: Arc<Instances>,
+    /// Machines left in reservations.
+    pub counts: ReservationCounts,
+    /// What is out of capacity.
+    pub unavailable: Arc<Mutex<Unavailable>>,
+    /// What templates have in common.
+    pub settings: ClusterSettings,
+    /// Launches that failed, by pool.
+    pub failures: Counter,
+}
+
+/// The counter of failed launches.
+#[must_use]
+pub fn failures(registry: &Registry) -> Counter {
+    registry.counter(
+        "karpenter_cloudprovider_instance_launch_failures_total",
+        "Number of launch failures by zone, capacity type and reason",
+        &["zone", "zone_id", "capacity_type", "reason"],
+    )
+}
+
+fn create_error(reason: &str, message: impl Into<String>) -> CloudProviderError {
+    CloudProviderError::Create {
+        reason: reason.to_owned(),
+        message: message.into(),
+    }
+}
+
+impl Launcher {
+    /// Launches a machine. `reserved_of` says what the kubelet of an instance type keeps by the user's wish.
+    ///
+    /// # Errors
+    /// [`CloudProviderError::InsufficientCapacity`] if only capacity is missing, [`CloudProviderError::Create`] with the
+    /// reason otherwise.
+    pub async fn launch(
+        &self,
+        order: Order<'_>,
+        now: Timestamp,
+        reserved_of: impl Fn(&InstanceType) -> Reserved + Send + Sync,
+    ) -> Result<Arc<Instance>, CloudProviderError> {
+        match self.attempt(order, now, &reserved_of).await {
+            Ok(instance) => Ok(instance),
+            Err(Failed::Other(error)) => Err(error),
+            Err(Failed::TemplateGone(_)) => match self.attempt(order, now, &reserved_of).await {
+                Ok(instance) => Ok(instance),
+                Err(Failed::Other(error)) => Err(error),
+                Err(Failed::TemplateGone(error)) => Err(refused(&error)),
+            },
+        }
+    }
+
+    async fn attempt(
+        &self,
+        order: Order<'_>,
+        now: Timestamp,
+        reserved_of: &(impl Fn(&InstanceType) -> Reserved + Send + Sync),
+    ) -> Result<Arc<Instance>, Failed> {
+        let (class, claim) = (order.class, order.claim);
+        let subnets = self
+            .subnets
+            .for_launch(&class.status.subnets, order.types, order.capacity_type)
+            .map_err(|error| {
+                create_error(
+                    "SubnetResolutionFailed",
+                    format!("getting subnets, {error}"),
+                )
+            })?;
+        let tags = self.tags(order);
+        let partition = requested_partition(&order);
+        let tenancy = tenancy(order.requirements);
+        let launch = Launch {
+            class,
+            claim,
+            requirements: order.requirements,
+            capacity_type: order.capacity_type,
+            tenancy,
+            placement_group: order.placement_group,
+            partition,
+            tags: &tags,
+        };
+        let resolved = resolve(&launch, &self.settings, order.types, reserved_of)
+            .map_err(|error| template_error(&error))?;
+        let ensured = resolved.iter().map(|r| self.templates.ensure(&r.template));
+        for ensured in futures::future::join_all(ensured).await {
+            ensured.map_err(|error| {
+                let (reason, message) = reason_and_message([&error]);
+                create_error(
+                    reason,
+                    format!("getting launch template configs, {message}: {error}"),
+                )
+            })?;
+        }
+        let zones = |zone: &str| subnets.of(zone).cloned();
+        let configs = configs(&order, &resolved, zones);
+        if configs.is_empty() {
+            return Err(CloudProviderError::InsufficientCapacity(
+                "no capacity offerings are currently available given the constraints".into(),
+            )
+            .into());
+        }
+        warn_of_fallback(&order);
+        let relaxed = claim.annotation(annotations::MIN_VALUES_RELAXED).is_some();
+        let fleet = Fleet {
+            purchase: purchase(order.capacity_type, &resolved),
+            configs,
+            prioritized: claim
+                .annotation(annotations::PRICE_OVERLAY_APPLIED)
+                .is_some(),
+            tags,
+            context: class.spec.context.clone().filter(|_| !relaxed),
+        };
+        let answer = self.fleets.launch(fleet.clone(), claim.uid()).await;
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) if error.is_launch_template_not_found() => {
+                for config in &fleet.configs {
+                    self.templates.invalidate(&config.template);
+                }
+                return Err(Failed::TemplateGone(error));
+            }
+            Err(error) => return Err(refused(&error).into()),
+        };
+        let used = answer.launched.iter().map(|l| l.subnet.clone()).collect();
+        subnets.settle(&used);
+        if answer.tells {
+            self.learn(&order, &answer.errors, partition, now);
+        }
+        match &answer.launched {
+            Some(launched) => {
+                let instance =
+                    self.launched(&order, launched, &resolved, partition, fleet.tags, now);
+                if let Some(id) = &launched.reservation {
+                    self.counts.launched(id);
+                }
+                let instance = Arc::new(instance);
+                self.instances.remember(Arc::clone(&instance));
+                Ok(instance)
+            }
+            None => Err(nothing(&answer).into()),
+        }
+    }
+
+    /// Tags of everything that is created for a claim.
+    fn tags(&self, order: Order<'_>) -> BTreeMap<String, String> {
+        launch_tags(
+            order.class,
+            &self.settings.cluster.name,
+            order.claim.node_pool().unwrap_or_default(),
+        )
+    }
+
+    /// Takes note of pools that gave nothing.
+    fn learn(
+        &self,
+        order: &Order<'_>,
+        errors: &[PoolError],
+        partition: Option<u32>,
+        now: Timestamp,
+    ) {
+        let zone_id = |zone: &str| {
+            let subnets = order.class.status.subnets.iter();
+            subnets
+                .filter(|s| s.zone == zone)
+                .find_map(|s| s.zone_id.clone())
+                .unwrap_or_default()
+        };
+        let mut unavailable = self
+            .unavailable
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let capacity_type =
+            CapacityType::from_label(order.capacity_type).unwrap_or(CapacityType::OnDemand);
+        let pool = |instance_type: &str, zone: &str| Pool {
+            capacity_type,
+            instance_type: instance_type.to_owned(),
+            zone: zone.to_owned(),
+            placement: order.placement_group.map(|group| Placement {
+                group: group.id.clone(),
+                partition,
+            }),
+        };
+        for e in errors {
+            let code = e.error.code.as_deref().unwrap_or_default();
+            self.failures
+                .inc(&[&e.zone, &zone_id(&e.zone), order.capacity_type, code]);
+            if e.error.is_out_of_addresses() {
+                unavailable.mark_subnet(&e.subnet, now);
+                self.subnets.exhausted(&e.subnet);
+                // DIFFERS: the pool is not marked, as the zone may have another subnet.
+                continue;
+            }
+            if let Some(reservation) = &e.reservation {
+                if e.error.is_unfulfillable() && !e.error.is_spread_limit() {
+                    self.counts.exhausted(reservation);
+                }
+                continue;
+            }
+            if e.error.is_spread_limit() {
+                for t in order.types {
+                    unavailable.mark(pool(&t.name, &e.zone), now);
+                }
+            } else if e.error.is_unfulfillable() {
+                unavailable.mark(pool(&e.type_, &e.zone), now);
+            } else if e.error.is_spot_role_missing() {
+                unavailable.mark_capacity_type(CapacityType::Spot, now);
+            }
+        }
+    }
+
+    fn launched(
+        &self,
+        order: &Order<'_>,
+        launched: &Launched,
+        resolved: &[Resolved],
+        partition: Option<u32>,
+        tags: BTreeMap<String, String>,
+        now: Timestamp,
+    ) -> Instance {
+        let status = &order.class.status;
+        let target = resolved.iter().find_map(|r| {
+            let target = r.template.reservation.as_ref()?.as_ref()?;
+            (Some(&target.id) == launched.reservation.as_ref()).then_some(target)
+        });
+        let listed = order.class.network_interfaces();
+        let adapters = if !listed.is_empty() {
+            listed.iter().filter(|i| i.is_efa_only()).count()
+        } else if order
+            .claim
+            .spec
+            .resources
+            .requests
+            .contains_key(resources::EFA)
+        {
+            let found = order.types.iter().find(|t| t.name == launched.type_);
+            found.map_or(0, |t| {
+                usize::try_from(t.capacity.get(resources::EFA)).unwrap_or(0)
+            })
+        } else {
+            0
+        };
+        Instance {
+            id: launched.id.clone(),
+            type_: launched.type_.clone(),
+            image_id: launched.image.clone(),
+            zone: launched.zone.clone(),
+            zone_id: status
+                .subnets
+                .iter()
+                .find(|s| s.id == launched.subnet)
+                .and_then(|s| s.zone_id.clone()),
+            subnet_id: launched.subnet.clone(),
+            security_groups: status
+                .security_groups
+                .iter()
+                .map(|g| g.id.clone())
+                .collect(),
+            capacity_type: order.capacity_type,
+            reservation: target.map(|t| InReservation {
+                id: t.id.clone(),
+                type_: if t.block { "capacity-block" } else { "default" },
+                interruptible: t.interruptible,
+            }),
+            launched: now,
+            state: "pending".into(),
+            tenancy: tenancy(order.requirements).to_owned(),
+            placement_group: order.placement_group.map(|g| g.id.clone()),
+            partition: partition.and_then(|n| i32::try_from(n).ok()),
+            efa: adapters,
+            tags,
+        }
+    }
+}
+
+/// Tags of everything that is created for a node class: the user's, and those by which we find it again.
+#[must_use]
+pub fn launch_tags(class: &EC2NodeClass, cluster: &str, pool: &str) -> BTreeMap<String, String> {
+    let mut all = class.spec.tags.clone().unwrap_or_default();
+    let name = class.metadata.name.clone().unwrap_or_default();
+    for (key, value) in [
+        (tags::cluster(cluster), tags::OWNED.to_owned()),
+        (tags::NODE_POOL.to_owned(), pool.to_owned()),
+        (tags::EKS_CLUSTER_NAME.to_owned(), cluster.to_owned()),
+        (labels::NODE_CLASS.to_owned(), name),
+    ] {
+        all.insert(key, value);
+    }
+    all
+}
+
+/// The error of a fleet that was refused as a whole.
+fn refused(error: &AwsError) -> CloudProviderError {
+    let (reason, message) = reason_and_message([error]);
+    create_error(
+        reason,
+        format!("creating fleet request, {message}: {error}"),
+    )
+}
+
+/// The error of a fleet that launched nothing.
+fn nothing(answer: &Answer) -> CloudProviderError {
+    let errors: Vec<&AwsError> = answer.errors.iter().map(|e| &e.error).collect();
+    let unique: BTreeSet<String> = answer.errors.iter().map(describe).collect();
+    let text = unique.into_iter().collect::<Vec<_>>().join("; ");
+    let shortage = |e: &&AwsError| e.is_unfulfillable() || e.is_spot_role_missing();
+    if !errors.is_empty() && errors.iter().all(shortage) {
+        return CloudProviderError::InsufficientCapacity(format!("with fleet error(s), {text}"));
+    }
+    let others = errors.iter().copied().filter(|e| !shortage(e));
+    let (reason, message) = reason_and_message(others);
+    create_error(reason, format!("creating fleet, {message}: {text}"))
+}
+
+fn describe(e: &PoolError) -> String {
+    let code = e.error.code.as_deref().unwrap_or_default();
+    format!("{code}: {}", e.error.message)
+}
+
+fn template_error(error: &TemplateError) -> CloudProviderError {
+    match error {
+        TemplateError::UserData(data) if data.is_transient() => {
+            CloudProviderError::NodeClassNotReady(data.to_string())
+        }
+        TemplateError::UserData(crate::user_data::UserDataError::TooLarge { .. }) => {
+            create_error("UserDataSizeLimitExceeded", error.to_string())
+        }
+        TemplateError::NoImage(_) => CloudProviderError::InsufficientCapacity(error.to_string()),
+        other => create_error(
+            "LaunchFailed",
+            format!("getting launch template configs, {other}"),
+        ),
+    }
+}
+
+/// The partition to launch into: the lowest asked for of those that are not out of capacity.
+fn requested_partition(order: &Order<'_>) -> Option<u32> {
+    order.placement_group.filter(|g| g.partitions > 0)?;
+    let asked = order.requirements.get(labels::PLACEMENT_GROUP_PARTITION)?;
+    if asked.is_complement() {
+        return None;
+    }
+    let offered: BTreeSet<u32> = order
+        .types
+        .iter()
+        .flat_map(|t| t.offerings.iter())
+        .filter(|o| o.available)
+        .filter_map(|o| o.single(labels::PLACEMENT_GROUP_PARTITION)?.parse().ok())
+        .collect();
+    let mut partitions: Vec<u32> = asked.values().filter_map(|v| v.parse().ok()).collect();
+    partitions.sort_unstable();
+    let there = |n: &&u32| offered.is_empty() || offered.contains(n);
+    partitions
+        .iter()
+        .find(there)
+        .or(partitions.first())
+        .copied()
+}
+
+fn purchase(capacity_type: &str, resolved: &[Resolved]) -> Purchase {
+    let target = resolved
+        .iter()
+        .find_map(|r| r.template.reservation.as_ref()?.as_ref());
+    match (capacity_type, target) {
+        (core_labels::CAPACITY_TYPE_SPOT, _) => Purchase::Spot,
+        (_, Some(target)) if target.block => Purchase::CapacityBlock,
+        (_, Some(target)) if target.interruptible => Purchase::Interruptible,
+        _ => Purchase::OnDemand,
+    }
+}
+
+/// The ways to launch by each template: its types in the subnets of the zones where they can be bought.
+fn configs(
+    order: &Order<'_>,
+    resolved: &[Resolved],
+    subnet: impl Fn(&str) -> Option<Subnet>,
+) -> Vec<Config> {
+    let mut wanted = order.requirements.clone();
+    wanted.replace(Requirement::equal(
+        core_labels::CAPACITY_TYPE,
+        order.capacity_type,
+    ));
+    let mut configs = Vec::new();
+    for r in resolved {
+        let target: Option<&Target> = r.template.reservation.as_ref().and_then(Option::as_ref);
+        let mut seen: BTreeSet<(&str, String)> = BTreeSet::new();
+        let mut overrides = Vec::new();
+        for t in order.types.iter().filter(|t| r.types.contains(&t.name)) {
+            for o in usable(t, &wanted) {
+                if Target::of(o).as_ref() != target {
+                    continue;
+                }
+                let Some(subnet) = o.zone().and_then(&subnet) else {
+                    continue;
+                };
+                // Partitions of a placement group are offerings of their own, but not of EC2's.
+                if !seen.insert((&t.name, subnet.id.clone())) {
+                    continue;
+                }
+                overrides.push(Override {
+                    type_: t.name.clone(),
+                    zone: subnet.zone.clone(),
+                    subnet: subnet.id,
+                    image: r.template.image_id.clone(),
+                    price: o.price.into(),
+                });
+            }
+        }
+        if !overrides.is_empty() {
+            configs.push(Config {
+                template: r.template.name(),
+                reservation: target.map(|t| t.id.clone()),
+                overrides,
+            });
+        }
+    }
+    configs
+}
+
+fn warn_of_fallback(order: &Order<'_>) {
+    let spot = order
+        .requirements
+        .get(core_labels::CAPACITY_TYPE)
+        .is_some_and(|r| r.has(core_labels::CAPACITY_TYPE_SPOT));
+    if order.capacity_type == core_labels::CAPACITY_TYPE_ON_DEMAND
+        && spot
+        && order.types.len() < FLEXIBLE
+    {
+        tracing::info!(
+            logger = "instance",
+            "instance-types" = order.types.len(),
+            "at least {FLEXIBLE} instance types are recommended when flexible to spot but requesting on-demand"
+        );
+    }
+}

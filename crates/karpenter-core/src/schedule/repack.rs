@@ -8,7 +8,8 @@
 //!    worth stay as they are; the others are taken apart, most wasteful first.
 //! 2. Their pods are packed anew: again and again the machine is opened that gets the most worth for its price, of machines
 //!    alike within a hundredth the larger.
-//! 3. What comes out replaces the claims if it saves a twentieth, and is within the limits of the NodePool.
+//! 3. What comes out replaces the claims if it saves a twentieth, and is within the limits of the NodePool. Each machine counts
+//!    for the cheapest one more than its price, so that a fleet does not fall apart into many small machines.
 //!
 //! No pod changes its NodePool, nor its domain under a topology constraint; pods under a hostname constraint only stay with
 //! pods they were with, so that constraints hold as they did. Claims with reservations, minValues, host ports, devices or
@@ -40,6 +41,8 @@ const GOOD_ENOUGH: f64 = 1.02;
 const WORTH_IT: f64 = 0.95;
 /// How much more worth for its price a smaller machine must get than a larger one.
 const SMALLER_IF: f64 = 1.01;
+/// What a machine costs beside its price, as a share of the cheapest one: its disk, its address, what runs on every machine.
+const BESIDE: f64 = 1.0;
 /// Machines of a market that are considered.
 const MOST_OFFERS: usize = 64;
 /// Different kinds of pods that are packed together.
@@ -122,6 +125,8 @@ struct Ledger {
     /// What pods ask for of machines of their own.
     sets: FxHashMap<Asked, Option<Own>>,
     work: usize,
+    /// What a machine costs beside its price.
+    beside: f64,
 }
 
 impl Run<'_> {
@@ -147,6 +152,10 @@ impl Run<'_> {
             if tracked || self.algebra.has_min_values(compiled.set) {
                 continue;
             }
+            let set = compiled.set;
+            let mask = self.mask(template, set);
+            let cheapest = self.by_price(template, set, &mask).first();
+            ledger.beside = cheapest.map_or(0.0, |(price, _)| price * BESIDE);
             for chunk in self.wasteful(template, from_pods, &mut ledger) {
                 if ledger.work > MOST_WORK {
                     break;
@@ -359,7 +368,7 @@ impl Run<'_> {
             let mut price = 0.0;
             for (bin, copies) in &mut bins {
                 bin.price = self.lowest_price(template, bin.set, &bin.used, None);
-                price += bin.price * *copies as f64;
+                price += (bin.price + ledger.beside) * *copies as f64;
             }
             learn(&mut lots, &bins);
             if best.as_ref().is_none_or(|(least, _)| price < *least) {
@@ -367,7 +376,8 @@ impl Run<'_> {
             }
         }
         let (price, bins) = best?;
-        if price > chunk.price * WORTH_IT {
+        let before = chunk.price + ledger.beside * chunk.claims.len() as f64;
+        if price > before * WORTH_IT {
             return None;
         }
         let mut claims: Vec<Claim> = Vec::new();
@@ -448,7 +458,8 @@ impl Run<'_> {
                 for (price, row) in market.iter() {
                     ledger.work += order.len();
                     let room = self.solver.templates[template].row_room(*row as usize, self.width);
-                    let gain = fill(*set, room, lots, order, &left, &mut load) / price;
+                    let gain =
+                        fill(*set, room, lots, order, &left, &mut load) / (price + ledger.beside);
                     if gain > 0.0
                         && best
                             .as_ref()

@@ -52,7 +52,7 @@ pub enum Packing {
 
 impl Default for Packing {
     fn default() -> Self {
-        Self::LowestCost { from_pods: 16 }
+        Self::LowestCost { from_pods: 11 }
     }
 }
 

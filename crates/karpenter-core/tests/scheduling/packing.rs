@@ -67,8 +67,8 @@ fn pods_that_must_not_be_interrupted_do_not_keep_others_off_spot() {
 fn a_machine_with_few_pods_stays_whole() {
     let world = world()
         .with([on_demand()])
-        .with(copies(&pod("p").cpu("1"), 10));
-    assert_eq!(sizes(&world.plan()), [11]);
+        .with(copies(&pod("p").cpu("1"), 9));
+    assert_eq!(sizes(&world.plan()), [10]);
 }
 
 #[test]

@@ -120,10 +120,7 @@ impl Options {
     /// Lets the arguments of these options in `command` take bad values in the environment for unset. For binaries that flatten
     /// these options into a command of their own.
     #[must_use]
-    pub fn prepare(
-        command: clap::Command,
-        env: impl Fn(&str) -> Option<String>,
-    ) -> clap::Command {
+    pub fn prepare(command: clap::Command, env: impl Fn(&str) -> Option<String>) -> clap::Command {
         tolerate_bad_environment(command, env)
     }
 

@@ -43,7 +43,9 @@ impl Kubectl {
         let testbed = Testbed::builder().seed(3).start().await;
         let crds = std::fs::read_dir(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../crds"))
             .unwrap()
-            .map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap())
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.is_file())
+            .map(|path| std::fs::read_to_string(path).unwrap())
             .map(|text| serde_saphyr::from_str(&text).unwrap());
         testbed.apply_crds(crds.collect::<Vec<_>>()).await.unwrap();
         let served = testbed.serve("127.0.0.1:0".parse().unwrap()).await.unwrap();

@@ -4,6 +4,7 @@
 
 mod fleets;
 mod instances;
+mod launches;
 mod permissions;
 mod resources;
 mod support;

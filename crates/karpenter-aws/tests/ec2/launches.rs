@@ -1,0 +1,357 @@
+//! Whole launches: what is asked of EC2, and what is learnt from its answer.
+
+use std::sync::{Arc, Mutex};
+
+use jiff::Timestamp;
+use karpenter_api::labels as core_labels;
+use karpenter_api::v1::NodeClaim;
+use karpenter_aws::api::EC2NodeClass;
+use karpenter_aws::fleet::{Fleets, WINDOW};
+use karpenter_aws::instances::{Instance, Instances};
+use karpenter_aws::launch_templates::{LaunchTemplates, Reserved};
+use karpenter_aws::launcher::{Launcher, Order, failures};
+use karpenter_aws::reservations::ReservationCounts;
+use karpenter_aws::shifted_zones::ShiftedZones;
+use karpenter_aws::subnets::Subnets;
+use karpenter_aws::unavailable::{CapacityType, Unavailable};
+use karpenter_aws_fake::{CapacityReservation, Fault, Shortage};
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::offering::Offering;
+use karpenter_core::provider::CloudProviderError;
+use karpenter_core::requirements::{Operator, Requirement, Requirements};
+use karpenter_core::resources::Resources;
+use karpenter_kube::metrics::Registry;
+use serde_json::Value;
+
+use crate::support::World;
+use crate::templates::settings;
+
+struct Case {
+    world: World,
+    launcher: Launcher,
+    class: EC2NodeClass,
+    claim: NodeClaim,
+    requirements: Requirements,
+    types: Vec<InstanceType>,
+    capacity_type: &'static str,
+}
+
+fn offering(zone: &str, capacity_type: &str, price: f64, more: &[(&str, &str)]) -> Offering {
+    let mut requirements = Requirements::new();
+    let own = [
+        (core_labels::ZONE, zone),
+        (core_labels::CAPACITY_TYPE, capacity_type),
+    ];
+    for (key, value) in own.iter().chain(more) {
+        requirements.add(Requirement::equal(key, value));
+    }
+    Offering::new(requirements, price)
+}
+
+fn machine(name: &str, price: f64) -> InstanceType {
+    let mut requirements = Requirements::new();
+    requirements.add(Requirement::equal(core_labels::ARCH, "amd64"));
+    let mut t = InstanceType::new(name, requirements, Resources::new().with("pods", 29));
+    for zone in ["us-west-2a", "us-west-2b"] {
+        t.offerings.push(offering(zone, "on-demand", price, &[]));
+        t.offerings.push(offering(zone, "spot", price / 3.0, &[]));
+    }
+    t
+}
+
+impl Case {
+    async fn new(capacity_type: &'static str) -> Self {
+        let world = World::new().await;
+        let class = world.class("default");
+        let subnets = Subnets::new(world.aws.clone(), std::time::Duration::from_secs(60));
+        subnets.list(&class).await.unwrap();
+        let launcher = Launcher {
+            subnets,
+            templates: LaunchTemplates::new(world.aws.clone(), "test"),
+            fleets: Fleets::new(world.aws.clone(), WINDOW),
+            instances: Arc::new(Instances::new(
+                world.aws.clone(),
+                "test",
+                true,
+                ShiftedZones::default(),
+            )),
+            counts: ReservationCounts::default(),
+            unavailable: Arc::new(Mutex::new(Unavailable::default())),
+            settings: settings(),
+            failures: failures(&Registry::new()),
+        };
+        let mut claim = NodeClaim::new("c", Default::default());
+        claim.metadata.uid = Some("uid-c".into());
+        claim.metadata.labels =
+            Some([(core_labels::NODE_POOL.to_owned(), "default".to_owned())].into());
+        Self {
+            world,
+            launcher,
+            class,
+            claim,
+            requirements: Requirements::new(),
+            types: vec![machine("m5.large", 0.1), machine("m5.xlarge", 0.2)],
+            capacity_type,
+        }
+    }
+
+    async fn launch(&self) -> Result<Arc<Instance>, CloudProviderError> {
+        let order = Order {
+            claim: &self.claim,
+            class: &self.class,
+            requirements: &self.requirements,
+            types: &self.types,
+            capacity_type: self.capacity_type,
+            placement_group: None,
+        };
+        self.launcher
+            .launch(order, Timestamp::now(), |_| Reserved::default())
+            .await
+    }
+
+    /// The parameters of the last CreateFleet.
+    fn asked(&self) -> Value {
+        let calls = self.world.fake.calls();
+        calls
+            .into_iter()
+            .rfind(|c| c.action == "CreateFleet")
+            .unwrap()
+            .params
+    }
+
+    fn is_marked(&self, capacity_type: CapacityType, name: &str, zone: &str) -> bool {
+        self.launcher
+            .unavailable
+            .lock()
+            .unwrap()
+            .is_marked(capacity_type, name, zone, None)
+    }
+
+    fn reserve(&mut self, machines: u32) {
+        let id = "cr-1";
+        self.world
+            .fake
+            .add_capacity_reservation(CapacityReservation::new(
+                id,
+                "m5.large",
+                "us-west-2a",
+                machines,
+            ));
+        let more = [
+            ("karpenter.k8s.aws/capacity-reservation-id", id),
+            ("karpenter.k8s.aws/capacity-reservation-type", "default"),
+            (
+                "karpenter.k8s.aws/capacity-reservation-interruptible",
+                "false",
+            ),
+        ];
+        let mut t = machine("m5.large", 0.1);
+        t.offerings = vec![offering("us-west-2a", "reserved", 0.0, &more)];
+        self.types = vec![t];
+        self.launcher.counts.told(id, machines);
+    }
+}
+
+#[tokio::test]
+async fn a_launch_says_what_it_got_and_is_remembered() {
+    let case = Case::new("on-demand").await;
+    let instance = case.launch().await.unwrap();
+    assert_eq!(
+        (instance.type_.as_str(), instance.capacity_type),
+        ("m5.large", "on-demand")
+    );
+    assert_eq!(instance.image_id, case.world.image());
+    let real = case.world.fake.instance(&instance.id).unwrap();
+    assert_eq!(
+        (real.zone.as_str(), real.subnet.as_str()),
+        (instance.zone.as_str(), instance.subnet_id.as_str())
+    );
+    for (key, value) in &instance.tags {
+        assert_eq!(real.tags.get(key), Some(value), "{key}");
+    }
+    assert_eq!(instance.tags["karpenter.sh/nodepool"], "default");
+}
+
+/// Conformance: AWS-launch-05, AWS-launch-06
+#[tokio::test]
+async fn context_and_strategy_follow_the_claim() {
+    let mut case = Case::new("on-demand").await;
+    case.class.spec.context = Some("ctx".into());
+    case.launch().await.unwrap();
+    let asked = case.asked();
+    assert_eq!(asked["Context"], "ctx");
+    assert_eq!(
+        asked["OnDemandOptions"]["AllocationStrategy"],
+        "lowest-price"
+    );
+    let annotate = |case: &mut Case, key: &str, uid: &str| {
+        case.claim.metadata.annotations = Some([(key.to_owned(), "true".to_owned())].into());
+        case.claim.metadata.uid = Some(uid.to_owned());
+    };
+    annotate(
+        &mut case,
+        "karpenter.sh/nodeclaim-min-values-relaxed",
+        "uid-2",
+    );
+    case.launch().await.unwrap();
+    assert!(case.asked().get("Context").is_none());
+    annotate(&mut case, "karpenter.sh/price-overlay-applied", "uid-3");
+    case.launch().await.unwrap();
+    assert_eq!(
+        case.asked()["OnDemandOptions"]["AllocationStrategy"],
+        "prioritized"
+    );
+    case.capacity_type = "spot";
+    annotate(&mut case, "karpenter.sh/price-overlay-applied", "uid-4");
+    case.launch().await.unwrap();
+    assert_eq!(
+        case.asked()["SpotOptions"]["AllocationStrategy"],
+        "capacity-optimized-prioritized"
+    );
+    annotate(&mut case, "none", "uid-5");
+    case.launch().await.unwrap();
+    assert_eq!(
+        case.asked()["SpotOptions"]["AllocationStrategy"],
+        "price-capacity-optimized"
+    );
+}
+
+/// Conformance: AWS-lt-02
+#[tokio::test]
+async fn a_template_that_vanished_is_made_again_once() {
+    let mut case = Case::new("on-demand").await;
+    case.launch().await.unwrap();
+    case.world.fake.add_fault(Fault::error(
+        "CreateFleet",
+        "InvalidLaunchTemplateName.NotFoundException",
+    ));
+    let before = case.world.calls("DescribeLaunchTemplates");
+    case.claim.metadata.uid = Some("uid-2".into());
+    case.launch().await.unwrap();
+    assert!(
+        case.world.calls("DescribeLaunchTemplates") > before,
+        "looked for anew"
+    );
+    case.world.fake.add_fault(
+        Fault::error("CreateFleet", "InvalidLaunchTemplateName.NotFoundException").times(2),
+    );
+    case.claim.metadata.uid = Some("uid-3".into());
+    let Err(CloudProviderError::Create { reason, .. }) = case.launch().await else {
+        panic!("it is tried twice only");
+    };
+    assert_eq!(reason, "LaunchTemplateNotFound");
+}
+
+/// Conformance: AWS-ice-10
+#[tokio::test]
+async fn pools_without_capacity_are_marked_and_counted_once() {
+    let mut case = Case::new("on-demand").await;
+    case.class.status.subnets[1].zone_id = Some("usw2-az2".into());
+    case.world
+        .fake
+        .set_shortages(vec![Shortage::new("m5.large", "us-west-2a", "*")]);
+    let instance = case.launch().await.unwrap();
+    assert_ne!(
+        (instance.type_.as_str(), instance.zone.as_str()),
+        ("m5.large", "us-west-2a")
+    );
+    case.world
+        .fake
+        .set_shortages(vec![Shortage::new("*", "*", "*")]);
+    let mut again = case;
+    again.claim.metadata.uid = Some("uid-2".into());
+    let error = again.launch().await.unwrap_err();
+    assert!(error.is_insufficient_capacity(), "{error}");
+    assert!(again.is_marked(CapacityType::OnDemand, "m5.large", "us-west-2a"));
+    assert!(!again.is_marked(CapacityType::Spot, "m5.large", "us-west-2a"));
+    let failures = &again.launcher.failures;
+    let counted = |zone, id| failures.get(&[zone, id, "on-demand", "InsufficientInstanceCapacity"]);
+    // Both types in each zone, and zone a's cheaper one once before.
+    assert!((counted("us-west-2b", "usw2-az2") - 2.0).abs() < f64::EPSILON);
+    assert!(
+        (counted("us-west-2a", "") - 3.0).abs() < f64::EPSILON,
+        "its id is not known"
+    );
+}
+
+/// Conformance: AWS-ice-02
+#[tokio::test]
+async fn without_the_role_for_spot_all_of_spot_is_out() {
+    let case = Case::new("spot").await;
+    case.world.fake.set(|s| s.spot_role = false);
+    let error = case.launch().await.unwrap_err();
+    assert!(error.is_insufficient_capacity(), "{error}");
+    assert!(
+        case.is_marked(CapacityType::Spot, "c7g.large", "us-west-2c"),
+        "whatever type and zone"
+    );
+    assert!(!case.is_marked(CapacityType::OnDemand, "m5.large", "us-west-2a"));
+}
+
+/// Conformance: AWS-ice-03
+#[tokio::test]
+async fn too_many_fleets_mark_only_the_pools_they_were_reported_for() {
+    let mut case = Case::new("on-demand").await;
+    case.types.truncate(1);
+    case.types[0]
+        .offerings
+        .retain(|o| o.zone() == Some("us-west-2a"));
+    case.world.fake.set_shortages(vec![
+        Shortage::new("*", "*", "*").code("MaxFleetCountExceeded", "too many"),
+    ]);
+    assert!(case.launch().await.unwrap_err().is_insufficient_capacity());
+    assert!(case.is_marked(CapacityType::OnDemand, "m5.large", "us-west-2a"));
+    assert!(!case.is_marked(CapacityType::OnDemand, "m5.large", "us-west-2b"));
+}
+
+/// Conformance: AWS-ice-04
+#[tokio::test]
+async fn a_reservation_that_is_full_counts_as_empty_of_capacity() {
+    let mut case = Case::new("reserved").await;
+    case.reserve(1);
+    case.launcher.counts.told("cr-1", 5);
+    let instance = case.launch().await.unwrap();
+    assert_eq!(instance.reservation.as_ref().unwrap().id, "cr-1");
+    assert_eq!(case.launcher.counts.left("cr-1"), 4, "one less");
+    case.claim.metadata.uid = Some("uid-2".into());
+    let error = case.launch().await.unwrap_err();
+    assert!(error.is_insufficient_capacity(), "{error}");
+    assert!(error.to_string().contains("ReservationCapacityExceeded"));
+    assert_eq!(case.launcher.counts.left("cr-1"), 0);
+    assert!(!case.is_marked(CapacityType::Reserved, "m5.large", "us-west-2a"));
+}
+
+#[tokio::test]
+async fn a_subnet_out_of_addresses_is_marked_and_its_pool_is_not() {
+    let case = Case::new("on-demand").await;
+    let subnet = &case.class.status.subnets[0].id;
+    case.world.fake.set_free_addresses(subnet, 0);
+    let instance = case.launch().await.unwrap();
+    assert_ne!(&instance.subnet_id, subnet);
+    assert!(
+        case.launcher
+            .unavailable
+            .lock()
+            .unwrap()
+            .is_subnet_marked(subnet)
+    );
+    assert!(!case.is_marked(CapacityType::OnDemand, "m5.large", "us-west-2a"));
+}
+
+/// Conformance: AWS-launch-10
+#[tokio::test]
+async fn hardware_of_ones_own_only_if_nothing_else_is_admitted() {
+    let mut case = Case::new("on-demand").await;
+    let key = "karpenter.k8s.aws/instance-tenancy";
+    assert_eq!(case.launch().await.unwrap().tenancy, "default");
+    let both = Requirement::new(key, Operator::In, ["default", "dedicated"]);
+    case.requirements.add(both);
+    case.claim.metadata.uid = Some("uid-1".into());
+    assert_eq!(case.launch().await.unwrap().tenancy, "default");
+    case.requirements.add(Requirement::equal(key, "dedicated"));
+    case.claim.metadata.uid = Some("uid-2".into());
+    let dedicated = case.launch().await.unwrap();
+    assert_eq!(dedicated.tenancy, "dedicated");
+    let data = case.world.fake.instance(&dedicated.id).unwrap().data;
+    assert_eq!(data["Placement"]["Tenancy"], "dedicated");
+}

@@ -74,22 +74,30 @@ fn main() {
         .build()
         .unwrap();
     let mut suite = Suite::from_args("testbed");
-    suite.case("testbed-creates", |run| {
-        const PODS: usize = 2_000;
-        run.parameter("pods", PODS);
-        run.parameter("client", "kube, typed, one at a time");
-        run.measure(PODS, || {
-            runtime.block_on(async {
-                let testbed = Testbed::builder().start().await;
-                let pods: Api<Pod> = Api::namespaced(testbed.client(), "default");
-                for i in 0..PODS {
-                    let pod: Pod = serde_json::from_value(pod(i)).unwrap();
-                    pods.create(&PostParams::default(), &pod).await.unwrap();
-                }
+    for (name, clients) in [("creates", 8), ("creates-one-by-one", 1)] {
+        suite.case(name, |run| {
+            const PODS: usize = 4_000;
+            run.parameter("pods", PODS);
+            run.parameter("kube, typed clients", clients);
+            run.measure(PODS, || {
+                runtime.block_on(async {
+                    let testbed = Testbed::builder().start().await;
+                    let mut creators = tokio::task::JoinSet::new();
+                    for client in 0..clients {
+                        let pods: Api<Pod> = Api::namespaced(testbed.client(), "default");
+                        creators.spawn(async move {
+                            for i in (client..PODS).step_by(clients) {
+                                let pod: Pod = serde_json::from_value(pod(i)).unwrap();
+                                pods.create(&PostParams::default(), &pod).await.unwrap();
+                            }
+                        });
+                    }
+                    creators.join_all().await;
+                });
             });
         });
-    });
-    suite.case("testbed-watch", |run| {
+    }
+    suite.case("watch", |run| {
         const PODS: usize = 10_000;
         run.parameter("pods", PODS);
         run.parameter("client", "kube, typed watch from the first revision");
@@ -113,7 +121,7 @@ fn main() {
             });
         });
     });
-    suite.case("testbed-resident", |run| {
+    suite.case("resident", |run| {
         const PODS: usize = 100_000;
         const NODES: usize = 5_000;
         run.parameter("pods", PODS);

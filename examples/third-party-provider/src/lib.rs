@@ -1,0 +1,347 @@
+//! Karpenter for an imaginary cloud.
+//!
+//! Three parts make a provider: a class of machines that users write (`LagoonClass`), a controller that says whether a class can
+//! be used, and the [`CloudProvider`] itself. All the rest (scheduling, lifecycle, disruption, metrics, events) comes with
+//! `karpenter-kube`. See `tests/cluster.rs` for a cluster that runs on it, and [`operator`] for the whole of `main`.
+
+pub mod lagoon;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use karpenter_api::conditions::{ConditionTypes, HasConditions, types};
+use karpenter_api::labels;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::validation::WellKnown;
+use karpenter_core::instance_type::{InstanceType, Overhead};
+use karpenter_core::offering::Offering;
+use karpenter_core::provider::{CloudProvider, CloudProviderError, NodeClassKind};
+use karpenter_core::requirements::{Requirement, Requirements};
+use karpenter_core::resources::Resources;
+use karpenter_kube::client::Clients;
+use karpenter_kube::context::Context;
+use karpenter_kube::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
+use karpenter_kube::model::{Change, View};
+use karpenter_kube::operator::{Builder, Operator};
+use karpenter_kube::options::Options;
+use karpenter_kube::patch::{Lock, patch_status};
+use kube::{Api, Client, CustomResource};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use lagoon::{ISLANDS, Lagoon, Machine, SIZES};
+
+/// The API group of the class, and the domain of the provider's labels.
+pub const GROUP: &str = "lagoon.example.com";
+/// What provider ids begin with.
+pub const PROVIDER_PREFIX: &str = "lagoon://";
+
+/// What users write about machines.
+#[derive(CustomResource, Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "lagoon.example.com",
+    version = "v1",
+    kind = "LagoonClass",
+    plural = "lagoonclasses",
+    status = "LagoonClassStatus",
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#
+)]
+pub struct LagoonClassSpec {
+    /// The image machines boot from.
+    pub image: String,
+}
+
+/// What is known about a class.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct LagoonClassStatus {
+    /// Signals of readiness.
+    #[serde(default)]
+    #[schemars(schema_with = "karpenter_api::crd::fields::conditions")]
+    pub conditions: Vec<Condition>,
+}
+
+impl HasConditions for LagoonClass {
+    const TYPES: ConditionTypes = ConditionTypes {
+        root: types::READY,
+        dependents: &[],
+    };
+
+    fn conditions(&self) -> &[Condition] {
+        self.status
+            .as_ref()
+            .map_or(&[], |status| &status.conditions)
+    }
+
+    fn conditions_mut(&mut self) -> &mut Vec<Condition> {
+        &mut self.status.get_or_insert_default().conditions
+    }
+}
+
+/// NodePools are used when their class is ready: this says whether it is.
+#[derive(Debug)]
+struct Readiness {
+    cx: Arc<Context>,
+}
+
+impl Controller for Readiness {
+    type Key = ObjectKey;
+
+    fn name(&self) -> &'static str {
+        "lagoonclass.status"
+    }
+
+    fn kind(&self) -> &'static str {
+        "LagoonClass"
+    }
+
+    fn triggered_by(&self, change: &Change, _: &View, queue: &Queue<ObjectKey>) {
+        if let Change::NodeClass {
+            reference,
+            after: Some(_),
+        } = change
+            && reference.group == GROUP
+        {
+            queue.add(ObjectKey::cluster(&reference.name));
+        }
+    }
+
+    async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
+        let api: Api<LagoonClass> = Api::all(self.cx.clients.api.clone());
+        let Some(before) = api.get_opt(&key.name).await.doing("getting class")? else {
+            return Ok(Next::Wait);
+        };
+        let (mut after, now) = (before.clone(), self.cx.clock.now());
+        if before.spec.image.is_empty() {
+            after.set_false(
+                types::READY,
+                "NoImage",
+                "spec.image is empty: name the image to boot",
+                now,
+            );
+        } else {
+            after.set_true(types::READY, now);
+        }
+        patch_status(&api, &before, &after, Lock::Optimistic)
+            .await
+            .doing("updating class")?;
+        Ok(Next::Wait)
+    }
+}
+
+/// Rents machines for NodeClaims.
+pub struct LagoonProvider {
+    client: Client,
+    cloud: Lagoon,
+    cluster: String,
+    well_known: WellKnown,
+}
+
+impl LagoonProvider {
+    /// A provider for one cluster.
+    #[must_use]
+    pub fn new(client: Client, cloud: Lagoon, cluster: &str) -> Self {
+        let well_known = WellKnown::default().with_restricted_domain(GROUP);
+        let cluster = cluster.to_owned();
+        Self {
+            client,
+            cloud,
+            cluster,
+            well_known,
+        }
+    }
+
+    async fn class(&self, claim: &NodeClaim) -> Result<LagoonClass, CloudProviderError> {
+        let name = &claim.spec.node_class_ref.name;
+        let class = Api::<LagoonClass>::all(self.client.clone())
+            .get_opt(name)
+            .await;
+        let class = class.map_err(|error| CloudProviderError::Other(error.into()))?;
+        let missing =
+            || CloudProviderError::InsufficientCapacity(format!("lagoonclass `{name}` not found"));
+        let class = class.ok_or_else(missing)?;
+        if class.is_true(types::READY) {
+            Ok(class)
+        } else {
+            Err(CloudProviderError::NodeClassNotReady(format!(
+                "lagoonclass `{name}`"
+            )))
+        }
+    }
+
+    /// All that is rented, with what is sold out marked so.
+    fn catalogue(&self) -> Vec<InstanceType> {
+        SIZES
+            .map(|(size, cores, memory, price)| self.instance_type(size, cores, memory, price))
+            .into()
+    }
+
+    fn instance_type(&self, size: &str, cores: i64, memory: i64, price: f64) -> InstanceType {
+        let equal = Requirement::equal;
+        let labels = [
+            equal(labels::INSTANCE_TYPE, size),
+            equal(labels::ARCH, "amd64"),
+            equal(labels::OS, "linux"),
+        ];
+        // Processors count in thousandths, everything else in whole units; so does what the kubelet keeps for itself.
+        let capacity = Resources::new()
+            .with("cpu", cores * 1000)
+            .with("memory", memory << 30)
+            .with("pods", 110);
+        let mut machine = InstanceType::new(size, labels.into_iter().collect(), capacity);
+        let kube_reserved = Resources::new().with("cpu", 100).with("memory", 512 << 20);
+        machine.overhead = Overhead {
+            kube_reserved,
+            ..Overhead::default()
+        };
+        for island in ISLANDS {
+            let place = [
+                equal(labels::ZONE, island),
+                equal(labels::CAPACITY_TYPE, labels::CAPACITY_TYPE_ON_DEMAND),
+            ];
+            let mut offering = Offering::new(place.into_iter().collect(), price);
+            offering.available = self.cloud.has(size, island);
+            machine.offerings.push(offering);
+        }
+        machine
+    }
+
+    /// A machine as Karpenter wants to see it.
+    fn claim_of(&self, machine: &Machine, name: &str) -> NodeClaim {
+        let mut claim = NodeClaim::new(name, Default::default());
+        claim.status.provider_id = Some(format!("{PROVIDER_PREFIX}{}", machine.id));
+        claim.status.image_id = Some(machine.image.clone());
+        let of_offering = [
+            (labels::ZONE, machine.island.as_str()),
+            (labels::CAPACITY_TYPE, labels::CAPACITY_TYPE_ON_DEMAND),
+        ];
+        let mut all: BTreeMap<String, String> = of_offering
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into();
+        if let Some(size) = self
+            .catalogue()
+            .into_iter()
+            .find(|size| size.name == machine.size)
+        {
+            all.extend(size.requirements.labels(|_| true));
+            claim.status.capacity = size.capacity.to_quantities();
+            claim.status.allocatable = size.allocatable().to_quantities();
+        }
+        claim.metadata.labels = Some(all);
+        claim
+    }
+
+    fn rented(&self, provider_id: &str) -> Result<Machine, CloudProviderError> {
+        let machine = provider_id
+            .strip_prefix(PROVIDER_PREFIX)
+            .and_then(|id| self.cloud.machine(id));
+        machine.ok_or_else(|| CloudProviderError::NodeClaimNotFound(provider_id.to_owned()))
+    }
+}
+
+#[async_trait]
+impl CloudProvider for LagoonProvider {
+    fn name(&self) -> &str {
+        "lagoon"
+    }
+
+    fn well_known(&self) -> &WellKnown {
+        &self.well_known
+    }
+
+    fn node_classes(&self) -> Vec<NodeClassKind> {
+        let [version, kind, plural] = ["v1", "LagoonClass", "lagoonclasses"].map(str::to_owned);
+        vec![NodeClassKind {
+            group: GROUP.to_owned(),
+            version,
+            kind,
+            plural,
+        }]
+    }
+
+    async fn create(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {
+        let class = self.class(claim).await?;
+        let wanted = Requirements::from_api(&claim.spec.requirements, &self.well_known);
+        let wanted = wanted.map_err(|error| CloudProviderError::other(error.to_string()))?;
+        let sizes = self.catalogue();
+        let mut ways: Vec<(&InstanceType, &Offering)> = sizes
+            .iter()
+            .filter(|size| wanted.intersects(&size.requirements).is_ok())
+            .flat_map(|size| size.offerings.iter().map(move |offering| (size, offering)))
+            .filter(|(_, offering)| {
+                offering.available && wanted.intersects(&offering.requirements).is_ok()
+            })
+            .collect();
+        ways.sort_by(|a, b| a.1.price.total_cmp(&b.1.price));
+        // The id follows from the claim: whoever crashes between renting and writing it down finds the machine again.
+        let rented = ways.into_iter().find_map(|(size, offering)| {
+            self.cloud.rent(Machine {
+                id: claim.uid().to_owned(),
+                size: size.name.clone(),
+                island: offering.zone()?.to_owned(),
+                image: class.spec.image.clone(),
+                cluster: self.cluster.clone(),
+            })
+        });
+        let sold_out = || {
+            CloudProviderError::InsufficientCapacity(
+                "every size that would do is sold out".to_owned(),
+            )
+        };
+        Ok(self.claim_of(&rented.ok_or_else(sold_out)?, claim.name()))
+    }
+
+    async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudProviderError> {
+        let machine = self.rented(claim.status.provider_id.as_deref().unwrap_or_default())?;
+        // Accepted. Gone is what `get` says it is.
+        let _ = self.cloud.give_back(&machine.id);
+        Ok(())
+    }
+
+    async fn get(&self, provider_id: &str) -> Result<NodeClaim, CloudProviderError> {
+        let machine = self.rented(provider_id)?;
+        Ok(self.claim_of(&machine, &machine.id))
+    }
+
+    async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
+        let machines = self.cloud.machines(&self.cluster);
+        Ok(machines
+            .iter()
+            .map(|machine| self.claim_of(machine, &machine.id))
+            .collect())
+    }
+
+    async fn instance_types(
+        &self,
+        _: &NodePool,
+    ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
+        Ok(self.catalogue().into())
+    }
+
+    async fn is_drifted(&self, claim: &NodeClaim) -> Result<Option<String>, CloudProviderError> {
+        let class = self.class(claim).await?;
+        let other = claim
+            .status
+            .image_id
+            .as_ref()
+            .is_some_and(|image| *image != class.spec.image);
+        Ok(other.then(|| "ImageDrift".to_owned()))
+    }
+}
+
+/// The operator, to be run: `operator(..).run(stop).await` is what `main` does after reading options and connecting.
+#[must_use]
+pub fn operator(
+    clients: impl Into<Clients>,
+    cloud: Lagoon,
+    cluster: &str,
+    options: Options,
+) -> Builder {
+    let clients = clients.into();
+    let provider = LagoonProvider::new(clients.api.clone(), cloud, cluster);
+    Operator::builder(Arc::new(provider), clients, options).with(|setup| {
+        let cx = Arc::clone(setup.context());
+        setup.controller(Readiness { cx });
+    })
+}

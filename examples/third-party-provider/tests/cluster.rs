@@ -1,0 +1,289 @@
+//! A cluster of the imaginary cloud, in the embedded control plane and virtual time.
+
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use karpenter_api::crd;
+use karpenter_api::labels;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_kube::clock::Clock;
+use karpenter_kube::options::Options;
+use karpenter_testbed::Testbed;
+use karpenter_testbed::loops::node_agent::annotations::FAKE_NODE;
+use karpenter_testbed::loops::{self, Loops};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, CustomResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use third_party_provider::lagoon::{Lagoon, SIZES};
+use third_party_provider::{LagoonClass, PROVIDER_PREFIX, operator};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+struct World {
+    client: Client,
+    cloud: Lagoon,
+    clock: Clock,
+    _loops: Loops,
+    _stop: DropGuard,
+}
+
+impl World {
+    async fn start(image: &str) -> Self {
+        let start = "2026-01-01T00:00:00Z".parse().unwrap();
+        let (clock, testbed_clock) = (
+            Clock::new(start, 1.0),
+            karpenter_testbed::Clock::new(start, 1.0),
+        );
+        let testbed = Testbed::builder().clock(testbed_clock).start().await;
+        let class = serde_json::to_value(LagoonClass::crd()).unwrap();
+        let definitions = crd::all(&[], &[])
+            .into_iter()
+            .map(|(_, definition)| definition);
+        testbed
+            .apply_crds(definitions.chain([class]))
+            .await
+            .unwrap();
+        let loops = Loops::start(testbed.client(), testbed_clock, loops::Options::default());
+        let (cloud, stop) = (Lagoon::default(), CancellationToken::new());
+        let options = Options {
+            metrics_port: 0,
+            health_probe_port: 0,
+            disable_leader_election: true,
+            ..Options::default()
+        };
+        let karpenter = operator(testbed.client(), cloud.clone(), "test", options).clock(clock);
+        tokio::spawn(karpenter.run(stop.clone()));
+        tokio::spawn(boot(testbed.client(), cloud.clone(), clock, stop.clone()));
+        let client = testbed.client();
+        let world = Self {
+            client,
+            cloud,
+            clock,
+            _loops: loops,
+            _stop: stop.drop_guard(),
+        };
+        let class = json!({ "apiVersion": "lagoon.example.com/v1", "kind": "LagoonClass", "metadata": { "name": "default" },
+            "spec": { "image": image } });
+        world.create::<LagoonClass>(class).await;
+        world.create::<NodePool>(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": "default" },
+            "spec": {
+                "template": { "spec": {
+                    "nodeClassRef": { "group": "lagoon.example.com", "kind": "LagoonClass", "name": "default" },
+                    "requirements": [],
+                } },
+                "disruption": { "consolidateAfter": "0s", "budgets": [{ "nodes": "100%" }] },
+            },
+        }))
+        .await;
+        world
+    }
+
+    fn api<K: kube::Resource<DynamicType = ()>>(&self) -> Api<K> {
+        Api::all(self.client.clone())
+    }
+
+    async fn create<K>(&self, object: Value)
+    where
+        K: kube::Resource<DynamicType = ()>
+            + DeserializeOwned
+            + serde::Serialize
+            + Clone
+            + std::fmt::Debug,
+    {
+        let object: K = serde_json::from_value(object).unwrap();
+        self.api::<K>()
+            .create(&PostParams::default(), &object)
+            .await
+            .unwrap();
+    }
+
+    async fn list<K>(&self) -> Vec<K>
+    where
+        K: kube::Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        self.api::<K>()
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .items
+    }
+
+    /// A deployment whose pods want a core each.
+    async fn deploy(&self, replicas: usize) {
+        let deployment: Deployment = serde_json::from_value(json!({
+            "metadata": { "name": "web", "namespace": "default" },
+            "spec": {
+                "replicas": replicas, "selector": { "matchLabels": { "app": "web" } },
+                "template": { "metadata": { "labels": { "app": "web" } }, "spec": {
+                    "terminationGracePeriodSeconds": 0,
+                    "containers": [{ "name": "web", "image": "web", "resources": { "requests": { "cpu": "1" } } }],
+                } },
+            },
+        }))
+        .unwrap();
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), "default");
+        let force = PatchParams::apply("test").force();
+        api.patch("web", &force, &Patch::Apply(&deployment))
+            .await
+            .unwrap();
+    }
+
+    async fn running(&self) -> usize {
+        let pods: Vec<Pod> = self.list().await;
+        let runs = |pod: &&Pod| {
+            pod.status
+                .as_ref()
+                .is_some_and(|s| s.phase.as_deref() == Some("Running"))
+        };
+        pods.iter().filter(runs).count()
+    }
+
+    /// Lets time pass until something holds, a quarter of an hour at most.
+    async fn until(&self, what: &str, holds: impl AsyncFn(&Self) -> bool) {
+        for _ in 0..900 {
+            if holds(self).await {
+                return;
+            }
+            self.clock.sleep(Duration::from_secs(1)).await;
+        }
+        let claims: Vec<NodeClaim> = self.list().await;
+        assert!(
+            holds(self).await,
+            "still not: {what}; {:?}",
+            claims
+                .iter()
+                .map(|c| &c.status.conditions)
+                .collect::<Vec<_>>()
+        );
+    }
+}
+
+/// What the machines do by themselves: boot, and join the cluster.
+async fn boot(client: Client, cloud: Lagoon, clock: Clock, stop: CancellationToken) {
+    let (nodes, claims): (Api<Node>, Api<NodeClaim>) = (Api::all(client.clone()), Api::all(client));
+    let mut booted = BTreeSet::new();
+    while !stop.is_cancelled() {
+        clock.sleep(Duration::from_secs(1)).await;
+        for machine in cloud.machines("test") {
+            if booted.contains(&machine.id) {
+                continue;
+            }
+            let id = format!("{PROVIDER_PREFIX}{}", machine.id);
+            let known = claims.list(&ListParams::default()).await.unwrap();
+            let Some(claim) = known
+                .items
+                .into_iter()
+                .find(|c| c.status.provider_id.as_ref() == Some(&id))
+            else {
+                continue;
+            };
+            booted.insert(machine.id.clone());
+            let node = json!({
+                "metadata": { "name": machine.id, "annotations": { FAKE_NODE: "fake" }, "labels": {
+                    labels::HOSTNAME: machine.id, labels::OS: "linux", labels::ARCH: "amd64", labels::ZONE: machine.island,
+                } },
+                "spec": { "providerID": id, "taints": [{ "key": "karpenter.sh/unregistered", "effect": "NoExecute" }] },
+                "status": { "capacity": claim.status.capacity, "allocatable": claim.status.allocatable },
+            });
+            let node: Node = serde_json::from_value(node).unwrap();
+            nodes.create(&PostParams::default(), &node).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_come_and_go_with_the_pods() {
+    let world = World::start("os-1").await;
+    world.deploy(20).await;
+    world
+        .until("20 pods run", async |w| w.running().await == 20)
+        .await;
+    let machines = world.cloud.machines("test");
+    let cores = |size: &str| SIZES.iter().find(|s| s.0 == size).unwrap().1;
+    let total: i64 = machines.iter().map(|m| cores(&m.size)).sum();
+    assert!((20..=34).contains(&total), "{machines:?}");
+    let nodes: Vec<Node> = world.list().await;
+    assert_eq!(nodes.len(), machines.len());
+    for node in nodes {
+        let labels = node.metadata.labels.unwrap();
+        assert_eq!(labels[labels::NODE_POOL], "default");
+        assert!(cores(&labels[labels::INSTANCE_TYPE]) > 0);
+    }
+    world.deploy(0).await;
+    world
+        .until("nothing is left", async |w| {
+            w.cloud.machines("test").is_empty()
+        })
+        .await;
+    world
+        .until("no nodes are left", async |w| {
+            w.list::<Node>().await.is_empty()
+        })
+        .await;
+    assert!(world.list::<NodeClaim>().await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_sold_out_on_one_island_is_rented_on_the_other() {
+    let world = World::start("os-1").await;
+    for (size, ..) in SIZES {
+        world.cloud.sell_out(size, "island-1");
+    }
+    world.deploy(3).await;
+    world
+        .until("3 pods run", async |w| w.running().await == 3)
+        .await;
+    assert!(
+        world
+            .cloud
+            .machines("test")
+            .iter()
+            .all(|m| m.island == "island-2")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_image_replaces_the_machines() {
+    let world = World::start("os-1").await;
+    world.deploy(5).await;
+    world
+        .until("5 pods run", async |w| w.running().await == 5)
+        .await;
+    let change = json!({ "spec": { "image": "os-2" } });
+    let classes = world.api::<LagoonClass>();
+    classes
+        .patch("default", &PatchParams::default(), &Patch::Merge(change))
+        .await
+        .unwrap();
+    let renewed = async |w: &World| {
+        let machines = w.cloud.machines("test");
+        !machines.is_empty() && machines.iter().all(|m| m.image == "os-2") && w.running().await == 5
+    };
+    world
+        .until("every machine has the new image", renewed)
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_class_without_an_image_buys_nothing_and_says_why() {
+    let world = World::start("").await;
+    world.deploy(1).await;
+    let told = async |w: &World| {
+        let class = w.api::<LagoonClass>().get("default").await.unwrap();
+        let conditions = class.status.unwrap_or_default().conditions;
+        conditions
+            .iter()
+            .any(|c| c.status == "False" && c.message.contains("spec.image"))
+    };
+    world
+        .until("the class says why it cannot be used", told)
+        .await;
+    world.clock.sleep(Duration::from_secs(60)).await;
+    assert_eq!(world.cloud.machines("test"), []);
+    assert!(world.list::<NodeClaim>().await.is_empty());
+}

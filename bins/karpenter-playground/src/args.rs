@@ -15,6 +15,9 @@ pub struct Args {
     /// Where the kubeconfig is written.
     #[arg(long, value_name = "PATH", default_value = "./playground.kubeconfig")]
     pub kubeconfig: PathBuf,
+    /// Where the controllers' metrics are served, for Prometheus; port 0 takes a free one.
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub metrics: Option<SocketAddr>,
     /// Who sells the machines.
     #[arg(long, value_enum, default_value_t = Provider::Kwok)]
     pub provider: Provider,

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use karpenter_kube::admin::{self, Site};
 use karpenter_kube::logging::JsonLines;
+use karpenter_kube::metrics::Registry;
 use karpenter_kwok::{CapacityPool, catalogue};
 use karpenter_playground::args::{Args, FaultProfile, Verbosity};
 use karpenter_playground::demo::{self, Screen};
@@ -14,6 +16,8 @@ use karpenter_playground::stack::{Settings, Stack};
 use karpenter_testbed::Testbed;
 use karpenter_testbed::faults::{Fault, Rule};
 use karpenter_testbed::server::ServedOverHttps;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::prelude::*;
 
@@ -73,6 +77,7 @@ async fn run(args: &Args) -> Result<bool> {
     break_things(&stack, args.faults);
 
     let _served = serve(&stack.testbed, args).await?;
+    serve_metrics(&stack.registry, args).await?;
     println!("ready");
 
     let started = stack.clock.now();
@@ -109,6 +114,19 @@ async fn serve(testbed: &Testbed, args: &Args) -> Result<ServedOverHttps> {
     Ok(served)
 }
 
+/// Opens the metrics until the process ends, if they are wanted, and says where they are.
+async fn serve_metrics(registry: &Registry, args: &Args) -> Result<()> {
+    let Some(address) = args.metrics else {
+        return Ok(());
+    };
+    let site = Site::Metrics(registry.clone());
+    let bound = admin::serve(address, site, &TaskTracker::new(), CancellationToken::new())
+        .await
+        .with_context(|| format!("listening on {address}"))?;
+    println!("metrics at    http://{bound}/metrics");
+    Ok(())
+}
+
 #[cfg(feature = "aws")]
 async fn run_aws(args: &Args) -> Result<()> {
     use karpenter_playground::aws;
@@ -124,6 +142,7 @@ async fn run_aws(args: &Args) -> Result<()> {
     };
     let stack = aws::Stack::start(settings).await.context("starting AWS")?;
     let _served = serve(&stack.testbed, args).await?;
+    serve_metrics(&stack.registry, args).await?;
     println!("AWS at        {}", stack.endpoint());
     println!(
         "use it with:  export AWS_ENDPOINT_URL={} AWS_REGION={}",

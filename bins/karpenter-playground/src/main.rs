@@ -119,7 +119,10 @@ async fn serve_metrics(registry: &Registry, args: &Args) -> Result<()> {
     let Some(address) = args.metrics else {
         return Ok(());
     };
-    let site = Site::Metrics(registry.clone());
+    let site = Site::Metrics {
+        registry: registry.clone(),
+        profiler: None,
+    };
     let bound = admin::serve(address, site, &TaskTracker::new(), CancellationToken::new())
         .await
         .with_context(|| format!("listening on {address}"))?;

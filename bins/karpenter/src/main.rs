@@ -1,5 +1,7 @@
 //! Karpenter for AWS, as it runs in the cluster: options, provider, operator.
 
+mod profiling;
+
 use anyhow::{Context, Result};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use karpenter_aws::discovery;
@@ -58,6 +60,7 @@ async fn main() -> Result<()> {
     Operator::builder(assembly.provider(), clients, args.core)
         .clock(clock)
         .registry(registry)
+        .profiler(profiling::profiler())
         .with(move |setup| assembly.add(setup))
         .run(stop)
         .await?;

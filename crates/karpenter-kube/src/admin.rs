@@ -1,11 +1,13 @@
-//! The two plain HTTP listeners: `/metrics` on one port, `/healthz` and `/readyz` on another.
+//! The two plain HTTP listeners: `/metrics` (and profiles, if asked for) on one port, `/healthz` and `/readyz` on another.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode};
+use futures::future::BoxFuture;
+use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -17,11 +19,27 @@ use tokio_util::task::TaskTracker;
 /// Whether the process is alive or ready, with the reason if not.
 pub type Probe = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
+/// Watches the process for this long and says where its processors were, as bytes that `go tool pprof` and its kin read; or why
+/// it cannot.
+pub type Profiler =
+    Arc<dyn Fn(Duration) -> BoxFuture<'static, Result<Vec<u8>, String>> + Send + Sync>;
+
+/// How long a profile is taken unless the request says `?seconds=`, as Go's.
+const PROFILE: Duration = Duration::from_secs(30);
+
+/// The longest profile, so that nobody keeps the process watched for ever.
+const LONGEST_PROFILE: Duration = Duration::from_mins(5);
+
 /// What a listener serves.
 #[derive(Clone)]
 pub enum Site {
     /// `/metrics` of a registry.
-    Metrics(crate::metrics::Registry),
+    Metrics {
+        /// The metrics.
+        registry: crate::metrics::Registry,
+        /// Answers `/debug/pprof/profile`, if it is to be answered.
+        profiler: Option<Profiler>,
+    },
     /// `/healthz` and `/readyz`.
     Probes {
         /// Whether the process is to be restarted when it fails.
@@ -34,14 +52,14 @@ pub enum Site {
 impl std::fmt::Debug for Site {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Site::Metrics(_) => "Site::Metrics",
+            Site::Metrics { .. } => "Site::Metrics",
             Site::Probes { .. } => "Site::Probes",
         })
     }
 }
 
 impl Site {
-    fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+    async fn answer(&self, method: &Method, uri: &Uri) -> Response<Full<Bytes>> {
         if method != Method::GET && method != Method::HEAD {
             return text(
                 StatusCode::METHOD_NOT_ALLOWED,
@@ -52,8 +70,15 @@ impl Site {
             Ok(()) => text(StatusCode::OK, "ok".into()),
             Err(reason) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{reason}\n")),
         };
-        match (self, path) {
-            (Site::Metrics(registry), "/metrics") => text(StatusCode::OK, registry.render()),
+        match (self, uri.path()) {
+            (Site::Metrics { registry, .. }, "/metrics") => text(StatusCode::OK, registry.render()),
+            (
+                Site::Metrics {
+                    profiler: Some(profiler),
+                    ..
+                },
+                "/debug/pprof/profile",
+            ) => profile(profiler, uri.query().unwrap_or_default()).await,
             (Site::Probes { live, .. }, "/healthz") => probe(live),
             (Site::Probes { ready, .. }, "/readyz") => probe(ready),
             _ => text(StatusCode::NOT_FOUND, "not found\n".into()),
@@ -61,12 +86,35 @@ impl Site {
     }
 }
 
+async fn profile(profiler: &Profiler, query: &str) -> Response<Full<Bytes>> {
+    let asked = query
+        .split('&')
+        .find_map(|pair| pair.strip_prefix("seconds="));
+    let duration = match asked.map(str::parse) {
+        None => PROFILE,
+        Some(Ok(seconds @ 1..)) => Duration::from_secs(seconds).min(LONGEST_PROFILE),
+        Some(_) => {
+            let message = "seconds: must be a whole number above 0\n";
+            return text(StatusCode::BAD_REQUEST, message.into());
+        }
+    };
+    match profiler(duration).await {
+        Ok(profile) => answer(StatusCode::OK, "application/octet-stream", profile.into()),
+        Err(reason) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{reason}\n")),
+    }
+}
+
 fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+    let plain = "text/plain; version=0.0.4; charset=utf-8";
+    answer(status, plain, body.into())
+}
+
+fn answer(status: StatusCode, content_type: &'static str, body: Bytes) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body));
     *response.status_mut() = status;
     response.headers_mut().insert(
         http::header::CONTENT_TYPE,
-        http::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"),
+        http::HeaderValue::from_static(content_type),
     );
     response
 }
@@ -95,8 +143,10 @@ pub async fn serve(
             let (site, stop) = (site.clone(), stop.clone());
             connections.spawn(async move {
                 let service = service_fn(move |request: Request<Incoming>| {
-                    let response = site.answer(request.method(), request.uri().path());
-                    async move { Ok::<_, Infallible>(response) }
+                    let site = site.clone();
+                    async move {
+                        Ok::<_, Infallible>(site.answer(request.method(), request.uri()).await)
+                    }
                 });
                 let connection = hyper::server::conn::http1::Builder::new()
                     .serve_connection(TokioIo::new(stream), service);
@@ -116,28 +166,73 @@ mod tests {
     use super::*;
     use crate::metrics::Registry;
 
-    #[test]
-    fn probes_say_why_they_fail() {
+    async fn get(site: &Site, uri: &'static str) -> (StatusCode, Bytes) {
+        let response = site.answer(&Method::GET, &Uri::from_static(uri)).await;
+        let (parts, body) = response.into_parts();
+        let body = http_body_util::BodyExt::collect(body).await.unwrap();
+        (parts.status, body.to_bytes())
+    }
+
+    fn metrics(profiler: Option<Profiler>) -> Site {
+        Site::Metrics {
+            registry: Registry::new(),
+            profiler,
+        }
+    }
+
+    #[tokio::test]
+    async fn probes_say_why_they_fail() {
         let site = Site::Probes {
             live: Arc::new(|| Ok(())),
             ready: Arc::new(|| Err("not synced".into())),
         };
-        assert_eq!(
-            site.answer(&Method::GET, "/healthz").status(),
-            StatusCode::OK
-        );
-        assert_eq!(
-            site.answer(&Method::GET, "/readyz").status(),
-            StatusCode::INTERNAL_SERVER_ERROR
-        );
-        assert_eq!(
-            site.answer(&Method::GET, "/metrics").status(),
-            StatusCode::NOT_FOUND
-        );
-        assert_eq!(
-            site.answer(&Method::POST, "/healthz").status(),
-            StatusCode::METHOD_NOT_ALLOWED
-        );
+        assert_eq!(get(&site, "/healthz").await.0, StatusCode::OK);
+        let (status, reason) = get(&site, "/readyz").await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(reason, "not synced\n");
+        assert_eq!(get(&site, "/metrics").await.0, StatusCode::NOT_FOUND);
+        let healthz = Uri::from_static("/healthz");
+        let posted = site.answer(&Method::POST, &healthz).await;
+        assert_eq!(posted.status(), StatusCode::METHOD_NOT_ALLOWED);
+    }
+
+    #[tokio::test]
+    async fn profiles_are_served_only_if_somebody_takes_them() {
+        let site = metrics(None);
+        let asked = get(&site, "/debug/pprof/profile").await;
+        assert_eq!(asked.0, StatusCode::NOT_FOUND);
+    }
+
+    #[tokio::test]
+    async fn a_profile_takes_as_long_as_asked_for_and_five_minutes_at_most() {
+        let site = metrics(Some(Arc::new(|duration: Duration| {
+            Box::pin(async move { Ok(duration.as_secs().to_string().into_bytes()) })
+        })));
+        for (uri, seconds) in [
+            ("/debug/pprof/profile", "30"),
+            ("/debug/pprof/profile?seconds=5", "5"),
+            ("/debug/pprof/profile?debug=0&seconds=999999", "300"),
+        ] {
+            let (status, body) = get(&site, uri).await;
+            assert_eq!((status, &*body), (StatusCode::OK, seconds.as_bytes()));
+        }
+        for wrong in [
+            "/debug/pprof/profile?seconds=0",
+            "/debug/pprof/profile?seconds=-1",
+            "/debug/pprof/profile?seconds=x",
+        ] {
+            assert_eq!(get(&site, wrong).await.0, StatusCode::BAD_REQUEST);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_profile_that_cannot_be_taken_says_why() {
+        let site = metrics(Some(Arc::new(|_| {
+            Box::pin(async { Err("another one is being taken".to_owned()) })
+        })));
+        let (status, body) = get(&site, "/debug/pprof/profile").await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(body, "another one is being taken\n");
     }
 
     #[tokio::test]
@@ -148,7 +243,10 @@ mod tests {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let bound = serve(
             ([127, 0, 0, 1], 0).into(),
-            Site::Metrics(registry),
+            Site::Metrics {
+                registry,
+                profiler: None,
+            },
             &tasks,
             stop.clone(),
         )

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{self, Site};
+use crate::admin::{self, Profiler, Site};
 use crate::capacity_buffer::{Buffers, Resolution, Stores, Watches};
 use crate::client::Clients;
 use crate::clock::Clock;
@@ -27,7 +27,7 @@ use crate::controller::{Controller, Periodic, Queue, WorkQueue, run, run_periodi
 use crate::disruption;
 use crate::events::{EventWriter, Recorder};
 use crate::lease::{Elector, Leadership, LeaseConfig};
-use crate::metrics::{Metrics, Registry, show_queues};
+use crate::metrics::{Metrics, Registry, show_process, show_queues};
 use crate::model::{Change, Kinds, Model, View, spawn_watchers};
 use crate::node::eviction::EvictionQueue;
 use crate::node::health::Health;
@@ -64,6 +64,7 @@ pub struct Builder {
     clock: Clock,
     registry: Registry,
     identity: String,
+    profiler: Option<Profiler>,
     extensions: Vec<Extension>,
 }
 
@@ -99,6 +100,7 @@ pub struct Operator {
     elector: Option<Elector>,
     events: EventWriter,
     kinds: Kinds,
+    profiler: Option<Profiler>,
 }
 
 impl std::fmt::Debug for Operator {
@@ -124,6 +126,7 @@ impl Operator {
             clock: Clock::real(),
             registry: Registry::new(),
             identity: random_identity(),
+            profiler: None,
             extensions: Vec::new(),
         }
     }
@@ -151,6 +154,13 @@ impl Builder {
         self
     }
 
+    /// Takes the profiles that `--enable-profiling` serves on the metrics port.
+    #[must_use]
+    pub fn profiler(mut self, profiler: Profiler) -> Self {
+        self.profiler = Some(profiler);
+        self
+    }
+
     /// Adds controllers, such as those of the provider's NodeClass.
     #[must_use]
     pub fn with(mut self, extension: impl FnOnce(&mut Setup) + Send + 'static) -> Self {
@@ -162,6 +172,8 @@ impl Builder {
     #[must_use]
     pub fn build(self) -> Operator {
         let metrics = Metrics::new(&self.registry);
+        show_process(&self.registry);
+        let profiler = self.profiler.filter(|_| self.options.enable_profiling);
         let metered: Arc<dyn CloudProvider> =
             Arc::new(Metered::new(self.provider, metrics.clone()));
         let accepted = Accepted::default();
@@ -228,6 +240,7 @@ impl Builder {
             elector,
             events,
             kinds,
+            profiler,
         }
     }
 
@@ -432,11 +445,12 @@ impl Operator {
             elector,
             events,
             kinds,
+            profiler,
         } = self;
         let cx = Arc::clone(setup.context());
         let (outer, inner) = (TaskTracker::new(), Tasks::default());
         let outer_stop = CancellationToken::new();
-        serve(&cx, &outer, &outer_stop).await?;
+        serve(&cx, profiler, &outer, &outer_stop).await?;
 
         let (leadership, mut led) = watch::channel(Leadership::Following);
         match elector {
@@ -514,6 +528,7 @@ fn watch_cluster(model: Option<Model>, cx: &Context, kinds: &Kinds, tasks: &Task
 /// Serves metrics and probes; port 0 means not at all.
 async fn serve(
     cx: &Arc<Context>,
+    profiler: Option<Profiler>,
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) -> Result<(), OperatorError> {
@@ -522,7 +537,10 @@ async fn serve(
     let sites = [
         (
             cx.options.metrics_port,
-            Site::Metrics(cx.metrics.registry.clone()),
+            Site::Metrics {
+                registry: cx.metrics.registry.clone(),
+                profiler,
+            },
         ),
         (
             cx.options.health_probe_port,

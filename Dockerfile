@@ -1,0 +1,22 @@
+# The image of the controller: the binary and the few libraries it needs, no shell, not root.
+#
+#   docker buildx build --load -t karpenter .                                     for this machine
+#   docker buildx build --platform linux/amd64,linux/arm64 --push -t REPOSITORY . for both architectures
+#
+# The second builds the foreign architecture under emulation, which takes hours. With a builder node of each architecture
+# (`docker buildx create --append`) each builds its own.
+FROM rust:1.95-bookworm AS build
+WORKDIR /src
+COPY . .
+RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
+    --mount=type=cache,target=/src/target,sharing=locked \
+    cargo build --locked --profile dist --package karpenter \
+    && cp target/dist/karpenter /karpenter
+
+# glibc, libgcc, certificates, /etc/passwd: https://github.com/GoogleContainerTools/distroless
+FROM gcr.io/distroless/cc-debian12:nonroot
+COPY --from=build /karpenter /karpenter
+COPY LICENSE /licenses/LICENSE
+USER 65532:65532
+EXPOSE 8080 8081 8443
+ENTRYPOINT ["/karpenter"]

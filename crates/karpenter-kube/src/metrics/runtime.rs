@@ -1,0 +1,88 @@
+//! How busy tokio is: what Go's runtime metrics are to upstream.
+
+use std::time::Duration;
+
+use tokio::runtime::{Handle, RuntimeMetrics};
+
+use super::registry::Registry;
+
+/// A metric of tokio's runtime: name, help, whether it only grows, and how it is read.
+type OfRuntime = (&'static str, &'static str, bool, fn(&RuntimeMetrics) -> f64);
+
+const OF_RUNTIME: [OfRuntime; 4] = [
+    (
+        "tokio_workers",
+        "Number of threads that run tasks.",
+        false,
+        |runtime| runtime.num_workers() as f64,
+    ),
+    (
+        "tokio_alive_tasks",
+        "Number of tasks that have not ended.",
+        false,
+        |runtime| runtime.num_alive_tasks() as f64,
+    ),
+    (
+        "tokio_global_queue_depth",
+        "Number of tasks that wait in the runtime's global queue.",
+        false,
+        |runtime| runtime.global_queue_depth() as f64,
+    ),
+    (
+        "tokio_workers_busy_seconds_total",
+        "Total time that threads spent running tasks in seconds.",
+        true,
+        |runtime| {
+            let workers = 0..runtime.num_workers();
+            let busy = workers.map(|worker| runtime.worker_total_busy_duration(worker));
+            busy.sum::<Duration>().as_secs_f64()
+        },
+    ),
+];
+
+/// Shows the runtime this is called in, if it is called in one.
+pub(super) fn show(registry: &Registry) {
+    let Ok(runtime) = Handle::try_current() else {
+        return;
+    };
+    for (name, help, grows, read) in OF_RUNTIME {
+        let metrics = runtime.metrics();
+        let collect = move |emit: &mut super::Emit<'_>| emit.set(&[], read(&metrics));
+        if grows {
+            registry.live_counter(name, help, &[], collect);
+        } else {
+            registry.live(name, help, &[], collect);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn tasks_are_counted_while_they_live() {
+        let registry = Registry::new();
+        show(&registry);
+        let value = |name: &str| -> f64 {
+            let text = registry.render();
+            let line = text.lines().find_map(|l| l.strip_prefix(name));
+            line.unwrap().trim().parse().unwrap()
+        };
+        assert_eq!(value("tokio_workers "), 1.0);
+        let before = value("tokio_alive_tasks ");
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        let task = tokio::spawn(ended);
+        assert_eq!(value("tokio_alive_tasks "), before + 1.0);
+        end.send(()).unwrap();
+        task.await.unwrap().unwrap();
+        assert_eq!(value("tokio_alive_tasks "), before);
+    }
+
+    #[test]
+    fn outside_of_a_runtime_nothing_is_shown() {
+        let registry = Registry::new();
+        show(&registry);
+        assert_eq!(registry.render(), "");
+    }
+}

@@ -74,6 +74,24 @@ impl AwsFake {
         self.with(|r| r.ec2.instances.get(id).cloned())
     }
 
+    /// What DescribeInstanceTypes shows of a type, with EC2's element names (`memoryInfo`, `networkInfo`, …).
+    #[must_use]
+    pub fn instance_type(&self, name: &str) -> Option<Value> {
+        self.with(|r| {
+            r.ec2
+                .catalog
+                .types
+                .get(name)
+                .map(|known| known.wire.clone())
+        })
+    }
+
+    /// An image by id.
+    #[must_use]
+    pub fn image(&self, id: &str) -> Option<Image> {
+        self.with(|r| r.ec2.images.get(id).cloned())
+    }
+
     /// All launch templates by id.
     #[must_use]
     pub fn launch_templates(&self) -> Vec<LaunchTemplate> {

@@ -1,6 +1,7 @@
 //! How a test or the playground starts the control plane and gets clients for it.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
@@ -8,7 +9,7 @@ use serde_json::Value;
 
 use crate::clock::Clock;
 use crate::faults::Faults;
-use crate::server::{ApiServer, ServeError, ServedOverHttps, Settings};
+use crate::server::{ApiServer, PodMutation, ServeError, ServedOverHttps, Settings, VERSION};
 use crate::store::DEFAULT_HISTORY;
 
 /// Settings of a control plane that is not started yet.
@@ -19,6 +20,8 @@ pub struct Builder {
     seed: u64,
     history: usize,
     bookmark_interval: Duration,
+    version: String,
+    pod_mutation: Option<PodMutation>,
 }
 
 impl Default for Builder {
@@ -29,6 +32,8 @@ impl Default for Builder {
             seed: 0,
             history: DEFAULT_HISTORY,
             bookmark_interval: Duration::from_secs(60),
+            version: VERSION.to_owned(),
+            pod_mutation: None,
         }
     }
 }
@@ -69,6 +74,20 @@ impl Builder {
         self
     }
 
+    /// The version of Kubernetes that the server says it is, such as `1.28`. It behaves alike under any.
+    #[must_use]
+    pub fn version(mut self, version: &str) -> Self {
+        version.clone_into(&mut self.version);
+        self
+    }
+
+    /// Changes every pod that is created, before anything else looks at it: what the webhooks of a cluster's add-ons do.
+    #[must_use]
+    pub fn mutate_pods(mut self, change: impl Fn(&mut Value) + Send + Sync + 'static) -> Self {
+        self.pod_mutation = Some(PodMutation(Arc::new(change)));
+        self
+    }
+
     /// Starts the API server.
     #[expect(
         clippy::unused_async,
@@ -82,6 +101,8 @@ impl Builder {
                 seed: self.seed,
                 history: self.history,
                 bookmark_interval: self.bookmark_interval,
+                version: self.version,
+                pod_mutation: self.pod_mutation,
             }),
         }
     }
@@ -145,6 +166,11 @@ impl Testbed {
     #[must_use]
     pub fn clock(&self) -> Clock {
         self.server.clock
+    }
+
+    /// Says another version of Kubernetes from now on, as after an upgrade of the control plane.
+    pub fn upgrade(&self, version: &str) {
+        self.server.set_version(version);
     }
 
     /// Forgets the history, as etcd's compaction does: watches and pages from before now report expiry.

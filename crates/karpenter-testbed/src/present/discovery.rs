@@ -234,16 +234,20 @@ fn aggregated_entry(resource: &Resource) -> Value {
     entry
 }
 
-/// The document at `/version`.
-pub fn version() -> Value {
+/// The document at `/version` for a version such as `1.36`.
+pub fn version(version: &str) -> Value {
+    let (major, minor) = version.split_once('.').unwrap_or(("1", version));
+    let before = minor
+        .parse()
+        .map_or(0, |minor: u32| minor.saturating_sub(1));
     json!({
-        "major": "1",
-        "minor": "36",
-        "emulationMajor": "1",
-        "emulationMinor": "36",
-        "minCompatibilityMajor": "1",
-        "minCompatibilityMinor": "35",
-        "gitVersion": "v1.36.4+karpenter-testbed",
+        "major": major,
+        "minor": minor,
+        "emulationMajor": major,
+        "emulationMinor": minor,
+        "minCompatibilityMajor": major,
+        "minCompatibilityMinor": before.to_string(),
+        "gitVersion": format!("v{major}.{minor}.4+karpenter-testbed"),
         "gitCommit": "",
         "gitTreeState": "",
         "buildDate": "1970-01-01T00:00:00Z",

@@ -50,7 +50,7 @@ impl ApiServer {
             ["openapi", "v3", "apis", group, version] => {
                 openapi::document(&registry, group, version)
             }
-            ["version"] => Some(discovery::version()),
+            ["version"] => Some(discovery::version(&self.version())),
             ["healthz" | "livez" | "readyz", ..] => return Ok(Reply::text(200, "ok")),
             _ => None,
         };

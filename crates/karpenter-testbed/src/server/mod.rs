@@ -24,7 +24,7 @@ mod watch;
 mod write;
 
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -53,6 +53,8 @@ pub struct Inner {
     pub(crate) faults: Faults,
     identity: Identity,
     bookmark_interval: Duration,
+    version: RwLock<String>,
+    pod_mutation: Option<PodMutation>,
 }
 
 /// The API server. Cheap to clone; clones are the same server.
@@ -64,6 +66,19 @@ impl Deref for ApiServer {
 
     fn deref(&self) -> &Inner {
         &self.0
+    }
+}
+
+/// The version of Kubernetes that a server says it is, unless it is told another.
+pub const VERSION: &str = "1.36";
+
+/// What a cluster's add-ons do to new pods by webhooks.
+#[derive(Clone)]
+pub struct PodMutation(pub Arc<dyn Fn(&mut Value) + Send + Sync>);
+
+impl std::fmt::Debug for PodMutation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PodMutation")
     }
 }
 
@@ -80,6 +95,10 @@ pub struct Settings {
     pub history: usize,
     /// How often watches that want bookmarks get one.
     pub bookmark_interval: Duration,
+    /// The version of Kubernetes, such as `1.36`.
+    pub version: String,
+    /// What is done to new pods.
+    pub pod_mutation: Option<PodMutation>,
 }
 
 impl ApiServer {
@@ -94,9 +113,23 @@ impl ApiServer {
             faults: settings.faults,
             identity: Identity::new(settings.seed),
             bookmark_interval: settings.bookmark_interval,
+            version: RwLock::new(settings.version),
+            pod_mutation: settings.pod_mutation,
         }));
         server.populate();
         server
+    }
+
+    /// The version of Kubernetes, such as `1.36`.
+    pub(crate) fn version(&self) -> String {
+        let version = self.version.read().unwrap_or_else(PoisonError::into_inner);
+        version.clone()
+    }
+
+    /// Says another version from now on.
+    pub(crate) fn set_version(&self, to: &str) {
+        let mut version = self.version.write().unwrap_or_else(PoisonError::into_inner);
+        to.clone_into(&mut version);
     }
 
     /// Answers a request whose body has been read.

@@ -403,6 +403,11 @@ impl ApiServer {
         object: &mut Value,
         ctx: &Context,
     ) -> Result<(), ApiError> {
+        if let Some(mutation) = &self.pod_mutation
+            && served.is("", "Pod")
+        {
+            (mutation.0)(object);
+        }
         admission::prepare_create(served, object);
         admission::default(served, object, &ctx.timestamp());
         if served.is("", "Pod") {

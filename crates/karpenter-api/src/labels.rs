@@ -87,6 +87,9 @@ pub mod annotations {
     pub const CAPACITY_BUFFER_NAME: &str = "karpenter.sh/capacity-buffer-name";
     /// The namespace of the CapacityBuffer an in-memory pod stands for.
     pub const CAPACITY_BUFFER_NAMESPACE: &str = "karpenter.sh/capacity-buffer-namespace";
+    /// On a NodePool, and on NodeClaims made from it: the kubelet's settings of its v1beta1 version, as JSON. They take the
+    /// place of those of the NodeClass.
+    pub const KUBELET_COMPATIBILITY: &str = "compatibility.karpenter.sh/v1beta1-kubelet-conversion";
     /// Left by releases before v1; nothing reads it.
     pub const COMPATIBILITY_PROVIDER: &str = "compatibility.karpenter.sh/provider";
 }

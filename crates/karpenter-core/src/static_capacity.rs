@@ -188,6 +188,12 @@ pub fn draft(pool: &NodePool, names: &WellKnown) -> ClaimDraft {
         annotations::NODE_POOL_HASH_VERSION.to_owned(),
         hash::NODE_POOL_HASH_VERSION.to_owned(),
     );
+    if let Some(kubelet) = pool.kubelet_compatibility() {
+        marks.insert(
+            annotations::KUBELET_COMPATIBILITY.to_owned(),
+            kubelet.to_owned(),
+        );
+    }
     claim.metadata.generate_name = Some(format!("{}-", pool.name()));
     claim.metadata.owner_references = Some(vec![OwnerReference {
         api_version: "karpenter.sh/v1".to_owned(),
@@ -412,6 +418,18 @@ mod tests {
         assert_eq!(population(3, 0, 2).excess(3), 0);
         assert_eq!(node_limit(&pool(json!({ "limits": { "nodes": "7" } }))), 7);
         assert_eq!(replicas(&pool(json!({ "replicas": 7 }))), Some(7));
+    }
+
+    #[test]
+    fn a_draft_carries_the_kubelet_s_settings_of_v1beta1() {
+        let mut pool = pool(json!({ "replicas": 1 }));
+        let kubelet = (
+            annotations::KUBELET_COMPATIBILITY.to_owned(),
+            r#"{"maxPods":20}"#.to_owned(),
+        );
+        pool.metadata.annotations = Some([kubelet].into());
+        let claim = draft(&pool, &crate::fake::well_known()).claim;
+        assert_eq!(claim.kubelet_compatibility(), Some(r#"{"maxPods":20}"#));
     }
 
     /// Conformance: API-076

@@ -7,7 +7,7 @@ pub(crate) const INSTANCE_PODS: &str = "karpenter.k8s.aws/instance-pods";
 /// On an EC2NodeClass: what was changed when the family Ubuntu became AL2.
 pub const UBUNTU_COMPATIBILITY: &str = "compatibility.karpenter.k8s.aws/v1beta1-ubuntu";
 /// On a NodePool or NodeClaim: the kubelet's settings that its v1beta1 version had, as JSON.
-pub const KUBELET_COMPATIBILITY: &str = "compatibility.karpenter.sh/v1beta1-kubelet-conversion";
+pub use karpenter_api::labels::annotations::KUBELET_COMPATIBILITY;
 /// On a NodePool or NodeClaim: the nodeClassRef that its v1beta1 version had, as JSON.
 pub const NODE_CLASS_REF_COMPATIBILITY: &str =
     "compatibility.karpenter.sh/v1beta1-nodeclass-reference";

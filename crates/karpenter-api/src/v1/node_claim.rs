@@ -49,6 +49,11 @@ impl NodeClaim {
             .map(String::as_str)
     }
 
+    /// The kubelet's settings that the v1beta1 version of it or its NodePool had, as JSON.
+    pub fn kubelet_compatibility(&self) -> Option<&str> {
+        self.annotation(labels::annotations::KUBELET_COMPATIBILITY)
+    }
+
     /// Whether the claim is being deleted.
     pub fn is_deleting(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()

@@ -19,6 +19,7 @@ use crate::{
     conditions::{ConditionTypes, HasConditions, types},
     crd::{fields, rules},
     duration::{Duration, NillableDuration},
+    labels::annotations,
     resource,
     serialisation::{default_if_null, open_enum},
     v1::{NodeClaim, NodeClaimSpec, NodeClassReference, NodeSelectorRequirementWithMinValues},
@@ -46,6 +47,13 @@ impl NodePool {
     /// Whether the pool is being deleted.
     pub fn is_deleting(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// The kubelet's settings that its v1beta1 version had, as JSON.
+    pub fn kubelet_compatibility(&self) -> Option<&str> {
+        let annotations = self.metadata.annotations.as_ref()?;
+        let kubelet = annotations.get(annotations::KUBELET_COMPATIBILITY)?;
+        Some(kubelet)
     }
 
     /// The order in which pools are tried: weight descending, ties by name descending.

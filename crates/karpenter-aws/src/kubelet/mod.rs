@@ -7,15 +7,18 @@
 //! - `validate`: what the structure does not say, and what a family cannot apply.
 //! - `expression`: values that depend on the instance type, written in CEL (feature gate NodeClassCEL).
 //! - `resolve`: the settings for one instance type.
+//! - `compatibility`: settings that a NodePool of v1beta1 had.
 //!
 //! UPSTREAM: pkg/apis/v1/kubeletconfiguration.go, pkg/providers/amifamily/bootstrap, pkg/cel
 
+mod compatibility;
 mod expression;
 mod resolve;
 mod schema;
 mod settings;
 mod validate;
 
+pub use compatibility::with_v1beta1;
 pub use expression::{Expression, ExpressionError, Variables};
 pub use resolve::{Evaluator, Reserved};
 pub use settings::{Kubelet, MaxPods, canonical_json};

@@ -66,6 +66,19 @@ pub fn is_static_part_changed(class: &EC2NodeClass, claim: &NodeClaim) -> bool {
     }
 }
 
+/// Whether the kubelet's settings that the NodePool has from v1beta1 are not those the claim was launched with.
+pub fn is_kubelet_changed(of_pool: Option<&str>, claim: &NodeClaim) -> bool {
+    let read = |text: Option<&str>| text.map(serde_json::from_str::<serde_json::Value>);
+    let (theirs, ours) = (read(of_pool), read(claim.kubelet_compatibility()));
+    match (theirs, ours) {
+        (None, None) => false,
+        (Some(Ok(theirs)), Some(Ok(ours))) => theirs != ours,
+        // What cannot be read is no reason to replace a node.
+        (Some(Err(_)), _) | (_, Some(Err(_))) => false,
+        (Some(Ok(_)), None) | (None, Some(Ok(_))) => true,
+    }
+}
+
 /// Whether another image is the one for the claim's instance type.
 ///
 /// # Errors
@@ -178,6 +191,24 @@ mod tests {
             Some([(core_labels::INSTANCE_TYPE.to_owned(), "m5.large".to_owned())].into());
         claim.status.image_id = Some(image.to_owned());
         claim
+    }
+
+    #[test]
+    fn a_change_of_the_kubelet_s_settings_of_v1beta1_drifts_and_their_spelling_does_not() {
+        let with = |text: Option<&str>| {
+            let mut claim = claim("ami-new");
+            let key = core_labels::annotations::KUBELET_COMPATIBILITY.to_owned();
+            claim.metadata.annotations = text.map(|text| [(key, text.to_owned())].into());
+            claim
+        };
+        let pool = Some(r#"{"maxPods":20,"podsPerCore":2}"#);
+        let same = with(Some(r#"{"podsPerCore": 2, "maxPods": 20}"#));
+        assert!(!is_kubelet_changed(pool, &same));
+        assert!(!is_kubelet_changed(None, &with(None)));
+        assert!(is_kubelet_changed(pool, &with(Some(r#"{"maxPods":20}"#))));
+        assert!(is_kubelet_changed(pool, &with(None)));
+        assert!(is_kubelet_changed(None, &same));
+        assert!(!is_kubelet_changed(Some("broken"), &same));
     }
 
     fn types() -> Vec<InstanceType> {

@@ -14,6 +14,7 @@ pub mod drift;
 pub mod hook;
 pub mod offered;
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
@@ -35,6 +36,7 @@ use kube::Client;
 use crate::api::EC2NodeClass;
 use crate::api::labels::{self, GROUP, tags};
 use crate::instances::{Freshness, Instance, InstanceError, Instances, instance_id};
+use crate::kubelet;
 use crate::launch::filter::{Request, capacity_type, filter};
 use crate::launch_templates::template::launch_annotations;
 use crate::launcher::{Launcher, Order};
@@ -70,6 +72,20 @@ pub(crate) fn instance_error(error: InstanceError) -> CloudProviderError {
         }
         other => CloudProviderError::Other(Box::new(other)),
     }
+}
+
+/// The class with the kubelet's settings of a NodePool's or NodeClaim's v1beta1 version, if it carries them.
+fn as_seen_by<'a>(
+    class: &'a EC2NodeClass,
+    kubelet: Option<&str>,
+) -> Result<Cow<'a, EC2NodeClass>, CloudProviderError> {
+    kubelet::with_v1beta1(class, kubelet).map_err(|error| CloudProviderError::Create {
+        reason: "InvalidKubelet".into(),
+        message: format!(
+            "annotation {} is no JSON object, {error}",
+            core_labels::annotations::KUBELET_COMPATIBILITY
+        ),
+    })
 }
 
 impl Ec2Provider {
@@ -210,17 +226,20 @@ impl Ec2Provider {
         instance: &Instance,
     ) -> (Option<Arc<EC2NodeClass>>, Option<Arc<[InstanceType]>>) {
         let pool = instance.tags.get(tags::NODE_POOL);
+        let pool = pool.and_then(|name| self.stores.pool(name));
         let of_pool = pool
-            .and_then(|name| self.stores.pool(name))
-            .and_then(|pool| self.stores.class_of_pool(&pool));
+            .as_ref()
+            .and_then(|pool| self.stores.class_of_pool(pool));
         let of_tag = || {
             let name = instance.tags.get(labels::NODE_CLASS)?;
             self.stores.class(name)
         };
         let class = of_pool.or_else(of_tag);
-        let types = match &class {
-            Some(class) => self.types_of(class).await.ok(),
-            None => None,
+        let kubelet = pool.as_ref().and_then(|pool| pool.kubelet_compatibility());
+        let seen = class.as_deref().map(|class| as_seen_by(class, kubelet));
+        let types = match &seen {
+            Some(Ok(class)) => self.types_of(class).await.ok(),
+            _ => None,
         };
         (class, types)
     }
@@ -322,12 +341,13 @@ impl CloudProvider for Ec2Provider {
                 message: error.to_string(),
             })?;
         let group = self.placement_group(&class).await?;
-        let resolved = self.offered.resolve(&class, group.clone(), now)?;
+        let seen = as_seen_by(&class, claim.kubelet_compatibility())?;
+        let resolved = self.offered.resolve(&seen, group.clone(), now)?;
         let all = Arc::clone(&resolved.types);
         let (candidates, capacity_type) = self.candidates(claim, &requirements, &all)?;
         let order = Order {
             claim,
-            class: &class,
+            class: &seen,
             requirements: &requirements,
             types: &candidates,
             capacity_type,
@@ -403,7 +423,8 @@ impl CloudProvider for Ec2Provider {
                 "resolving node class, ec2nodeclass `{name}` not found"
             ))
         })?;
-        self.types_of(&class).await
+        let seen = as_seen_by(&class, pool.kubelet_compatibility())?;
+        self.types_of(&seen).await
     }
 
     async fn is_drifted(&self, claim: &NodeClaim) -> Result<Option<String>, CloudProviderError> {
@@ -411,7 +432,10 @@ impl CloudProvider for Ec2Provider {
             return Ok(None);
         };
         let drifted = |reason: &str| Ok(Some(reason.to_owned()));
-        if drift::is_static_part_changed(&class, claim) {
+        let pool = claim.node_pool().and_then(|name| self.stores.pool(name));
+        let kubelet = pool.as_ref().and_then(|pool| pool.kubelet_compatibility());
+        if drift::is_static_part_changed(&class, claim) || drift::is_kubelet_changed(kubelet, claim)
+        {
             return drifted(drift::NODE_CLASS);
         }
         let unknown = |error: drift::Unknown| CloudProviderError::Other(Box::new(error));

@@ -264,6 +264,9 @@ impl DraftShape {
             annotations::NODE_POOL_HASH_VERSION,
             hash::NODE_POOL_HASH_VERSION.to_owned(),
         );
+        if let Some(kubelet) = self.pool.kubelet_compatibility() {
+            mark(annotations::KUBELET_COMPATIBILITY, kubelet.to_owned());
+        }
         if self.price_overlay {
             mark(annotations::PRICE_OVERLAY_APPLIED, "true".to_owned());
         }

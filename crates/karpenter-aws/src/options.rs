@@ -10,6 +10,7 @@ use clap::{ArgAction, Args, Command};
 
 /// Settings of Karpenter on AWS.
 #[derive(Debug, Clone, PartialEq, Args)]
+#[command(next_help_heading = "AWS")]
 pub struct AwsOptions {
     /// Name of the cluster; its resources in AWS are found by it.
     #[arg(long, env = "CLUSTER_NAME", default_value = "")]
@@ -121,8 +122,8 @@ impl AwsOptions {
     }
 }
 
-/// Gives the arguments of [`AwsOptions`] in `command` their values from the environment. Numbers, booleans and durations there
-/// that cannot be read count as unset, as upstream has it.
+/// Gives the arguments of [`AwsOptions`] in `command` their values from the environment. An empty one counts as unset; one that
+/// cannot be read is left to clap, which refuses it by the name of its flag.
 #[must_use]
 pub fn prepare(command: Command, env: impl Fn(&str) -> Option<String>) -> Command {
     let readable = |id: &str, value: &str| match id {
@@ -141,14 +142,16 @@ pub fn prepare(command: Command, env: impl Fn(&str) -> Option<String>) -> Comman
         let Some(value) = value else {
             return arg;
         };
+        if value.is_empty() {
+            return arg.env(None::<&'static str>);
+        }
         match readable(arg.get_id().as_str(), &value) {
             // Read once at start; clap keeps its texts as long as the process lives.
             Some(true) => {
                 let value: &'static str = Box::leak(value.into_boxed_str());
                 arg.env(None::<&'static str>).default_value(value)
             }
-            Some(false) => arg.env(None::<&'static str>),
-            None => arg,
+            Some(false) | None => arg,
         }
     })
 }
@@ -274,15 +277,22 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_in_the_environment_counts_as_unset() {
-        let env = [
-            ("VM_MEMORY_OVERHEAD_PERCENT", "much"),
-            ("RESERVED_ENIS", "few"),
-            ("DISABLE_DRY_RUN", "maybe"),
-            ("SUBNET_REFRESH_INTERVAL", "often"),
-        ];
-        let options = read(&[], &env).unwrap();
-        assert_eq!(options, read(&[], &[]).unwrap());
-        assert!(read(&["--reserved-enis=few"], &[]).is_err());
+    fn an_empty_variable_counts_as_unset() {
+        let env = [("RESERVED_ENIS", ""), ("ISOLATED_VPC", "")];
+        assert_eq!(read(&[], &env).unwrap(), read(&[], &[]).unwrap());
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused_by_its_flag() {
+        for (flag, value) in [
+            ("--vm-memory-overhead-percent", "much"),
+            ("--reserved-enis", "few"),
+            ("--disable-dry-run", "maybe"),
+            ("--subnet-refresh-interval", "often"),
+        ] {
+            let error = read(&[&format!("{flag}={value}")], &[]).unwrap_err();
+            let error = error.to_string();
+            assert!(error.contains(flag) && error.contains(value), "{error}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The operator's options: upstream's flags and environment variables with upstream's defaults.
 //!
-//! A flag wins over its environment variable, which wins over the default. An unparsable flag stops the process; an
-//! unparsable integer, boolean or duration in the environment counts as unset, as upstream has it.
+//! A flag wins over its environment variable, which wins over the default. What cannot be read stops the process with the
+//! name of the flag and the value, wherever it stands; an empty environment variable counts as unset.
 //!
 //! UPSTREAM: pkg/operator/options/options.go
 
@@ -20,86 +20,145 @@ use crate::scheduler_config::{self, SchedulerConfig};
     about = "Just-in-time nodes for any Kubernetes cluster"
 )]
 pub struct Options {
-    /// Name of the Karpenter service (accepted for compatibility, unused).
-    #[arg(long, env = "KARPENTER_SERVICE", default_value = "")]
+    /// Name of Karpenter's Service, by which the API server reaches its webhook.
+    #[arg(
+        long,
+        help_heading = "Process",
+        env = "KARPENTER_SERVICE",
+        default_value = ""
+    )]
     pub karpenter_service: String,
     /// Port that `/metrics` is served on.
-    #[arg(long, env = "METRICS_PORT", default_value_t = 8080)]
+    #[arg(
+        long,
+        help_heading = "Process",
+        env = "METRICS_PORT",
+        default_value_t = 8080
+    )]
     pub metrics_port: u16,
     /// Port that `/healthz` and `/readyz` are served on.
-    #[arg(long, env = "HEALTH_PROBE_PORT", default_value_t = 8081)]
+    #[arg(
+        long,
+        help_heading = "Process",
+        env = "HEALTH_PROBE_PORT",
+        default_value_t = 8081
+    )]
     pub health_probe_port: u16,
     /// Sustained requests per second to the API server.
-    #[arg(long, env = "KUBE_CLIENT_QPS", default_value_t = 200)]
+    #[arg(
+        long,
+        help_heading = "API server",
+        env = "KUBE_CLIENT_QPS",
+        default_value_t = 200
+    )]
     pub kube_client_qps: u32,
     /// Requests that may be sent to the API server in one burst.
-    #[arg(long, env = "KUBE_CLIENT_BURST", default_value_t = 300)]
+    #[arg(
+        long,
+        help_heading = "API server",
+        env = "KUBE_CLIENT_BURST",
+        default_value_t = 300
+    )]
     pub kube_client_burst: u32,
-    /// Accepted for compatibility, without effect: there are no Go profiles.
-    #[arg(long, env = "ENABLE_PROFILING", default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
+    /// Serve profiles of the processor at `/debug/pprof/` on the metrics port.
+    #[arg(long, help_heading = "Process", env = "ENABLE_PROFILING", default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
     pub enable_profiling: bool,
     /// Start watching only after the lease is held; `false` keeps every replica's model warm.
-    #[arg(long, env = "DISABLE_CONTROLLER_WARMUP", default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
+    #[arg(long, help_heading = "Replicas", env = "DISABLE_CONTROLLER_WARMUP", default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
     pub disable_controller_warmup: bool,
     /// Run without a lease; for a single replica only.
-    #[arg(long, env = "DISABLE_LEADER_ELECTION", default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
+    #[arg(long, help_heading = "Replicas", env = "DISABLE_LEADER_ELECTION", default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
     pub disable_leader_election: bool,
     /// Drop the metrics and events that describe the cluster's objects.
-    #[arg(long, env = "DISABLE_CLUSTER_STATE_OBSERVABILITY", default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
+    #[arg(long, help_heading = "Process", env = "DISABLE_CLUSTER_STATE_OBSERVABILITY", default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
     pub disable_cluster_state_observability: bool,
     /// Name of the lease.
     #[arg(
         long,
+        help_heading = "Replicas",
         env = "LEADER_ELECTION_NAME",
         default_value = "karpenter-leader-election"
     )]
     pub leader_election_name: String,
     /// Namespace of the lease; empty means the pod's own.
-    #[arg(long, env = "LEADER_ELECTION_NAMESPACE", default_value = "")]
+    #[arg(
+        long,
+        help_heading = "Replicas",
+        env = "LEADER_ELECTION_NAMESPACE",
+        default_value = ""
+    )]
     pub leader_election_namespace: String,
     /// Memory limit of the container in bytes (accepted for compatibility, unused: there is no garbage collector to tune).
-    #[arg(long, env = "MEMORY_LIMIT", default_value_t = -1, allow_hyphen_values = true)]
+    #[arg(long, help_heading = "Process", env = "MEMORY_LIMIT", default_value_t = -1, allow_hyphen_values = true)]
     pub memory_limit: i64,
     /// CPU request of the container in millicores; scales the controllers' concurrency.
     #[arg(
         long,
+        help_heading = "Process",
         env = "CPU_REQUESTS",
         default_value_t = 1000,
         allow_hyphen_values = true
     )]
     pub cpu_requests: i64,
     /// Least severe level that is logged: debug, info or error; empty means info.
-    #[arg(long, env = "LOG_LEVEL", default_value = "info", value_parser = log_level)]
+    #[arg(long, help_heading = "Logging", env = "LOG_LEVEL", default_value = "info", value_parser = log_level)]
     pub log_level: LogLevel,
     /// Comma-separated destinations of log lines.
-    #[arg(long, env = "LOG_OUTPUT_PATHS", default_value = "stdout")]
+    #[arg(
+        long,
+        help_heading = "Logging",
+        env = "LOG_OUTPUT_PATHS",
+        default_value = "stdout"
+    )]
     pub log_output_paths: String,
     /// Accepted for compatibility, without effect: the logger has no errors of its own.
-    #[arg(long, env = "LOG_ERROR_OUTPUT_PATHS", default_value = "stderr")]
+    #[arg(
+        long,
+        help_heading = "Logging",
+        env = "LOG_ERROR_OUTPUT_PATHS",
+        default_value = "stderr"
+    )]
     pub log_error_output_paths: String,
     /// Longest time that a batch of pods is kept open.
-    #[arg(long, env = "BATCH_MAX_DURATION", default_value = "10s", value_parser = go_duration)]
+    #[arg(long, help_heading = "Scheduling", env = "BATCH_MAX_DURATION", default_value = "10s", value_parser = go_duration)]
     pub batch_max_duration: Duration,
     /// Quiet time after which a batch of pods is closed.
-    #[arg(long, env = "BATCH_IDLE_DURATION", default_value = "1s", value_parser = go_duration)]
+    #[arg(long, help_heading = "Scheduling", env = "BATCH_IDLE_DURATION", default_value = "1s", value_parser = go_duration)]
     pub batch_idle_duration: Duration,
     /// What becomes of preferences: respected, or ignored.
-    #[arg(long, env = "PREFERENCE_POLICY", default_value = "Respect", value_enum)]
+    #[arg(
+        long,
+        help_heading = "Scheduling",
+        env = "PREFERENCE_POLICY",
+        default_value = "Respect",
+        value_enum
+    )]
     pub preference_policy: PreferencePolicy,
     /// What becomes of minValues that cannot be met: nothing fits, or they are lowered.
-    #[arg(long, env = "MIN_VALUES_POLICY", default_value = "Strict", value_enum)]
+    #[arg(
+        long,
+        help_heading = "Scheduling",
+        env = "MIN_VALUES_POLICY",
+        default_value = "Strict",
+        value_enum
+    )]
     pub min_values_policy: MinValuesPolicy,
     /// Refuse pods that ask for devices instead of simulating their allocation.
-    #[arg(long, env = "IGNORE_DRA_REQUESTS", default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
+    #[arg(long, help_heading = "Scheduling", env = "IGNORE_DRA_REQUESTS", default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
     pub ignore_dra_requests: bool,
     /// How many machines one consolidation may launch in place of several; 1 is upstream's way.
-    #[arg(long, env = "CONSOLIDATION_MAX_REPLACEMENTS", default_value_t = 1)]
+    #[arg(
+        long,
+        help_heading = "Scheduling",
+        env = "CONSOLIDATION_MAX_REPLACEMENTS",
+        default_value_t = 1
+    )]
     pub consolidation_max_replacements: usize,
     /// Comma-separated `Gate=true|false` pairs.
-    #[arg(long, env = "FEATURE_GATES", default_value = "", value_parser = feature_gates)]
+    #[arg(long, help_heading = "Features", env = "FEATURE_GATES", default_value = "", value_parser = feature_gates)]
     pub feature_gates: FeatureGates,
     /// Scheduler configuration with default topology spread constraints.
-    #[arg(long, env = "SCHEDULER_CONFIG", default_value = "", value_parser = scheduler_config::parse)]
+    #[arg(long, help_heading = "Scheduling", env = "SCHEDULER_CONFIG", default_value = "", value_parser = scheduler_config::parse)]
     pub scheduler_config: SchedulerConfig,
 }
 
@@ -113,15 +172,21 @@ impl Options {
         I: IntoIterator<Item = T>,
         T: Into<OsString> + Clone,
     {
-        let command = tolerate_bad_environment(Self::command(), |name| std::env::var(name).ok());
+        let command = Self::prepare(Self::command(), |name| std::env::var(name).ok());
         Self::from_arg_matches(&command.try_get_matches_from(args)?)
     }
 
-    /// Lets the arguments of these options in `command` take bad values in the environment for unset. For binaries that flatten
-    /// these options into a command of their own.
+    /// Lets empty environment variables count as unset for every argument of `command`. For binaries that flatten these options
+    /// into a command of their own.
     #[must_use]
     pub fn prepare(command: clap::Command, env: impl Fn(&str) -> Option<String>) -> clap::Command {
-        tolerate_bad_environment(command, env)
+        command.mut_args(|arg| {
+            let value = arg.get_env().and_then(|name| name.to_str()).and_then(&env);
+            match value {
+                Some(value) if value.is_empty() => arg.env(None::<&'static str>),
+                _ => arg,
+            }
+        })
     }
 
     /// Whole cores asked for, at least one.
@@ -272,7 +337,11 @@ fn log_level(text: &str) -> Result<LogLevel, String> {
     }
 }
 
-fn go_bool(text: &str) -> Result<bool, String> {
+/// Parses Go's truth values: `true`, `T`, `1` and their opposites.
+///
+/// # Errors
+/// Any other text.
+pub fn go_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
@@ -316,35 +385,6 @@ pub fn go_duration(text: &str) -> Result<Duration, String> {
         rest = &rest[unit_len..];
     }
     Duration::try_from_secs_f64(nanos / 1e9).map_err(|_| bad())
-}
-
-/// Drops the environment binding of integer, boolean and duration options whose variable does not parse.
-fn tolerate_bad_environment(
-    command: clap::Command,
-    env: impl Fn(&str) -> Option<String>,
-) -> clap::Command {
-    let tolerated = |id: &str, value: &str| match id {
-        "metrics_port" | "health_probe_port" => value.parse::<u16>().is_ok(),
-        "kube_client_qps" | "kube_client_burst" => value.parse::<u32>().is_ok(),
-        "memory_limit" | "cpu_requests" => value.parse::<i64>().is_ok(),
-        "consolidation_max_replacements" => value.parse::<usize>().is_ok(),
-        "batch_max_duration" | "batch_idle_duration" => go_duration(value).is_ok(),
-        "enable_profiling"
-        | "disable_controller_warmup"
-        | "disable_leader_election"
-        | "disable_cluster_state_observability"
-        | "ignore_dra_requests" => go_bool(value).is_ok(),
-        _ => true,
-    };
-    command.mut_args(|arg| {
-        let value = arg.get_env().and_then(|name| name.to_str()).and_then(&env);
-        match value {
-            Some(value) if !tolerated(arg.get_id().as_str(), &value) => {
-                arg.env(None::<&'static str>)
-            }
-            _ => arg,
-        }
-    })
 }
 
 #[cfg(test)]
@@ -395,19 +435,39 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_number_in_the_environment_counts_as_unset() {
-        let env = |name: &str| (name == "METRICS_PORT").then(|| "many".to_owned());
-        let command = tolerate_bad_environment(Options::command(), env);
-        let port = command
-            .get_arguments()
-            .find(|a| a.get_id() == "metrics_port")
-            .unwrap();
-        assert!(port.get_env().is_none());
-        let probe = command
-            .get_arguments()
-            .find(|a| a.get_id() == "health_probe_port")
-            .unwrap();
-        assert!(probe.get_env().is_some());
+    fn an_empty_variable_counts_as_unset_and_a_bad_one_does_not() {
+        let env = |name: &str| match name {
+            "METRICS_PORT" => Some(String::new()),
+            "HEALTH_PROBE_PORT" => Some("many".to_owned()),
+            _ => None,
+        };
+        let command = Options::prepare(Options::command(), env);
+        let looks_at_the_environment = |id: &str| {
+            let mut all = command.get_arguments();
+            let arg = all.find(|arg| arg.get_id() == id).unwrap();
+            arg.get_env().is_some()
+        };
+        assert!(!looks_at_the_environment("metrics_port"));
+        assert!(looks_at_the_environment("health_probe_port"));
+    }
+
+    #[test]
+    fn a_bad_value_is_told_with_its_flag() {
+        let error = read(&["--batch-idle-duration=soon"])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("--batch-idle-duration") && error.contains("soon"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn every_flag_has_its_place_in_the_help() {
+        let command = Options::command();
+        for arg in command.get_arguments() {
+            assert!(arg.get_help_heading().is_some(), "{}", arg.get_id());
+        }
     }
 
     #[test]

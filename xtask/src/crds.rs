@@ -1,6 +1,6 @@
 //! `cargo xtask crds`: the CustomResourceDefinitions as files, for charts and for `kubectl apply -f crds/`.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
@@ -8,35 +8,53 @@ use serde_json::Value;
 const HEADER: &str = "# Generated from the Rust types by `cargo xtask crds`. Do not edit.\n---\n";
 /// Where definitions of older generations are kept, to be applied by those who need them.
 const LEGACY: &str = "legacy/";
+/// When the chart serves v1beta1.
+const SERVES_V1BETA1: &str = "if .Values.webhook.enabled";
+/// When the chart has the resources before v1beta1.
+const HAS_ALPHA: &str = "if .Values.legacy.enabled";
 
 pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     let mut stale = Vec::new();
-    for (name, definition) in definitions() {
-        let text = render(definition)?;
-        let mut files = vec![(format!("crds/{name}"), text.clone())];
-        // A chart renders all of its templates, and those of older generations replace others.
-        if !name.starts_with(LEGACY) {
-            let path = format!("charts/karpenter-crd/templates/{name}");
-            files.push((path, template(&text)));
-        }
-        for (path, text) in files {
-            let file = root.join(&path);
-            if check {
-                if fs::read_to_string(&file).unwrap_or_default() != text {
-                    stale.push(path);
-                }
-                continue;
+    for (path, text) in files()? {
+        let file = root.join(&path);
+        if check {
+            if fs::read_to_string(&file).unwrap_or_default() != text {
+                stale.push(path);
             }
-            if let Some(directory) = file.parent() {
-                fs::create_dir_all(directory)?;
-            }
-            fs::write(&file, text).with_context(|| format!("cannot write {path}"))?;
+            continue;
         }
+        if let Some(directory) = file.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        fs::write(&file, text).with_context(|| format!("cannot write {path}"))?;
     }
     if !stale.is_empty() {
         bail!("out of date: {}; run `cargo xtask crds`", stale.join(", "));
     }
     Ok(())
+}
+
+/// Every file with its contents: the definitions themselves, and as templates of the chart.
+fn files() -> anyhow::Result<BTreeMap<String, String>> {
+    let mut rendered = BTreeMap::new();
+    for (name, definition) in definitions() {
+        rendered.insert(name, render(definition)?);
+    }
+    let mut files = BTreeMap::new();
+    for (name, text) in &rendered {
+        files.insert(format!("crds/{name}"), text.clone());
+        let plain = name.strip_prefix(LEGACY).unwrap_or(name);
+        let older = rendered.get(format!("{LEGACY}{plain}").as_str());
+        let template = match (rendered.get(plain), older) {
+            (Some(plain), Some(older)) => switched(plain, older)
+                .with_context(|| format!("{name} is not what it is with v1beta1"))?,
+            (Some(plain), None) => template(plain),
+            // Only in older generations.
+            (None, _) => guarded(HAS_ALPHA, &template(text)),
+        };
+        files.insert(format!("charts/karpenter-crd/templates/{plain}"), template);
+    }
+    Ok(files)
 }
 
 /// Every definition, with the file name it is kept under. Karpenter's own ones reserve the label domain of AWS.
@@ -72,6 +90,53 @@ metadata:
         .replacen("\nmetadata:\n", ANNOTATIONS, 1)
 }
 
+/// Text that is only rendered on a condition.
+fn guarded(condition: &str, text: &str) -> String {
+    format!("{{{{- {condition} }}}}\n{text}{{{{- end }}}}\n")
+}
+
+/// The template of a definition that serves v1beta1 on a condition: what `older` adds to `plain` is guarded.
+fn switched(plain: &str, older: &str) -> anyhow::Result<String> {
+    let older = template(older);
+    let (head, rest) = older
+        .split_once("\n  conversion:\n")
+        .context("there is no conversion")?;
+    let (conversion, rest) = rest
+        .split_once("\n  group:")
+        .context("there is nothing behind the conversion")?;
+    let versions = rest
+        .match_indices("\n    - ")
+        .map(|(at, _)| at)
+        .filter(|at| !rest[*at..].starts_with("\n    - - "))
+        .collect::<Vec<_>>();
+    let added = *versions.last().context("there are no versions")?;
+    let (rest, added) = rest.split_at(added);
+    if template(plain) != format!("{head}\n  group:{rest}\n") {
+        bail!("the definitions differ in more than a version and its conversion");
+    }
+    let mut conversion = format!("  conversion:\n{conversion}\n");
+    for (key, value, setting) in [
+        ("name", "karpenter", "{{ .Values.webhook.serviceName }}"),
+        (
+            "namespace",
+            "kube-system",
+            "{{ default .Release.Namespace .Values.webhook.serviceNamespace }}",
+        ),
+        ("port", "8443", "{{ .Values.webhook.port }}"),
+    ] {
+        let line = format!("          {key}: {value}\n");
+        if !conversion.contains(&line) {
+            bail!("the conversion names no {key}");
+        }
+        conversion = conversion.replace(&line, &format!("          {key}: {setting}\n"));
+    }
+    Ok(format!(
+        "{head}\n{}  group:{rest}\n{}",
+        guarded(SERVES_V1BETA1, &conversion),
+        guarded(SERVES_V1BETA1, added.trim_start_matches('\n'))
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,5 +147,39 @@ mod tests {
             let read: Value = serde_saphyr::from_str(&render(definition.clone()).unwrap()).unwrap();
             assert_eq!(read, definition, "{name}");
         }
+    }
+
+    /// What a template is when a condition is false.
+    fn without(template: &str, condition: &str) -> String {
+        let (mut inside, mut kept) = (false, String::new());
+        for line in template.lines() {
+            if line == format!("{{{{- {condition} }}}}") {
+                inside = true;
+            } else if inside && line == "{{- end }}" {
+                inside = false;
+            } else if !inside {
+                kept.push_str(line);
+                kept.push('\n');
+            }
+        }
+        kept
+    }
+
+    #[test]
+    fn without_older_generations_the_chart_has_the_plain_definitions() {
+        let files = files().unwrap();
+        for name in ["nodepools", "nodeclaims"] {
+            let template_of =
+                &files[&format!("charts/karpenter-crd/templates/karpenter.sh_{name}.yaml")];
+            assert!(template_of.contains("name: v1beta1"));
+            let plain = &files[&format!("crds/karpenter.sh_{name}.yaml")];
+            assert_eq!(
+                without(template_of, SERVES_V1BETA1),
+                template(plain),
+                "{name}"
+            );
+        }
+        let alpha = &files["charts/karpenter-crd/templates/karpenter.sh_provisioners.yaml"];
+        assert_eq!(without(alpha, HAS_ALPHA), "");
     }
 }

@@ -14,6 +14,7 @@ use karpenter_kube::logging::{JsonLines, Outputs};
 use karpenter_kube::metrics::Registry;
 use karpenter_kube::operator::Operator;
 use karpenter_kube::options::{LogLevel, Options};
+use karpenter_legacy::options::LegacyOptions;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::prelude::*;
@@ -26,6 +27,8 @@ struct Args {
     core: Options,
     #[command(flatten)]
     aws: AwsOptions,
+    #[command(flatten)]
+    legacy: LegacyOptions,
 }
 
 #[tokio::main]
@@ -62,6 +65,7 @@ async fn main() -> Result<()> {
         .registry(registry)
         .profiler(profiling::profiler())
         .with(move |setup| assembly.add(setup))
+        .with(move |setup| args.legacy.add(setup))
         .run(stop)
         .await?;
     Ok(())

@@ -1,6 +1,6 @@
 //! The operator: everything put together, started in order and stopped in order.
 //!
-//! 1. Probes and metrics are served from the start, by every replica.
+//! 1. Probes, metrics and whatever else others call are served from the start, by every replica.
 //! 2. The lease is waited for, unless leader election is off.
 //! 3. The model starts, then the watchers that feed it, then the controllers it wakes. With
 //!    `--disable-controller-warmup=false` model and watchers start before the lease is won, so that a new leader knows the
@@ -224,6 +224,7 @@ impl Builder {
             cx,
             model,
             starts: Vec::new(),
+            always: Vec::new(),
             queues: Vec::new(),
         };
         setup.controllers();
@@ -254,6 +255,7 @@ impl Builder {
 }
 
 type Start = Box<dyn FnOnce(&Tasks) + Send>;
+type Always = Box<dyn FnOnce(&TaskTracker, CancellationToken) + Send>;
 
 /// What runs while this replica leads.
 #[derive(Debug, Default)]
@@ -287,6 +289,8 @@ pub struct Setup {
     cx: Arc<Context>,
     model: Model,
     starts: Vec<Start>,
+    /// What runs whether this replica leads or not.
+    always: Vec<Always>,
     /// The queues of per-object controllers, for metrics.
     queues: Vec<(&'static str, Box<dyn WorkQueue>)>,
 }
@@ -345,6 +349,17 @@ impl Setup {
     ) {
         self.starts
             .push(Box::new(move |tasks| tasks.spawn(start(tasks.stopping()))));
+    }
+
+    /// Runs a task in every replica, from the start until everything else has stopped: what others call, such as a webhook.
+    /// It ends when the token is cancelled.
+    pub fn always<F: Future<Output = ()> + Send + 'static>(
+        &mut self,
+        start: impl FnOnce(CancellationToken) -> F + Send + 'static,
+    ) {
+        self.always.push(Box::new(move |tasks, stop| {
+            tasks.spawn(start(stop));
+        }));
     }
 
     /// Buffers, and the watches of what they refer to.
@@ -451,6 +466,15 @@ impl Operator {
         let (outer, inner) = (TaskTracker::new(), Tasks::default());
         let outer_stop = CancellationToken::new();
         serve(&cx, profiler, &outer, &outer_stop).await?;
+        let Setup {
+            model,
+            starts,
+            always,
+            ..
+        } = setup;
+        for start in always {
+            start(&outer, outer_stop.clone());
+        }
 
         let (leadership, mut led) = watch::channel(Leadership::Following);
         match elector {
@@ -461,7 +485,6 @@ impl Operator {
                 leadership.send_replace(Leadership::Leading);
             }
         }
-        let Setup { model, starts, .. } = setup;
         let warm_up = !cx.options.disable_controller_warmup;
         let mut model = Some(model);
         if warm_up {
@@ -564,12 +587,17 @@ async fn serve(
     Ok(())
 }
 
-/// The namespace of the pod this runs in, or `default`.
-fn own_namespace() -> String {
-    std::fs::read_to_string("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-        .map(|text| text.trim().to_owned())
-        .ok()
-        .filter(|text| !text.is_empty())
+/// The namespace of the pod this runs in: what `SYSTEM_NAMESPACE` says, else its service account, else `default`.
+#[must_use]
+pub fn own_namespace() -> String {
+    let account = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+    let told = std::env::var("SYSTEM_NAMESPACE").ok();
+    let found = told
+        .into_iter()
+        .chain(std::fs::read_to_string(account).ok());
+    let mut named = found.map(|text| text.trim().to_owned());
+    named
+        .find(|text| !text.is_empty())
         .unwrap_or_else(|| "default".into())
 }
 

@@ -3,7 +3,7 @@
 //! | generation | resources | how they live on |
 //! |---|---|---|
 //! | `v1alpha5`, `v1alpha1` | Provisioner, AWSNodeTemplate ([`v1alpha5`], [`v1alpha1`]) | own definitions; projected into v1 objects ([`alpha`]) by a controller (feature `controller`) or by `kubectl karpenter convert` |
-//! | `v1beta1` | NodePool, NodeClaim, EC2NodeClass ([`v1beta1`]) | served beside v1; converted losslessly ([`conversion`]) by a webhook ([`webhook`]); documents are upgraded for good ([`beta`]) |
+//! | `v1beta1` | NodePool, NodeClaim, EC2NodeClass ([`v1beta1`]) | served beside v1; converted losslessly ([`conversion`]) by a webhook ([`webhook`], served over TLS by `serving`); documents are upgraded for good ([`beta`]) |
 //!
 //! [`finding`] is what there is to say about an object: field, problem, way out. [`crd`] has the definitions.
 //! Without the feature `controller` the crate is pure.
@@ -17,6 +17,10 @@ pub mod crd;
 pub mod finding;
 pub mod kubelet;
 pub mod names;
+#[cfg(feature = "controller")]
+pub mod options;
+#[cfg(feature = "controller")]
+pub mod serving;
 pub mod v1alpha1;
 pub mod v1alpha5;
 pub mod v1beta1;

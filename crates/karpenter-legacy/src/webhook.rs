@@ -1,32 +1,34 @@
 //! The conversion webhook: what the API server sends to read and write v1beta1, and the HTTP service that answers.
 //!
-//! [`answer`] is pure. [`Webhook`] is a [`tower::Service`] over HTTP requests, to be put behind whatever serves TLS.
+//! [`answer`] is pure. [`Webhook`] is a [`tower::Service`] over HTTP requests, to be put behind whatever serves TLS
+//! (`serving`, with the feature `controller`).
 //!
 //! UPSTREAM: knative.dev/pkg/webhook/resourcesemantics/conversion, as v1.0 used it
 
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::{Method, Request, Response, StatusCode, header};
 use http_body::Body;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full};
 use karpenter_api::kube_core::conversion::{
     ConversionRequest, ConversionResponse, ConversionReview,
 };
 use karpenter_api::kube_core::response::{Status, StatusSummary};
 
-use crate::conversion::{Lookup, NoLookup, convert};
+use crate::conversion::{Kind, Lookup, NoLookup, V1, convert};
 
 /// The path that the definitions name.
 pub const PATH: &str = "/convert";
 
-/// The most bytes a review may have: the API server converts lists in one request.
-const MOST_BYTES: usize = 256 << 20;
+/// The most bytes that all requests together may have: the API server converts lists in one request, and anybody may ask.
+const MOST_BYTES: usize = 64 << 20;
 
 /// Converts what a review asks for. Objects that cannot be converted fail the review as a whole, and are named.
 #[must_use]
@@ -47,10 +49,46 @@ pub fn answer(request: ConversionRequest, lookup: &dyn Lookup) -> ConversionResp
     ConversionResponse::for_request(request).success(converted)
 }
 
+/// Whether a request is about NodeClaims whose expiry has to be looked up.
+fn looks_up(request: &ConversionRequest) -> bool {
+    let wanted = format!("{}/{V1}", Kind::NodeClaim.group());
+    request.desired_api_version == wanted
+        && request
+            .objects
+            .iter()
+            .any(|object| object["kind"] == Kind::NodeClaim.as_str())
+}
+
+/// The bytes of the requests that are read at the moment.
+#[derive(Debug, Default)]
+struct InFlight(AtomicUsize);
+
+/// What one request holds of them.
+struct Held<'a> {
+    all: &'a InFlight,
+    bytes: usize,
+}
+
+impl Held<'_> {
+    /// Takes more; what all hold together then.
+    fn take(&mut self, bytes: usize) -> usize {
+        self.bytes += bytes;
+        self.all.0.fetch_add(bytes, Ordering::Relaxed) + bytes
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.all.0.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// The webhook as an HTTP service.
 #[derive(Clone)]
 pub struct Webhook {
     lookup: Arc<dyn Lookup + Send + Sync>,
+    in_flight: Arc<InFlight>,
+    most_bytes: usize,
 }
 
 impl fmt::Debug for Webhook {
@@ -71,7 +109,54 @@ impl Webhook {
     pub fn new(lookup: impl Lookup + Send + Sync + 'static) -> Self {
         Self {
             lookup: Arc::new(lookup),
+            in_flight: Arc::default(),
+            most_bytes: MOST_BYTES,
         }
+    }
+
+    /// Takes no more than this many bytes at a time, of all requests together.
+    #[must_use]
+    pub fn at_most(mut self, bytes: usize) -> Self {
+        self.most_bytes = bytes;
+        self
+    }
+
+    /// The body of a request, unless it or all of them are too large.
+    async fn read<B>(&self, body: B, held: &mut Held<'_>) -> Result<Vec<u8>, Response<Full<Bytes>>>
+    where
+        B: Body + Send,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let mut body = pin!(body);
+        let mut read = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let data = match frame {
+                Ok(frame) => frame.into_data(),
+                Err(error) => {
+                    let error: Box<dyn std::error::Error + Send + Sync> = error.into();
+                    return Err(plain(StatusCode::BAD_REQUEST, &error.to_string()));
+                }
+            };
+            let Ok(mut data) = data else { continue };
+            let all = held.take(data.remaining());
+            if held.bytes > self.most_bytes {
+                return Err(plain(
+                    StatusCode::PAYLOAD_TOO_LARGE,
+                    "the review is too large",
+                ));
+            }
+            if all > self.most_bytes {
+                return Err(plain(StatusCode::SERVICE_UNAVAILABLE, "too much at once"));
+            }
+            while data.has_remaining() {
+                let chunk = data.chunk();
+                read.extend_from_slice(chunk);
+                let taken = chunk.len();
+                data.advance(taken);
+            }
+        }
+        Ok(read)
     }
 
     async fn respond<B>(self, request: Request<B>) -> Response<Full<Bytes>>
@@ -86,12 +171,13 @@ impl Webhook {
         if request.method() != Method::POST {
             return plain(StatusCode::METHOD_NOT_ALLOWED, "post a ConversionReview");
         }
-        let body = match Limited::new(request.into_body(), MOST_BYTES)
-            .collect()
-            .await
-        {
-            Ok(body) => body.to_bytes(),
-            Err(error) => return plain(StatusCode::BAD_REQUEST, &error.to_string()),
+        let mut held = Held {
+            all: &self.in_flight,
+            bytes: 0,
+        };
+        let body = match self.read(request.into_body(), &mut held).await {
+            Ok(body) => body,
+            Err(refusal) => return refusal,
         };
         let review: ConversionReview = match serde_json::from_slice(&body) {
             Ok(review) => review,
@@ -100,6 +186,12 @@ impl Webhook {
         let Ok(request) = ConversionRequest::from_review(review) else {
             return plain(StatusCode::BAD_REQUEST, "the review has no request");
         };
+        if looks_up(&request) && !self.lookup.is_ready() {
+            return plain(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "NodePools are not known yet",
+            );
+        }
         let review = answer(request, &*self.lookup).into_review();
         match serde_json::to_vec(&review) {
             Ok(body) => {
@@ -113,7 +205,7 @@ impl Webhook {
     }
 }
 
-fn plain(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
+pub(crate) fn plain(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(text.to_owned())));
     *response.status_mut() = status;
     response

@@ -20,14 +20,13 @@ mod store;
 
 use std::sync::Arc;
 
-use karpenter_kube::context::Context;
 use karpenter_kube::controller::Queue;
 use karpenter_kube::operator::Setup;
 
 use crate::alpha::{ClassNames, MissingTemplate, Settings};
-use crate::conversion::Lookup;
 use reconcile::Projecting;
 use store::Stores;
+pub(crate) use store::dynamic;
 
 /// Adds the controller to an operator: `Operator::builder(..).with(|setup| controller::add(setup, settings))`.
 ///
@@ -50,28 +49,4 @@ pub fn add(setup: &mut Setup, settings: Settings) {
             () = stop.cancelled() => {}
         }
     });
-}
-
-/// What the conversion webhook looks up, from the model of the running operator.
-#[derive(Clone, Debug)]
-pub struct NodePools(Arc<Context>);
-
-impl NodePools {
-    /// The NodePools of the operator with this context.
-    #[must_use]
-    pub fn new(cx: Arc<Context>) -> Self {
-        Self(cx)
-    }
-}
-
-impl Lookup for NodePools {
-    fn expire_after(&self, node_pool: &str) -> Option<String> {
-        let view = self.0.view();
-        match view.node_pool(node_pool) {
-            Some(pool) => Some(pool.spec.template.spec.expire_after.to_string()),
-            // Better no expiry than a wrong one, until the pools are known.
-            None if !view.is_synced() => Some("Never".to_owned()),
-            None => None,
-        }
-    }
 }

@@ -106,6 +106,6 @@ impl Stores {
 }
 
 /// The API of a kind, for objects of any shape.
-pub(super) fn dynamic<K: Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObject> {
+pub(crate) fn dynamic<K: Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObject> {
     Api::all_with(client.clone(), &ApiResource::erase::<K>(&()))
 }

@@ -52,6 +52,11 @@ pub enum ConversionError {
 pub trait Lookup {
     /// `expireAfter` of a NodePool's template. v1beta1 NodeClaims expired by the NodePool's setting; v1 has it on each.
     fn expire_after(&self, node_pool: &str) -> Option<String>;
+
+    /// Whether there is anything to look up in yet. Until then NodeClaims of v1beta1 had better wait.
+    fn is_ready(&self) -> bool {
+        true
+    }
 }
 
 /// Knows nothing: what is not said stays unsaid.

@@ -5,5 +5,6 @@
 mod admission;
 mod cloud;
 mod projection;
+mod serving;
 mod webhook;
 mod world;

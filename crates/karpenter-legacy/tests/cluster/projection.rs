@@ -1,13 +1,9 @@
 //! Provisioners and AWSNodeTemplates live on as NodePools and EC2NodeClasses.
 
-use std::sync::Arc;
-
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_aws::api::EC2NodeClass;
-use karpenter_legacy::controller::NodePools;
-use karpenter_legacy::conversion::Lookup;
 use karpenter_legacy::v1alpha1::AWSNodeTemplate;
 use karpenter_legacy::v1alpha5::Provisioner;
 use kube::Api;
@@ -507,30 +503,4 @@ async fn the_kinds_are_found_when_they_are_installed() {
     world
         .condition::<Provisioner>("default", "Converted", "True")
         .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_webhook_looks_expiries_up_in_the_model() {
-    let world = World::new().await;
-    let pools = NodePools::new(Arc::clone(&world.cx));
-    assert_eq!(
-        pools.expire_after("default").as_deref(),
-        Some("Never"),
-        "while nothing is known"
-    );
-    world
-        .create::<AWSNodeTemplate>("default", template(json!({})))
-        .await;
-    world
-        .create::<Provisioner>(
-            "default",
-            provisioner(json!({ "ttlSecondsUntilExpired": 60 })),
-        )
-        .await;
-    world
-        .until("the pool is known", async |_| {
-            pools.expire_after("default").as_deref() == Some("60s")
-        })
-        .await;
-    assert_eq!(pools.expire_after("other"), None);
 }

@@ -315,3 +315,91 @@ async fn many_objects_are_converted_at_once() {
     let all: Arc<[&Value]> = converted.iter().map(|c| &c["apiVersion"]).collect();
     assert!(all.iter().all(|version| *version == "karpenter.sh/v1"));
 }
+
+/// A body that goes on for ever, in pieces.
+struct Endless;
+
+impl http_body::Body for Endless {
+    type Data = bytes::Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<bytes::Bytes>, Self::Error>>> {
+        let piece = bytes::Bytes::from_static(&[b' '; 1024]);
+        std::task::Poll::Ready(Some(Ok(http_body::Frame::data(piece))))
+    }
+}
+
+/// A body that has begun and never goes on.
+struct Stuck(bool);
+
+impl http_body::Body for Stuck {
+    type Data = bytes::Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<bytes::Bytes>, Self::Error>>> {
+        if std::mem::replace(&mut self.0, true) {
+            return std::task::Poll::Pending;
+        }
+        let piece = bytes::Bytes::from_static(&[b' '; 1024]);
+        std::task::Poll::Ready(Some(Ok(http_body::Frame::data(piece))))
+    }
+}
+
+fn posted<B>(body: B) -> http::Request<B> {
+    http::Request::post(PATH).body(body).unwrap()
+}
+
+#[tokio::test]
+async fn nobody_fills_the_memory_with_reviews() {
+    let webhook = Webhook::default().at_most(1536);
+    let answer = webhook.clone().oneshot(posted(Endless)).await.unwrap();
+    assert_eq!(answer.status(), 413, "one that is too large");
+
+    let stuck = tokio::spawn(webhook.clone().oneshot(posted(Stuck(false))));
+    tokio::task::yield_now().await;
+    let half = || posted(Full::new(bytes::Bytes::from_static(&[b' '; 1024])));
+    let answer = webhook.clone().oneshot(half()).await.unwrap();
+    assert_eq!(answer.status(), 503, "two that are too large together");
+
+    stuck.abort();
+    stuck.await.unwrap_err();
+    let answer = webhook.oneshot(half()).await.unwrap();
+    assert_eq!(answer.status(), 400, "what was held is given back");
+}
+
+struct NotYet;
+
+impl Lookup for NotYet {
+    fn expire_after(&self, _: &str) -> Option<String> {
+        None
+    }
+
+    fn is_ready(&self) -> bool {
+        false
+    }
+}
+
+#[tokio::test]
+async fn nodeclaims_wait_until_nodepools_are_known_and_nodepools_do_not() {
+    let review = |kind: &str| {
+        let review = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",
+            "request": { "uid": "u", "desiredAPIVersion": "karpenter.sh/v1", "objects": [
+                { "apiVersion": "karpenter.sh/v1beta1", "kind": kind, "metadata": { "name": "x" }, "spec": {} },
+            ] },
+        });
+        posted(Full::new(bytes::Bytes::from(review.to_string())))
+    };
+    let status = async |kind| {
+        let answer = Webhook::new(NotYet).oneshot(review(kind)).await.unwrap();
+        answer.status().as_u16()
+    };
+    assert_eq!(status("NodeClaim").await, 503);
+    assert_eq!(status("NodePool").await, 200);
+}

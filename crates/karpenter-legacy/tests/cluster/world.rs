@@ -6,7 +6,6 @@ use std::time::Duration;
 use karpenter_api::conditions::{Condition, HasConditions};
 use karpenter_aws::api::EC2NodeClass;
 use karpenter_kube::clock::Clock;
-use karpenter_kube::context::Context;
 use karpenter_kube::operator::Operator;
 use karpenter_kube::options::Options;
 use karpenter_legacy::alpha::Settings;
@@ -27,8 +26,6 @@ use crate::cloud::Cloud;
 
 pub struct World {
     pub client: Client,
-    /// What the controllers work with.
-    pub cx: Arc<Context>,
     clock: Clock,
     _loops: Loops,
     _testbed: Testbed,
@@ -68,12 +65,9 @@ impl World {
         let operator = Operator::builder(provider, testbed.client(), options)
             .clock(clock)
             .with(move |setup| controller::add(setup, settings));
-        let operator = operator.build();
-        let cx = Arc::clone(operator.context());
         let stop = CancellationToken::new();
         tokio::spawn(operator.run(stop.clone()));
         Self {
-            cx,
             client: testbed.admin_client(),
             clock,
             _loops: loops,

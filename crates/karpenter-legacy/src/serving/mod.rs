@@ -1,0 +1,120 @@
+//! The conversion webhook over TLS, and the certificates it needs.
+//!
+//! ```text
+//! definitions ──ask for the webhook──▶ keeper (the leader) ──▶ Secret SERVICE-cert ──watch──▶ listener (every replica)
+//!      ▲                                    │
+//!      └────────── CA bundle, address ──────┘
+//! ```
+//!
+//! 1. [`keeper`]: while a definition of NodePool, NodeClaim or EC2NodeClass asks for a webhook, the leader keeps a certificate in
+//!    the Secret, and its authority in the definitions. Without such a definition nothing is made.
+//! 2. [`listener`]: every replica takes the certificate from the Secret, listens once there is one, and changes over to the
+//!    next without closing anything.
+//! 3. [`material`]: the certificates themselves. A new authority is in the definitions before its certificate is served, and the
+//!    one before stays trusted, so that a renewal is noticed by nobody.
+//! 4. [`pools`]: the expiry that NodeClaims of v1beta1 take from their NodePool.
+//!
+//! UPSTREAM: knative.dev/pkg/webhook/certificates, as v1.0 used it
+
+mod keeper;
+mod listener;
+pub mod material;
+mod pools;
+
+use std::fmt;
+use std::sync::Arc;
+
+use karpenter_kube::operator::{Setup, own_namespace};
+use kube::runtime::watcher;
+
+use crate::options::LegacyOptions;
+use crate::webhook::Webhook;
+use listener::Serving;
+use pools::Pools;
+
+/// What the Service is called if nobody says otherwise.
+const DEFAULT_SERVICE: &str = "karpenter";
+
+/// Where the webhook is found in the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The namespace of Service and Secret.
+    pub namespace: String,
+    /// The Service.
+    pub service: String,
+    /// The port of Service and listener.
+    pub port: u16,
+}
+
+impl Place {
+    /// The place that the options name.
+    #[must_use]
+    pub fn new(service: &str, port: u16) -> Self {
+        let service = Some(service).filter(|name| !name.is_empty());
+        Self {
+            namespace: own_namespace(),
+            service: service.unwrap_or(DEFAULT_SERVICE).to_owned(),
+            port,
+        }
+    }
+
+    /// The Secret of the certificate.
+    #[must_use]
+    pub fn secret(&self) -> String {
+        format!("{}-cert", self.service)
+    }
+
+    /// The name that the API server expects in the certificate.
+    #[must_use]
+    pub fn host(&self) -> String {
+        format!("{}.{}.svc", self.service, self.namespace)
+    }
+
+    /// Every name the certificate is for.
+    fn hosts(&self) -> Vec<String> {
+        vec![
+            self.service.clone(),
+            format!("{}.{}", self.service, self.namespace),
+            self.host(),
+            format!("{}.cluster.local", self.host()),
+        ]
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host(), self.port)
+    }
+}
+
+/// Adds the webhook to an operator, unless the options turn it off.
+pub fn add(setup: &mut Setup, options: &LegacyOptions) {
+    if options.disable_webhook || options.webhook_port == 0 {
+        return;
+    }
+    let cx = Arc::clone(setup.context());
+    let place = Place::new(&cx.options.karpenter_service, options.webhook_port);
+    let client = cx.clients.api.clone();
+    let (pools, serving) = (Pools::default(), Serving::default());
+    let (kept, at) = (client.clone(), place.clone());
+    setup.always(move |stop| async move {
+        let webhook = Webhook::new(pools.clone());
+        tokio::select! {
+            () = pools.follow(client.clone()) => {}
+            () = serving.follow(client, &at) => {}
+            () = serving.listen(at.port, webhook, stop.clone()) => {}
+            () = stop.cancelled() => {}
+        }
+    });
+    setup.task(move |stop| async move {
+        tokio::select! {
+            () = keeper::keep(kept, place) => {}
+            () = stop.cancelled() => {}
+        }
+    });
+}
+
+/// A watch of the object with a name.
+fn only(name: &str) -> watcher::Config {
+    watcher::Config::default().fields(&format!("metadata.name={name}"))
+}

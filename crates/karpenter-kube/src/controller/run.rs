@@ -144,6 +144,11 @@ pub trait Periodic: Send + Sync + 'static {
     /// # Errors
     /// When the API server or the provider fails; the pass is repeated with back-off.
     fn pass(&mut self) -> impl Future<Output = Result<Duration, ReconcileError>> + Send;
+
+    /// How long to wait after failures.
+    fn backoff(&self) -> Backoff {
+        Backoff::DEFAULT
+    }
 }
 
 /// Works off a controller's queue until `stop`, then lets running reconciliations finish.
@@ -257,7 +262,7 @@ fn key_text<K: Debug>(key: &K) -> String {
 pub async fn run_periodic<P: Periodic>(mut periodic: P, cx: &Context, stop: CancellationToken) {
     let clock = cx.clock;
     let metrics = cx.metrics.work.of(periodic.name(), 1);
-    let backoff = Backoff::DEFAULT;
+    let backoff = periodic.backoff();
     let mut failures = 0;
     let name = periodic.name();
     loop {

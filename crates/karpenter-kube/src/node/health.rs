@@ -15,17 +15,16 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::events;
-use karpenter_api::labels::{self, annotations};
+use karpenter_api::labels;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::repair;
 
 use crate::context::Context;
-use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
+use crate::controller::{Controller, Next, ObjectKey, Queue, ReconcileError};
 use crate::events::{Event, reference};
 use crate::logging;
 use crate::model::{Change, View};
-use crate::nodeclaim::removal::disrupt;
-use crate::patch::{Lock, patch_object};
+use crate::nodeclaim::removal::{disrupt, end_grace_period};
 
 /// How long a blocked repair waits, and how often users are told.
 const BLOCKED_AGAIN: Duration = Duration::from_secs(5 * 60);
@@ -63,26 +62,6 @@ impl Health {
         let event = Event::warning(reference(node), events::NODE_REPAIR_BLOCKED, message);
         self.cx.recorder.publish(event.every(BLOCKED_EVENT));
         true
-    }
-
-    /// Makes the claim's deadline now, unless it has passed already.
-    async fn end_grace_period(&self, claim: &NodeClaim) -> Result<NodeClaim, ReconcileError> {
-        let now = self.cx.clock.now();
-        let deadline = claim.annotation(annotations::TERMINATION_TIMESTAMP);
-        let passed = deadline
-            .and_then(|text| text.parse::<jiff::Timestamp>().ok())
-            .is_some_and(|deadline| deadline <= now);
-        if passed {
-            return Ok(claim.clone());
-        }
-        let mut after = claim.clone();
-        let text = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let present = after.metadata.annotations.get_or_insert_default();
-        present.insert(annotations::TERMINATION_TIMESTAMP.to_owned(), text);
-        let written = patch_object(&self.cx.node_claims(), claim, &after, Lock::Optimistic)
-            .await
-            .doing("annotating nodeclaim")?;
-        Ok(written.unwrap_or(after))
     }
 }
 
@@ -182,7 +161,7 @@ impl Controller for Health {
         if !view.is_synced() || self.is_blocked(&view, node, claim) {
             return Ok(Next::After(BLOCKED_AGAIN));
         }
-        let claim = self.end_grace_period(claim).await?;
+        let claim = end_grace_period(&self.cx, claim).await?;
         if claim.is_deleting() {
             return Ok(Next::Wait);
         }

@@ -1,12 +1,13 @@
 //! Deleting a NodeClaim for a reason of Karpenter's own, counted once.
 
-use karpenter_api::labels;
+use karpenter_api::labels::{self, annotations};
 use karpenter_api::v1::NodeClaim;
 use kube::api::{DeleteParams, Preconditions};
 
 use super::lifecycle::termination_mode;
 use crate::context::Context;
 use crate::controller::{Doing, ReconcileError, is_not_found};
+use crate::patch::{Lock, patch_object};
 
 /// Asks for the deletion of the claim as it was read; false if it is gone.
 ///
@@ -48,4 +49,31 @@ pub async fn disrupt(
         ]);
     }
     Ok(deleted)
+}
+
+/// Makes the claim's deadline now, unless it has passed already: its pods are deleted, its volumes not waited for. The claim
+/// as it is then.
+///
+/// # Errors
+/// A conflict if the claim has changed since it was read.
+pub async fn end_grace_period(
+    cx: &Context,
+    claim: &NodeClaim,
+) -> Result<NodeClaim, ReconcileError> {
+    let now = cx.clock.now();
+    let deadline = claim.annotation(annotations::TERMINATION_TIMESTAMP);
+    let passed = deadline
+        .and_then(|text| text.parse::<jiff::Timestamp>().ok())
+        .is_some_and(|deadline| deadline <= now);
+    if passed {
+        return Ok(claim.clone());
+    }
+    let mut after = claim.clone();
+    let text = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let present = after.metadata.annotations.get_or_insert_default();
+    present.insert(annotations::TERMINATION_TIMESTAMP.to_owned(), text);
+    let written = patch_object(&cx.node_claims(), claim, &after, Lock::Optimistic)
+        .await
+        .doing("annotating nodeclaim")?;
+    Ok(written.unwrap_or(after))
 }

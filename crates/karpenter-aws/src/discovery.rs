@@ -58,6 +58,8 @@ pub async fn self_test(aws: &Aws) -> Result<(), DiscoveryError> {
 /// What EKS says of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControlPlane {
+    /// Its ARN.
+    pub arn: Option<String>,
     /// URL of the API server.
     pub endpoint: Option<String>,
     /// Its certificate authority, base64 of its PEM.
@@ -87,6 +89,7 @@ pub async fn control_plane(aws: &Aws, name: &str) -> Result<ControlPlane, AwsErr
     let network = cluster.kubernetes_network_config();
     let cidr = network.and_then(|n| n.service_ipv4_cidr().or_else(|| n.service_ipv6_cidr()));
     Ok(ControlPlane {
+        arn: cluster.arn().map(str::to_owned),
         endpoint: cluster.endpoint().map(str::to_owned),
         certificate_authority: cluster
             .certificate_authority()

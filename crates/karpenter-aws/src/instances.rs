@@ -399,7 +399,12 @@ impl Instances {
             return Ok(());
         }
         // Not found right after it was found: EC2 contradicts itself, and is asked again by the next attempt.
-        self.terminate.run((), id.to_owned()).await?;
+        if let Err(error) = self.terminate.run((), id.to_owned()).await {
+            let zone_id = instance.zone_id.as_deref().unwrap_or_default();
+            let failures = &self.aws.telemetry().termination_failures;
+            failures.inc(&[&instance.zone, zone_id]);
+            return Err(error.into());
+        }
         Ok(())
     }
 

@@ -7,6 +7,8 @@
 
 pub mod api;
 #[cfg(feature = "sdk")]
+pub mod capacity_discovery;
+#[cfg(feature = "sdk")]
 pub mod discovery;
 #[cfg(feature = "sdk")]
 pub mod fleet;
@@ -14,15 +16,21 @@ pub mod hash;
 pub mod images;
 #[cfg(feature = "sdk")]
 pub mod instance_profiles;
+#[cfg(feature = "sdk")]
+pub mod instance_status;
 pub mod instance_types;
 #[cfg(feature = "sdk")]
 pub mod instances;
+#[cfg(feature = "sdk")]
+pub mod interruption;
 pub mod kubelet;
 pub mod launch;
 #[cfg(feature = "sdk")]
 pub mod launch_templates;
 #[cfg(feature = "sdk")]
 pub mod launcher;
+#[cfg(feature = "sdk")]
+pub mod offering_metrics;
 #[cfg(feature = "sdk")]
 pub mod operator;
 pub mod options;
@@ -34,6 +42,8 @@ pub mod provider;
 #[cfg(feature = "sdk")]
 pub mod reservations;
 #[cfg(feature = "sdk")]
+pub mod reserved;
+#[cfg(feature = "sdk")]
 pub mod sdk;
 #[cfg(feature = "sdk")]
 pub mod security_groups;
@@ -42,5 +52,11 @@ pub mod shifted_zones;
 pub mod stores;
 #[cfg(feature = "sdk")]
 pub mod subnets;
+#[cfg(feature = "sdk")]
+pub mod tagging;
 pub mod unavailable;
+#[cfg(feature = "sdk")]
+pub mod upkeep;
 pub mod user_data;
+#[cfg(feature = "sdk")]
+pub mod zonal_shift;

@@ -10,6 +10,7 @@ use karpenter_kube::metrics::Registry;
 use karpenter_kube::operator::Setup;
 use karpenter_kube::options::{MinValuesPolicy, Options};
 use kube::Client;
+use tokio_util::sync::CancellationToken;
 
 use crate::discovery::{self, DiscoveryError};
 use crate::fleet::{self, Fleets};
@@ -30,6 +31,7 @@ use crate::stores::{Stores, Watches};
 use crate::subnets::Subnets;
 use crate::unavailable::Unavailable;
 use crate::user_data::Cluster;
+use crate::zonal_shift::{Managed, NotManaged};
 
 /// How often unused launch templates are looked for.
 const SWEEP: Duration = Duration::from_secs(10);
@@ -55,6 +57,10 @@ pub struct Settings {
     pub strict_min_values: bool,
     /// How often subnets are asked for.
     pub subnet_refresh: Duration,
+    /// The queue with notices of interruptions, if there is one.
+    pub interruption_queue: Option<String>,
+    /// Whether to keep away from zones that traffic is shifted away from.
+    pub zonal_shift: bool,
     /// How long launches are collected.
     pub fleet_window: crate::sdk::batcher::Window,
 }
@@ -76,6 +82,8 @@ impl Settings {
             reserved_capacity: core.feature_gates.reserved_capacity,
             strict_min_values: core.min_values_policy == MinValuesPolicy::Strict,
             subnet_refresh: aws.subnet_refresh_interval,
+            interruption_queue: some(&aws.interruption_queue),
+            zonal_shift: aws.enable_zonal_shift,
             ..Self::for_cluster(&aws.cluster_name)
         }
     }
@@ -96,6 +104,8 @@ impl Settings {
             reserved_capacity: true,
             strict_min_values: true,
             subnet_refresh: Duration::from_secs(60),
+            interruption_queue: None,
+            zonal_shift: false,
             fleet_window: fleet::WINDOW,
         }
     }
@@ -108,6 +118,9 @@ pub enum StartError {
     /// Something could not be found out.
     #[error(transparent)]
     Discovery(#[from] DiscoveryError),
+    /// Zonal shifts are to be followed and cannot be.
+    #[error(transparent)]
+    ZonalShift(#[from] NotManaged),
     /// EC2 did not tell its instance types.
     #[error("instance types cannot be listed: {0}")]
     InstanceTypes(#[source] AwsError),
@@ -142,6 +155,8 @@ pub struct Parts {
     pub instance_profiles: InstanceProfiles,
     /// Launch templates.
     pub templates: LaunchTemplates,
+    /// The cluster as it is registered for zonal shifts, if they are to be followed.
+    pub zonal_shift: Option<Managed>,
 }
 
 /// A provider that is ready to be run.
@@ -174,6 +189,10 @@ pub async fn assemble(
 ) -> Result<Assembly, StartError> {
     discovery::self_test(&aws).await?;
     let (cluster, kubernetes) = cluster(&aws, &client, &settings).await?;
+    let zonal_shift = match settings.zonal_shift {
+        true => Some(Managed::find(&aws, &settings.cluster).await?),
+        false => None,
+    };
     let (stores, watches) = Stores::new();
     let shifted = ShiftedZones::default();
     let counts = ReservationCounts::default();
@@ -217,7 +236,6 @@ pub async fn assemble(
         launcher,
         placement_groups.clone(),
         Arc::clone(&offered),
-        client.clone(),
         clock,
         settings.strict_min_values,
     ));
@@ -235,6 +253,7 @@ pub async fn assemble(
         subnets,
         placement_groups,
         templates,
+        zonal_shift,
     };
     Ok(Assembly {
         parts,
@@ -293,6 +312,11 @@ impl Assembly {
         Arc::clone(&self.parts.provider)
     }
 
+    /// Follows node classes and NodePools and runs nothing else, for those who only ask the provider.
+    pub async fn watch(self, stop: CancellationToken) {
+        self.watches.run(self.client, stop).await;
+    }
+
     /// Adds what runs next to Karpenter's own controllers: `Operator::builder(..).with(|setup| assembly.add(setup))`.
     pub fn add(self, setup: &mut Setup) {
         let Self {
@@ -309,5 +333,6 @@ impl Assembly {
         setup.task(move |stop| offered.run(clock, stop));
         let templates = parts.templates.clone();
         setup.task(move |stop| templates.run(SWEEP, stop));
+        crate::upkeep::add(&parts, setup);
     }
 }

@@ -147,6 +147,7 @@ impl Stack {
         let aws = Aws::connect(&how).await?;
         let provider_settings = ProviderSettings {
             reserved_capacity: settings.options.feature_gates.reserved_capacity,
+            interruption_queue: Some(CLUSTER.to_owned()),
             ..ProviderSettings::for_cluster(CLUSTER)
         };
         let client = testbed.client();

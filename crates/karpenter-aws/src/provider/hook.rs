@@ -2,15 +2,13 @@
 //!
 //! UPSTREAM: pkg/cloudprovider/registrationhooks
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::SignedDuration;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::provider::{CloudProviderError, HookOutcome, RegistrationHook};
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
-use serde_json::json;
 
 use crate::api::labels::PLACEMENT_GROUP_PARTITION;
 use crate::instances::{Freshness, Instances, instance_id};
@@ -21,14 +19,13 @@ const AGAIN: SignedDuration = SignedDuration::from_secs(1);
 /// Finds the partition out.
 pub struct Partition {
     instances: Arc<Instances>,
-    client: Client,
 }
 
 impl Partition {
-    /// A hook that labels claims through `client`.
+    /// A hook that asks for instances.
     #[must_use]
-    pub fn new(instances: Arc<Instances>, client: Client) -> Self {
-        Self { instances, client }
+    pub fn new(instances: Arc<Instances>) -> Self {
+        Self { instances }
     }
 }
 
@@ -62,12 +59,9 @@ impl RegistrationHook for Partition {
         let Some(partition) = instance.partition else {
             return Ok(HookOutcome::Wait(AGAIN));
         };
-        let claims: Api<NodeClaim> = Api::all(self.client.clone());
-        let label = json!({ "metadata": { "labels": { PLACEMENT_GROUP_PARTITION: partition.to_string() } } });
-        claims
-            .patch(claim.name(), &PatchParams::default(), &Patch::Merge(label))
-            .await
-            .map_err(|error| CloudProviderError::Other(Box::new(error)))?;
-        Ok(HookOutcome::Wait(AGAIN))
+        Ok(HookOutcome::ReadyWith(BTreeMap::from([(
+            PLACEMENT_GROUP_PARTITION.to_owned(),
+            partition.to_string(),
+        )])))
     }
 }

@@ -31,7 +31,6 @@ use karpenter_core::requirements::Requirements;
 use karpenter_core::resources::Resources;
 use karpenter_kube::clock::Clock;
 use karpenter_kube::events::{Event, Recorder, reference};
-use kube::Client;
 
 use crate::api::EC2NodeClass;
 use crate::api::labels::{self, GROUP, tags};
@@ -51,7 +50,6 @@ pub struct Ec2Provider {
     instances: Arc<Instances>,
     placement_groups: PlacementGroups,
     offered: Arc<Offered>,
-    client: Client,
     clock: Clock,
     well_known: WellKnown,
     strict_min_values: bool,
@@ -96,7 +94,6 @@ impl Ec2Provider {
         launcher: Launcher,
         placement_groups: PlacementGroups,
         offered: Arc<Offered>,
-        client: Client,
         clock: Clock,
         strict_min_values: bool,
     ) -> Self {
@@ -106,7 +103,6 @@ impl Ec2Provider {
             launcher,
             placement_groups,
             offered,
-            client,
             clock,
             well_known: crate::api::well_known(),
             strict_min_values,
@@ -212,7 +208,11 @@ impl Ec2Provider {
         }
     }
 
-    async fn types_of(
+    /// The instance types of a node class.
+    ///
+    /// # Errors
+    /// When something is not known yet, or the class cannot be used.
+    pub async fn types_of(
         &self,
         class: &EC2NodeClass,
     ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
@@ -478,9 +478,6 @@ impl CloudProvider for Ec2Provider {
     }
 
     fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
-        vec![Arc::new(hook::Partition::new(
-            Arc::clone(&self.instances),
-            self.client.clone(),
-        ))]
+        vec![Arc::new(hook::Partition::new(Arc::clone(&self.instances)))]
     }
 }

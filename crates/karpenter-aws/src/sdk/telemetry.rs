@@ -26,6 +26,7 @@ pub struct Telemetry {
     attempt_durations: Histogram,
     pub(crate) batch_time: Histogram,
     pub(crate) batch_size: Histogram,
+    pub(crate) termination_failures: Counter,
 }
 
 impl Telemetry {
@@ -74,6 +75,11 @@ impl Telemetry {
                 "Size of the request batch per batcher",
                 &["batcher"],
                 &SIZES,
+            ),
+            termination_failures: registry.counter(
+                "karpenter_cloudprovider_instance_termination_failures_total",
+                "Number of instances that could not be terminated, by zone",
+                &["zone", "zone_id"],
             ),
         }
     }

@@ -14,7 +14,7 @@ use crate::templates::template;
 
 /// A fleet for m5.large in zone a, then c5.large in zone b.
 pub async fn fleet(world: &World, class: &str) -> Fleet {
-    let template = template(world, &world.class(class));
+    let template = template(&world.class(class));
     let templates = LaunchTemplates::new(world.aws.clone(), "test");
     templates.ensure(&template).await.unwrap();
     let over = |type_: &str, zone: &str, subnet: &str, price: f64| Override {

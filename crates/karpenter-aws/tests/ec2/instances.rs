@@ -166,3 +166,14 @@ async fn a_refusal_is_not_repeated() {
     assert!(error.request_id.is_some());
     assert_eq!(world.calls("DescribeInstances"), 1);
 }
+
+#[tokio::test]
+async fn a_machine_that_cannot_be_given_back_is_counted_by_its_zone() {
+    let world = World::new().await;
+    let ids = launch(&world, fleet(&world, "default").await, 1).await;
+    let denied = vec!["ec2:TerminateInstances".to_owned()];
+    world.fake.set(|s| s.denied = denied);
+    assert!(instances(&world).delete(&ids[0]).await.is_err());
+    let failed = r#"karpenter_cloudprovider_instance_termination_failures_total{zone="us-west-2a",zone_id="usw2-az2"} 1"#;
+    assert!(world.registry.render().contains(failed));
+}

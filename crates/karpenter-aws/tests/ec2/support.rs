@@ -5,6 +5,7 @@ use std::time::Duration;
 use karpenter_aws::api::EC2NodeClass;
 use karpenter_aws::sdk::{Aws, Connect};
 use karpenter_aws_fake::{AwsFake, Builder, Server};
+use karpenter_kube::metrics::Registry;
 use serde_json::{Value, json};
 
 pub const REGION: &str = "us-west-2";
@@ -17,6 +18,8 @@ const IMAGE: &str =
 pub struct World {
     pub fake: AwsFake,
     pub aws: Aws,
+    /// Where calls are counted.
+    pub registry: Registry,
     _server: Server,
 }
 
@@ -35,10 +38,12 @@ impl World {
         .build();
         fake.add_instance_profile("profile", Some("KarpenterNodeRole-test"));
         let server = fake.serve(0).await.unwrap();
-        let aws = connect(&server).await;
+        let registry = Registry::new();
+        let aws = connect(&server, registry.clone()).await;
         Self {
             fake,
             aws,
+            registry,
             _server: server,
         }
     }
@@ -71,13 +76,13 @@ impl World {
     }
 }
 
-pub async fn connect(server: &Server) -> Aws {
+async fn connect(server: &Server, registry: Registry) -> Aws {
     let how = Connect {
         region: Some(REGION.into()),
         endpoint: Some(server.url()),
         credentials: Some(("AKIATEST".into(), "secret".into())),
         pause: Duration::from_millis(1),
-        ..Connect::default()
+        registry,
     };
     Aws::connect(&how).await.unwrap()
 }

@@ -89,7 +89,7 @@ impl Case {
     }
 }
 
-pub fn template(_: &World, class: &EC2NodeClass) -> Template {
+pub fn template(class: &EC2NodeClass) -> Template {
     Case::new(class.clone()).one()
 }
 
@@ -98,14 +98,14 @@ pub fn template(_: &World, class: &EC2NodeClass) -> Template {
 async fn a_template_is_made_once_and_each_node_class_has_its_own() {
     let world = World::new().await;
     let templates = LaunchTemplates::new(world.aws.clone(), "test");
-    let one = template(&world, &world.class("one"));
+    let one = template(&world.class("one"));
     let (a, b) = tokio::join!(templates.ensure(&one), templates.ensure(&one));
     assert_eq!(a.unwrap(), b.unwrap());
     assert_eq!(world.calls("CreateLaunchTemplate"), 1);
     let another_process = LaunchTemplates::new(world.aws.clone(), "test");
     another_process.ensure(&one).await.unwrap();
     assert_eq!(world.calls("CreateLaunchTemplate"), 1, "found again");
-    let two = template(&world, &world.class("two"));
+    let two = template(&world.class("two"));
     assert_ne!(one.name(), two.name());
     templates.ensure(&two).await.unwrap();
     assert_eq!(world.fake.launch_templates().len(), 2);
@@ -333,7 +333,7 @@ async fn each_reservation_has_its_template_and_others_keep_out_of_reservations()
 #[tokio::test]
 async fn unused_templates_are_deleted_and_those_left_behind_taken_over() {
     let world = World::new().await;
-    let mut one = template(&world, &world.class("one"));
+    let mut one = template(&world.class("one"));
     one.tags
         .insert("eks:eks-cluster-name".into(), "test".into());
     one.tags

@@ -1,0 +1,152 @@
+//! The queue: SQS with long polls and batch deletes.
+//!
+//! UPSTREAM: pkg/providers/sqs/sqs.go
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use aws_sdk_sqs::types::DeleteMessageBatchRequestEntry;
+
+use crate::sdk::{Aws, AwsError};
+
+/// The most messages SQS gives, and takes, at once.
+pub const BATCH: usize = 10;
+/// How long a message that was received is hidden from others.
+const HIDDEN: i32 = 20;
+
+/// A message of the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// What it says.
+    pub body: String,
+    /// What it is deleted by.
+    pub handle: String,
+}
+
+/// A queue, by name.
+#[derive(Debug)]
+pub struct Queue {
+    aws: Aws,
+    name: String,
+    url: Mutex<Option<String>>,
+}
+
+impl Queue {
+    /// The queue of this name.
+    #[must_use]
+    pub fn new(aws: Aws, name: &str) -> Self {
+        Self {
+            aws,
+            name: name.to_owned(),
+            url: Mutex::default(),
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn known(&self) -> Option<String> {
+        let known = self.url.lock().unwrap_or_else(PoisonError::into_inner);
+        known.clone()
+    }
+
+    fn remember(&self, url: Option<String>) {
+        *self.url.lock().unwrap_or_else(PoisonError::into_inner) = url;
+    }
+
+    async fn url(&self) -> Result<String, AwsError> {
+        if let Some(url) = self.known() {
+            return Ok(url);
+        }
+        let answer = self
+            .aws
+            .sqs("GetQueueUrl", |sqs| {
+                sqs.get_queue_url().queue_name(&self.name).send()
+            })
+            .await?;
+        let url = answer
+            .queue_url()
+            .ok_or_else(|| AwsError::unreadable("GetQueueUrl", "the answer lacks the URL"))?;
+        self.remember(Some(url.to_owned()));
+        Ok(url.to_owned())
+    }
+
+    /// Messages; waits for the first of them this long.
+    ///
+    /// # Errors
+    /// SQS's.
+    pub async fn receive(&self, wait: Duration) -> Result<Vec<Received>, AwsError> {
+        let url = self.url().await?;
+        let seconds = i32::try_from(wait.as_secs()).unwrap_or(i32::MAX);
+        let most = i32::try_from(BATCH).unwrap_or(i32::MAX);
+        let answer = self
+            .aws
+            .sqs("ReceiveMessage", |sqs| {
+                sqs.receive_message()
+                    .queue_url(&url)
+                    .max_number_of_messages(most)
+                    .visibility_timeout(HIDDEN)
+                    .wait_time_seconds(seconds)
+                    .send()
+            })
+            .await;
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                // Made anew, a queue of the same name may be somewhere else.
+                self.remember(None);
+                return Err(error);
+            }
+        };
+        let messages = answer.messages().iter().filter_map(|message| {
+            Some(Received {
+                body: message.body().unwrap_or_default().to_owned(),
+                handle: message.receipt_handle()?.to_owned(),
+            })
+        });
+        Ok(messages.collect())
+    }
+
+    /// Deletes messages, a batch of at most ten; how many are gone. What is left is delivered again.
+    ///
+    /// # Errors
+    /// SQS's.
+    pub async fn delete(&self, handles: &[&str]) -> Result<usize, AwsError> {
+        if handles.is_empty() {
+            return Ok(0);
+        }
+        let url = self.url().await?;
+        let entries = handles
+            .iter()
+            .enumerate()
+            .map(|(n, handle)| {
+                DeleteMessageBatchRequestEntry::builder()
+                    .id(n.to_string())
+                    .receipt_handle(*handle)
+                    .build()
+            })
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| AwsError::unreadable("DeleteMessageBatch", error.to_string()))?;
+        let answer = self
+            .aws
+            .sqs("DeleteMessageBatch", |sqs| {
+                sqs.delete_message_batch()
+                    .queue_url(&url)
+                    .set_entries(Some(entries.clone()))
+                    .send()
+            })
+            .await?;
+        for failed in answer.failed() {
+            tracing::debug!(
+                logger = "interruption",
+                code = failed.code(),
+                message = failed.message().unwrap_or_default(),
+                "a message was not deleted and comes again"
+            );
+        }
+        Ok(answer.successful().len())
+    }
+}

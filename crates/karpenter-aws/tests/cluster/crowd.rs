@@ -1,0 +1,38 @@
+//! Many at once: what it costs in calls, counted where they arrive.
+
+use futures::future::join_all;
+use karpenter_aws_fake::InstanceState;
+use karpenter_core::provider::CloudProvider;
+
+use crate::world::World;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_claims_are_a_handful_of_calls() {
+    let world = World::still().await;
+    world.fake.forget_calls();
+    let of = [
+        ("node.kubernetes.io/instance-type", &["m5.large"][..]),
+        ("karpenter.sh/capacity-type", &["on-demand"]),
+    ];
+    let wishes = (0..1000).map(|n| World::wish(&format!("claim-{n}"), &of));
+    let created = wishes.map(|wish| {
+        let provider = world.parts.provider.clone();
+        tokio::spawn(async move { provider.create(&wish).await.map(|_| ()) })
+    });
+    for created in join_all(created).await {
+        created.unwrap().unwrap();
+    }
+    let pending = world.fake.instances_in(InstanceState::Pending).len();
+    let running = world.fake.instances_in(InstanceState::Running).len();
+    assert_eq!(pending + running, 1000);
+    let counts = world.fake.call_counts();
+    // A fleet takes what came within a second; how much that is depends on the machine this runs on.
+    assert!(counts["CreateFleet"] <= 10, "{counts:?}");
+    assert_eq!(counts["CreateLaunchTemplate"], 1, "{counts:?}");
+    let described: usize = counts
+        .iter()
+        .filter(|(action, _)| action.starts_with("Describe"))
+        .map(|(_, count)| count)
+        .sum();
+    assert!(described <= 10, "{counts:?}");
+}

@@ -1,0 +1,254 @@
+//! Messages of the interruption queue.
+
+use std::sync::PoisonError;
+
+use karpenter_api::v1::NodeClaim;
+use karpenter_aws::unavailable::CapacityType;
+use kube::api::DeleteParams;
+use serde_json::{Value, json};
+
+use crate::world::{QUEUE, World, ZONE};
+
+fn message(n: usize, detail_type: &str, detail: Value) -> String {
+    json!({
+        "version": "0", "id": format!("event-{n}"), "source": "aws.ec2", "detail-type": detail_type, "detail": detail,
+        "account": "123456789012", "region": "us-west-2", "time": "2026-01-01T00:00:00Z", "resources": [],
+    })
+    .to_string()
+}
+
+async fn empty(world: &World) {
+    world
+        .until("an empty queue", async || {
+            world.fake.messages(QUEUE).is_empty().then_some(())
+        })
+        .await;
+}
+
+async fn spot(world: &World, name: &str) -> (NodeClaim, String) {
+    world
+        .launched(
+            name,
+            &[
+                ("node.kubernetes.io/instance-type", &["m5.large"]),
+                ("karpenter.sh/capacity-type", &["spot"]),
+                ("topology.kubernetes.io/zone", &[ZONE]),
+            ],
+        )
+        .await
+}
+
+fn is_marked(world: &World, capacity_type: CapacityType) -> bool {
+    let unavailable = world.parts.offered.unavailable();
+    let unavailable = unavailable.lock().unwrap_or_else(PoisonError::into_inner);
+    unavailable.is_marked(capacity_type, "m5.large", ZONE, None)
+}
+
+/// Conformance: AWS-interruption-01
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_spot_machine_that_is_taken_back_is_given_up_and_its_pool_avoided() {
+    let world = World::new().await;
+    let (claim, id) = spot(&world, "a").await;
+    world.join(&claim).await;
+    let (_, other) = spot(&world, "b").await;
+    // It marks the pool while the machine goes: look as soon as it may be there.
+    assert!(!is_marked(&world, CapacityType::Spot));
+    assert!(world.fake.interrupt_spot(&id));
+    world
+        .until("a mark", async || {
+            is_marked(&world, CapacityType::Spot).then_some(())
+        })
+        .await;
+    world.leaves("a").await;
+    assert!(!is_marked(&world, CapacityType::OnDemand));
+    assert!(!world.is_leaving("b").await && world.instance(&other).state.is_alive());
+    for kind in [("NodeClaim", "a"), ("Node", "node-a")] {
+        let told = world.told(kind.0, kind.1, "SpotInterrupted").await;
+        assert_eq!(told, "Spot interruption warning was triggered");
+        let told = world
+            .told(kind.0, kind.1, "TerminatingOnInterruption")
+            .await;
+        let ours = format!("Interruption triggered termination for the {}", kind.0);
+        assert_eq!(told, ours);
+    }
+    empty(&world).await;
+    world
+        .counts(
+            r#"karpenter_interruption_received_messages_total{message_type="spot_interrupted"}"#,
+            1.0,
+        )
+        .await;
+    let disrupted = r#"karpenter_nodeclaims_disrupted_total{reason="spot_interrupted",nodepool="default",capacity_type="spot","#;
+    let text = world.registry.render();
+    let series: Vec<&str> = text.lines().filter(|l| l.starts_with(disrupted)).collect();
+    assert!(series.len() == 1 && series[0].ends_with(" 1"), "{series:?}");
+    world.nothing_beyond_the_policy();
+}
+
+/// Conformance: AWS-interruption-02
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reservation_whose_machine_is_taken_back_counts_as_empty() {
+    let world = World::new().await;
+    let (_, id) = world.on_demand("a").await;
+    let counts = world.parts.offered.counts().clone();
+    counts.told("cr-1", 5);
+    let labels = json!({ "metadata": { "labels": { "karpenter.k8s.aws/capacity-reservation-id": "cr-1" } } });
+    world.patch::<NodeClaim>("a", labels).await;
+    // The label must have reached the model; messages are read at once.
+    world
+        .until("the label to be known", async || {
+            let known = r#"capacity-reservation-id":"cr-1"#;
+            let claim = world.get::<NodeClaim>("a").await?;
+            serde_json::to_string(&claim)
+                .unwrap()
+                .contains(known)
+                .then_some(())
+        })
+        .await;
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    let detail = json!({ "instance-id": id, "instance-action": "terminate" });
+    let kind = "EC2 Capacity Reservation Instance Interruption Warning";
+    world.fake.send_message(QUEUE, &message(1, kind, detail));
+    world.leaves("a").await;
+    assert_eq!(counts.left("cr-1"), 0);
+    world
+        .told("NodeClaim", "a", "CapacityReservationInstanceInterrupted")
+        .await;
+    empty(&world).await;
+}
+
+/// Conformance: AWS-interruption-03
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_that_ask_for_nothing_are_deleted() {
+    let world = World::new().await;
+    let (_, id) = world.on_demand("a").await;
+    empty(&world).await;
+    let before =
+        world.metric(r#"karpenter_interruption_received_messages_total{message_type="no_op"}"#);
+    let state = "EC2 Instance State-change Notification";
+    let pending = json!({ "instance-id": id, "state": "pending" });
+    world.fake.send_message(QUEUE, &message(1, state, pending));
+    world.fake.send_message(QUEUE, "{ this is no message");
+    empty(&world).await;
+    assert!(!world.is_leaving("a").await);
+    world
+        .counts(
+            r#"karpenter_interruption_received_messages_total{message_type="no_op"}"#,
+            before + 1.0,
+        )
+        .await;
+    for reason in ["InstanceStopping", "TerminatingOnInterruption"] {
+        assert!(world.events("NodeClaim", "a", reason).await.is_empty());
+    }
+    assert!(
+        (world.metric(r#"controller_runtime_reconcile_errors_total{controller="interruption"}"#))
+            < 0.5
+    );
+}
+
+/// Conformance: AWS-interruption-04
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_that_is_missing_or_may_not_be_read_is_an_error_until_it_is_mended() {
+    let errors = r#"controller_runtime_reconcile_errors_total{controller="interruption"}"#;
+    let missing = World::with(|b| b, |s| s.interruption_queue = Some("nowhere".into())).await;
+    missing
+        .until("errors", async || {
+            (missing.metric(errors) > 1.5).then_some(())
+        })
+        .await;
+
+    let denied = World::with(
+        |b| b.settings(|s| s.denied = vec!["sqs:ReceiveMessage".into()]),
+        |_| {},
+    )
+    .await;
+    let (_, id) = spot(&denied, "a").await;
+    denied
+        .until("errors", async || {
+            (denied.metric(errors) > 1.5).then_some(())
+        })
+        .await;
+    denied.fake.interrupt_spot(&id);
+    denied.fake.set(|s| s.denied.clear());
+    denied.leaves("a").await;
+    // Back-off, no storm: a call every second at the fastest.
+    let calls = denied.calls("ReceiveMessage");
+    assert!(calls < 100, "{calls}");
+}
+
+/// Conformance: AWS-interruption-08
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_on_its_way_out_is_left_alone() {
+    let world = World::new().await;
+    let (_, id) = spot(&world, "a").await;
+    world
+        .fake
+        .set(|s| s.denied = vec!["ec2:TerminateInstances".into()]);
+    let claims = world.api::<NodeClaim>();
+    claims.delete("a", &DeleteParams::default()).await.unwrap();
+    let leaving = world.get::<NodeClaim>("a").await.unwrap();
+    world.fake.interrupt_spot(&id);
+    world.told("NodeClaim", "a", "SpotInterrupted").await;
+    empty(&world).await;
+    let still = world.get::<NodeClaim>("a").await.unwrap();
+    assert_eq!(
+        still.metadata.deletion_timestamp,
+        leaving.metadata.deletion_timestamp
+    );
+    let told = world.events("NodeClaim", "a", "TerminatingOnInterruption");
+    assert!(told.await.is_empty());
+    let errors = r#"controller_runtime_reconcile_errors_total{controller="interruption"}"#;
+    assert!(world.metric(errors) < 0.5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_delivered_twice_is_done_once_and_advice_is_only_told() {
+    let world = World::new().await;
+    let (_, id) = spot(&world, "a").await;
+    world.fake.recommend_rebalance(&id);
+    let told = world
+        .told("NodeClaim", "a", "SpotRebalanceRecommendation")
+        .await;
+    assert_eq!(told, "Spot rebalance recommendation was triggered");
+    empty(&world).await;
+    assert!(!world.is_leaving("a").await);
+
+    let detail = json!({ "instance-id": id, "instance-action": "terminate" });
+    let warning = message(7, "EC2 Spot Instance Interruption Warning", detail);
+    for _ in 0..25 {
+        world.fake.send_message(QUEUE, &warning);
+    }
+    world.leaves("a").await;
+    empty(&world).await;
+    let disrupted: f64 = world
+        .registry
+        .render()
+        .lines()
+        .filter(|l| l.starts_with("karpenter_nodeclaims_disrupted_total"))
+        .filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum();
+    assert!((disrupted - 1.0).abs() < 0.01, "{disrupted}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storm_is_worked_off_ten_at_a_time() {
+    let world = World::new().await;
+    world.on_demand("a").await;
+    empty(&world).await;
+    world.fake.forget_calls();
+    for n in 0..200 {
+        let detail =
+            json!({ "instance-id": format!("i-{n:017x}"), "instance-action": "terminate" });
+        let kind = "EC2 Spot Instance Interruption Warning";
+        world.fake.send_message(QUEUE, &message(n, kind, detail));
+    }
+    empty(&world).await;
+    let (received, deleted) = (
+        world.calls("ReceiveMessage"),
+        world.calls("DeleteMessageBatch"),
+    );
+    assert_eq!(world.calls("DeleteMessage"), 0);
+    // The first poll may have been answered with the first message alone, while the others were on their way.
+    assert!((20..=60).contains(&deleted), "{deleted} batches");
+    assert!(received <= deleted + 10, "{received} polls");
+}

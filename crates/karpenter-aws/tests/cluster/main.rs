@@ -1,0 +1,15 @@
+//! Machines after their launch: the real controllers between an API server and a stand-in for AWS.
+#![cfg(feature = "sdk")]
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod crowd;
+mod garbage;
+mod instance_status;
+mod interruption;
+mod launch;
+mod metrics;
+mod placement;
+mod reserved;
+mod tagging;
+mod world;
+mod zonal_shift;

@@ -1,0 +1,558 @@
+//! A cluster on AWS: the testbed's API server, the stand-in for AWS over HTTP, the real provider and controllers.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, Node};
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_aws::api::{EC2NodeClass, condition_types};
+use karpenter_aws::instances::instance_id;
+use karpenter_aws::operator::{Parts, Settings, assemble};
+use karpenter_aws::sdk::{Aws, Connect};
+use karpenter_aws_fake::{AwsFake, Builder, Instance, Policy, Server};
+use karpenter_kube::clock::Clock;
+use karpenter_kube::logging::JsonLines;
+use karpenter_kube::metrics::Registry;
+use karpenter_kube::operator::Operator;
+use karpenter_kube::options::Options;
+use karpenter_testbed::Testbed;
+use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing_subscriber::filter::{LevelFilter, filter_fn};
+use tracing_subscriber::prelude::*;
+
+pub const CLUSTER: &str = "test";
+pub const QUEUE: &str = "test";
+pub const ZONE: &str = "us-west-2a";
+/// How many times faster than real time passes in tests.
+const SPEED: f64 = 12.0;
+/// The documented policy.
+pub const POLICY: &str = include_str!("../../../../docs/iam-policy.json");
+const IMAGES: &str = "/aws/service/eks/optimized-ami/1.34/amazon-linux-2023";
+
+/// What runs, and how fast.
+#[derive(Clone, Copy)]
+pub struct How {
+    /// How many times faster than real time passes.
+    pub speed: f64,
+    /// Whether there are controllers. Without them what tests write stays as it is, and definitions have no rules.
+    pub controllers: bool,
+}
+
+impl Default for How {
+    fn default() -> Self {
+        Self {
+            speed: SPEED,
+            controllers: true,
+        }
+    }
+}
+
+pub struct World {
+    pub fake: AwsFake,
+    pub client: Client,
+    pub parts: Parts,
+    pub registry: Registry,
+    _server: Server,
+    _testbed: Testbed,
+    _stop: DropGuard,
+}
+
+impl World {
+    /// A cluster with the node class and the NodePool `default`.
+    pub async fn new() -> Self {
+        Self::with(|b| b, |_| {}).await
+    }
+
+    pub async fn with(
+        change: impl FnOnce(Builder) -> Builder,
+        settle: impl FnOnce(&mut Settings),
+    ) -> Self {
+        Self::with_fake(change, |_| {}, settle).await
+    }
+
+    /// A cluster whose AWS is furnished before the controllers start.
+    pub async fn with_fake(
+        change: impl FnOnce(Builder) -> Builder,
+        furnish: impl FnOnce(&AwsFake),
+        settle: impl FnOnce(&mut Settings),
+    ) -> Self {
+        Self::start(change, furnish, settle, How::default()).await
+    }
+
+    /// A provider without controllers.
+    pub async fn still() -> Self {
+        let how = How {
+            controllers: false,
+            ..How::default()
+        };
+        Self::start(|b| b, |_| {}, |_| {}, how).await
+    }
+
+    pub async fn start(
+        change: impl FnOnce(Builder) -> Builder,
+        furnish: impl FnOnce(&AwsFake),
+        settle: impl FnOnce(&mut Settings),
+        How { speed, controllers }: How,
+    ) -> Self {
+        if std::env::var_os("TEST_LOG").is_some() {
+            let ours = filter_fn(|metadata| metadata.target().starts_with("karpenter"));
+            let lines = JsonLines::new(std::io::stderr, "test");
+            let lines = lines.with_filter(LevelFilter::DEBUG).with_filter(ours);
+            // The first test of the process sets it up.
+            let _ = tracing_subscriber::registry().with(lines).try_init();
+        }
+        let epoch = Timestamp::now();
+        let clock = Clock::new(epoch, speed);
+        let testbed = Testbed::builder()
+            .clock(karpenter_testbed::Clock::new(epoch, speed))
+            .start()
+            .await;
+        let definitions = karpenter_api::crd::all(
+            &[karpenter_aws::api::restricted_domain()],
+            &[karpenter_aws::api::overlay_domain()],
+        );
+        let definitions = definitions.into_iter().map(|(_, definition)| definition);
+        let mut own = karpenter_aws::api::crd();
+        if !controllers {
+            without_rules(&mut own);
+        }
+        testbed.apply_crds(definitions.chain([own])).await.unwrap();
+        let builder = AwsFake::builder()
+            .clock(karpenter_aws_fake::Clock::new(epoch, speed))
+            .region("us-west-2")
+            .cluster(CLUSTER)
+            .interruption_queue(QUEUE)
+            .unlimited()
+            .settings(|s| {
+                s.pending_s = 1.0;
+                s.page_size = 100;
+            });
+        let fake = change(builder).build();
+        fake.add_instance_profile("nodes", Some("KarpenterNodeRole-test"));
+        // What the documented policy does not grant is refused.
+        fake.set_policy(Some(policy()));
+        furnish(&fake);
+        let server = fake.serve(0).await.unwrap();
+        let registry = Registry::new();
+        let how = Connect {
+            region: Some("us-west-2".into()),
+            endpoint: Some(server.url()),
+            credentials: Some(("AKIATEST".into(), "secret".into())),
+            pause: Duration::from_millis(1),
+            registry: registry.clone(),
+        };
+        let aws = Aws::connect(&how).await.unwrap();
+        let mut settings = Settings {
+            interruption_queue: Some(QUEUE.to_owned()),
+            ..Settings::for_cluster(CLUSTER)
+        };
+        settle(&mut settings);
+        let options = Options {
+            metrics_port: 0,
+            health_probe_port: 0,
+            disable_leader_election: true,
+            ..Options::default()
+        };
+        let client = testbed.client();
+        let assembly = assemble(aws, client.clone(), clock, &registry, settings)
+            .await
+            .unwrap();
+        let parts = assembly.parts.clone();
+        let stop = CancellationToken::new();
+        if controllers {
+            let operator = Operator::builder(assembly.provider(), client, options)
+                .clock(clock)
+                .registry(registry.clone())
+                .with(move |setup| assembly.add(setup));
+            tokio::spawn(operator.run(stop.clone()));
+        } else {
+            tokio::spawn(assembly.watch(stop.clone()));
+        }
+        let world = Self {
+            client: testbed.admin_client(),
+            fake,
+            parts,
+            registry,
+            _server: server,
+            _testbed: testbed,
+            _stop: stop.drop_guard(),
+        };
+        world.class("default", json!({})).await;
+        world.pool("default", "default", json!([])).await;
+        world
+    }
+
+    pub fn api<K: Resource<DynamicType = ()>>(&self) -> Api<K> {
+        Api::all(self.client.clone())
+    }
+
+    async fn create<K: Resource<DynamicType = ()>>(
+        &self,
+        name: &str,
+        metadata: Value,
+        spec: Value,
+    ) {
+        let resource = ApiResource::erase::<K>(&());
+        let mut object = DynamicObject::new(name, &resource);
+        object.data = json!({ "spec": spec });
+        object.metadata.labels = serde_json::from_value(metadata["labels"].clone()).unwrap();
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+        api.create(&PostParams::default(), &object).await.unwrap();
+    }
+
+    /// A node class that is ready, with a spec that leads to its status.
+    pub async fn class(&self, name: &str, changed: Value) {
+        let discovery = json!([{ "tags": { "karpenter.sh/discovery": CLUSTER } }]);
+        let mut spec = json!({
+            "instanceProfile": "nodes",
+            "amiSelectorTerms": [{ "alias": "al2023@latest" }],
+            "subnetSelectorTerms": [{ "id": "subnet-00000000000000001" }, { "id": "subnet-00000000000000002" }],
+            "securityGroupSelectorTerms": discovery,
+        });
+        for (key, value) in changed.as_object().into_iter().flatten() {
+            spec[key] = value.clone();
+        }
+        let subnets: Vec<Value> = [("1", "a", "2"), ("2", "b", "1")]
+            .into_iter()
+            .filter(|(n, ..)| {
+                let terms = spec["subnetSelectorTerms"].as_array().unwrap();
+                terms.iter().any(|t| t["id"].as_str().unwrap().ends_with(n))
+            })
+            .map(|(n, zone, id)| {
+                json!({
+                    "id": format!("subnet-0000000000000000{n}"), "zone": format!("us-west-2{zone}"),
+                    "zoneID": format!("usw2-az{id}"),
+                })
+            })
+            .collect();
+        self.create::<EC2NodeClass>(name, json!({}), spec).await;
+        let image = |arch: &str| {
+            let parameter = format!("{IMAGES}/{arch}/standard/recommended/image_id");
+            self.fake.parameter(&parameter).unwrap()
+        };
+        let ami = |arch: &str, kubernetes: &str| {
+            json!({
+                "id": image(arch),
+                "requirements": [{ "key": "kubernetes.io/arch", "operator": "In", "values": [kubernetes] }],
+            })
+        };
+        let status = json!({
+            "instanceProfile": "nodes",
+            "amis": [ami("x86_64", "amd64"), ami("arm64", "arm64")],
+            "securityGroups": [{ "id": "sg-00000000000000001", "name": "node" }],
+            "subnets": subnets,
+        });
+        self.change_class(name, |class| {
+            class.status = serde_json::from_value(status.clone()).unwrap();
+            let now = Timestamp::now();
+            for condition in [
+                condition_types::AMIS_READY,
+                condition_types::SUBNETS_READY,
+                condition_types::SECURITY_GROUPS_READY,
+                condition_types::INSTANCE_PROFILE_READY,
+                condition_types::VALIDATION_SUCCEEDED,
+                condition_types::PLACEMENT_GROUP_READY,
+                condition_types::CAPACITY_RESERVATIONS_READY,
+            ] {
+                class.set_true(condition, now);
+            }
+            assert!(class.is_true(types::READY));
+        })
+        .await;
+    }
+
+    /// Changes the status of a node class, and waits until the provider knows.
+    pub async fn change_class(&self, name: &str, change: impl Fn(&mut EC2NodeClass)) {
+        let api = self.api::<EC2NodeClass>();
+        let mut class = api.get(name).await.unwrap();
+        change(&mut class);
+        let patch = json!({ "status": class.status });
+        let written = api
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .unwrap();
+        self.until("the class to be known", async || {
+            let known = self.parts.stores.class(name)?;
+            (known.metadata.resource_version == written.metadata.resource_version).then_some(())
+        })
+        .await;
+    }
+
+    /// A NodePool of a class, that disrupts nothing by itself.
+    pub async fn pool(&self, name: &str, class: &str, requirements: Value) {
+        let reference =
+            json!({ "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": class });
+        let spec = json!({
+            "template": { "spec": { "nodeClassRef": reference, "requirements": requirements } },
+            "disruption": { "consolidateAfter": "Never" },
+        });
+        self.create::<NodePool>(name, json!({}), spec).await;
+    }
+
+    /// A NodeClaim of the NodePool `default` with these requirements, not written anywhere.
+    pub fn wish(name: &str, requirements: &[(&str, &[&str])]) -> NodeClaim {
+        let requirements: Vec<Value> = requirements
+            .iter()
+            .map(|(key, values)| json!({ "key": key, "operator": "In", "values": values }))
+            .collect();
+        serde_json::from_value(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": { "name": name, "uid": format!("uid-{name}"), "labels": { "karpenter.sh/nodepool": "default" } },
+            "spec": {
+                "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" },
+                "requirements": requirements, "resources": { "requests": { "cpu": "1" } }, "expireAfter": "Never",
+            },
+        }))
+        .unwrap()
+    }
+
+    /// Writes a NodeClaim and waits until its machine is launched; the claim and the instance's id.
+    pub async fn launched(
+        &self,
+        name: &str,
+        requirements: &[(&str, &[&str])],
+    ) -> (NodeClaim, String) {
+        self.launch(Self::wish(name, requirements)).await
+    }
+
+    /// Writes a NodeClaim and waits until its machine is launched; the claim and the instance's id.
+    pub async fn launch(&self, mut wish: NodeClaim) -> (NodeClaim, String) {
+        let name = wish.metadata.name.clone().unwrap();
+        wish.metadata.uid = None;
+        let api = self.api::<NodeClaim>();
+        api.create(&PostParams::default(), &wish).await.unwrap();
+        let claim = self
+            .until("a launched claim", async || {
+                let claim = api.get_opt(&name).await.unwrap()?;
+                let launched = claim.is_true(types::LAUNCHED);
+                (launched && claim.status.provider_id.is_some()).then_some(claim)
+            })
+            .await;
+        let id = claim.status.provider_id.as_deref().and_then(instance_id);
+        (claim.clone(), id.unwrap().to_owned())
+    }
+
+    /// An ordinary machine.
+    pub async fn on_demand(&self, name: &str) -> (NodeClaim, String) {
+        self.launched(
+            name,
+            &[
+                ("node.kubernetes.io/instance-type", &["m5.large"]),
+                ("karpenter.sh/capacity-type", &["on-demand"]),
+                ("topology.kubernetes.io/zone", &[ZONE]),
+            ],
+        )
+        .await
+    }
+
+    /// A Node for a claim, as its machine would make it; waits until it is registered.
+    pub async fn join(&self, claim: &NodeClaim) -> Node {
+        self.node(claim).await;
+        let name = format!("node-{}", claim.metadata.name.as_deref().unwrap());
+        let nodes = self.api::<Node>();
+        self.until("a registered node", async || {
+            let node = nodes.get(&name).await.ok()?;
+            let labels = node.metadata.labels.clone().unwrap_or_default();
+            labels
+                .contains_key("karpenter.sh/registered")
+                .then_some(node)
+        })
+        .await
+    }
+
+    /// A Node for a claim, as its machine would make it.
+    pub async fn node(&self, claim: &NodeClaim) {
+        let node: Node = serde_json::from_value(json!({
+            "metadata": { "name": format!("node-{}", claim.metadata.name.as_deref().unwrap()) },
+            "spec": {
+                "providerID": claim.status.provider_id,
+                "taints": [{ "key": "karpenter.sh/unregistered", "effect": "NoExecute" }],
+            },
+            "status": { "capacity": { "memory": "7Gi" } },
+        }))
+        .unwrap();
+        let nodes = self.api::<Node>();
+        nodes.create(&PostParams::default(), &node).await.unwrap();
+    }
+
+    pub async fn get<K>(&self, name: &str) -> Option<K>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        self.api::<K>().get_opt(name).await.unwrap()
+    }
+
+    /// Merges into an object.
+    pub async fn patch<K>(&self, name: &str, patch: Value)
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        let api = self.api::<K>();
+        api.patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .unwrap();
+    }
+
+    /// Merges into the status of an object.
+    pub async fn patch_status<K>(&self, name: &str, patch: Value)
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        let patch = json!({ "status": patch });
+        let api = self.api::<K>();
+        api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .unwrap();
+    }
+
+    /// Whether a claim is gone or on its way out.
+    pub async fn is_leaving(&self, name: &str) -> bool {
+        let claim = self.get::<NodeClaim>(name).await;
+        claim.is_none_or(|claim| claim.is_deleting())
+    }
+
+    /// Waits until a claim is gone or on its way out.
+    pub async fn leaves(&self, name: &str) {
+        self.until(&format!("{name} to be deleted"), async || {
+            self.is_leaving(name).await.then_some(())
+        })
+        .await;
+    }
+
+    pub fn instance(&self, id: &str) -> Instance {
+        self.fake.instance(id).unwrap()
+    }
+
+    /// No call was refused for lack of permission.
+    pub fn nothing_beyond_the_policy(&self) {
+        let refused = |call: &karpenter_aws_fake::Call| {
+            let codes = [
+                "UnauthorizedOperation",
+                "AccessDenied",
+                "AccessDeniedException",
+            ];
+            call.error.as_deref().is_some_and(|c| codes.contains(&c))
+        };
+        let calls = self.fake.calls().into_iter().filter(refused);
+        let refused: Vec<String> = calls.map(|call| call.action).collect();
+        assert!(refused.is_empty(), "{refused:?}");
+    }
+
+    pub fn calls(&self, action: &str) -> usize {
+        self.fake.call_counts().get(action).copied().unwrap_or(0)
+    }
+
+    /// Messages of the events with this reason about objects of this kind and name.
+    pub async fn events(&self, kind: &str, name: &str, reason: &str) -> Vec<String> {
+        let all = self.api::<Event>().list(&ListParams::default()).await;
+        let about = |event: &Event| {
+            event.involved_object.kind.as_deref() == Some(kind)
+                && event.involved_object.name.as_deref() == Some(name)
+                && event.reason.as_deref() == Some(reason)
+        };
+        let events = all.unwrap().items.into_iter().filter(about);
+        events.filter_map(|event| event.message).collect()
+    }
+
+    /// Waits for an event; its message.
+    pub async fn told(&self, kind: &str, name: &str, reason: &str) -> String {
+        self.until(&format!("{reason} about {name}"), async || {
+            self.events(kind, name, reason).await.pop()
+        })
+        .await
+    }
+
+    /// The value of a series, as `/metrics` shows it; zero if it is not there.
+    pub fn metric(&self, series: &str) -> f64 {
+        let text = self.registry.render();
+        let value = text.lines().find_map(|line| {
+            let value = line.strip_prefix(series)?;
+            value.strip_prefix(' ')?.parse::<f64>().ok()
+        });
+        value.unwrap_or(0.0)
+    }
+
+    /// Waits until a series has this value.
+    pub async fn counts(&self, series: &str, value: f64) {
+        self.until(&format!("{series} {value}"), async || {
+            ((self.metric(series) - value).abs() < 0.01).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until an action was called so many more times.
+    pub async fn more_calls(&self, action: &str, more: usize) {
+        let wanted = self.calls(action) + more;
+        self.until(&format!("{more} more {action}"), async || {
+            (self.calls(action) >= wanted).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until something is so; real time, as sockets are involved.
+    pub async fn until<T>(&self, what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Some(found) = check().await {
+                return found;
+            }
+            if Instant::now() > deadline {
+                let claims = self.api::<NodeClaim>().list(&ListParams::default()).await;
+                let states: Vec<_> = claims
+                    .unwrap()
+                    .items
+                    .iter()
+                    .map(|c| (c.metadata.clone(), c.status.conditions.clone()))
+                    .collect();
+                let calls = self.fake.call_counts();
+                assert!(
+                    what.is_empty(),
+                    "waited for {what} in vain; claims {states:#?}; calls {calls:?}"
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// What the documented policy grants in this cluster.
+pub fn policy() -> Policy {
+    Policy::parse(&fill(POLICY)).unwrap()
+}
+
+/// Puts this cluster's values in the place of the variables of a policy.
+pub fn fill(policy: &str) -> String {
+    let account = karpenter_aws_fake::ACCOUNT;
+    let role = format!("arn:aws:iam::{account}:role/KarpenterNodeRole-{CLUSTER}");
+    let queue = format!("arn:aws:sqs:us-west-2:{account}:{QUEUE}");
+    let mut text = policy.to_owned();
+    for (name, value) in [
+        ("${AWS::Partition}", "aws"),
+        ("${AWS::Region}", "us-west-2"),
+        ("${AWS::AccountId}", account),
+        ("${AWS::URLSuffix}", "amazonaws.com"),
+        ("${ClusterName}", CLUSTER),
+        ("${KarpenterNodeRole.Arn}", &role),
+        ("${KarpenterInterruptionQueue.Arn}", &queue),
+    ] {
+        text = text.replace(name, value);
+    }
+    text
+}
+
+/// Takes the rules out of a definition, as if it were an older one.
+fn without_rules(schema: &mut Value) {
+    match schema {
+        Value::Object(members) => {
+            members.remove("x-kubernetes-validations");
+            members.values_mut().for_each(without_rules);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_rules),
+        _ => {}
+    }
+}

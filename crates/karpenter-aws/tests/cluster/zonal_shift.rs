@@ -1,0 +1,113 @@
+//! Zones that traffic is shifted away from.
+
+use std::time::Duration;
+
+use karpenter_aws_fake::{Cluster, ZonalShift};
+use serde_json::json;
+
+use crate::world::{CLUSTER, World};
+
+fn cluster(away_from: &[&str], world: &World) -> Cluster {
+    let now = world.fake.clock().now();
+    let shift = |zone: &&str| ZonalShift {
+        away_from: (*zone).to_owned(),
+        status: "APPLIED".into(),
+        start: now,
+        expiry: now + Duration::from_secs(3600),
+    };
+    Cluster {
+        zonal_shift: true,
+        shifts: away_from.iter().map(shift).collect(),
+        ..Cluster::new(CLUSTER, "1.34")
+    }
+}
+
+/// Conformance: AWS-zonalshift-01
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pools_that_could_use_a_zone_are_told_when_it_goes_and_comes_back() {
+    let world = World::with_fake(
+        |b| b,
+        |fake| {
+            fake.add_cluster(Cluster {
+                zonal_shift: true,
+                ..Cluster::new(CLUSTER, "1.34")
+            });
+        },
+        |s| s.zonal_shift = true,
+    )
+    .await;
+    let only = json!([{ "key": "topology.kubernetes.io/zone", "operator": "In", "values": ["us-west-2b"] }]);
+    world.pool("elsewhere", "default", only).await;
+    let by_id =
+        json!([{ "key": "topology.k8s.aws/zone-id", "operator": "NotIn", "values": ["usw2-az2"] }]);
+    world.pool("careful", "default", by_id).await;
+    world
+        .until("the pools", async || {
+            (world.parts.stores.pools().len() == 3).then_some(())
+        })
+        .await;
+    world.more_calls("GetManagedResource", 2).await;
+    for pool in ["default", "elsewhere"] {
+        assert!(
+            world
+                .events("NodePool", pool, "ZonalShiftCleared")
+                .await
+                .is_empty()
+        );
+    }
+
+    world.fake.add_cluster(cluster(&["usw2-az2"], &world));
+    let told = world.told("NodePool", "default", "ZonalShiftActive").await;
+    assert_eq!(
+        told,
+        "Zonal shift detected: offerings in zone us-west-2a (usw2-az2) are unavailable for this NodePool"
+    );
+    let shifted = world.parts.offered.shifted();
+    assert!(shifted.contains("us-west-2a", Some("usw2-az2")));
+    world.more_calls("GetManagedResource", 3).await;
+    let told = world.events("NodePool", "default", "ZonalShiftActive");
+    assert_eq!(told.await.len(), 1, "once");
+
+    world.fake.add_cluster(cluster(&[], &world));
+    let told = world.told("NodePool", "default", "ZonalShiftCleared").await;
+    assert_eq!(
+        told,
+        "Zonal shift cleared: offerings in zone us-west-2a (usw2-az2) are restored for this NodePool"
+    );
+    assert!(!shifted.contains("us-west-2a", Some("usw2-az2")));
+    world.nothing_beyond_the_policy();
+    for pool in ["elsewhere", "careful"] {
+        for reason in ["ZonalShiftActive", "ZonalShiftCleared"] {
+            assert!(world.events("NodePool", pool, reason).await.is_empty());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outage_of_the_service_leaves_the_zones_as_they_were() {
+    let world = World::with_fake(
+        |b| b,
+        |fake| {
+            fake.add_cluster(Cluster {
+                zonal_shift: true,
+                ..Cluster::new(CLUSTER, "1.34")
+            });
+        },
+        |s| s.zonal_shift = true,
+    )
+    .await;
+    world.fake.add_cluster(cluster(&["usw2-az2"], &world));
+    let shifted = world.parts.offered.shifted();
+    world
+        .until("the shift", async || {
+            shifted
+                .contains("us-west-2a", Some("usw2-az2"))
+                .then_some(())
+        })
+        .await;
+    world
+        .fake
+        .set(|s| s.denied = vec!["arc-zonal-shift:GetManagedResource".into()]);
+    world.more_calls("GetManagedResource", 3).await;
+    assert!(shifted.contains("us-west-2a", Some("usw2-az2")));
+}

@@ -38,6 +38,8 @@ impl Package {
 struct Target {
     name: String,
     kind: Vec<String>,
+    #[serde(default, rename = "required-features")]
+    required_features: Vec<String>,
 }
 
 pub(crate) fn run(root: &Path, json: bool, names: &[String]) -> anyhow::Result<()> {
@@ -62,6 +64,12 @@ pub(crate) fn run(root: &Path, json: bool, names: &[String]) -> anyhow::Result<(
         let package = metadata.packages.iter().find(|known| known.name == package);
         if package.is_some_and(Package::without_default_features) {
             command.arg("--no-default-features");
+        }
+        let targets = package.map(|p| p.targets.as_slice()).unwrap_or_default();
+        if let Some(found) = targets.iter().find(|t| t.name == target)
+            && !found.required_features.is_empty()
+        {
+            command.args(["--features", &found.required_features.join(",")]);
         }
         command.arg("--");
         if json {
@@ -147,10 +155,12 @@ mod tests {
                 Target {
                     name: (*package).to_owned(),
                     kind: vec!["lib".into()],
+                    required_features: Vec::new(),
                 },
                 Target {
                     name: (*bench).to_owned(),
                     kind: vec!["bench".into()],
+                    required_features: Vec::new(),
                 },
             ],
         };

@@ -7,5 +7,6 @@ mod instances;
 mod launches;
 mod permissions;
 mod resources;
+mod second_opinion;
 mod support;
 mod templates;

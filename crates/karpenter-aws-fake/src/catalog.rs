@@ -69,6 +69,12 @@ impl InstanceType {
         })
     }
 
+    /// Memory in MiB.
+    pub(crate) fn memory_mib(&self) -> u64 {
+        let size = self.wire.pointer("/memoryInfo/sizeInMiB");
+        size.and_then(Value::as_u64).unwrap_or(0)
+    }
+
     /// vCPU of the quota bucket this type counts against.
     pub(crate) fn default_cores(&self) -> u64 {
         self.wire

@@ -22,6 +22,8 @@ pub struct Settings {
     pub page_size: usize,
     /// At most this many elements a page, by action.
     pub page_sizes: BTreeMap<String, usize>,
+    /// Whether EC2's lists begin with a page that holds nothing.
+    pub empty_pages: bool,
     /// Whether EC2's request rate limits apply.
     pub rate_limits: bool,
     /// Tokens per second and bucket size of single EC2 actions, instead of EC2's own.
@@ -55,6 +57,7 @@ impl Default for Settings {
             ]
             .map(|(action, size)| (action.to_owned(), size))
             .into(),
+            empty_pages: false,
             rate_limits: true,
             rates: BTreeMap::new(),
             on_demand_vcpus: None,

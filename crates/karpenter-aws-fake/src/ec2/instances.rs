@@ -199,6 +199,8 @@ pub struct Instance {
     pub windows: bool,
     /// vCPUs.
     pub vcpus: u32,
+    /// Memory in MiB.
+    pub memory_mib: u64,
     /// Physical cores.
     pub cores: u64,
     /// Client token of the launch.

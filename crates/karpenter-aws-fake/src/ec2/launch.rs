@@ -283,6 +283,7 @@ impl Ec2Call<'_> {
             placement,
             windows: a.image.windows,
             vcpus: a.instance_type.vcpus,
+            memory_mib: a.instance_type.memory_mib(),
             cores: a.instance_type.default_cores(),
             client_token: origin.client_token.clone(),
             status: StatusReport::default(),

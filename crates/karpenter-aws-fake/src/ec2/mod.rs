@@ -162,12 +162,13 @@ impl Ec2Call<'_> {
 
     /// The page this call asks for.
     pub(crate) fn page(&self, p: Params<'_>, bounds: (i64, i64)) -> Result<Page, AwsError> {
-        Page::read(
+        let page = Page::read(
             p,
             &self.action,
             bounds,
             self.settings.page_size(&self.action),
-        )
+        )?;
+        Ok(page.empty_first(self.settings.empty_pages))
     }
 
     /// Ends a dry run that got this far.

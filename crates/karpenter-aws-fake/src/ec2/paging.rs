@@ -10,6 +10,8 @@ pub(crate) struct Page {
     size: usize,
     after: Option<String>,
     action: String,
+    /// The first page holds nothing, and the elements begin on the next.
+    empty_first: bool,
 }
 
 impl Page {
@@ -46,7 +48,14 @@ impl Page {
             size: usize::try_from(asked).unwrap_or(1).min(cap).max(1),
             after,
             action: action.to_owned(),
+            empty_first: false,
         })
+    }
+
+    /// Lets the first page hold nothing: EC2 does that when a filter leaves nothing of what it looked at first.
+    pub(crate) fn empty_first(mut self, empty: bool) -> Self {
+        self.empty_first = empty;
+        self
     }
 
     /// The key of the last element of the previous page.
@@ -68,6 +77,9 @@ impl Page {
         &self,
         elements: impl IntoIterator<Item = (String, T)>,
     ) -> (Vec<T>, Option<String>) {
+        if self.empty_first && self.after.is_none() {
+            return (Vec::new(), Some(self.token("")));
+        }
         let mut rest = elements
             .into_iter()
             .skip_while(|(key, _)| self.after.as_ref().is_some_and(|after| key <= after))

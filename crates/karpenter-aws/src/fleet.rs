@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use aws_sdk_ec2::operation::create_fleet::CreateFleetOutput;
+use aws_sdk_ec2::operation::create_fleet::builders::CreateFleetFluentBuilder;
 use aws_sdk_ec2::types as ec2;
 
 use crate::launch_templates::request::tag_specification;
@@ -259,6 +260,30 @@ async fn send(
     total: i32,
     token: &str,
 ) -> Result<CreateFleetOutput, AwsError> {
+    aws.ec2(OPERATION, |client| {
+        request(client, fleet, total).client_token(token).send()
+    })
+    .await
+}
+
+/// Asks EC2 whether a fleet for one machine would be launched, without launching it.
+///
+/// # Errors
+/// What EC2 would have said.
+pub async fn try_out(aws: &Aws, fleet: &Fleet) -> Result<(), AwsError> {
+    let answer = aws
+        .ec2_once(OPERATION, |client| {
+            request(client, fleet, 1).dry_run(true).send()
+        })
+        .await;
+    match answer {
+        Err(error) if !error.is_dry_run() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The members of a call, apart from its token.
+fn request(client: &aws_sdk_ec2::Client, fleet: &Fleet, total: i32) -> CreateFleetFluentBuilder {
     let configs: Vec<_> = fleet.configs.iter().map(config).collect();
     let kind = match fleet.purchase {
         Purchase::OnDemand => ec2::DefaultTargetCapacityType::OnDemand,
@@ -301,21 +326,16 @@ async fn send(
         ec2::ResourceType::Fleet,
     ]
     .map(|kind| tag_specification(kind, &fleet.tags));
-    aws.ec2(OPERATION, |client| {
-        client
-            .create_fleet()
-            .r#type(ec2::FleetType::Instant)
-            .client_token(token)
-            .set_context(fleet.context.clone())
-            .set_launch_template_configs(Some(configs.clone()))
-            .target_capacity_specification(target.clone())
-            .set_spot_options(spot.clone())
-            .set_on_demand_options(on_demand.clone())
-            .set_reserved_capacity_options(reserved.clone())
-            .set_tag_specifications(Some(tags.to_vec()))
-            .send()
-    })
-    .await
+    client
+        .create_fleet()
+        .r#type(ec2::FleetType::Instant)
+        .set_context(fleet.context.clone())
+        .set_launch_template_configs(Some(configs))
+        .target_capacity_specification(target)
+        .set_spot_options(spot)
+        .set_on_demand_options(on_demand)
+        .set_reserved_capacity_options(reserved)
+        .set_tag_specifications(Some(tags.to_vec()))
 }
 
 fn config(config: &Config) -> ec2::FleetLaunchTemplateConfigRequest {

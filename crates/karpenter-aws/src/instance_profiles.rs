@@ -296,6 +296,11 @@ impl InstanceProfiles {
         self.protected.put(name.to_owned(), ());
     }
 
+    /// Lets a profile be collected again.
+    pub fn unprotect(&self, name: &str) {
+        self.protected.forget(&name.to_owned());
+    }
+
     /// Whether a profile may not be collected yet.
     #[must_use]
     pub fn is_protected(&self, name: &str) -> bool {
@@ -304,7 +309,8 @@ impl InstanceProfiles {
 }
 
 /// A role's name without its path.
-fn role_name(role: &str) -> &str {
+#[must_use]
+pub fn role_name(role: &str) -> &str {
     role.rsplit('/').next().unwrap_or(role)
 }
 

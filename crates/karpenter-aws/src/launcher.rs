@@ -19,7 +19,7 @@ use crate::fleet::{Answer, Config, Fleet, Fleets, Launched, Override, PoolError,
 use crate::instances::{InReservation, Instance, Instances};
 use crate::launch::filter::{tenancy, usable};
 use crate::launch_templates::{
-    ClusterSettings, Launch, LaunchTemplates, Reserved, Resolved, Target, TemplateError, resolve,
+    Launch, LaunchTemplates, Reserved, Resolved, SharedSettings, Target, TemplateError, resolve,
 };
 use crate::placement_groups::PlacementGroup;
 use crate::reservations::ReservationCounts;
@@ -79,7 +79,7 @@ pub struct Launcher {
     /// What is out of capacity.
     pub unavailable: Arc<Mutex<Unavailable>>,
     /// What templates have in common.
-    pub settings: ClusterSettings,
+    pub settings: SharedSettings,
     /// Launches that failed, by pool.
     pub failures: Counter,
 }
@@ -153,7 +153,7 @@ impl Launcher {
             partition,
             tags: &tags,
         };
-        let resolved = resolve(&launch, &self.settings, order.types, reserved_of)
+        let resolved = resolve(&launch, &self.settings.get(), order.types, reserved_of)
             .map_err(|error| template_error(&error))?;
         let ensured = resolved.iter().map(|r| self.templates.ensure(&r.template));
         for ensured in futures::future::join_all(ensured).await {
@@ -219,7 +219,7 @@ impl Launcher {
     fn tags(&self, order: Order<'_>) -> BTreeMap<String, String> {
         launch_tags(
             order.class,
-            &self.settings.cluster.name,
+            &self.settings.get().cluster.name,
             order.claim.node_pool().unwrap_or_default(),
         )
     }

@@ -24,11 +24,15 @@ pub mod instances;
 #[cfg(feature = "sdk")]
 pub mod interruption;
 pub mod kubelet;
+#[cfg(feature = "sdk")]
+pub mod kubernetes_version;
 pub mod launch;
 #[cfg(feature = "sdk")]
 pub mod launch_templates;
 #[cfg(feature = "sdk")]
 pub mod launcher;
+#[cfg(feature = "sdk")]
+pub mod node_class;
 #[cfg(feature = "sdk")]
 pub mod offering_metrics;
 #[cfg(feature = "sdk")]

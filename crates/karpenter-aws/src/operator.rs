@@ -14,11 +14,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::discovery::{self, DiscoveryError};
 use crate::fleet::{self, Fleets};
+use crate::images::Images;
 use crate::instance_profiles::InstanceProfiles;
 use crate::instance_types::{ResolverSettings, SizeSettings};
 use crate::instances::Instances;
-use crate::launch_templates::{ClusterSettings, LaunchTemplates};
+use crate::kubernetes_version::KubernetesVersion;
+use crate::launch_templates::{ClusterSettings, LaunchTemplates, SharedSettings};
 use crate::launcher::{self, Launcher};
+use crate::node_class;
 use crate::options::AwsOptions;
 use crate::placement_groups::PlacementGroups;
 use crate::provider::Ec2Provider;
@@ -61,6 +64,12 @@ pub struct Settings {
     pub interruption_queue: Option<String>,
     /// Whether to keep away from zones that traffic is shifted away from.
     pub zonal_shift: bool,
+    /// How often images are asked for.
+    pub ami_refresh: Duration,
+    /// EKS runs the control plane, and knows its version.
+    pub eks_control_plane: bool,
+    /// Node classes are not tried out on EC2.
+    pub disable_dry_run: bool,
     /// How long launches are collected.
     pub fleet_window: crate::sdk::batcher::Window,
 }
@@ -84,6 +93,9 @@ impl Settings {
             subnet_refresh: aws.subnet_refresh_interval,
             interruption_queue: some(&aws.interruption_queue),
             zonal_shift: aws.enable_zonal_shift,
+            ami_refresh: aws.ami_refresh_interval,
+            eks_control_plane: aws.eks_control_plane,
+            disable_dry_run: aws.disable_dry_run,
             ..Self::for_cluster(&aws.cluster_name)
         }
     }
@@ -106,6 +118,9 @@ impl Settings {
             subnet_refresh: Duration::from_secs(60),
             interruption_queue: None,
             zonal_shift: false,
+            ami_refresh: Duration::from_secs(60),
+            eks_control_plane: false,
+            disable_dry_run: false,
             fleet_window: fleet::WINDOW,
         }
     }
@@ -134,15 +149,17 @@ pub struct Parts {
     /// What it was told.
     pub settings: Settings,
     /// What launch templates have in common: how nodes reach the cluster.
-    pub cluster: ClusterSettings,
+    pub cluster: SharedSettings,
     /// `1.34`.
-    pub kubernetes: String,
+    pub kubernetes: KubernetesVersion,
     /// Node classes and NodePools.
     pub stores: Stores,
     /// The provider.
     pub provider: Arc<Ec2Provider>,
     /// What can be bought.
     pub offered: Arc<Offered>,
+    /// Images.
+    pub images: Images,
     /// Subnets.
     pub subnets: Subnets,
     /// Security groups.
@@ -193,6 +210,8 @@ pub async fn assemble(
         true => Some(Managed::find(&aws, &settings.cluster).await?),
         false => None,
     };
+    let cluster = SharedSettings::from(cluster);
+    let kubernetes = KubernetesVersion::new(&kubernetes);
     let (stores, watches) = Stores::new();
     let shifted = ShiftedZones::default();
     let counts = ReservationCounts::default();
@@ -240,6 +259,7 @@ pub async fn assemble(
         settings.strict_min_values,
     ));
     let parts = Parts {
+        images: Images::new(aws.clone(), kubernetes.clone(), settings.ami_refresh),
         security_groups: SecurityGroups::new(aws.clone()),
         reservations: Reservations::new(aws.clone(), counts),
         instance_profiles: InstanceProfiles::new(aws.clone(), &settings.cluster),
@@ -317,6 +337,12 @@ impl Assembly {
         self.watches.run(self.client, stop).await;
     }
 
+    /// What it is made of, and what fills its stores, for embedders that run only some of it.
+    #[must_use]
+    pub fn into_parts(self) -> (Parts, Watches) {
+        (self.parts, self.watches)
+    }
+
     /// Adds what runs next to Karpenter's own controllers: `Operator::builder(..).with(|setup| assembly.add(setup))`.
     pub fn add(self, setup: &mut Setup) {
         let Self {
@@ -333,6 +359,7 @@ impl Assembly {
         setup.task(move |stop| offered.run(clock, stop));
         let templates = parts.templates.clone();
         setup.task(move |stop| templates.run(SWEEP, stop));
+        node_class::add(setup, &parts);
         crate::upkeep::add(&parts, setup);
     }
 }

@@ -1,6 +1,6 @@
 //! Node classes and NodePools as the API server has them, for reading without asking.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::{Stream, StreamExt, TryStreamExt};
 use karpenter_api::v1::{NodeClaim, NodePool};
@@ -12,17 +12,39 @@ use tokio_util::sync::CancellationToken;
 use crate::api::EC2NodeClass;
 use crate::api::labels::GROUP;
 
+/// Is told the name of a node class that came, changed or went.
+type Listener = Box<dyn Fn(&str) + Send + Sync>;
+
+#[derive(Clone, Default)]
+struct Listeners(Arc<Mutex<Vec<Listener>>>);
+
+impl std::fmt::Debug for Listeners {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Listeners")
+    }
+}
+
+impl Listeners {
+    fn tell(&self, class: &EC2NodeClass) {
+        let name = class.metadata.name.as_deref().unwrap_or_default();
+        let listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.iter().for_each(|listener| listener(name));
+    }
+}
+
 /// Readers. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Stores {
     classes: Store<EC2NodeClass>,
     pools: Store<NodePool>,
+    listeners: Listeners,
 }
 
 /// What fills the stores, to be run.
 pub struct Watches {
     classes: Writer<EC2NodeClass>,
     pools: Writer<NodePool>,
+    told: Stores,
 }
 
 impl std::fmt::Debug for Watches {
@@ -37,11 +59,27 @@ impl Stores {
     pub fn new() -> (Self, Watches) {
         let (classes, class_writer) = reflector::store();
         let (pools, pool_writer) = reflector::store();
+        let stores = Self {
+            classes,
+            pools,
+            listeners: Listeners::default(),
+        };
         let watches = Watches {
             classes: class_writer,
             pools: pool_writer,
+            told: stores.clone(),
         };
-        (Self { classes, pools }, watches)
+        (stores, watches)
+    }
+
+    /// Tells `listener` the name of every node class that comes, changes or goes, once the store has it. Be quick.
+    pub fn on_class(&self, listener: impl Fn(&str) + Send + Sync + 'static) {
+        let mut listeners = self
+            .listeners
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        listeners.push(Box::new(listener));
     }
 
     /// Waits until both stores have been filled once. `false` if what fills them was stopped before.
@@ -95,7 +133,22 @@ impl Stores {
 impl Watches {
     /// Fills the stores until told to stop.
     pub async fn run(self, client: Client, stop: CancellationToken) {
-        let classes = follow(Api::<EC2NodeClass>::all(client.clone()), self.classes);
+        let stores = self.told;
+        let classes =
+            follow(Api::<EC2NodeClass>::all(client.clone()), self.classes).inspect_ok(|event| {
+                match event {
+                    watcher::Event::Apply(class) | watcher::Event::Delete(class) => {
+                        stores.listeners.tell(class);
+                    }
+                    // A list replaces what was known as a whole, at its end.
+                    watcher::Event::InitDone => {
+                        for class in stores.classes() {
+                            stores.listeners.tell(&class);
+                        }
+                    }
+                    watcher::Event::Init | watcher::Event::InitApply(_) => {}
+                }
+            });
         let pools = follow(Api::<NodePool>::all(client), self.pools);
         let both = futures::future::join(drain(classes), drain(pools));
         tokio::select! {
@@ -108,7 +161,7 @@ impl Watches {
 fn follow<K>(
     api: Api<K>,
     writer: Writer<K>,
-) -> impl Stream<Item = Result<(), watcher::Error>> + Send
+) -> impl Stream<Item = Result<watcher::Event<K>, watcher::Error>> + Send
 where
     K: kube::Resource<DynamicType = ()>
         + Clone
@@ -119,10 +172,10 @@ where
         + 'static,
 {
     let stream = watcher(api, watcher::Config::default()).default_backoff();
-    reflector::reflector(writer, stream).map_ok(|_| ())
+    reflector::reflector(writer, stream)
 }
 
-async fn drain(stream: impl Stream<Item = Result<(), watcher::Error>>) {
+async fn drain<K>(stream: impl Stream<Item = Result<watcher::Event<K>, watcher::Error>>) {
     let mut stream = std::pin::pin!(stream);
     while let Some(event) = stream.next().await {
         if let Err(error) = event {

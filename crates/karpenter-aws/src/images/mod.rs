@@ -8,7 +8,7 @@
 //!
 //! [`Alias::parameters`]: crate::api::Alias::parameters
 //!
-//! All of this is decided without a call; [`ParameterCache`] remembers what calls returned.
+//! All of this is decided without a call; [`ParameterCache`] remembers what calls returned, and `resolver` makes them.
 // UPSTREAM: pkg/providers/amifamily
 
 mod alias;
@@ -16,9 +16,13 @@ mod choice;
 mod devices;
 mod parameters;
 mod query;
+#[cfg(feature = "sdk")]
+mod resolver;
 
 pub use alias::{Parameter, UnsupportedAlias, Variant};
 pub use choice::{ChosenImage, Image, choose, first_compatible};
 pub use devices::{DefaultDevice, default_devices};
 pub use parameters::ParameterCache;
 pub use query::{Filter, ImageQuery, bottlerocket_version, queries};
+#[cfg(feature = "sdk")]
+pub use resolver::{Forgetting, Images, ImagesError};

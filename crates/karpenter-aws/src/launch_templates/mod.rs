@@ -6,6 +6,7 @@
 //! UPSTREAM: pkg/providers/launchtemplate/launchtemplate.go
 
 pub mod request;
+mod shared;
 pub mod template;
 
 use std::collections::HashMap;
@@ -16,6 +17,7 @@ use aws_sdk_ec2::types::ResourceType;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub use shared::SharedSettings;
 pub use template::{
     ClusterSettings, Launch, Network, Reserved, Resolved, Target, Template, TemplateError, resolve,
 };

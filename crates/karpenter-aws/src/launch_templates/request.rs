@@ -129,7 +129,9 @@ fn market(t: &Template) -> Option<ec2::LaunchTemplateInstanceMarketOptionsReques
     )
 }
 
-fn interfaces(
+/// The network interfaces of a template.
+#[must_use]
+pub fn interfaces(
     t: &Template,
 ) -> Vec<ec2::LaunchTemplateInstanceNetworkInterfaceSpecificationRequest> {
     let listed = |card: i32, device: i32, kind: &str| NetworkInterface {

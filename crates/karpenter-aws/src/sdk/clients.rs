@@ -216,7 +216,7 @@ impl Aws {
         }
         let started = Instant::now();
         let result = inner
-            .attempt(Service::Ec2, operation, send(&inner.ec2))
+            .attempt(Service::Ec2, operation, Box::pin(send(&inner.ec2)))
             .await;
         let status = result.as_ref().map_or_else(|e| e.status, |_| Some(200));
         inner
@@ -311,7 +311,9 @@ impl Inner {
                 return Err(AwsError::circuit_open(operation, service.name()));
             }
             attempts += 1;
-            let result = self.attempt(service, operation, send()).await;
+            // A call of the SDK is large; whoever makes one carries it by reference.
+            let sent = Box::pin(send());
+            let result = self.attempt(service, operation, sent).await;
             let again = match &result {
                 Err(error) if error.is_rate_limited() => attempts < THROTTLED_ATTEMPTS,
                 Err(error) if error.is_server_fault() => attempts < FAILED_ATTEMPTS,

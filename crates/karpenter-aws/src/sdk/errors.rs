@@ -61,13 +61,15 @@ impl std::fmt::Display for AwsError {
 impl std::error::Error for AwsError {}
 
 /// Codes that mean: what was asked for does not exist.
-const NOT_FOUND: [&str; 10] = [
+const NOT_FOUND: [&str; 12] = [
     "InvalidCapacityReservationId.NotFound",
     "InvalidInstanceID.NotFound",
     "InvalidLaunchTemplateName.NotFoundException",
     "InvalidLaunchTemplateId.NotFound",
     "InvalidLaunchTemplateId.NotFoundException",
     "InvalidPlacementGroup.Unknown",
+    "InvalidPlacementGroupId.NotFound",
+    "InvalidPlacementGroupId.Unknown",
     "QueueDoesNotExist",
     "AWS.SimpleQueueService.NonExistentQueue",
     "NoSuchEntity",
@@ -197,6 +199,91 @@ impl AwsError {
 
     fn is_code(&self, codes: &[&str]) -> bool {
         self.code.as_deref().is_some_and(|c| codes.contains(&c))
+    }
+
+    /// What to tell a user: the same text for the same mistake, so without ids that differ from call to call.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        match self.failure {
+            Failure::Refused => {
+                let encoded = "Encoded authorization failure message";
+                let message = self.message.split(encoded).next().unwrap_or_default();
+                let code = self.code.as_deref().unwrap_or("no code");
+                format!("{}, {code}: {}", self.operation, message.trim())
+            }
+            Failure::Unsent => format!("{} could not be sent: {}", self.operation, self.message),
+            _ => format!("{} is not answered by AWS", self.operation),
+        }
+    }
+
+    /// AWS said no to this very call: it is of no use to repeat it unchanged.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        self.failure == Failure::Refused && !self.is_rate_limited() && !self.is_server_fault()
+    }
+
+    /// A policy forbids the call.
+    #[must_use]
+    pub fn is_forbidden(&self) -> bool {
+        self.is_code(&[
+            "UnauthorizedOperation",
+            "AccessDenied",
+            "AccessDeniedException",
+        ])
+    }
+
+    /// Which permission is missing, and what kind of policy withholds it.
+    #[must_use]
+    pub fn denial(&self) -> String {
+        let text = self.message.as_str();
+        let has = |needle: &str| text.contains(needle);
+        let why = if has("permissions boundary") {
+            "no permissions boundary allows it"
+        } else if has("service control policy") {
+            "a service control policy (SCP) denies it"
+        } else if has("resource control policy") {
+            "a resource control policy (RCP) denies it"
+        } else if has("session policy") {
+            "no session policy allows it"
+        } else if has("VPC endpoint policy") {
+            "the policy of the VPC endpoint does not allow it"
+        } else if has("explicit deny") {
+            "a policy denies it"
+        } else {
+            "no identity-based policy allows it"
+        };
+        let needed = match (self.denied_action(), self.word_after("on resource: ")) {
+            (Some(action), Some(resource)) => format!(" (`{action}` on `{resource}`)"),
+            (Some(action), None) => format!(" (`{action}`)"),
+            _ => String::new(),
+        };
+        format!("User is not authorized to perform this operation because {why}{needed}")
+    }
+
+    /// The action that is forbidden, such as `iam:PassRole`: a call may need others beside its own.
+    #[must_use]
+    pub fn denied_action(&self) -> Option<&str> {
+        self.word_after("not authorized to perform: ")
+    }
+
+    fn word_after(&self, mark: &str) -> Option<&str> {
+        let rest = self.message.split_once(mark)?.1;
+        rest.split_whitespace().next()
+    }
+
+    /// The user data is larger than EC2 takes.
+    #[must_use]
+    pub fn is_user_data_too_large(&self) -> bool {
+        self.is_code(&["InvalidUserData.Malformed"])
+            && ["limited to", "too large", "exceeds"]
+                .iter()
+                .any(|word| self.message.contains(word))
+    }
+
+    /// EC2 does not know the instance profile, maybe not yet.
+    #[must_use]
+    pub fn is_instance_profile_not_found(&self) -> bool {
+        self.message.contains("Invalid IAM Instance Profile name")
     }
 
     /// What was asked for does not exist.
@@ -440,6 +527,35 @@ mod tests {
         );
         assert_eq!(reason(&[("SomethingNew", "")]), "LaunchFailed");
         assert_eq!(reason(&[]), "LaunchFailed");
+    }
+
+    #[test]
+    fn what_users_are_told_of_a_refusal_is_the_same_each_time() {
+        let mut e = error(
+            "UnauthorizedOperation",
+            "You are not authorized to perform this operation. User: arn:aws:sts::1:assumed-role/k/s is not authorized to perform: iam:PassRole on resource: arn:aws:iam::1:role/n because no permissions boundary allows the iam:PassRole action. Encoded authorization failure message: abc",
+        );
+        e.request_id = Some("r-1".into());
+        assert!(e.is_forbidden() && e.is_refusal());
+        assert!(!e.sentence().contains("abc") && !e.sentence().contains("r-1"));
+        assert_eq!(
+            e.denial(),
+            "User is not authorized to perform this operation because no permissions boundary allows it (`iam:PassRole` on `arn:aws:iam::1:role/n`)"
+        );
+        let scp = error(
+            "UnauthorizedOperation",
+            "with an explicit deny in a service control policy",
+        );
+        assert_eq!(
+            scp.denial(),
+            "User is not authorized to perform this operation because a service control policy (SCP) denies it"
+        );
+        let unreached = AwsError::circuit_open("DescribeImages", "EC2");
+        assert_eq!(
+            unreached.sentence(),
+            "DescribeImages is not answered by AWS"
+        );
+        assert!(!unreached.is_refusal());
     }
 
     #[test]

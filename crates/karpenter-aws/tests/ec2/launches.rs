@@ -77,7 +77,7 @@ impl Case {
             )),
             counts: ReservationCounts::default(),
             unavailable: Arc::new(Mutex::new(Unavailable::default())),
-            settings: settings(),
+            settings: settings().into(),
             failures: failures(&Registry::new()),
         };
         let mut claim = NodeClaim::new("c", Default::default());

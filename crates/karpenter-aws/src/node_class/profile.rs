@@ -1,0 +1,114 @@
+//! The instance profile of a node class.
+//!
+//! A class that names a role has a profile of its own, and gets another one whenever the role changes: machines that run
+//! keep theirs. The profile it had is kept for an hour, and collected when nobody uses it.
+//!
+//! UPSTREAM: pkg/controllers/nodeclass/instanceprofile.go
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher};
+
+use karpenter_api::{hash, labels as core_labels};
+
+use crate::api::EC2NodeClass;
+use crate::api::labels::{self, tags};
+use crate::instance_profiles::role_name;
+use crate::operator::Parts;
+use crate::sdk::AwsError;
+
+/// The profile machines are launched with; it exists and has the role when it is ours.
+pub(super) async fn ensure(parts: &Parts, class: &EC2NodeClass) -> Result<String, AwsError> {
+    let profiles = &parts.instance_profiles;
+    let known = class.status.instance_profile.as_deref();
+    let known = known.filter(|name| !name.is_empty());
+    let role = class.spec.role.as_deref().filter(|role| !role.is_empty());
+    let Some(role) = role else {
+        let wanted = class.spec.instance_profile.clone().unwrap_or_default();
+        if let Some(old) = known.filter(|name| *name != wanted) {
+            profiles.protect(old);
+        }
+        return Ok(wanted);
+    };
+    if let Some(name) = known {
+        match profiles.get(name).await {
+            Ok(profile) if profile.role.as_deref() == Some(role_name(role)) => {
+                return Ok(name.to_owned());
+            }
+            Ok(_) => {}
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let uid = class.metadata.uid.as_deref().unwrap_or_default();
+    let class_name = class.metadata.name.as_deref().unwrap_or_default();
+    let (region, cluster) = (parts.aws.region(), parts.settings.cluster.as_str());
+    let name = profiles
+        .just_made(role, uid)
+        .unwrap_or_else(|| new_name(cluster, region, class_name));
+    // Before it exists, so that it is at no time anybody's to collect.
+    profiles.protect(&name);
+    if let Some(old) = known {
+        profiles.protect(old);
+    }
+    profiles
+        .ensure(&name, role, &profile_tags(class, cluster, region), uid)
+        .await?;
+    Ok(name)
+}
+
+/// A name no profile has.
+fn new_name(cluster: &str, region: &str, class: &str) -> String {
+    let random = std::hash::RandomState::new().build_hasher().finish();
+    let hash = hash::string(&format!("{region}{class}{random:016x}"));
+    format!("{cluster}_{hash}")
+}
+
+/// The name upstream gave the profile of a class before each role had one of its own; none if IAM admits no such name.
+pub(super) fn legacy_name(cluster: &str, region: &str, class: &str) -> Option<String> {
+    let hash = hash::string(&format!("{region}{class}"));
+    let name = format!("{cluster}_{hash}");
+    let legal = |c: char| c.is_ascii_alphanumeric() || "_+=,.@-".contains(c);
+    (name.len() <= 128 && name.chars().all(legal)).then_some(name)
+}
+
+fn profile_tags(class: &EC2NodeClass, cluster: &str, region: &str) -> BTreeMap<String, String> {
+    let mut all = class.spec.tags.clone().unwrap_or_default();
+    let name = class.metadata.name.clone().unwrap_or_default();
+    for (key, value) in [
+        (tags::cluster(cluster), tags::OWNED.to_owned()),
+        (tags::EKS_CLUSTER_NAME.to_owned(), cluster.to_owned()),
+        (labels::NODE_CLASS.to_owned(), name),
+        (core_labels::REGION.to_owned(), region.to_owned()),
+    ] {
+        all.insert(key, value);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_differ_each_time_and_the_old_one_follows_from_the_class() {
+        let name = || new_name("test", "us-west-2", "default");
+        assert!(name().starts_with("test_"));
+        assert_ne!(name(), name());
+        let legacy = |cluster: &str| legacy_name(cluster, "us-west-2", "default");
+        assert_eq!(legacy("test"), legacy("test"));
+        assert!(legacy("test").is_some());
+    }
+
+    #[test]
+    fn what_static_tags_say_wins() {
+        let mut class = EC2NodeClass::new("default", Default::default());
+        let own = [("team", "x"), ("eks:eks-cluster-name", "other")];
+        class.spec.tags = Some(own.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+        let tags = profile_tags(&class, "test", "us-west-2");
+        assert_eq!(tags["team"], "x");
+        assert_eq!(tags["eks:eks-cluster-name"], "test");
+        assert_eq!(tags["topology.kubernetes.io/region"], "us-west-2");
+        assert_eq!(tags["kubernetes.io/cluster/test"], "owned");
+        assert_eq!(tags["karpenter.k8s.aws/ec2nodeclass"], "default");
+    }
+}

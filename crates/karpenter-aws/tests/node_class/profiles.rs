@@ -1,0 +1,121 @@
+//! The instance profile of a class, and the collection of those that nobody uses.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use karpenter_api::conditions::{HasConditions, types as core_types};
+use karpenter_aws::api::condition_types as types;
+use karpenter_aws::node_class::ProfileCollection;
+use karpenter_kube::controller::Periodic;
+use serde_json::json;
+
+use crate::support::{ROLE, World, is, said};
+
+fn names(world: &World) -> Vec<String> {
+    let all = world.fake.instance_profiles();
+    all.into_iter().map(|profile| profile.name).collect()
+}
+
+/// Conformance: AWS-profile-01, AWS-profile-07
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_role_has_a_profile_of_its_own_and_old_ones_go_when_nobody_uses_them() {
+    let world = World::with(|aws| aws.role("B").role("C"), |_| {}).await;
+    world.create("default", json!({})).await;
+    let mut profiles = Vec::new();
+    for role in [ROLE, "B", "path/C"] {
+        world.respecify("default", json!({ "role": role })).await;
+        let class = world.seen("default").await;
+        assert!(class.is_true(core_types::READY), "{:#?}", class.status);
+        let name = class.status.instance_profile.unwrap();
+        let all = world.fake.instance_profiles();
+        let made = all.iter().find(|p| p.name == name).unwrap();
+        assert_eq!(made.role.as_deref(), role.rsplit('/').next());
+        assert!(made.path.starts_with("/karpenter/us-west-2/test/"));
+        assert!(world.parts.instance_profiles.is_protected(&name));
+        profiles.push(name);
+    }
+    assert_eq!(names(&world).len(), 3, "a new one each time");
+    let mut collection = ProfileCollection::new(Arc::clone(&world.cx), &world.parts);
+    let wait = collection.pass().await.unwrap();
+    assert_eq!(wait, Duration::from_secs(30 * 60));
+    assert_eq!(names(&world).len(), 3, "all are protected");
+
+    // The class has the last; a machine runs with the first; an hour later nothing holds the second.
+    world
+        .claim(
+            "a",
+            "default",
+            json!({ "karpenter.k8s.aws/instance-profile-name": profiles[0] }),
+        )
+        .await;
+    tokio_hour(&world, &profiles).await;
+    collection.pass().await.unwrap();
+    let mut left = vec![profiles[0].clone(), profiles[2].clone()];
+    left.sort();
+    assert_eq!(names(&world), left);
+    world.stop().await;
+}
+
+/// Lets the protection of profiles run out.
+async fn tokio_hour(world: &World, profiles: &[String]) {
+    for name in profiles {
+        world.parts.instance_profiles.unprotect(name);
+    }
+}
+
+/// Conformance: AWS-profile-03
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn classes_of_one_role_have_a_profile_each() {
+    let world = World::new().await;
+    world.create("a", json!({})).await;
+    world.create("b", json!({})).await;
+    let a = world.seen("a").await.status.instance_profile;
+    let b = world.seen("b").await.status.instance_profile;
+    assert!(a.is_some() && b.is_some());
+    assert_ne!(a, b);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_profile_of_the_users_own_is_taken_as_it_is() {
+    let world = World::new().await;
+    world.fake.add_instance_profile("theirs", Some(ROLE));
+    world.create("default", json!({})).await;
+    let ours = world.seen("default").await.status.instance_profile.unwrap();
+    world
+        .respecify(
+            "default",
+            json!({ "role": null, "instanceProfile": "theirs" }),
+        )
+        .await;
+    let class = world.seen("default").await;
+    assert_eq!(class.status.instance_profile.as_deref(), Some("theirs"));
+    assert!(class.is_true(core_types::READY));
+    assert!(world.parts.instance_profiles.is_protected(&ours));
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_role_that_is_missing_or_forbidden_is_named() {
+    let world = World::new().await;
+    world.create("default", json!({ "role": "Nobody" })).await;
+    let (class, _) = world.failed("default").await;
+    let (status, why, message) = said(&class, types::INSTANCE_PROFILE_READY);
+    assert_eq!(
+        (status, why),
+        is("False", "InstanceProfileResolutionFailed")
+    );
+    assert!(message.contains("Nobody"), "{message}");
+    assert_eq!(names(&world), [""; 0], "what was made half-way is gone");
+
+    world
+        .fake
+        .set(|s| s.denied = vec!["iam:CreateInstanceProfile".into()]);
+    world.respecify("default", json!({ "role": ROLE })).await;
+    let (class, _) = world.failed("default").await;
+    let (_, _, message) = said(&class, types::INSTANCE_PROFILE_READY);
+    assert!(message.contains("iam:CreateInstanceProfile"), "{message}");
+    world.fake.set(|s| s.denied.clear());
+    assert!(world.seen("default").await.is_true(core_types::READY));
+    world.stop().await;
+}

@@ -1,0 +1,404 @@
+//! Subnets, security groups, images, reservations and placement groups in the status.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use karpenter_api::conditions::{HasConditions, types as core_types};
+use karpenter_aws::api::condition_types as types;
+use karpenter_aws_fake::{
+    CapacityReservation, DEFAULT_VPC, Fault, Image, PlacementGroup, SecurityGroup, Subnet,
+};
+use karpenter_kube::controller::Next;
+use serde_json::json;
+
+use crate::support::{IMAGES, World, is, reason, said};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn subnet(id: &str, zone: &str, block: u8) -> Subnet {
+    let block = (Ipv4Addr::new(10, 1, block, 0), 24);
+    Subnet::new(id, DEFAULT_VPC, zone, block).tag("team", "x")
+}
+
+fn text(words: [&str; 3]) -> (String, String, String) {
+    let [a, b, c] = words.map(str::to_owned);
+    (a, b, c)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plain_class_is_ready_after_one_look() {
+    let world = World::new().await;
+    world.create("default", json!({})).await;
+    assert_eq!(
+        world.look("default").await.unwrap(),
+        Next::After(MINUTE),
+        "subnets and reservations are looked at every minute"
+    );
+    let class = world.get("default").await;
+    assert!(class.is_true(core_types::READY), "{:#?}", class.status);
+    assert_eq!(class.status.subnets.len(), 4);
+    assert!(class.status.subnets.iter().all(|s| s.zone_id.is_some()));
+    assert_eq!(class.status.security_groups[0].id, "sg-00000000000000001");
+    assert_eq!(
+        class.status.security_groups[0].name.as_deref(),
+        Some("node")
+    );
+    let images: Vec<&str> = class.status.amis.iter().map(|a| a.id.as_str()).collect();
+    assert!(images.contains(&world.image("x86_64").as_str()));
+    assert!(images.contains(&world.image("arm64").as_str()));
+    assert_eq!(class.status.amis.len(), 5);
+    let again = world.seen("default").await;
+    assert_eq!(again, class, "nothing to write");
+    world.stop().await;
+}
+
+/// Conformance: AWS-nodeclass-01
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_selector_that_matches_nothing_clears_the_list_and_says_so() {
+    let world = World::new().await;
+    world.create("default", json!({})).await;
+    let class = world.seen("default").await;
+    assert!(class.is_true(core_types::READY));
+    let nothing = json!([{ "tags": { "no": "such" } }]);
+    world
+        .respecify(
+            "default",
+            json!({
+                "subnetSelectorTerms": nothing, "securityGroupSelectorTerms": nothing,
+                "amiSelectorTerms": nothing, "amiFamily": "AL2023",
+            }),
+        )
+        .await;
+    assert_eq!(world.look("default").await.unwrap(), Next::After(MINUTE));
+    let class = world.get("default").await;
+    for (condition, why, message) in [
+        (
+            types::SUBNETS_READY,
+            "SubnetsNotFound",
+            "SubnetSelector did not match any Subnets",
+        ),
+        (
+            types::SECURITY_GROUPS_READY,
+            "SecurityGroupsNotFound",
+            "SecurityGroupSelector did not match any SecurityGroups",
+        ),
+        (
+            types::AMIS_READY,
+            "AMINotFound",
+            "AMISelector did not match any AMIs",
+        ),
+        (
+            types::VALIDATION_SUCCEEDED,
+            "DependenciesNotReady",
+            "Awaiting AMI, Instance Profile, Security Group, and Subnet resolution",
+        ),
+    ] {
+        assert_eq!(said(&class, condition), text(["False", why, message]));
+    }
+    assert!(class.status.subnets.is_empty());
+    assert!(class.status.security_groups.is_empty());
+    assert!(class.status.amis.is_empty());
+    assert!(class.is_false(core_types::READY));
+    world.stop().await;
+}
+
+/// Conformance: AWS-nodeclass-02
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subnets_with_the_most_free_addresses_come_first() {
+    let world = World::new().await;
+    for (id, block, free) in [
+        ("subnet-a", 1, 10),
+        ("subnet-b", 2, 100),
+        ("subnet-c", 3, 20),
+    ] {
+        world.fake.add_subnet(subnet(id, "us-west-2a", block));
+        world.fake.set_free_addresses(id, free);
+    }
+    let ours = json!([{ "tags": { "team": "x" } }]);
+    world
+        .create("default", json!({ "subnetSelectorTerms": ours }))
+        .await;
+    let class = world.seen("default").await;
+    let ids: Vec<&str> = class.status.subnets.iter().map(|s| s.id.as_str()).collect();
+    assert_eq!(ids, ["subnet-b", "subnet-c", "subnet-a"]);
+    world.stop().await;
+}
+
+/// Conformance: AWS-subnet-03
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_pages_count_and_empty_ones_are_not_the_last() {
+    let world = World::new().await;
+    world.fake.set(|s| {
+        s.page_size = 1;
+        s.page_sizes.clear();
+        s.empty_pages = true;
+    });
+    for (id, block) in [("subnet-a", 1), ("subnet-b", 2), ("subnet-c", 3)] {
+        world.fake.add_subnet(subnet(id, "us-west-2a", block));
+    }
+    for id in ["sg-a", "sg-b", "sg-c"] {
+        world.fake.add_security_group(SecurityGroup {
+            id: id.into(),
+            name: id.into(),
+            vpc_id: DEFAULT_VPC.into(),
+            tags: [("team".to_owned(), "x".to_owned())].into(),
+        });
+    }
+    let ours = json!([{ "tags": { "team": "x" } }]);
+    world
+        .create(
+            "default",
+            json!({ "subnetSelectorTerms": ours, "securityGroupSelectorTerms": ours }),
+        )
+        .await;
+    let class = world.seen("default").await;
+    assert_eq!(class.status.subnets.len(), 3);
+    assert_eq!(class.status.security_groups.len(), 3);
+    assert!(
+        world.calls("DescribeSubnets") >= 4,
+        "three pages and an empty one"
+    );
+    world.stop().await;
+}
+
+/// Conformance: AWS-nodeclass-03
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn aliases_without_images_for_the_version_say_so() {
+    let world = World::new().await;
+    for (name, alias, version) in [
+        ("old", "al2@latest", "1.33"),
+        ("new", "windows2025@latest", "1.34"),
+    ] {
+        world.parts.kubernetes.set(version);
+        world
+            .create(name, json!({ "amiSelectorTerms": [{ "alias": alias }] }))
+            .await;
+        let class = world.seen(name).await;
+        let (status, why, message) = said(&class, types::AMIS_READY);
+        assert_eq!((status, why), is("False", "UnsupportedAlias"));
+        assert!(message.contains("use "), "{message}");
+        assert!(class.status.amis.is_empty());
+    }
+    world.parts.kubernetes.set("1.32");
+    let class = world.seen("old").await;
+    assert_eq!(
+        reason(&class, types::AMIS_READY),
+        is("False", "AMINotFound"),
+        "the stand-in publishes none for 1.32"
+    );
+    world.stop().await;
+}
+
+/// Conformance: AWS-nodeclass-04
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parameters_that_are_missing_leave_the_others() {
+    let world = World::new().await;
+    for missing in ["x86_64/nvidia", "x86_64/neuron", "arm64/nvidia"] {
+        let name = format!("{IMAGES}/{missing}/recommended/image_id");
+        world.fake.remove_parameter(&name);
+    }
+    world.create("default", json!({})).await;
+    let class = world.seen("default").await;
+    assert!(class.is_true(types::AMIS_READY));
+    assert_eq!(class.status.amis.len(), 2);
+    world.stop().await;
+}
+
+/// Conformance: AWS-nodeclass-05
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn images_that_are_all_deprecated_are_listed_and_marked() {
+    let world = World::new().await;
+    let hour = SignedDuration::from_hours(1);
+    let mut image = Image::new("ami-0abc", "mine", "x86_64", Timestamp::now() - hour * 2);
+    image.deprecated = Some(Timestamp::now() - hour);
+    world.fake.add_image(image.tag("team", "x"));
+    world
+        .create(
+            "default",
+            json!({ "amiSelectorTerms": [{ "tags": { "team": "x" } }], "amiFamily": "AL2023" }),
+        )
+        .await;
+    let class = world.seen("default").await;
+    assert!(class.is_true(types::AMIS_READY));
+    assert!(class.is_true(core_types::READY), "{:#?}", class.status);
+    assert_eq!(class.status.amis.len(), 1);
+    assert!(class.status.amis[0].deprecated);
+    world.stop().await;
+}
+
+/// Conformance: AWS-ami-03
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_parameter_that_is_not_there_is_left_out_and_any_other_error_fails() {
+    let world = World::new().await;
+    world.fake.put_parameter("/mine", &world.image("arm64"));
+    let terms = json!([{ "ssmParameter": "/mine" }, { "ssmParameter": "/none" }]);
+    world
+        .create(
+            "default",
+            json!({ "amiSelectorTerms": terms, "amiFamily": "AL2023" }),
+        )
+        .await;
+    let class = world.seen("default").await;
+    assert_eq!(class.status.amis.len(), 1);
+    assert_eq!(class.status.amis[0].id, world.image("arm64"));
+
+    let denied = Fault::error("GetParameter", "AccessDeniedException").message("not yours");
+    world.fake.add_fault(denied.always());
+    let other = json!([{ "ssmParameter": "/other" }]);
+    world
+        .respecify("default", json!({ "amiSelectorTerms": other }))
+        .await;
+    let (class, error) = world.failed("default").await;
+    assert!(error.to_string().contains("not yours"), "{error}");
+    assert_eq!(
+        said(&class, types::AMIS_READY),
+        text([
+            "False",
+            "AMIResolutionFailed",
+            "GetParameter, AccessDeniedException: not yours"
+        ])
+    );
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parameters_of_latest_are_remembered_until_their_image_is_deprecated() {
+    let world = World::new().await;
+    world.create("default", json!({})).await;
+    world.seen("default").await;
+    let asked = world.calls("GetParameter");
+    world.seen("default").await;
+    assert_eq!(world.calls("GetParameter"), asked, "for a day");
+    let now = Timestamp::now();
+    assert_eq!(world.parts.images.forget_deprecated(now).await.unwrap(), 0);
+    world.fake.remove_image(&world.image("arm64"));
+    assert_eq!(world.parts.images.forget_deprecated(now).await.unwrap(), 1);
+    let newer = Image::new("ami-0new", "newer", "arm64", now).by_amazon("602401143452");
+    world.fake.add_image(newer);
+    let name = format!("{IMAGES}/arm64/standard/recommended/image_id");
+    world.fake.put_parameter(&name, "ami-0new");
+    let class = world.seen("default").await;
+    assert_eq!(class.status.amis[0].id, "ami-0new", "newest first");
+    world.stop().await;
+}
+
+/// Conformance: AWS-pg-01
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_placement_group_must_be_there_and_available_and_none_is_fine() {
+    let world = World::new().await;
+    let group = |state: &str| PlacementGroup {
+        id: "pg-1".into(),
+        name: "racks".into(),
+        strategy: "cluster".into(),
+        partitions: None,
+        state: state.into(),
+        tags: Default::default(),
+    };
+    let condition = types::PLACEMENT_GROUP_READY;
+    let named = |name: &str| json!({ "placementGroupSelector": { "name": name } });
+    world.create("default", named("none")).await;
+    let class = world.seen("default").await;
+    assert_eq!(
+        said(&class, condition),
+        text([
+            "False",
+            "PlacementGroupNotFound",
+            "Placement group \"none\" not found"
+        ])
+    );
+    world.fake.add_placement_group(group("deleting"));
+    world.respecify("default", named("racks")).await;
+    let class = world.seen("default").await;
+    assert_eq!(
+        reason(&class, condition),
+        is("False", "PlacementGroupNotFound")
+    );
+    world
+        .respecify("default", json!({ "placementGroupSelector": null }))
+        .await;
+    let class = world.seen("default").await;
+    assert!(class.is_true(condition));
+    assert!(class.is_true(core_types::READY));
+
+    let mut available = group("available");
+    available.name = "others".into();
+    world.fake.add_placement_group(available);
+    world.respecify("default", named("others")).await;
+    assert!(world.seen("default").await.is_true(condition));
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reservations_are_in_the_status_and_looked_at_when_they_end() {
+    let world = World::new().await;
+    let mut reservation = CapacityReservation::new("cr-1", "m5.large", "us-west-2a", 3);
+    reservation.end = Some(Timestamp::now() + SignedDuration::from_secs(20));
+    world.fake.add_capacity_reservation(reservation);
+    let terms = json!([{ "id": "cr-1" }]);
+    world
+        .create(
+            "default",
+            json!({ "capacityReservationSelectorTerms": terms }),
+        )
+        .await;
+    let Next::After(wait) = world.look("default").await.unwrap() else {
+        unreachable!("a class is looked at again")
+    };
+    assert!(wait <= Duration::from_secs(20), "{wait:?}");
+    let class = world.get("default").await;
+    assert_eq!(class.status.capacity_reservations[0].id, "cr-1");
+    assert!(class.is_true(types::CAPACITY_RESERVATIONS_READY));
+    assert_eq!(world.parts.reservations.counts().left("cr-1"), 3);
+    world.stop().await;
+
+    let world = World::with(|aws| aws, |s| s.reserved_capacity = false).await;
+    world
+        .create(
+            "default",
+            json!({ "capacityReservationSelectorTerms": terms }),
+        )
+        .await;
+    let class = world.seen("default").await;
+    assert!(class.is_true(types::CAPACITY_RESERVATIONS_READY));
+    assert_eq!(world.calls("DescribeCapacityReservations"), 0);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_fails_stops_no_other_and_takes_nothing_back() {
+    let world = World::new().await;
+    world
+        .fake
+        .set(|s| s.denied = vec!["ec2:DescribeSecurityGroups".into()]);
+    world.create("default", json!({})).await;
+    let (class, error) = world.failed("default").await;
+    assert!(
+        error.to_string().contains("DescribeSecurityGroups"),
+        "{error}"
+    );
+    let (status, why, message) = said(&class, types::SECURITY_GROUPS_READY);
+    assert_eq!((status, why), is("False", "SecurityGroupResolutionFailed"));
+    assert!(message.contains("ec2:DescribeSecurityGroups"), "{message}");
+    for condition in [
+        types::SUBNETS_READY,
+        types::AMIS_READY,
+        types::INSTANCE_PROFILE_READY,
+    ] {
+        assert!(class.is_true(condition), "{condition}");
+    }
+    let (again, _) = world.failed("default").await;
+    assert_eq!(again, class, "the same failure is not written again");
+
+    world.fake.set(|s| s.denied.clear());
+    assert!(world.seen("default").await.is_true(core_types::READY));
+    world
+        .fake
+        .add_fault(Fault::error("DescribeSubnets", "InternalError").always());
+    let (class, _) = world.failed("default").await;
+    assert!(
+        class.is_true(core_types::READY),
+        "what was found for this spec is still good"
+    );
+    world.stop().await;
+}

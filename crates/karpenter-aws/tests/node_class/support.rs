@@ -1,0 +1,365 @@
+//! A cluster, AWS, and the controller of node classes between them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::Event;
+use karpenter_api::conditions::HasConditions;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::validation::WellKnown;
+use karpenter_aws::api::EC2NodeClass;
+use karpenter_aws::node_class::NodeClasses;
+use karpenter_aws::operator::{Parts, Settings, assemble};
+use karpenter_aws::sdk::{Aws, Connect};
+use karpenter_aws_fake::{AwsFake, Builder, Server};
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::provider::{CloudProvider, CloudProviderError, NodeClassKind};
+use karpenter_kube::clock::Clock;
+use karpenter_kube::context::Context;
+use karpenter_kube::controller::{Controller, Next, ObjectKey, ReconcileError};
+use karpenter_kube::metrics::Registry;
+use karpenter_kube::operator::{Operator, OperatorError};
+use karpenter_kube::options::Options;
+use karpenter_testbed::Testbed;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+pub const CLUSTER: &str = "test";
+pub const REGION: &str = "us-west-2";
+pub const ROLE: &str = "KarpenterNodeRole-test";
+/// What the testbed's API server says it is.
+const VERSION: &str = "1.36";
+pub const IMAGES: &str = "/aws/service/eks/optimized-ami/1.36/amazon-linux-2023";
+
+pub struct World {
+    pub fake: AwsFake,
+    pub parts: Parts,
+    pub cx: Arc<Context>,
+    pub controller: NodeClasses,
+    pub client: Client,
+    stop: CancellationToken,
+    running: JoinHandle<Result<(), OperatorError>>,
+    _server: Server,
+    _testbed: Testbed,
+}
+
+/// Status, reason and message of a condition.
+pub type Said = (String, String, String);
+
+pub fn said(class: &EC2NodeClass, condition: &str) -> Said {
+    let found = class.condition(condition).unwrap();
+    (
+        found.status.clone(),
+        found.reason.clone(),
+        found.message.clone(),
+    )
+}
+
+/// Status and reason of a condition.
+pub fn reason(class: &EC2NodeClass, condition: &str) -> (String, String) {
+    let (status, reason, _) = said(class, condition);
+    (status, reason)
+}
+
+pub fn is(status: &str, reason: &str) -> (String, String) {
+    (status.to_owned(), reason.to_owned())
+}
+
+/// A provider of other node classes: Karpenter's own controllers leave ours alone, and only the model is of use.
+struct Elsewhere(WellKnown);
+
+#[async_trait]
+impl CloudProvider for Elsewhere {
+    fn name(&self) -> &str {
+        "elsewhere"
+    }
+
+    fn well_known(&self) -> &WellKnown {
+        &self.0
+    }
+
+    fn node_classes(&self) -> Vec<NodeClassKind> {
+        Vec::new()
+    }
+
+    async fn create(&self, _: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {
+        Err(CloudProviderError::other("nothing is sold here"))
+    }
+
+    async fn delete(&self, _: &NodeClaim) -> Result<(), CloudProviderError> {
+        Err(CloudProviderError::other("nothing is sold here"))
+    }
+
+    async fn get(&self, _: &str) -> Result<NodeClaim, CloudProviderError> {
+        Err(CloudProviderError::other("nothing is sold here"))
+    }
+
+    async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
+        Ok(Vec::new())
+    }
+
+    async fn instance_types(
+        &self,
+        _: &NodePool,
+    ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
+        Ok([].into())
+    }
+
+    async fn is_drifted(&self, _: &NodeClaim) -> Result<Option<String>, CloudProviderError> {
+        Ok(None)
+    }
+}
+
+impl World {
+    pub async fn new() -> Self {
+        Self::with(|aws| aws, |_| {}).await
+    }
+
+    pub async fn with(
+        aws: impl FnOnce(Builder) -> Builder,
+        settings: impl FnOnce(&mut Settings),
+    ) -> Self {
+        let builder = AwsFake::builder()
+            .region(REGION)
+            .cluster(CLUSTER)
+            .kubernetes(&[VERSION])
+            .unlimited();
+        let fake = aws(builder).build();
+        let server = fake.serve(0).await.unwrap();
+        let testbed = Testbed::builder().start().await;
+        let definitions = karpenter_api::crd::all(
+            &[karpenter_aws::api::restricted_domain()],
+            &[karpenter_aws::api::overlay_domain()],
+        );
+        let definitions = definitions.into_iter().map(|(_, definition)| definition);
+        testbed
+            .apply_crds(definitions.chain([karpenter_aws::api::crd()]))
+            .await
+            .unwrap();
+        let registry = Registry::new();
+        let how = Connect {
+            region: Some(REGION.into()),
+            endpoint: Some(server.url()),
+            credentials: Some(("AKIATEST".into(), "secret".into())),
+            pause: Duration::from_millis(1),
+            registry: registry.clone(),
+        };
+        let connected = Aws::connect(&how).await.unwrap();
+        let mut told = Settings::for_cluster(CLUSTER);
+        told.endpoint = Some("https://test.example".into());
+        told.ca_bundle = Some("Y2E=".into());
+        // Every look asks anew.
+        told.subnet_refresh = Duration::ZERO;
+        told.ami_refresh = Duration::ZERO;
+        settings(&mut told);
+        let (client, clock) = (testbed.client(), Clock::real());
+        let assembly = assemble(connected, client.clone(), clock, &registry, told)
+            .await
+            .unwrap();
+        let provider = Arc::new(Elsewhere(WellKnown::default()));
+        let (parts, watches) = assembly.into_parts();
+        let options = Options {
+            metrics_port: 0,
+            health_probe_port: 0,
+            disable_leader_election: true,
+            ..Options::default()
+        };
+        let watched = client.clone();
+        let operator = Operator::builder(provider, client.clone(), options)
+            .clock(clock)
+            .registry(registry)
+            .with(move |setup| setup.task(move |stop| watches.run(watched, stop)))
+            .build();
+        let cx = Arc::clone(operator.context());
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(operator.run(stop.clone()));
+        let controller = NodeClasses::new(Arc::clone(&cx), parts.clone());
+        let world = Self {
+            fake,
+            parts,
+            cx,
+            controller,
+            client,
+            stop,
+            running,
+            _server: server,
+            _testbed: testbed,
+        };
+        world
+            .until(async || world.cx.view().is_synced().then_some(()))
+            .await;
+        world
+    }
+
+    pub async fn stop(self) {
+        self.stop.cancel();
+        self.running.await.unwrap().unwrap();
+    }
+
+    /// Waits until something is so; real time, as sockets are involved.
+    pub async fn until<T>(&self, mut check: impl AsyncFnMut() -> Option<T>) -> T {
+        let wait = async {
+            loop {
+                if let Some(found) = check().await {
+                    return found;
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), wait)
+            .await
+            .unwrap()
+    }
+
+    pub fn calls(&self, action: &str) -> usize {
+        self.fake.call_counts().get(action).copied().unwrap_or(0)
+    }
+
+    pub fn classes(&self) -> Api<EC2NodeClass> {
+        Api::all(self.client.clone())
+    }
+
+    pub fn claims(&self) -> Api<NodeClaim> {
+        Api::all(self.client.clone())
+    }
+
+    /// Creates a node class that selects by the tag of the cluster, changed by `spec`; `null` takes a field away.
+    pub async fn create(&self, name: &str, spec: Value) -> EC2NodeClass {
+        let class = manifest(name, spec);
+        self.classes()
+            .create(&PostParams::default(), &class)
+            .await
+            .unwrap()
+    }
+
+    pub async fn get(&self, name: &str) -> EC2NodeClass {
+        self.classes().get(name).await.unwrap()
+    }
+
+    pub async fn edit(&self, name: &str, patch: Value) {
+        self.classes()
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .unwrap();
+    }
+
+    pub async fn respecify(&self, name: &str, spec: Value) {
+        self.edit(name, json!({ "spec": spec })).await;
+    }
+
+    /// One look at a class as it is now.
+    pub async fn look(&self, name: &str) -> Result<Next, ReconcileError> {
+        self.until(async || {
+            let now = self.classes().get_opt(name).await.unwrap();
+            let known = self.parts.stores.class(name);
+            let version = |class: Option<&EC2NodeClass>| {
+                class.map(|c| c.metadata.resource_version.clone().unwrap_or_default())
+            };
+            (version(now.as_ref()) == version(known.as_deref())).then_some(())
+        })
+        .await;
+        self.controller.reconcile(ObjectKey::cluster(name)).await
+    }
+
+    /// One look that goes well, and the class after it.
+    pub async fn seen(&self, name: &str) -> EC2NodeClass {
+        self.look(name).await.unwrap();
+        self.get(name).await
+    }
+
+    /// One look in which something goes wrong, and the class after it.
+    pub async fn failed(&self, name: &str) -> (EC2NodeClass, ReconcileError) {
+        let error = self.look(name).await.unwrap_err();
+        (self.get(name).await, error)
+    }
+
+    pub async fn delete(&self, name: &str) {
+        self.classes()
+            .delete(name, &DeleteParams::default())
+            .await
+            .unwrap();
+    }
+
+    pub async fn pool(&self, name: &str, class: &str, requirements: Value) {
+        let pool: NodePool = serde_json::from_value(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": name },
+            "spec": { "template": { "spec": {
+                "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": class },
+                "requirements": requirements,
+            } } },
+        }))
+        .unwrap();
+        let pools: Api<NodePool> = Api::all(self.client.clone());
+        pools.create(&PostParams::default(), &pool).await.unwrap();
+        self.until(async || self.parts.stores.pool(name).map(|_| ()))
+            .await;
+    }
+
+    /// Creates a claim of a class, and waits until the controllers know it. Nobody launches it.
+    pub async fn claim(&self, name: &str, class: &str, annotations: Value) -> NodeClaim {
+        let claim: NodeClaim = serde_json::from_value(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": { "name": name, "annotations": annotations },
+            "spec": {
+                "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": class },
+                "requirements": [],
+            },
+        }))
+        .unwrap();
+        let claim = self.claims().create(&PostParams::default(), &claim).await;
+        self.until(async || self.cx.view().node_claim(name).map(|_| ()))
+            .await;
+        claim.unwrap()
+    }
+
+    /// Deletes a claim for good, and waits until the controllers know it.
+    pub async fn unclaim(&self, name: &str) {
+        let free = json!({ "metadata": { "finalizers": null } });
+        let _ = self
+            .claims()
+            .delete(name, &DeleteParams::default())
+            .await
+            .unwrap();
+        let _ = self
+            .claims()
+            .patch(name, &PatchParams::default(), &Patch::Merge(free))
+            .await;
+        self.until(async || self.cx.view().node_claim(name).is_none().then_some(()))
+            .await;
+    }
+
+    /// Reasons and messages of events about a class.
+    pub async fn events(&self, class: &str) -> Vec<(String, String)> {
+        let events: Api<Event> = Api::all(self.client.clone());
+        let all = events.list(&ListParams::default()).await.unwrap().items;
+        all.into_iter()
+            .filter(|e| e.involved_object.name.as_deref() == Some(class))
+            .map(|e| (e.reason.unwrap_or_default(), e.message.unwrap_or_default()))
+            .collect()
+    }
+
+    pub fn image(&self, arch: &str) -> String {
+        let name = format!("{IMAGES}/{arch}/standard/recommended/image_id");
+        self.fake.parameter(&name).unwrap()
+    }
+}
+
+pub fn manifest(name: &str, spec: Value) -> EC2NodeClass {
+    let discovery = json!([{ "tags": { "karpenter.sh/discovery": CLUSTER } }]);
+    let mut whole = json!({
+        "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass",
+        "metadata": { "name": name },
+        "spec": {
+            "role": ROLE, "subnetSelectorTerms": discovery, "securityGroupSelectorTerms": discovery,
+            "amiSelectorTerms": [{ "alias": "al2023@latest" }],
+        },
+    });
+    for (key, value) in spec.as_object().into_iter().flatten() {
+        whole["spec"][key] = value.clone();
+    }
+    serde_json::from_value(whole).unwrap()
+}

@@ -1,0 +1,134 @@
+//! What becomes of a class that is deleted.
+
+use std::time::Duration;
+
+use karpenter_api::conditions::{HasConditions, types as core_types};
+use karpenter_aws_fake::Fault;
+use karpenter_kube::controller::Next;
+use serde_json::json;
+
+use crate::support::{ROLE, World};
+
+async fn is_gone(world: &World, name: &str) -> bool {
+    world.classes().get_opt(name).await.unwrap().is_none()
+}
+
+/// Conformance: AWS-nodeclass-06
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_class_waits_for_its_node_claims() {
+    let world = World::new().await;
+    world.create("default", json!({})).await;
+    world.seen("default").await;
+    world.claim("machine-1", "default", json!({})).await;
+    world.claim("foreign", "other", json!({})).await;
+    world.delete("default").await;
+    let wait = world.look("default").await.unwrap();
+    assert_eq!(wait, Next::After(Duration::from_secs(600)));
+    assert!(!is_gone(&world, "default").await);
+    let told = world
+        .until(async || {
+            let events = world.events("default").await;
+            events
+                .into_iter()
+                .find(|(reason, _)| reason == "WaitingOnNodeClaimTermination")
+        })
+        .await;
+    assert_eq!(told.1, "Waiting on NodeClaim termination for machine-1");
+    assert_eq!(world.fake.instance_profiles().len(), 1);
+
+    world.unclaim("machine-1").await;
+    world.look("default").await.unwrap();
+    assert!(is_gone(&world, "default").await);
+    assert!(world.fake.instance_profiles().is_empty());
+    assert!(world.fake.launch_templates().is_empty());
+    world.stop().await;
+}
+
+/// Conformance: AWS-nodeclass-07
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_class_stays_until_its_launch_templates_are_gone() {
+    let world = World::new().await;
+    world.create("default", json!({})).await;
+    assert!(world.seen("default").await.is_true(core_types::READY));
+    world.fake.add_fault(Fault::error(
+        "DeleteLaunchTemplate",
+        "UnauthorizedOperation",
+    ));
+    world.delete("default").await;
+    world.look("default").await.unwrap_err();
+    assert!(!is_gone(&world, "default").await);
+    world.look("default").await.unwrap();
+    assert!(is_gone(&world, "default").await);
+    world.stop().await;
+}
+
+/// Conformance: AWS-nodeclass-08
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_profile_of_the_users_own_is_left_alone() {
+    let world = World::new().await;
+    world.fake.add_instance_profile("theirs", Some(ROLE));
+    let spec = json!({ "role": null, "instanceProfile": "theirs" });
+    world.create("default", spec).await;
+    world.seen("default").await;
+    world.delete("default").await;
+    world.look("default").await.unwrap();
+    assert!(is_gone(&world, "default").await);
+    assert_eq!(world.fake.instance_profiles().len(), 1);
+    assert_eq!(world.calls("DeleteInstanceProfile"), 0);
+    world.stop().await;
+}
+
+/// The profile that older versions made for a class.
+fn legacy(cluster: &str, class: &str) -> String {
+    let hash = karpenter_api::hash::string(&format!("us-west-2{class}"));
+    format!("{cluster}_{hash}")
+}
+
+/// Conformance: AWS-nodeclass-09
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_profile_of_older_versions_goes_too_where_iam_admits_its_name() {
+    let world = World::new().await;
+    let name = legacy("test", "default");
+    world.fake.add_instance_profile(&name, Some(ROLE));
+    world.create("default", json!({})).await;
+    world.seen("default").await;
+    world.delete("default").await;
+    world.look("default").await.unwrap();
+    assert!(world.fake.instance_profiles().is_empty());
+    world.stop().await;
+
+    // No name of a profile may have a colon in it.
+    let world = World::with(|aws| aws, |s| s.cluster = "arn:cluster".into()).await;
+    world.fake.add_instance_profile("theirs", Some(ROLE));
+    let spec = json!({
+        "role": null, "instanceProfile": "theirs", "amiSelectorTerms": [{ "alias": "bottlerocket@latest" }],
+    });
+    world.create("default", spec).await;
+    world.seen("default").await;
+    world.fake.forget_calls();
+    world.delete("default").await;
+    world.look("default").await.unwrap();
+    assert!(is_gone(&world, "default").await);
+    assert_eq!(world.calls("GetInstanceProfile"), 0);
+    world.stop().await;
+}
+
+/// Conformance: AWS-nodeclass-10
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_an_isolated_vpc_iam_is_not_called() {
+    let world = World::with(|aws| aws, |s| s.isolated_vpc = true).await;
+    world.fake.add_instance_profile("theirs", Some(ROLE));
+    let spec = json!({ "role": null, "instanceProfile": "theirs" });
+    world.create("default", spec).await;
+    assert!(world.seen("default").await.is_true(core_types::READY));
+    world.delete("default").await;
+    world.look("default").await.unwrap();
+    assert!(is_gone(&world, "default").await);
+    let of_iam = world
+        .fake
+        .calls()
+        .into_iter()
+        .filter(|c| c.service == "iam");
+    assert_eq!(of_iam.count(), 0);
+    world.stop().await;
+}

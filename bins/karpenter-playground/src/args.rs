@@ -21,6 +21,10 @@ pub struct Args {
     /// Who sells the machines.
     #[arg(long, value_enum, default_value_t = Provider::Kwok)]
     pub provider: Provider,
+    /// Leave Karpenter out: the control plane, AWS and its machines wait for a `karpenter` that is started by hand.
+    #[cfg(feature = "aws")]
+    #[arg(long)]
+    pub no_controllers: bool,
     /// How many times faster than real time the cluster runs.
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = speed)]
     pub speed: f64,

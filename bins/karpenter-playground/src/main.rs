@@ -143,22 +143,37 @@ async fn run_aws(args: &Args) -> Result<()> {
         seed: args.seed,
         ..aws::Settings::default()
     };
-    let stack = aws::Stack::start(settings).await.context("starting AWS")?;
-    let _served = serve(&stack.testbed, args).await?;
-    serve_metrics(&stack.registry, args).await?;
-    println!("AWS at        {}", stack.endpoint());
-    println!(
-        "use it with:  export AWS_ENDPOINT_URL={} AWS_REGION={}",
-        stack.endpoint(),
-        aws::REGION
-    );
-    println!("ready");
-    manifests::apply_files(&stack.client(), &args.apply).await?;
-    tokio::signal::ctrl_c()
-        .await
-        .context("waiting for Ctrl-C")?;
-    stack.shutdown().await;
+    if args.no_controllers {
+        let ground = aws::Ground::start(&settings)
+            .await
+            .context("starting AWS")?;
+        wait_on_aws(&ground, args).await?;
+        ground.shutdown().await;
+    } else {
+        let stack = aws::Stack::start(settings).await.context("starting AWS")?;
+        serve_metrics(&stack.registry, args).await?;
+        wait_on_aws(&stack.ground, args).await?;
+        stack.shutdown().await;
+    }
     Ok(())
+}
+
+/// Opens the API server, says where everything is, and waits to be stopped.
+#[cfg(feature = "aws")]
+async fn wait_on_aws(ground: &karpenter_playground::aws::Ground, args: &Args) -> Result<()> {
+    use karpenter_playground::aws::{CLUSTER, REGION};
+    let _served = serve(&ground.testbed, args).await?;
+    println!("AWS at        {}", ground.endpoint());
+    println!(
+        "use it with:  export AWS_ENDPOINT_URL={} AWS_REGION={REGION} AWS_ACCESS_KEY_ID=x AWS_SECRET_ACCESS_KEY=x",
+        ground.endpoint()
+    );
+    if args.no_controllers {
+        println!("then start:   karpenter --cluster-name {CLUSTER} --interruption-queue {CLUSTER}");
+    }
+    println!("ready");
+    manifests::apply_files(&ground.client(), &args.apply).await?;
+    tokio::signal::ctrl_c().await.context("waiting for Ctrl-C")
 }
 
 async fn idle(stack: &Stack, started: jiff::Timestamp) -> Result<bool> {

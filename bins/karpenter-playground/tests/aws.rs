@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodeClaim;
-use karpenter_aws::api::{EC2NodeClass, condition_types};
+use karpenter_aws::api::EC2NodeClass;
 use karpenter_aws_fake::{Instance, Lifecycle, Policy, Shortage};
 use karpenter_kube::logging::JsonLines;
 use karpenter_playground::aws::{CLUSTER, REGION, Settings, Stack};
@@ -26,7 +25,7 @@ use serde_json::{Value, json};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::prelude::*;
 
-const IMAGES: &str = "/aws/service/eks/optimized-ami/1.34/amazon-linux-2023";
+const IMAGES: &str = "/aws/service/eks/optimized-ami/1.36/amazon-linux-2023";
 const POLICY: &str = include_str!("../../../docs/iam-policy.json");
 
 struct World {
@@ -49,15 +48,11 @@ impl World {
         };
         let stack = Stack::start(settings).await.unwrap();
         // What upstream's policy does not grant is refused.
-        stack.fake.set_policy(Some(policy()));
-        let client = stack.client();
+        stack.ground.fake.set_policy(Some(policy()));
+        let client = stack.ground.client();
         let world = Self { stack, client };
-        world
-            .stack
-            .fake
-            .add_instance_profile("nodes", Some("KarpenterNodeRole-playground"));
         world.apply(&class()).await;
-        world.ready(|_| {}).await;
+        world.ready().await;
         world.apply(&pool()).await;
         world
     }
@@ -70,48 +65,30 @@ impl World {
 
     fn image(&self, arch: &str) -> String {
         let name = format!("{IMAGES}/{arch}/standard/recommended/image_id");
-        self.stack.fake.parameter(&name).unwrap()
+        self.stack.ground.fake.parameter(&name).unwrap()
     }
 
-    /// Makes the node class ready with what the stand-in has, changed by `change`.
-    async fn ready(&self, change: impl Fn(&mut EC2NodeClass)) {
+    /// Waits until the node class is ready for its present spec: nobody but its controller makes it so.
+    async fn ready(&self) -> EC2NodeClass {
         let classes: Api<EC2NodeClass> = Api::all(self.client.clone());
-        let mut class = classes.get("default").await.unwrap();
-        let ami = |arch: &str, kubernetes: &str| {
-            json!({
-                "id": self.image(arch),
-                "requirements": [{ "key": "kubernetes.io/arch", "operator": "In", "values": [kubernetes] }],
-            })
-        };
-        class.status = serde_json::from_value(json!({
-            "instanceProfile": "nodes",
-            "amis": [ami("x86_64", "amd64"), ami("arm64", "arm64")],
-            "securityGroups": [{ "id": "sg-00000000000000001", "name": "node" }],
-            "subnets": [
-                { "id": "subnet-00000000000000001", "zone": "us-west-2a", "zoneID": "usw2-az1" },
-                { "id": "subnet-00000000000000002", "zone": "us-west-2b", "zoneID": "usw2-az2" },
-            ],
-        }))
-        .unwrap();
-        let now = Timestamp::now();
-        for condition in [
-            condition_types::AMIS_READY,
-            condition_types::SUBNETS_READY,
-            condition_types::SECURITY_GROUPS_READY,
-            condition_types::INSTANCE_PROFILE_READY,
-            condition_types::VALIDATION_SUCCEEDED,
-            condition_types::PLACEMENT_GROUP_READY,
-            condition_types::CAPACITY_RESERVATIONS_READY,
-        ] {
-            class.set_true(condition, now);
-        }
-        change(&mut class);
-        assert!(class.is_true(types::READY));
-        let status = json!({ "status": class.status });
+        self.until("a node class that is ready", async || {
+            let class = classes.get("default").await.ok()?;
+            let ready = class.condition(types::READY)?;
+            let current = ready.observed_generation == class.metadata.generation;
+            (current && class.is_true(types::READY)).then_some(class)
+        })
+        .await
+    }
+
+    /// Changes the spec of the node class.
+    async fn respecify(&self, spec: Value) -> EC2NodeClass {
+        let classes: Api<EC2NodeClass> = Api::all(self.client.clone());
+        let patch = Patch::Merge(json!({ "spec": spec }));
         classes
-            .patch_status("default", &PatchParams::default(), &Patch::Merge(status))
+            .patch("default", &PatchParams::default(), &patch)
             .await
             .unwrap();
+        self.ready().await
     }
 
     async fn pod(&self, name: &str, selector: Value) {
@@ -143,7 +120,7 @@ impl World {
                     .collect();
                 panic!(
                     "waited for {what} in vain; claims {states:#?}; calls {:?}",
-                    self.stack.fake.call_counts()
+                    self.stack.ground.fake.call_counts()
                 );
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -166,7 +143,7 @@ impl World {
     fn instance_of(&self, node: &Node) -> Instance {
         let id = node.spec.as_ref().unwrap().provider_id.as_deref().unwrap();
         let id = karpenter_aws::instances::instance_id(id).unwrap();
-        self.stack.fake.instance(id).unwrap()
+        self.stack.ground.fake.instance(id).unwrap()
     }
 
     async fn claims(&self) -> Vec<NodeClaim> {
@@ -178,6 +155,7 @@ impl World {
     fn nothing_beyond_the_policy(&self) {
         let refused: BTreeSet<String> = self
             .stack
+            .ground
             .fake
             .calls()
             .into_iter()
@@ -269,7 +247,11 @@ async fn a_pod_runs_on_the_right_machine_and_the_machine_goes_with_it() {
             instance.groups[0].1.clone()
         )]
     );
-    assert_eq!(instance.profile.as_ref().unwrap().0, "nodes");
+    let class = world.ready().await;
+    assert_eq!(
+        Some(&instance.profile.as_ref().unwrap().0),
+        class.status.instance_profile.as_ref()
+    );
     assert!(
         instance
             .template
@@ -303,7 +285,7 @@ async fn a_pod_runs_on_the_right_machine_and_the_machine_goes_with_it() {
             "karpenter.k8s.aws/instance-category",
             &instance.instance_type[..1],
         ),
-        ("topology.k8s.aws/zone-id", "usw2-az2"),
+        ("topology.k8s.aws/zone-id", "usw2-az1"),
     ] {
         assert_eq!(labels.get(key).map(String::as_str), Some(value), "{key}");
     }
@@ -320,7 +302,7 @@ async fn a_pod_runs_on_the_right_machine_and_the_machine_goes_with_it() {
     pods.delete("web", &DeleteParams::default()).await.unwrap();
     world
         .until("the machine to be given back", async || {
-            let instance = world.stack.fake.instance(&instance.id)?;
+            let instance = world.stack.ground.fake.instance(&instance.id)?;
             (!instance.state.is_alive() && world.claims().await.is_empty()).then_some(())
         })
         .await;
@@ -338,14 +320,15 @@ async fn the_next_type_is_taken_when_the_cheapest_is_out_and_nothing_is_lost() {
         .instance_type;
     world
         .stack
+        .ground
         .fake
         .set_shortages(vec![Shortage::new(&cheapest, "*", "*")]);
-    world.stack.fake.forget_calls();
+    world.stack.ground.fake.forget_calls();
     world.pod("second", zone("us-west-2b")).await;
     let second = world.running("second").await;
     assert_ne!(world.instance_of(&second).instance_type, cheapest);
     assert_eq!(
-        world.stack.fake.call_counts()["CreateFleet"],
+        world.stack.ground.fake.call_counts()["CreateFleet"],
         1,
         "the fleet tried the next by itself"
     );
@@ -354,44 +337,73 @@ async fn the_next_type_is_taken_when_the_cheapest_is_out_and_nothing_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn images_subnets_and_groups_that_change_drift() {
+async fn a_machine_that_its_class_would_not_launch_any_more_is_replaced() {
     let world = World::start().await;
+    // The policy admits one role only.
+    world.stack.ground.fake.set_policy(None);
+    world.stack.ground.fake.add_role("KarpenterNodeRole-other");
     world
-        .pod(
-            "web",
-            json!({ "topology.kubernetes.io/zone": "us-west-2a" }),
-        )
+        .apply(&json!({
+            "apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": { "name": "web", "namespace": "default" },
+            "spec": {
+                "replicas": 1, "selector": { "matchLabels": { "app": "web" } },
+                "template": {
+                    "metadata": { "labels": { "app": "web" } },
+                    "spec": { "containers": [{
+                        "name": "c", "image": "pause", "resources": { "requests": { "cpu": "1", "memory": "1Gi" } },
+                    }] },
+                },
+            },
+        }))
         .await;
-    world.running("web").await;
-    let claim = world.claims().await.remove(0);
-    let provider = &world.stack.provider;
-    use karpenter_core::provider::CloudProvider;
-    assert_eq!(provider.is_drifted(&claim).await.unwrap(), None);
-    let drifts = async |change: &dyn Fn(&mut EC2NodeClass), reason: &str| {
-        world.ready(change).await;
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    // The machine the pod runs on, once it is one that fits.
+    let machine = async |fits: &dyn Fn(&Instance) -> bool| {
         world
-            .until(reason, async || {
-                let found = provider.is_drifted(&claim).await.ok()??;
-                (found == reason).then_some(())
+            .until("a pod on a machine that fits", async || {
+                let all = pods.list(&ListParams::default()).await.ok()?;
+                let running = all.items.into_iter().find(|pod| {
+                    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+                    phase == Some("Running") && pod.metadata.deletion_timestamp.is_none()
+                })?;
+                let node = nodes.get(&running.spec?.node_name?).await.ok()?;
+                let instance = world.instance_of(&node);
+                fits(&instance).then_some(instance)
             })
-            .await;
+            .await
     };
-    drifts(
-        &|c| c.status.amis[0].id = "ami-0123456789abcdef0".into(),
-        "AMIDrift",
-    )
+    let first = machine(&|_| true).await;
+    let next = match first.subnet.as_str() {
+        "subnet-00000000000000002" => "subnet-00000000000000001",
+        _ => "subnet-00000000000000002",
+    };
+    world
+        .respecify(json!({ "subnetSelectorTerms": [{ "id": next }] }))
+        .await;
+    let second = machine(&|instance| instance.subnet == next).await;
+    assert_ne!(first.id, second.id);
+
+    let profile = second.profile.clone().unwrap().0;
+    let class = world
+        .respecify(json!({ "role": "KarpenterNodeRole-other" }))
+        .await;
+    assert_ne!(class.status.instance_profile.as_ref(), Some(&profile));
+    let third = machine(&|instance| {
+        let of = instance.profile.as_ref().map(|p| &p.0);
+        of == class.status.instance_profile.as_ref()
+    })
     .await;
-    drifts(
-        &|c| c.status.security_groups[0].id = "sg-0123".into(),
-        "SecurityGroupDrift",
-    )
-    .await;
-    drifts(
-        &|c| {
-            c.status.subnets.remove(0);
-        },
-        "SubnetDrift",
-    )
-    .await;
+    assert_ne!(second.id, third.id);
+    world
+        .until("the old machines to go", async || {
+            let ended = |id: &str| {
+                let instance = world.stack.ground.fake.instance(id);
+                instance.is_none_or(|i| !i.state.is_alive())
+            };
+            (ended(&first.id) && ended(&second.id)).then_some(())
+        })
+        .await;
     world.stack.shutdown().await;
 }

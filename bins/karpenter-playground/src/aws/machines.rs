@@ -1,14 +1,12 @@
 //! What a running instance does: it reads its user data and joins the cluster; when it is gone, so is its Node.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use karpenter_aws::provider::offered::Offered;
 use karpenter_aws_fake::{AwsFake, Instance, InstanceState};
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
@@ -52,7 +50,7 @@ fn node_config(instance: &Instance) -> Option<NodeConfig> {
 }
 
 /// Joins machines to the cluster and takes them out, until told to stop.
-pub async fn run(aws: AwsFake, client: Client, offered: Arc<Offered>, stop: CancellationToken) {
+pub async fn run(aws: AwsFake, client: Client, stop: CancellationToken) {
     let nodes: Api<Node> = Api::all(client);
     let mut changes = aws.changes();
     let mut joined: HashMap<String, String> = HashMap::new();
@@ -60,7 +58,7 @@ pub async fn run(aws: AwsFake, client: Client, offered: Arc<Offered>, stop: Canc
         for instance in aws.instances() {
             match instance.state {
                 InstanceState::Running if !joined.contains_key(&instance.id) => {
-                    if let Some(name) = join(&nodes, &instance, &offered).await {
+                    if let Some(name) = join(&nodes, &instance).await {
                         joined.insert(instance.id.clone(), name);
                     }
                 }
@@ -84,9 +82,9 @@ pub async fn run(aws: AwsFake, client: Client, offered: Arc<Offered>, stop: Canc
     }
 }
 
-async fn join(nodes: &Api<Node>, instance: &Instance, offered: &Offered) -> Option<String> {
+async fn join(nodes: &Api<Node>, instance: &Instance) -> Option<String> {
     let config = node_config(instance).unwrap_or_default();
-    let node = node(instance, &config, offered)?;
+    let node = node(instance, &config)?;
     let name = node.metadata.name.clone()?;
     match nodes.create(&PostParams::default(), &node).await {
         Ok(_) => Some(name),
@@ -98,7 +96,7 @@ async fn join(nodes: &Api<Node>, instance: &Instance, offered: &Offered) -> Opti
     }
 }
 
-fn node(instance: &Instance, config: &NodeConfig, offered: &Offered) -> Option<Node> {
+fn node(instance: &Instance, config: &NodeConfig) -> Option<Node> {
     let (region, _) = instance.zone.split_at(instance.zone.len().checked_sub(1)?);
     let address = instance.private_ip.to_string().replace('.', "-");
     let name = format!("ip-{address}.{region}.compute.internal");
@@ -132,15 +130,8 @@ fn node(instance: &Instance, config: &NodeConfig, offered: &Offered) -> Option<N
             Some((key.to_owned(), value.to_owned()))
         }));
     }
-    let mib = offered.with_resolver(|resolver| {
-        let infos = resolver.infos();
-        infos
-            .iter()
-            .find(|info| info.name == instance.instance_type)
-            .map(|info| info.memory_mib)
-    })?;
     let pods = kubelet.config.max_pods.unwrap_or(110);
-    let memory = mib * 15 / 16;
+    let memory = instance.memory_mib * 15 / 16;
     let kept = u64::from(11 * pods) + 255 + 100;
     let amounts = |cpu: u64, memory: u64| -> BTreeMap<String, Quantity> {
         [

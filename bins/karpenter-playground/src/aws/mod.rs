@@ -30,6 +30,9 @@ pub const REGION: &str = "us-west-2";
 /// The cluster's name.
 pub const CLUSTER: &str = "playground";
 
+/// The version of Kubernetes that the control plane says it is; images are published for it.
+const KUBERNETES: &str = "1.36";
+
 /// What a stack is made from.
 #[derive(Debug)]
 pub struct Settings {
@@ -63,37 +66,32 @@ impl Default for Settings {
     }
 }
 
-/// A running cluster on AWS with Karpenter in it.
-pub struct Stack {
+/// A cluster on AWS without Karpenter: the control plane, what stands in for AWS, and machines that join.
+pub struct Ground {
     /// The control plane.
     pub testbed: Testbed,
     /// What stands in for AWS.
     pub fake: AwsFake,
-    /// The provider.
-    pub provider: Arc<Ec2Provider>,
     /// The controllers' clock.
     pub clock: Clock,
-    /// The controllers' metrics.
-    pub registry: Registry,
     server: Server,
-    loops: Option<Loops>,
+    loops: Loops,
     stop: CancellationToken,
     machines: JoinHandle<()>,
-    operator: JoinHandle<Result<(), OperatorError>>,
 }
 
-impl std::fmt::Debug for Stack {
+impl std::fmt::Debug for Ground {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stack").finish_non_exhaustive()
+        f.debug_struct("Ground").finish_non_exhaustive()
     }
 }
 
-impl Stack {
-    /// Starts the control plane, AWS, the machines and the controllers.
+impl Ground {
+    /// Starts the control plane, AWS and the machines.
     ///
     /// # Errors
     /// When something cannot be started.
-    pub async fn start(settings: Settings) -> Result<Self> {
+    pub async fn start(settings: &Settings) -> Result<Self> {
         let epoch = Timestamp::now();
         let clock = Clock::new(epoch, settings.speed);
         let testbed_clock = karpenter_testbed::Clock::new(epoch, settings.speed);
@@ -132,52 +130,21 @@ impl Stack {
             .seed(settings.seed)
             .region(REGION)
             .cluster(CLUSTER)
+            .kubernetes(&[KUBERNETES])
             .interruption_queue(CLUSTER)
             .settings(|s| s.pending_s = settings.pending_s)
             .build();
         let server = fake.serve(0).await.context("serving AWS")?;
-        let registry = Registry::new();
-        let how = Connect {
-            region: Some(REGION.into()),
-            endpoint: Some(server.url()),
-            credentials: Some(("AKIAPLAYGROUND".into(), "playground".into())),
-            pause: settings.pause,
-            registry: registry.clone(),
-        };
-        let aws = Aws::connect(&how).await?;
-        let provider_settings = ProviderSettings {
-            reserved_capacity: settings.options.feature_gates.reserved_capacity,
-            interruption_queue: Some(CLUSTER.to_owned()),
-            ..ProviderSettings::for_cluster(CLUSTER)
-        };
-        let client = testbed.client();
-        let assembly = assemble(aws, client.clone(), clock, &registry, provider_settings).await?;
-        let provider = assembly.provider();
         let stop = CancellationToken::new();
-        let machines = tokio::spawn(machines::run(
-            fake.clone(),
-            testbed.client(),
-            Arc::clone(provider.offered()),
-            stop.clone(),
-        ));
-        let cloud: Arc<dyn karpenter_core::provider::CloudProvider> =
-            Arc::<Ec2Provider>::clone(&provider);
-        let operator = Operator::builder(cloud, client, settings.options)
-            .clock(clock)
-            .registry(registry.clone())
-            .with(move |setup| assembly.add(setup));
-        let operator = tokio::spawn(operator.run(stop.clone()));
+        let machines = tokio::spawn(machines::run(fake.clone(), testbed.client(), stop.clone()));
         Ok(Self {
             testbed,
             fake,
-            provider,
             clock,
-            registry,
             server,
-            loops: Some(loops),
+            loops,
             stop,
             machines,
-            operator,
         })
     }
 
@@ -194,14 +161,79 @@ impl Stack {
     }
 
     /// Stops everything in order.
-    pub async fn shutdown(mut self) {
+    pub async fn shutdown(self) {
+        self.stop.cancel();
+        // What panicked has stopped, too.
+        let _ = self.machines.await;
+        self.loops.shutdown().await;
+        self.server.stop();
+    }
+}
+
+/// A running cluster on AWS with Karpenter in it.
+pub struct Stack {
+    /// What Karpenter runs on.
+    pub ground: Ground,
+    /// The provider.
+    pub provider: Arc<Ec2Provider>,
+    /// The controllers' metrics.
+    pub registry: Registry,
+    stop: CancellationToken,
+    operator: JoinHandle<Result<(), OperatorError>>,
+}
+
+impl std::fmt::Debug for Stack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stack").finish_non_exhaustive()
+    }
+}
+
+impl Stack {
+    /// Starts the ground and the controllers on it.
+    ///
+    /// # Errors
+    /// When something cannot be started.
+    pub async fn start(settings: Settings) -> Result<Self> {
+        let ground = Ground::start(&settings).await?;
+        let registry = Registry::new();
+        let how = Connect {
+            region: Some(REGION.into()),
+            endpoint: Some(ground.endpoint()),
+            credentials: Some(("AKIAPLAYGROUND".into(), "playground".into())),
+            pause: settings.pause,
+            registry: registry.clone(),
+        };
+        let aws = Aws::connect(&how).await?;
+        let provider_settings = ProviderSettings {
+            reserved_capacity: settings.options.feature_gates.reserved_capacity,
+            interruption_queue: Some(CLUSTER.to_owned()),
+            ..ProviderSettings::for_cluster(CLUSTER)
+        };
+        let (client, clock) = (ground.testbed.client(), ground.clock);
+        let assembly = assemble(aws, client.clone(), clock, &registry, provider_settings).await?;
+        let provider = assembly.provider();
+        let cloud: Arc<dyn karpenter_core::provider::CloudProvider> =
+            Arc::<Ec2Provider>::clone(&provider);
+        let stop = CancellationToken::new();
+        let operator = Operator::builder(cloud, client, settings.options)
+            .clock(clock)
+            .registry(registry.clone())
+            .with(move |setup| assembly.add(setup));
+        let operator = tokio::spawn(operator.run(stop.clone()));
+        Ok(Self {
+            ground,
+            provider,
+            registry,
+            stop,
+            operator,
+        })
+    }
+
+    /// Stops everything in order.
+    pub async fn shutdown(self) {
         self.stop.cancel();
         // What panicked has stopped, too.
         let _ = self.operator.await;
-        let _ = self.machines.await;
-        if let Some(loops) = self.loops.take() {
-            loops.shutdown().await;
-        }
-        self.server.stop();
+        self.ground.shutdown().await;
     }
 }

@@ -1,0 +1,314 @@
+//! The binary as it runs in a cluster: told what the chart tells it, against an API server and AWS on loopback, with a real
+//! kubectl. Skipped, with a word, where there is no kubectl.
+
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use karpenter_aws_fake::AwsFake;
+use karpenter_playground::aws::{CLUSTER, Ground, REGION, Settings};
+use karpenter_testbed::server::ServedOverHttps;
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const MANIFESTS: &str = r#"
+apiVersion: karpenter.k8s.aws/v1
+kind: EC2NodeClass
+metadata: { name: default }
+spec:
+  role: KarpenterNodeRole-playground
+  amiSelectorTerms: [{ alias: al2023@latest }]
+  subnetSelectorTerms: [{ tags: { karpenter.sh/discovery: playground } }]
+  securityGroupSelectorTerms: [{ tags: { karpenter.sh/discovery: playground } }]
+---
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: { name: default }
+spec:
+  template:
+    spec:
+      nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: default }
+      requirements:
+        - { key: karpenter.sh/capacity-type, operator: In, values: [on-demand] }
+        - { key: karpenter.k8s.aws/instance-category, operator: In, values: [c, m, r] }
+  disruption: { consolidationPolicy: WhenEmptyOrUnderutilized, consolidateAfter: 0s }
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: { name: inflate, namespace: default }
+spec:
+  replicas: 3
+  selector: { matchLabels: { app: inflate } }
+  template:
+    metadata: { labels: { app: inflate } }
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers:
+        - { name: inflate, image: pause, resources: { requests: { cpu: "1" } } }
+"#;
+
+/// What the chart's gates are by default.
+const GATES: &str = "CapacityBuffer=false,NodeOverlay=false,NodeRepair=false,ReservedCapacity=true,SpotToSpotConsolidation=false,StaticCapacity=false";
+
+/// The process, killed if the test fails.
+struct Karpenter {
+    child: Child,
+    metrics: u16,
+    probes: u16,
+}
+
+impl Drop for Karpenter {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+impl Karpenter {
+    /// Starts it with the environment of `charts/karpenter` with its default values, and what a pod has besides.
+    fn start(home: &Path, endpoint: &str, more: &[(&str, &str)]) -> Self {
+        let (metrics, probes) = (free_port(), free_port());
+        let log = File::create(home.join("log")).unwrap();
+        let errors = log.try_clone().unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_karpenter"))
+            .env_clear()
+            .envs([
+                ("KUBERNETES_MIN_VERSION", "1.26.0-0"),
+                ("KARPENTER_SERVICE", "karpenter"),
+                ("SYSTEM_NAMESPACE", "kube-system"),
+                ("MEMORY_LIMIT", "1073741824"),
+                ("CPU_REQUESTS", "1000"),
+                ("METRICS_PORT", &metrics.to_string()),
+                ("HEALTH_PROBE_PORT", &probes.to_string()),
+                ("LOG_LEVEL", "info"),
+                ("LOG_OUTPUT_PATHS", "stdout"),
+                ("LOG_ERROR_OUTPUT_PATHS", "stderr"),
+                ("FEATURE_GATES", GATES),
+                ("AWS_FEATURE_GATES", "NodeClassCEL=false"),
+                ("BATCH_MAX_DURATION", "10s"),
+                ("BATCH_IDLE_DURATION", "1s"),
+                ("PREFERENCE_POLICY", "Respect"),
+                ("MIN_VALUES_POLICY", "Strict"),
+                ("CLUSTER_NAME", CLUSTER),
+                ("ISOLATED_VPC", "false"),
+                ("EKS_CONTROL_PLANE", "false"),
+                ("VM_MEMORY_OVERHEAD_PERCENT", "0.075"),
+                ("INTERRUPTION_QUEUE", CLUSTER),
+                ("RESERVED_ENIS", "0"),
+                ("DISABLE_DRY_RUN", "false"),
+                ("AMI_REFRESH_INTERVAL", "1m"),
+                ("SUBNET_REFRESH_INTERVAL", "1m"),
+            ])
+            .envs([
+                ("HOME", home.to_str().unwrap()),
+                ("KUBECONFIG", home.join("kubeconfig").to_str().unwrap()),
+                ("AWS_REGION", REGION),
+                ("AWS_ENDPOINT_URL", endpoint),
+                ("AWS_ACCESS_KEY_ID", "AKIATEST"),
+                ("AWS_SECRET_ACCESS_KEY", "secret"),
+            ])
+            .envs(more.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(errors)
+            .spawn()
+            .unwrap();
+        Self {
+            child,
+            metrics,
+            probes,
+        }
+    }
+
+    /// Tells it to stop, as Kubernetes does, and waits.
+    fn stop(&mut self) -> ExitStatus {
+        let pid = self.child.id().to_string();
+        let told = Command::new("kill").args(["-TERM", &pid]).status();
+        assert!(told.unwrap().success());
+        self.ended()
+    }
+
+    fn ended(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(start.elapsed() < PATIENCE, "it does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// The body of a page, if it is served and fine.
+fn page(port: u16, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    head.starts_with("HTTP/1.1 200").then(|| body.to_owned())
+}
+
+fn kubectl(home: &Path, args: &[&str], input: &str) -> Output {
+    let mut child = Command::new("kubectl")
+        .args(args)
+        .env("KUBECONFIG", home.join("kubeconfig"))
+        .env("HOME", home)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // One that does not read its input may be gone by now.
+    let _ = stdin.write_all(input.as_bytes());
+    drop(stdin);
+    child.wait_with_output().unwrap()
+}
+
+fn log_of(home: &Path) -> String {
+    std::fs::read_to_string(home.join("log")).unwrap_or_default()
+}
+
+fn succeeds(home: &Path, args: &[&str], input: &str) -> String {
+    let output = kubectl(home, args, input);
+    assert!(
+        output.status.success(),
+        "kubectl {args:?}: {}\nkarpenter said\n{}",
+        String::from_utf8_lossy(&output.stderr),
+        log_of(home)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn until<T>(home: &Path, what: &str, mut check: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = check() {
+            return found;
+        }
+        assert!(
+            start.elapsed() < PATIENCE,
+            "waited for {what} in vain; karpenter said\n{}",
+            log_of(home)
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn kubectl_is_missing() -> bool {
+    let found = Command::new("kubectl")
+        .args(["version", "--client"])
+        .output();
+    if found.is_err() {
+        println!("skipped: there is no kubectl");
+    }
+    found.is_err()
+}
+
+/// A cluster without Karpenter, with its kubeconfig in a folder of its own.
+async fn ground() -> (Ground, ServedOverHttps, TempDir) {
+    let settings = Settings {
+        pending_s: 1.0,
+        ..Settings::default()
+    };
+    let ground = Ground::start(&settings).await.unwrap();
+    let address = "127.0.0.1:0".parse().unwrap();
+    let served = ground.testbed.serve(address).await.unwrap();
+    let home = TempDir::new().unwrap();
+    let kubeconfig = home.path().join("kubeconfig");
+    served.write_kubeconfig(&kubeconfig).unwrap();
+    (ground, served, home)
+}
+
+fn nodes_come_and_go(home: &Path, endpoint: &str, fake: &AwsFake) {
+    let mut karpenter = Karpenter::start(home, endpoint, &[]);
+    until(home, "readiness", || page(karpenter.probes, "/readyz"));
+    page(karpenter.probes, "/healthz").unwrap();
+    succeeds(home, &["apply", "-f", "-"], MANIFESTS);
+    let wait = ["wait", "--for=condition=Ready", "--timeout=60s"];
+    let ready = |what: &str| succeeds(home, &[&wait[..], &[what]].concat(), "");
+    ready("ec2nodeclass/default");
+    ready("nodepool/default");
+    let rollout = ["rollout", "status", "deployment/inflate", "--timeout=120s"];
+    succeeds(home, &rollout, "");
+    let nodes = succeeds(home, &["get", "nodes", "-o", "wide"], "");
+    assert!(nodes.contains(" Ready "), "{nodes}");
+    let claims = succeeds(home, &["get", "nodeclaims"], "");
+    assert!(claims.contains("on-demand"), "{claims}");
+    let running = fake.instances();
+    assert_eq!(running[0].tags["karpenter.sh/nodepool"], "default");
+    let metrics = page(karpenter.metrics, "/metrics").unwrap();
+    for name in [
+        "karpenter_nodeclaims_created_total",
+        "karpenter_cloudprovider_duration_seconds",
+        "aws_sdk_go_request_total",
+    ] {
+        assert!(metrics.contains(name), "{name}");
+    }
+
+    succeeds(home, &["delete", "deployment", "inflate"], "");
+    until(home, "machines to be given back", || {
+        let alive = fake.instances().iter().any(|i| i.state.is_alive());
+        (!alive).then_some(())
+    });
+    assert!(karpenter.stop().success(), "it ends in order when told to");
+    let log = log_of(home);
+    assert!(!log.contains("panicked"), "{log}");
+    for line in log.lines() {
+        assert!(line.starts_with('{'), "every line is JSON: {line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_binary_makes_nodes_for_pods_gives_them_back_and_ends_when_told() {
+    if kubectl_is_missing() {
+        return;
+    }
+    let (ground, served, home) = ground().await;
+    let (endpoint, fake) = (ground.endpoint(), ground.fake.clone());
+    let folder = home.path().to_owned();
+    tokio::task::spawn_blocking(move || nodes_come_and_go(&folder, &endpoint, &fake))
+        .await
+        .unwrap();
+    drop(served);
+    ground.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_missing_at_the_start_is_named_and_the_process_ends() {
+    let (ground, served, home) = ground().await;
+    let endpoint = ground.endpoint();
+    ground
+        .fake
+        .set(|s| s.denied = vec!["ec2:DescribeInstanceTypes".into()]);
+    let folder = home.path().to_owned();
+    tokio::task::spawn_blocking(move || {
+        for (more, word) in [
+            (("CLUSTER_NAME", ""), "cluster-name is required"),
+            (("CLUSTER_NAME", CLUSTER), "ec2:DescribeInstanceTypes"),
+        ] {
+            let mut karpenter = Karpenter::start(&folder, &endpoint, &[more]);
+            assert!(!karpenter.ended().success());
+            let log = log_of(&folder);
+            assert!(log.contains(word), "{log}");
+        }
+    })
+    .await
+    .unwrap();
+    drop(served);
+    ground.shutdown().await;
+}

@@ -32,6 +32,8 @@ pub const ZONE: &str = "us-west-2a";
 const SPEED: f64 = 12.0;
 /// The documented policy.
 pub const POLICY: &str = include_str!("../../../../docs/iam-policy.json");
+/// The version of Kubernetes the stand-in has images for.
+const VERSION: &str = "1.34";
 const IMAGES: &str = "/aws/service/eks/optimized-ami/1.34/amazon-linux-2023";
 
 /// What runs, and how fast.
@@ -57,6 +59,7 @@ pub struct World {
     pub client: Client,
     pub parts: Parts,
     pub registry: Registry,
+    controllers: bool,
     _server: Server,
     _testbed: Testbed,
     _stop: DropGuard,
@@ -110,6 +113,7 @@ impl World {
         let clock = Clock::new(epoch, speed);
         let testbed = Testbed::builder()
             .clock(karpenter_testbed::Clock::new(epoch, speed))
+            .version(VERSION)
             .start()
             .await;
         let definitions = karpenter_api::crd::all(
@@ -178,6 +182,7 @@ impl World {
             fake,
             parts,
             registry,
+            controllers,
             _server: server,
             _testbed: testbed,
             _stop: stop.drop_guard(),
@@ -205,7 +210,7 @@ impl World {
         api.create(&PostParams::default(), &object).await.unwrap();
     }
 
-    /// A node class that is ready, with a spec that leads to its status.
+    /// A node class that is ready: its controller makes it so, or, without controllers, we do.
     pub async fn class(&self, name: &str, changed: Value) {
         let discovery = json!([{ "tags": { "karpenter.sh/discovery": CLUSTER } }]);
         let mut spec = json!({
@@ -231,6 +236,14 @@ impl World {
             })
             .collect();
         self.create::<EC2NodeClass>(name, json!({}), spec).await;
+        if self.controllers {
+            self.until("a class that is ready", async || {
+                let known = self.parts.stores.class(name)?;
+                known.is_true(types::READY).then_some(())
+            })
+            .await;
+            return;
+        }
         let image = |arch: &str| {
             let parameter = format!("{IMAGES}/{arch}/standard/recommended/image_id");
             self.fake.parameter(&parameter).unwrap()

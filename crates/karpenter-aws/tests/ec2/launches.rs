@@ -216,6 +216,20 @@ async fn context_and_strategy_follow_the_claim() {
     );
 }
 
+/// Conformance: AWS-userdata-03
+#[tokio::test]
+async fn al2023_is_not_launched_before_the_range_of_service_addresses_is_known() {
+    let mut case = Case::new("on-demand").await;
+    let mut unknown = settings();
+    unknown.cluster.service_cidr = None;
+    case.launcher.settings = unknown.into();
+    let refused = case.launch().await.unwrap_err();
+    assert!(refused.is_node_class_not_ready(), "{refused}");
+    assert_eq!(case.world.calls("CreateFleet"), 0);
+    case.launcher.settings.learn_service_cidr("10.100.0.0/16");
+    case.launch().await.unwrap();
+}
+
 /// Conformance: AWS-lt-02
 #[tokio::test]
 async fn a_template_that_vanished_is_made_again_once() {

@@ -8,7 +8,6 @@ use serde_json::json;
 
 use crate::support::World;
 
-/// Conformance: AWS-hash-05
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_class_carries_its_finalizer_and_the_hash_of_its_spec_and_ca() {
     let world = World::new().await;

@@ -251,7 +251,6 @@ mod tests {
         assert_eq!(chosen("Custom", &[one]).0, "g4dn.xlarge");
     }
 
-    /// Conformance: AWS-validation-16
     #[test]
     fn hardware_of_ones_own_is_tried_only_where_a_launch_would_take_it() {
         let tenancies = |values: &[&str]| {

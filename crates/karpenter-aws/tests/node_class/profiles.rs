@@ -48,7 +48,7 @@ async fn every_role_has_a_profile_of_its_own_and_old_ones_go_when_nobody_uses_th
             json!({ "karpenter.k8s.aws/instance-profile-name": profiles[0] }),
         )
         .await;
-    tokio_hour(&world, &profiles).await;
+    an_hour_later(&world, &profiles);
     collection.pass().await.unwrap();
     let mut left = vec![profiles[0].clone(), profiles[2].clone()];
     left.sort();
@@ -57,7 +57,7 @@ async fn every_role_has_a_profile_of_its_own_and_old_ones_go_when_nobody_uses_th
 }
 
 /// Lets the protection of profiles run out.
-async fn tokio_hour(world: &World, profiles: &[String]) {
+fn an_hour_later(world: &World, profiles: &[String]) {
     for name in profiles {
         world.parts.instance_profiles.unprotect(name);
     }

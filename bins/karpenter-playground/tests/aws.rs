@@ -307,6 +307,14 @@ async fn a_pod_runs_on_the_right_machine_and_the_machine_goes_with_it() {
         })
         .await;
     world.nothing_beyond_the_policy();
+    let metrics = world.stack.registry.render();
+    for series in [
+        "operator_ec2nodeclass_status_condition_count{namespace=\"\",name=\"default\",type=\"Ready\",status=\"True\",reason=\"Ready\"} 1",
+        "operator_status_condition_count{namespace=\"\",name=\"default\",group=\"karpenter.k8s.aws\",kind=\"EC2NodeClass\",type=\"Ready\",status=\"True\",reason=\"Ready\"} 1",
+        "operator_ec2nodeclass_status_condition_transitions_total{type=\"Ready\",status=\"True\",reason=\"Ready\"} 1",
+    ] {
+        assert!(metrics.contains(series), "{series}");
+    }
     world.stack.shutdown().await;
 }
 

@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use crate::api::EC2NodeClass;
 use crate::api::labels::GROUP;
 
-/// Is told the name of a node class that came, changed or went.
-type Listener = Box<dyn Fn(&str) + Send + Sync>;
+/// Is told the name of a node class that came, changed or went, and what it is like now.
+type Listener = Box<dyn Fn(&str, Option<&Arc<EC2NodeClass>>) + Send + Sync>;
 
 #[derive(Clone, Default)]
 struct Listeners(Arc<Mutex<Vec<Listener>>>);
@@ -25,10 +25,10 @@ impl std::fmt::Debug for Listeners {
 }
 
 impl Listeners {
-    fn tell(&self, class: &EC2NodeClass) {
+    fn tell(&self, class: &EC2NodeClass, now: Option<&Arc<EC2NodeClass>>) {
         let name = class.metadata.name.as_deref().unwrap_or_default();
         let listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        listeners.iter().for_each(|listener| listener(name));
+        listeners.iter().for_each(|listener| listener(name, now));
     }
 }
 
@@ -72,8 +72,11 @@ impl Stores {
         (stores, watches)
     }
 
-    /// Tells `listener` the name of every node class that comes, changes or goes, once the store has it. Be quick.
-    pub fn on_class(&self, listener: impl Fn(&str) + Send + Sync + 'static) {
+    /// Tells `listener` of every node class that comes, changes or goes, once the store has it. Be quick.
+    pub fn on_class(
+        &self,
+        listener: impl Fn(&str, Option<&Arc<EC2NodeClass>>) + Send + Sync + 'static,
+    ) {
         let mut listeners = self
             .listeners
             .0
@@ -137,13 +140,16 @@ impl Watches {
         let classes =
             follow(Api::<EC2NodeClass>::all(client.clone()), self.classes).inspect_ok(|event| {
                 match event {
-                    watcher::Event::Apply(class) | watcher::Event::Delete(class) => {
-                        stores.listeners.tell(class);
+                    watcher::Event::Apply(class) => {
+                        let name = class.metadata.name.as_deref().unwrap_or_default();
+                        let now = stores.class(name);
+                        stores.listeners.tell(class, now.as_ref());
                     }
+                    watcher::Event::Delete(class) => stores.listeners.tell(class, None),
                     // A list replaces what was known as a whole, at its end.
                     watcher::Event::InitDone => {
                         for class in stores.classes() {
-                            stores.listeners.tell(&class);
+                            stores.listeners.tell(&class, Some(&class));
                         }
                     }
                     watcher::Event::Init | watcher::Event::InitApply(_) => {}

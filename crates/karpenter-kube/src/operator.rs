@@ -226,6 +226,7 @@ impl Builder {
             starts: Vec::new(),
             always: Vec::new(),
             queues: Vec::new(),
+            conditions: None,
         };
         setup.controllers();
         if setup.cx.options.feature_gates.node_overlay {
@@ -293,6 +294,7 @@ pub struct Setup {
     always: Vec<Always>,
     /// The queues of per-object controllers, for metrics.
     queues: Vec<(&'static str, Box<dyn WorkQueue>)>,
+    conditions: Option<Arc<Conditions>>,
 }
 
 impl std::fmt::Debug for Setup {
@@ -308,6 +310,12 @@ impl Setup {
     #[must_use]
     pub fn context(&self) -> &Arc<Context> {
         &self.cx
+    }
+
+    /// What shows status conditions, unless that is switched off: a provider adds its kinds.
+    #[must_use]
+    pub fn conditions(&self) -> Option<&Arc<Conditions>> {
+        self.conditions.as_ref()
     }
 
     /// Adds a per-object controller.
@@ -408,6 +416,7 @@ impl Setup {
             let stores = buffers.as_ref().map(|(stores, _)| stores);
             Arc::new(Conditions::register(&cx, stores))
         });
+        self.conditions.clone_from(&conditions);
         if let Some(conditions) = conditions.clone() {
             self.observe(move |change, view| conditions.observe(change, view));
         }

@@ -33,6 +33,7 @@ pub use controller::NodeClasses;
 pub use termination::WAITING_ON_NODE_CLAIM_TERMINATION;
 pub use validation::reasons;
 
+use crate::api::EC2NodeClass;
 use crate::kubernetes_version::Following;
 use crate::operator::Parts;
 
@@ -43,7 +44,17 @@ pub fn add(setup: &mut Setup, parts: &Parts) {
     let classes = queue.clone();
     parts
         .stores
-        .on_class(move |name| classes.add(ObjectKey::cluster(name)));
+        .on_class(move |name, _| classes.add(ObjectKey::cluster(name)));
+    if let Some(conditions) = setup.conditions() {
+        let stores = parts.stores.clone();
+        let kind = (EC2NodeClass::GROUP, EC2NodeClass::KIND);
+        let following = conditions.follow::<EC2NodeClass>("ec2nodeclass", kind, move |visit| {
+            stores.classes().iter().for_each(|class| visit(class));
+        });
+        parts
+            .stores
+            .on_class(move |name, now| following.observe(name, now.cloned()));
+    }
     let controller = NodeClasses::new(Arc::clone(&cx), parts.clone());
     setup.controller_with(Arc::new(controller), queue);
     if !parts.settings.isolated_vpc {

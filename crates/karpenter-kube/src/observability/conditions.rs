@@ -1,4 +1,5 @@
-//! Metrics and events about status conditions of NodeClaims, NodePools, Nodes and CapacityBuffers.
+//! Metrics and events about status conditions of NodeClaims, NodePools, Nodes and CapacityBuffers, and of kinds a provider
+//! adds.
 //!
 //! Every metric exists per kind (`operator_nodeclaim_…`), and once more without the kind in its name but with labels `group`
 //! and `kind`, as older dashboards have it (not for Nodes).
@@ -12,6 +13,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use karpenter_api::autoscaling::CapacityBuffer;
+use karpenter_api::conditions::HasConditions;
 use karpenter_api::events::FINALIZED;
 use karpenter_api::labels;
 use karpenter_api::v1::{NodeClaim, NodePool};
@@ -77,6 +79,13 @@ fn of_buffer(buffer: &CapacityBuffer) -> Object<'_> {
     }
 }
 
+fn of_any<K: HasConditions>(object: &K) -> Object<'_> {
+    Object {
+        meta: object.meta(),
+        conditions: object.conditions().iter().map(seen).collect(),
+    }
+}
+
 fn seen(condition: &Condition) -> Seen {
     Seen {
         type_: condition.type_.clone(),
@@ -128,7 +137,6 @@ struct Transitions {
 }
 
 /// Follows the conditions of objects: metrics, and an event for each transition.
-#[derive(Debug)]
 pub struct Conditions {
     cx: Arc<Context>,
     claims: Transitions,
@@ -138,6 +146,46 @@ pub struct Conditions {
     buffers: Option<Transitions>,
     /// The buffers as they were last seen; the model does not hold them.
     known_buffers: Mutex<BTreeMap<ObjectKey, Arc<CapacityBuffer>>>,
+    /// What the older gauges run through.
+    kinds: Kinds,
+}
+
+/// Kinds that are shown, with what runs through their objects.
+type Kinds = Arc<Mutex<Vec<(Kind, Each)>>>;
+
+impl std::fmt::Debug for Conditions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Conditions")
+    }
+}
+
+/// Follows the conditions of a provider's kind.
+#[derive(Debug)]
+pub struct Following<K> {
+    conditions: Arc<Conditions>,
+    transitions: Transitions,
+    /// The objects as they were last seen, by name.
+    known: Mutex<BTreeMap<String, Arc<K>>>,
+}
+
+impl<K: HasConditions + Resource<DynamicType = ()>> Following<K> {
+    /// Takes in what an object of this name is like now.
+    pub fn observe(&self, name: &str, now: Option<Arc<K>>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = match &now {
+            Some(now) => known.insert(name.to_owned(), Arc::clone(now)),
+            None => known.remove(name),
+        };
+        drop(known);
+        let conditions = &self.conditions;
+        conditions.changed(
+            &self.transitions,
+            before.as_deref(),
+            now.as_deref(),
+            of_any,
+            &conditions.cx.view(),
+        );
+    }
 }
 
 impl Conditions {
@@ -188,14 +236,42 @@ impl Conditions {
         for (kind, each) in &kinds {
             gauges(cx, kind, each);
         }
-        older_gauges(cx, kinds);
+        let kinds = Arc::new(Mutex::new(kinds));
+        older_gauges(cx, &kinds);
         Self {
+            kinds,
             buffers,
             known_buffers: Mutex::default(),
             claims: transitions(cx, claims),
             pools: transitions(cx, pools),
             nodes: transitions(cx, nodes),
             cx: Arc::clone(cx),
+        }
+    }
+
+    /// Adds the metrics of a kind of the provider's, named `name` in them; `each` runs through its objects. What is returned
+    /// must be told of every change of one.
+    #[must_use]
+    pub fn follow<K: HasConditions + Resource<DynamicType = ()>>(
+        self: &Arc<Self>,
+        name: &'static str,
+        (group, kind): (&'static str, &'static str),
+        each: impl Fn(&mut dyn FnMut(&K)) + Send + Sync + 'static,
+    ) -> Following<K> {
+        let kind = Kind {
+            name,
+            twin: Some((group, kind)),
+            extra: Vec::new(),
+        };
+        let each: Each = Arc::new(move |_, visit| each(&mut |object| visit(of_any(object))));
+        gauges(&self.cx, &kind, &each);
+        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        kinds.push((kind.clone(), each));
+        drop(kinds);
+        Following {
+            transitions: transitions(&self.cx, kind),
+            conditions: Arc::clone(self),
+            known: Mutex::default(),
         }
     }
 
@@ -496,15 +572,15 @@ fn gauges(cx: &Arc<Context>, kind: &Kind, each: &Each) {
     }
 }
 
-fn older_gauges(cx: &Arc<Context>, kinds: Vec<(Kind, Each)>) {
-    let kinds = Arc::new(kinds);
+fn older_gauges(cx: &Arc<Context>, kinds: &Kinds) {
     for (shown, name, help) in SHOWN {
         let mut names = vec!["namespace", "name", "group", "kind"];
         names.extend(condition_labels(shown));
-        let kinds = Arc::clone(&kinds);
+        let kinds = Arc::clone(kinds);
         let collect = move |cx: &Context, emit: &mut Emit<'_>| {
+            let kinds = kinds.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let (view, now) = (cx.view(), cx.clock.now());
-            for (kind, each) in kinds.iter() {
+            for (kind, each) in &kinds {
                 let Some((group, kind)) = kind.twin else {
                     continue;
                 };

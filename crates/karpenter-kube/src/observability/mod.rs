@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::metrics::Emit;
 use crate::provisioning::PodLedger;
 
-pub use conditions::Conditions;
+pub use conditions::{Conditions, Following};
 
 /// Adds the metrics that are derived from views.
 pub fn register(cx: &Arc<Context>, ledger: &Arc<PodLedger>) {

@@ -232,6 +232,7 @@ impl Run<'_> {
         if before != fit.set {
             self.narrowed(index, before, fit.set);
         }
+        self.settle_labels(index, class);
         self.items[item].fate = Fate::Placed(Host::Claim(index));
         self.record_on_claim(index, class);
     }
@@ -342,6 +343,9 @@ impl Run<'_> {
                 self.axes[axis].claims[domain].remove(index);
             }
             let pending = std::mem::take(&mut self.claims[index].pending);
+            let counted = pending
+                .iter()
+                .any(|(group, _)| self.groups[*group].axis == axis);
             for (group, number) in pending {
                 if self.groups[group].axis != axis {
                     self.claims[index].pending.push((group, number));
@@ -366,6 +370,64 @@ impl Run<'_> {
                     }
                 }
             }
+            if let Some(domain) = new.single().filter(|_| counted) {
+                self.settle(index, axis, domain);
+            }
+        }
+    }
+
+    /// Settles labels that nothing but the launch would decide, if a constraint counts the pod by them: it must be known where
+    /// it counts. What the provider decides, such as the zone, stays open.
+    ///
+    /// DIFFERS: upstream leaves such a label open, counts the pod nowhere, and draws a value at the launch.
+    fn settle_labels(&mut self, index: usize, class: usize) {
+        for place in 0..self.classes[class].counted.len() {
+            let axis = self.groups[self.classes[class].counted[place]].axis;
+            let key = self.axes[axis].key;
+            if self.axes[axis].is_hostname || self.algebra.is_known(key) {
+                continue;
+            }
+            let Some(req) = self.algebra.get(self.claims[index].set, key) else {
+                continue;
+            };
+            if self.algebra.requirement(req).single().is_some() {
+                continue;
+            }
+            let reach = self.admitted(axis, req);
+            let load = |domain: usize| -> u32 {
+                let counting = self.classes[class].counted.iter();
+                let spread = counting
+                    .map(|group| &self.groups[*group])
+                    .filter(|group| group.axis == axis && group.kind() == GroupKind::Spread);
+                spread.map(|group| group.in_domain(domain)).sum()
+            };
+            let names = &self.axes[axis].domains;
+            let choices = reach
+                .iter()
+                .map(|domain| (load(domain), &names[domain], domain));
+            if let Some((_, _, domain)) = choices.min() {
+                self.settle(index, axis, domain);
+            }
+        }
+    }
+
+    /// Says outright which domain a claim is in, if it can be.
+    fn settle(&mut self, index: usize, axis: usize, domain: usize) {
+        let (template, set) = (self.claims[index].template, self.claims[index].set);
+        let req = self.algebra.get(set, self.axes[axis].key);
+        if let Some(req) = req.map(|req| self.algebra.requirement(req))
+            && (req.single().is_some() || req.min_values().is_some())
+        {
+            return;
+        }
+        let req = self.requirement_for(axis, &[domain].into_iter().collect());
+        let Some(settled) = self.algebra.narrow(set, req) else {
+            return;
+        };
+        let witness = self.claims[index].witness as usize;
+        if self.mask(template, settled).rows.contains(witness) {
+            self.claims[index].set = settled;
+            self.narrowed(index, set, settled);
         }
     }
 
@@ -420,6 +482,7 @@ impl Run<'_> {
             .domains_of(axis, set)
             .unwrap_or_else(|| Arc::new(Bits::full(count)));
         if let Some(domain) = reach.single() {
+            self.settle(index, axis, domain);
             self.groups[group].count_in(domain, 1);
             return;
         }

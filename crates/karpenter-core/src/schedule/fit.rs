@@ -154,7 +154,9 @@ impl Run<'_> {
             return Err(Refusal::Topology);
         }
         if !domains.single {
-            if reach.is_some_and(|reach| *reach == open) {
+            if reach.is_some_and(|reach| *reach == open)
+                && self.lists(domains.axis, set, open.len())
+            {
                 return self.fit_domains(target, class, set, rest, allowed);
             }
             let req = self.requirement_for(domains.axis, &open);

@@ -122,6 +122,13 @@ impl Run<'_> {
         domains
     }
 
+    /// Whether a set lists exactly so many values of an axis' label, known as domains or not.
+    pub(super) fn lists(&self, axis: usize, set: SetId, number: usize) -> bool {
+        let req = self.algebra.get(set, self.axes[axis].key);
+        req.map(|req| self.algebra.requirement(req))
+            .is_some_and(|req| !req.is_complement() && req.values().count() == number)
+    }
+
     /// The requirement that admits exactly these domains.
     pub(super) fn requirement_for(&mut self, axis: usize, domains: &Bits) -> ReqId {
         if let Some(req) = self.axes[axis].requirements.get(domains) {

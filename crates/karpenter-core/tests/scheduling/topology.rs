@@ -624,3 +624,63 @@ fn a_pod_s_node_selector_decides_which_capacity_types_count() {
     let only_arm = pool("default").needs(ARCH, "In", &["arm64"]);
     assert_eq!(settled(world(only_arm), copies(&by_arch, 5), ARCH), [2, 1]);
 }
+
+/// Found by the differential test: pods on a machine whose label was left to the launch were counted nowhere, and the launch
+/// then gave it the value where others had been counted.
+#[test]
+fn a_label_left_to_the_launch_is_settled_once_somebody_counts_by_it() {
+    let team = "example.com/team";
+    let plan = World::empty()
+        .with_pool(pool("default").needs(team, "In", &["t1", "t2"]))
+        .with(copies(&pod("anywhere").label("app", "x").cpu("1500m"), 2))
+        .with(copies(&spread("spread", team).cpu("1"), 4))
+        .plan();
+    assert!(all_placed(&plan));
+    let mut counts = [("t1", 0), ("t2", 0)];
+    for draft in &plan.new_claims {
+        let label = &draft.claim.metadata.labels.as_ref().unwrap()[team];
+        assert_eq!(values(draft, team), [label]);
+        let count = counts.iter_mut().find(|(team, _)| team == label).unwrap();
+        count.1 += draft.pods.len();
+    }
+    assert_eq!(counts, [("t1", 3), ("t2", 3)]);
+}
+
+#[test]
+fn a_label_nobody_counts_by_stays_open_until_the_launch() {
+    let team = "example.com/team";
+    let plan = World::empty()
+        .with_pool(pool("default").needs(team, "In", &["t1", "t2"]))
+        .with([pod("p").label("app", "x")])
+        .plan();
+    assert_eq!(values(&plan.new_claims[0], team), ["t1", "t2"]);
+}
+
+/// Found by the differential test: a machine that can only be in one zone did not say so, and did not count there for others.
+#[test]
+fn a_zone_that_is_left_over_is_said_once_somebody_counts_there() {
+    let left_over = pod("p").label("app", "x").require(ZONE, "NotIn", &[Z1, Z2]);
+    let affine = pod("q").affinity(ZONE, APP);
+    let plan = World::new().with([left_over, affine]).plan();
+    assert!(all_placed(&plan));
+    for draft in &plan.new_claims {
+        assert_eq!(values(draft, ZONE), [Z3]);
+    }
+}
+
+/// Found by the differential test: of the zones a pod names, one that nobody offers stayed on the claim.
+#[test]
+fn zones_nobody_offers_go_once_anti_affinity_is_looked_at() {
+    let held = pod("held").label("app", "y").anti_affinity(ZONE, APP);
+    let plan = World::new()
+        .with([
+            node("n").set("/metadata/labels/topology.kubernetes.io~1zone", json!(Z3)),
+            held.on("n"),
+            pod("p")
+                .label("app", "x")
+                .cpu("1")
+                .require(ZONE, "In", &[Z1, "nowhere"]),
+        ])
+        .plan();
+    assert_eq!(values(&plan.new_claims[0], ZONE), [Z1]);
+}

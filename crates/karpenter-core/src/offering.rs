@@ -40,6 +40,11 @@ impl Offering {
         }
     }
 
+    /// Whether it can be bought now, for a price that is a number.
+    pub fn is_for_sale(&self) -> bool {
+        self.available && !self.price.is_nan()
+    }
+
     /// The zone, if it is a single one.
     pub fn zone(&self) -> Option<&str> {
         self.single(labels::ZONE)

@@ -108,7 +108,7 @@ impl Catalogue {
             for offering in instance_type
                 .offerings
                 .iter()
-                .filter(|offering| offering.available)
+                .filter(|offering| offering.is_for_sale())
             {
                 let pair = (
                     offering.capacity_override.as_ref(),
@@ -124,7 +124,7 @@ impl Catalogue {
                 for offering in instance_type
                     .offerings
                     .iter()
-                    .filter(|offering| offering.available)
+                    .filter(|offering| offering.is_for_sale())
                 {
                     if (
                         offering.capacity_override.as_ref(),

@@ -373,3 +373,23 @@ fn a_hugepage_is_memory_that_pods_do_not_get() {
         (4 << 30) - (10 << 20) - (2 << 30)
     );
 }
+
+/// Found by the fuzz test: a plan that costs NaN an hour is not equal to itself.
+#[test]
+fn an_offering_whose_price_is_no_number_is_not_for_sale() {
+    let sold = vec![
+        offering("spot", Z1, f64::NAN),
+        offering("on-demand", Z1, 2.0),
+    ];
+    let world = |sold| {
+        let all = types(vec![instance_type("a").offerings(sold).build()]);
+        World::empty().with_types(all).with_pool(pool("default"))
+    };
+    let plan = world(sold).with([pod("p")]).plan();
+    assert_eq!(plan.new_claims[0].hourly_price, 2.0);
+    assert_eq!(values(&plan.new_claims[0], CAPACITY_TYPE), ["on-demand"]);
+    let plan = world(vec![offering("spot", Z1, f64::NAN)])
+        .with([pod("p")])
+        .plan();
+    assert!(plan.new_claims.is_empty());
+}

@@ -9,6 +9,7 @@ use karpenter_core::offering::DEFAULT_RESERVATION_ID;
 use karpenter_core::requirements::{AllowUndefined, Requirement, Requirements, Unaliased};
 use karpenter_core::resources::{NODES, Resources};
 
+use crate::order;
 use crate::pod::{self, PodId};
 use crate::solve::{self, Claim, Settings, Solution};
 use crate::template::{self, Template};
@@ -68,6 +69,9 @@ pub fn check(world: &World, settings: Settings, solution: &Solution) -> Vec<Viol
     judge.topology(solution);
     judge.violations
 }
+
+/// Claims by driver.
+type Attached = BTreeMap<String, BTreeSet<String>>;
 
 struct Judge<'w> {
     world: &'w World,
@@ -177,13 +181,15 @@ impl<'w> Judge<'w> {
             guests.iter().flat_map(|pod| pod::host_ports(pod)).collect(),
         );
         let mut used = Resources::new();
-        let mut attached: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let (mut before, mut attached): (Attached, Attached) = Default::default();
         for pod in guests.iter().chain(&newcomers) {
             used.add_assign(&pod::requests(pod));
-            for (driver, claims) in volume::volumes(self.world, pod)
-                .unwrap_or_default()
-                .attached
-            {
+            let volumes = volume::volumes(self.world, pod).unwrap_or_default();
+            for (driver, claims) in volumes.attached {
+                if pod::spec(pod).node_name.as_deref() == Some(&machine.name) {
+                    let known = before.entry(driver.clone()).or_default();
+                    known.extend(claims.iter().cloned());
+                }
                 attached.entry(driver).or_default().extend(claims);
             }
         }
@@ -206,13 +212,8 @@ impl<'w> Judge<'w> {
                 .and_then(|limits| limits.count)
                 .unwrap_or(i32::MAX);
             let count = attached.get(&driver.name).map_or(0, BTreeSet::len);
-            // Whatever was attached before stays; only who attaches something now must fit.
-            let attaches = newcomers.iter().any(|pod| {
-                volume::volumes(self.world, pod)
-                    .unwrap_or_default()
-                    .attached
-                    .contains_key(&driver.name)
-            });
+            // Whatever was attached before stays; only who attaches something more must fit.
+            let attaches = count > before.get(&driver.name).map_or(0, BTreeSet::len);
             self.demand(
                 !attaches || count as i64 <= i64::from(limit),
                 &subject,
@@ -415,12 +416,16 @@ impl<'w> Judge<'w> {
                 )
             })
             .collect();
-        let mut sources: Vec<Source> = self.templates.iter().flat_map(Template::sources).collect();
+        let mut sources: Vec<Source> = self
+            .templates
+            .iter()
+            .flat_map(|template| template.sources(self.settings.strict_min_values))
+            .collect();
         sources.extend(nodes.iter().filter(|(_, machine)| !machine.deleting).map(
             |(labels, machine)| Source {
                 labels: labels.clone(),
                 taints: machine.taints.clone(),
-                exists: true,
+                pool: None,
             },
         ));
         let on_node = |name: &str| {
@@ -484,28 +489,29 @@ impl<'w> Judge<'w> {
                     .all(|options| options.iter().any(|option| covers(option, host, &sources)))
             })
         };
-        let mut stuck = Vec::new();
-        // Greedy, and if that gets stuck, greedy from other starting points.
-        for turn in 0..(2 * newcomers.len()).max(1) {
-            let (mut done, mut waiting) = (here.clone(), newcomers.clone());
-            if !waiting.is_empty() {
-                let length = waiting.len();
-                waiting.rotate_left(turn / 2 % length);
-                if turn % 2 == 1 {
-                    waiting.reverse();
-                }
-            }
-            while let Some(next) = waiting
-                .iter()
-                .position(|(pod, host, _)| view(&done, pod, host))
-            {
-                done.push(waiting.remove(next));
-            }
-            stuck = waiting.iter().map(|(pod, ..)| pod::id(pod).name).collect();
-            if stuck.is_empty() {
-                break;
-            }
-        }
+        let alike = |a: &Pod, b: &Pod| {
+            (&a.spec, &a.metadata.labels, &a.metadata.namespace)
+                == (&b.spec, &b.metadata.labels, &b.metadata.namespace)
+        };
+        let classes: Vec<usize> = newcomers
+            .iter()
+            .map(|(pod, host, taints)| {
+                let same = |(other, on, tainted): &(&Pod, Requirements, Vec<Taint>)| {
+                    alike(pod, other) && (host, taints) == (on, tainted)
+                };
+                newcomers.iter().position(same).unwrap_or_default()
+            })
+            .collect();
+        let may = |done: &[usize], next: usize| {
+            let done = done.iter().map(|index| newcomers[*index].clone());
+            let there: Vec<_> = here.iter().cloned().chain(done).collect();
+            let (pod, host, _) = &newcomers[next];
+            view(&there, pod, host)
+        };
+        let stuck: Vec<String> = order::stuck(&classes, may)
+            .into_iter()
+            .map(|index| pod::id(newcomers[index].0).name)
+            .collect();
         self.demand(stuck.is_empty(), "topology", || {
             format!("no order of placements is valid; stuck at {stuck:?}")
         });

@@ -12,6 +12,7 @@
 pub mod catalogue;
 mod check;
 pub mod engine;
+mod order;
 mod pod;
 mod solve;
 mod template;

@@ -194,12 +194,14 @@ impl<'w> Solver<'w> {
                 Node::new(world, machine, &guests)
             })
             .collect();
-        let launchable = templates.iter().flat_map(Template::sources);
+        let launchable = templates
+            .iter()
+            .flat_map(|template| template.sources(settings.strict_min_values));
         let there = nodes.iter().filter(|node| !node.machine.deleting);
         let there = there.map(|node| Source {
             labels: node.labels.clone(),
             taints: node.machine.taints.clone(),
-            exists: true,
+            pool: None,
         });
         let sources = launchable.chain(there).collect();
         let mut reservations: BTreeMap<String, u32> = BTreeMap::new();

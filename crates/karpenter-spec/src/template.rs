@@ -89,12 +89,13 @@ pub(crate) fn templates(world: &World) -> Vec<Template<'_>> {
 impl Template<'_> {
     /// The kinds of nodes it can launch, and, once there is one, the values the NodePool lists itself (section 10).
     ///
-    /// DIFFERS: instance types that are sold out, or that the NodePool excludes, provide no domains.
-    pub fn sources(&self) -> Vec<Source> {
+    /// DIFFERS: instance types that are sold out, or that the NodePool excludes, provide no domains; nor does a NodePool that
+    /// cannot launch anything because it asks for more different values than there are.
+    pub fn sources(&self, strict_min_values: bool) -> Vec<Source> {
         let source = |labels: Requirements| Source {
             labels,
             taints: self.taints.clone(),
-            exists: false,
+            pool: Some(self.requirements.clone()),
         };
         let meets = |wanted: &Requirements| self.requirements.intersects(wanted).is_ok();
         let launched = |instance_type: &&InstanceType| {
@@ -104,10 +105,18 @@ impl Template<'_> {
                     .filter(|offering| offering.available)
                     .any(|offering| meets(&offering.requirements))
         };
-        let mut sources: Vec<Source> = self
-            .types
+        let launched: Vec<&InstanceType> = self.types.iter().filter(launched).collect();
+        let unmet = |requirement: &Requirement| {
+            let distinct = distinct_values(requirement.key(), launched.iter().copied());
+            requirement
+                .min_values()
+                .is_some_and(|least| distinct < least as usize)
+        };
+        if strict_min_values && self.requirements.iter().any(unmet) {
+            return vec![];
+        }
+        let mut sources: Vec<Source> = launched
             .iter()
-            .filter(launched)
             .map(|instance_type| {
                 let mut labels = self.requirements.clone();
                 labels.add_all(&instance_type.requirements);

@@ -23,8 +23,8 @@ pub(crate) struct Located<'a> {
 pub(crate) struct Source {
     pub labels: Requirements,
     pub taints: Vec<Taint>,
-    /// Whether it is there already.
-    pub exists: bool,
+    /// What is known of it before an instance type is chosen; nothing, if it is there already.
+    pub pool: Option<Requirements>,
 }
 
 /// All that topology depends on.
@@ -109,8 +109,15 @@ impl Topology<'_> {
         };
         let honor_affinity = constraint.node_affinity_policy.as_deref() != Some("Ignore");
         let honor_taints = constraint.node_taints_policy.as_deref() == Some("Honor");
+        // As it was written: which alternatives were given up meanwhile is no matter of where others count.
+        let written = self
+            .world
+            .pods
+            .iter()
+            .find(|other| pod::id(other) == pod::id(pod));
+        let written = written.unwrap_or(pod);
         let counts_on = |host: &Requirements, taints: &[Taint]| {
-            (!honor_affinity || accepts(pod, host))
+            (!honor_affinity || accepts(written, host, AllowUndefined::Nothing))
                 && (!honor_taints || self.tolerates(pod, taints))
         };
         let (mut load, mut along): (BTreeMap<String, usize>, usize) = (BTreeMap::new(), 0);
@@ -128,11 +135,12 @@ impl Topology<'_> {
         }
         let load_of = |domain: &str| load.get(domain).copied().unwrap_or(0);
         let known = self.domains(key, candidate, |source| {
-            if source.exists {
-                counts_on(&source.labels, &source.taints)
-            } else {
-                !honor_taints || self.tolerates(pod, &source.taints)
-            }
+            let Some(pool) = &source.pool else {
+                return counts_on(&source.labels, &source.taints);
+            };
+            let undefined = AllowUndefined::Keys(&self.world.well_known);
+            (!honor_affinity || accepts(written, pool, undefined))
+                && (!honor_taints || self.tolerates(pod, &source.taints))
         });
         let (own, there) = (strict.get_or_exists(key), candidate.get_or_exists(key));
         let eligible: Vec<&String> = known.iter().filter(|domain| own.has(domain)).collect();
@@ -280,9 +288,9 @@ impl Topology<'_> {
 }
 
 /// Whether a node with these labels is one the pod's node selector and some required term accept.
-fn accepts(pod: &Pod, host: &Requirements) -> bool {
+fn accepts(pod: &Pod, host: &Requirements, undefined: AllowUndefined<'_>) -> bool {
     let terms = pod::required_terms(pod);
-    let accepted = |wanted: &Requirements| host.is_compatible(wanted, AllowUndefined::Nothing);
+    let accepted = |wanted: &Requirements| host.is_compatible(wanted, undefined);
     let term_accepted = |term| {
         Requirements::from_node_selector_term(term, &Unaliased)
             .is_ok_and(|wanted| accepted(&wanted))

@@ -11,8 +11,9 @@ use std::collections::BTreeSet;
 
 use generate::{Features, world};
 use k8s_openapi::api::core::v1::{Pod, Taint};
+use karpenter_api::labels;
 use karpenter_core::schedule::{Packing, Plan, ScheduleRequest, Solver, schedule};
-use karpenter_spec::{PodId, Settings, Solution, World, check, cost, engine, solve};
+use karpenter_spec::{Claim, PodId, Settings, Solution, World, check, cost, engine, solve};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::RngSeed;
@@ -54,32 +55,49 @@ fn settings() -> impl Strategy<Value = Settings> {
     })
 }
 
-/// Whether some pod has several terms of required node affinity, and some NodePool a taint that first fit tolerates last of all.
-fn alternatives_meet_soft_taints(world: &World) -> bool {
+/// Whether some pod has several terms of required node affinity, and something else that first fit gives up after them: a
+/// preference, or a NodePool's taint that is tolerated last of all.
+fn alternatives_meet_preferences(world: &World) -> bool {
     let soft = |taints: &Option<Vec<Taint>>| {
         taints
             .iter()
             .flatten()
             .any(|taint| taint.effect == "PreferNoSchedule")
     };
+    let soft_taints = (world.node_pools.iter()).any(|pool| soft(&pool.spec.template.spec.taints));
     let terms = |pod: &Pod| -> Option<usize> {
-        let affinity = pod
-            .spec
-            .as_ref()?
-            .affinity
-            .as_ref()?
-            .node_affinity
-            .as_ref()?;
-        let required = affinity
+        let affinity = pod.spec.as_ref()?.affinity.as_ref()?;
+        let required = affinity.node_affinity.as_ref()?;
+        let required = required
             .required_during_scheduling_ignored_during_execution
             .as_ref()?;
         Some(required.node_selector_terms.len())
     };
-    world
-        .node_pools
-        .iter()
-        .any(|pool| soft(&pool.spec.template.spec.taints))
-        && world.pods.iter().any(|pod| terms(pod) > Some(1))
+    let prefers = |pod: &Pod| {
+        let text = serde_json::to_string(&pod.spec).unwrap_or_default();
+        text.contains("ScheduleAnyway")
+            || text.contains("\"preference\":")
+            || text.contains("\"podAffinityTerm\":")
+    };
+    let mut alternatives = world.pods.iter().filter(|pod| terms(pod) > Some(1));
+    alternatives.any(|pod| soft_taints || prefers(pod))
+}
+
+/// Whether machines leave a label open that pods are spread over: first fit counts nobody by it until it is settled.
+fn leaves_open(world: &World, solution: &Solution) -> bool {
+    let constraints = world.pods.iter().filter_map(|pod| pod.spec.as_ref());
+    let constraints =
+        constraints.flat_map(|spec| spec.topology_spread_constraints.iter().flatten());
+    let keys: BTreeSet<&String> = constraints
+        .map(|constraint| &constraint.topology_key)
+        .filter(|key| *key != labels::HOSTNAME)
+        .collect();
+    let settled = |claim: &Claim, key: &str| {
+        let requirement = claim.requirements.get(key);
+        requirement.is_some_and(|requirement| requirement.single().is_some())
+    };
+    let mut claims = solution.claims.iter();
+    claims.any(|claim| keys.iter().any(|key| !settled(claim, key)))
 }
 
 /// All orders of objects turned round.
@@ -119,7 +137,7 @@ proptest! {
         let (naive, engine) = (solve(&world, Settings::default()), engine_solution(&world, Settings::default()));
         prop_assert!(engine.unplaced.is_subset(&naive.unplaced), "naive {:#?} engine {:#?}", naive, engine);
         // More pods may cost more, and so may an alternative that first fit gave up for one that needs no soft taint tolerated.
-        if engine.unplaced != naive.unplaced || alternatives_meet_soft_taints(&world) {
+        if engine.unplaced != naive.unplaced || alternatives_meet_preferences(&world) {
             return Ok(());
         }
         let (naive_cost, engine_cost) = (cost(&world, &naive).unwrap_or(0.0), cost(&world, &engine).unwrap_or(f64::INFINITY));
@@ -127,9 +145,14 @@ proptest! {
     }
 
     #[test]
-    // Without pod affinity: there, who comes first decides who finds company, and first fit may be the luckier one.
+    // Without pod affinity: there, who comes first decides who finds company, and first fit may be the luckier one. So it may be
+    // where it leaves a label to the launch, and counts nobody by it until then. The engine may place one large pod instead of
+    // two small ones, because it tries alternatives that first fit gave up.
     fn the_engine_places_no_fewer_pods(world in world(Features { limits: false, reserved: false, min_values: false, affinity: false, ..Features::ALL })) {
         let (naive, engine) = (solve(&world, Settings::default()), engine_solution(&world, Settings::default()));
+        if leaves_open(&world, &naive) || alternatives_meet_preferences(&world) {
+            return Ok(());
+        }
         prop_assert!(engine.unplaced.len() <= naive.unplaced.len(), "naive {:#?} engine {:#?}", naive, engine);
     }
 

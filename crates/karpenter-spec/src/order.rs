@@ -1,0 +1,91 @@
+//! Looking for an order in which things can be done that depend on what was done before.
+
+use std::collections::BTreeSet;
+
+/// How many states are looked at before the search gives up.
+const MOST_STATES: usize = 4000;
+
+/// Does things one after another, each when `may` allows it after those done, going back where it gets stuck. Things of the same
+/// class are interchangeable. What is left where it got furthest: nothing, if there is an order.
+pub(crate) fn stuck(classes: &[usize], may: impl FnMut(&[usize], usize) -> bool) -> Vec<usize> {
+    let mut search = Search {
+        classes,
+        may,
+        done: vec![],
+        seen: BTreeSet::new(),
+        left: (0..classes.len()).collect(),
+    };
+    search.go();
+    search.left
+}
+
+struct Search<'s, F> {
+    classes: &'s [usize],
+    may: F,
+    done: Vec<usize>,
+    /// How many of each class were done, in states that were looked at.
+    seen: BTreeSet<Vec<usize>>,
+    /// What was left where it got furthest.
+    left: Vec<usize>,
+}
+
+impl<F: FnMut(&[usize], usize) -> bool> Search<'_, F> {
+    fn go(&mut self) -> bool {
+        let waiting: Vec<usize> = (0..self.classes.len())
+            .filter(|thing| !self.done.contains(thing))
+            .collect();
+        if waiting.len() < self.left.len() {
+            self.left.clone_from(&waiting);
+        }
+        if waiting.is_empty() {
+            return true;
+        }
+        let mut state = vec![0; self.classes.len()];
+        self.done
+            .iter()
+            .for_each(|thing| state[self.classes[*thing]] += 1);
+        if self.seen.len() >= MOST_STATES || !self.seen.insert(state) {
+            return false;
+        }
+        let mut tried = BTreeSet::new();
+        for thing in waiting {
+            if tried.insert(self.classes[thing]) && (self.may)(&self.done, thing) {
+                self.done.push(thing);
+                if self.go() {
+                    return true;
+                }
+                self.done.pop();
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_found_where_the_first_choice_gets_stuck() {
+        // The last one cannot come after both of the first two.
+        let may = |done: &[usize], thing: usize| thing != 2 || done.len() < 2;
+        assert_eq!(stuck(&[0, 1, 2], may), [0; 0]);
+    }
+
+    #[test]
+    fn what_nothing_makes_possible_is_left() {
+        assert_eq!(stuck(&[0, 0, 1], |_, thing| thing != 2), [2]);
+    }
+
+    #[test]
+    fn interchangeable_things_do_not_multiply_the_search() {
+        let mut asked = 0;
+        let may = |done: &[usize], thing: usize| {
+            asked += 1;
+            thing < 30 || done.len() > 40
+        };
+        let classes: Vec<usize> = (0..40).map(|thing| thing / 30).collect();
+        assert_eq!(stuck(&classes, may).len(), 10);
+        assert!(asked < 100, "{asked}");
+    }
+}

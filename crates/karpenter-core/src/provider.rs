@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use async_trait::async_trait;
 use jiff::SignedDuration;
 use karpenter_api::{
+    duration::Duration,
     v1::{NodeClaim, NodePool},
     validation::WellKnown,
 };
@@ -72,6 +73,10 @@ pub trait CloudProvider: Send + Sync + 'static {
     /// Conditions that mean a node is broken; none disables repair.
     fn repair_policies(&self) -> Vec<RepairPolicy> {
         Vec::new()
+    }
+    /// How long a machine's end may take at most, for NodePools that do not say; none waits for ever.
+    fn default_termination_grace_period(&self) -> Option<Duration> {
+        None
     }
     /// Buys a machine for `claim`, and returns the claim with what is known about it: labels, annotations, provider id, image
     /// id, capacity, allocatable.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
+use karpenter_api::duration::Duration;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::validation::WellKnown;
 use karpenter_core::instance_type::InstanceType;
@@ -61,6 +62,8 @@ pub struct Scripted {
     inner: Arc<dyn CloudProvider>,
     clock: Clock,
     pub hooks: Vec<Arc<Hook>>,
+    /// How long a machine's end may take, where its NodePool does not say.
+    pub grace: Mutex<Option<Duration>>,
     /// Answers given before the cloud itself is asked.
     pub deletions: Mutex<VecDeque<Result<(), CloudProviderError>>>,
     calls: Mutex<Vec<Call>>,
@@ -77,6 +80,7 @@ impl Scripted {
                 inner,
                 clock,
                 hooks,
+                grace: Mutex::default(),
                 deletions: Mutex::default(),
                 calls: Mutex::default(),
             });
@@ -115,6 +119,9 @@ impl CloudProvider for Scripted {
     }
     fn repair_policies(&self) -> Vec<RepairPolicy> {
         self.inner.repair_policies()
+    }
+    fn default_termination_grace_period(&self) -> Option<Duration> {
+        self.grace.lock().unwrap().clone()
     }
     fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
         let hooks = self.hooks.iter().map(Arc::clone);

@@ -340,3 +340,23 @@ async fn a_pool_of_another_providers_class_is_left_alone() {
     let own = pools.iter().find(|p| p.name() == "default").unwrap();
     assert!(own.is_true(types::READY));
 }
+
+/// Conformance: SCH-009
+#[tokio::test(start_paused = true)]
+async fn how_long_the_end_may_take_is_what_the_pool_says_else_the_provider_else_nobody() {
+    for (of_pool, of_provider, expected) in [
+        (Some("7m"), Some("3m"), json!("7m")),
+        (None, Some("3m"), json!("3m")),
+        (None, None, json!(null)),
+    ] {
+        let spec = json!({"template": {"spec": {"terminationGracePeriod": of_pool}}});
+        let mut world = quiet(spec).await;
+        let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+        *cloud.grace.lock().unwrap() = of_provider.map(|text| text.parse().unwrap());
+        world.deploy("app", 1).await;
+        world.until_running(1, 60).await;
+        let claim = claim(&world).await.unwrap();
+        let spec = serde_json::to_value(&claim.spec).unwrap();
+        assert_eq!(spec["terminationGracePeriod"], expected);
+    }
+}

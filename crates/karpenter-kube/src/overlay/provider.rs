@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use karpenter_api::duration::Duration;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::v1alpha1::NodeOverlay;
 use karpenter_api::validation::WellKnown;
@@ -128,6 +129,9 @@ impl CloudProvider for Overlaid {
     }
     fn repair_policies(&self) -> Vec<RepairPolicy> {
         self.inner.repair_policies()
+    }
+    fn default_termination_grace_period(&self) -> Option<Duration> {
+        self.inner.default_termination_grace_period()
     }
     fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
         self.inner.registration_hooks()

@@ -63,9 +63,13 @@ async fn create(
         .node_pool(&draft.node_pool)
         .ok_or_else(|| LaunchError::NoPool(draft.node_pool.clone()))?;
     check_limits(pool, &usage(&view, pool.name())).map_err(LaunchError::LimitsExceeded)?;
+    let mut claim = NodeClaim::clone(&draft.claim);
+    if claim.spec.termination_grace_period.is_none() {
+        claim.spec.termination_grace_period = cx.provider.default_termination_grace_period();
+    }
     let created = cx
         .node_claims()
-        .create(&PostParams::default(), &draft.claim)
+        .create(&PostParams::default(), &claim)
         .await
         .doing("creating nodeclaim")?;
     tracing::info!(

@@ -198,3 +198,26 @@ async fn waits_count_from_when_nodes_are_known_to_register() {
     let second = waited(&world, "provisioning_bound").unwrap() - known;
     assert!(second >= 20.0 * 55.0, "{second}");
 }
+
+/// Conformance: SCH-005
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_is_being_deleted_makes_no_nodes_and_its_pods_are_decided_about() {
+    let world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    let mut held = pool("default", json!({}));
+    held.metadata.finalizers = Some(vec!["example.com/held".into()]);
+    world.create(&held).await;
+    world.pass(5).await;
+    world.delete::<NodePool>("default").await;
+    world.deploy("app", 1).await;
+    world.pass(60).await;
+    assert_eq!(world.claims().await.len(), 0);
+    let decisions = "karpenter_pods_scheduling_decision_duration_seconds_count";
+    assert_eq!(world.metric(decisions), Some(1.0));
+    let text = world.stack.registry.render();
+    assert!(text.contains("karpenter_pods_unbound_time_seconds{"));
+    assert!(
+        !text.contains("karpenter_pods_provisioning_unbound_time_seconds{"),
+        "no place was found for the pod so far"
+    );
+}

@@ -37,8 +37,8 @@ pub use plan::{
 };
 pub use prepare::Solver;
 pub use request::{
-    Cancel, DefaultSpread, MinValuesPolicy, Packing, PodSet, PreferencePolicy, ReservedMode,
-    ScheduleRequest,
+    Cancel, DefaultSpread, MinValuesPolicy, Packing, PodSet, PreferencePolicy, Progress,
+    ReservedMode, ScheduleRequest,
 };
 pub use zones::EffectiveZone;
 

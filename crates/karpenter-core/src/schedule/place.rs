@@ -14,10 +14,13 @@ impl Run<'_> {
             let before = queue.len();
             let mut again = Vec::new();
             for (position, item) in queue.iter().enumerate() {
-                if position % 128 == 0
-                    && self.request.cancel.as_ref().is_some_and(|cancel| cancel())
-                {
-                    return;
+                if position % 128 == 0 {
+                    if let Some(progress) = &self.request.progress {
+                        progress(before - position + again.len());
+                    }
+                    if self.request.cancel.as_ref().is_some_and(|cancel| cancel()) {
+                        return;
+                    }
                 }
                 let class = self.items[*item].class;
                 let dead = self.classes[class].dead || self.classes[class].problem.is_some();

@@ -88,6 +88,9 @@ pub enum PodSet {
 /// Says when to stop early.
 pub type Cancel = Arc<dyn Fn() -> bool + Send + Sync>;
 
+/// Told how many pods are still to be looked at, now and then while a run goes on.
+pub type Progress = Arc<dyn Fn(usize) + Send + Sync>;
+
 /// One scheduling run.
 #[derive(Clone)]
 pub struct ScheduleRequest {
@@ -117,6 +120,8 @@ pub struct ScheduleRequest {
     pub max_instance_types: usize,
     /// Asked now and then; once it says yes, pods not tried yet stay undecided and what was placed is kept.
     pub cancel: Option<Cancel>,
+    /// Who wants to know how far the run is.
+    pub progress: Option<Progress>,
 }
 
 impl ScheduleRequest {
@@ -136,6 +141,7 @@ impl ScheduleRequest {
             packing: Packing::default(),
             max_instance_types: 600,
             cancel: None,
+            progress: None,
         }
     }
 }

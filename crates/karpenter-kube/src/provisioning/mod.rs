@@ -6,6 +6,7 @@ mod batcher;
 mod catalogue;
 pub mod launch;
 mod ledger;
+mod progress;
 mod provisioner;
 mod report;
 

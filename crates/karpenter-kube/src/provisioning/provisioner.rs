@@ -22,6 +22,7 @@ use karpenter_core::schedule::{
 };
 use tokio::time::Instant;
 
+use super::progress::Shown;
 use super::{Batcher, PodLedger, catalogue, launch, report};
 use crate::context::Context;
 use crate::controller::{Periodic, ReconcileError, compute};
@@ -171,12 +172,16 @@ impl Provisioner {
         let snapshot = view.snapshot.fork();
         let deadline = self.cx.clock.instant_after(SOLVE_DEADLINE);
         let cancel: Cancel = Arc::new(move || Instant::now() >= deadline);
+        let id = format!("{:x}", self.cx.clock.now().as_nanosecond());
+        let (shown, progress) = Shown::new(&self.cx.metrics, id);
         let request = ScheduleRequest {
             cancel: Some(cancel),
+            progress: Some(progress),
             buffer_pods,
             ..request(&self.cx)
         };
         let plan = compute("the scheduler", move || schedule(&snapshot, &request)).await?;
+        drop(shown);
         if !plan.undecided.is_empty() {
             tracing::error!(pods = plan.undecided.len(), "scheduling ran out of time");
             self.batcher.trigger("undecided");

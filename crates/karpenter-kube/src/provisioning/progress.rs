@@ -1,0 +1,138 @@
+//! Showing how far a run of the scheduler is, while it goes on.
+//!
+//! UPSTREAM: pkg/controllers/provisioning/scheduling/scheduler.go (queue depth, unfinished work)
+
+use std::sync::Arc;
+
+use karpenter_core::schedule::Progress;
+use tokio::time::Instant;
+
+use crate::metrics::Metrics;
+
+const CONTROLLER: &str = "provisioner";
+
+/// The series of one run; they are there until it is dropped.
+#[derive(Debug)]
+pub(super) struct Shown {
+    metrics: Metrics,
+    id: String,
+}
+
+impl Shown {
+    /// Series of the run `id`, and what the scheduler tells them through.
+    pub(super) fn new(metrics: &Metrics, id: String) -> (Self, Progress) {
+        let shown = Self {
+            metrics: metrics.clone(),
+            id: id.clone(),
+        };
+        let (metrics, started) = (metrics.clone(), Instant::now());
+        let progress = move |left: usize| {
+            let labels = [CONTROLLER, id.as_str()];
+            let age = started.elapsed().as_secs_f64();
+            metrics.scheduler_queue_depth.set(&labels, left as f64);
+            metrics.scheduler_unfinished_work_seconds.set(&labels, age);
+        };
+        (shown, Arc::new(progress))
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        let run = [("scheduling_id", self.id.as_str())];
+        self.metrics.scheduler_queue_depth.remove_matching(&run);
+        self.metrics
+            .scheduler_unfinished_work_seconds
+            .remove_matching(&run);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use jiff::Timestamp;
+    use karpenter_core::cluster::{Cluster, ClusterConfig};
+    use karpenter_core::schedule::{Plan, ScheduleRequest, schedule};
+    use serde_json::json;
+
+    use super::*;
+    use crate::metrics::Registry;
+    use crate::provisioning::PodLedger;
+    use crate::provisioning::ledger::Decided;
+
+    /// A cluster without NodePools, with 300 pods that wait and one of a node that goes away.
+    fn cluster() -> Cluster {
+        let mut cluster = Cluster::new(ClusterConfig::default());
+        let leaving = json!({
+            "metadata": {"name": "old", "uid": "old", "deletionTimestamp": "2026-01-01T00:00:00Z", "labels": {"karpenter.sh/nodepool": "p"}},
+            "spec": {"providerID": "test://old"},
+        });
+        cluster.apply_node(&serde_json::from_value(leaving).unwrap());
+        for index in 0..300 {
+            let name = format!("pod-{index}");
+            let pod = json!({
+                "metadata": {"name": name, "namespace": "default", "uid": name},
+                "spec": {"containers": [{"name": "c"}]},
+                "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
+            });
+            cluster.apply_pod(&serde_json::from_value(pod).unwrap());
+        }
+        let bound = json!({
+            "metadata": {"name": "bound", "namespace": "default", "uid": "bound"},
+            "spec": {"nodeName": "old", "containers": [{"name": "c"}]},
+            "status": {"phase": "Running"},
+        });
+        cluster.apply_pod(&serde_json::from_value(bound).unwrap());
+        cluster
+    }
+
+    /// Decides about every pod of a plan as `what`.
+    fn decide(ledger: &PodLedger, plan: &Plan, what: Decided, metrics: &Metrics) {
+        for unplaced in &plan.unplaced {
+            ledger.decided(&unplaced.pod.uid, what, Timestamp::UNIX_EPOCH, metrics);
+        }
+    }
+
+    /// Conformance: SCH-165
+    #[test]
+    fn a_run_shows_its_queue_and_every_waiting_pod_is_decided_about_once() {
+        let metrics = Metrics::new(&Registry::new());
+        let (ledger, cluster) = (PodLedger::default(), cluster());
+        let snapshot = cluster.snapshot();
+        for pod in snapshot.pending_pods() {
+            ledger.seen(&pod.key.uid, Timestamp::UNIX_EPOCH);
+        }
+        let seen: Arc<Mutex<Vec<f64>>> = Arc::default();
+        let (shown, progress) = Shown::new(&metrics, "run".into());
+        // Asked in the middle of the run, as a scrape would.
+        let look = {
+            let (metrics, seen) = (metrics.clone(), Arc::clone(&seen));
+            move || {
+                let depth = metrics.scheduler_queue_depth.get(&["provisioner", "run"]);
+                seen.lock().unwrap().push(depth);
+                false
+            }
+        };
+        let request = ScheduleRequest {
+            progress: Some(progress),
+            cancel: Some(Arc::new(look)),
+            ..ScheduleRequest::at(Timestamp::UNIX_EPOCH)
+        };
+        let plan = schedule(&snapshot, &request);
+        assert_eq!(plan.unplaced.len(), 301);
+        let seen = seen.lock().unwrap();
+        assert_eq!(seen[0], 301.0);
+        assert!(seen.iter().all(|depth| *depth > 0.0), "{seen:?}");
+        drop(shown);
+        let series = metrics.registry.render();
+        assert!(!series.contains("scheduling_id=\"run\""), "{series}");
+
+        decide(&ledger, &plan, Decided::Unplaced, &metrics);
+        let placed = Decided::Placed { healthy: true };
+        decide(&ledger, &plan, placed, &metrics);
+        let decisions = &metrics.pods_scheduling_decision_duration_seconds;
+        assert_eq!(decisions.count(&[]), 300.0);
+        assert!(ledger.schedulable_since("pod-0").is_some());
+        assert_eq!(ledger.schedulable_since("bound"), None);
+    }
+}

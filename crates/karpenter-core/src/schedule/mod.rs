@@ -18,6 +18,7 @@ mod fit;
 mod intake;
 mod machines;
 mod masks;
+mod packing;
 mod place;
 mod plan;
 mod prepare;

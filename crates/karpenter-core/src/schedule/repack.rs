@@ -6,10 +6,10 @@
 //!
 //! 1. A pod is worth what its share of the machine that suits it best costs. Claims that cost little more than their pods are
 //!    worth stay as they are; the others are taken apart, most wasteful first.
-//! 2. Their pods are packed anew: again and again the machine is opened that gets the most worth for its price, of machines
-//!    alike within a hundredth the larger.
+//! 2. Their pods are packed anew, several times (see [`packing`](super::packing)); of plans alike within a hundredth the one of
+//!    fewest machines is taken.
 //! 3. What comes out replaces the claims if it saves a twentieth, and is within the limits of the NodePool. Each machine counts
-//!    for the cheapest one more than its price, so that a fleet does not fall apart into many small machines.
+//!    for half the cheapest one more than its price, so that a fleet does not fall apart into many small machines.
 //!
 //! No pod changes its NodePool, nor its domain under a topology constraint; pods under a hostname constraint only stay with
 //! pods they were with, so that constraints hold as they did. Claims with reservations, minValues, host ports, devices or
@@ -17,7 +17,7 @@
 //!
 //! DIFFERS: upstream keeps what first fit found.
 
-use std::{collections::BTreeMap, rc::Rc};
+use std::{collections::BTreeSet, rc::Rc};
 
 use rustc_hash::FxHashMap;
 
@@ -27,28 +27,27 @@ use super::{
     claim::Claim,
     class::Class,
     fit::NO_ROW,
+    packing::{Bin, Kind, Offer, Packer, Stall, choose, learn, machines},
     request::{Packing, ReservedMode},
     run::{Fate, Run},
     topology::{GroupKind, Host},
     vectors::Vector,
 };
 
-/// How often a chunk is packed, with what each pod's place cost the time before as its worth.
-const ROUNDS: usize = 4;
+/// How often a chunk is packed from each of two starts, with what each pod's place cost the time before as its worth.
+const ROUNDS: usize = 3;
 /// A claim that costs at most this many times what its pods are worth is good enough.
 const GOOD_ENOUGH: f64 = 1.02;
 /// What a new packing costs at most, relative to the old one.
 const WORTH_IT: f64 = 0.95;
-/// How much more worth for its price a smaller machine must get than a larger one.
-const SMALLER_IF: f64 = 1.01;
 /// What a machine costs beside its price, as a share of the cheapest one: its disk, its address, what runs on every machine.
-const BESIDE: f64 = 1.0;
+const BESIDE: f64 = 0.5;
 /// Machines of a market that are considered.
 const MOST_OFFERS: usize = 64;
 /// Different kinds of pods that are packed together.
 const MOST_LOTS: usize = 64;
 /// How often, in a run, pods of one kind are put on a machine for comparison.
-const MOST_WORK: usize = 500_000;
+const MOST_WORK: usize = 2_000_000;
 
 /// Pods that are alike for packing.
 struct Lot {
@@ -62,32 +61,16 @@ struct Lot {
     balanced: f64,
 }
 
-/// What packing looks at of a lot.
-#[derive(Clone)]
-struct Kind {
-    set: SetId,
-    requests: Vector,
-    origin: Option<usize>,
-    count: usize,
-    worth: f64,
-}
-
-impl Kind {
-    fn of(lot: &Lot) -> Self {
-        Self {
-            set: lot.set,
-            requests: lot.requests.clone(),
-            origin: lot.origin,
-            count: lot.items.len(),
-            worth: lot.worth,
-        }
-    }
-
-    /// With what it is worth if others use what it leaves of a machine.
-    fn balanced(lot: &Lot) -> Self {
-        Self {
-            worth: lot.balanced,
-            ..Self::of(lot)
+impl Lot {
+    /// What packing looks at; `worth` is what one of its pods is worth.
+    fn kind(&self, worth: f64) -> Kind {
+        let needs = self.requests.iter().copied().enumerate();
+        Kind {
+            set: self.set,
+            needs: needs.filter(|(_, need)| *need > 0).collect(),
+            origin: self.origin,
+            count: self.items.len(),
+            worth,
         }
     }
 }
@@ -95,28 +78,11 @@ impl Kind {
 /// What a set of requirements can be had on: prices and rows, dearest first.
 type Market = Rc<Vec<(f64, u32)>>;
 
-/// A machine of a new packing, and how many of each lot it holds.
-#[derive(Clone)]
-struct Bin {
-    set: SetId,
-    row: u32,
-    price: f64,
-    used: Vector,
-    counts: Vec<(usize, usize)>,
-}
-
 /// A pod's class, what it asked for, what its volumes left, and what the claim it is on is.
 type Asked = (usize, SetId, SetId, SetId);
 
 /// What a pod asks for of a machine of its own, and whether it is under a hostname constraint.
 type Own = (SetId, bool);
-
-/// A machine as it is being filled.
-#[derive(Default)]
-struct Load {
-    used: Vector,
-    counts: Vec<(usize, usize)>,
-}
 
 /// What is remembered while claims are repacked.
 #[derive(Default)]
@@ -129,7 +95,7 @@ struct Ledger {
     beside: f64,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
     /// See the module documentation.
     pub(super) fn repack(&mut self) {
         let Packing::LowestCost { from_pods } = self.request.packing else {
@@ -355,27 +321,32 @@ impl Run<'_> {
         chunk: &Chunk,
         ledger: &mut Ledger,
     ) -> Option<Vec<Claim>> {
-        let mut lots: Vec<Kind> = chunk.lots.iter().map(Kind::of).collect();
-        let mut best: Option<(f64, Vec<(Bin, usize)>)> = None;
-        for round in 0..ROUNDS {
-            if round == ROUNDS / 2 {
-                // From the start again, but seen otherwise.
-                lots = chunk.lots.iter().map(Kind::balanced).collect();
-            }
-            let Some(mut bins) = self.pack(template, &lots, ledger) else {
-                break;
-            };
-            let mut price = 0.0;
-            for (bin, copies) in &mut bins {
-                bin.price = self.lowest_price(template, bin.set, &bin.used, None);
-                price += (bin.price + ledger.beside) * *copies as f64;
-            }
-            learn(&mut lots, &bins);
-            if best.as_ref().is_none_or(|(least, _)| price < *least) {
-                best = Some((price, bins));
+        let mut packer = Packer {
+            stalls: self.stalls(template, chunk, ledger),
+            beside: ledger.beside,
+            width: self.width,
+            work: ledger.work,
+            most_work: MOST_WORK,
+        };
+        let mut plans = Vec::new();
+        for balanced in [false, true] {
+            let worth = |lot: &Lot| if balanced { lot.balanced } else { lot.worth };
+            let lots = chunk.lots.iter();
+            let mut kinds: Vec<Kind> = lots.map(|lot| lot.kind(worth(lot))).collect();
+            for _ in 0..ROUNDS {
+                let Some(mut bins) = packer.pack(&kinds) else {
+                    break;
+                };
+                for (bin, _) in &mut bins {
+                    bin.price = self.lowest_price(template, bin.set, &bin.used, None);
+                }
+                learn(&mut kinds, &bins);
+                plans.push(bins);
             }
         }
-        let (price, bins) = best?;
+        ledger.work = packer.work;
+        let (price, bins) = choose(plans)?;
+        let price = price + ledger.beside * machines(&bins) as f64;
         let before = chunk.price + ledger.beside * chunk.claims.len() as f64;
         if price > before * WORTH_IT {
             return None;
@@ -418,76 +389,28 @@ impl Run<'_> {
         }
     }
 
-    /// Opens machine after machine, each the one that gets the most worth for its price.
-    fn pack(
-        &mut self,
-        template: usize,
-        lots: &[Kind],
-        ledger: &mut Ledger,
-    ) -> Option<Vec<(Bin, usize)>> {
-        let mut left: Vec<usize> = lots.iter().map(|lot| lot.count).collect();
-        // For each set, the lots a machine of it takes: its own first, then those worth most.
-        let mut orders: BTreeMap<SetId, (Market, Vec<usize>)> = BTreeMap::new();
-        for lot in lots {
-            if orders.contains_key(&lot.set) {
-                continue;
-            }
-            let mut order: Vec<usize> = (0..lots.len())
-                .filter(|other| self.algebra.join(lot.set, lots[*other].set) == Some(lot.set))
+    /// What the pods of a chunk can be had on.
+    fn stalls(&mut self, template: usize, chunk: &Chunk, ledger: &mut Ledger) -> Vec<Stall<'a>> {
+        let (solver, width) = (self.solver, self.width);
+        let compiled = &solver.templates[template];
+        let sets: BTreeSet<SetId> = chunk.lots.iter().map(|lot| lot.set).collect();
+        let mut stalls = Vec::with_capacity(sets.len());
+        for set in sets {
+            let offer = |(price, row): &(f64, u32)| Offer {
+                price: *price,
+                row: *row,
+                room: compiled.row_room(*row as usize, width),
+            };
+            let market = self.market(template, set, ledger);
+            let offers = market.iter().map(offer).collect();
+            let lots = chunk.lots.iter().enumerate();
+            let takes = lots
+                .filter(|(_, lot)| self.algebra.join(set, lot.set) == Some(set))
+                .map(|(index, _)| index)
                 .collect();
-            let rank = |other: &usize| (lots[*other].set != lot.set, -lots[*other].worth);
-            order.sort_by(|a, b| {
-                let (a, b) = (rank(a), rank(b));
-                a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
-            });
-            let market = self.market(template, lot.set, ledger);
-            orders.insert(lot.set, (market, order));
+            stalls.push(Stall { set, offers, takes });
         }
-        let mut bins: Vec<(Bin, usize)> = Vec::new();
-        let mut load = Load::default();
-        while left.iter().any(|left| *left > 0) {
-            let mut best: Option<(f64, Bin)> = None;
-            for (set, (market, order)) in &orders {
-                let own = order
-                    .iter()
-                    .take_while(|lot| lots[**lot].set == *set)
-                    .any(|lot| left[*lot] > 0);
-                if !own {
-                    continue;
-                }
-                for (price, row) in market.iter() {
-                    ledger.work += order.len();
-                    let room = self.solver.templates[template].row_room(*row as usize, self.width);
-                    let gain =
-                        fill(*set, room, lots, order, &left, &mut load) / (price + ledger.beside);
-                    if gain > 0.0
-                        && best
-                            .as_ref()
-                            .is_none_or(|(most, _)| gain > most * SMALLER_IF)
-                    {
-                        let bin = Bin {
-                            set: *set,
-                            row: *row,
-                            price: *price,
-                            used: load.used.clone(),
-                            counts: load.counts.clone(),
-                        };
-                        best = Some((gain, bin));
-                    }
-                }
-                if ledger.work > MOST_WORK {
-                    return None;
-                }
-            }
-            let (_, bin) = best?;
-            let times = |(lot, count): &(usize, usize)| left[*lot] / count;
-            let copies = bin.counts.iter().map(times).min().unwrap_or(0);
-            for (lot, count) in &bin.counts {
-                left[*lot] -= count * copies;
-            }
-            bins.push((bin, copies));
-        }
-        Some(bins)
+        stalls
     }
 
     /// Charges new claims instead of those of a chunk to the limits of the NodePool, if they are within them.
@@ -599,21 +522,6 @@ impl Chunk {
     }
 }
 
-/// Makes a lot worth what its places cost, half and half with what it was worth: the price of each machine is shared by worth.
-fn learn(lots: &mut [Kind], bins: &[(Bin, usize)]) {
-    let mut paid = vec![0.0; lots.len()];
-    for (bin, copies) in bins {
-        let worth = |(lot, count): &(usize, usize)| lots[*lot].worth * *count as f64;
-        let total: f64 = bin.counts.iter().map(worth).sum();
-        for part in &bin.counts {
-            paid[part.0] += bin.price * worth(part) / total * *copies as f64;
-        }
-    }
-    for (lot, paid) in lots.iter_mut().zip(paid) {
-        lot.worth = (lot.worth + paid / lot.count as f64) / 2.0;
-    }
-}
-
 /// The largest and the mean share of a machine's resources that a pod takes; `None` if it does not fit.
 fn shares(requests: &[i64], room: &[i64]) -> Option<(f64, f64)> {
     let mut most: f64 = 0.0;
@@ -631,50 +539,4 @@ fn shares(requests: &[i64], room: &[i64]) -> Option<(f64, f64)> {
         }
     }
     Some((most, if number > 0.0 { sum / number } else { 0.0 }))
-}
-
-/// Fills a machine in the given order; what its pods are worth, or nothing if none is of the set itself.
-fn fill(
-    set: SetId,
-    room: &[i64],
-    lots: &[Kind],
-    order: &[usize],
-    left: &[usize],
-    load: &mut Load,
-) -> f64 {
-    load.used.clear();
-    load.used.resize(room.len(), 0);
-    load.counts.clear();
-    let mut worth = 0.0;
-    let mut own = false;
-    let mut origin = None;
-    for index in order {
-        let lot = &lots[*index];
-        if lot.set != set && !own {
-            return 0.0;
-        }
-        if left[*index] == 0 || (lot.origin.is_some() && origin.is_some_and(|o| o != lot.origin)) {
-            continue;
-        }
-        let free = room.iter().zip(&load.used).zip(&lot.requests);
-        let times = free
-            .filter(|(_, need)| **need > 0)
-            .map(|((room, used), need)| (room.saturating_sub(*used) / need).max(0) as usize)
-            .min()
-            .unwrap_or(usize::MAX);
-        let count = times.min(left[*index]);
-        if count == 0 {
-            continue;
-        }
-        for (used, need) in load.used.iter_mut().zip(&lot.requests) {
-            *used = used.saturating_add(need.saturating_mul(count as i64));
-        }
-        load.counts.push((*index, count));
-        worth += lot.worth * count as f64;
-        own |= lot.set == set;
-        if lot.origin.is_some() {
-            origin = Some(lot.origin);
-        }
-    }
-    worth
 }

@@ -341,6 +341,16 @@ fn disjoint(incoming: &Requirement, existing: &Requirement) -> Option<Conflict> 
     })
 }
 
+/// Labels and their values.
+impl<'a> FromIterator<(&'a str, &'a str)> for Requirements {
+    fn from_iter<T: IntoIterator<Item = (&'a str, &'a str)>>(labels: T) -> Self {
+        let labels = labels.into_iter();
+        labels
+            .map(|(key, value)| Requirement::equal(key, value))
+            .collect()
+    }
+}
+
 impl FromIterator<Requirement> for Requirements {
     fn from_iter<I: IntoIterator<Item = Requirement>>(requirements: I) -> Requirements {
         let mut all = Requirements::new();

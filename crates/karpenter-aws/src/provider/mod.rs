@@ -15,10 +15,11 @@ pub mod hook;
 pub mod offered;
 
 use std::borrow::Cow;
-use std::sync::{Arc, OnceLock};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use async_trait::async_trait;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use karpenter_api::conditions::{HasConditions, Status, types};
 use karpenter_api::labels as core_labels;
 use karpenter_api::v1::{NodeClaim, NodePool};
@@ -31,6 +32,7 @@ use karpenter_core::requirements::Requirements;
 use karpenter_core::resources::Resources;
 use karpenter_kube::clock::Clock;
 use karpenter_kube::events::{Event, Recorder, reference};
+use tokio::sync::Semaphore;
 
 use crate::api::EC2NodeClass;
 use crate::api::labels::{self, GROUP, tags};
@@ -43,6 +45,9 @@ use crate::placement_groups::{PlacementGroup, PlacementGroups};
 use crate::stores::Stores;
 use offered::Offered;
 
+/// How long EC2 may leave a new instance out of its lists.
+const UNLISTED: SignedDuration = SignedDuration::from_mins(5);
+
 /// Sells machines on EC2.
 pub struct Ec2Provider {
     stores: Stores,
@@ -54,6 +59,11 @@ pub struct Ec2Provider {
     well_known: WellKnown,
     strict_min_values: bool,
     recorder: OnceLock<Recorder>,
+    /// The NodeClaims that instances were launched for by this process, by instance id: who lists instances before the claim
+    /// says which is its own knows whose it is.
+    made_for: Mutex<HashMap<String, (String, Timestamp)>>,
+    /// Who may choose among instance types.
+    turns: Semaphore,
 }
 
 impl std::fmt::Debug for Ec2Provider {
@@ -107,6 +117,8 @@ impl Ec2Provider {
             well_known: crate::api::well_known(),
             strict_min_values,
             recorder: OnceLock::new(),
+            made_for: Mutex::default(),
+            turns: Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)),
         }
     }
 
@@ -132,6 +144,10 @@ impl Ec2Provider {
     #[must_use]
     pub fn launcher(&self) -> &Launcher {
         &self.launcher
+    }
+
+    fn made_for(&self) -> MutexGuard<'_, HashMap<String, (String, Timestamp)>> {
+        self.made_for.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tell(&self, event: Event) {
@@ -249,7 +265,9 @@ impl Ec2Provider {
         let instance_type = types
             .as_deref()
             .and_then(|types| types.iter().find(|t| t.name == instance.type_));
-        let mut claim = claims::claim(&instance.id, instance, instance_type, class.as_deref());
+        let known = self.made_for().get(&instance.id).cloned();
+        let name = known.map_or_else(|| instance.id.clone(), |(name, _)| name);
+        let mut claim = claims::claim(&name, instance, instance_type, class.as_deref());
         if let Some(class) = &class {
             claim.spec.node_class_ref = karpenter_api::v1::NodeClassReference {
                 group: GROUP.into(),
@@ -342,9 +360,12 @@ impl CloudProvider for Ec2Provider {
             })?;
         let group = self.placement_group(&class).await?;
         let seen = as_seen_by(&class, claim.kubelet_compatibility())?;
+        // In turns: a thousand claims at once would keep calls that are under way from being answered in time.
+        let turn = self.turns.acquire().await;
         let resolved = self.offered.resolve(&seen, group.clone(), now)?;
         let all = Arc::clone(&resolved.types);
         let (candidates, capacity_type) = self.candidates(claim, &requirements, &all)?;
+        drop(turn);
         let order = Order {
             claim,
             class: &seen,
@@ -357,6 +378,8 @@ impl CloudProvider for Ec2Provider {
             .launcher
             .launch(order, now, |t| offered::kept(&resolved, &t.name))
             .await?;
+        let name = claim.name().to_owned();
+        self.made_for().insert(instance.id.clone(), (name, now));
         let instance_type = all.iter().find(|t| t.name == instance.type_);
         let mut answer = claims::claim(claim.name(), &instance, instance_type, Some(&class));
         answer.spec = claim.spec.clone();
@@ -406,6 +429,11 @@ impl CloudProvider for Ec2Provider {
             .list()
             .await
             .map_err(|error| CloudProviderError::Other(Box::new(error)))?;
+        let listed: HashSet<&str> = instances.iter().map(|i| i.id.as_str()).collect();
+        let now = self.clock.now();
+        self.made_for().retain(|id, (_, at)| {
+            listed.contains(id.as_str()) || now.duration_since(*at) < UNLISTED
+        });
         let mut claims = Vec::with_capacity(instances.len());
         for instance in instances {
             claims.push(self.claim_of(&instance).await);

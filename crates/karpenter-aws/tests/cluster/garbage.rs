@@ -55,3 +55,16 @@ async fn machines_without_a_claim_go_with_their_node_and_others_stay() {
         assert!(world.instance(id).state.is_alive());
     }
 }
+
+/// A controller that is slow to record what it launched does not take it for lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_is_known_to_be_its_claims_before_the_claim_says_so() {
+    let world = World::still().await;
+    let provider = &world.parts.provider;
+    let of = [("node.kubernetes.io/instance-type", &["m5.large"][..])];
+    let wish = World::wish("slow", &of);
+    provider.create(&wish).await.unwrap();
+    let listed = provider.list().await.unwrap();
+    let names: Vec<_> = listed.iter().map(|m| m.metadata.name.as_deref()).collect();
+    assert_eq!(names, [Some("slow")]);
+}

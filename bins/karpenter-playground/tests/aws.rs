@@ -35,13 +35,18 @@ struct World {
 
 impl World {
     async fn start() -> Self {
+        Self::at(20.0).await
+    }
+
+    /// So many times faster than real time.
+    async fn at(speed: f64) -> Self {
         if std::env::var_os("TEST_LOG").is_some() {
             let lines = JsonLines::new(std::io::stderr, "test").with_filter(LevelFilter::INFO);
             // The first test of the process sets it up.
             let _ = tracing_subscriber::registry().with(lines).try_init();
         }
         let settings = Settings {
-            speed: 20.0,
+            speed,
             pending_s: 2.0,
             pause: Duration::from_millis(5),
             ..Settings::default()
@@ -413,5 +418,81 @@ async fn a_machine_that_its_class_would_not_launch_any_more_is_replaced() {
             (ended(&first.id) && ended(&second.id)).then_some(())
         })
         .await;
+    world.stack.shutdown().await;
+}
+
+/// A NodePool of spot machines, and a workload on one of them.
+async fn workload_on_spot(world: &World) {
+    let mut pool = pool();
+    pool["metadata"]["name"] = json!("spot");
+    let requirements = &mut pool["spec"]["template"]["spec"]["requirements"];
+    requirements[0]["values"] = json!(["spot"]);
+    world.apply(&pool).await;
+    let labels = json!({ "app": "web" });
+    world
+        .apply(&json!({
+            "apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": { "name": "web", "namespace": "default" },
+            "spec": {
+                "replicas": 1,
+                "selector": { "matchLabels": labels },
+                "template": {
+                    "metadata": { "labels": labels },
+                    "spec": {
+                        "nodeSelector": { "karpenter.sh/capacity-type": "spot" },
+                        "containers": [{ "name": "c", "image": "pause", "resources": { "requests": { "cpu": "1", "memory": "1Gi" } } }],
+                    },
+                },
+            },
+        }))
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_spot_machine_is_replaced_before_it_is_taken_away() {
+    let world = World::at(8.0).await;
+    workload_on_spot(&world).await;
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let running = async |not_on: &str| {
+        let all = pods.list(&ListParams::default()).await.ok()?.items;
+        let node = all.into_iter().find_map(|pod| {
+            let node = pod.spec?.node_name?;
+            let running =
+                pod.status?.phase? == "Running" && pod.metadata.deletion_timestamp.is_none();
+            (running && node != not_on).then_some(node)
+        })?;
+        nodes.get(&node).await.ok()
+    };
+    let first = world
+        .until("the workload to run", async || running("").await)
+        .await;
+    let lost = world.instance_of(&first);
+    assert_eq!(lost.lifecycle, Lifecycle::Spot);
+
+    let warned = world.stack.ground.fake.clock().now();
+    assert!(world.stack.ground.fake.interrupt_spot(&lost.id));
+    let name = first.metadata.name.unwrap();
+    let second = world
+        .until("the workload to run elsewhere", async || {
+            running(&name).await
+        })
+        .await;
+    let took = world.stack.ground.fake.clock().now().duration_since(warned);
+    assert!(took.as_secs() < 120, "it took {took}");
+    let found = world.instance_of(&second);
+    assert_ne!(found.id, lost.id);
+    assert_ne!(
+        (&found.instance_type, &found.zone),
+        (&lost.instance_type, &lost.zone),
+        "the pool that was taken back is avoided"
+    );
+    world
+        .until("the machine to be given back", async || {
+            let instance = world.stack.ground.fake.instance(&lost.id)?;
+            (!instance.state.is_alive()).then_some(())
+        })
+        .await;
+    world.nothing_beyond_the_policy();
     world.stack.shutdown().await;
 }

@@ -9,6 +9,7 @@ mod interruption;
 mod launch;
 mod metrics;
 mod placement;
+mod policy;
 mod reserved;
 mod tagging;
 mod world;

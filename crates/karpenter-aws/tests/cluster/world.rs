@@ -110,9 +110,12 @@ impl World {
             let _ = tracing_subscriber::registry().with(lines).try_init();
         }
         let epoch = Timestamp::now();
+        // All start now, so that all agree.
         let clock = Clock::new(epoch, speed);
+        let testbed_clock = karpenter_testbed::Clock::new(epoch, speed);
+        let aws_clock = karpenter_aws_fake::Clock::new(epoch, speed);
         let testbed = Testbed::builder()
-            .clock(karpenter_testbed::Clock::new(epoch, speed))
+            .clock(testbed_clock)
             .version(VERSION)
             .start()
             .await;
@@ -127,7 +130,7 @@ impl World {
         }
         testbed.apply_crds(definitions.chain([own])).await.unwrap();
         let builder = AwsFake::builder()
-            .clock(karpenter_aws_fake::Clock::new(epoch, speed))
+            .clock(aws_clock)
             .region("us-west-2")
             .cluster(CLUSTER)
             .interruption_queue(QUEUE)
@@ -219,8 +222,12 @@ impl World {
             "subnetSelectorTerms": [{ "id": "subnet-00000000000000001" }, { "id": "subnet-00000000000000002" }],
             "securityGroupSelectorTerms": discovery,
         });
+        let members = spec.as_object_mut().unwrap();
         for (key, value) in changed.as_object().into_iter().flatten() {
-            spec[key] = value.clone();
+            match value {
+                Value::Null => members.remove(key),
+                value => members.insert(key.clone(), value.clone()),
+            };
         }
         let subnets: Vec<Value> = [("1", "a", "2"), ("2", "b", "1")]
             .into_iter()

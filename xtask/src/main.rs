@@ -5,10 +5,11 @@ mod ci;
 mod conformance;
 mod crds;
 mod sim;
+mod walkthrough;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
 /// The project's one door for people and CI.
@@ -59,9 +60,9 @@ enum Command {
         #[arg(last = true)]
         more: Vec<String>,
     },
-    /// Run one of the documented walk-throughs.
+    /// Run one of the walkthroughs of docs/walkthroughs.md, and print what happens.
     Walkthrough {
-        /// Its number.
+        /// Its number: 1 to 3.
         number: u32,
     },
     /// Everything CI checks.
@@ -90,7 +91,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             hours,
             more,
         } => sim::run(&root, seeds, seed, hours, &more),
-        Command::Walkthrough { number } => bail!("walk-through {number} is not available yet"),
+        Command::Walkthrough { number } => walkthrough::run(&root, number),
         Command::Ci => ci::run(&root),
     }
 }

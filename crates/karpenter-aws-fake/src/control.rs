@@ -305,6 +305,14 @@ impl AwsFake {
         true
     }
 
+    /// Takes instance types off the market that `keep` does not say yes to, as if they were not invented yet.
+    pub fn keep_instance_types(&self, keep: impl Fn(&str) -> bool) {
+        self.change(|r, _| {
+            r.ec2.catalog.types.retain(|name, _| keep(name));
+            r.ec2.catalog.offered.retain(|name, _| keep(name));
+        });
+    }
+
     /// Sets an SSM parameter, also under `/aws`.
     pub fn put_parameter(&self, name: &str, value: &str) {
         self.change(|r, now| r.ssm.put(name, value, now));

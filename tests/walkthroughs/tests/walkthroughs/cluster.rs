@@ -1,0 +1,500 @@
+//! A cluster on AWS as somebody has it before Karpenter: control plane, add-ons, two nodes of a managed group, and what a stack made
+//! in AWS. Karpenter is installed into it with the values of a walkthrough.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use karpenter_aws_fake::{AwsFake, Instance, SecurityGroup, Server};
+use karpenter_testbed::Testbed;
+use karpenter_testbed::loops::node_agent::NodeAgentOptions;
+use karpenter_testbed::loops::{self, Loops};
+use karpenter_testbed::server::ServedOverHttps;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::controller::{self, Controller, Line};
+use crate::install::{self, NAMESPACE};
+use crate::machines;
+
+pub const REGION: &str = "us-west-2";
+/// Without the client's validation: some installations choose a kubectl of the control plane's version, and those before 1.28 ask for
+/// OpenAPI v2 to validate, which the embedded server does not have.
+const APPLY: [&str; 4] = ["apply", "--validate=false", "-f", "-"];
+/// What nobody must see.
+const SECRET: &str = "wJalrXUtnFEMIWALKTHROUGH";
+
+/// What a walkthrough begins with.
+pub struct Start<'a> {
+    /// Its number.
+    pub number: u32,
+    /// The cluster's name.
+    pub cluster: &'a str,
+    /// The version of its control plane, and those that images are published for.
+    pub kubernetes: &'a str,
+    pub published: &'a [&'a str],
+    /// The last generation of instances that there was.
+    pub generation: u32,
+    /// The values that Karpenter is installed with.
+    pub values: &'a str,
+}
+
+pub struct Cluster {
+    pub name: String,
+    pub testbed: Testbed,
+    pub aws: AwsFake,
+    pub controller: Controller,
+    environment: BTreeMap<String, String>,
+    home: TempDir,
+    started: Instant,
+    machines: tokio::task::JoinHandle<()>,
+    _loops: Loops,
+    _served: ServedOverHttps,
+    _endpoint: Server,
+}
+
+fn is_missing(program: &str) -> bool {
+    let ran = Command::new(program).arg("--help").output();
+    let missing = ran.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+    if missing {
+        assert!(
+            std::env::var_os("WALKTHROUGH").is_none(),
+            "a walkthrough needs {program}; `.ci/run` says where it comes from"
+        );
+        println!("skipped: there is no {program}");
+    }
+    missing
+}
+
+fn free_port() -> u16 {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    free.local_addr().unwrap().port()
+}
+
+/// What the controller of VPC resources does to pods of Windows.
+fn with_addresses_of_windows(pod: &mut Value) {
+    if pod["spec"]["nodeSelector"]["kubernetes.io/os"] == "windows" {
+        for kind in ["requests", "limits"] {
+            pod["spec"]["containers"][0]["resources"][kind]["vpc.amazonaws.com/PrivateIPv4Address"] =
+                "1".into();
+        }
+    }
+}
+
+impl Cluster {
+    /// The cluster with Karpenter in it; `None` where the tools are missing.
+    pub async fn start(start: Start<'_>) -> Option<Self> {
+        let karpenter = controller::binary();
+        let karpenter = karpenter.to_string_lossy();
+        if ["kubectl", "helm", &karpenter].into_iter().any(is_missing) {
+            return None;
+        }
+        let testbed = Testbed::builder()
+            .version(start.kubernetes)
+            .mutate_pods(with_addresses_of_windows)
+            .start()
+            .await;
+        let agent = NodeAgentOptions {
+            plays: Arc::new(|node| {
+                let id = node.spec.as_ref().and_then(|s| s.provider_id.as_deref());
+                id.is_some_and(|id| id.starts_with("aws:///"))
+            }),
+            ..NodeAgentOptions::default()
+        };
+        let options = loops::Options {
+            node_agent: Some(agent),
+            ..loops::Options::default()
+        };
+        let running = Loops::start(testbed.client(), testbed.clock(), options);
+        let served = testbed.serve("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let home = tempfile::tempdir().unwrap();
+        served
+            .write_kubeconfig(&home.path().join("config"))
+            .unwrap();
+
+        let aws = stack(&start);
+        let endpoint = aws.serve(0).await.unwrap();
+        let machines = tokio::spawn(machines::run(aws.clone(), testbed.admin_client()));
+
+        let ports: Vec<u16> = (0..3).map(|_| free_port()).collect();
+        let values = with_ports(start.values, start.cluster, &ports);
+        let manifests = install::render("karpenter", &values);
+        let mut environment = install::environment(&manifests);
+        let aws_config: [(&str, String); 9] = [
+            (
+                "KUBECONFIG",
+                home.path().join("config").display().to_string(),
+            ),
+            ("AWS_ENDPOINT_URL", endpoint.url()),
+            ("AWS_REGION", REGION.to_owned()),
+            ("AWS_ACCESS_KEY_ID", "AKIAWALKTHROUGH".to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", SECRET.to_owned()),
+            ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
+            ("HOME", home.path().display().to_string()),
+            ("HOSTNAME", "karpenter-0".to_owned()),
+            ("RUST_BACKTRACE", "1".to_owned()),
+        ];
+        environment.extend(aws_config.map(|(name, value)| (name.to_owned(), value)));
+
+        let prepared = Prepared { home: &home };
+        println!(
+            "\n# Walkthrough {}: cluster {}, Kubernetes {}",
+            start.number, start.cluster, start.kubernetes
+        );
+        prepared.kubectl(&APPLY, &add_ons());
+        println!("# helm template karpenter-crd | kubectl apply -f -");
+        let definitions = install::render("karpenter-crd", "{}");
+        prepared.kubectl(
+            &["apply", "--server-side", "--validate=false", "-f", "-"],
+            &definitions,
+        );
+        println!("# helm template karpenter | kubectl apply -f -");
+        prepared.kubectl(
+            &["apply", "--server-side", "--validate=false", "-f", "-"],
+            &manifests,
+        );
+        prepared.kubectl(&APPLY, &webhook_endpoint(ports[2]));
+        println!("# karpenter, with the environment of the Deployment");
+        let controller = Controller::start(&environment);
+        Some(Self {
+            name: start.cluster.to_owned(),
+            testbed,
+            aws,
+            controller,
+            environment,
+            home,
+            started: Instant::now(),
+            machines,
+            _loops: running,
+            _served: served,
+            _endpoint: endpoint,
+        })
+    }
+
+    /// Says what is done next.
+    pub fn step(&self, what: &str) {
+        println!("\n[{:5.1} s] {what}", self.started.elapsed().as_secs_f64());
+    }
+
+    /// Runs kubectl, and shows what it says.
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        println!("$ kubectl {}", arguments.join(" "));
+        let said = self.quietly(arguments);
+        print!("{said}");
+        said
+    }
+
+    /// Runs kubectl.
+    pub fn quietly(&self, arguments: &[&str]) -> String {
+        Prepared { home: &self.home }.kubectl(arguments, "")
+    }
+
+    pub fn get(&self, arguments: &[&str]) -> Value {
+        let all: Vec<&str> = ["get", "-o", "json"]
+            .iter()
+            .chain(arguments)
+            .copied()
+            .collect();
+        serde_json::from_str(&self.quietly(&all)).unwrap()
+    }
+
+    pub fn items(&self, arguments: &[&str]) -> Vec<Value> {
+        self.get(arguments)["items"].as_array().unwrap().clone()
+    }
+
+    /// Applies manifests of the walkthrough, with `${CLUSTER_NAME}` filled in as `envsubst` would.
+    pub fn apply(&self, seed: &str) {
+        println!("$ envsubst < {seed} | kubectl apply -f -");
+        let path = install::root().join("tests/seeds").join(seed);
+        let text = std::fs::read_to_string(path).unwrap();
+        let text = text.replace("${CLUSTER_NAME}", &self.name);
+        let said = Prepared { home: &self.home }.kubectl(&APPLY, &text);
+        print!("{said}");
+    }
+
+    /// Applies a manifest of ours.
+    pub fn apply_text(&self, text: &str) {
+        Prepared { home: &self.home }.kubectl(&APPLY, text);
+    }
+
+    /// Nodes that Karpenter launched.
+    pub fn nodes(&self) -> Vec<Value> {
+        self.items(&["nodes", "-l", "karpenter.sh/nodepool"])
+    }
+
+    /// Instances that are alive.
+    pub fn instances(&self) -> Vec<Instance> {
+        let all = self.aws.instances().into_iter();
+        all.filter(|instance| instance.state.is_alive()).collect()
+    }
+
+    /// The instance behind a node.
+    pub fn instance_of(&self, node: &Value) -> Instance {
+        let id = node["spec"]["providerID"].as_str().unwrap();
+        self.aws.instance(id.rsplit('/').next().unwrap()).unwrap()
+    }
+
+    /// Waits until something is so.
+    pub async fn until<T>(
+        &mut self,
+        what: &str,
+        within: Duration,
+        mut found: impl FnMut(&Self) -> Option<T>,
+    ) -> T {
+        let deadline = Instant::now() + within;
+        loop {
+            // kubectl is waited for while the API server runs on the other threads.
+            let answer = tokio::task::block_in_place(|| found(self));
+            if let Some(answer) = answer {
+                self.step(&format!("{what}."));
+                return answer;
+            }
+            if Instant::now() > deadline || self.controller.has_ended() {
+                let state = tokio::task::block_in_place(|| self.state());
+                panic!(
+                    "not within {within:?}: {what}\n{state}\n{}",
+                    self.controller.tail(60)
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    fn state(&self) -> String {
+        let all = [
+            &[
+                "get",
+                "nodepools,nodeclaims,ec2nodeclasses,nodes,pods",
+                "-A",
+                "-o",
+                "wide",
+            ][..],
+            &["get", "provisioners,awsnodetemplates", "-o", "wide"],
+            &["get", "events", "-A"],
+            &[
+                "get",
+                "ec2nodeclasses,nodeclaims",
+                "-o",
+                "jsonpath={range .items[*]}{.kind}/{.metadata.name}: {.status.conditions}{\"\\n\"}{end}",
+            ],
+        ];
+        all.map(|arguments| {
+            let mut command = Prepared { home: &self.home }.command(arguments);
+            let output = command.output().unwrap();
+            String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+        })
+        .join("\n")
+    }
+
+    /// Waits for a line of the log behind `after` that says `message`, and shows it.
+    pub async fn says(
+        &mut self,
+        after: usize,
+        message: &str,
+        within: Duration,
+        which: impl Fn(&Line) -> bool,
+    ) -> Line {
+        let deadline = Instant::now() + within;
+        loop {
+            let mut lines = self.controller.lines().into_iter();
+            let found = lines.find(|l| l.at >= after && l.text("message") == message && which(l));
+            if let Some(line) = found {
+                println!("  log: {}", line.json);
+                return line;
+            }
+            if Instant::now() > deadline || self.controller.has_ended() {
+                let state = tokio::task::block_in_place(|| self.state());
+                panic!(
+                    "`{message}` is not said within {within:?}\n{state}\n{}",
+                    self.controller.tail(60)
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// How much was logged so far.
+    pub fn log_end(&self) -> usize {
+        self.controller.lines().last().map_or(0, |line| line.at + 1)
+    }
+
+    /// Ends the controller as a rollout does, and starts the next one.
+    pub fn restart(mut self) -> Self {
+        self.step("The controller is replaced.");
+        let next = Controller::start(&self.environment);
+        let before = std::mem::replace(&mut self.controller, next);
+        assert!(tokio::task::block_in_place(|| before.stop()));
+        self
+    }
+
+    /// Ends everything; the controller ends well.
+    pub async fn end(self) {
+        self.step("Karpenter is stopped.");
+        self.machines.abort();
+        let tail = self.controller.tail(20);
+        self.controller.has_kept_its_secrets(&[
+            SECRET,
+            "PRIVATE KEY",
+            "bootstrap.sh",
+            "<powershell>",
+        ]);
+        assert!(
+            tokio::task::block_in_place(|| self.controller.stop()),
+            "{tail}"
+        );
+    }
+}
+
+/// kubectl for a cluster.
+struct Prepared<'a> {
+    home: &'a TempDir,
+}
+
+impl Prepared<'_> {
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("kubectl");
+        command
+            .arg("--kubeconfig")
+            .arg(self.home.path().join("config"))
+            .arg("--cache-dir")
+            .arg(self.home.path().join("cache"))
+            .args(arguments);
+        if let Some(level) = std::env::var_os("WALKTHROUGH_KUBECTL") {
+            command.arg("-v").arg(level);
+        }
+        command
+    }
+
+    fn kubectl(&self, arguments: &[&str], input: &str) -> String {
+        tokio::task::block_in_place(|| {
+            let mut child = self
+                .command(arguments)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut stdin = child.stdin.take().unwrap();
+            let input = input.to_owned();
+            let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+            let output = child.wait_with_output().unwrap();
+            // kubectl need not read what it does not use.
+            let _ = writer.join().unwrap();
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "kubectl {arguments:?}: {error}");
+            String::from_utf8(output.stdout).unwrap()
+        })
+    }
+}
+
+/// The values with ports that are free here, and the cluster's name filled in.
+fn with_ports(values: &str, cluster: &str, ports: &[u16]) -> String {
+    let values = values.replace("${CLUSTER_NAME}", cluster);
+    let mut values: Value = serde_saphyr::from_str(&values).unwrap();
+    values["controller"]["metrics"]["port"] = ports[0].into();
+    values["controller"]["healthProbe"]["port"] = ports[1].into();
+    values["webhook"]["port"] = ports[2].into();
+    values.to_string()
+}
+
+/// 6 for c6a.xlarge.
+fn generation(instance_type: &str) -> u32 {
+    let family = instance_type.split('.').next().unwrap();
+    let digits = family.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let digits: String = digits.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or(0)
+}
+
+/// What the stacks of the walkthroughs made in AWS.
+fn stack(start: &Start<'_>) -> AwsFake {
+    let cluster = start.cluster;
+    let mut versions = vec![start.kubernetes];
+    versions.extend(start.published);
+    versions.dedup();
+    let aws = AwsFake::builder()
+        .region(REGION)
+        .cluster(cluster)
+        .kubernetes(&versions)
+        .interruption_queue(cluster)
+        .settings(|s| s.pending_s = 2.0)
+        .build();
+    aws.keep_instance_types(|name| generation(name) <= start.generation);
+    let profile = format!("KarpenterNodeInstanceProfile-{cluster}");
+    aws.add_instance_profile(&profile, Some(&format!("KarpenterNodeRole-{cluster}")));
+    // eksctl tags what it makes.
+    for number in 1..=4 {
+        if let Some(subnet) = aws.subnet(&format!("subnet-{number:017x}")) {
+            aws.add_subnet(subnet.tag("alpha.eksctl.io/cluster-name", cluster));
+        }
+    }
+    let tags = ["karpenter.sh/discovery", "alpha.eksctl.io/cluster-name"];
+    aws.add_security_group(SecurityGroup {
+        id: format!("sg-{:017x}", 1),
+        name: "node".to_owned(),
+        vpc_id: karpenter_aws_fake::DEFAULT_VPC.to_owned(),
+        tags: tags.map(|key| (key.to_owned(), cluster.to_owned())).into(),
+    });
+    aws
+}
+
+/// What runs in every cluster of EKS: two nodes of a managed group, the network, the proxy, pod identities, DNS.
+fn add_ons() -> String {
+    let daemon = |name: &str, requests: Value| {
+        json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet",
+            "metadata": { "name": name, "namespace": NAMESPACE },
+            "spec": {
+                "selector": { "matchLabels": { "k8s-app": name } },
+                "template": {
+                    "metadata": { "labels": { "k8s-app": name } },
+                    "spec": {
+                        "nodeSelector": { "kubernetes.io/os": "linux" },
+                        "tolerations": [{ "operator": "Exists" }],
+                        "containers": [{ "name": name, "image": name, "resources": { "requests": requests } }],
+                    },
+                },
+            },
+        })
+    };
+    let managed = |name: &str, zone: &str| {
+        let amounts =
+            json!({ "cpu": "2", "memory": "8Gi", "pods": "29", "ephemeral-storage": "80Gi" });
+        json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": { "name": name, "labels": {
+                "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
+                "node.kubernetes.io/instance-type": "m5.large", "topology.kubernetes.io/zone": zone,
+                "topology.kubernetes.io/region": REGION, "eks.amazonaws.com/nodegroup": "managed",
+            } },
+            "spec": { "providerID": format!("aws:///{zone}/i-{name}") },
+            "status": { "capacity": amounts, "allocatable": amounts },
+        })
+    };
+    let items = [
+        managed("managed-1", "us-west-2a"),
+        managed("managed-2", "us-west-2b"),
+        daemon("aws-node", json!({ "cpu": "50m" })),
+        daemon("kube-proxy", json!({ "cpu": "100m" })),
+        daemon("eks-pod-identity-agent", json!({})),
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": { "name": "kube-dns", "namespace": NAMESPACE },
+            "spec": { "clusterIP": "10.100.0.10", "ports": [{ "name": "dns", "port": 53, "protocol": "UDP" }] },
+        }),
+    ];
+    items.map(|item| item.to_string()).join("\n")
+}
+
+/// No network of pods leads from the API server to the webhook here, so its endpoint is written by hand.
+fn webhook_endpoint(port: u16) -> String {
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": { "name": "karpenter-here", "namespace": NAMESPACE, "labels": { "kubernetes.io/service-name": "karpenter" } },
+        "addressType": "IPv4",
+        "endpoints": [{ "addresses": ["127.0.0.1"], "conditions": { "ready": true } }],
+        "ports": [{ "name": "https-webhook", "port": port, "protocol": "TCP" }],
+    })
+    .to_string()
+}

@@ -1,0 +1,159 @@
+//! v0.16: a Provisioner and an AWSNodeTemplate, `inflate` from 0 to 1 and back.
+
+use std::time::{Duration, Instant};
+
+use karpenter_aws_fake::Lifecycle;
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, Start};
+
+const SEED: &str = "1-just-in-time-v0.16";
+const VALUES: &str = "
+serviceAccount:
+  annotations:
+    eks.amazonaws.com/role-arn: arn:aws:iam::123456789012:role/${CLUSTER_NAME}-karpenter
+clusterName: ${CLUSTER_NAME}
+clusterEndpoint: https://${CLUSTER_NAME}.eks.example
+defaultProvisioner: {create: false}
+aws:
+  defaultInstanceProfile: KarpenterNodeInstanceProfile-${CLUSTER_NAME}
+";
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn walkthrough_1() {
+    let start = Start {
+        number: 1,
+        cluster: "eksspotworkshop",
+        kubernetes: "1.30",
+        published: &[],
+        generation: 6,
+        values: VALUES,
+    };
+    let Some(mut cluster) = Cluster::start(start).await else {
+        return;
+    };
+    cluster.step("A Provisioner and its template are applied.");
+    cluster.apply(&format!("{SEED}/provisioner.yaml"));
+    cluster
+        .until("the Provisioner is ready", MINUTE, |cluster| {
+            let provisioner = cluster.get(&["provisioner", "default"]);
+            let conditions = provisioner["status"]["conditions"].as_array()?;
+            let ready = conditions.iter().find(|c| c["type"] == "Ready")?;
+            (ready["status"] == "True").then_some(())
+        })
+        .await;
+    let said = cluster.kubectl(&["get", "provisioners,awsnodetemplates"]);
+    for column in [
+        "TEMPLATE",
+        "NODEPOOL",
+        "NODECLASS",
+        "READY",
+        "AGE",
+        "FAMILY",
+    ] {
+        assert!(said.contains(column), "{column}");
+    }
+    let pool = cluster.get(&["nodepool", "default"]);
+    let spec = &pool["spec"];
+    assert_eq!(spec["limits"], json!({ "cpu": "1000", "memory": "1000Gi" }));
+    assert_eq!(spec["disruption"]["consolidationPolicy"], "WhenEmpty");
+    assert_eq!(spec["disruption"]["consolidateAfter"], "30s");
+    assert_eq!(spec["template"]["spec"]["expireAfter"], "2592000s");
+
+    cluster.step("inflate is scaled to 1.");
+    cluster.apply(&format!("{SEED}/inflate.yaml"));
+    assert_eq!(cluster.nodes(), Vec::<Value>::new());
+    cluster.kubectl(&["scale", "deployment", "inflate", "--replicas", "1"]);
+    cluster
+        .until("inflate runs", MINUTE, |cluster| {
+            let deployment = cluster.get(&["deployment", "inflate"]);
+            (deployment["status"]["readyReplicas"] == 1).then_some(())
+        })
+        .await;
+    cluster.kubectl(&[
+        "get",
+        "nodes",
+        "-L",
+        "node.kubernetes.io/instance-type,karpenter.sh/capacity-type,intent",
+    ]);
+    let nodes = cluster.nodes();
+    assert_eq!(nodes.len(), 1, "one node");
+    let labels = &nodes[0]["metadata"]["labels"];
+    for (key, value) in [
+        ("intent", "apps"),
+        ("karpenter.sh/capacity-type", "on-demand"),
+        ("karpenter.sh/provisioner-name", "default"),
+        ("kubernetes.io/os", "linux"),
+        ("kubernetes.io/arch", "amd64"),
+    ] {
+        assert_eq!(labels[key], value, "{key}");
+    }
+    let size = labels["karpenter.k8s.aws/instance-size"].as_str().unwrap();
+    assert!(
+        size.ends_with("xlarge") || size == "metal",
+        "at least xlarge: {size}"
+    );
+    let instance = cluster.instance_of(&nodes[0]);
+    assert_eq!(instance.lifecycle, Lifecycle::OnDemand);
+    for (key, value) in [
+        ("KarpenerProvisionerName", "default"),
+        ("NodeType", "karpenter-workshop"),
+        ("IntentLabel", "apps"),
+    ] {
+        assert_eq!(
+            instance.tags.get(key).map(String::as_str),
+            Some(value),
+            "tag {key}"
+        );
+    }
+    assert_eq!(
+        instance.profile.unwrap().0,
+        "KarpenterNodeInstanceProfile-eksspotworkshop"
+    );
+    let image = cluster.aws.image(&instance.image).unwrap().name;
+    assert!(image.starts_with("amazon-eks-node-1.30-"), "AL2: {image}");
+    let claims = cluster.items(&["nodeclaims"]);
+    assert_eq!(claims[0]["spec"]["expireAfter"], "2592000s", "it expires");
+
+    cluster.step("inflate is deleted.");
+    let before = cluster.log_end();
+    cluster.kubectl(&["delete", "deployment", "inflate"]);
+    cluster
+        .until("its pod is gone", MINUTE, |cluster| {
+            let pods = cluster.items(&["pods", "-l", "app=inflate"]);
+            pods.is_empty().then_some(())
+        })
+        .await;
+    let empty = Instant::now();
+    cluster
+        .says(before, "disrupting node(s)", MINUTE, |_| true)
+        .await;
+    let waited = empty.elapsed().as_secs_f64();
+    assert!(
+        (28.0..75.0).contains(&waited),
+        "30 s after it is empty, not {waited}"
+    );
+    let tainted = cluster.says(before, "tainted node", MINUTE, |_| true).await;
+    let deleted = cluster
+        .says(tainted.at, "deleted node", MINUTE, |_| true)
+        .await;
+    cluster
+        .says(deleted.at, "deleted nodeclaim", MINUTE, |_| true)
+        .await;
+    cluster
+        .until("the instance is gone", MINUTE, |cluster| {
+            cluster.instances().is_empty().then_some(())
+        })
+        .await;
+
+    cluster.step("Everything is taken down.");
+    cluster.kubectl(&["delete", "provisioner", "default", "--wait=false"]);
+    cluster
+        .until("nothing is left", 2 * MINUTE, |cluster| {
+            let pools = cluster.items(&["nodepools"]);
+            (pools.is_empty() && cluster.instances().is_empty()).then_some(())
+        })
+        .await;
+    cluster.end().await;
+}

@@ -1,5 +1,6 @@
 //! An immutable view of the cluster: the engine's snapshot, and the objects that controllers patch.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -78,6 +79,8 @@ pub struct NodeClass {
     pub deleted_at: Option<Timestamp>,
     /// Status, reason and message of the Ready condition.
     pub ready: Option<(String, String, String)>,
+    /// A digest of what the provider found for it: the status without its conditions.
+    pub found: u64,
 }
 
 impl NodeClass {
@@ -99,8 +102,20 @@ impl NodeClass {
             generation: object.metadata.generation.unwrap_or_default(),
             deleted_at: object.metadata.deletion_timestamp.as_ref().map(|t| t.0),
             ready,
+            found: digest(&object.data["status"]),
         }
     }
+}
+
+/// A number for a status that is another when anything but its conditions is another.
+fn digest(status: &Value) -> u64 {
+    let mut hasher = rustc_hash::FxHasher::default();
+    for (key, value) in status.as_object().into_iter().flatten() {
+        if key != "conditions" {
+            (key, value.to_string()).hash(&mut hasher);
+        }
+    }
+    hasher.finish()
 }
 
 /// A VolumeAttachment, as far as draining looks at it.
@@ -237,5 +252,27 @@ impl View {
     #[must_use]
     pub fn pods_on(&self, node: &str) -> &[Arc<Pod>] {
         self.snapshot.pods_on(node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::DynamicObject;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_class_is_another_when_something_else_was_found_for_it() {
+        let class = |image: &str, time: &str| {
+            let object: DynamicObject = serde_json::from_value(json!({
+                "metadata": { "name": "default" },
+                "status": { "amis": [{ "id": image }], "conditions": [{ "type": "AMIsReady", "lastTransitionTime": time }] },
+            }))
+            .unwrap();
+            NodeClass::parse("karpenter.k8s.aws", &object, "EC2NodeClass")
+        };
+        assert_ne!(class("ami-1", ""), class("ami-2", ""));
+        assert_eq!(class("ami-1", "a"), class("ami-1", "b"));
     }
 }

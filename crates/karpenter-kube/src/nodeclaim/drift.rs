@@ -28,6 +28,8 @@ use crate::patch::{Lock, patch_status};
 
 /// How often claims are looked at even if nothing changes: the provider's opinion may.
 const AGAIN: Duration = Duration::from_secs(5 * 60);
+/// How long a provider may take to learn of a change of a NodeClass.
+const FOLLOWS: Duration = Duration::from_secs(1);
 /// How old a claim is before the catalogue is asked about it.
 const SETTLED: Duration = Duration::from_secs(60 * 60);
 /// How long the catalogue is not asked again.
@@ -172,8 +174,10 @@ impl Controller for Drift {
             }
             Change::NodeClass { reference, .. } => {
                 let claims = view.snapshot.node_claims();
+                // The provider follows node classes by itself, and may learn of it a little later.
+                let due = Instant::now() + FOLLOWS;
                 for claim in claims.filter(|c| c.spec.node_class_ref == *reference) {
-                    queue.add(ObjectKey::cluster(claim.name()));
+                    queue.add_later(ObjectKey::cluster(claim.name()), due);
                 }
             }
             _ => {}

@@ -260,6 +260,7 @@ mod tests {
             generation: 1,
             deleted_at: None,
             ready: ready.map(|(s, r, m)| (s.into(), r.into(), m.into())),
+            found: 0,
         }
     }
 

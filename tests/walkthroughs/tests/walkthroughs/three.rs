@@ -185,7 +185,7 @@ async fn walkthrough_3() {
     ));
     let mut cluster = cluster.restart();
     let drifted = cluster
-        .says(0, "disrupting node(s)", 8 * MINUTE, |line| {
+        .says(0, "disrupting node(s)", 6 * MINUTE, |line| {
             line.text("reason").eq_ignore_ascii_case("drifted")
         })
         .await;

@@ -156,7 +156,7 @@ impl Solver {
         let mut catalogues: Vec<Catalogue> = Vec::new();
         let mut templates = Vec::new();
         let mut reports = Vec::new();
-        let usage = usage(snapshot);
+        let usage = usage(snapshot, &pools);
         for (pool, types) in pools {
             let name = pool.metadata.name.clone().unwrap_or_default();
             let outcome = types.and_then(|types| {
@@ -412,12 +412,7 @@ impl Namespaces {
 
 /// Usable NodePools in the order they are tried, each with its instance types, or why it cannot be used.
 #[expect(clippy::type_complexity, reason = "a pair per pool, used once")]
-fn instance_types(
-    snapshot: &Snapshot,
-) -> Vec<(
-    Arc<NodePool>,
-    Result<Arc<[crate::instance_type::InstanceType]>, PoolOutcome>,
-)> {
+fn instance_types(snapshot: &Snapshot) -> Vec<Pool> {
     let mut pools: Vec<Arc<NodePool>> = snapshot.node_pools().cloned().collect();
     pools.sort_by(|a, b| NodePool::scheduling_order(a, b));
     let mut overlays: Vec<_> = snapshot.node_overlays().cloned().collect();
@@ -504,16 +499,42 @@ fn dimensions(snapshot: &Snapshot, request: &ScheduleRequest, daemons: &[Daemon]
     Dimensions::new(&names)
 }
 
-/// What the machines of each NodePool count against its limits.
-fn usage(snapshot: &Snapshot) -> BTreeMap<String, Resources> {
+/// A NodePool with the instance types there are for it, or why it is not used.
+type Pool = (
+    Arc<NodePool>,
+    Result<Arc<[crate::instance_type::InstanceType]>, PoolOutcome>,
+);
+
+/// What the machines of each NodePool count against its limits. One that is not launched yet counts as the largest of the
+/// instance types it may become, as in the run that made it: which one it became is known later.
+fn usage(snapshot: &Snapshot, pools: &[Pool]) -> BTreeMap<String, Resources> {
     let mut usage: BTreeMap<String, Resources> = BTreeMap::new();
+    let mut sizes: FxHashMap<&str, FxHashMap<&str, &Resources>> = FxHashMap::default();
     for machine in snapshot.nodes().filter(|machine| !machine.is_deleting()) {
-        if let Some(pool) = machine.node_pool() {
-            usage
-                .entry(pool.to_owned())
-                .or_default()
-                .add_assign(&limit_usage(machine));
+        let Some(name) = machine.node_pool() else {
+            continue;
+        };
+        let mut used = limit_usage(machine);
+        let limited = pools.iter().find_map(|(pool, types)| {
+            let found = pool.name() == name && !pool.spec.limits.is_empty();
+            types.as_ref().ok().filter(|_| found)
+        });
+        if let (Some(types), true, Some(claim)) = (limited, machine.is_launching(), &machine.claim)
+        {
+            let sizes = sizes.entry(name).or_insert_with(|| {
+                let sizes = types.iter().map(|t| (t.name.as_str(), &t.capacity));
+                sizes.collect()
+            });
+            let named = claim.spec.requirements.iter().filter(|requirement| {
+                requirement.key == labels::INSTANCE_TYPE && requirement.operator.as_str() == "In"
+            });
+            for size in named.flat_map(|requirement| &requirement.values) {
+                if let Some(capacity) = sizes.get(size.as_str()) {
+                    used.max_assign(capacity);
+                }
+            }
         }
+        usage.entry(name.to_owned()).or_default().add_assign(&used);
     }
     usage
 }

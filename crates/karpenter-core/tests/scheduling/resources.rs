@@ -203,6 +203,41 @@ fn a_claim_of_the_same_run_counts_against_the_limit() {
     assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (1, 1));
 }
 
+/// Which machine it becomes is known once it is launched; another run must not spend the same limit before.
+#[test]
+fn a_claim_that_is_not_launched_counts_as_the_largest_machine_it_may_become() {
+    let machine = |name: &str, cpu: i64| {
+        let offerings = vec![fake::offering("on-demand", "test-zone-1", cpu as f64)];
+        let machine = fake::instance_type(name).cpu(cpu).gib(64).pods(10);
+        machine.offerings(offerings).build()
+    };
+    let apart = |name: &str, cpu: &str| {
+        let pod = pod(name).cpu(cpu).label("app", "x");
+        pod.anti_affinity(HOSTNAME, ("app", "x"))
+    };
+    let with_another = |cpu: &str| {
+        let mut world = World::empty()
+            .with_types(vec![machine("small", 2), machine("large", 8)].into())
+            .with_pool(pool("default").limit("cpu", "10"))
+            .with([apart("p", "1.5")]);
+        let draft = world.plan().new_claims.remove(0);
+        assert_eq!(draft.instance_types.len(), 2, "it may become either");
+        let mut claim = karpenter_api::v1::NodeClaim::clone(&draft.claim);
+        claim.metadata.name = Some("p".to_owned());
+        claim.metadata.uid = Some("p".to_owned());
+        world.cluster.apply_node_claim(&claim);
+        world.add(apart("q", cpu));
+        world.plan()
+    };
+    assert!(all_placed(&with_another("1.5")), "a small one is left");
+    let plan = with_another("3");
+    assert!(
+        why(&plan, "q").contains("all available instance types exceed limits for nodepool"),
+        "{}",
+        why(&plan, "q")
+    );
+}
+
 /// Conformance: SCH-061
 #[test]
 fn any_resource_can_be_limited() {

@@ -411,7 +411,6 @@ impl Namespaces {
 }
 
 /// Usable NodePools in the order they are tried, each with its instance types, or why it cannot be used.
-#[expect(clippy::type_complexity, reason = "a pair per pool, used once")]
 fn instance_types(snapshot: &Snapshot) -> Vec<Pool> {
     let mut pools: Vec<Arc<NodePool>> = snapshot.node_pools().cloned().collect();
     pools.sort_by(|a, b| NodePool::scheduling_order(a, b));

@@ -364,3 +364,37 @@ async fn a_deleted_namespace_takes_its_objects_along() {
         .unwrap_err();
     assert!(matches!(error, kube::Error::Api(s) if s.is_not_found()));
 }
+
+#[tokio::test]
+async fn loaded_objects_are_there_as_they_stand_and_are_watched() {
+    let testbed = Testbed::builder().start().await;
+    let pods: Api<Pod> = Api::namespaced(testbed.client(), "default");
+    let watch = pods.watch(&WatchParams::default(), "0").await.unwrap();
+    let object = |kind: &str, name: &str| {
+        json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "default"},
+            "spec": {"nodeName": "n", "containers": []}, "status": {"phase": "Running"}})
+    };
+    let all = [
+        object("Pod", "a"),
+        object("Pod", "b"),
+        object("Pod", "a"),
+        object("Nothing", "c"),
+    ];
+    assert_eq!(
+        testbed.load(all),
+        2,
+        "a taken name and a kind that is not served are left out"
+    );
+    let seen: Vec<_> = watch.boxed().take(2).try_collect().await.unwrap();
+    assert_eq!(seen.len(), 2);
+    let on_node = ListParams::default().fields("spec.nodeName=n");
+    let listed = pods.list(&on_node).await.unwrap().items;
+    let [a, _] = listed.as_slice() else {
+        panic!("{listed:?}");
+    };
+    assert!(a.uid().is_some() && a.metadata.creation_timestamp.is_some());
+    assert_eq!(
+        a.status.as_ref().and_then(|s| s.phase.as_deref()),
+        Some("Running")
+    );
+}

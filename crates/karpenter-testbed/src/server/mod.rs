@@ -10,6 +10,7 @@ mod discover;
 pub mod error;
 mod eviction;
 mod identity;
+mod load;
 mod names;
 mod namespaces;
 mod read;

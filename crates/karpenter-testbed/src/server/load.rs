@@ -1,0 +1,40 @@
+//! Objects put into the store past the request pipeline.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::ApiServer;
+use super::catalog::Served;
+use super::context::timestamp;
+use super::write::{name_of, object_of};
+
+impl ApiServer {
+    /// Stores objects as they stand; see [`crate::Testbed::load`].
+    pub(crate) fn load(&self, objects: impl IntoIterator<Item = Value>) -> usize {
+        let kinds: HashMap<(String, String), Arc<Served>> = self
+            .catalog
+            .stored()
+            .into_iter()
+            .map(|served| ((served.api_version(), served.kind.clone()), served))
+            .collect();
+        let stored = objects.into_iter().filter_map(|mut object| {
+            let text = |key: &str| object[key].as_str().unwrap_or_default().to_owned();
+            let served = kinds.get(&(text("apiVersion"), text("kind")))?;
+            let namespace = object["metadata"]["namespace"].as_str();
+            let key = served.key(namespace, name_of(&object));
+            let metadata = object_of(&mut object, "metadata");
+            metadata
+                .entry("uid")
+                .or_insert_with(|| self.identity.uid().into());
+            metadata
+                .entry("creationTimestamp")
+                .or_insert_with(|| timestamp(self.clock.now()));
+            metadata.entry("generation").or_insert_with(|| json!(1));
+            let stored = served.collection.insert(&key, served.edition, &mut object);
+            stored.ok()
+        });
+        stored.count()
+    }
+}

@@ -189,11 +189,11 @@ impl Stack {
         }
     }
 
-    /// Lets go of the controllers without waiting for them, as when their process dies. Whoever kills them makes sure
-    /// that their client reaches nothing any more; what waits for an answer then waits for ever.
+    /// Drops the controllers where they stand, as when their process dies. Whoever kills them makes sure that their client
+    /// reaches nothing any more.
     pub fn abandon_controllers(&mut self) {
         if let Some(controllers) = self.controllers.take() {
-            controllers.stop.cancel();
+            controllers.running.abort();
         }
     }
 

@@ -6,7 +6,8 @@
 //!    `--disable-controller-warmup=false` model and watchers start before the lease is won, so that a new leader knows the
 //!    cluster at once.
 //! 4. On a stop, controllers finish what they are at, then the lease is let go.
-//! 5. When the lease is lost, everything is dropped where it stands: another replica acts from now on.
+//! 5. When the lease is lost, everything is dropped where it stands: another replica acts from now on. The same when the
+//!    future of [`Operator::run`] is dropped.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -285,6 +286,14 @@ impl Tasks {
     }
 }
 
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        // Whoever drops a running operator has done with it; after a regular end nothing is left to be dropped.
+        self.stop.cancel();
+        self.kill.cancel();
+    }
+}
+
 /// Collects what runs: this is where controllers are added.
 pub struct Setup {
     cx: Arc<Context>,
@@ -474,6 +483,7 @@ impl Operator {
         let cx = Arc::clone(setup.context());
         let (outer, inner) = (TaskTracker::new(), Tasks::default());
         let outer_stop = CancellationToken::new();
+        let _ended = outer_stop.clone().drop_guard();
         serve(&cx, profiler, &outer, &outer_stop).await?;
         let Setup {
             model,

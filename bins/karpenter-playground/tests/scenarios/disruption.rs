@@ -14,6 +14,10 @@ use serde_json::{Value, json};
 use crate::world::{World, pool, settings};
 
 const ON_DEMAND: &str = "on-demand";
+const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
+const SMALL: &str = "c-4x-amd64-linux";
+const MIDDLE: &str = "c-8x-amd64-linux";
+const LARGE: &str = "c-16x-amd64-linux";
 
 /// A cluster of on-demand machines, whose pool is changed by `spec`.
 async fn on_demand(instance_types: &[&str], disruption: Value) -> World {
@@ -368,6 +372,109 @@ async fn while_the_creation_of_a_replacement_hangs_nobody_buys_another() {
         })
         .await;
     world.until_running(2, 60).await;
+}
+
+fn types(claims: &[NodeClaim]) -> Vec<&str> {
+    let all = claims.iter().filter_map(|c| c.label(INSTANCE_TYPE));
+    all.collect()
+}
+
+/// A machine that consolidation has bought though there was none of the size that would have done; now there is.
+async fn second_best() -> World {
+    let world = on_demand(&[SMALL, MIDDLE, LARGE], json!({})).await;
+    world.deploy("app", 12).await;
+    world.until_running(12, 60).await;
+    assert_eq!(types(&world.claims().await), [LARGE]);
+    world.stack.cloud.exhaust(CapacityPool {
+        instance_type: Some(SMALL.to_owned()),
+        zone: None,
+        capacity_type: None,
+    });
+    world.scale("app", 2).await;
+    world
+        .until(300, "a machine of middle size is left", async |w| {
+            types(&w.claims().await) == [MIDDLE]
+        })
+        .await;
+    world.until_running(2, 60).await;
+    world.stack.cloud.restock();
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_consolidation_has_bought_stays_for_ten_minutes() {
+    let world = second_best().await;
+    let bought = world.claims().await[0]
+        .metadata
+        .creation_timestamp
+        .as_ref()
+        .map(|t| t.0)
+        .unwrap();
+    world
+        .until(900, "a small machine is left", async |w| {
+            types(&w.claims().await) == [SMALL]
+        })
+        .await;
+    let age = world.stack.clock.since(bought).as_secs();
+    assert!(age > 600, "it went after {age} s");
+    world.until_running(2, 60).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_consolidation_has_bought_may_go_once_pods_have_left_it() {
+    let world = second_best().await;
+    // It is looked at every ten seconds which pods it has.
+    world.pass(20).await;
+    world.scale("app", 1).await;
+    world
+        .until(120, "a small machine is left", async |w| {
+            types(&w.claims().await) == [SMALL]
+        })
+        .await;
+    world.until_running(1, 60).await;
+}
+
+/// Two machines that are far too large, each with a pod that must be alone: one small machine cannot take both pods, two can.
+#[tokio::test(start_paused = true)]
+async fn several_machines_take_the_place_of_several_where_that_is_allowed() {
+    let mut settings = settings();
+    settings.options.consolidation_max_replacements = 2;
+    let world = World::bare(settings).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    let of_types = |types: &[&str]| {
+        json!({"template": {"spec": {"requirements": [
+            {"key": "karpenter.sh/capacity-type", "operator": "In", "values": [ON_DEMAND]},
+            {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": types},
+        ]}}})
+    };
+    world.create(&pool("default", of_types(&[LARGE]))).await;
+    let alone = json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "app"}}},
+    ]}}});
+    world.deploy_with("app", 2, alone).await;
+    world.until_running(2, 60).await;
+    assert_eq!(types(&world.claims().await), [LARGE, LARGE]);
+    let spec = Patch::Merge(json!({"spec": of_types(&[SMALL, LARGE])}));
+    world
+        .api::<NodePool>()
+        .patch("default", &PatchParams::default(), &spec)
+        .await
+        .unwrap();
+    world
+        .until(300, "two small machines are left", async |w| {
+            types(&w.claims().await) == [SMALL, SMALL]
+        })
+        .await;
+    world.until_running(2, 60).await;
+    let decisions = |kind: &str| {
+        let series = format!(
+            "karpenter_voluntary_disruption_decisions_total{{decision=\"replace\",reason=\"underutilized\",consolidation_type=\"{kind}\"}}"
+        );
+        count(&world, &series)
+    };
+    assert_eq!((decisions("multi"), decisions("single")), (1.0, 0.0));
+    assert_eq!(world.stack.cloud.launched(), 4);
+    world.assert_no_orphans().await;
 }
 
 /// Three machines of a pool of this policy, each with a third of what it has room for.

@@ -105,6 +105,16 @@ pub struct Cluster {
     shapes_at_last_purge: usize,
 }
 
+/// Whether two states of a pod differ in nothing but whether it is ready.
+fn only_readiness(old: &Pod, new: &Pod) -> bool {
+    old.ready != new.ready
+        && *old
+            == Pod {
+                ready: old.ready,
+                ..new.clone()
+            }
+}
+
 /// Two-part object keys.
 type Named = (String, String);
 
@@ -123,11 +133,12 @@ macro_rules! keep {
             if change.is_change() {
                 self.state.$map.insert_mut(key, parsed);
             }
-            change
+            self.counted(change)
         }
         /// Forgets the object.
         pub fn $remove(&mut self, namespace: &str, name: &str) -> Change {
-            if self.state.$map.remove_mut(&named(namespace, name)) { Change::Removed } else { Change::Unchanged }
+            let removed = self.state.$map.remove_mut(&named(namespace, name));
+            self.counted(if removed { Change::Removed } else { Change::Unchanged })
         }
     };
     ($(#[$doc:meta])* $apply:ident, $remove:ident, $kind:ty, $map:ident, cluster, $parse:expr) => {
@@ -139,11 +150,12 @@ macro_rules! keep {
             if change.is_change() {
                 self.state.$map.insert_mut(key, parsed);
             }
-            change
+            self.counted(change)
         }
         /// Forgets the object.
         pub fn $remove(&mut self, name: &str) -> Change {
-            if self.state.$map.remove_mut(name) { Change::Removed } else { Change::Unchanged }
+            let removed = self.state.$map.remove_mut(name);
+            self.counted(if removed { Change::Removed } else { Change::Unchanged })
         }
     };
 }
@@ -161,6 +173,12 @@ impl Cluster {
     /// The cluster as it is now. O(1).
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::new(self.state.clone())
+    }
+
+    /// Notes a change that consolidation may look at.
+    fn counted(&mut self, change: Change) -> Change {
+        self.state.epoch += u64::from(change.is_change());
+        change
     }
 
     /// The configuration given at the start.
@@ -183,6 +201,8 @@ impl Cluster {
         let old = self.state.pods.get(&key).cloned();
         let change = Change::of(old.as_ref(), &pod);
         if change.is_change() {
+            let same = old.as_deref().is_some_and(|old| only_readiness(old, &pod));
+            self.state.epoch += u64::from(!same);
             if let Some(old) = old {
                 self.state.unbind(&old);
             }
@@ -200,7 +220,7 @@ impl Cluster {
         };
         self.state.unbind(&old);
         self.state.pods.remove_mut(&key);
-        Change::Removed
+        self.counted(Change::Removed)
     }
 
     /// One `Arc` per distinct shape, so that a class of pods is recognised by pointer.
@@ -228,7 +248,7 @@ impl Cluster {
             self.state.raw_nodes.insert_mut(name.clone(), node);
             self.state.merge_node(&name, old.as_deref());
         }
-        change
+        self.counted(change)
     }
 
     /// Forgets a Node.
@@ -238,7 +258,7 @@ impl Cluster {
         };
         self.state.raw_nodes.remove_mut(name);
         self.state.merge_node(name, Some(&old));
-        Change::Removed
+        self.counted(Change::Removed)
     }
 
     /// Adds or replaces a NodeClaim.
@@ -251,7 +271,7 @@ impl Cluster {
             self.state.claims.insert_mut(name.clone(), claim);
             self.state.merge_claim(&name, old.as_deref());
         }
-        change
+        self.counted(change)
     }
 
     /// Forgets a NodeClaim.
@@ -261,13 +281,15 @@ impl Cluster {
         };
         self.state.claims.remove_mut(name);
         self.state.merge_claim(name, Some(&old));
-        Change::Removed
+        self.counted(Change::Removed)
     }
 
     /// Remembers that pods were told to go to `node` (a Node or NodeClaim name), until `until`.
     pub fn nominate(&mut self, node: &str, until: Timestamp) -> Change {
-        self.state
-            .change_node(node, |state| state.nominated_until = Some(until))
+        let change = self
+            .state
+            .change_node(node, |state| state.nominated_until = Some(until));
+        self.counted(change)
     }
 
     /// Marks machines that a command is about to remove. They are neither targets nor counted in limits.
@@ -291,7 +313,7 @@ impl Cluster {
                 change = Change::Updated;
             }
         }
-        change
+        self.counted(change)
     }
 
     // NodePools and their instance types -------------------------------------------------------------------------------
@@ -321,7 +343,7 @@ impl Cluster {
             return Change::Unchanged;
         }
         self.state.instance_types.insert_mut(pool.to_owned(), types);
-        Change::Updated
+        self.counted(Change::Updated)
     }
 
     // Workloads --------------------------------------------------------------------------------------------------------

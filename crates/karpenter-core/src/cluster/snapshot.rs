@@ -82,6 +82,7 @@ type NamespacedMap<T> = RedBlackTreeMapSync<Named, Arc<T>>;
 #[derive(Clone, Debug)]
 pub(super) struct State {
     pub(super) config: Arc<ClusterConfig>,
+    pub(super) epoch: u64,
     pub(super) pods: HashTrieMapSync<Named, Arc<Pod>>,
     pub(super) unbound: NamespacedMap<Pod>,
     pub(super) by_node: HashTrieMapSync<String, Arc<NodePods>>,
@@ -115,6 +116,7 @@ impl State {
     pub(super) fn new(config: ClusterConfig) -> Self {
         Self {
             config: Arc::new(config),
+            epoch: 0,
             pods: HashTrieMapSync::new_sync(),
             unbound: RedBlackTreeMapSync::new_sync(),
             by_node: HashTrieMapSync::new_sync(),
@@ -401,6 +403,14 @@ impl Snapshot {
             }
         }
         copy
+    }
+
+    /// Counts the changes that consolidation could answer differently after: of two snapshots of one cluster with the same
+    /// number, what paid in neither pays in the other, time apart.
+    ///
+    /// Pods that become ready or stop being it do not count: what follows from it, budgets of pods say in their status.
+    pub fn epoch(&self) -> u64 {
+        self.state.epoch
     }
 
     /// The configuration.

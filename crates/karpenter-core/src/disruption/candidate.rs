@@ -301,6 +301,8 @@ pub struct Candidate {
     pub buffer_pods: usize,
     /// It is one only for methods that wait for pods at most a grace period.
     pub eventual_only: bool,
+    /// Consolidation has bought it lately for pods that are still there.
+    pub settling: bool,
 }
 
 impl Candidate {
@@ -399,7 +401,8 @@ impl Candidate {
                 node_pool: node_pool(),
             });
         }
-        (!self.is_consolidatable()).then_some(Unconsolidatable::TooRecent)
+        let too_recent = !self.is_consolidatable() || self.settling;
+        too_recent.then_some(Unconsolidatable::TooRecent)
     }
 
     /// What emptiness has against the candidate; `None` if it can go.
@@ -447,6 +450,8 @@ pub struct Surroundings {
     pub in_flight: BTreeSet<String>,
     /// Virtual pods of capacity buffers by machine.
     pub buffer_pods: BTreeMap<String, usize>,
+    /// NodeClaims that consolidation has bought lately: it does not take them back while their pods stay.
+    pub settling: BTreeSet<String>,
 }
 
 /// Every machine of a snapshot: a candidate, or blocked.
@@ -553,6 +558,9 @@ fn candidate(
         .get(machine.name())
         .copied()
         .unwrap_or_default();
+    let settling = machine
+        .claim_name()
+        .is_some_and(|name| surroundings.settling.contains(name));
     let candidate = Candidate {
         machine: machine.clone(),
         disruption_cost: eviction * lifetime_remaining(&claim, now),
@@ -565,6 +573,7 @@ fn candidate(
         reschedule_cost,
         buffer_pods,
         eventual_only: blocked.is_some(),
+        settling,
     };
     Ok((candidate, blocked))
 }

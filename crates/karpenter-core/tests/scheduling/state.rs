@@ -292,3 +292,28 @@ fn the_same_taints_count_on_machines_that_are_ready_or_not_ours() {
     labels.remove(POOL);
     assert_eq!(keys(&World::new().with([foreign])), all);
 }
+
+#[test]
+fn the_epoch_counts_changes_that_may_let_a_machine_go_and_no_readiness() {
+    let ready = |status: &str| json!([{ "type": "Ready", "status": status }]);
+    let running = |status: &str| {
+        pod("p")
+            .cpu("1")
+            .on("n")
+            .set("/status/conditions", ready(status))
+    };
+    let mut world = World::new().with([node("n"), running("True")]);
+    let epoch = |world: &World| world.cluster.snapshot().epoch();
+    let before = epoch(&world);
+    world.add(running("False"));
+    world.add(running("False"));
+    assert_eq!(epoch(&world), before, "a pod is not ready any more");
+    assert!(!world.cluster.snapshot().pods_on("n")[0].ready);
+    world.add(running("False").cpu("500m"));
+    assert_eq!(epoch(&world), before + 1, "it asks for less");
+    world.cluster.remove_pod("default", "p");
+    world.cluster.remove_pod("default", "p");
+    assert_eq!(epoch(&world), before + 2, "it is gone");
+    world.cluster.remove_node("n");
+    assert_eq!(epoch(&world), before + 3, "so is its node");
+}

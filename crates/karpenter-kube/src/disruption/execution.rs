@@ -199,6 +199,11 @@ impl Execution {
         self.command.id()
     }
 
+    /// The NodeClaims that take their place.
+    pub(super) fn replacements(&self) -> &[Arc<NodeClaim>] {
+        &self.replacements
+    }
+
     /// The NodeClaims it holds.
     pub(super) fn claims(&self) -> Vec<String> {
         let names = self.command.candidates.iter().map(Candidate::claim_name);

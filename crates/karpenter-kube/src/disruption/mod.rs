@@ -12,6 +12,7 @@ mod execution;
 mod marks;
 mod report;
 mod resting;
+mod settling;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -32,6 +33,7 @@ use crate::model::View;
 use crate::provisioning;
 use execution::Ended;
 use resting::Resting;
+use settling::{PEACE, Settling};
 
 /// How long the loop rests when there is nothing to do.
 const IDLE: Duration = Duration::from_secs(10);
@@ -54,8 +56,9 @@ pub struct Disruption {
     executing: BTreeMap<CommandId, Vec<String>>,
     running: JoinSet<Ended>,
     resting: Resting,
+    settling: Settling,
     unseen_pools: BTreeSet<String>,
-    /// The model's version that a pass found nothing in, and until when that is believed.
+    /// The epoch of the cluster that a pass found nothing in, and until when that is believed.
     fruitless: Option<(u64, Instant)>,
     next_plan: Instant,
 }
@@ -99,6 +102,7 @@ impl Disruption {
             executing: BTreeMap::new(),
             running: JoinSet::new(),
             resting: Resting::default(),
+            settling: Settling::default(),
             unseen_pools: BTreeSet::new(),
             fruitless: None,
             next_plan: Instant::now(),
@@ -154,6 +158,12 @@ impl Disruption {
             }
             return Ok(false);
         };
+        if matches!(command.method, Method::MultiNode | Method::SingleNode) {
+            let until = self.cx.clock.instant_after(PEACE);
+            for replacement in execution.replacements() {
+                self.settling.bought(replacement, until);
+            }
+        }
         self.executing.insert(execution.id(), execution.claims());
         self.running.spawn(execution.finish(Arc::clone(&self.cx)));
         Ok(true)
@@ -170,6 +180,7 @@ impl Disruption {
         };
         request.surroundings.in_flight = in_flight;
         request.surroundings.buffer_pods = cx.buffers.on_machines();
+        request.surroundings.settling = self.settling.claims();
         request.spot_to_spot = cx.options.feature_gates.spot_to_spot_consolidation;
         request.multi_node = MultiNodeSearch {
             cancel: Some(time_limit(cx, MULTI_NODE_LIMIT, &stop)),
@@ -213,8 +224,8 @@ impl Disruption {
 
     /// Decides, starts what needs no second look and proposes the rest; whether there was anything.
     async fn plan(&mut self, view: &View) -> Result<bool, ReconcileError> {
-        let version = *self.cx.model.changes().borrow();
-        let believed = |(at, until): (u64, Instant)| at == version && Instant::now() < until;
+        let epoch = view.snapshot.epoch();
+        let believed = |(at, until): (u64, Instant)| at == epoch && Instant::now() < until;
         if self.fruitless.is_some_and(believed) {
             return Ok(false);
         }
@@ -237,8 +248,12 @@ impl Disruption {
         if consolidate {
             self.unseen_pools = plan.unseen_pools.clone();
             let rests = !self.resting.now(Instant::now()).is_empty();
-            self.fruitless = (is_fruitless(&plan) && !rests)
-                .then(|| (version, self.cx.clock.instant_after(CONSOLIDATED)));
+            let believed = self.cx.clock.instant_after(CONSOLIDATED);
+            let until = self
+                .settling
+                .first_end()
+                .map_or(believed, |end| end.min(believed));
+            self.fruitless = (is_fruitless(&plan) && !rests).then_some((epoch, until));
         }
         let mut found = false;
         for command in plan.commands {
@@ -290,6 +305,7 @@ impl Periodic for Disruption {
             return Ok(UNSYNCED);
         }
         self.settle();
+        self.settling.look(&self.cx.view(), Instant::now());
         // After a restart with nothing pending, nobody else has asked for them yet.
         provisioning::refresh_instance_types(&self.cx).await?;
         let mut again = self.execute_due().await?;

@@ -137,6 +137,10 @@ impl Termination {
 
     async fn taint(&self, leaving: &mut Leaving) -> Result<(), ReconcileError> {
         let wanted = tainted(&leaving.node);
+        if wanted == leaving.node {
+            // A drain is looked at every second: that must not cost a text of the node each time.
+            return Ok(());
+        }
         if let Some(written) = patch_object(&self.nodes(), &leaving.node, &wanted, Lock::Optimistic)
             .await
             .doing("tainting node")?

@@ -2,7 +2,7 @@
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/consistency/{controller,nodeshape}.go
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
@@ -10,9 +10,8 @@ use karpenter_api::conditions::{HasConditions, reasons, types};
 use karpenter_api::events;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::quantity::Quantity;
-use rustc_hash::FxHashMap;
-use tokio::time::Instant;
 
+use super::rests::Rests;
 use crate::context::Context;
 use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::events::{Event, reference};
@@ -30,8 +29,8 @@ const TOLERATED: f64 = 0.9;
 #[derive(Debug)]
 pub struct Consistency {
     cx: Arc<Context>,
-    /// When claims may be looked at again, by uid.
-    next: Mutex<FxHashMap<String, Instant>>,
+    /// Claims that were looked at lately.
+    rests: Rests,
 }
 
 impl Consistency {
@@ -40,22 +39,8 @@ impl Consistency {
     pub fn new(cx: Arc<Context>) -> Self {
         Self {
             cx,
-            next: Mutex::default(),
+            rests: Rests::default(),
         }
-    }
-
-    /// How long the claim is left alone yet.
-    fn rests_for(&self, uid: &str) -> Option<Duration> {
-        let next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = next.get(uid)?.checked_duration_since(Instant::now())?;
-        (!left.is_zero()).then_some(left)
-    }
-
-    fn rest(&self, uid: &str) {
-        let now = Instant::now();
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        next.retain(|_, at| *at > now);
-        next.insert(uid.to_owned(), self.cx.clock.instant_after(INTERVAL));
     }
 }
 
@@ -122,7 +107,7 @@ impl Controller for Consistency {
         }) else {
             return Ok(Next::Wait);
         };
-        if let Some(left) = self.rests_for(before.uid()) {
+        if let Some(left) = self.rests.left(before.uid()) {
             return Ok(Next::After(left));
         }
         let id = before.status.provider_id.as_deref().unwrap_or_default();
@@ -160,7 +145,8 @@ impl Controller for Consistency {
         patch_status(&self.cx.node_claims(), before, &after, Lock::Optimistic)
             .await
             .doing("updating nodeclaim status")?;
-        self.rest(before.uid());
+        self.rests
+            .rest(before.uid(), self.cx.clock.instant_after(INTERVAL));
         Ok(Next::After(INTERVAL))
     }
 }

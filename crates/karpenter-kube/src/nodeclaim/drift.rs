@@ -9,7 +9,7 @@
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/disruption/{controller,drift}.go
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use karpenter_api::conditions::{HasConditions, reasons, types};
@@ -17,9 +17,9 @@ use karpenter_api::labels::annotations;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::drift;
 use karpenter_core::provider::CloudProviderError;
-use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
+use super::rests::Rests;
 use crate::context::Context;
 use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::logging;
@@ -40,7 +40,7 @@ const REMEMBERED: Duration = Duration::from_secs(30 * 60);
 pub struct Drift {
     cx: Arc<Context>,
     /// Claims, by uid, whose instance type was found lately.
-    found: Mutex<FxHashMap<String, Instant>>,
+    found: Rests,
 }
 
 impl Drift {
@@ -49,7 +49,7 @@ impl Drift {
     pub fn new(cx: Arc<Context>) -> Self {
         Self {
             cx,
-            found: Mutex::default(),
+            found: Rests::default(),
         }
     }
 
@@ -87,7 +87,7 @@ impl Drift {
     ) -> Result<bool, ReconcileError> {
         let created = claim.metadata.creation_timestamp.as_ref().map(|t| t.0);
         let young = created.is_none_or(|at| self.cx.clock.since(at) <= SETTLED);
-        if young || self.was_found(claim.uid()) {
+        if young || self.found.left(claim.uid()).is_some() {
             return Ok(false);
         }
         let types = match self.cx.provider.instance_types(pool).await {
@@ -97,22 +97,10 @@ impl Drift {
         };
         let gone = drift::is_instance_type_gone(&types, claim, self.cx.provider.well_known());
         if !gone {
-            self.remember(claim.uid());
+            let until = self.cx.clock.instant_after(REMEMBERED);
+            self.found.rest(claim.uid(), until);
         }
         Ok(gone)
-    }
-
-    fn was_found(&self, uid: &str) -> bool {
-        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        found.get(uid).is_some_and(|until| *until > Instant::now())
-    }
-
-    fn remember(&self, uid: &str) {
-        let now = Instant::now();
-        let until = self.cx.clock.instant_after(REMEMBERED);
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        found.retain(|_, until| *until > now);
-        found.insert(uid.to_owned(), until);
     }
 }
 

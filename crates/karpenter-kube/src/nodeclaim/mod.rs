@@ -18,5 +18,6 @@ mod initialization;
 mod launch;
 mod liveness;
 mod registration;
+mod rests;
 
 pub use launch::Launches;

@@ -91,13 +91,14 @@ impl Controller for Machines {
     }
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
-        if let Some(claim) = self
-            .cx
-            .view()
+        let view = self.cx.view();
+        if let Some(claim) = view
             .node_claim(&key.name)
             .filter(|c| c.spec.node_class_ref.group == GROUP && !c.is_deleting())
         {
-            self.provider.resume(claim);
+            let id = claim.status.provider_id.as_deref().unwrap_or_default();
+            let joined = !view.nodes_by_provider_id(id).is_empty();
+            self.provider.resume(claim, joined);
         }
         Ok(Next::Wait)
     }

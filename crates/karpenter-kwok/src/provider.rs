@@ -244,8 +244,8 @@ impl KwokProvider {
         }
     }
 
-    /// A machine that is known from its claim only, as after a restart.
-    pub(crate) fn resume(&self, claim: &NodeClaim) {
+    /// A machine that is known from its claim only, as after a restart; whether it has `joined` the cluster is known, too.
+    pub(crate) fn resume(&self, claim: &NodeClaim, joined: bool) {
         let Some(provider_id) = claim
             .status
             .provider_id
@@ -274,7 +274,7 @@ impl KwokProvider {
             registration: registration.clone(),
         };
         let node = node_of(claim, claim, node_name_of(&provider_id));
-        if self.cloud.launch(&provider_id, machine) && self.cloud.registers() {
+        if self.cloud.launch(&provider_id, machine) && self.cloud.registers() && !joined {
             self.register_later(node, Duration::ZERO, registration);
         }
     }

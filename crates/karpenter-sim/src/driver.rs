@@ -5,16 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::StorageClass;
+use karpenter_api::autoscaling::CapacityBuffer;
 use karpenter_api::labels::annotations;
 use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_kwok::catalogue::ZONES;
-use karpenter_kwok::{CapacityPool, KwokNodeClass};
+use karpenter_kwok::KwokNodeClass;
 use karpenter_playground::stack::Stack;
-use karpenter_testbed::faults::{Fault, Rule};
-use karpenter_testbed::loops::node_agent::NodeFault;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use serde::Serialize;
@@ -85,19 +84,19 @@ pub struct Simulation {
     pub(crate) client: Client,
     pub(crate) trace: Trace,
     pub(crate) safety: Arc<Safety>,
-    chance: Chance,
+    pub(crate) chance: Chance,
     fuse: Fuse,
     starts: u64,
     /// Since when the controllers run without faults.
     well_since: Option<Timestamp>,
     /// When the faults of the API server end.
-    faults_until: Option<Timestamp>,
+    pub(crate) faults_until: Option<Timestamp>,
     /// When killed controllers come back.
     down_until: Option<Timestamp>,
     /// Since when machines have no NodeClaim.
     orphans: BTreeMap<String, Timestamp>,
-    generation: u64,
-    serial: u64,
+    pub(crate) generation: u64,
+    pub(crate) serial: u64,
 }
 
 impl std::fmt::Debug for Simulation {
@@ -189,6 +188,8 @@ impl Simulation {
         if self.chance.happens(0.5) {
             self.create_value::<DaemonSet>(world::daemon_set()).await;
         }
+        self.create_value::<StorageClass>(world::storage_class())
+            .await;
         for _ in 0..self.chance.between(1, 4) {
             self.new_deployment().await;
         }
@@ -200,7 +201,7 @@ impl Simulation {
         Api::all(self.client.clone())
     }
 
-    fn namespaced<K>(&self) -> Api<K>
+    pub(crate) fn namespaced<K>(&self) -> Api<K>
     where
         K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
     {
@@ -241,7 +242,7 @@ impl Simulation {
         }
     }
 
-    async fn create_value<K>(&self, value: Value)
+    pub(crate) async fn create_value<K>(&self, value: Value)
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Serialize + Clone + std::fmt::Debug,
     {
@@ -269,7 +270,7 @@ impl Simulation {
         }
     }
 
-    async fn delete<K>(&self, api: Api<K>, name: &str)
+    pub(crate) async fn delete<K>(&self, api: Api<K>, name: &str)
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
     {
@@ -279,7 +280,7 @@ impl Simulation {
         let _ = api.delete(name, &DeleteParams::default()).await;
     }
 
-    async fn new_deployment(&mut self) {
+    pub(crate) async fn new_deployment(&mut self) {
         self.serial += 1;
         let name = format!("web{}", self.serial);
         let deployment = world::deployment(&mut self.chance, &name);
@@ -298,7 +299,7 @@ impl Simulation {
         all.iter().filter_map(|o| o.meta().name.clone()).collect()
     }
 
-    async fn any<K>(&mut self) -> Option<String>
+    pub(crate) async fn any<K>(&mut self) -> Option<String>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
     {
@@ -320,16 +321,17 @@ impl Simulation {
             .start_controllers_as(Client::new(wire, "default"));
         self.starts += 1;
         self.down_until = None;
+        self.safety.something_happens();
         self.trace.say("> started the controllers");
         self.is_well();
     }
 
-    fn is_well(&mut self) {
+    pub(crate) fn is_well(&mut self) {
         let well = self.faults_until.is_none() && self.down_until.is_none();
         self.well_since = well.then(|| self.stack.clock.now());
     }
 
-    fn after(&mut self, from: f64, to: f64) -> Timestamp {
+    pub(crate) fn after(&mut self, from: f64, to: f64) -> Timestamp {
         let seconds = self.chance.seconds(from, to);
         let pause = jiff::SignedDuration::from_millis((seconds * 1000.0) as i64);
         self.stack
@@ -339,7 +341,7 @@ impl Simulation {
             .unwrap_or(Timestamp::MAX)
     }
 
-    async fn restart(&mut self) {
+    pub(crate) async fn restart(&mut self) {
         if self.down_until.is_none() {
             self.trace.say("> stopped the controllers");
             self.stack.stop_controllers().await;
@@ -348,7 +350,7 @@ impl Simulation {
     }
 
     /// Lets the controllers die within a few writes.
-    async fn kill(&mut self) {
+    pub(crate) async fn kill(&mut self) {
         if self.down_until.is_some() {
             return;
         }
@@ -402,6 +404,7 @@ impl Simulation {
             if self.faults_until.is_some_and(|at| at <= now) {
                 self.stack.testbed.faults().clear();
                 self.faults_until = None;
+                self.safety.something_happens();
                 self.trace.say("> the API server is well again");
                 self.is_well();
             }
@@ -414,245 +417,9 @@ impl Simulation {
         }
     }
 
-    async fn something_happens(&mut self) {
-        match self.chance.between(0, 99) {
-            0..=29 => self.scales().await,
-            30..=37 => self.new_or_old_deployment().await,
-            38..=41 => self.budget_of_pods().await,
-            42..=47 => self.bad_api_server(),
-            48..=49 => self.stack.testbed.compact(),
-            50..=57 => self.cloud_trouble(),
-            58..=63 => self.node_trouble().await,
-            64..=66 => self.restart().await,
-            67..=72 => self.kill().await,
-            73..=78 => self.pool_changes().await,
-            79..=81 => {
-                if let Some(name) = self.any::<NodeClaim>().await {
-                    let api = self.api::<NodeClaim>();
-                    self.delete(api, &name).await;
-                }
-            }
-            82..=84 => {
-                if let Some(name) = self.any::<Node>().await {
-                    let api = self.api::<Node>();
-                    self.delete(api, &name).await;
-                }
-            }
-            85..=88 => self.protects_node().await,
-            89..=92 => {
-                if let Some(name) = self.any::<Pod>().await {
-                    let api = self.namespaced::<Pod>();
-                    self.delete(api, &name).await;
-                }
-            }
-            93..=95 => self.rollout().await,
-            96..=97 => self.pool_comes_or_goes().await,
-            _ => {}
-        }
-    }
-
-    async fn scales(&mut self) {
-        if let Some(name) = self.any::<Deployment>().await {
-            let replicas = match self.chance.between(0, 4) {
-                0 => 0,
-                1 => self.chance.between(10, 40),
-                _ => self.chance.between(1, 10),
-            };
-            let api = self.namespaced::<Deployment>();
-            self.patch(api, &name, json!({"spec": {"replicas": replicas}}))
-                .await;
-        }
-    }
-
-    async fn new_or_old_deployment(&mut self) {
-        let names = self.names::<Deployment>().await;
-        if names.len() < 6 && self.chance.happens(0.6) {
-            self.new_deployment().await;
-        } else if let Some(name) = self.chance.of(&names) {
-            let api = self.namespaced::<PodDisruptionBudget>();
-            self.delete(api, &name).await;
-            let api = self.namespaced::<Deployment>();
-            self.delete(api, &name).await;
-        }
-    }
-
-    async fn budget_of_pods(&mut self) {
-        let Some(name) = self.any::<Deployment>().await else {
-            return;
-        };
-        let known = self.names::<PodDisruptionBudget>().await;
-        if known.contains(&name) {
-            let api = self.namespaced::<PodDisruptionBudget>();
-            self.delete(api, &name).await;
-        } else {
-            let pdb = world::pdb(&mut self.chance, &name);
-            self.create_value::<PodDisruptionBudget>(pdb).await;
-        }
-    }
-
-    fn bad_api_server(&mut self) {
-        let share = self.chance.one([0.02, 0.1, 0.3]);
-        let code = self.chance.one([429, 500, 503, 504]);
-        let mut faults = vec![
-            Fault::Error {
-                code,
-                retry_after: None,
-            },
-            Fault::Conflict,
-            Fault::LostAnswer,
-            Fault::Latency(Duration::from_millis(self.chance.between(10, 4000))),
-            Fault::DropWatch {
-                after: self.chance.between(0, 50),
-            },
-            Fault::Stale {
-                revisions: self.chance.between(1, 200),
-            },
-        ];
-        faults.retain(|_| self.chance.happens(0.5));
-        self.trace.say(&format!(
-            "> the API server does {faults:?} to {share} of all requests"
-        ));
-        let rules = faults.into_iter().map(|f| Rule::new(f).rate(share));
-        self.stack.testbed.faults().set(rules.collect());
-        self.faults_until = Some(self.after(10.0, 3600.0));
-        self.is_well();
-    }
-
-    fn cloud_trouble(&mut self) {
-        let cloud = self.stack.cloud.clone();
-        match self.chance.between(0, 4) {
-            0 => {
-                let zone = self
-                    .chance
-                    .happens(0.5)
-                    .then(|| self.chance.one(ZONES).to_owned());
-                let capacity_type = self
-                    .chance
-                    .happens(0.5)
-                    .then(|| self.chance.one(["spot", "on-demand"]).to_owned());
-                let pool = CapacityPool {
-                    instance_type: None,
-                    zone,
-                    capacity_type,
-                };
-                self.trace.say(&format!("> no capacity for {pool:?}"));
-                cloud.exhaust(pool);
-            }
-            1 => {
-                self.trace.say("> all capacity again");
-                cloud.restock();
-            }
-            2 => {
-                let times = self.chance.between(1, 40);
-                self.trace.say(&format!("> {times} launches fail"));
-                cloud.fail_launches(u32::try_from(times).unwrap_or(1));
-            }
-            3 => {
-                self.trace.say("> machines never join");
-                cloud.never_register(true);
-            }
-            _ => {
-                self.trace.say("> machines join again");
-                cloud.never_register(false);
-            }
-        }
-    }
-
-    async fn node_trouble(&mut self) {
-        let nodes = self.list::<Node>().await;
-        let Some(node) = self.chance.of(&nodes) else {
-            return;
-        };
-        let name = node.metadata.name.unwrap_or_default();
-        let faults = &self.stack.node_faults;
-        match self.chance.between(0, 5) {
-            0..=2 => {
-                self.trace.say(&format!("> machine {name} dies"));
-                faults.set(&name, NodeFault::Dead);
-                if let Some(id) = node.spec.and_then(|s| s.provider_id) {
-                    self.stack.cloud.kill(&id);
-                }
-            }
-            3 => {
-                self.trace.say(&format!("> node {name} hangs"));
-                faults.set(&name, NodeFault::Dead);
-            }
-            4 => {
-                self.trace.say(&format!("> node {name} is slow"));
-                faults.set(&name, NodeFault::Slow(20.0));
-            }
-            _ => {
-                self.trace.say(&format!("> node {name} is well"));
-                faults.clear(&name);
-            }
-        }
-    }
-
-    async fn pool_changes(&mut self) {
-        let Some(name) = self.any::<NodePool>().await else {
-            return;
-        };
-        self.generation += 1;
-        let patch = match self.chance.between(0, 3) {
-            0 => {
-                let label = json!({"sim/generation": self.generation.to_string()});
-                json!({"spec": {"template": {"metadata": {"labels": label}}}})
-            }
-            1 => {
-                self.safety.changes_budgets(&name);
-                json!({"spec": {"disruption": {"budgets": world::budgets(&mut self.chance)}}})
-            }
-            2 if name == world::STATIC => {
-                json!({"spec": {"replicas": self.chance.between(0, 4)}})
-            }
-            2 => json!({"spec": {"weight": self.chance.between(1, 100)}}),
-            _ if name == world::STATIC => return,
-            _ => {
-                let after = self.chance.one(["0s", "1m", "10m", "Never"]);
-                json!({"spec": {"disruption": {"consolidateAfter": after}}})
-            }
-        };
-        let api = self.api::<NodePool>();
-        self.patch(api, &name, patch).await;
-    }
-
-    async fn pool_comes_or_goes(&mut self) {
-        let name = self.chance.one(world::OTHERS);
-        if self.names::<NodePool>().await.iter().any(|n| n == name) {
-            let api = self.api::<NodePool>();
-            self.delete(api, name).await;
-        } else {
-            let pool = world::other_pool(&mut self.chance, name);
-            self.safety.changes_budgets(name);
-            self.create_value::<NodePool>(pool).await;
-        }
-    }
-
-    async fn protects_node(&mut self) {
-        if let Some(name) = self.any::<Node>().await {
-            let protect = self.chance.happens(0.6);
-            let value = if protect { json!("true") } else { Value::Null };
-            let api = self.api::<Node>();
-            let annotation = json!({annotations::DO_NOT_DISRUPT: value});
-            self.patch(api, &name, json!({"metadata": {"annotations": annotation}}))
-                .await;
-            self.safety.protects_node(&name, protect);
-        }
-    }
-
-    async fn rollout(&mut self) {
-        if let Some(name) = self.any::<Deployment>().await {
-            self.generation += 1;
-            let label = json!({"sim": self.generation.to_string()});
-            let api = self.namespaced::<Deployment>();
-            let template = json!({"metadata": {"labels": label}});
-            self.patch(api, &name, json!({"spec": {"template": template}}))
-                .await;
-        }
-    }
-
     /// Ends all trouble, and everything that may keep machines for ever.
     pub(crate) async fn calm(&mut self) {
+        self.safety.something_happens();
         self.stack.testbed.faults().clear();
         self.faults_until = None;
         self.stack.cloud.restock();
@@ -684,6 +451,10 @@ impl Simulation {
             self.patch(api, &name, json!({"spec": {"template": template}}))
                 .await;
         }
+        for name in self.names::<CapacityBuffer>().await {
+            let api = self.namespaced::<CapacityBuffer>();
+            self.delete(api, &name).await;
+        }
         for name in self.names::<NodePool>().await {
             let api = self.api::<NodePool>();
             let mut spec = json!({
@@ -709,6 +480,10 @@ impl Simulation {
             let api = self.namespaced::<Deployment>();
             self.delete(api, &name).await;
         }
+        for name in self.names::<StatefulSet>().await {
+            let api = self.namespaced::<StatefulSet>();
+            self.delete(api, &name).await;
+        }
     }
 
     // ---- what must hold -------------------------------------------------------------------------------------------
@@ -716,6 +491,7 @@ impl Simulation {
     /// Looks whether everything holds that must hold at any time.
     pub(crate) async fn check(&mut self) -> Result<(), Box<Failure>> {
         let mut problems = self.safety.violations();
+        problems.extend(self.safety.hasty_moves());
         problems.extend(crate::panics::taken());
         let claims = self.list::<NodeClaim>().await;
         let now = self.stack.clock.now();

@@ -6,7 +6,8 @@
 //!
 //! | module | question it answers |
 //! |---|---|
-//! | [`driver`] | what happens, and when |
+//! | [`driver`] | when something happens, and what is looked at |
+//! | `happenings` | what may happen |
 //! | [`world`] | what stands in the cluster |
 //! | [`wire`] | what the controllers do, and how they die |
 //! | [`safety`] | what must hold at each of their writes (I8) |
@@ -17,6 +18,7 @@
 
 pub mod chance;
 pub mod driver;
+mod happenings;
 mod model;
 pub mod panics;
 mod rest;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_api::conditions::{Condition, HasConditions, types};
 use karpenter_api::labels::{finalizers, taints};
@@ -91,6 +91,17 @@ async fn unsettled(sim: &Simulation) -> Vec<String> {
             .unwrap_or_default();
         if wanted != ready {
             problems.push(format!("deployment {name} has {ready} of {wanted} pods"));
+        }
+    }
+    for set in sim.list::<StatefulSet>().await {
+        let name = set.metadata.name.clone().unwrap_or_default();
+        let wanted = set.spec.and_then(|s| s.replicas).unwrap_or(1);
+        let ready = set
+            .status
+            .and_then(|s| s.ready_replicas)
+            .unwrap_or_default();
+        if wanted != ready {
+            problems.push(format!("statefulset {name} has {ready} of {wanted} pods"));
         }
     }
     for pod in &pods {

@@ -17,10 +17,19 @@ use kube::{Api, Client};
 /// How long controllers may act on what they knew: watches break, and come back after a back-off of half a minute.
 const STALENESS: Duration = Duration::from_secs(90);
 
+/// The controller that gives machines back.
+const DISRUPTION: &str = "disruption";
+/// How long consolidation leaves a machine alone that it has bought, unless pods leave it.
+const PEACE: Duration = Duration::from_secs(600);
+/// How long it takes until nothing follows any more from what happened to the cluster: pods of a dead machine are replaced
+/// after minutes, and then others move.
+const AFTERMATH: Duration = Duration::from_secs(1800);
+
 /// Watches the controllers' writes.
 pub struct Safety {
     client: Client,
     clock: Clock,
+    aftermath: Duration,
     state: Mutex<State>,
 }
 
@@ -39,6 +48,19 @@ struct State {
     protected: BTreeMap<String, Timestamp>,
     /// When a pool's budgets were changed last.
     budgets_changed: BTreeMap<String, Timestamp>,
+    /// When something happened to the cluster last that is not the controllers' doing.
+    happened: Option<Timestamp>,
+    /// Every NodeClaim, by uid: when it was bought, if consolidation is known to have bought it.
+    bought: BTreeMap<String, Option<Timestamp>>,
+    /// NodeClaims that are being made, by disruption and by others.
+    making: [usize; 2],
+    /// Moves of consolidation that undid an earlier one.
+    hasty: Vec<String>,
+}
+
+/// Whether a path is that of all NodeClaims, where they are made.
+fn makes_claim(method: &Method, path: &str) -> bool {
+    *method == Method::POST && matches!(parse(path), Some(("nodeclaims", "", "", "")))
 }
 
 /// What was so before a write.
@@ -113,8 +135,16 @@ impl Safety {
         Self {
             client,
             clock,
+            aftermath: AFTERMATH,
             state: Mutex::default(),
         }
+    }
+
+    /// How long after the last that happened to the cluster nothing follows from it any more.
+    #[must_use]
+    pub fn quiet_after(mut self, aftermath: Duration) -> Self {
+        self.aftermath = aftermath;
+        self
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -130,6 +160,19 @@ impl Safety {
     /// Notes that something must not hold.
     pub fn violated(&self, what: String) {
         self.lock().violations.push(what);
+    }
+
+    /// Something happens to the cluster that is not the controllers' doing.
+    pub fn something_happens(&self) {
+        let now = self.clock.now();
+        self.lock().happened = Some(now);
+    }
+
+    /// Moves of consolidation that took a machine back which consolidation had bought within the last ten minutes, though
+    /// nothing had happened to the cluster for long: each undid what the one before had done.
+    #[must_use]
+    pub fn hasty_moves(&self) -> Vec<String> {
+        self.lock().hasty.clone()
     }
 
     /// A Node is annotated not to be disrupted from now on, or no longer.
@@ -178,7 +221,10 @@ impl Safety {
     }
 
     /// Looks at what a write is about to change.
-    pub async fn before(&self, method: &Method, path: &str) -> Before {
+    pub async fn before(&self, method: &Method, path: &str, controller: &str) -> Before {
+        if makes_claim(method, path) {
+            self.lock().making[usize::from(controller == DISRUPTION)] += 1;
+        }
         let mut before = Before {
             pod: None,
             claim: None,
@@ -198,8 +244,18 @@ impl Safety {
     }
 
     /// Judges what a write has done.
-    pub async fn after(&self, method: &Method, path: &str, status: u16, before: Before) {
+    pub async fn after(
+        &self,
+        method: &Method,
+        path: &str,
+        controller: &str,
+        status: u16,
+        before: Before,
+    ) {
         let done = (200..300).contains(&status);
+        if makes_claim(method, path) {
+            self.after_claim_made(controller).await;
+        }
         match parse(path) {
             Some(("pods", namespace, name, "eviction")) if done => {
                 let Some(pod) = before.pod else { return };
@@ -224,6 +280,41 @@ impl Safety {
         }
     }
 
+    /// Notes who has bought a machine; if others are buying, too, it may be theirs.
+    async fn after_claim_made(&self, controller: &str) {
+        let claims = self.claims().await;
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let [others, disruption] = state.making;
+        let bought = (controller == DISRUPTION && others == 0).then_some(now);
+        for claim in claims {
+            state.bought.entry(claim.uid().to_owned()).or_insert(bought);
+        }
+        state.making = if controller == DISRUPTION {
+            [others, disruption.saturating_sub(1)]
+        } else {
+            [others.saturating_sub(1), disruption]
+        };
+    }
+
+    /// Whether consolidation takes a machine back that it has just bought, for no reason but its own moves.
+    fn check_haste(&self, claim: &NodeClaim) {
+        let now = self.clock.now();
+        let reason = claim.condition(types::DISRUPTION_REASON);
+        let consolidated = reason.is_some_and(|r| r.reason == "Underutilized");
+        let mut state = self.lock();
+        let bought = state.bought.get(claim.uid()).copied().flatten();
+        let age = |since: Timestamp| now.duration_since(since).unsigned_abs();
+        let quiet = state.happened.is_none_or(|at| age(at) > self.aftermath);
+        if let Some(bought) = bought.filter(|at| consolidated && quiet && age(*at) < PEACE) {
+            let seconds = age(bought).as_secs();
+            let name = claim.name();
+            state.hasty.push(format!(
+                "nodeclaim {name} is consolidated {seconds} s after consolidation has bought it"
+            ));
+        }
+    }
+
     async fn after_claim_status(&self, name: &str) {
         let api: Api<NodeClaim> = Api::all(self.client.clone());
         let Ok(Some(claim)) = api.get_opt(name).await else {
@@ -245,6 +336,7 @@ impl Safety {
             state.marked.retain(|uid, _| alive.contains(uid.as_str()));
             state.marked.insert(uid, pool.clone());
         }
+        self.check_haste(&claim);
         self.check_protection(&claim).await;
         self.check_budgets(&claim, &pool, &claims).await;
     }

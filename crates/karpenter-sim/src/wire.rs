@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use futures::future::BoxFuture;
 use http::{Method, Request, Response};
 use karpenter_kube::clock::Clock;
+use karpenter_kube::controller::current_controller;
 use kube::client::Body;
 use rustc_hash::FxHasher;
 use tower::Service;
@@ -218,12 +219,16 @@ where
             self.fuse.clone(),
         );
         Box::pin(async move {
-            let before = safety.before(&method, &path).await;
+            // Whoever waits for the answer runs this.
+            let controller = current_controller();
+            let before = safety.before(&method, &path, controller).await;
             let answer = answer.await;
             let status = answer.as_ref().map_or(0, |a| a.status().as_u16());
             trace.say(&format!("{method} {} {status}", short(&path)));
             // A write whose answer a fault swallows is answered 500 and done all the same.
-            safety.after(&method, &path, status, before).await;
+            safety
+                .after(&method, &path, controller, status, before)
+                .await;
             if fuse.is_blown() {
                 std::future::pending().await
             }

@@ -42,7 +42,8 @@ pub fn settings(chance: &mut Chance, seed: u64) -> Settings {
         node_repair: chance.happens(0.5),
         spot_to_spot_consolidation: chance.happens(0.3),
         static_capacity: true,
-        capacity_buffer: false,
+        capacity_buffer: chance.happens(0.4),
+        node_overlay: chance.happens(0.3),
         ..FeatureGates::default()
     };
     Settings {
@@ -233,6 +234,76 @@ pub fn pdb(chance: &mut Chance, name: &str) -> Value {
             .clone();
     }
     json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name, "namespace": "default"}, "spec": spec})
+}
+
+/// The storage class of all volumes: a volume is made in the zone of its first pod, and stays there.
+#[must_use]
+pub fn storage_class() -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "zonal"},
+        "provisioner": "csi.sim", "volumeBindingMode": "WaitForFirstConsumer", "reclaimPolicy": "Delete",
+    })
+}
+
+/// A StatefulSet of pods with a volume each.
+#[must_use]
+pub fn stateful_set(chance: &mut Chance, name: &str) -> Value {
+    let labels = json!({"app": name});
+    json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "replicas": chance.between(0, 4), "serviceName": name, "selector": {"matchLabels": labels},
+            "podManagementPolicy": chance.one(["OrderedReady", "Parallel"]),
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "terminationGracePeriodSeconds": chance.one([0, 30]),
+                    "containers": [{"name": "main", "image": "pause", "resources": {"requests": {
+                        "cpu": chance.one(["250m", "1", "2"]), "memory": chance.one(["512Mi", "2Gi"]),
+                    }}}],
+                },
+            },
+            "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {
+                "accessModes": ["ReadWriteOnce"], "storageClassName": "zonal", "resources": {"requests": {"storage": "1Gi"}},
+            }}],
+        },
+    })
+}
+
+/// Room to spare for more pods of a Deployment.
+#[must_use]
+pub fn capacity_buffer(chance: &mut Chance, name: &str) -> Value {
+    let mut spec = json!({"scalableRef": {"apiGroup": "apps", "kind": "Deployment", "name": name}});
+    if chance.happens(0.5) {
+        spec["replicas"] = json!(chance.between(0, 6));
+    } else {
+        spec["percentage"] = json!(chance.one([20, 100]));
+    }
+    json!({"apiVersion": "autoscaling.x-k8s.io/v1beta1", "kind": "CapacityBuffer", "metadata": {"name": name, "namespace": "default"}, "spec": spec})
+}
+
+/// An overlay that makes some machines cheaper or dearer than they are.
+#[must_use]
+pub fn overlay(chance: &mut Chance, name: &str) -> Value {
+    let chosen = match chance.between(0, 2) {
+        0 => requirement(
+            "karpenter.kwok.sh/instance-family",
+            &[chance.one(["c", "s", "m"])],
+        ),
+        1 => requirement(
+            "karpenter.sh/capacity-type",
+            &[chance.one(["spot", "on-demand"])],
+        ),
+        _ => requirement(
+            "topology.kubernetes.io/zone",
+            &[chance.one(catalogue::ZONES)],
+        ),
+    };
+    let adjustment = chance.one(["-50%", "-10%", "+25%", "+300%"]);
+    json!({
+        "apiVersion": "karpenter.sh/v1alpha1", "kind": "NodeOverlay", "metadata": {"name": name},
+        "spec": {"requirements": [chosen], "priceAdjustment": adjustment, "weight": chance.between(1, 100)},
+    })
 }
 
 /// A DaemonSet with little to it.

@@ -2,91 +2,160 @@
 //!
 //! The API server runs in a process of its own (`--cluster`), reached over HTTPS as in a real cluster, so that the memory
 //! and the CPU measured in the controllers' process (`--controllers`) are theirs alone. Every measurement has fresh
-//! processes.
+//! processes, and a cluster that earlier controllers have brought into the state they want: what is measured is a restart.
 
 mod cluster;
-mod controllers;
+#[path = "../processes/mod.rs"]
+mod processes;
 
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use karpenter_bench::{Run, Suite};
+use processes::controllers::{Controllers, Manner};
+use processes::{Outcome, Process};
 use serde_json::Value;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let number = |at: usize| -> u64 { arguments.get(at).and_then(|a| a.parse().ok()).unwrap_or(0) };
+    let number = |at: usize| arguments.get(at).and_then(|a| a.parse().ok()).unwrap_or(0);
     // Two providers may be linked in; whoever asks first must find the one we mean.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     match arguments.first().map(String::as_str) {
-        Some("--cluster") => cluster::serve(number(1) as usize, number(2) as usize),
-        Some("--controllers") => controllers::measure(number(1), number(2), number(3), number(4)),
+        Some("--cluster") => processes::serve(cluster::run(number(1), number(2))),
+        Some("--controllers") => processes::controllers::run(&arguments[1..]),
         _ => suite(),
     }
 }
 
-/// A measurement in fresh processes: so many nodes and pods, so many seconds of pod events, so many pods at once.
-fn measured(nodes: u64, pods: u64, steady: u64, burst: u64) -> Value {
-    let arguments = [nodes, pods, steady, burst].map(|n| n.to_string());
-    let output = std::env::current_exe().and_then(|program| {
-        Command::new(program)
-            .arg("--controllers")
-            .args(arguments)
-            .stderr(Stdio::inherit())
-            .output()
-    });
-    match output {
-        Ok(output) => serde_json::from_slice(&output.stdout).unwrap_or(Value::Null),
-        Err(error) => Value::from(error.to_string()),
+/// How long a process may take to become quiet.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+/// Waits until a process has been quiet for five seconds.
+fn settle(process: &Process) -> Outcome<()> {
+    let start = Instant::now();
+    let mut quiet = 0;
+    while quiet < 5 {
+        if start.elapsed() > PATIENCE {
+            return Err("the process does not become quiet".into());
+        }
+        let before = process.cpu_seconds();
+        std::thread::sleep(Duration::from_secs(1));
+        let used = process.cpu_seconds() - before;
+        quiet = if used < 0.1 { quiet + 1 } else { 0 };
+    }
+    Ok(())
+}
+
+/// A cluster of so many nodes and pods, and controllers that found it as they want it.
+fn restarted(nodes: usize, pods: usize) -> Outcome<(Process, Controllers)> {
+    let arguments = ["--cluster".to_owned(), nodes.to_string(), pods.to_string()];
+    let mut cluster = Process::start(&arguments)?;
+    let reached = cluster.answer()?;
+    if nodes > 0 {
+        let hurried = Manner {
+            qps: 5_000,
+            ..Manner::default()
+        };
+        let first = Controllers::start(&reached, hurried)?;
+        settle(&first.process)?;
+        first.process.end();
+    }
+    let controllers = Controllers::start(&reached, Manner::default())?;
+    Ok((cluster, controllers))
+}
+
+const NODES: usize = 5_000;
+const PODS: usize = 100_000;
+const BURST: usize = 10_000;
+const STEADY: Duration = Duration::from_secs(60);
+
+/// Runs a measurement; what fails fails the benchmark.
+fn measured(run: &mut Run, measure: impl FnOnce(&mut Run) -> Outcome<()>) {
+    run.parameter("nodes", NODES);
+    run.parameter("pods", PODS);
+    if let Err(error) = measure(run) {
+        eprintln!("the measurement failed, {error}");
+        std::process::exit(1);
     }
 }
 
-fn number(value: &Value, key: &str) -> f64 {
-    value[key].as_f64().unwrap_or(f64::NAN)
+fn resident(run: &mut Run) -> Outcome<()> {
+    let memory = |nodes: usize, pods: usize| -> Outcome<(f64, f64, f64)> {
+        let (_cluster, controllers) = restarted(nodes, pods)?;
+        settle(&controllers.process)?;
+        let process = &controllers.process;
+        Ok((
+            controllers.synced_seconds,
+            process.rss_mib(),
+            process.peak_mib(),
+        ))
+    };
+    let (_, nothing, _) = memory(0, 0)?;
+    let (_, nodes, _) = memory(NODES, 0)?;
+    let (synced, all, peak) = memory(NODES, PODS)?;
+    run.sample(NODES + PODS, Duration::from_secs_f64(synced));
+    let bytes = |more: f64, less: f64, n: usize| (more - less) * f64::from(1 << 20) / n as f64;
+    run.record("synced_seconds", synced);
+    run.record("rss_mib", all);
+    run.record("rss_peak_mib", peak);
+    run.record("rss_mib_empty", nothing);
+    run.record("bytes_per_node", bytes(nodes, nothing, NODES));
+    run.record("bytes_per_pod", bytes(all, nodes, PODS));
+    Ok(())
 }
 
-const NODES: u64 = 5_000;
-const PODS: u64 = 100_000;
-const BURST: u64 = 10_000;
+fn steady(run: &mut Run) -> Outcome<()> {
+    const RATE: usize = 100;
+    run.parameter("events_per_second", RATE);
+    let (mut cluster, controllers) = restarted(NODES, PODS)?;
+    let process = &controllers.process;
+    settle(process)?;
+    let seconds = STEADY.as_secs();
+    let before = process.cpu_seconds();
+    std::thread::sleep(STEADY);
+    let idle = process.cpu_seconds() - before;
+    let before = process.cpu_seconds();
+    let done = cluster.ask(&format!("events {RATE} {seconds}"))?;
+    let used = process.cpu_seconds() - before;
+    let took = done["seconds"].as_f64().unwrap_or(f64::NAN);
+    run.sample(RATE * seconds as usize, Duration::from_secs_f64(used));
+    run.record("cores", used / took);
+    run.record("cores_idle", idle / STEADY.as_secs_f64());
+    run.record("rss_mib", process.rss_mib());
+    Ok(())
+}
+
+fn burst(run: &mut Run) -> Outcome<()> {
+    run.parameter("burst", BURST);
+    let (mut cluster, controllers) = restarted(NODES, PODS)?;
+    settle(&controllers.process)?;
+    let cpu = controllers.process.cpu_seconds();
+    cluster.ask(&format!("burst {BURST}"))?;
+    let made = |claims: &Value| claims["made"].as_u64().unwrap_or(0);
+    let (mut claims, mut still) = (Value::Null, 0);
+    while still < 10 {
+        std::thread::sleep(Duration::from_millis(500));
+        let now = cluster.ask("claims")?;
+        still = if made(&now) > 0 && made(&now) == made(&claims) {
+            still + 1
+        } else {
+            0
+        };
+        claims = now;
+    }
+    // The batch closes when nothing has come for a second.
+    let after_batch = claims["seconds"].as_f64().unwrap_or(f64::NAN) - 1.0;
+    run.sample(BURST, Duration::from_secs_f64(after_batch.max(0.0)));
+    run.record("nodeclaims", made(&claims));
+    run.record("seconds_after_batch", after_batch);
+    run.record("cpu_seconds_used", controllers.process.cpu_seconds() - cpu);
+    run.record("rss_mib", controllers.process.rss_mib());
+    Ok(())
+}
 
 fn suite() {
-    let mut suite = karpenter_bench::Suite::from_args("controller");
-    let seconds = |value: &Value, key: &str| {
-        Duration::try_from_secs_f64(number(value, key)).unwrap_or_default()
-    };
-    suite.case("resident-5k-nodes-100k-pods", |run| {
-        let nothing = measured(0, 0, 0, 0);
-        let nodes = measured(NODES, 0, 0, 0);
-        let all = measured(NODES, PODS, 0, 0);
-        run.parameter("nodes", NODES);
-        run.parameter("pods", PODS);
-        run.sample((NODES + PODS) as usize, seconds(&all, "synced_seconds"));
-        let bytes = |more: &Value, less: &Value, n: u64| {
-            (number(more, "rss_mib") - number(less, "rss_mib")) * f64::from(1 << 20) / n as f64
-        };
-        run.record("synced_seconds", all["synced_seconds"].clone());
-        run.record("rss_mib", all["rss_mib"].clone());
-        run.record("rss_mib_empty", nothing["rss_mib"].clone());
-        run.record("bytes_per_node", bytes(&nodes, &nothing, NODES));
-        run.record("bytes_per_pod", bytes(&all, &nodes, PODS));
-    });
-    suite.case("steady-100-pod-events", |run| {
-        let all = measured(NODES, PODS, 60, 0);
-        run.parameter("nodes", NODES);
-        run.parameter("pods", PODS);
-        run.parameter("events_per_second", 100);
-        run.sample(6_000, seconds(&all, "steady_cpu_seconds"));
-        run.record("cores", all["steady_cores"].clone());
-        run.record("cores_idle", all["idle_cores"].clone());
-        run.record("rss_mib", all["rss_mib_after"].clone());
-    });
-    suite.case("burst-10k-pods", |run| {
-        let all = measured(NODES, PODS, 0, BURST);
-        run.parameter("nodes", NODES);
-        run.parameter("pods", PODS);
-        run.parameter("burst", BURST);
-        run.sample(BURST as usize, seconds(&all, "burst_seconds"));
-        run.record("nodeclaims", all["burst_claims"].clone());
-        run.record("seconds_after_batch", all["burst_seconds"].clone());
-        run.record("rss_mib", all["rss_mib_after"].clone());
-    });
+    let mut suite = Suite::from_args("controller");
+    suite.case("resident-5k-nodes-100k-pods", |run| measured(run, resident));
+    suite.case("steady-100-pod-events", |run| measured(run, steady));
+    suite.case("burst-10k-pods", |run| measured(run, burst));
 }

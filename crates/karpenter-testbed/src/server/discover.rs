@@ -6,6 +6,7 @@ use http::{Method, request::Parts};
 use serde_json::{Value, json};
 
 use super::ApiServer;
+use super::authorization::{ServiceAccount, user_info};
 use super::error::ApiError;
 use super::reply::Reply;
 use super::request::{self, Target};
@@ -59,7 +60,7 @@ impl ApiServer {
             .ok_or_else(ApiError::no_such_path)
     }
 
-    /// Resources that are asked but not stored: everybody may do everything.
+    /// Resources that are asked but not stored. The rules of an account are not listed: what it may do is asked one by one.
     pub(super) fn answer_virtual(
         &self,
         parts: &Parts,
@@ -74,6 +75,7 @@ impl ApiServer {
         if parts.method != Method::POST {
             return Err(ApiError::method_not_allowed());
         }
+        self.authorize_virtual(parts, &target.group, &target.plural)?;
         let content_type = parts
             .headers
             .get(http::header::CONTENT_TYPE)
@@ -84,12 +86,14 @@ impl ApiServer {
         if !review.is_object() {
             return Err(ApiError::bad_request("the body is not an object"));
         }
+        let account = parts.extensions.get::<ServiceAccount>();
         review["apiVersion"] = resource.api_version().into();
         review["kind"] = resource.kind.as_str().into();
         review["metadata"] = json!({"creationTimestamp": Value::Null});
         review["status"] = match resource.kind.as_str() {
-            "TokenReview" => json!({"authenticated": true, "user": user()}),
-            "SelfSubjectReview" => json!({"userInfo": user()}),
+            "TokenReview" => json!({"authenticated": true, "user": user_info(account)}),
+            "SelfSubjectReview" => json!({"userInfo": user_info(account)}),
+            "SelfSubjectAccessReview" => json!({"allowed": self.review(parts, &review["spec"])}),
             "SelfSubjectRulesReview" => json!({
                 "incomplete": false,
                 "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
@@ -106,8 +110,4 @@ fn discovered(form: DiscoveryForm, document: &Value) -> Reply {
         content_type: form.content_type(),
         ..Reply::json(200, document)
     }
-}
-
-fn user() -> Value {
-    json!({"username": "system:admin", "groups": ["system:masters", "system:authenticated"]})
 }

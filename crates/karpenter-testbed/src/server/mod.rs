@@ -1,6 +1,7 @@
 //! What happens to a request: verbs, admission, subresources, custom resources, HTTP.
 
 pub mod admission;
+mod authorization;
 pub mod catalog;
 mod context;
 pub mod custom;
@@ -25,7 +26,7 @@ mod watch;
 mod write;
 
 use std::ops::Deref;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -37,6 +38,7 @@ use crate::clock::Clock;
 use crate::faults::{EXEMPT_HEADER, Exempt, Fault, Faults};
 use crate::present::table::{self, IncludeObject};
 use crate::store::Store;
+pub use authorization::ServiceAccount;
 use catalog::{Catalog, Served};
 use error::ApiError;
 use identity::Identity;
@@ -56,6 +58,7 @@ pub struct Inner {
     bookmark_interval: Duration,
     version: RwLock<String>,
     pod_mutation: Option<PodMutation>,
+    refusals: Mutex<Vec<String>>,
 }
 
 /// The API server. Cheap to clone; clones are the same server.
@@ -116,6 +119,7 @@ impl ApiServer {
             bookmark_interval: settings.bookmark_interval,
             version: RwLock::new(settings.version),
             pod_mutation: settings.pod_mutation,
+            refusals: Mutex::default(),
         }));
         server.populate();
         server
@@ -151,6 +155,7 @@ impl ApiServer {
             ));
         }
         let Some(target) = Target::parse(parts.uri.path()) else {
+            self.authorize_path(parts)?;
             return self.answer_other(parts);
         };
         if target.plural.is_empty() {
@@ -164,6 +169,7 @@ impl ApiServer {
         };
         let call = Call::new(parts, target, body, self.catalog.registry())?;
         let verb = verb(&call);
+        self.authorize(parts, &call, verb, &served)?;
         let faults = if parts.extensions.get::<Exempt>().is_some()
             || parts.headers.contains_key(EXEMPT_HEADER)
         {

@@ -1,9 +1,10 @@
 //! The server over HTTPS on loopback.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use http::header::AUTHORIZATION;
 use http::{Request, Response};
@@ -20,9 +21,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::Service as _;
 
-use super::ApiServer;
 use super::error::ApiError;
 use super::reply::{Body, Reply};
+use super::{ApiServer, ServiceAccount};
 
 /// Why the server cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -49,8 +50,13 @@ pub struct Served {
     address: SocketAddr,
     ca: String,
     token: String,
+    server: ApiServer,
+    accounts: Arc<Accounts>,
     _stop: DropGuard,
 }
+
+/// Service accounts by the token that their requests carry.
+type Accounts = RwLock<HashMap<String, ServiceAccount>>;
 
 impl fmt::Debug for Served {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -79,21 +85,43 @@ impl Served {
         &self.ca
     }
 
-    /// The bearer token that requests need.
+    /// The bearer token of the administrator.
     #[must_use]
     pub fn token(&self) -> &str {
         &self.token
     }
 
-    /// A kubeconfig for this server.
+    /// A bearer token of a service account: its requests may do what the roles bound to it allow, and nothing else. The account
+    /// need not exist.
+    #[must_use]
+    pub fn service_account_token(&self, namespace: &str, name: &str) -> String {
+        let token = self.server.identity.uid();
+        let account = ServiceAccount {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let mut accounts = self
+            .accounts
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        accounts.insert(token.clone(), account);
+        token
+    }
+
+    /// A kubeconfig of the administrator for this server.
     #[must_use]
     pub fn kubeconfig(&self) -> String {
+        self.kubeconfig_with(&self.token)
+    }
+
+    /// A kubeconfig for this server, with this bearer token.
+    #[must_use]
+    pub fn kubeconfig_with(&self, token: &str) -> String {
         use base64::Engine;
         let ca = base64::engine::general_purpose::STANDARD.encode(&self.ca);
         format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: testbed\nclusters:\n- name: testbed\n  cluster:\n    server: {url}\n    certificate-authority-data: {ca}\ncontexts:\n- name: testbed\n  context:\n    cluster: testbed\n    user: admin\n    namespace: default\nusers:\n- name: admin\n  user:\n    token: {token}\n",
             url = self.url(),
-            token = self.token,
         )
     }
 
@@ -124,7 +152,11 @@ impl ApiServer {
         let token = self.identity.uid();
         let stop = CancellationToken::new();
         let server = self.clone();
-        let expected: Arc<str> = format!("Bearer {token}").into();
+        let accounts = Arc::new(Accounts::default());
+        let known = Known {
+            administrator: token.as_str().into(),
+            accounts: Arc::clone(&accounts),
+        };
         let stopped = stop.clone();
         tokio::spawn(async move {
             loop {
@@ -139,12 +171,8 @@ impl ApiServer {
                         }
                     },
                 };
-                let connection = connection(
-                    server.clone(),
-                    acceptor.clone(),
-                    stream,
-                    Arc::clone(&expected),
-                );
+                let connection =
+                    connection(server.clone(), acceptor.clone(), stream, known.clone());
                 let stopped = stopped.clone();
                 tokio::spawn(async move {
                     tokio::select! {
@@ -158,17 +186,43 @@ impl ApiServer {
             address,
             ca,
             token,
+            server: self.clone(),
+            accounts,
             _stop: stop.drop_guard(),
         })
     }
 }
 
-async fn connection(
-    server: ApiServer,
-    acceptor: TlsAcceptor,
-    stream: TcpStream,
-    expected: Arc<str>,
-) {
+/// Who may come in.
+#[derive(Clone)]
+struct Known {
+    administrator: Arc<str>,
+    accounts: Arc<Accounts>,
+}
+
+impl Known {
+    /// Whether the request's token is known; notes the service account it belongs to.
+    fn identify(&self, request: &mut Request<Incoming>) -> bool {
+        let header = request.headers().get(AUTHORIZATION);
+        let header = header.and_then(|value| value.to_str().ok());
+        let Some(token) = header.and_then(|value| value.strip_prefix("Bearer ")) else {
+            return false;
+        };
+        if token == &*self.administrator {
+            return true;
+        }
+        let accounts = self.accounts.read().unwrap_or_else(PoisonError::into_inner);
+        let account = accounts.get(token).cloned();
+        drop(accounts);
+        let Some(account) = account else {
+            return false;
+        };
+        request.extensions_mut().insert(account);
+        true
+    }
+}
+
+async fn connection(server: ApiServer, acceptor: TlsAcceptor, stream: TcpStream, known: Known) {
     let _ = stream.set_nodelay(true);
     let stream = match acceptor.accept(stream).await {
         Ok(stream) => stream,
@@ -177,14 +231,11 @@ async fn connection(
             return;
         }
     };
-    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+    let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         let mut service = server.service(false);
-        let allowed = request
-            .headers()
-            .get(AUTHORIZATION)
-            .is_some_and(|v| v.as_bytes() == expected.as_bytes());
+        let is_known = known.identify(&mut request);
         async move {
-            if !allowed {
+            if !is_known {
                 return Ok::<Response<Body>, std::convert::Infallible>(unauthorized());
             }
             service.call(request).await

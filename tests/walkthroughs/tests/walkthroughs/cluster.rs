@@ -114,6 +114,10 @@ impl Cluster {
         served
             .write_kubeconfig(&home.path().join("config"))
             .unwrap();
+        // It may do what the roles of the chart allow.
+        let token = served.service_account_token(NAMESPACE, "karpenter");
+        let config = served.kubeconfig_with(&token);
+        std::fs::write(home.path().join("karpenter"), config).unwrap();
 
         let aws = stack(&start);
         let endpoint = aws.serve(0).await.unwrap();
@@ -126,7 +130,7 @@ impl Cluster {
         let aws_config: [(&str, String); 9] = [
             (
                 "KUBECONFIG",
-                home.path().join("config").display().to_string(),
+                home.path().join("karpenter").display().to_string(),
             ),
             ("AWS_ENDPOINT_URL", endpoint.url()),
             ("AWS_REGION", REGION.to_owned()),
@@ -345,6 +349,8 @@ impl Cluster {
             tokio::task::block_in_place(|| self.controller.stop()),
             "{tail}"
         );
+        let refused = self.testbed.server().refusals();
+        assert!(refused.is_empty(), "the chart's roles lack: {refused:#?}");
     }
 }
 

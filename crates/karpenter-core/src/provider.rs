@@ -61,6 +61,19 @@ pub trait RegistrationHook: Send + Sync {
     async fn registered(&self, claim: &NodeClaim) -> Result<HookOutcome, CloudProviderError>;
 }
 
+/// The NodeOverlays of the cluster, for providers.
+pub trait Overlays: Send + Sync {
+    /// Instance types as the overlays change them for the machines of a NodePool; the same `Arc` while nothing changed.
+    ///
+    /// # Errors
+    /// [`CloudProviderError::UnevaluatedNodePool`] as long as it is not known which overlays count for the pool.
+    fn apply(
+        &self,
+        node_pool: &str,
+        types: Arc<[InstanceType]>,
+    ) -> Result<Arc<[InstanceType]>, CloudProviderError>;
+}
+
 /// A cloud.
 #[async_trait]
 pub trait CloudProvider: Send + Sync + 'static {
@@ -77,6 +90,11 @@ pub trait CloudProvider: Send + Sync + 'static {
     /// How long a machine's end may take at most, for NodePools that do not say; none waits for ever.
     fn default_termination_grace_period(&self) -> Option<Duration> {
         None
+    }
+    /// Told before anything is bought, if the cluster's NodeOverlays count: whoever chooses in [`create`](Self::create) among the types
+    /// of a claim by price or capacity looks at them through these.
+    fn use_overlays(&self, overlays: Arc<dyn Overlays>) {
+        let _ = overlays;
     }
     /// Buys a machine for `claim`, and returns the claim with what is known about it: labels, annotations, provider id, image
     /// id, capacity, allocatable.

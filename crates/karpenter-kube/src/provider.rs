@@ -10,7 +10,7 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::validation::WellKnown;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::provider::{
-    CloudProvider, CloudProviderError, NodeClassKind, RegistrationHook, RepairPolicy,
+    CloudProvider, CloudProviderError, NodeClassKind, Overlays, RegistrationHook, RepairPolicy,
 };
 use tokio::time::Instant;
 
@@ -80,6 +80,9 @@ impl CloudProvider for Metered {
     }
     fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
         self.inner.registration_hooks()
+    }
+    fn use_overlays(&self, overlays: Arc<dyn Overlays>) {
+        self.inner.use_overlays(overlays);
     }
     async fn create(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {
         self.measure("Create", self.inner.create(claim)).await

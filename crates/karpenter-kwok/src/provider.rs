@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,7 +19,9 @@ use karpenter_api::v1::{NodeClaim, NodePool, Operator};
 use karpenter_api::validation::WellKnown;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::offering::Offering;
-use karpenter_core::provider::{CloudProvider, CloudProviderError, NodeClassKind, RepairPolicy};
+use karpenter_core::provider::{
+    CloudProvider, CloudProviderError, NodeClassKind, Overlays, RepairPolicy,
+};
 use karpenter_core::requirements::{Requirement, Requirements};
 use karpenter_kube::clock::Clock;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
@@ -48,6 +50,7 @@ pub struct KwokProvider {
     well_known: WellKnown,
     types: Arc<[InstanceType]>,
     offered: Mutex<Offered>,
+    overlays: OnceLock<Arc<dyn Overlays>>,
 }
 
 /// The instance types with what is out of capacity at the moment.
@@ -106,6 +109,7 @@ impl KwokProvider {
             well_known,
             types,
             offered,
+            overlays: OnceLock::new(),
         }
     }
 
@@ -147,7 +151,11 @@ impl KwokProvider {
     }
 
     /// The cheapest offering that meets the claim and has capacity.
-    fn choose(&self, claim: &NodeClaim) -> Result<(&InstanceType, &Offering), CloudProviderError> {
+    fn choose<'a>(
+        &self,
+        claim: &NodeClaim,
+        types: &'a [InstanceType],
+    ) -> Result<(&'a InstanceType, &'a Offering), CloudProviderError> {
         let invalid = |error: &dyn std::fmt::Display| CloudProviderError::Create {
             reason: "InvalidRequirements".into(),
             message: error.to_string(),
@@ -158,8 +166,7 @@ impl KwokProvider {
         let accepts = |theirs: &Requirements| requirements.intersects(theirs).is_ok();
         let named = requirements.get(labels::INSTANCE_TYPE);
         let mut options: Vec<(&InstanceType, &Offering)> = Vec::new();
-        for instance_type in self
-            .types
+        for instance_type in types
             .iter()
             .filter(|t| named.is_none_or(|n| n.has(&t.name)) && accepts(&t.requirements))
         {
@@ -424,6 +431,11 @@ impl CloudProvider for KwokProvider {
             .into()
     }
 
+    fn use_overlays(&self, overlays: Arc<dyn Overlays>) {
+        // It is set once, at the start.
+        let _ = self.overlays.set(overlays);
+    }
+
     async fn create(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {
         let class = self.node_class(claim).await?;
         let name = node_name(claim);
@@ -437,7 +449,11 @@ impl CloudProvider for KwokProvider {
         if self.cloud.take_failure() {
             return Err(CloudProviderError::other("the cloud is having a bad day"));
         }
-        let (instance_type, offering) = self.choose(claim)?;
+        let mut types = Arc::clone(&self.types);
+        if let (Some(overlays), Some(pool)) = (self.overlays.get(), claim.node_pool()) {
+            types = overlays.apply(pool, types)?;
+        }
+        let (instance_type, offering) = self.choose(claim, &types)?;
         let answer = answer(claim, &name, instance_type, offering);
         let registration = CancellationToken::new();
         let machine = Machine {

@@ -63,6 +63,11 @@ async fn a_price_overlay_changes_what_is_bought_and_says_so_on_the_claim() {
         .find(|r| r.key == "node.kubernetes.io/instance-type")
         .unwrap();
     assert!(first.values.contains(&"m-64x-amd64-linux".to_owned()));
+    assert_eq!(
+        claim.label("node.kubernetes.io/instance-type"),
+        Some("m-64x-amd64-linux"),
+        "the provider chooses by the overlay's price"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,6 +90,7 @@ async fn an_extended_resource_that_only_an_overlay_knows_can_be_asked_for() {
                 .any(|c| c.annotation(annotations::CAPACITY_OVERLAY_APPLIED) == Some("true"))
         })
         .await;
+    world.until_running(1, 60).await;
 }
 
 #[tokio::test(start_paused = true)]

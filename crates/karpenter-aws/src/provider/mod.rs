@@ -26,7 +26,7 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::validation::WellKnown;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::provider::{
-    CloudProvider, CloudProviderError, NodeClassKind, RegistrationHook, RepairPolicy,
+    CloudProvider, CloudProviderError, NodeClassKind, Overlays, RegistrationHook, RepairPolicy,
 };
 use karpenter_core::requirements::Requirements;
 use karpenter_core::resources::Resources;
@@ -59,6 +59,7 @@ pub struct Ec2Provider {
     well_known: WellKnown,
     strict_min_values: bool,
     recorder: OnceLock<Recorder>,
+    overlays: OnceLock<Arc<dyn Overlays>>,
     /// The NodeClaims that instances were launched for by this process, by instance id: who lists instances before the claim
     /// says which is its own knows whose it is.
     made_for: Mutex<HashMap<String, (String, Timestamp)>>,
@@ -117,6 +118,7 @@ impl Ec2Provider {
             well_known: crate::api::well_known(),
             strict_min_values,
             recorder: OnceLock::new(),
+            overlays: OnceLock::new(),
             made_for: Mutex::default(),
             turns: Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)),
         }
@@ -350,6 +352,11 @@ impl CloudProvider for Ec2Provider {
         .into()
     }
 
+    fn use_overlays(&self, overlays: Arc<dyn Overlays>) {
+        // It is set once, at the start.
+        let _ = self.overlays.set(overlays);
+    }
+
     async fn create(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {
         let class = self.class_for_launch(claim)?;
         let now = self.clock.now();
@@ -363,7 +370,10 @@ impl CloudProvider for Ec2Provider {
         // In turns: a thousand claims at once would keep calls that are under way from being answered in time.
         let turn = self.turns.acquire().await;
         let resolved = self.offered.resolve(&seen, group.clone(), now)?;
-        let all = Arc::clone(&resolved.types);
+        let mut all = Arc::clone(&resolved.types);
+        if let (Some(overlays), Some(pool)) = (self.overlays.get(), claim.node_pool()) {
+            all = overlays.apply(pool, all)?;
+        }
         let (candidates, capacity_type) = self.candidates(claim, &requirements, &all)?;
         drop(turn);
         let order = Order {

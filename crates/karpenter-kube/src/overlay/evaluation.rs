@@ -142,7 +142,7 @@ impl Controller for Evaluation {
         }
         let evaluated = pools
             .iter()
-            .map(|(pool, _)| pool.name().to_owned())
+            .map(|(pool, _)| (pool.name().to_owned(), Arc::clone(pool)))
             .collect();
         if self.accepted.publish(accepted, evaluated) {
             refresh_instance_types(&self.cx).await?;

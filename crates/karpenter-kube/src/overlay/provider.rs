@@ -1,6 +1,6 @@
 //! The provider with NodeOverlays applied to its instance types.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -12,7 +12,7 @@ use karpenter_api::validation::WellKnown;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::overlay;
 use karpenter_core::provider::{
-    CloudProvider, CloudProviderError, NodeClassKind, RegistrationHook, RepairPolicy,
+    CloudProvider, CloudProviderError, NodeClassKind, Overlays, RegistrationHook, RepairPolicy,
 };
 use rustc_hash::FxHashMap;
 
@@ -25,7 +25,7 @@ pub struct Accepted {
 #[derive(Debug, Default)]
 struct Verdict {
     overlays: Vec<Arc<NodeOverlay>>,
-    pools: BTreeSet<String>,
+    pools: BTreeMap<String, Arc<NodePool>>,
     applied: Mutex<FxHashMap<String, Applied>>,
 }
 
@@ -39,14 +39,24 @@ struct Applied {
 
 impl Accepted {
     /// Publishes the overlays that count for these pools; false if nothing is different from before.
-    pub fn publish(&self, overlays: Vec<Arc<NodeOverlay>>, pools: BTreeSet<String>) -> bool {
+    pub fn publish(
+        &self,
+        overlays: Vec<Arc<NodeOverlay>>,
+        pools: BTreeMap<String, Arc<NodePool>>,
+    ) -> bool {
         let current = self.current.load();
         let says = |all: &[Arc<NodeOverlay>]| -> Vec<_> {
             all.iter()
                 .map(|o| (o.name().to_owned(), o.spec.clone()))
                 .collect()
         };
-        if current.pools == pools && says(&current.overlays) == says(&overlays) {
+        let specs = |pools: &BTreeMap<String, Arc<NodePool>>| -> Vec<_> {
+            pools
+                .values()
+                .map(|pool| (pool.name().to_owned(), pool.metadata.generation))
+                .collect()
+        };
+        if specs(&current.pools) == specs(&pools) && says(&current.overlays) == says(&overlays) {
             return false;
         }
         self.current.store(Arc::new(Verdict {
@@ -64,7 +74,7 @@ impl Accepted {
         names: &WellKnown,
     ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
         let verdict = self.current.load();
-        if !verdict.pools.contains(pool.name()) {
+        if !verdict.pools.contains_key(pool.name()) {
             return Err(CloudProviderError::UnevaluatedNodePool(
                 pool.name().to_owned(),
             ));
@@ -96,6 +106,25 @@ impl Accepted {
     }
 }
 
+/// How the provider behind [`Overlaid`] sees the overlays.
+struct Seen {
+    accepted: Accepted,
+    names: WellKnown,
+}
+
+impl Overlays for Seen {
+    fn apply(
+        &self,
+        node_pool: &str,
+        types: Arc<[InstanceType]>,
+    ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
+        let pool = self.accepted.current.load().pools.get(node_pool).cloned();
+        let pool =
+            pool.ok_or_else(|| CloudProviderError::UnevaluatedNodePool(node_pool.to_owned()))?;
+        self.accepted.apply(&pool, types, &self.names)
+    }
+}
+
 /// A provider whose instance types are as overlays change them.
 pub struct Overlaid {
     inner: Arc<dyn CloudProvider>,
@@ -109,9 +138,13 @@ impl std::fmt::Debug for Overlaid {
 }
 
 impl Overlaid {
-    /// `inner` with the overlays that count.
+    /// `inner` with the overlays that count, which is told of them.
     #[must_use]
     pub fn new(inner: Arc<dyn CloudProvider>, accepted: Accepted) -> Self {
+        inner.use_overlays(Arc::new(Seen {
+            accepted: accepted.clone(),
+            names: inner.well_known().clone(),
+        }));
         Self { inner, accepted }
     }
 }
@@ -183,7 +216,8 @@ mod tests {
             types(&pool),
             Err(CloudProviderError::UnevaluatedNodePool(_))
         ));
-        let pools: BTreeSet<String> = ["p".to_owned()].into();
+        let pools: BTreeMap<String, Arc<NodePool>> =
+            [("p".to_owned(), Arc::new(pool.clone()))].into();
         assert!(accepted.publish(vec![], pools.clone()));
         assert!(Arc::ptr_eq(&types(&pool).unwrap(), &base));
         assert!(accepted.publish(vec![Arc::new(overlay.clone())], pools.clone()));
@@ -195,6 +229,19 @@ mod tests {
                 .all(|o| (o.price - 0.5).abs() < 1e-9)
         );
         assert!(Arc::ptr_eq(&first, &types(&pool).unwrap()), "compiled once");
+        let seen = Seen {
+            accepted: accepted.clone(),
+            names: names.clone(),
+        };
+        let by_name = |pool: &str| seen.apply(pool, Arc::clone(&base));
+        assert!(
+            Arc::ptr_eq(&first, &by_name("p").unwrap()),
+            "for the provider, too"
+        );
+        assert!(matches!(
+            by_name("q"),
+            Err(CloudProviderError::UnevaluatedNodePool(_))
+        ));
         assert!(
             !accepted.publish(vec![Arc::new(overlay)], pools),
             "nothing new"

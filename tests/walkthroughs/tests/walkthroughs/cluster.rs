@@ -29,8 +29,8 @@ const SECRET: &str = "wJalrXUtnFEMIWALKTHROUGH";
 
 /// What a walkthrough begins with.
 pub struct Start<'a> {
-    /// Its number.
-    pub number: u32,
+    /// What it is called.
+    pub title: &'a str,
     /// The cluster's name.
     pub cluster: &'a str,
     /// The version of its control plane, and those that images are published for.
@@ -145,8 +145,8 @@ impl Cluster {
 
         let prepared = Prepared { home: &home };
         println!(
-            "\n# Walkthrough {}: cluster {}, Kubernetes {}",
-            start.number, start.cluster, start.kubernetes
+            "\n# {}: cluster {}, Kubernetes {}",
+            start.title, start.cluster, start.kubernetes
         );
         prepared.kubectl(&APPLY, &add_ons());
         println!("# helm template karpenter-crd | kubectl apply -f -");

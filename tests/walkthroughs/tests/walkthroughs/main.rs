@@ -13,6 +13,7 @@
 
 mod cluster;
 mod controller;
+mod everything;
 mod install;
 mod machines;
 mod one;

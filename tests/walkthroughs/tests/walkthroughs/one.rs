@@ -43,7 +43,7 @@ fn stays_within_limits(cluster: &Cluster) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn walkthrough_1() {
     let start = Start {
-        number: 1,
+        title: "Walkthrough 1",
         cluster: "eksspotworkshop",
         kubernetes: "1.30",
         published: &[],

@@ -58,7 +58,7 @@ fn running_on(cluster: &Cluster, node: &str) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn walkthrough_3() {
     let start = Start {
-        number: 3,
+        title: "Walkthrough 3",
         cluster: "karpenter-blueprints",
         kubernetes: "1.27",
         published: &["1.28"],

@@ -37,7 +37,7 @@ fn node_of(cluster: &Cluster, build: &str) -> Vec<Value> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn walkthrough_2() {
     let start = Start {
-        number: 2,
+        title: "Walkthrough 2",
         cluster: "windows-karpenter-demo",
         kubernetes: "1.30",
         published: &[],

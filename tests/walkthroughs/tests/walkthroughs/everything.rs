@@ -1,0 +1,158 @@
+//! Not a walkthrough of anybody: Karpenter of today with everything switched on, so that the chart's roles are held against all that
+//! the controller asks of the API server.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::cluster::{Cluster, Start};
+
+const VALUES: &str = "
+settings:
+  clusterName: ${CLUSTER_NAME}
+  interruptionQueue: ${CLUSTER_NAME}
+  ignoreDRARequests: false
+  featureGates:
+    nodeRepair: true
+    nodeOverlay: true
+    spotToSpotConsolidation: true
+    staticCapacity: true
+    capacityBuffer: true
+  awsFeatureGates: {nodeClassCEL: true}
+";
+const OBJECTS: &str = r#"
+apiVersion: karpenter.k8s.aws/v1
+kind: EC2NodeClass
+metadata: {name: default}
+spec:
+  role: KarpenterNodeRole-everything
+  amiSelectorTerms: [{alias: al2@latest}]
+  subnetSelectorTerms: [{tags: {karpenter.sh/discovery: everything}}]
+  securityGroupSelectorTerms: [{tags: {karpenter.sh/discovery: everything}}]
+---
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: general}
+spec:
+  template:
+    spec:
+      nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: default}
+      requirements: [{key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}]
+---
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: fixed}
+spec:
+  replicas: 1
+  template:
+    spec:
+      nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: default}
+      requirements: [{key: node.kubernetes.io/instance-type, operator: In, values: [m5.large]}]
+      taints: [{key: fixed, effect: NoSchedule}]
+---
+apiVersion: karpenter.sh/v1alpha1
+kind: NodeOverlay
+metadata: {name: discount}
+spec:
+  requirements: [{key: karpenter.k8s.aws/instance-family, operator: In, values: [c5]}]
+  priceAdjustment: "-99%"
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      nodeSelector: {karpenter.sh/nodepool: general}
+      containers: [{name: web, image: web, resources: {requests: {cpu: "1"}}}]
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: web}
+spec:
+  maxUnavailable: 1
+  selector: {matchLabels: {app: web}}
+---
+apiVersion: autoscaling.x-k8s.io/v1beta1
+kind: CapacityBuffer
+metadata: {name: web}
+spec:
+  scalableRef: {apiGroup: apps, kind: Deployment, name: web}
+  replicas: 2
+"#;
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn condition(object: &Value, named: &str) -> Option<()> {
+    let conditions = object["status"]["conditions"].as_array()?;
+    let found = conditions.iter().find(|c| c["type"] == named)?;
+    (found["status"] == "True").then_some(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_roles_of_the_chart_are_enough_with_every_feature_gate_open() {
+    let start = Start {
+        title: "Everything switched on",
+        cluster: "everything",
+        kubernetes: "1.30",
+        published: &[],
+        generation: 6,
+        values: VALUES,
+    };
+    let Some(mut cluster) = Cluster::start(start).await else {
+        return;
+    };
+    cluster
+        .until("the definitions trust the webhook", MINUTE, |cluster| {
+            let definition = cluster.get(&["crd", "nodepools.karpenter.sh"]);
+            let bundle = &definition["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"];
+            bundle.is_string().then_some(())
+        })
+        .await;
+    cluster.apply_text(OBJECTS);
+    cluster
+        .until("pods run on the discounted family", MINUTE, |cluster| {
+            condition(&cluster.get(&["nodeoverlay", "discount"]), "Ready")?;
+            let deployment = cluster.get(&["deployment", "web"]);
+            (deployment["status"]["readyReplicas"] == 2).then_some(())
+        })
+        .await;
+    let family = "karpenter.k8s.aws/instance-family";
+    let general = cluster.items(&["nodes", "-l", "karpenter.sh/nodepool=general"]);
+    for node in &general {
+        assert_eq!(node["metadata"]["labels"][family], "c5");
+    }
+    cluster
+        .until("there is room for the buffer's pods", MINUTE, |cluster| {
+            condition(
+                &cluster.get(&["capacitybuffer", "web"]),
+                "ReadyForProvisioning",
+            )?;
+            let nodes = cluster.items(&["nodes", "-l", "karpenter.sh/nodepool=general"]);
+            let cpus = nodes.iter().map(|node| {
+                let label = &node["metadata"]["labels"]["karpenter.k8s.aws/instance-cpu"];
+                label.as_str().unwrap().parse::<u32>().unwrap()
+            });
+            let all: u32 = cpus.sum();
+            (all >= 4).then_some(())
+        })
+        .await;
+    cluster
+        .until("the fixed pool has its node", MINUTE, |cluster| {
+            let nodes = cluster.items(&["nodes", "-l", "karpenter.sh/nodepool=fixed"]);
+            (nodes.len() == 1).then_some(())
+        })
+        .await;
+    cluster.step("Everything is taken down.");
+    cluster.kubectl(&["delete", "capacitybuffer,deployment", "web"]);
+    cluster.kubectl(&["delete", "nodepools", "--all", "--wait=false"]);
+    cluster
+        .until("nothing is left", 2 * MINUTE, |cluster| {
+            let pools = cluster.items(&["nodepools"]);
+            (pools.is_empty() && cluster.instances().is_empty()).then_some(())
+        })
+        .await;
+    cluster.end().await;
+}

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{self, Profiler, Site};
+use crate::admin::{self, Certificate, CertificateError, Profiler, Site};
 use crate::capacity_buffer::{Buffers, Resolution, Stores, Watches};
 use crate::client::Clients;
 use crate::clock::Clock;
@@ -81,6 +81,9 @@ impl std::fmt::Debug for Builder {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperatorError {
+    /// Metrics cannot be served over TLS as they should.
+    #[error("serving metrics with --metrics-cert-dir, {0}")]
+    Certificate(#[from] CertificateError),
     /// A port is taken.
     #[error("cannot listen on {address}: {source}")]
     Listen {
@@ -598,9 +601,19 @@ async fn serve(
             },
         ),
     ];
+    let folder = cx.options.metrics_cert_dir.as_deref();
+    let certificate = folder
+        .map(Certificate::of_folder)
+        .transpose()?
+        .map(Arc::new);
     for (port, site) in sites.into_iter().filter(|(port, _)| !disabled(*port)) {
         let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-        let listening = admin::serve(address, site, tasks, stop.clone()).await;
+        // The kubelet probes without TLS.
+        let certificate = match site {
+            Site::Metrics { .. } => certificate.clone(),
+            Site::Probes { .. } => None,
+        };
+        let listening = admin::serve(address, site, certificate, tasks, stop.clone()).await;
         listening.map_err(|source| OperatorError::Listen { address, source })?;
     }
     Ok(())

@@ -6,6 +6,7 @@
 //! UPSTREAM: pkg/operator/options/options.go
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, ValueEnum};
@@ -36,6 +37,9 @@ pub struct Options {
         default_value_t = 8080
     )]
     pub metrics_port: u16,
+    /// Folder with `tls.crt` and `tls.key`, for `/metrics` over TLS; they may be replaced at any time. Without it, plain HTTP.
+    #[arg(long, help_heading = "Process", env = "METRICS_CERT_DIR")]
+    pub metrics_cert_dir: Option<PathBuf>,
     /// Port that `/healthz` and `/readyz` are served on.
     #[arg(
         long,
@@ -220,6 +224,7 @@ impl Default for Options {
         Self {
             karpenter_service: String::new(),
             metrics_port: 8080,
+            metrics_cert_dir: None,
             health_probe_port: 8081,
             kube_client_qps: 200,
             kube_client_burst: 300,

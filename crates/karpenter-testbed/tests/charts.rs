@@ -64,6 +64,7 @@ affinity:
         podAffinityTerm: {topologyKey: topology.kubernetes.io/zone}
 extraVolumes: [{name: v, emptyDir: {}}]
 controller:
+  metrics: {tlsSecret: metrics}
   image: {tag: v1, digest: 'sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef'}
   env: [{name: A, value: b}]
   envFrom: [{configMapRef: {name: settings}}]

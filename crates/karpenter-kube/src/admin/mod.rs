@@ -1,4 +1,7 @@
-//! The two plain HTTP listeners: `/metrics` (and profiles, if asked for) on one port, `/healthz` and `/readyz` on another.
+//! The two HTTP listeners: `/metrics` (and profiles, if asked for) on one port, with TLS if there is a certificate, `/healthz` and
+//! `/readyz` on another.
+
+mod tls;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -12,9 +15,12 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+pub use tls::{Certificate, CertificateError};
 
 /// Whether the process is alive or ready, with the reason if not.
 pub type Probe = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
@@ -119,13 +125,15 @@ fn answer(status: StatusCode, content_type: &'static str, body: Bytes) -> Respon
     response
 }
 
-/// Listens on `address` and serves `site` until `stop`; returns the address bound (the port may have been 0).
+/// Listens on `address` and serves `site` until `stop`, over TLS if there is a certificate; returns the address bound (the port may
+/// have been 0).
 ///
 /// # Errors
 /// When the address cannot be bound.
 pub async fn serve(
     address: SocketAddr,
     site: Site,
+    certificate: Option<Arc<Certificate>>,
     tasks: &TaskTracker,
     stop: CancellationToken,
 ) -> std::io::Result<SocketAddr> {
@@ -140,25 +148,40 @@ pub async fn serve(
             };
             // Accepting fails when file descriptors run out; the next turn tries again.
             let Ok((stream, _)) = accepted else { continue };
-            let (site, stop) = (site.clone(), stop.clone());
+            let (site, certificate) = (site.clone(), certificate.clone());
+            let stop = stop.clone();
             connections.spawn(async move {
-                let service = service_fn(move |request: Request<Incoming>| {
-                    let site = site.clone();
-                    async move {
-                        Ok::<_, Infallible>(site.answer(request.method(), request.uri()).await)
+                let served = async {
+                    match certificate {
+                        None => talk(stream, site).await,
+                        Some(certificate) => match certificate.accept(stream).await {
+                            Some(stream) => talk(stream, site).await,
+                            // Somebody without TLS, or who trusts another authority, notices it.
+                            None => {}
+                        },
                     }
-                });
-                let connection = hyper::server::conn::http1::Builder::new()
-                    .serve_connection(TokioIo::new(stream), service);
+                };
                 tokio::select! {
-                    // The client's broken connection is the client's to notice.
-                    _ = connection => {}
+                    () = served => {}
                     () = stop.cancelled() => {}
                 }
             });
         }
     });
     Ok(bound)
+}
+
+/// Answers the requests of a connection.
+async fn talk(stream: impl AsyncRead + AsyncWrite + Unpin, site: Site) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let site = site.clone();
+        async move { Ok::<_, Infallible>(site.answer(request.method(), request.uri()).await) }
+    });
+    let connection = hyper::server::conn::http1::Builder::new();
+    // The client's broken connection is the client's to notice.
+    let _ = connection
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
 }
 
 #[cfg(test)]
@@ -247,6 +270,7 @@ mod tests {
                 registry,
                 profiler: None,
             },
+            None,
             &tasks,
             stop.clone(),
         )

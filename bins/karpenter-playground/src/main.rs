@@ -123,9 +123,15 @@ async fn serve_metrics(registry: &Registry, args: &Args) -> Result<()> {
         registry: registry.clone(),
         profiler: None,
     };
-    let bound = admin::serve(address, site, &TaskTracker::new(), CancellationToken::new())
-        .await
-        .with_context(|| format!("listening on {address}"))?;
+    let bound = admin::serve(
+        address,
+        site,
+        None,
+        &TaskTracker::new(),
+        CancellationToken::new(),
+    )
+    .await
+    .with_context(|| format!("listening on {address}"))?;
     println!("metrics at    http://{bound}/metrics");
     Ok(())
 }

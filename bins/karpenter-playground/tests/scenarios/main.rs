@@ -19,5 +19,6 @@ mod overlays;
 mod provisioning;
 mod repair;
 mod restarts;
+mod security;
 mod static_pools;
 mod termination;

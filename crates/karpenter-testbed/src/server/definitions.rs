@@ -12,7 +12,7 @@ use super::context::{Context, timestamp};
 use super::delete::DeleteOptions;
 use super::error::ApiError;
 use super::selector::Selectors;
-use super::write::{map_of, object_of};
+use super::value::{map_of, object_of};
 use crate::store::{Object, Query};
 
 const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";

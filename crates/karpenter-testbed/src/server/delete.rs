@@ -12,7 +12,8 @@ use super::definitions;
 use super::error::{ApiError, details};
 use super::reply::Reply;
 use super::request::Call;
-use super::write::{object_of, ready_to_go};
+use super::value::object_of;
+use super::write::ready_to_go;
 use crate::store::{Object, Query, Rejected};
 
 /// What a delete asks for, from body and query.

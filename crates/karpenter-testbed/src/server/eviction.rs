@@ -12,7 +12,7 @@ use super::error::ApiError;
 use super::reply::Reply;
 use super::request::Call;
 use super::selector::{LabelSelector, Selectors};
-use super::write::{map_of, name_of};
+use super::value::{map_of, name_of};
 use crate::store::{Object, Query};
 
 /// More pods waiting to go than this and a budget refuses, as upstream does to bound its status.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::ApiServer;
 use super::catalog::Served;
 use super::context::timestamp;
-use super::write::{name_of, object_of};
+use super::value::{name_of, object_of};
 
 impl ApiServer {
     /// Stores objects as they stand; see [`crate::Testbed::load`].

@@ -22,6 +22,7 @@ mod selector;
 mod serve;
 mod service;
 mod subresources;
+mod value;
 mod watch;
 mod write;
 
@@ -277,17 +278,17 @@ impl ApiServer {
             tracing::warn!(%error, "a stored definition cannot be served");
         }
         if served.is("apiextensions.k8s.io", "CustomResourceDefinition") {
-            self.clean_up_if_terminating(write::name_of(stored));
+            self.clean_up_if_terminating(value::name_of(stored));
         }
         if served.is("", "Namespace") {
-            self.sweep_if_terminating(write::name_of(stored));
+            self.sweep_if_terminating(value::name_of(stored));
         }
     }
 
     /// What other parts of the server do once an object is gone.
     fn after_delete(&self, served: &Served, last: &Value) {
         if served.is("apiextensions.k8s.io", "CustomResourceDefinition") {
-            self.catalog.undefine(write::name_of(last));
+            self.catalog.undefine(value::name_of(last));
         }
         if let Some(custom) = &served.custom {
             self.clean_up_if_terminating(&custom.crd);

@@ -5,7 +5,7 @@ use super::catalog::Served;
 use super::context::Context;
 use super::delete::DeleteOptions;
 use super::selector::Selectors;
-use super::write::map_of;
+use super::value::map_of;
 use crate::store::Query;
 
 impl ApiServer {

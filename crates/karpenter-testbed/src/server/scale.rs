@@ -9,7 +9,7 @@ use super::context::Context;
 use super::error::{ApiError, Cause};
 use super::reply::Reply;
 use super::request::Call;
-use super::write::{map_of, name_of};
+use super::value::{map_of, name_of};
 use crate::patch;
 
 /// Where a kind keeps what a Scale shows.

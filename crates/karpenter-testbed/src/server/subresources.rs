@@ -10,7 +10,8 @@ use super::context::Context;
 use super::error::ApiError;
 use super::reply::Reply;
 use super::request::Call;
-use super::write::{Failed, map_of};
+use super::value::map_of;
+use super::write::Failed;
 
 /// How often a lost race is tried again.
 const RETRIES: usize = 16;

@@ -16,7 +16,7 @@ use super::catalog::Served;
 use super::custom;
 use super::error::Cause;
 use super::names;
-use super::write::{map_of, name_of, object_of};
+use super::value::{map_of, name_of, object_of};
 use crate::registry::decode;
 
 pub use pods::resolve_priority;

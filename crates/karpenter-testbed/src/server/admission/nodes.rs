@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::super::error::Cause;
-use super::super::write::{map_of, object_of};
+use super::super::value::{map_of, object_of};
 use super::quantity;
 
 /// Every node starts out not ready.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::error::Cause;
 use super::super::names;
-use super::super::write::{map_of, object_of};
+use super::super::value::{map_of, object_of};
 use super::quantity;
 
 const UNCHANGEABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`, `spec.initContainers[*].image`, `spec.activeDeadlineSeconds` or `spec.tolerations` (only additions to existing tolerations)";

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::super::catalog::Served;
 use super::super::error::Cause;
 use super::super::selector::LabelSelector;
-use super::super::write::{map_of, object_of};
+use super::super::value::{map_of, object_of};
 use super::pods;
 
 fn put(map: &mut Map<String, Value>, key: &str, value: Value) {

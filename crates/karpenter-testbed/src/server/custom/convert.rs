@@ -7,7 +7,7 @@ use super::super::ApiServer;
 use super::super::catalog::Served;
 use super::super::error::ApiError;
 use super::super::selector::Selectors;
-use super::super::write::map_of;
+use super::super::value::map_of;
 use crate::registry::{CustomResource, api_version};
 use crate::store::Query;
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::ApiServer;
 use super::context::Context;
 use super::error::{ApiError, Cause};
-use super::write::{map_of, name_of, object_of};
+use super::value::{map_of, name_of, object_of};
 use crate::registry::CustomResource;
 
 pub use structural::add_defaults;

@@ -6,22 +6,39 @@
 //! 4. Own: managed fields.
 //! 5. Commit on the revision that was read; on a lost race start over unless the client named a revision.
 
+//!
+//! | module | question it answers |
+//! |---|---|
+//! | `body` | whether a body is about the object its path names |
+//! | `patch_kind` | what a patch makes of an object |
+//! | `carry` | what stays as it is stored |
+//! | `admit` | what defaults, rules and other objects say |
+
+mod admit;
+mod body;
+mod carry;
+mod patch_kind;
+
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::ApiServer;
-use super::admission;
 use super::catalog::Served;
 use super::context::Context;
 use super::error::{ApiError, Cause};
 use super::reply::Reply;
-use super::request::{Call, FieldValidation};
-use super::selector::Selectors;
-use crate::fields::{self, ApplyError};
-use crate::patch;
-use crate::registry::decode;
-use crate::store::{Object, Query, Rejected};
+use super::request::Call;
+use super::value::{name_of, object_of};
+use crate::fields;
+use crate::store::{Object, Rejected};
+use body::{
+    check_identity, check_kind, check_namespace, check_preconditions, has_revision, normalise,
+};
+use carry::{bump_generation, carry_halves, carry_metadata};
+use patch_kind::{PatchKind, refused_apply};
+
+pub(super) use carry::ready_to_go;
 
 /// What a write came to.
 #[derive(Debug)]
@@ -397,76 +414,6 @@ impl ApiServer {
         }
     }
 
-    fn admit_create(
-        &self,
-        served: &Served,
-        object: &mut Value,
-        ctx: &Context,
-    ) -> Result<(), ApiError> {
-        if let Some(mutation) = &self.pod_mutation
-            && served.is("", "Pod")
-        {
-            (mutation.0)(object);
-        }
-        admission::prepare_create(served, object);
-        admission::default(served, object, &ctx.timestamp());
-        if served.is("", "Pod") {
-            self.admit_pod(served, object)?;
-        }
-        ctx.track(served, None, object);
-        let causes = admission::validate_create(served, object);
-        if causes.is_empty() {
-            return Ok(());
-        }
-        Err(ApiError::invalid(served, name_of(object), &causes))
-    }
-
-    /// What a pod gets from other objects.
-    fn admit_pod(&self, served: &Served, pod: &mut Value) -> Result<(), ApiError> {
-        let Some(classes) = self
-            .catalog
-            .find("scheduling.k8s.io", "v1", "priorityclasses")
-        else {
-            return Ok(());
-        };
-        let name = name_of(pod).to_owned();
-        let find = |class: &str| classes.collection.get(class).map(|o| o.value());
-        let default = || {
-            let all = Query {
-                namespace: None,
-                after: None,
-                limit: 0,
-                at: None,
-                matcher: &Selectors::default(),
-            };
-            let page = classes.collection.list(&all).ok()?;
-            // The two system classes are never the default.
-            page.items
-                .iter()
-                .filter(|o| !o.name().starts_with("system-"))
-                .map(|o| o.value())
-                .find(|c| c["globalDefault"] == true)
-        };
-        admission::resolve_priority(pod, find, default)
-            .map_err(|why| ApiError::forbidden(served, &name, &why))
-    }
-
-    fn admit_update(
-        &self,
-        served: &Served,
-        old: &Value,
-        new: &mut Value,
-        ctx: &Context,
-    ) -> Result<(), ApiError> {
-        admission::default(served, new, &ctx.timestamp());
-        ctx.track(served, Some(old), new);
-        let causes = admission::validate_update(served, old, new, ctx.subresource.as_deref());
-        if causes.is_empty() {
-            return Ok(());
-        }
-        Err(ApiError::invalid(served, name_of(new), &causes))
-    }
-
     /// The object in the version it is stored in.
     pub(super) async fn to_storage(
         &self,
@@ -477,33 +424,6 @@ impl ApiServer {
             return self.convert(served, value, &served.storage_version).await;
         }
         Ok(value)
-    }
-
-    fn check_namespace_exists(&self, served: &Served, namespace: &str) -> Result<(), ApiError> {
-        let Some(namespaces) = self.catalog.find("", "v1", "namespaces") else {
-            return Ok(());
-        };
-        let Some(object) = namespaces.collection.get(namespace) else {
-            return Err(ApiError::not_found(&namespaces, namespace));
-        };
-        if object.is_terminating() {
-            let mut error = ApiError::forbidden(
-                served,
-                "",
-                &format!(
-                    "unable to create new content in namespace {namespace} because it is being terminated"
-                ),
-            );
-            if let Some(details) = &mut error.details {
-                details["causes"] = json!([{
-                    "reason": "NamespaceTerminating",
-                    "message": format!("namespace {namespace} is being terminated"),
-                    "field": "metadata.namespace",
-                }]);
-            }
-            return Err(error);
-        }
-        Ok(())
     }
 }
 
@@ -522,355 +442,9 @@ impl From<ApiError> for Failed {
     }
 }
 
-/// The kinds of patch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PatchKind {
-    Json,
-    Merge,
-    Strategic,
-    Apply,
-}
-
-impl PatchKind {
-    fn of(served: &Served, call: &Call) -> Result<Self, ApiError> {
-        match call.content_type.as_str() {
-            "application/json-patch+json" => Ok(Self::Json),
-            "application/merge-patch+json" => Ok(Self::Merge),
-            "application/apply-patch+yaml" => Ok(Self::Apply),
-            "application/strategic-merge-patch+json" if !served.is_custom() => Ok(Self::Strategic),
-            _ => {
-                let accepted = if served.is_custom() {
-                    "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
-                } else {
-                    "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml"
-                };
-                Err(ApiError::new(
-                    415,
-                    "UnsupportedMediaType",
-                    format!(
-                        "the body of the request was in an unknown format - accepted media types include: {accepted}"
-                    ),
-                ))
-            }
-        }
-    }
-
-    fn apply(self, served: &Served, old: &Value, patch: &Value) -> Result<Value, ApiError> {
-        match self {
-            Self::Json => patch::json(old, patch),
-            Self::Merge | Self::Apply => patch::merge(old, patch),
-            Self::Strategic => patch::strategic(old, patch, &served.schema),
-        }
-        .map_err(|error| {
-            let refused = ApiError::new(error.code(), error.reason(), error.to_string());
-            if error.code() == 422 {
-                refused.with_details(json!({}))
-            } else {
-                refused
-            }
-        })
-    }
-}
-
-/// The object's name, empty when absent.
-pub(super) fn name_of(value: &Value) -> &str {
-    value["metadata"]["name"].as_str().unwrap_or_default()
-}
-
-/// The map at `key`, created when it is not one.
-pub(super) fn object_of<'a>(value: &'a mut Value, key: &str) -> &'a mut Map<String, Value> {
-    map_of(map_of(value).entry(key).or_insert_with(|| json!({})))
-}
-
-/// The value as a map, made one when it is something else.
-pub(super) fn map_of(value: &mut Value) -> &mut Map<String, Value> {
-    if !value.is_object() {
-        *value = Value::Object(Map::new());
-    }
-    match value {
-        Value::Object(map) => map,
-        _ => unreachable!("made a map above"),
-    }
-}
-
-fn refused_apply(error: ApplyError) -> ApiError {
-    let message = error.to_string();
-    match error {
-        ApplyError::Conflicts(conflicts) => {
-            let causes: Vec<Value> = conflicts
-                .iter()
-                .map(|c| {
-                    json!({
-                        "reason": "FieldManagerConflict",
-                        "message": format!("conflict with {}", c.owner),
-                        "field": c.field,
-                    })
-                })
-                .collect();
-            ApiError::new(409, "Conflict", message).with_details(json!({"causes": causes}))
-        }
-        ApplyError::ManagedFields => ApiError::bad_request(message),
-        _ => ApiError::internal(message),
-    }
-}
-
-/// A patch cannot rename or move.
-fn check_identity(new: &Value, old: &Value) -> Result<(), ApiError> {
-    for key in ["name", "namespace"] {
-        let (is, was) = (&new["metadata"][key], &old["metadata"][key]);
-        // An applied configuration may leave them out.
-        if !is.is_null() && is != was {
-            return Err(ApiError::bad_request(format!(
-                "the {key} of the object ({}) does not match the {key} on the URL ({})",
-                is.as_str().unwrap_or_default(),
-                was.as_str().unwrap_or_default()
-            )));
-        }
-    }
-    Ok(())
-}
-
-fn json_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}
-
-fn has_revision(value: &Value) -> bool {
-    value
-        .pointer("/metadata/resourceVersion")
-        .and_then(Value::as_str)
-        .is_some_and(|rv| !rv.is_empty() && rv != "0")
-}
-
-/// Refuses another kind or version than the path's; fills them in when absent on a built-in kind.
-fn check_kind(served: &Served, value: &mut Value) -> Result<(), ApiError> {
-    if !value.is_object() {
-        return Err(ApiError::bad_request(format!(
-            "{} in version \"{}\" cannot be handled as a {}: json: cannot unmarshal {} into Go value",
-            served.kind,
-            served.version,
-            served.kind,
-            json_type(value)
-        )));
-    }
-    let wanted = served.api_version();
-    let kind = value["kind"].as_str().unwrap_or_default();
-    let version = value["apiVersion"].as_str().unwrap_or_default();
-    if served.is_custom() && (kind.is_empty() || version.is_empty()) {
-        let missing = if kind.is_empty() {
-            "Kind"
-        } else {
-            "apiVersion"
-        };
-        return Err(ApiError::bad_request(format!(
-            "Object '{missing}' is missing in the request body"
-        )));
-    }
-    if !version.is_empty() && version != wanted {
-        return Err(ApiError::bad_request(format!(
-            "the API version in the data ({version}) does not match the expected API version ({wanted})"
-        )));
-    }
-    if !kind.is_empty() && kind != served.kind {
-        return Err(ApiError::bad_request(format!(
-            "{kind} in version \"{}\" cannot be handled as a {}: no kind \"{kind}\" is registered for the resource `{}`",
-            served.version,
-            served.kind,
-            served.qualified_name(),
-        )));
-    }
-    value["kind"] = served.kind.as_str().into();
-    value["apiVersion"] = wanted.into();
-    Ok(())
-}
-
-/// Unknown fields and values of the wrong type, as the field validation mode wants them.
-fn normalise(
-    served: &Served,
-    value: &mut Value,
-    ctx: &Context,
-    warnings: &mut Vec<String>,
-) -> Result<(), ApiError> {
-    if !served.is_custom() {
-        decode::drop_nulls(value);
-        if let Some(message) =
-            decode::type_error(&served.kind, &served.version, value, &served.schema)
-        {
-            return Err(ApiError::bad_request(message));
-        }
-    }
-    let unknown = decode::prune(value, &served.schema);
-    if unknown.is_empty() {
-        return Ok(());
-    }
-    match ctx.validation {
-        FieldValidation::Strict => Err(ApiError::bad_request(decode::strict_message(
-            &served.kind,
-            &served.version,
-            &unknown,
-        ))),
-        FieldValidation::Warn => {
-            warnings.extend(unknown.iter().map(|path| decode::unknown_field(path)));
-            Ok(())
-        }
-        FieldValidation::Ignore => Ok(()),
-    }
-}
-
-fn check_namespace(value: &mut Value, namespace: Option<&str>) -> Result<(), ApiError> {
-    let metadata = object_of(value, "metadata");
-    let given = metadata
-        .get("namespace")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    match namespace {
-        Some(ns) if given.is_empty() => {
-            metadata.insert("namespace".into(), ns.into());
-            Ok(())
-        }
-        Some(ns) if given == ns => Ok(()),
-        Some(_) => Err(ApiError::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        )),
-        None => {
-            metadata.remove("namespace");
-            Ok(())
-        }
-    }
-}
-
 fn creates_on_update(served: &Served) -> bool {
     matches!(
         (served.group.as_str(), served.kind.as_str()),
         ("coordination.k8s.io", "Lease") | ("" | "events.k8s.io", "Event") | ("", "Endpoints")
     )
-}
-
-fn check_preconditions(served: &Served, old: &Value, new: &Value) -> Result<(), ApiError> {
-    let name = name_of(old);
-    let (was, is) = (&old["metadata"], &new["metadata"]);
-    if let Some(uid) = is["uid"].as_str().filter(|u| !u.is_empty())
-        && is["uid"] != was["uid"]
-    {
-        return Err(ApiError::conflict(
-            served,
-            name,
-            &format!(
-                "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-                was["uid"].as_str().unwrap_or_default()
-            ),
-        ));
-    }
-    if has_revision(new) && is["resourceVersion"] != was["resourceVersion"] {
-        return Err(ApiError::modified(served, name));
-    }
-    Ok(())
-}
-
-/// What clients cannot change about an object's metadata.
-fn carry_metadata(old: &Value, new: &mut Value) {
-    let metadata = object_of(new, "metadata");
-    for key in [
-        "name",
-        "namespace",
-        "uid",
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "generation",
-        "selfLink",
-    ] {
-        match old["metadata"].get(key) {
-            Some(kept) => {
-                metadata.insert(key.into(), kept.clone());
-            }
-            None => {
-                metadata.remove(key);
-            }
-        }
-    }
-}
-
-/// Keeps the half of the object that the path does not write.
-fn carry_halves(served: &Served, old: &Value, new: &mut Value, subresource: Option<&str>) {
-    let put = |new: &mut Value, key: &str| match old.get(key) {
-        Some(kept) => new[key] = kept.clone(),
-        None => {
-            if let Some(map) = new.as_object_mut() {
-                map.remove(key);
-            }
-        }
-    };
-    match subresource {
-        None if served.subresource("status").is_some() => put(new, "status"),
-        Some("status") if served.is_custom() => {
-            let mut kept = old.clone();
-            match new.get("status") {
-                Some(status) => kept["status"] = status.clone(),
-                None => {
-                    if let Some(map) = kept.as_object_mut() {
-                        map.remove("status");
-                    }
-                }
-            }
-            if let Some(fields) = new["metadata"].get("managedFields") {
-                kept["metadata"]["managedFields"] = fields.clone();
-            }
-            *new = kept;
-        }
-        Some("status") => {
-            let mut keys: Vec<String> = Vec::new();
-            for map in [old.as_object(), new.as_object()].into_iter().flatten() {
-                keys.extend(map.keys().cloned());
-            }
-            for key in keys {
-                if key != "metadata" && key != "status" {
-                    put(new, &key);
-                }
-            }
-        }
-        Some("finalize") => put(new, "status"),
-        _ => {}
-    }
-}
-
-fn bump_generation(served: &Served, old: &Value, new: &mut Value) {
-    let Some(generation) = old["metadata"]["generation"].as_i64() else {
-        return;
-    };
-    let changed = if served.is_custom() {
-        let has_status = served.subresource("status").is_some();
-        let outside = |value: &Value| -> Vec<(String, Value)> {
-            value
-                .as_object()
-                .into_iter()
-                .flatten()
-                .filter(|(k, _)| *k != "metadata" && !(has_status && *k == "status"))
-                .map(|(k, v)| (k.clone(), v.clone()))
-                .collect()
-        };
-        outside(old) != outside(new)
-    } else {
-        old["spec"] != new["spec"]
-    };
-    if changed {
-        new["metadata"]["generation"] = (generation + 1).into();
-    }
-}
-
-/// Whether an object that is being deleted has nothing left to wait for.
-pub(super) fn ready_to_go(value: &Value) -> bool {
-    let metadata = &value["metadata"];
-    metadata["deletionTimestamp"].is_string()
-        && metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0
-        && metadata["finalizers"].as_array().is_none_or(Vec::is_empty)
-        && value["spec"]["finalizers"]
-            .as_array()
-            .is_none_or(Vec::is_empty)
 }

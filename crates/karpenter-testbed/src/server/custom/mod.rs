@@ -19,10 +19,26 @@ pub use structural::add_defaults;
 
 /// A version of a custom resource definition, compiled.
 pub struct Definition {
-    schema: Value,
-    rules: CompiledSchema,
+    checks: Checks,
+    /// What is checked when the spec stays as it is, unless rules look at the whole object.
+    beside_spec: Option<Checks>,
     validator: Validator,
     root: RootContext,
+}
+
+/// A schema and its compiled rules.
+struct Checks {
+    schema: Value,
+    rules: CompiledSchema,
+}
+
+impl Checks {
+    fn of(schema: Value) -> Self {
+        Self {
+            rules: compile_schema(&schema),
+            schema,
+        }
+    }
 }
 
 impl std::fmt::Debug for Definition {
@@ -36,27 +52,38 @@ impl Definition {
     #[must_use]
     pub fn compile(custom: &CustomResource, group: &str, version: &str, kind: &str) -> Self {
         let schema = without_metadata(&custom.open_api_schema);
+        let beside_spec = schema
+            .get("x-kubernetes-validations")
+            .is_none()
+            .then(|| Checks::of(without_spec(&schema)));
         Self {
-            rules: compile_schema(&schema),
+            checks: Checks::of(schema),
+            beside_spec,
             validator: Validator::new(),
             root: RootContext {
                 api_version: crate::registry::api_version(group, version),
                 api_group: group.to_owned(),
                 kind: kind.to_owned(),
             },
-            schema,
         }
     }
 
     /// Adds the schema's defaults.
     pub fn default(&self, object: &mut Value) {
-        add_defaults(&self.schema, object);
+        add_defaults(&self.checks.schema, object);
     }
 
     /// What is wrong with an object: its structure first, and if that is right, its rules.
+    ///
+    /// What is wrong with a spec that stays as it was does not keep the rest from changing; most writes are such.
     #[must_use]
     pub fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Cause> {
-        let mut causes = structural::validate(&self.schema, object);
+        let same_spec = old.is_some_and(|old| old.get("spec") == object.get("spec"));
+        let checks = match &self.beside_spec {
+            Some(beside_spec) if same_spec => beside_spec,
+            _ => &self.checks,
+        };
+        let mut causes = structural::validate(&checks.schema, object);
         if !causes.is_empty() {
             causes.sort_by_key(|c| c.field.matches('.').count());
             causes.push(Cause {
@@ -67,7 +94,7 @@ impl Definition {
             return causes;
         }
         let result = self.validator.validate_compiled_with_context(
-            &self.rules,
+            &checks.rules,
             object,
             old,
             Some(&self.root),
@@ -149,6 +176,20 @@ fn without_metadata(schema: &Value) -> Value {
         for key in ["apiVersion", "kind"] {
             properties.insert(key.into(), json!({"type": "string"}));
         }
+    }
+    schema
+}
+
+/// The schema of an object whose spec may be anything.
+fn without_spec(schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut)
+        && properties.contains_key("spec")
+    {
+        properties.insert(
+            "spec".into(),
+            json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
+        );
     }
     schema
 }

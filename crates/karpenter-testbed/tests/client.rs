@@ -177,6 +177,10 @@ async fn pages_show_one_snapshot_while_objects_change() {
             .await
             .unwrap();
     }
+    let cached = "/api/v1/namespaces/default/pods?limit=2&resourceVersion=0";
+    let cached = http::Request::get(cached).body(Vec::new()).unwrap();
+    let cached: kube::core::ObjectList<Pod> = testbed.client().request(cached).await.unwrap();
+    assert_eq!(cached.items.len(), 4, "what the cache answers is whole");
     let first = pods.list(&ListParams::default().limit(2)).await.unwrap();
     assert_eq!(first.metadata.remaining_item_count, Some(2));
     pods.delete("c", &DeleteParams::default()).await.unwrap();

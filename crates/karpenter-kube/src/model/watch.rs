@@ -1,6 +1,6 @@
 //! Watching the API server: one task per kind, each feeding the model.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -401,13 +401,101 @@ fn invalid_as<K: Resource<DynamicType = ()>>(
     }
 }
 
-type Key = (String, String);
+/// `namespace/name`, of which a large cluster has many.
+type Key = Box<str>;
 
 fn key_of<W: Resource>(object: &W) -> Key {
-    (
-        object.meta().namespace.clone().unwrap_or_default(),
-        object.meta().name.clone().unwrap_or_default(),
-    )
+    let meta = object.meta();
+    let namespace = meta.namespace.as_deref().unwrap_or_default();
+    let name = meta.name.as_deref().unwrap_or_default();
+    format!("{namespace}/{name}").into()
+}
+
+/// How many listed objects go into the model at a time: what they are made of is not shared before, and takes far more room.
+const PORTION: usize = 250;
+
+/// Brings objects of one kind into the model.
+struct Feeder<K> {
+    feed: Feed<K>,
+    updates: mpsc::Sender<Update>,
+    /// What the model has, each with the last list that has shown it.
+    known: BTreeMap<Key, u32>,
+    /// The list that is read, or was last.
+    list: u32,
+    /// The part of it that is not in the model yet.
+    portion: Vec<K>,
+}
+
+/// The model has stopped.
+struct Gone;
+
+impl<K: Send + 'static> Feeder<K> {
+    async fn send(&mut self, update: impl FnOnce(&mut State) + Send + 'static) -> Result<(), Gone> {
+        let update: Update = Box::new(update);
+        self.updates.send(update).await.map_err(|_| Gone)
+    }
+
+    fn begin_list(&mut self) {
+        self.list = self.list.wrapping_add(1);
+        self.portion.clear();
+    }
+
+    async fn listed(&mut self, key: Key, object: Option<K>) -> Result<(), Gone> {
+        self.known.insert(key, self.list);
+        self.portion.extend(object);
+        if self.portion.len() < PORTION {
+            return Ok(());
+        }
+        let (apply, objects) = (Arc::clone(&self.feed.apply), self.take_portion());
+        let (done, applied) = oneshot::channel();
+        self.send(move |state| {
+            objects.into_iter().for_each(|object| apply(state, object));
+            // Nobody waits once the watcher has been stopped.
+            let _ = done.send(());
+        })
+        .await?;
+        // The next page is not read before: the whole list must not pile up in front of the model.
+        applied.await.map_err(|_| Gone)
+    }
+
+    fn take_portion(&mut self) -> Vec<K> {
+        std::mem::take(&mut self.portion)
+    }
+
+    /// What a finished list did not show is gone.
+    async fn end_list(&mut self) -> Result<(), Gone> {
+        let list = self.list;
+        let unseen = self.known.iter().filter(|(_, seen)| **seen != list);
+        let gone: Vec<Key> = unseen.map(|(key, _)| key.clone()).collect();
+        self.known.retain(|_, seen| *seen == list);
+        let objects = self.take_portion();
+        let (apply, remove) = (Arc::clone(&self.feed.apply), Arc::clone(&self.feed.remove));
+        let kind = self.feed.kind;
+        self.send(move |state| {
+            gone.iter().for_each(|key| removed(&remove, state, key));
+            objects.into_iter().for_each(|object| apply(state, object));
+            state.listed(kind);
+        })
+        .await
+    }
+
+    async fn applied(&mut self, key: Key, object: Option<K>) -> Result<(), Gone> {
+        self.known.insert(key, self.list);
+        let Some(object) = object else { return Ok(()) };
+        let apply = Arc::clone(&self.feed.apply);
+        self.send(move |state| apply(state, object)).await
+    }
+
+    async fn deleted(&mut self, key: Key) -> Result<(), Gone> {
+        self.known.remove(&key);
+        let remove = Arc::clone(&self.feed.remove);
+        self.send(move |state| removed(&remove, state, &key)).await
+    }
+}
+
+fn removed(remove: &Remove, state: &mut State, key: &str) {
+    let (namespace, name) = key.split_once('/').unwrap_or(("", key));
+    remove(state, namespace, name);
 }
 
 /// Turns watch events into updates of the model until the model is gone.
@@ -420,63 +508,97 @@ async fn follow<W, K>(
     W: Resource + DeserializeOwned + Clone + Debug + Send + 'static,
     K: Send + 'static,
 {
-    let config = watcher::Config::default().any_semantic();
+    // Pages of what is true now. A list from the API server's cache (`any_semantic` without a page size) could be older than
+    // what an earlier process wrote, and comes in one piece however large it is.
+    let config = watcher::Config::default();
     let mut events = watcher::watcher(api, config).default_backoff().boxed();
-    let mut known: BTreeSet<Key> = BTreeSet::new();
-    let mut listing: BTreeSet<Key> = BTreeSet::new();
-    let mut listed: Vec<K> = Vec::new();
+    let mut feeder = Feeder {
+        feed,
+        updates,
+        known: BTreeMap::new(),
+        list: 0,
+        portion: Vec::new(),
+    };
     loop {
-        let update: Option<Update> = match events.try_next().await {
+        let fed = match events.try_next().await {
             Err(error) => {
                 // The watcher lists again after a pause; a missing CRD looks the same and may appear later.
-                tracing::debug!(logger = "model", kind = feed.kind, error = %error, "watch failed");
-                None
+                tracing::debug!(logger = "model", kind = feeder.feed.kind, error = %error, "watch failed");
+                Ok(())
             }
             Ok(None) => return,
             Ok(Some(Event::Init)) => {
-                listing.clear();
-                listed.clear();
-                None
+                feeder.begin_list();
+                Ok(())
             }
             Ok(Some(Event::InitApply(object))) => {
-                listing.insert(key_of(&object));
-                listed.extend(read(object));
-                None
+                feeder.listed(key_of(&object), read(object)).await
             }
-            Ok(Some(Event::InitDone)) => {
-                let gone: Vec<Key> = known.difference(&listing).cloned().collect();
-                known = std::mem::take(&mut listing);
-                let objects = std::mem::take(&mut listed);
-                let (apply, remove, kind) =
-                    (Arc::clone(&feed.apply), Arc::clone(&feed.remove), feed.kind);
-                Some(Box::new(move |state| {
-                    for (namespace, name) in gone {
-                        remove(state, &namespace, &name);
-                    }
-                    for object in objects {
-                        apply(state, object);
-                    }
-                    state.listed(kind);
-                }))
-            }
-            Ok(Some(Event::Apply(object))) => {
-                known.insert(key_of(&object));
-                read(object).map(|object| {
-                    let apply = Arc::clone(&feed.apply);
-                    Box::new(move |state: &mut State| apply(state, object)) as Update
-                })
-            }
-            Ok(Some(Event::Delete(object))) => {
-                let key = key_of(&object);
-                known.remove(&key);
-                let remove = Arc::clone(&feed.remove);
-                Some(Box::new(move |state| remove(state, &key.0, &key.1)))
-            }
+            Ok(Some(Event::InitDone)) => feeder.end_list().await,
+            Ok(Some(Event::Apply(object))) => feeder.applied(key_of(&object), read(object)).await,
+            Ok(Some(Event::Delete(object))) => feeder.deleted(key_of(&object)).await,
         };
-        if let Some(update) = update
-            && updates.send(update).await.is_err()
-        {
+        if fed.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Mutex;
+
+    use karpenter_core::cluster::ClusterConfig;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_a_broken_list_has_shown_goes_with_the_next_list_that_does_not_show_it() {
+        let there: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+        let (adding, removing) = (Arc::clone(&there), Arc::clone(&there));
+        let feed = Feed {
+            kind: "Thing",
+            apply: Arc::new(move |_: &mut State, key: String| {
+                adding.lock().unwrap().insert(key);
+            }),
+            remove: Arc::new(move |_: &mut State, namespace: &str, name: &str| {
+                let key = format!("{namespace}/{name}");
+                removing.lock().unwrap().remove(&key);
+            }),
+        };
+        let (updates, mut queue) = mpsc::channel::<Update>(4);
+        let model = tokio::spawn(async move {
+            let mut state = State::new(ClusterConfig::default(), &["Thing"]);
+            while let Some(update) = queue.recv().await {
+                update(&mut state);
+            }
+            state.view().is_synced()
+        });
+        let mut feeder = Feeder {
+            feed,
+            updates,
+            known: BTreeMap::new(),
+            list: 0,
+            portion: Vec::new(),
+        };
+        let shows = async |feeder: &mut Feeder<String>, count: usize| {
+            feeder.begin_list();
+            for n in 0..count {
+                let key = format!("default/{n}");
+                assert!(feeder.listed(key.as_str().into(), Some(key)).await.is_ok());
+            }
+        };
+        shows(&mut feeder, PORTION + 1).await;
+        assert_eq!(
+            there.lock().unwrap().len(),
+            PORTION,
+            "before the list has ended"
+        );
+        shows(&mut feeder, 10).await;
+        assert!(feeder.end_list().await.is_ok());
+        drop(feeder);
+        assert!(model.await.unwrap());
+        assert_eq!(there.lock().unwrap().len(), 10);
     }
 }

@@ -110,10 +110,12 @@ impl ApiServer {
         {
             at = Some(self.store.revision().saturating_sub(lag));
         }
+        // What the cache answers is whole, whatever the limit.
+        let cached = options.resource_version == "0" && options.continue_token.is_empty();
         let query = Query {
             namespace: call.target.namespace.as_deref(),
             after: after.as_deref(),
-            limit: options.limit,
+            limit: if cached { 0 } else { options.limit },
             at,
             matcher: &selectors,
         };

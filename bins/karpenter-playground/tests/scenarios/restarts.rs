@@ -3,15 +3,23 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use http::{Method, Request};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use karpenter_api::v1::NodeClaim;
+use karpenter_kwok::KwokNodeClass;
 use karpenter_playground::stack::Stack;
-use kube::Client;
+use karpenter_testbed::faults::{Fault, Rule};
+use kube::api::PostParams;
 use kube::client::Body;
+use kube::{Api, Client};
+use serde_json::json;
 use tower::Service;
 
-use crate::world::World;
+use crate::world::{World, pool, settings};
 
 /// What becomes of the last write before the end.
 #[derive(Debug, Clone, Copy)]
@@ -137,4 +145,80 @@ async fn an_orderly_restart_changes_nothing() {
         .collect();
     assert_eq!(before, after);
     assert_eq!(world.progress().await.running, 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_in_the_middle_of_its_drain_outlives_a_restart_whatever_is_listed_last() {
+    let mut world = World::new().await;
+    world.deploy("app", 2).await;
+    world.until_running(2, 60).await;
+    let never: PodDisruptionBudget =
+        serde_json::from_value(json!({"metadata": {"name": "app", "namespace": "default"},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "app"}}}}))
+        .unwrap();
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(world.client.clone(), "default");
+    budgets
+        .create(&PostParams::default(), &never)
+        .await
+        .unwrap();
+    world.pass(5).await;
+    let claim = world.claims().await.remove(0);
+    world.delete::<NodeClaim>(claim.name()).await;
+    world.pass(60).await;
+    let before = pods(&world).await;
+    for late in ["nodes", "pods", "nodeclaims", "poddisruptionbudgets"] {
+        world.stack.stop_controllers().await;
+        let slow = Rule::new(Fault::Latency(Duration::from_secs(60)));
+        let slow = slow.verb("list").resource(late);
+        world.stack.testbed.faults().set(vec![slow]);
+        world.stack.start_controllers();
+        world.pass(120).await;
+        assert_eq!(pods(&world).await, before, "{late} come last");
+        let machines = world.stack.cloud.machines();
+        let there = machines.iter().any(|m| m.claim_uid == claim.uid());
+        assert!(there, "{late} come last");
+    }
+}
+
+/// Name and node of every pod.
+async fn pods(world: &World) -> Vec<(Option<String>, Option<String>)> {
+    let all = world.pods().await;
+    let of = |pod: k8s_openapi::api::core::v1::Pod| {
+        (pod.metadata.name, pod.spec.and_then(|spec| spec.node_name))
+    };
+    all.into_iter().map(of).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_waits_for_pods_that_the_controllers_have_not_heard_of() {
+    let mut world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    let stays = json!({"disruption": {"budgets": [{"nodes": "0"}]}});
+    world.create(&pool("default", stays)).await;
+    world.deploy("first", 1).await;
+    world.until_running(1, 60).await;
+    world.scale("first", 0).await;
+    world.pass(10).await;
+    world.stack.stop_controllers().await;
+    let broken = Rule::new(Fault::Error {
+        code: 500,
+        retry_after: None,
+    });
+    let broken = broken.verb("watch").resource("pods");
+    world.stack.testbed.faults().set(vec![broken]);
+    world.stack.start_controllers();
+    world.pass(10).await;
+    world.deploy("second", 1).await;
+    world.until_running(1, 60).await;
+    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    world.delete::<Node>(&node).await;
+    world.pass(60).await;
+    assert_eq!(world.progress().await.running, 1, "its machine is there");
+    world.stack.testbed.faults().clear();
+    world
+        .until(120, "the node is gone", async |w| {
+            w.api::<Node>().get_opt(&node).await.unwrap().is_none()
+        })
+        .await;
+    world.until_running(1, 120).await;
 }

@@ -152,6 +152,9 @@ pub trait Periodic: Send + Sync + 'static {
 }
 
 /// Works off a controller's queue until `stop`, then lets running reconciliations finish.
+///
+/// It begins when the model is in sync: a cluster of which half is listed looks like one of which half is gone, and a machine
+/// whose pods are not listed yet looks drained.
 pub async fn run<C: Controller>(
     controller: Arc<C>,
     queue: Queue<C::Key>,
@@ -161,6 +164,11 @@ pub async fn run<C: Controller>(
     let concurrency = controller.concurrency(&cx.options).max(1);
     let metrics = cx.metrics.work.of(controller.name(), concurrency);
     let mut running: JoinSet<Finished<C::Key>> = JoinSet::new();
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => return,
+        () = cx.model.synced() => {}
+    }
     while !stop.is_cancelled() {
         while running.len() < concurrency
             && let Some((key, waited)) = queue.next_waited()

@@ -54,6 +54,16 @@ impl ModelHandle {
         self.version.clone()
     }
 
+    /// Waits until every kind has been listed; for ever, if the model stops before.
+    pub async fn synced(&self) {
+        let mut changes = self.changes();
+        while !self.view.load().is_synced() {
+            if changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
     pub(super) fn sender(&self) -> mpsc::Sender<Update> {
         self.updates.clone()
     }

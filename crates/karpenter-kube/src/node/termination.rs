@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::api::core::v1::{Node, Pod as CorePod, Taint};
 use karpenter_api::conditions::{HasConditions, reasons, types};
 use karpenter_api::events;
 use karpenter_api::labels::{self, annotations, finalizers, taints};
 use karpenter_api::v1::NodeClaim;
-use karpenter_core::pod::VolumeRef;
+use karpenter_core::pod::{Pod, VolumeRef};
 use kube::Api;
-use kube::api::{DeleteParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, Preconditions};
 
 use super::drain::{self, is_drainable};
 use super::eviction::EvictionQueue;
@@ -189,22 +189,22 @@ impl Termination {
             .await?;
             return Ok(Some(Next::After(DRAIN_POLL)));
         }
-        let Some(claim) = &leaving.claim else {
-            return Ok(None);
-        };
-        match claim
-            .condition(types::DRAINED)
-            .map(|c| self.cx.clock.since(c.last_transition_time.0))
-        {
-            None => {
+        let drained = leaving.claim.as_ref().map(|claim| {
+            let since = claim.condition(types::DRAINED);
+            since.map(|c| self.cx.clock.since(c.last_transition_time.0))
+        });
+        match drained {
+            Some(None) => {
                 self.set(leaving, |c| {
                     c.set_unknown_with_reason(types::DRAINED, reasons::DRAINING, "Draining", now)
                 })
                 .await?;
                 Ok(Some(Next::After(MIN_DRAIN)))
             }
-            Some(passed) if passed < MIN_DRAIN => Ok(Some(Next::After(MIN_DRAIN - passed))),
-            Some(_) => {
+            Some(Some(passed)) if passed < MIN_DRAIN => Ok(Some(Next::After(MIN_DRAIN - passed))),
+            _ if self.has_unseen_pods(leaving, now).await? => Ok(Some(Next::After(DRAIN_POLL))),
+            None => Ok(None),
+            Some(Some(_)) => {
                 self.set(leaving, |c| c.set_true(types::DRAINED, now))
                     .await?;
                 self.cx
@@ -214,6 +214,22 @@ impl Termination {
                 Ok(None)
             }
         }
+    }
+
+    /// Whether there are pods to wait for that the model does not have.
+    ///
+    /// It may be behind, and what comes next ends the machine, with every pod on it.
+    async fn has_unseen_pods(
+        &self,
+        leaving: &Leaving,
+        now: Timestamp,
+    ) -> Result<bool, ReconcileError> {
+        let pods: Api<CorePod> = Api::all(self.cx.clients.api.clone());
+        let here = ListParams::default().fields(&format!("spec.nodeName={}", leaving.name));
+        let listed = pods.list(&here).await.doing("listing pods")?;
+        let listed = listed.items.iter().map(|pod| Arc::new(Pod::parse(pod)));
+        let listed: Vec<Arc<Pod>> = listed.collect();
+        Ok(drain::plan(&listed, leaving.deadline, now).waiting > 0)
     }
 
     /// `None` once no volume is attached, or the deadline has passed.

@@ -28,9 +28,14 @@ impl Lifecycle {
             return Ok(Next::Wait);
         }
         let claim = &self.announce_deadline(claim).await?;
-        if claim.is_true(types::REGISTERED) && self.delete_nodes(claim).await? {
-            // Their removal comes back as a change of the model.
-            return Ok(Next::Wait);
+        if claim.is_true(types::REGISTERED) {
+            if self.delete_nodes(claim).await? {
+                // Their removal comes back as a change of the model.
+                return Ok(Next::Wait);
+            }
+            if self.delete_unseen_node(claim).await? {
+                return Ok(Next::After(POLL));
+            }
         }
         if claim.status.provider_id.is_some() {
             match self.cx.provider.delete(claim).await {
@@ -109,6 +114,42 @@ impl Lifecycle {
         Ok(written.unwrap_or(annotated))
     }
 
+    /// Deletes the claim's Node though the model does not have it; true if there is one.
+    ///
+    /// The model may be behind, and what comes next ends the machine, with every pod on it.
+    async fn delete_unseen_node(&self, claim: &NodeClaim) -> Result<bool, ReconcileError> {
+        let Some(name) = claim.status.node_name.as_deref() else {
+            return Ok(false);
+        };
+        let api: Api<Node> = Api::all(self.cx.clients.api.clone());
+        let node = api.get_opt(name).await.doing("getting node")?;
+        let id = |node: &Node| node.spec.as_ref().and_then(|s| s.provider_id.clone());
+        let Some(node) = node.filter(|node| id(node) == claim.status.provider_id) else {
+            return Ok(false);
+        };
+        if node.metadata.deletion_timestamp.is_none() {
+            self.delete_node(&node).await?;
+        }
+        Ok(true)
+    }
+
+    async fn delete_node(&self, node: &Node) -> Result<(), ReconcileError> {
+        let only_this = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: node.metadata.uid.clone(),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        let api: Api<Node> = Api::all(self.cx.clients.api.clone());
+        let name = node.metadata.name.as_deref().unwrap_or_default();
+        match api.delete(name, &only_this).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_not_found(&error) => Ok(()),
+            Err(error) => Err(error).doing("deleting node"),
+        }
+    }
+
     /// Deletes the claim's Nodes; true while there are any.
     async fn delete_nodes(&self, claim: &NodeClaim) -> Result<bool, ReconcileError> {
         let nodes = claim
@@ -117,29 +158,11 @@ impl Lifecycle {
             .as_deref()
             .map(|id| self.cx.view().nodes_by_provider_id(id))
             .unwrap_or_default();
-        let api: Api<Node> = Api::all(self.cx.clients.api.clone());
-        for node in nodes
+        let staying = nodes
             .iter()
-            .filter(|n| n.metadata.deletion_timestamp.is_none())
-        {
-            let only_this = DeleteParams {
-                preconditions: Some(Preconditions {
-                    uid: node.metadata.uid.clone(),
-                    resource_version: None,
-                }),
-                ..DeleteParams::default()
-            };
-            match api
-                .delete(
-                    node.metadata.name.as_deref().unwrap_or_default(),
-                    &only_this,
-                )
-                .await
-            {
-                Ok(_) => {}
-                Err(error) if is_not_found(&error) => {}
-                Err(error) => return Err(error).doing("deleting node"),
-            }
+            .filter(|n| n.metadata.deletion_timestamp.is_none());
+        for node in staying {
+            self.delete_node(node).await?;
         }
         Ok(!nodes.is_empty())
     }

@@ -122,20 +122,6 @@ impl Provisioner {
         }
     }
 
-    async fn wait_for_sync(&self) -> Arc<View> {
-        let mut changes = self.cx.model.changes();
-        loop {
-            let view = self.cx.view();
-            if view.is_synced() {
-                return view;
-            }
-            if changes.changed().await.is_err() {
-                // The model has stopped, and the operator with it.
-                std::future::pending::<()>().await;
-            }
-        }
-    }
-
     async fn provision(&self) -> Result<(), ReconcileError> {
         catalogue::refresh_instance_types(&self.cx).await?;
         let view = self.cx.view();
@@ -265,7 +251,7 @@ impl Periodic for Provisioner {
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         self.wait_for_batch().await;
-        self.wait_for_sync().await;
+        self.cx.model.synced().await;
         let outcome = self.provision().await;
         if outcome.is_err() {
             // What the batch stood for is still to be done.

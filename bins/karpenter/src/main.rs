@@ -42,12 +42,13 @@ async fn main() -> Result<()> {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 
     let config = kube::Config::infer().await.context("finding the cluster")?;
+    let registry = Registry::new();
     let clients = Clients::connect(
         &config,
         args.core.kube_client_qps,
         args.core.kube_client_burst,
+        &registry,
     )?;
-    let registry = Registry::new();
     let how = Connect {
         registry: registry.clone(),
         ..Connect::default()

@@ -13,13 +13,17 @@ use kube::{Client, Config};
 use tokio::time::Instant;
 use tower::{Layer, Service};
 
-/// The two clients of the operator. Cheap to clone.
+use crate::metrics::{Counting, Registry};
+
+/// The clients of the operator. Cheap to clone.
 #[derive(Clone)]
 pub struct Clients {
     /// For everything that may be retried.
     pub api: Client,
     /// For evictions and other requests with a back-off of their own.
     pub no_retry: Client,
+    /// For the lease, without a rate limit: however much there is to do, it must be renewed in time.
+    pub lease: Client,
 }
 
 impl std::fmt::Debug for Clients {
@@ -29,31 +33,45 @@ impl std::fmt::Debug for Clients {
 }
 
 impl From<Client> for Clients {
-    /// Uses one client for both; right for clients that do not retry, such as those of an in-process server.
+    /// Uses one client for everything; right for clients that do not retry, such as those of an in-process server.
     fn from(client: Client) -> Self {
         Self {
             api: client.clone(),
-            no_retry: client,
+            no_retry: client.clone(),
+            lease: client,
         }
     }
 }
 
 impl Clients {
-    /// Clients for a cluster, limited together to `qps` requests a second with bursts of `burst`.
+    /// Clients for a cluster, limited together to `qps` requests a second with bursts of `burst`, the lease's apart. Requests
+    /// are counted in `registry`.
     ///
     /// # Errors
     /// When TLS or authentication cannot be set up from `config`.
-    pub fn connect(config: &Config, qps: u32, burst: u32) -> Result<Self, kube::Error> {
+    pub fn connect(
+        config: &Config,
+        qps: u32,
+        burst: u32,
+        registry: &Registry,
+    ) -> Result<Self, kube::Error> {
         let limit = RateLimit::new(qps, burst);
-        let connect = |retry: bool| -> Result<Client, kube::Error> {
+        let counting = Counting::new(registry);
+        let builder = |retry: bool| {
             let mut config = config.clone();
             config.default_retry = retry;
-            let base = kube::client::ClientBuilder::try_from(config)?;
-            Ok(base.with_layer(&limit.clone()).build())
+            kube::client::ClientBuilder::try_from(config)
         };
         Ok(Self {
-            api: connect(true)?,
-            no_retry: connect(false)?,
+            api: builder(true)?
+                .with_layer(&limit)
+                .with_layer(&counting)
+                .build(),
+            no_retry: builder(false)?
+                .with_layer(&limit)
+                .with_layer(&counting)
+                .build(),
+            lease: builder(false)?.with_layer(&counting).build(),
         })
     }
 }

@@ -64,6 +64,17 @@ pub enum Leadership {
     Lost,
 }
 
+/// What came of an attempt to hold the Lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    /// It is ours.
+    Ours,
+    /// It is another's, and has not expired.
+    Theirs,
+    /// Somebody wrote it in between; the next look says who.
+    Raced,
+}
+
 /// What was last seen of the Lease, and when on our own clock.
 #[derive(Debug)]
 struct Observed {
@@ -105,7 +116,7 @@ impl Elector {
             let started = Instant::now();
             let attempt = tokio::time::timeout_at(limit, self.acquire_or_renew()).await;
             match attempt {
-                Ok(Ok(true)) => {
+                Ok(Ok(Attempt::Ours)) => {
                     // Others count from when they see the write, which is not before it was sent.
                     renewed = started;
                     if !leading {
@@ -118,12 +129,12 @@ impl Elector {
                         leadership.send_replace(Leadership::Leading);
                     }
                 }
-                Ok(Ok(false)) if leading => {
-                    // Somebody else wrote the lease while we held it: there is nothing to wait for.
+                Ok(Ok(Attempt::Theirs)) if leading => {
+                    // Somebody else holds what we held: there is nothing to wait for.
                     leadership.send_replace(Leadership::Lost);
                     return;
                 }
-                Ok(Ok(false)) => {}
+                Ok(Ok(Attempt::Theirs | Attempt::Raced)) => {}
                 Ok(Err(error)) => {
                     tracing::debug!(logger = "controller", %error, "failed to reach the lease")
                 }
@@ -153,8 +164,8 @@ impl Elector {
         }
     }
 
-    /// One attempt: true if the Lease is ours afterwards.
-    async fn acquire_or_renew(&mut self) -> Result<bool, kube::Error> {
+    /// One attempt.
+    async fn acquire_or_renew(&mut self) -> Result<Attempt, kube::Error> {
         let now = MicroTime(Timestamp::now());
         let Some(current) = self.api.get_opt(&self.config.name).await? else {
             let lease = Lease {
@@ -189,7 +200,7 @@ impl Elector {
             .as_ref()
             .is_some_and(|o| o.at.elapsed() >= duration);
         if !ours && !holder.is_empty() && !expired {
-            return Ok(false);
+            return Ok(Attempt::Theirs);
         }
         let acquired = if ours {
             spec.acquire_time.clone()
@@ -217,7 +228,7 @@ impl Elector {
         }
     }
 
-    fn settle(&mut self, written: Result<Lease, kube::Error>) -> Result<bool, kube::Error> {
+    fn settle(&mut self, written: Result<Lease, kube::Error>) -> Result<Attempt, kube::Error> {
         match written {
             Ok(lease) => {
                 self.observed = Some(Observed {
@@ -225,11 +236,11 @@ impl Elector {
                     at: Instant::now(),
                 });
                 self.lease = Some(lease);
-                Ok(true)
+                Ok(Attempt::Ours)
             }
-            // Another candidate was quicker.
+            // Another candidate was quicker, or somebody edits it.
             Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => {
-                Ok(false)
+                Ok(Attempt::Raced)
             }
             Err(error) => Err(error),
         }

@@ -28,7 +28,7 @@ use crate::controller::{Controller, Periodic, Queue, WorkQueue, run, run_periodi
 use crate::disruption;
 use crate::events::{EventWriter, Recorder};
 use crate::lease::{Elector, Leadership, LeaseConfig};
-use crate::metrics::{Metrics, Registry, show_process, show_queues};
+use crate::metrics::{Metrics, Registry, show_build, show_process, show_queues};
 use crate::model::{Change, Kinds, Model, View, spawn_watchers};
 use crate::node::eviction::EvictionQueue;
 use crate::node::health::Health;
@@ -177,6 +177,7 @@ impl Builder {
     pub fn build(self) -> Operator {
         let metrics = Metrics::new(&self.registry);
         show_process(&self.registry);
+        show_build(&self.registry);
         let profiler = self.profiler.filter(|_| self.options.enable_profiling);
         let metered: Arc<dyn CloudProvider> =
             Arc::new(Metered::new(self.provider, metrics.clone()));
@@ -211,7 +212,7 @@ impl Builder {
                 &self.options.leader_election_name,
                 &self.identity,
             );
-            Elector::new(self.clients.no_retry.clone(), lease)
+            Elector::new(self.clients.lease.clone(), lease)
         });
         let cx = Arc::new(Context {
             clients: self.clients,
@@ -499,6 +500,9 @@ impl Operator {
         }
 
         let (leadership, mut led) = watch::channel(Leadership::Following);
+        if elector.is_some() {
+            show_leadership(&cx, led.clone());
+        }
         match elector {
             Some(elector) => {
                 outer.spawn(elector.run(leadership, outer_stop.clone()));
@@ -553,6 +557,22 @@ impl Operator {
             Ok(())
         }
     }
+}
+
+/// Shows whether this replica leads, by client-go's name.
+fn show_leadership(cx: &Context, led: watch::Receiver<Leadership>) {
+    let name = cx.options.leader_election_name.clone();
+    let help = "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 indicates master. 'name' is the string used to identify the lease. Please make sure to group by name.";
+    let registry = &cx.metrics.registry;
+    registry.live(
+        "leader_election_master_status",
+        help,
+        &["name"],
+        move |emit| {
+            let leads = *led.borrow() == Leadership::Leading;
+            emit.set(&[&name], f64::from(u8::from(leads)));
+        },
+    );
 }
 
 /// Waits for a state of leadership; for ever, if nobody is left to change it.

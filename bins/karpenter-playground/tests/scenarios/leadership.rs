@@ -10,6 +10,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use karpenter_kube::context::Context as Equipment;
 use karpenter_kube::operator::{Operator, OperatorError};
 use karpenter_kwok::{KwokNodeClass, KwokProvider, controllers};
+use karpenter_testbed::faults::{Fault, Rule};
 use kube::Client;
 use kube::client::Body;
 use serde_json::json;
@@ -125,6 +126,15 @@ async fn one_replica_acts_and_another_takes_over_when_it_loses_the_lease() {
     world.until_running(1, 60).await;
     assert_eq!(holder(&world).await, "first");
     assert!(first.cx.view().is_synced() && !second.cx.view().is_synced());
+    let shown = |replica: &Replica| {
+        let text = replica.cx.metrics.registry.render();
+        let mut lines = text.lines();
+        let line = lines.find_map(|l| l.strip_prefix("leader_election_master_status"));
+        line.unwrap_or_default().to_owned()
+    };
+    let name = "{name=\"karpenter-leader-election\"}";
+    assert_eq!(shown(&first), format!("{name} 1"));
+    assert_eq!(shown(&second), format!("{name} 0"));
 
     first.cut.store(true, Ordering::SeqCst);
     let cut = world.stack.clock.now();
@@ -178,4 +188,21 @@ async fn a_replica_that_stops_hands_over_at_once_to_one_that_knows_the_cluster_a
     world.until_running(3, 60).await;
     second.stop.cancel();
     assert!(second.running.await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_to_the_lease_that_comes_in_between_costs_no_leadership() {
+    let world = world().await;
+    let first = Replica::start(&world, "first", false);
+    world.pass(5).await;
+    assert_eq!(holder(&world).await, "first");
+    let raced = Rule::new(Fault::Conflict).verb("update").resource("leases");
+    let faults = world.stack.testbed.faults();
+    faults.set(vec![raced.clone().times(3)]);
+    world.pass(30).await;
+    assert!(!first.running.is_finished(), "three races of five");
+    assert_eq!(holder(&world).await, "first");
+    faults.set(vec![raced]);
+    let ended = first.running.await.unwrap();
+    assert!(matches!(ended, Err(OperatorError::LeaseLost)), "{ended:?}");
 }

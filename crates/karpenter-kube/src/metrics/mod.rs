@@ -7,13 +7,31 @@ mod live;
 #[cfg(target_os = "linux")]
 mod process;
 mod registry;
+mod requests;
 mod runtime;
 mod work;
 
 pub use definitions::{DURATION_BUCKETS, Metrics, SUMMARY_QUANTILES};
 pub use live::{Collect, Emit};
 pub use registry::{Counter, Gauge, Histogram, Registry, Summary};
+pub use requests::Counting;
 pub use work::{ControllerWork, Outcome, Work, show_queues};
+
+/// Shows which build this is.
+pub fn show_build(registry: &Registry) {
+    let labels = ["version", "goversion", "goarch", "commit"];
+    let help =
+        "A metric with a constant '1' value labeled by version from which karpenter was built.";
+    let build = registry.gauge("karpenter_build_info", help, &labels);
+    let version = env!("CARGO_PKG_VERSION");
+    let arch = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    // There is no Go, and the version stands for the commit, as in the log.
+    build.set(&[version, "", arch, version], 1.0);
+}
 
 /// Shows what the process and the runtime this is called in take.
 pub fn show_process(registry: &Registry) {

@@ -86,13 +86,13 @@ async fn operate(manner: Manner) -> Outcome<()> {
         ..Options::default()
     };
     let qps = (f64::from(manner.qps) * manner.speed) as u32;
-    let clients = Clients::connect(&config, qps, qps.saturating_mul(3) / 2)?;
+    let (cloud, registry) = (Cloud::new(), Registry::new());
+    let clients = Clients::connect(&config, qps, qps.saturating_mul(3) / 2, &registry)?;
     let types = catalogue::generate();
     let types = types
         .iter()
         .filter_map(|t| t.instance_type().ok())
         .collect();
-    let (cloud, registry) = (Cloud::new(), Registry::new());
     let provider = KwokProvider::new(clients.api.clone(), clock, types, cloud.clone());
     let provider = Arc::new(provider);
     let kwok = Arc::clone(&provider);

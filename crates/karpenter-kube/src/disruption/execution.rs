@@ -45,6 +45,22 @@ pub(super) struct Ended {
     pub(super) method: Method,
     pub(super) pools: BTreeSet<String>,
     pub(super) succeeded: bool,
+    /// Machines that still show it though it was taken back.
+    pub(super) shown: Vec<Marked>,
+}
+
+/// A machine that may show a command: names of its Node and its NodeClaim.
+#[derive(Debug, Clone)]
+pub(super) struct Marked {
+    pub(super) node: String,
+    pub(super) claim: String,
+}
+
+/// A command could not be begun.
+#[derive(Debug, Default)]
+pub(super) struct NotBegun {
+    /// Machines that still show it though it was taken back.
+    pub(super) shown: Vec<Marked>,
 }
 
 /// How long replacements may take while `queued` machines wait for theirs.
@@ -104,7 +120,7 @@ impl Drop for Reserved<'_> {
     }
 }
 
-/// Begins a command; `queued` machines are in others' hands. `None` if it could not be begun: nothing is left of it.
+/// Begins a command; `queued` machines are in others' hands. If it cannot be begun, it is taken back.
 ///
 /// # Errors
 /// When the operator is stopping.
@@ -112,10 +128,10 @@ pub(super) async fn start(
     cx: &Arc<Context>,
     command: &Command,
     queued: usize,
-) -> Result<Option<Execution>, Stopped> {
+) -> Result<Result<Execution, NotBegun>, Stopped> {
     let mut command = command.clone();
     let Some(reserved) = Reserved::of(cx, &command) else {
-        return Ok(None);
+        return Ok(Err(NotBegun::default()));
     };
     let view = cx.view();
     let reason = command.method.reason();
@@ -134,8 +150,8 @@ pub(super) async fn start(
     }
     let replaces = command.decision() == Decision::Replace;
     if failed == command.candidates.len() || (replaces && failed > 0) {
-        take_back(cx, &command.candidates).await;
-        return Ok(None);
+        let shown = take_back(cx, &command.candidates).await;
+        return Ok(Err(NotBegun { shown }));
     }
     let mut results = marked.into_iter();
     command
@@ -151,8 +167,8 @@ pub(super) async fn start(
     // The model counts what was made by now.
     drop(reserved);
     if replacements.len() < command.replacements.len() {
-        take_back(cx, &command.candidates).await;
-        return Ok(None);
+        let shown = take_back(cx, &command.candidates).await;
+        return Ok(Err(NotBegun { shown }));
     }
     cx.model
         .mark_for_deletion(provider_ids(&command.candidates), true)
@@ -160,7 +176,7 @@ pub(super) async fn start(
     let targets = command.placements.iter().filter(|p| !p.buffer);
     nominate(cx, targets.map(|p| p.node.clone()).collect()).await?;
     report::decided(cx, &command);
-    Ok(Some(Execution {
+    Ok(Ok(Execution {
         timeout: timeout(queued + command.candidates.len()),
         started: cx.clock.now(),
         command,
@@ -180,17 +196,22 @@ async fn nominate(cx: &Context, nodes: BTreeSet<String>) -> Result<(), Stopped> 
     cx.model.nominate(nodes.into_iter().collect(), until).await
 }
 
-/// Removes the marks. What cannot be removed now is removed by the loop, which knows no command for it any more.
-async fn take_back(cx: &Context, candidates: &[Candidate]) {
-    let view = cx.view();
+/// Removes the marks; answers those that could not be removed.
+async fn take_back(cx: &Context, candidates: &[Candidate]) -> Vec<Marked> {
     let unmarking = candidates
         .iter()
-        .map(|c| marks::unmark(cx, &view, Some(c.name()), c.claim_name()));
+        .map(|c| marks::unmark(cx, Some(c.name()), c.claim_name()));
+    let mut shown = Vec::new();
     for (candidate, result) in candidates.iter().zip(join_all(unmarking).await) {
         if let Err(error) = result {
             tracing::error!(node = candidate.name(), error = %error, "failed to take back the marks of a disruption");
+            shown.push(Marked {
+                node: candidate.name().to_owned(),
+                claim: candidate.claim_name().to_owned(),
+            });
         }
     }
+    shown
 }
 
 impl Execution {
@@ -217,9 +238,16 @@ impl Execution {
             method: self.command.method,
             pools: pools(&self.command),
             succeeded: false,
+            shown: Vec::new(),
         };
         match self.wait(&cx).await {
-            Ok(()) => ended.succeeded = self.delete(&cx).await,
+            Ok(()) => {
+                let spared = self.delete(&cx).await;
+                ended.succeeded = spared.is_empty();
+                if !spared.is_empty() {
+                    ended.shown = self.roll_back(&cx, spared).await;
+                }
+            }
             Err(error) => {
                 tracing::error!(
                     command = %self.command,
@@ -227,7 +255,8 @@ impl Execution {
                     error,
                     "failed terminating nodes while executing a disruption command"
                 );
-                self.roll_back(&cx, self.command.candidates.iter()).await;
+                let all = self.command.candidates.clone();
+                ended.shown = self.roll_back(&cx, all).await;
             }
         }
         ended
@@ -277,8 +306,8 @@ impl Execution {
         }
     }
 
-    /// Deletes the NodeClaims; whether all are.
-    async fn delete(&self, cx: &Context) -> bool {
+    /// Deletes the NodeClaims; answers those that could not be.
+    async fn delete(&self, cx: &Context) -> Vec<Candidate> {
         let view = cx.view();
         let candidates = &self.command.candidates;
         let deleted = join_all(candidates.iter().map(|c| delete_claim(cx, c))).await;
@@ -288,21 +317,17 @@ impl Execution {
                 Ok(()) => report::terminating(cx, &view, &self.command, candidate),
                 Err(error) => {
                     tracing::error!(node = candidate.name(), error = %error, "failed to delete a nodeclaim for disruption");
-                    spared.push(candidate);
+                    spared.push(candidate.clone());
                 }
             }
         }
-        let all = spared.is_empty();
-        if !all {
-            self.roll_back(cx, spared.into_iter()).await;
-        }
-        all
+        spared
     }
 
-    async fn roll_back(&self, cx: &Context, candidates: impl Iterator<Item = &Candidate>) {
-        let candidates: Vec<Candidate> = candidates.cloned().collect();
+    /// Takes the command back for these machines; answers those that still show it.
+    async fn roll_back(&self, cx: &Context, candidates: Vec<Candidate>) -> Vec<Marked> {
         report::failed(cx, &self.command);
-        take_back(cx, &candidates).await;
+        let shown = take_back(cx, &candidates).await;
         if let Err(stopped) = cx
             .model
             .mark_for_deletion(provider_ids(&candidates), false)
@@ -310,6 +335,7 @@ impl Execution {
         {
             tracing::debug!(error = %stopped, "machines stay marked");
         }
+        shown
     }
 }
 

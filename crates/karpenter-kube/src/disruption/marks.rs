@@ -25,9 +25,12 @@ pub(super) async fn mark(
     candidate: &Candidate,
     reason: &DisruptionReason,
 ) -> Result<(), ReconcileError> {
-    change_taint(cx, view, candidate.name(), true).await?;
+    let (node, claim) = (candidate.name(), candidate.claim_name());
+    let known = view.node(node).map(|node| Node::clone(node));
+    change_taint(cx, known, node, true).await?;
     let now = cx.clock.now();
-    change_claim(cx, view, candidate.claim_name(), |claim| {
+    let known = view.node_claim(claim).map(|claim| NodeClaim::clone(claim));
+    change_claim(cx, known, claim, |claim| {
         claim.set_true_with_reason(
             types::DISRUPTION_REASON,
             reason.as_str(),
@@ -39,9 +42,10 @@ pub(super) async fn mark(
 }
 
 /// Takes [`mark`] back. What is gone needs no unmarking.
+///
+/// The view is not asked: what was written just now, or was and nobody learnt, it need not have yet.
 pub(super) async fn unmark(
     cx: &Context,
-    view: &View,
     node: Option<&str>,
     claim: &str,
 ) -> Result<(), ReconcileError> {
@@ -50,10 +54,10 @@ pub(super) async fn unmark(
         result => result,
     };
     if let Some(node) = node {
-        gone_is_fine(change_taint(cx, view, node, false).await)?;
+        gone_is_fine(change_taint(cx, None, node, false).await)?;
     }
     gone_is_fine(
-        change_claim(cx, view, claim, |claim| {
+        change_claim(cx, None, claim, |claim| {
             claim
                 .conditions_mut()
                 .retain(|c| c.type_ != types::DISRUPTION_REASON);
@@ -62,12 +66,13 @@ pub(super) async fn unmark(
     )
 }
 
-/// Takes back the marks of commands that this process knows nothing of; `held` are the NodeClaims of those it does.
+/// Takes back the marks of commands that this process knows nothing of; `held` are the NodeClaims of those it does. Whether
+/// there were none.
 pub(super) async fn heal(
     cx: &Context,
     view: &View,
     held: &BTreeSet<String>,
-) -> Result<(), ReconcileError> {
+) -> Result<bool, ReconcileError> {
     let stray = view.snapshot.nodes().filter_map(|machine| {
         let claim = machine.claim.as_ref().filter(|claim| {
             !machine.is_deleting() && !claim.is_deleting() && !held.contains(claim.name())
@@ -79,10 +84,12 @@ pub(super) async fn heal(
         let marked = tainted || claim.condition(types::DISRUPTION_REASON).is_some();
         marked.then_some((node, claim))
     });
-    let healed = join_all(stray.map(|(node, claim)| unmark(cx, view, node, claim.name()))).await;
+    let healed = join_all(stray.map(|(node, claim)| unmark(cx, node, claim.name()))).await;
+    let clean = healed.is_empty();
     // Somebody else is at it: the next pass looks again.
     let errors = healed.into_iter().filter_map(Result::err);
-    ReconcileError::collect(errors.filter(|error| !error.is_expected()).collect())
+    ReconcileError::collect(errors.filter(|error| !error.is_expected()).collect())?;
+    Ok(clean)
 }
 
 fn is_tainted(node: &Node) -> bool {
@@ -92,12 +99,11 @@ fn is_tainted(node: &Node) -> bool {
 
 async fn change_taint(
     cx: &Context,
-    view: &View,
+    mut known: Option<Node>,
     name: &str,
     wanted: bool,
 ) -> Result<(), ReconcileError> {
     let api: Api<Node> = Api::all(cx.clients.api.clone());
-    let mut known = view.node(name).map(|node| Node::clone(node));
     for left in (0..TRIES).rev() {
         let before = match known.take() {
             Some(node) => node,
@@ -126,12 +132,11 @@ async fn change_taint(
 
 async fn change_claim(
     cx: &Context,
-    view: &View,
+    mut known: Option<NodeClaim>,
     name: &str,
     change: impl Fn(&mut NodeClaim) + Send,
 ) -> Result<(), ReconcileError> {
     let api = cx.node_claims();
-    let mut known = view.node_claim(name).map(|claim| NodeClaim::clone(claim));
     for left in (0..TRIES).rev() {
         let before = match known.take() {
             Some(claim) => claim,

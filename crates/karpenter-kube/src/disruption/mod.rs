@@ -31,7 +31,7 @@ use crate::context::Context;
 use crate::controller::{Periodic, ReconcileError, compute};
 use crate::model::View;
 use crate::provisioning;
-use execution::Ended;
+use execution::{Ended, Marked};
 use resting::Resting;
 use settling::{PEACE, Settling};
 
@@ -39,6 +39,8 @@ use settling::{PEACE, Settling};
 const IDLE: Duration = Duration::from_secs(10);
 /// How long the loop waits for the model.
 const UNSYNCED: Duration = Duration::from_secs(1);
+/// How long until what machines show wrongly is looked at again.
+const UNHEALED: Duration = Duration::from_secs(1);
 /// How long a proposal must hold: pods may be on their way.
 const VALIDATION: Duration = Duration::from_secs(15);
 /// How long the search for a set of machines may take.
@@ -55,6 +57,8 @@ pub struct Disruption {
     /// The NodeClaims of commands that are being executed.
     executing: BTreeMap<CommandId, Vec<String>>,
     running: JoinSet<Ended>,
+    /// Machines that may still show a command that was taken back.
+    shown: Vec<Marked>,
     resting: Resting,
     settling: Settling,
     unseen_pools: BTreeSet<String>,
@@ -101,6 +105,7 @@ impl Disruption {
             proposals: Vec::new(),
             executing: BTreeMap::new(),
             running: JoinSet::new(),
+            shown: Vec::new(),
             resting: Resting::default(),
             settling: Settling::default(),
             unseen_pools: BTreeSet::new(),
@@ -130,6 +135,7 @@ impl Disruption {
 
     fn ended(&mut self, ended: Ended) {
         self.executing.remove(&ended.id);
+        self.shown.extend(ended.shown);
         if ended.method.is_eventual() {
             for pool in &ended.pools {
                 if ended.succeeded {
@@ -150,13 +156,18 @@ impl Disruption {
     /// Starts a command; whether it could be.
     async fn start(&mut self, command: &Command) -> Result<bool, ReconcileError> {
         let queued = self.executing.values().map(Vec::len).sum();
-        let Some(execution) = execution::start(&self.cx, command, queued).await? else {
-            if command.method.is_eventual() {
-                for candidate in &command.candidates {
-                    self.rest(candidate.pool_name());
+        let begun = execution::start(&self.cx, command, queued).await?;
+        let execution = match begun {
+            Ok(execution) => execution,
+            Err(not_begun) => {
+                self.shown.extend(not_begun.shown);
+                if command.method.is_eventual() {
+                    for candidate in &command.candidates {
+                        self.rest(candidate.pool_name());
+                    }
                 }
+                return Ok(false);
             }
-            return Ok(false);
         };
         if matches!(command.method, Method::MultiNode | Method::SingleNode) {
             let until = self.cx.clock.instant_after(PEACE);
@@ -167,6 +178,19 @@ impl Disruption {
         self.executing.insert(execution.id(), execution.claims());
         self.running.spawn(execution.finish(Arc::clone(&self.cx)));
         Ok(true)
+    }
+
+    /// Takes back what machines show of commands that are none; whether there was nothing to take back, as far as is known.
+    ///
+    /// Until it is taken back, such a machine is disrupted as much as one of a command: nothing else is, or budgets would be
+    /// exceeded.
+    async fn heal(&mut self, view: &View) -> Result<bool, ReconcileError> {
+        for Marked { node, claim } in std::mem::take(&mut self.shown) {
+            if marks::unmark(&self.cx, Some(&node), &claim).await.is_err() {
+                self.shown.push(Marked { node, claim });
+            }
+        }
+        Ok(marks::heal(&self.cx, view, &self.held()).await? && self.shown.is_empty())
     }
 
     fn request(&self, in_flight: BTreeSet<String>) -> (DisruptionRequest, DropGuard) {
@@ -308,10 +332,12 @@ impl Periodic for Disruption {
         self.settling.look(&self.cx.view(), Instant::now());
         // After a restart with nothing pending, nobody else has asked for them yet.
         provisioning::refresh_instance_types(&self.cx).await?;
+        if !self.heal(&self.cx.view()).await? {
+            return Ok(UNHEALED);
+        }
         let mut again = self.execute_due().await?;
         if again || self.next_plan <= Instant::now() {
             let view = self.cx.view();
-            marks::heal(&self.cx, &view, &self.held()).await?;
             again = self.plan(&view).await?;
             let rest = if again { Duration::ZERO } else { IDLE };
             self.next_plan = self.cx.clock.instant_after(rest);

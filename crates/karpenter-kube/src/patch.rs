@@ -46,22 +46,34 @@ pub enum Lock {
 
 /// The merge patch for metadata and spec between two versions of an object, or `None` if they agree.
 #[must_use]
-pub fn object_patch<K: Serialize + Resource>(before: &K, after: &K, lock: Lock) -> Option<Value> {
+pub fn object_patch<K: Serialize + Resource + PartialEq>(
+    before: &K,
+    after: &K,
+    lock: Lock,
+) -> Option<Value> {
     patch_of(before, after, lock, &["metadata", "spec"])
 }
 
 /// The merge patch for the status between two versions of an object, or `None` if they agree.
 #[must_use]
-pub fn status_patch<K: Serialize + Resource>(before: &K, after: &K, lock: Lock) -> Option<Value> {
+pub fn status_patch<K: Serialize + Resource + PartialEq>(
+    before: &K,
+    after: &K,
+    lock: Lock,
+) -> Option<Value> {
     patch_of(before, after, lock, &["status"])
 }
 
-fn patch_of<K: Serialize + Resource>(
+fn patch_of<K: Serialize + Resource + PartialEq>(
     before: &K,
     after: &K,
     lock: Lock,
     parts: &[&str],
 ) -> Option<Value> {
+    // Most objects are as they should be: finding that out must not cost two texts of them.
+    if before == after {
+        return None;
+    }
     let pick = |object: &K| {
         let mut value = serde_json::to_value(object).unwrap_or_default();
         if let Some(map) = value.as_object_mut() {
@@ -89,7 +101,7 @@ pub async fn patch_object<K>(
     lock: Lock,
 ) -> Result<Option<K>, kube::Error>
 where
-    K: Resource + Serialize + DeserializeOwned + Clone + std::fmt::Debug,
+    K: Resource + Serialize + DeserializeOwned + Clone + PartialEq + std::fmt::Debug,
 {
     let name = before.meta().name.as_deref().unwrap_or_default();
     match object_patch(before, after, lock) {
@@ -112,7 +124,7 @@ pub async fn patch_status<K>(
     lock: Lock,
 ) -> Result<Option<K>, kube::Error>
 where
-    K: Resource + Serialize + DeserializeOwned + Clone + std::fmt::Debug,
+    K: Resource + Serialize + DeserializeOwned + Clone + PartialEq + std::fmt::Debug,
 {
     let name = before.meta().name.as_deref().unwrap_or_default();
     match status_patch(before, after, lock) {

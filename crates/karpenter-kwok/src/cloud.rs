@@ -47,8 +47,8 @@ impl CapacityPool {
 pub struct Machine {
     /// Uid of the NodeClaim it was bought for.
     pub claim_uid: String,
-    /// What the provider answered when it was bought.
-    pub answer: NodeClaim,
+    /// What the provider answered when it was bought; shared with the cluster model where that says the same.
+    pub answer: Arc<NodeClaim>,
     /// Dollars per hour.
     pub price: f64,
     /// When it was bought.

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -51,6 +51,8 @@ pub struct KwokProvider {
     types: Arc<[InstanceType]>,
     offered: Mutex<Offered>,
     overlays: OnceLock<Arc<dyn Overlays>>,
+    /// Names of Nodes that stood there at the first look, of machines that the cloud does not know.
+    strays: Mutex<Option<BTreeSet<String>>>,
 }
 
 /// The instance types with what is out of capacity at the moment.
@@ -110,6 +112,7 @@ impl KwokProvider {
             types,
             offered,
             overlays: OnceLock::new(),
+            strays: Mutex::new(None),
         }
     }
 
@@ -222,6 +225,62 @@ impl KwokProvider {
         });
     }
 
+    /// Nodes of machines that an earlier process launched and that the cloud has not heard of.
+    ///
+    /// All Nodes are looked at once: what joins later is a machine of this process. Then only those are looked at again that
+    /// were found.
+    async fn strays(&self) -> Result<Vec<Node>, CloudProviderError> {
+        let known = self.lock_strays().clone();
+        let Some(known) = known else {
+            let found = self.all_strays().await?;
+            *self.lock_strays() = Some(
+                found
+                    .iter()
+                    .filter_map(|n| n.metadata.name.clone())
+                    .collect(),
+            );
+            return Ok(found);
+        };
+        let mut found = Vec::new();
+        for name in known {
+            match self.existing(&name).await? {
+                Some(node) if self.is_stray(&node) => found.push(node),
+                _ => {
+                    self.lock_strays().get_or_insert_default().remove(&name);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    async fn all_strays(&self) -> Result<Vec<Node>, CloudProviderError> {
+        const PAGE: u32 = 500;
+        let (mut found, mut page) = (Vec::new(), ListParams::default().limit(PAGE));
+        loop {
+            let nodes = self.nodes().list(&page).await;
+            let nodes = nodes.map_err(|error| unreachable("listing nodes", &error))?;
+            found.extend(nodes.items.into_iter().filter(|node| self.is_stray(node)));
+            match nodes.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => return Ok(found),
+            }
+        }
+    }
+
+    fn is_stray(&self, node: &Node) -> bool {
+        let id = node.spec.as_ref().and_then(|s| s.provider_id.as_deref());
+        let ours = id.is_some_and(|id| {
+            id.starts_with(PROVIDER_PREFIX)
+                && self.cloud.machine(id).is_none()
+                && !self.cloud.is_gone(id)
+        });
+        ours && node.metadata.deletion_timestamp.is_none()
+    }
+
+    fn lock_strays(&self) -> MutexGuard<'_, Option<BTreeSet<String>>> {
+        self.strays.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn existing(&self, name: &str) -> Result<Option<Node>, CloudProviderError> {
         self.nodes()
             .get_opt(name)
@@ -252,7 +311,7 @@ impl KwokProvider {
     }
 
     /// A machine that is known from its claim only, as after a restart; whether it has `joined` the cluster is known, too.
-    pub(crate) fn resume(&self, claim: &NodeClaim, joined: bool) {
+    pub(crate) fn resume(&self, claim: &Arc<NodeClaim>, joined: bool) {
         let Some(provider_id) = claim
             .status
             .provider_id
@@ -271,7 +330,7 @@ impl KwokProvider {
         let registration = CancellationToken::new();
         let machine = Machine {
             claim_uid: claim.uid().to_owned(),
-            answer: claim.clone(),
+            answer: Arc::clone(claim),
             price,
             launched_at: claim
                 .metadata
@@ -280,8 +339,8 @@ impl KwokProvider {
                 .map_or_else(|| self.clock.now(), |t| t.0),
             registration: registration.clone(),
         };
-        let node = node_of(claim, claim, node_name_of(&provider_id));
         if self.cloud.launch(&provider_id, machine) && self.cloud.registers() && !joined {
+            let node = node_of(claim, claim, node_name_of(&provider_id));
             self.register_later(node, Duration::ZERO, registration);
         }
     }
@@ -441,7 +500,7 @@ impl CloudProvider for KwokProvider {
         let name = node_name(claim);
         let provider_id = format!("{PROVIDER_PREFIX}{name}");
         if let Some(machine) = self.cloud.machine(&provider_id) {
-            return Ok(machine.answer);
+            return Ok(NodeClaim::clone(&machine.answer));
         }
         if let Some(node) = self.existing(&name).await? {
             return Ok(claim_of_node(&node));
@@ -458,7 +517,7 @@ impl CloudProvider for KwokProvider {
         let registration = CancellationToken::new();
         let machine = Machine {
             claim_uid: claim.uid().to_owned(),
-            answer: answer.clone(),
+            answer: Arc::new(answer.clone()),
             price: offering.price,
             launched_at: self.clock.now(),
             registration: registration.clone(),
@@ -488,7 +547,7 @@ impl CloudProvider for KwokProvider {
         let missing =
             || CloudProviderError::NodeClaimNotFound(format!("no instance `{provider_id}`"));
         if let Some(machine) = self.cloud.machine(provider_id) {
-            return Ok(machine.answer);
+            return Ok(NodeClaim::clone(&machine.answer));
         }
         if self.cloud.is_gone(provider_id) {
             return Err(missing());
@@ -500,31 +559,13 @@ impl CloudProvider for KwokProvider {
     }
 
     async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
-        let nodes = self
-            .nodes()
-            .list(&ListParams::default())
-            .await
-            .map_err(|error| unreachable("listing nodes", &error))?;
-        let mut claims: Vec<NodeClaim> = self
-            .cloud
-            .machines()
-            .into_iter()
-            .map(|machine| machine.answer)
-            .collect();
-        let known: BTreeSet<String> = claims
+        let strays = self.strays().await?;
+        let machines = self.cloud.machines();
+        let mut claims: Vec<NodeClaim> = machines
             .iter()
-            .filter_map(|c| c.status.provider_id.clone())
+            .map(|machine| NodeClaim::clone(&machine.answer))
             .collect();
-        let unknown = nodes
-            .items
-            .iter()
-            .filter(|n| n.metadata.deletion_timestamp.is_none())
-            .map(claim_of_node);
-        claims.extend(unknown.filter(|claim| {
-            claim.status.provider_id.as_deref().is_some_and(|id| {
-                id.starts_with(PROVIDER_PREFIX) && !known.contains(id) && !self.cloud.is_gone(id)
-            })
-        }));
+        claims.extend(strays.iter().map(claim_of_node));
         Ok(claims)
     }
 

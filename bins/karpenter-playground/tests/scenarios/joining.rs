@@ -156,7 +156,7 @@ async fn a_node_without_the_unregistered_taint_registers_and_is_told_of() {
         })
         .await;
     let answer = world.stack.cloud.machines().remove(0).answer;
-    let mut labels = answer.metadata.labels.unwrap();
+    let mut labels = answer.metadata.labels.clone().unwrap();
     labels.insert("kwok.x-k8s.io/node".into(), "fake".into());
     let by_hand: Node = serde_json::from_value(json!({
         "metadata": {"name": "by-hand", "labels": labels},

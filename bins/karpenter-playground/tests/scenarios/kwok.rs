@@ -214,3 +214,22 @@ async fn a_machine_that_is_given_back_is_gone_at_once() {
         .collect();
     assert_eq!(said, [("Ready", "False", 10), ("Ready", "Unknown", 10)]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn machines_of_an_earlier_process_are_known_by_their_nodes() {
+    let (world, provider) = provider().await;
+    let node: Node = serde_json::from_value(
+        json!({"metadata": {"name": "old"}, "spec": {"providerID": "kwok://old"}}),
+    )
+    .unwrap();
+    world.create(&node).await;
+    let listed = async || {
+        let all = provider.list().await.unwrap();
+        let ids = all.into_iter().filter_map(|c| c.status.provider_id);
+        ids.collect::<Vec<_>>()
+    };
+    assert_eq!(listed().await, ["kwok://old"]);
+    assert_eq!(listed().await, ["kwok://old"], "not only at the first look");
+    world.delete::<Node>("old").await;
+    assert!(listed().await.is_empty());
+}

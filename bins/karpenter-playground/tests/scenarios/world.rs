@@ -230,7 +230,7 @@ impl World {
             .filter_map(|c| c.status.provider_id.clone())
             .collect();
         for machine in self.stack.cloud.machines() {
-            let id = machine.answer.status.provider_id.unwrap();
+            let id = machine.answer.status.provider_id.clone().unwrap();
             assert!(
                 ids.contains(&id),
                 "machine {id} has no nodeclaim; {}",

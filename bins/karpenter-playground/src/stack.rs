@@ -74,13 +74,43 @@ pub struct Stack {
     options: Options,
     instance_types: Vec<InstanceType>,
     loops: Option<Loops>,
-    controllers: Option<Controllers>,
+    controllers: Option<Replica>,
 }
 
-struct Controllers {
+/// A replica of the controllers.
+#[derive(Debug)]
+pub struct Replica {
     stop: CancellationToken,
+    ended: CancellationToken,
     running: JoinHandle<Result<(), OperatorError>>,
     context: Arc<Context>,
+}
+
+impl Replica {
+    /// What it works with.
+    #[must_use]
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Is cancelled once it has ended, by itself or by others.
+    #[must_use]
+    pub fn ended(&self) -> &CancellationToken {
+        &self.ended
+    }
+
+    /// Stops it in order.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        // An operator that panicked has stopped, too.
+        let _ = self.running.await;
+    }
+
+    /// Drops it where it stands, as when its process dies. Whoever kills it makes sure that its client reaches nothing any
+    /// more.
+    pub fn abandon(self) {
+        self.running.abort();
+    }
 }
 
 impl std::fmt::Debug for Stack {
@@ -95,6 +125,16 @@ impl Stack {
     /// # Errors
     /// When the resources cannot be installed.
     pub async fn start(settings: Settings) -> kube::Result<Self> {
+        let mut stack = Self::without_controllers(settings).await?;
+        stack.start_controllers();
+        Ok(stack)
+    }
+
+    /// Like [`Stack::start`], for whoever starts the controllers.
+    ///
+    /// # Errors
+    /// When the resources cannot be installed.
+    pub async fn without_controllers(settings: Settings) -> kube::Result<Self> {
         let clock = Clock::new(settings.epoch, settings.speed);
         let testbed_clock = karpenter_testbed::Clock::new(settings.epoch, settings.speed);
         let faults = Faults::new(settings.seed);
@@ -117,7 +157,7 @@ impl Stack {
             .map(|agent| agent.faults.clone())
             .unwrap_or_default();
         let loops = Loops::start(testbed.client(), testbed_clock, settings.loops);
-        let mut stack = Self {
+        Ok(Self {
             testbed,
             cloud: Cloud::new(),
             clock,
@@ -127,9 +167,7 @@ impl Stack {
             instance_types: settings.instance_types,
             loops: Some(loops),
             controllers: None,
-        };
-        stack.start_controllers();
-        Ok(stack)
+        })
     }
 
     /// Starts the controllers, if they do not run.
@@ -150,7 +188,22 @@ impl Stack {
         client: Client,
         provider: impl FnOnce(Arc<dyn CloudProvider>) -> Arc<dyn CloudProvider>,
     ) {
-        let change = provider;
+        self.controllers = Some(self.run(client, &self.registry, provider, None));
+    }
+
+    /// Starts a further replica, which competes for the lease as `name`, if there is to be a lease.
+    #[must_use]
+    pub fn replica(&self, client: Client, name: &str) -> Replica {
+        self.run(client, &Registry::new(), |provider| provider, Some(name))
+    }
+
+    fn run(
+        &self,
+        client: Client,
+        registry: &Registry,
+        change: impl FnOnce(Arc<dyn CloudProvider>) -> Arc<dyn CloudProvider>,
+        name: Option<&str>,
+    ) -> Replica {
         let provider = KwokProvider::new(
             client.clone(),
             self.clock,
@@ -159,33 +212,39 @@ impl Stack {
         );
         let provider = Arc::new(provider.machines_through(self.testbed.client()));
         let kwok = Arc::clone(&provider);
-        let operator = Operator::builder(change(provider), client, self.options.clone())
+        let mut operator = Operator::builder(change(provider), client, self.options.clone())
             .clock(self.clock)
-            .registry(self.registry.clone())
-            .with(move |setup| controllers::add(setup, kwok))
-            .build();
+            .registry(registry.clone())
+            .with(move |setup| controllers::add(setup, kwok));
+        if let Some(name) = name {
+            operator = operator.identity(name);
+        }
+        let operator = operator.build();
         let context = Arc::clone(operator.context());
-        let stop = CancellationToken::new();
-        let running = tokio::spawn(operator.run(stop.clone()));
-        self.controllers = Some(Controllers {
+        let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
+        let (stopping, end) = (stop.clone(), ended.clone().drop_guard());
+        let running = tokio::spawn(async move {
+            let _end = end;
+            operator.run(stopping).await
+        });
+        Replica {
             stop,
+            ended,
             running,
             context,
-        });
+        }
     }
 
     /// What the controllers work with, while they run.
     #[must_use]
     pub fn context(&self) -> Option<&Arc<Context>> {
-        self.controllers.as_ref().map(|running| &running.context)
+        self.controllers.as_ref().map(Replica::context)
     }
 
     /// Stops the controllers in order. The cluster and the cloud go on without them.
     pub async fn stop_controllers(&mut self) {
         if let Some(controllers) = self.controllers.take() {
-            controllers.stop.cancel();
-            // An operator that panicked has stopped, too.
-            let _ = controllers.running.await;
+            controllers.stop().await;
         }
     }
 
@@ -193,7 +252,7 @@ impl Stack {
     /// reaches nothing any more.
     pub fn abandon_controllers(&mut self) {
         if let Some(controllers) = self.controllers.take() {
-            controllers.running.abort();
+            controllers.abandon();
         }
     }
 

@@ -21,9 +21,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::chance::Chance;
+use crate::replicas::Place;
 use crate::rest;
 use crate::safety::Safety;
-use crate::wire::{Fuse, LastWrite, Trace, Wire};
+use crate::wire::Trace;
 use crate::world;
 
 /// What a simulation is to be.
@@ -85,14 +86,12 @@ pub struct Simulation {
     pub(crate) trace: Trace,
     pub(crate) safety: Arc<Safety>,
     pub(crate) chance: Chance,
-    fuse: Fuse,
-    starts: u64,
+    pub(crate) replicas: Vec<Place>,
+    pub(crate) starts: u64,
     /// Since when the controllers run without faults.
     well_since: Option<Timestamp>,
     /// When the faults of the API server end.
     pub(crate) faults_until: Option<Timestamp>,
-    /// When killed controllers come back.
-    down_until: Option<Timestamp>,
     /// Since when machines have no NodeClaim.
     orphans: BTreeMap<String, Timestamp>,
     pub(crate) generation: u64,
@@ -115,6 +114,7 @@ impl std::fmt::Debug for Simulation {
 pub async fn simulate(seed: u64, settings: &Settings) -> Result<Report, Box<Failure>> {
     let mut simulation = Simulation::start(seed, settings).await?;
     let result = simulation.run(settings.busy).await;
+    simulation.stop_replicas().await;
     let Simulation {
         stack,
         trace,
@@ -136,8 +136,13 @@ pub async fn simulate(seed: u64, settings: &Settings) -> Result<Report, Box<Fail
 impl Simulation {
     async fn start(seed: u64, settings: &Settings) -> Result<Self, Box<Failure>> {
         let mut chance = Chance::new(seed);
-        let stack = Stack::start(world::settings(&mut chance, seed)).await;
-        let mut stack = stack.map_err(|error| {
+        let settings_of_stack = world::settings(&mut chance, seed);
+        let replicas = match settings_of_stack.options.disable_leader_election {
+            true => 1,
+            false => 2,
+        };
+        let stack = Stack::without_controllers(settings_of_stack).await;
+        let stack = stack.map_err(|error| {
             Box::new(Failure {
                 seed,
                 step: 0,
@@ -146,7 +151,6 @@ impl Simulation {
                 context: Vec::new(),
             })
         })?;
-        stack.stop_controllers().await;
         let (client, clock) = (stack.client(), stack.clock);
         let mut simulation = Self {
             seed,
@@ -156,17 +160,16 @@ impl Simulation {
             client,
             stack,
             chance,
-            fuse: Fuse::default(),
+            replicas: Place::some(replicas),
             starts: 0,
             well_since: None,
             faults_until: None,
-            down_until: None,
             orphans: BTreeMap::new(),
             generation: 0,
             serial: 0,
         };
         simulation.furnish().await;
-        simulation.start_controllers();
+        simulation.start_replicas();
         Ok(simulation)
     }
 
@@ -309,25 +312,8 @@ impl Simulation {
 
     // ---- the controllers ------------------------------------------------------------------------------------------
 
-    fn start_controllers(&mut self) {
-        self.fuse = Fuse::default();
-        let wire = Wire::new(
-            self.stack.testbed.server().service(false),
-            self.trace.clone(),
-            self.fuse.clone(),
-            Arc::clone(&self.safety),
-        );
-        self.stack
-            .start_controllers_as(Client::new(wire, "default"));
-        self.starts += 1;
-        self.down_until = None;
-        self.safety.something_happens();
-        self.trace.say("> started the controllers");
-        self.is_well();
-    }
-
     pub(crate) fn is_well(&mut self) {
-        let well = self.faults_until.is_none() && self.down_until.is_none();
+        let well = self.faults_until.is_none() && self.all_replicas_are_up();
         self.well_since = well.then(|| self.stack.clock.now());
     }
 
@@ -339,35 +325,6 @@ impl Simulation {
             .now()
             .saturating_add(pause)
             .unwrap_or(Timestamp::MAX)
-    }
-
-    pub(crate) async fn restart(&mut self) {
-        if self.down_until.is_none() {
-            self.trace.say("> stopped the controllers");
-            self.stack.stop_controllers().await;
-            self.start_controllers();
-        }
-    }
-
-    /// Lets the controllers die within a few writes.
-    pub(crate) async fn kill(&mut self) {
-        if self.down_until.is_some() {
-            return;
-        }
-        let writes = self.chance.between(1, 12);
-        let last = self.chance.one([LastWrite::Unsent, LastWrite::Unanswered]);
-        self.trace.say(&format!(
-            "> the controllers die after {writes} writes ({last:?})"
-        ));
-        self.fuse
-            .burn_after(i64::try_from(writes).unwrap_or(1), last);
-        let pause = self.chance.seconds(1.0, 120.0);
-        self.stack.clock.sleep(Duration::from_secs_f64(pause)).await;
-        self.fuse.blow();
-        self.trace.say("> the controllers are dead");
-        self.stack.abandon_controllers();
-        self.down_until = Some(self.after(0.1, 900.0));
-        self.is_well();
     }
 
     // ---- what happens ---------------------------------------------------------------------------------------------
@@ -393,13 +350,14 @@ impl Simulation {
             .saturating_add(jiff::SignedDuration::from_millis((seconds * 1000.0) as i64))
             .unwrap_or(Timestamp::MAX);
         loop {
-            let ends = [self.faults_until, self.down_until];
+            let ends = [self.faults_until, self.next_start()];
             let next = ends.into_iter().flatten().fold(until, Timestamp::min);
             let now = self.stack.clock.now();
             if next > now {
                 let wait = next.duration_since(now).unsigned_abs();
-                self.stack.clock.sleep(wait).await;
+                self.wait_or_end(wait).await;
             }
+            self.notice_ends();
             let now = self.stack.clock.now();
             if self.faults_until.is_some_and(|at| at <= now) {
                 self.stack.testbed.faults().clear();
@@ -408,9 +366,7 @@ impl Simulation {
                 self.trace.say("> the API server is well again");
                 self.is_well();
             }
-            if self.down_until.is_some_and(|at| at <= now) {
-                self.start_controllers();
-            }
+            self.start_due_replicas();
             if now >= until {
                 return;
             }
@@ -468,9 +424,7 @@ impl Simulation {
             self.safety.changes_budgets(&name);
             self.patch(api, &name, json!({"spec": spec})).await;
         }
-        if self.down_until.is_some() {
-            self.start_controllers();
-        }
+        self.start_replicas();
         self.is_well();
     }
 
@@ -530,7 +484,10 @@ impl Simulation {
     }
 
     pub(crate) async fn failure(&self, problems: Vec<String>) -> Box<Failure> {
-        let mut context = self.trace.last();
+        let mut context = self.trace.all();
+        if context.is_empty() {
+            context = self.trace.last();
+        }
         context.extend(rest::describe(self).await);
         Box::new(Failure {
             seed: self.seed,

@@ -10,6 +10,7 @@
 //! | `happenings` | what may happen |
 //! | [`world`] | what stands in the cluster |
 //! | [`wire`] | what the controllers do, and how they die |
+//! | `replicas` | how many there are, and which of them acts |
 //! | [`safety`] | what must hold at each of their writes (I8) |
 //! | `rest` | what must hold once nothing happens any more (I7) |
 //! | `model` | whether the controllers' model is what the objects say |
@@ -21,6 +22,7 @@ pub mod driver;
 mod happenings;
 mod model;
 pub mod panics;
+mod replicas;
 mod rest;
 pub mod safety;
 pub mod wire;

@@ -11,7 +11,7 @@ use crate::driver::Simulation;
 
 /// Says how the two differ. The cluster must be at rest.
 pub(crate) async fn differs(sim: &Simulation) -> Vec<String> {
-    let Some(cx) = sim.stack.context() else {
+    let Some(cx) = sim.context().await else {
         return vec!["the controllers do not run".to_owned()];
     };
     let kinds = Kinds {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use http::Method;
 use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::annotations;
@@ -68,6 +69,8 @@ fn makes_claim(method: &Method, path: &str) -> bool {
 pub struct Before {
     pod: Option<Box<Pod>>,
     claim: Option<Box<NodeClaim>>,
+    /// Pods on a Node that is well and that must be drained before it or its NodeClaim may go.
+    undrained: Vec<String>,
 }
 
 /// The object a path names: its plural, namespace, name and subresource.
@@ -114,6 +117,24 @@ fn is_protected(pod: &Pod, now: Timestamp) -> bool {
 fn is_active(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
     pod.metadata.deletion_timestamp.is_none() && !matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
+    conditions.is_some_and(|all| {
+        let ready = all.iter().find(|c| c.type_ == "Ready");
+        ready.is_some_and(|c| c.status == "True")
+    })
+}
+
+/// Pods of DaemonSets tolerate everything here; one that should be gone since a minute holds up nobody.
+fn must_be_drained(pod: &Pod, now: Timestamp) -> bool {
+    let owners = pod.metadata.owner_references.iter().flatten();
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+    let due = pod.metadata.deletion_timestamp.as_ref();
+    let stuck = due.is_some_and(|due| now.duration_since(due.0).as_secs() >= 60);
+    let daemon = owners.into_iter().any(|owner| owner.kind == "DaemonSet");
+    !daemon && !stuck && !matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 fn node_of(pod: &Pod) -> Option<&str> {
@@ -220,6 +241,53 @@ impl Safety {
             .find(|c| c.status.provider_id.as_deref() == Some(&id))
     }
 
+    async fn get<K>(&self, name: &str) -> Option<K>
+    where
+        K: kube::Resource<DynamicType = ()> + serde::de::DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        let api: Api<K> = Api::all(self.client.clone());
+        api.get_opt(name).await.ok().flatten()
+    }
+
+    async fn pods_on(&self, node: &str) -> Vec<Pod> {
+        let pods: Api<Pod> = Api::all(self.client.clone());
+        let here = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        pods.list(&here).await.map(|l| l.items).unwrap_or_default()
+    }
+
+    /// Pods for which a Node on its way out must wait, if it lives and no deadline has passed.
+    async fn undrained(&self, kind: &str, name: &str) -> Vec<String> {
+        let (node, claim) = if kind == "nodes" {
+            (self.get::<Node>(name).await, self.claim_of_node(name).await)
+        } else {
+            let claim = self.get::<NodeClaim>(name).await;
+            let node = claim.as_ref().and_then(|c| c.status.node_name.clone());
+            match node {
+                Some(node) => (self.get::<Node>(&node).await, claim),
+                None => (None, claim),
+            }
+        };
+        let deadline = claim
+            .as_ref()
+            .and_then(|c| c.annotation(annotations::TERMINATION_TIMESTAMP))
+            .and_then(|text| text.parse::<Timestamp>().ok());
+        let now = self.clock.now();
+        let Some(node) = node.filter(|node| is_ready(node) && deadline.is_none_or(|at| now < at))
+        else {
+            return Vec::new();
+        };
+        let leaves = match kind {
+            "nodes" => node.metadata.deletion_timestamp.is_some(),
+            _ => claim.is_some_and(|claim| claim.is_deleting()),
+        };
+        if !leaves {
+            return Vec::new();
+        }
+        let pods = self.pods_on(&node.metadata.name.unwrap_or_default()).await;
+        let waits = pods.into_iter().filter(|pod| must_be_drained(pod, now));
+        waits.filter_map(|pod| pod.metadata.name).collect()
+    }
+
     /// Looks at what a write is about to change.
     pub async fn before(&self, method: &Method, path: &str, controller: &str) -> Before {
         if makes_claim(method, path) {
@@ -228,8 +296,12 @@ impl Safety {
         let mut before = Before {
             pod: None,
             claim: None,
+            undrained: Vec::new(),
         };
         match parse(path) {
+            Some((kind @ ("nodes" | "nodeclaims"), _, name, "")) if *method == Method::PATCH => {
+                before.undrained = self.undrained(kind, name).await;
+            }
             Some(("pods", namespace, name, subresource))
                 if *method == Method::DELETE || subresource == "eviction" =>
             {
@@ -241,6 +313,19 @@ impl Safety {
             _ => {}
         }
         before
+    }
+
+    /// Only the holder of the lease may write.
+    pub async fn after_write_of(&self, replica: &str, path: &str) {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), "default");
+        let Ok(lease) = leases.get_opt("karpenter-leader-election").await else {
+            return;
+        };
+        let holder = lease.and_then(|l| l.spec).and_then(|s| s.holder_identity);
+        if holder.as_deref() != Some(replica) {
+            let holder = holder.unwrap_or_default();
+            self.violated(format!("{replica} wrote {path} while `{holder}` led"));
+        }
     }
 
     /// Judges what a write has done.
@@ -274,7 +359,21 @@ impl Safety {
                     self.violated(format!("pod {namespace}/{name} was deleted past its budgets on a node without a deadline"));
                 }
             }
-            // Any answer: the last ones of a dying process are lost.
+            // Any answer, from here on: the last ones of a dying process are lost.
+            Some((kind @ ("nodes" | "nodeclaims"), _, name, ""))
+                if *method == Method::PATCH && !before.undrained.is_empty() =>
+            {
+                let there = match kind {
+                    "nodes" => self.get::<Node>(name).await.is_some(),
+                    _ => self.get::<NodeClaim>(name).await.is_some(),
+                };
+                if !there {
+                    let pods = before.undrained.join(", ");
+                    self.violated(format!(
+                        "{kind}/{name} went while its node had pods: {pods}"
+                    ));
+                }
+            }
             Some(("nodeclaims", _, name, "status")) => self.after_claim_status(name).await,
             _ => {}
         }
@@ -359,17 +458,9 @@ impl Safety {
         if eventual {
             return;
         }
-        let pods: Api<Pod> = Api::all(self.client.clone());
-        let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-        let Ok(pods) = pods.list(&on_node).await else {
-            return;
-        };
+        let pods = self.pods_on(node).await;
         let now = self.clock.now();
-        for pod in pods
-            .items
-            .iter()
-            .filter(|p| is_active(p) && is_protected(p, now))
-        {
+        for pod in pods.iter().filter(|p| is_active(p) && is_protected(p, now)) {
             let started = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
             if started.is_some_and(|at| self.is_old(at.0)) {
                 let name = pod.metadata.name.as_deref().unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::hash::Hasher;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -104,6 +104,7 @@ pub enum LastWrite {
 pub struct Fuse {
     left: Arc<AtomicI64>,
     last: Arc<Mutex<LastWrite>>,
+    lease_is_cut: Arc<AtomicBool>,
 }
 
 impl Default for Fuse {
@@ -112,6 +113,7 @@ impl Default for Fuse {
         Self {
             left: Arc::new(AtomicI64::new(i64::MAX)),
             last: Arc::new(Mutex::new(LastWrite::Unsent)),
+            lease_is_cut: Arc::default(),
         }
     }
 }
@@ -128,6 +130,11 @@ impl Fuse {
         self.left.store(0, Ordering::SeqCst);
     }
 
+    /// Lets nothing about leases through any more.
+    pub fn cut_lease(&self) {
+        self.lease_is_cut.store(true, Ordering::SeqCst);
+    }
+
     /// Whether nothing gets through any more.
     #[must_use]
     pub fn is_blown(&self) -> bool {
@@ -142,6 +149,8 @@ pub struct Wire<S> {
     trace: Trace,
     fuse: Fuse,
     safety: Arc<Safety>,
+    /// Whose it is, if several compete for the lease.
+    replica: Option<Arc<str>>,
 }
 
 impl<S> std::fmt::Debug for Wire<S> {
@@ -158,7 +167,15 @@ impl<S> Wire<S> {
             trace,
             fuse,
             safety,
+            replica: None,
         }
+    }
+
+    /// The connection of one of several replicas, of which only the holder of the lease may write.
+    #[must_use]
+    pub fn of_replica(mut self, name: &str) -> Self {
+        self.replica = Some(name.into());
+        self
     }
 }
 
@@ -189,8 +206,12 @@ where
             return Box::pin(std::future::pending());
         }
         let path = request.uri().path().to_owned();
+        let lease = path.contains("/leases");
+        if lease && self.fuse.lease_is_cut.load(Ordering::SeqCst) {
+            return Box::pin(std::future::pending());
+        }
         // Events are told to people; nothing follows from them.
-        let writes = request.method() != Method::GET && !path.contains("/events");
+        let writes = request.method() != Method::GET && !lease && !path.contains("/events");
         if !writes {
             let (answer, fuse) = (self.inner.call(request), self.fuse.clone());
             return Box::pin(async move {
@@ -213,16 +234,20 @@ where
         }
         let method = request.method().clone();
         let answer = self.inner.call(request);
-        let (trace, safety, fuse) = (
+        let (trace, safety, fuse, replica) = (
             self.trace.clone(),
             Arc::clone(&self.safety),
             self.fuse.clone(),
+            self.replica.clone(),
         );
         Box::pin(async move {
             // Whoever waits for the answer runs this.
             let controller = current_controller();
             let before = safety.before(&method, &path, controller).await;
             let answer = answer.await;
+            if let Some(replica) = replica {
+                safety.after_write_of(&replica, short(&path)).await;
+            }
             let status = answer.as_ref().map_or(0, |a| a.status().as_u16());
             trace.say(&format!("{method} {} {status}", short(&path)));
             // A write whose answer a fault swallows is answered 500 and done all the same.

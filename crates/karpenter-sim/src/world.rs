@@ -46,13 +46,17 @@ pub fn settings(chance: &mut Chance, seed: u64) -> Settings {
         node_overlay: chance.happens(0.3),
         ..FeatureGates::default()
     };
+    // Holding a lease is a request every second: not in every simulation.
+    let elects = chance.happens(0.15);
     Settings {
         epoch: epoch(),
         seed,
         options: Options {
             metrics_port: 0,
             health_probe_port: 0,
-            disable_leader_election: true,
+            disable_leader_election: !elects,
+            leader_election_namespace: "default".into(),
+            disable_controller_warmup: chance.happens(0.5),
             // One core: threads would only get in each other's way.
             cpu_requests: 1000,
             feature_gates: gates,

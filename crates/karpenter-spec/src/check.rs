@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Pod, Taint};
-use karpenter_api::labels::HOSTNAME;
+use karpenter_api::labels::{HOSTNAME, INSTANCE_TYPE, NODE_POOL};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::offering::DEFAULT_RESERVATION_ID;
 use karpenter_core::requirements::{AllowUndefined, Requirement, Requirements, Unaliased};
 use karpenter_core::resources::{NODES, Resources};
 
+use crate::devices::{self, Place};
 use crate::order;
 use crate::pod::{self, PodId};
 use crate::solve::{self, Claim, Settings, Solution};
@@ -66,6 +67,7 @@ pub fn check(world: &World, settings: Settings, solution: &Solution) -> Vec<Viol
     }
     judge.limits(solution);
     judge.reservations(solution);
+    judge.devices(solution);
     judge.topology(solution);
     judge.violations
 }
@@ -383,6 +385,68 @@ impl<'w> Judge<'w> {
                 format!("held more than {slots} times")
             });
         }
+    }
+
+    /// Whether the resource claims of pods can be served where the pods were put.
+    fn devices(&mut self, solution: &Solution) {
+        let with_claims = |ids: &mut dyn Iterator<Item = &PodId>| -> Vec<&'w Pod> {
+            let pods = ids.filter_map(|id| self.pods.get(id).copied());
+            pods.filter(|pod| devices::has_claims(pod)).collect()
+        };
+        let mut places: Vec<Place<'_>> = Vec::new();
+        for machine in &self.machines {
+            let here = solution
+                .existing
+                .iter()
+                .filter(|(_, name)| **name == machine.name);
+            let pods = with_claims(&mut here.map(|(id, _)| id));
+            let labels = Requirements::from_labels(&machine.labels, &Unaliased);
+            places.push(Place {
+                subject: format!("machine {}", machine.name),
+                node: machine.initialized.then(|| machine.name.clone()),
+                pods,
+                meets: Box::new(move |all| labels.is_compatible(all, AllowUndefined::Nothing)),
+                brings: vec![self.to_come(machine)],
+            });
+        }
+        for (index, claim) in solution.claims.iter().enumerate() {
+            places.push(Place {
+                subject: format!("claim {index} of {}", claim.pool),
+                node: None,
+                pods: with_claims(&mut claim.pods.iter()),
+                meets: Box::new(|all| implies(&claim.requirements, all)),
+                brings: types(self.world, claim).map(devices::brought).collect(),
+            });
+        }
+        places.retain(|place| !place.pods.is_empty());
+        let counts = |name: &str| {
+            let mut machines = self.machines.iter();
+            machines.any(|machine| machine.name == name && machine.initialized && !machine.deleting)
+        };
+        let moves = |uid: &str| {
+            let mut moving = self
+                .pods
+                .values()
+                .filter(|pod| pod::spec(pod).node_name.is_some());
+            moving.any(|pod| pod.metadata.uid.as_deref() == Some(uid))
+        };
+        for (subject, rule) in devices::unserved(self.world, &places, &counts, &moves) {
+            self.violations.push(Violation { subject, rule });
+        }
+    }
+
+    /// The devices that a machine will publish once it is initialised.
+    fn to_come(&self, machine: &Machine) -> Vec<devices::Device> {
+        let pool = machine
+            .labels
+            .get(NODE_POOL)
+            .filter(|_| !machine.initialized);
+        let template = (self.templates.iter())
+            .find(|template| Some(template.pool.name()) == pool.map(String::as_str));
+        let name = machine.labels.get(INSTANCE_TYPE);
+        let mut types = template.into_iter().flat_map(|template| template.types);
+        let found = types.find(|instance_type| Some(&instance_type.name) == name);
+        found.map(devices::brought).unwrap_or_default()
     }
 
     /// Looks for an order in which every placement keeps all topology constraints.

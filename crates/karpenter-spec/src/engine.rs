@@ -67,6 +67,15 @@ pub fn cluster(world: &World) -> Cluster {
     for object in &world.csi_nodes {
         cluster.apply_csi_node(object);
     }
+    for object in &world.device_classes {
+        cluster.apply_device_class(object);
+    }
+    for object in &world.resource_claims {
+        cluster.apply_resource_claim(object);
+    }
+    for object in &world.resource_slices {
+        cluster.apply_resource_slice(object);
+    }
     for object in &world.nodes {
         cluster.apply_node(object);
     }
@@ -87,6 +96,7 @@ pub fn snapshot(world: &World) -> Snapshot {
 /// The engine's request for a pass under these settings.
 pub fn request(settings: Settings) -> ScheduleRequest {
     let mut request = ScheduleRequest::at(Timestamp::UNIX_EPOCH);
+    request.ignore_dra_requests = false;
     if !settings.respect_preferences {
         request.preference_policy = PreferencePolicy::Ignore;
     }

@@ -11,6 +11,7 @@
 
 pub mod catalogue;
 mod check;
+mod devices;
 pub mod engine;
 mod order;
 mod pod;

@@ -7,6 +7,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{
     Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Taint,
 };
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use karpenter_api::labels;
 use karpenter_api::v1::{NodeClaim, NodePool};
@@ -40,6 +41,12 @@ pub struct World {
     pub storage_classes: Vec<StorageClass>,
     /// Attach limits of nodes.
     pub csi_nodes: Vec<CSINode>,
+    /// Classes of devices. The naive solver knows nothing of devices; the checker does.
+    pub device_classes: Vec<DeviceClass>,
+    /// Claims to devices.
+    pub resource_claims: Vec<ResourceClaim>,
+    /// Devices.
+    pub resource_slices: Vec<ResourceSlice>,
     /// The labels that a machine defines once it is chosen.
     pub well_known: BTreeSet<String>,
 }
@@ -64,6 +71,13 @@ impl fmt::Debug for World {
                     "\n{pool} {}: {} {}",
                     instance_type.name, instance_type.capacity, instance_type.requirements
                 )?;
+                for device in instance_type.devices.iter().flat_map(|all| &all.devices) {
+                    write!(
+                        f,
+                        "\n    brings {} {:?} {:?}",
+                        device.name, device.attributes, device.capacity
+                    )?;
+                }
                 for offering in &instance_type.offerings {
                     let state = if offering.available {
                         ""
@@ -87,7 +101,10 @@ impl fmt::Debug for World {
         lines(f, &self.volume_claims)?;
         lines(f, &self.volumes)?;
         lines(f, &self.storage_classes)?;
-        lines(f, &self.csi_nodes)
+        lines(f, &self.csi_nodes)?;
+        lines(f, &self.device_classes)?;
+        lines(f, &self.resource_claims)?;
+        lines(f, &self.resource_slices)
     }
 }
 

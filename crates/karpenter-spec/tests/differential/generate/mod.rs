@@ -3,6 +3,7 @@
 //! Everything is drawn as small numbers first (a sketch), of which zero is the plain case, so that failing clusters shrink to
 //! what matters.
 
+mod devices;
 mod machines;
 mod objects;
 mod sketch;
@@ -41,6 +42,8 @@ pub struct Features {
     pub nodes: bool,
     /// Host ports, volumes, daemon sets, taints.
     pub extras: bool,
+    /// Devices and claims to them, which the naive solver knows nothing of.
+    pub devices: bool,
 }
 
 impl Features {
@@ -53,6 +56,12 @@ impl Features {
         preferences: true,
         nodes: true,
         extras: true,
+        devices: true,
+    };
+    /// All that the naive solver knows too.
+    pub const COMMON: Features = Features {
+        devices: false,
+        ..Features::ALL
     };
     pub const PLAIN: Features = Features {
         limits: false,
@@ -63,6 +72,7 @@ impl Features {
         preferences: false,
         nodes: true,
         extras: true,
+        devices: false,
     };
 }
 /// Clusters of at most a dozen machines and two dozen pods.
@@ -77,15 +87,17 @@ pub fn world(features: Features) -> impl Strategy<Value = World> {
     } else {
         Just(vec![]).boxed()
     };
+    let wide = if features.devices { 0usize..4 } else { 0..1 };
     (
         prop::collection::vec(sketch::instance_type(features), 1..6),
         prop::collection::vec(sketch::pool(features), 1..4),
         nodes,
         daemons,
         prop::collection::vec(sketch::workload(features), 1..5),
+        wide,
     )
-        .prop_map(|(types, pools, nodes, daemons, workloads)| {
-            build(&types, &pools, &nodes, &daemons, &workloads)
+        .prop_map(|(types, pools, nodes, daemons, workloads, wide)| {
+            build(&types, &pools, &nodes, &daemons, &workloads, wide)
         })
 }
 
@@ -100,6 +112,7 @@ fn build(
     nodes: &[NodeSketch],
     daemons: &[DaemonSketch],
     workloads: &[WorkloadSketch],
+    wide: usize,
 ) -> World {
     let all_types: Vec<InstanceType> = types
         .iter()
@@ -134,6 +147,14 @@ fn build(
     ));
     for (index, sketch) in nodes.iter().enumerate() {
         add_machine(&mut world, index, sketch, &all_types, pools);
+        let brings = &types[sketch.instance_type % types.len()];
+        // Of state 2 there is no Node yet.
+        if sketch.state != 2 && !sketch.silent && brings.devices > 0 {
+            devices::publish(&mut world, &format!("node-{index}"), brings);
+        }
+    }
+    if workloads.iter().any(|sketch| sketch.claim > 0) {
+        devices::add_class(&mut world, wide);
     }
     if workloads.iter().any(|sketch| sketch.volume > 0) {
         add_storage(&mut world);
@@ -161,12 +182,6 @@ fn build(
     }
     let mut order = 0;
     for (index, sketch) in workloads.iter().enumerate() {
-        for replica in 0..sketch.replicas {
-            let mut pod = build_pod(&format!("w{index}-{replica}"), sketch, order);
-            order += 1;
-            pod["status"] = json!({ "phase": "Pending", "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }] });
-            world.pods.push(object(pod));
-        }
         for (replica, &node) in sketch.bound.iter().enumerate() {
             let Some(node) = world
                 .nodes
@@ -179,8 +194,16 @@ fn build(
             order += 1;
             pod["spec"]["nodeName"] = json!(node);
             pod["status"] = json!({ "phase": "Running" });
+            devices::claim(&mut world, &mut pod, index, sketch);
             let pod: Pod = object(pod);
             world.pods.push(pod);
+        }
+        for replica in 0..sketch.replicas {
+            let mut pod = build_pod(&format!("w{index}-{replica}"), sketch, order);
+            order += 1;
+            pod["status"] = json!({ "phase": "Pending", "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }] });
+            devices::claim(&mut world, &mut pod, index, sketch);
+            world.pods.push(object(pod));
         }
     }
     world

@@ -15,6 +15,9 @@ pub(super) struct TypeSketch {
     pub(super) sold_out: usize,
     pub(super) reserved: u32,
     pub(super) noise: u32,
+    /// How many devices it brings, and whether they can be shared.
+    pub(super) devices: usize,
+    pub(super) shared: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -37,6 +40,8 @@ pub(super) struct NodeSketch {
     pub(super) zone: usize,
     pub(super) state: usize,
     pub(super) taint: usize,
+    /// Its drivers have not published its devices, if it has any.
+    pub(super) silent: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -92,6 +97,10 @@ pub(super) struct WorkloadSketch {
     pub(super) tolerates: usize,
     pub(super) init: usize,
     pub(super) bound: Vec<usize>,
+    /// What it asks for of devices.
+    pub(super) claim: usize,
+    /// All its pods use one claim.
+    pub(super) one_claim: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -111,6 +120,11 @@ fn one_in<T: std::fmt::Debug + Clone + 'static>(
 }
 
 pub(super) fn instance_type(features: Features) -> impl Strategy<Value = TypeSketch> {
+    let devices = if features.devices {
+        one_in(2, 0, 1usize..4)
+    } else {
+        Just(0).boxed()
+    };
     let reserved = if features.reserved {
         one_in(4, 0, 1u32..3)
     } else {
@@ -125,19 +139,23 @@ pub(super) fn instance_type(features: Features) -> impl Strategy<Value = TypeSke
         any::<bool>(),
         one_in(3, 0, 0usize..8),
         reserved,
-        0u32..30,
+        (0u32..30, devices, any::<bool>()),
     )
         .prop_map(
-            |(cpu, ratio, pods, arm, zones, spot, sold_out, reserved, noise)| TypeSketch {
-                cpu,
-                ratio,
-                pods,
-                arm,
-                zones,
-                spot,
-                sold_out,
-                reserved,
-                noise,
+            |(cpu, ratio, pods, arm, zones, spot, sold_out, reserved, (noise, devices, shared))| {
+                TypeSketch {
+                    cpu,
+                    ratio,
+                    pods,
+                    arm,
+                    zones,
+                    spot,
+                    sold_out,
+                    reserved,
+                    noise,
+                    devices,
+                    shared,
+                }
             },
         )
 }
@@ -208,14 +226,18 @@ pub(super) fn node(features: Features) -> impl Strategy<Value = NodeSketch> {
         0usize..3,
         one_in(2, 0, 1usize..5),
         taint,
+        prop::bool::weighted(0.2),
     )
-        .prop_map(|(pool, instance_type, zone, state, taint)| NodeSketch {
-            pool,
-            instance_type,
-            zone,
-            state,
-            taint,
-        })
+        .prop_map(
+            |(pool, instance_type, zone, state, taint, silent)| NodeSketch {
+                pool,
+                instance_type,
+                zone,
+                state,
+                taint,
+                silent,
+            },
+        )
 }
 
 fn wish() -> impl Strategy<Value = Wish> {
@@ -296,6 +318,11 @@ pub(super) fn workload(features: Features) -> impl Strategy<Value = WorkloadSket
     } else {
         Just(vec![]).boxed()
     };
+    let claim = if features.devices {
+        one_in(2, 0, 1usize..10)
+    } else {
+        Just(0).boxed()
+    };
     let size = (1usize..6, 0usize..6, 0usize..5, 0usize..3);
     let place = (
         one_in(3, Wish::Anything, wish()),
@@ -308,6 +335,7 @@ pub(super) fn workload(features: Features) -> impl Strategy<Value = WorkloadSket
         ties,
         (extra(3), extra(5), one_in(2, 0, 1usize..4), extra(4)),
         bound,
+        (claim, prop::bool::weighted(0.3)),
     )
         .prop_map(
             |(
@@ -316,6 +344,7 @@ pub(super) fn workload(features: Features) -> impl Strategy<Value = WorkloadSket
                 ties,
                 (port, volume, tolerates, init),
                 bound,
+                (claim, one_claim),
             )| WorkloadSketch {
                 replicas,
                 cpu,
@@ -330,6 +359,8 @@ pub(super) fn workload(features: Features) -> impl Strategy<Value = WorkloadSket
                 tolerates,
                 init,
                 bound,
+                claim,
+                one_claim,
             },
         )
 }

@@ -31,6 +31,9 @@ pub(super) struct Choices {
     host_rules: SmallVec<[(GroupId, HostRule); 4]>,
     /// Some hostname constraint rules new machines out.
     pub(super) no_new_machine: bool,
+    /// Affinity groups that the pod starts although pods of them are planned already, on machines whose domain is open: those
+    /// go where it goes.
+    pub(super) company: SmallVec<[GroupId; 1]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,13 +94,14 @@ impl Run<'_> {
             .get(variant.strict, key)
             .map(|req| self.admitted(axis, req));
         let group = &self.groups[group_id];
-        let valid = group.valid_domains(pod.as_deref(), own);
+        let mut valid = group.valid_domains(pod.as_deref(), own);
+        let kind = group.kind();
+        let starts = kind == GroupKind::Affinity && group.starts(pod.as_deref(), own);
         // DIFFERS: a pod with anti-affinity settles for one domain, so that the next one has the others.
-        let single = match group.kind() {
-            GroupKind::Spread | GroupKind::Anti => true,
-            GroupKind::Affinity => group.starts(pod.as_deref(), own),
-            GroupKind::Inverse => false,
-        };
+        let single = starts || matches!(kind, GroupKind::Spread | GroupKind::Anti);
+        if starts && self.narrow_to_company(group_id, &mut valid) {
+            choices.company.push(group_id);
+        }
         let allowed = match choices
             .domains
             .iter_mut()
@@ -105,7 +109,7 @@ impl Run<'_> {
         {
             Some(domains) => {
                 domains.allowed.intersect(&valid);
-                if single && (!domains.single || group.kind() == GroupKind::Spread) {
+                if single && (!domains.single || kind == GroupKind::Spread) {
                     domains.order = group_id;
                 }
                 domains.single |= single;

@@ -238,7 +238,7 @@ impl Run<'_> {
     }
 
     /// Forgets rows that cannot hold what the claim holds already.
-    fn prune(&mut self, index: usize) {
+    pub(super) fn prune(&mut self, index: usize) {
         let claim = &self.claims[index];
         let mask = self.mask(claim.template, claim.set);
         let claim = &self.claims[index];
@@ -272,7 +272,7 @@ impl Run<'_> {
     /// Charges a claim to the limits of its NodePool: the most that any of its rows has.
     ///
     /// DIFFERS: `nodes` is charged too, and what a claim no longer may become is given back.
-    fn charge(&mut self, index: usize) {
+    pub(super) fn charge(&mut self, index: usize) {
         let template = self.claims[index].template;
         let compiled = &self.solver.templates[template];
         let count = compiled.limit_names.len();
@@ -323,7 +323,7 @@ impl Run<'_> {
     }
 
     /// Moves a claim out of the domains it left, and counts what waited for its domain to be settled.
-    fn narrowed(&mut self, index: usize, before: SetId, after: SetId) {
+    pub(super) fn narrowed(&mut self, index: usize, before: SetId, after: SetId) {
         for axis in 0..self.axes.len() {
             if self.axes[axis].is_hostname {
                 continue;

@@ -10,6 +10,7 @@ mod choices;
 mod claim;
 mod claims;
 mod class;
+mod company;
 mod defaults;
 mod devices;
 mod draft;

@@ -86,10 +86,12 @@ impl Run<'_> {
             return Fate::Refused;
         };
         if let Some(host) = self.try_machines(item, class, variant, &choices) {
+            self.gather(&choices, host);
             return Fate::Placed(host);
         }
         self.items[item].asked = variant.set;
         if let Some(host) = self.try_claims(item, class, variant, &choices) {
+            self.gather(&choices, host);
             return Fate::Placed(host);
         }
         if choices.no_new_machine || self.hopeless.is_some() {
@@ -102,7 +104,11 @@ impl Run<'_> {
                 continue;
             }
             match self.try_template(template, class, variant, &choices) {
-                Ok(fit) => return Fate::Placed(self.open(template, fit, item, class)),
+                Ok(fit) => {
+                    let host = self.open(template, fit, item, class);
+                    self.gather(&choices, host);
+                    return Fate::Placed(host);
+                }
                 Err(Refusal::Permanent) if !self.solver.gives_back => {
                     variant.refused_templates.insert(template)
                 }

@@ -2,6 +2,8 @@
 
 use serde_json::json;
 
+use karpenter_core::fake::instance_type;
+
 use crate::fixture::*;
 
 const WEB: (&str, &str) = ("app", "web");
@@ -280,4 +282,32 @@ fn a_preferred_affinity_gives_way_to_a_spread() {
         .spread(HOSTNAME, 1, WEB);
     let plan = World::new().with(copies(&asked, 3)).plan();
     assert_eq!(sizes(&plan), [1, 1, 1]);
+}
+
+#[test]
+fn who_starts_an_affinity_group_goes_where_those_planned_before_go() {
+    // `together` leaves its zone open, and `near`, which starts the group of its zone, has no room beside it. Would the zone
+    // stay open, `pinned` could take `together` elsewhere.
+    let together = pod("together")
+        .cpu("2")
+        .label("app", "x")
+        .affinity(HOSTNAME, ("app", "x"));
+    let near = pod("near")
+        .cpu("1500m")
+        .memory("3Gi")
+        .label("app", "x")
+        .affinity(ZONE, ("app", "x"));
+    let pinned = pod("pinned").cpu("1").select(ZONE, Z2);
+    let mut world = World::empty()
+        .with_types(
+            [instance_type("t").cpu(4).gib(4).pods(10).build()]
+                .into_iter()
+                .collect(),
+        )
+        .with_pool(pool("default"))
+        .with([together.memory("2Gi"), near, pinned]);
+    let plan = world.settle();
+    assert!(all_placed(&plan));
+    assert_ne!(claim_index(&plan, "together"), claim_index(&plan, "near"));
+    assert_eq!(world.skew(ZONE, ("app", "x")).len(), 1, "one zone");
 }

@@ -101,24 +101,26 @@ impl Run<'_> {
                 }
             }
             let base = match self.fit_set(target, class, set, allowed.clone()) {
-                Ok(fit) => fit,
+                Ok(fit) if choices.domains.is_empty() => {
+                    return Ok(Fit {
+                        volume: alternative,
+                        devices,
+                        ..fit
+                    });
+                }
+                Ok(fit) => fit.set,
+                // What is reserved may be in a domain that is out.
+                Err(Refusal::Reserved) if !choices.domains.is_empty() => set,
                 Err(Refusal::Reserved) => {
                     refusal = Refusal::Reserved;
                     continue;
                 }
                 Err(_) => continue,
             };
-            if choices.domains.is_empty() {
-                return Ok(Fit {
-                    volume: alternative,
-                    devices,
-                    ..base
-                });
-            }
             if refusal == Refusal::Permanent {
                 refusal = Refusal::Topology;
             }
-            match self.fit_domains(target, class, base.set, &choices.domains, &allowed) {
+            match self.fit_domains(target, class, base, &choices.domains, &allowed) {
                 Ok(fit) => {
                     return Ok(Fit {
                         volume: alternative,

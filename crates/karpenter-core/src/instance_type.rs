@@ -80,14 +80,10 @@ impl InstanceType {
 }
 
 fn allocatable(capacity: &Resources, overhead: &Resources) -> Resources {
+    // Overhead of what the machine does not have is of no account.
     let mut allocatable = Resources::new();
     for (name, value) in capacity.iter() {
         allocatable.set(name, value.saturating_sub(overhead.get(name)));
-    }
-    for (name, value) in overhead.iter() {
-        if capacity.iter().all(|(other, _)| other != name) && value != 0 {
-            allocatable.set(name, value.saturating_neg());
-        }
     }
     let huge = capacity
         .iter()

@@ -373,6 +373,31 @@ impl State {
 }
 
 /// The cluster at one moment. Cloning is O(1); nothing in it changes.
+///
+/// ```
+/// use karpenter_core::cluster::{Cluster, ClusterConfig};
+/// use serde_json::json;
+///
+/// let mut cluster = Cluster::new(ClusterConfig::default());
+/// for name in ["one", "two"] {
+///     cluster.apply_node(&serde_json::from_value(json!({ "metadata": { "name": name } }))?);
+/// }
+/// let snapshot = cluster.snapshot();
+///
+/// // What happens later does not show in it.
+/// cluster.remove_node("two");
+/// assert_eq!(snapshot.nodes().count(), 2);
+///
+/// // What if a machine were gone? A fork answers, and costs what it touches.
+/// assert_eq!(snapshot.without(&["one"]).nodes().count(), 1);
+///
+/// // To try anything else, go on from a fork as from a cluster of one's own.
+/// let mut imagined = Cluster::from(snapshot.fork());
+/// imagined.apply_node(&serde_json::from_value(json!({ "metadata": { "name": "three" } }))?);
+/// assert_eq!(imagined.snapshot().nodes().count(), 3);
+/// assert_eq!(snapshot.nodes().count(), 2);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     state: State,

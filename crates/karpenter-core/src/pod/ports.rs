@@ -2,6 +2,8 @@
 //!
 //! UPSTREAM: pkg/scheduling/hostportusage.go
 
+use std::net::IpAddr;
+
 use karpenter_api::k8s_openapi::api::core::v1 as kube;
 
 /// A port on the host. Two pods conflict over the same port and protocol when the addresses are equal or one is unspecified.
@@ -20,7 +22,7 @@ impl HostPort {
     pub fn conflicts(&self, other: &Self) -> bool {
         self.port == other.port
             && self.protocol == other.protocol
-            && (self.ip == other.ip || is_unspecified(&self.ip) || is_unspecified(&other.ip))
+            && same_address(&self.ip, &other.ip)
     }
 }
 
@@ -30,9 +32,12 @@ pub(crate) fn conflict(a: &[HostPort], b: &[HostPort]) -> bool {
         .any(|left| b.iter().any(|right| left.conflicts(right)))
 }
 
-fn is_unspecified(ip: &str) -> bool {
-    ip.parse::<std::net::IpAddr>()
-        .is_ok_and(|ip| ip.is_unspecified())
+/// Equal, or one of them unspecified. An IPv4 address may be written as an IPv6 one.
+fn same_address(a: &str, b: &str) -> bool {
+    let address = |text: &str| text.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
+    let (left, right) = (address(a), address(b));
+    let unspecified = |ip: &Option<IpAddr>| ip.is_some_and(|ip| ip.is_unspecified());
+    a == b || (left.is_some() && left == right) || unspecified(&left) || unspecified(&right)
 }
 
 /// The host ports of the regular containers.
@@ -80,7 +85,11 @@ mod tests {
         assert!(port("10.0.0.1", 80, "TCP").conflicts(&port("10.0.0.1", 80, "TCP")));
         assert!(port("0.0.0.0", 80, "TCP").conflicts(&port("10.0.0.1", 80, "TCP")));
         assert!(port("10.0.0.1", 80, "TCP").conflicts(&port("::", 80, "TCP")));
+        assert!(port("10.0.0.1", 80, "TCP").conflicts(&port("::ffff:10.0.0.1", 80, "TCP")));
+        assert!(port("10.0.0.1", 80, "TCP").conflicts(&port("::ffff:0.0.0.0", 80, "TCP")));
+        assert!(port("fe80::1", 80, "TCP").conflicts(&port("fe80:0::1", 80, "TCP")));
         assert!(!port("10.0.0.1", 80, "TCP").conflicts(&port("10.0.0.2", 80, "TCP")));
+        assert!(!port("not one", 80, "TCP").conflicts(&port("nor this", 80, "TCP")));
         assert!(!port("0.0.0.0", 80, "TCP").conflicts(&port("0.0.0.0", 80, "UDP")));
         assert!(!port("0.0.0.0", 80, "TCP").conflicts(&port("0.0.0.0", 81, "TCP")));
     }

@@ -42,12 +42,10 @@ impl Pod {
         matches!(self.phase, Phase::Succeeded | Phase::Failed)
     }
 
-    /// A pod that will need another node when its node goes away.
+    /// A pod that will need another node when its node goes away; a StatefulSet makes a pod that ends anew, whatever it
+    /// ended as.
     pub fn is_reschedulable(&self) -> bool {
-        (self.is_active()
-            || (self.is_owned_by_stateful_set()
-                && self.deleted_at.is_some()
-                && !self.is_terminal()))
+        (self.is_active() || (self.is_owned_by_stateful_set() && self.deleted_at.is_some()))
             && !self.is_owned_by_daemon_set()
             && !self.is_mirror()
     }
@@ -214,6 +212,14 @@ mod tests {
         assert!(
             pod(|p| {
                 terminating(p);
+                owned("apps/v1", "StatefulSet")(p)
+            })
+            .is_reschedulable()
+        );
+        assert!(
+            pod(|p| {
+                terminating(p);
+                p["status"]["phase"] = json!("Failed");
                 owned("apps/v1", "StatefulSet")(p)
             })
             .is_reschedulable()

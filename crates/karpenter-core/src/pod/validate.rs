@@ -10,13 +10,13 @@ use karpenter_api::{
     validation::{Findings, Problem, RequirementParts, WellKnown, requirement},
 };
 
-use super::{LabelExpr, Shape};
+use super::{LabelExpr, NodeTerm, Shape};
 
 /// Why a pod is left alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PodProblem {
-    /// The pod asks for nodes that belong to no NodePool; that is its right, nothing is reported.
+    /// The pod asks for nodes that belong to no NodePool, in every alternative; that is its right, nothing is reported.
     ExcludesNodePools,
     /// Node affinity uses `matchFields`.
     MatchFields,
@@ -123,12 +123,8 @@ pub fn validate(shape: &Shape, well_known: &WellKnown) -> Vec<PodProblem> {
     let excludes = |expression: &LabelExpr| {
         expression.key == NODE_POOL && expression.operator == "DoesNotExist"
     };
-    if shape
-        .required_nodes
-        .iter()
-        .flat_map(|term| &term.expressions)
-        .any(excludes)
-    {
+    let excludes = |term: &NodeTerm| term.expressions.iter().any(excludes);
+    if !shape.required_nodes.is_empty() && shape.required_nodes.iter().all(excludes) {
         return vec![PodProblem::ExcludesNodePools];
     }
     let mut findings = Findings::default();

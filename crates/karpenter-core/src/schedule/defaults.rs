@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::request::DefaultSpread;
 use crate::{
     cluster::{ControllerSelector, Snapshot},
-    pod::{LabelSelector, Shape, SpreadConstraint},
+    pod::{LabelSelector, Owner, Shape, SpreadConstraint},
 };
 
 /// The constraints a pod is subject to: its own, or the defaults.
@@ -50,7 +50,14 @@ fn selector(shape: &Shape, snapshot: &Snapshot) -> Option<LabelSelector> {
         }
     }
     let mut further = None;
-    if let Some(owner) = &shape.controller {
+    let own_kind = |owner: &&Owner| {
+        let version = match owner.kind.as_str() {
+            "ReplicationController" => "v1",
+            _ => "apps/v1",
+        };
+        owner.api_version == version
+    };
+    if let Some(owner) = shape.controller.as_ref().filter(own_kind) {
         match snapshot.controller_selector(&owner.kind, &shape.namespace, &owner.name) {
             Some(ControllerSelector::Labels(selector)) => labels.extend(selector.clone()),
             Some(ControllerSelector::Selector(selector)) => further = Some(selector.clone()),

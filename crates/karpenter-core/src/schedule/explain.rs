@@ -7,13 +7,14 @@ use super::{
     bits::Bits,
     claim::Refusal,
     class::Variant,
-    plan::{NoInstanceType, PoolReason, Reason, WhyNot},
+    plan::{Asked, NoInstanceType, PoolReason, Reason, WhyNot},
     run::Run,
     template::unmet_min_values,
 };
 use crate::{
     requirements::{AllowUndefined, Requirements},
-    taints::untolerated,
+    resources::Resources,
+    taints::Taint,
 };
 
 /// A million cores, in thousandths.
@@ -65,8 +66,11 @@ impl Run<'_> {
         {
             return Reason::Limits;
         }
-        if let Some(taint) = untolerated(&compiled.taints, &variant.tolerations) {
-            return Reason::Taint(taint.clone());
+        let taints = compiled.taints.iter();
+        let in_the_way = taints.filter(|taint| !taint.is_tolerated_by(&variant.tolerations));
+        let in_the_way: Vec<Taint> = in_the_way.cloned().collect();
+        if !in_the_way.is_empty() {
+            return Reason::Taints(in_the_way);
         }
         let names = &self.solver.snapshot.config().well_known;
         let known: std::collections::BTreeSet<String> = names.labels().map(str::to_owned).collect();
@@ -154,22 +158,23 @@ impl Run<'_> {
                 let requests = self.classes[class].requests.clone();
                 let rows = self.rows_with_room(template, narrowed, &requests, None);
                 let catalogue = &self.solver.catalogues[compiled.catalogue];
-                if !rows.is_empty() {
-                    if let Some((key, min_values, found)) =
-                        unmet_min_values(catalogue, &self.algebra, narrowed, &rows)
-                    {
-                        return Reason::MinValues {
-                            key: self.algebra.key_name(key).to_string(),
-                            min_values,
-                            found,
-                        };
-                    }
-                    if self.within_limits[template]
-                        .as_ref()
-                        .is_some_and(|within| rows.iter().all(|row| !within.contains(row)))
-                    {
-                        return Reason::Limits;
-                    }
+                let mut left = rows.clone();
+                if let Some(within) = &self.within_limits[template] {
+                    left.intersect(within);
+                }
+                if !rows.is_empty() && left.is_empty() {
+                    return Reason::Limits;
+                }
+                if !left.is_empty()
+                    && let Some((key, min_values, found)) =
+                        unmet_min_values(catalogue, &self.algebra, narrowed, &left)
+                {
+                    return Reason::MinValues {
+                        key: self.algebra.key_name(key).to_string(),
+                        min_values,
+                        found,
+                        asked: self.asked(template, class, &wanted),
+                    };
                 }
                 self.no_instance_type(template, class, narrowed, &wanted)
             }
@@ -205,11 +210,6 @@ impl Run<'_> {
             !both.is_empty()
         };
         let any = |bits: &Bits| within(bits, bits);
-        let shape = &self.classes[class].shape;
-        let mut asked = shape.requests.clone();
-        asked.add_assign(&compiled.least_overhead(None));
-        let mut shown = self.algebra.requirements(compiled.set);
-        shown.add_all(wanted);
         Reason::InstanceTypes(NoInstanceType {
             requirements: any(&meeting),
             resources: any(&roomy),
@@ -217,9 +217,26 @@ impl Run<'_> {
             requirements_and_resources: within(&meeting, &roomy),
             requirements_and_offering: within(&meeting, &offered),
             resources_and_offering: within(&roomy, &offered),
-            asked_requirements: shown.display(Self::is_simulated_label),
-            suspicious_cpu: shape.requests.get("cpu") >= SUSPICIOUS_CPU,
-            asked_resources: asked,
+            suspicious_cpu: self.classes[class].shape.requests.get("cpu") >= SUSPICIOUS_CPU,
+            asked: self.asked(template, class, wanted),
         })
+    }
+
+    /// What a class and the DaemonSets of a template ask for together.
+    fn asked(&self, template: usize, class: usize, wanted: &Requirements) -> Asked {
+        let compiled = &self.solver.templates[template];
+        let own = &self.classes[class].shape.requests;
+        let with = |daemons: Resources| {
+            let mut all = own.clone();
+            all.add_assign(&daemons);
+            all
+        };
+        let mut requirements = self.algebra.requirements(compiled.set);
+        requirements.add_all(wanted);
+        Asked {
+            requirements: requirements.display(Self::is_simulated_label),
+            resources: with(compiled.least_overhead(None)),
+            most_resources: with(compiled.most_overhead()),
+        }
     }
 }

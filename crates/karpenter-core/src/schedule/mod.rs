@@ -34,8 +34,8 @@ mod volumes;
 mod zones;
 
 pub use plan::{
-    ClaimDraft, DraftClaim, NoInstanceType, Placement, Plan, PoolOutcome, PoolReason, PoolReport,
-    Reason, Unplaced, WhyNot,
+    Asked, ClaimDraft, DraftClaim, NoInstanceType, Placement, Plan, PoolOutcome, PoolReason,
+    PoolReport, Reason, Unplaced, WhyNot,
 };
 pub use prepare::Solver;
 pub use request::{

@@ -384,8 +384,8 @@ impl fmt::Display for PoolReason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// A taint the pod does not tolerate.
-    Taint(Taint),
+    /// Taints the pod does not tolerate.
+    Taints(Vec<Taint>),
     /// The pod's requirements on nodes.
     Requirements(Incompatible),
     /// The pod's volumes can only be attached elsewhere.
@@ -411,6 +411,8 @@ pub enum Reason {
         min_values: u32,
         /// What is left.
         found: u32,
+        /// What was asked for.
+        asked: Asked,
     },
     /// No instance type is left.
     InstanceTypes(NoInstanceType),
@@ -423,20 +425,52 @@ pub enum Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Taint(taint) => write!(f, "did not tolerate taint (taint={taint})"),
-            Self::Requirements(incompatible) | Self::Volumes(incompatible) => write!(f, "incompatible requirements, {incompatible}"),
+            Self::Taints(taints) => {
+                let each = |taint: &Taint| format!("did not tolerate taint (taint={taint})");
+                let all: Vec<String> = taints.iter().map(each).collect();
+                f.write_str(&all.join("; "))
+            }
+            Self::Requirements(incompatible) => write!(f, "incompatible requirements, {incompatible}"),
+            Self::Volumes(incompatible) => write!(f, "incompatible volume requirements, {incompatible}"),
             Self::Topology { constraint, key, domains } => {
                 write!(f, "unsatisfiable topology constraint for {constraint}, key={key}")?;
                 if domains.is_empty() { Ok(()) } else { write!(f, " (nothing can be launched in {})", domains.join(", ")) }
             }
             Self::NodeLimit => f.write_str("node limits have been exhausted for nodepool"),
             Self::Limits => f.write_str("all available instance types exceed limits for nodepool"),
-            Self::MinValues { key, min_values, found } => {
-                write!(f, "minValues requirement is not met for label(s) (label(s)=[{key}]), {found} of {min_values} found")
+            Self::MinValues { key, min_values, found, asked } => {
+                write!(f, "minValues requirement is not met for label(s) (label(s)=[{key}]), {found} of {min_values} found{asked}")
             }
             Self::InstanceTypes(none) => none.fmt(f),
             Self::Reserved => f.write_str("one or more instance types with compatible reserved offerings are available, but could not be reserved"),
-            Self::Devices(problem) => f.write_str(problem),
+            Self::Devices(problem) => write!(f, "allocating dynamic resources, {problem}"),
+        }
+    }
+}
+
+/// What was asked of instance types.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Asked {
+    /// The requirements, as text.
+    pub requirements: String,
+    /// What the pod and the DaemonSets ask for, with the fewest that run on an instance type.
+    pub resources: Resources,
+    /// The same, with the most.
+    pub most_resources: Resources,
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            requirements,
+            resources,
+            most_resources,
+        } = self;
+        write!(f, ", requirements={requirements}, resources=")?;
+        if resources == most_resources {
+            write!(f, "{resources}")
+        } else {
+            write!(f, "min={resources}, max={most_resources}")
         }
     }
 }
@@ -456,10 +490,8 @@ pub struct NoInstanceType {
     pub requirements_and_offering: bool,
     /// One instance type passed both.
     pub resources_and_offering: bool,
-    /// The requirements, as text.
-    pub asked_requirements: String,
-    /// What the pod and the DaemonSets ask for.
-    pub asked_resources: Resources,
+    /// What was asked for.
+    pub asked: Asked,
     /// The pod asks for a million cores: `m` was probably forgotten.
     pub suspicious_cpu: bool,
 }
@@ -493,15 +525,11 @@ impl fmt::Display for NoInstanceType {
             }
             (true, true, true) => "no instance type met the requirements/resources/offering tuple",
         };
-        f.write_str(text)?;
+        write!(f, "{text}{}", self.asked)?;
         if self.suspicious_cpu && text == "no instance type has enough resources" {
             f.write_str(" (CPU request >= 1 Million, m vs M typo?)")?;
         }
-        write!(
-            f,
-            ", requirements={}, resources={}",
-            self.asked_requirements, self.asked_resources
-        )
+        Ok(())
     }
 }
 

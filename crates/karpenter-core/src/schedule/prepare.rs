@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     cluster::{NodeState, Snapshot},
+    disruption::pdb::PdbLimits,
     dra::Inventory,
     overlay,
     pod::{Pod, Shape, Toleration},
@@ -144,7 +145,7 @@ impl std::fmt::Debug for Solver {
 }
 
 impl Solver {
-    /// Compiles a snapshot. Of the request, the policies and the resource names of its pods are looked at.
+    /// Compiles a snapshot. Of the request, the time, the policies and the resource names of its pods are looked at.
     pub fn prepare(snapshot: &Snapshot, request: &ScheduleRequest) -> Self {
         let well_known = &snapshot.config().well_known;
         let is_known = |key: &str| well_known.contains(key);
@@ -230,7 +231,7 @@ impl Solver {
             machine_of,
             remaining,
             bound,
-            leaving: snapshot.pods_of_deleting_nodes().cloned().collect(),
+            leaving: leaving(snapshot, request),
             inverse: Vec::new(),
             memory: Mutex::default(),
             inventory: OnceLock::new(),
@@ -410,6 +411,16 @@ impl Namespaces {
     }
 }
 
+/// Pods of machines that are going away, but for those that are sure to stay there: no machine is bought for them.
+fn leaving(snapshot: &Snapshot, request: &ScheduleRequest) -> Vec<Arc<Pod>> {
+    let mut pods: Vec<Arc<Pod>> = snapshot.pods_of_deleting_nodes().cloned().collect();
+    if !pods.is_empty() {
+        let budgets = PdbLimits::new(snapshot);
+        pods.retain(|pod| !budgets.never_moves(pod, request.now));
+    }
+    pods
+}
+
 /// Usable NodePools in the order they are tried, each with its instance types, or why it cannot be used.
 fn instance_types(snapshot: &Snapshot) -> Vec<Pool> {
     let mut pools: Vec<Arc<NodePool>> = snapshot.node_pools().cloned().collect();
@@ -584,9 +595,12 @@ fn machines(
             .node
             .as_ref()
             .and_then(|node| snapshot.node_pods(&node.name));
+        // What a Node does not list is of no account, whoever asks for it already.
         let mut available = state.allocatable();
         if let Some(pods) = pods {
-            available.sub_assign(pods.requests());
+            let mut taken = pods.requests().clone();
+            taken.retain(|name, _| available.contains(name));
+            available.sub_assign(&taken);
         }
         machine.broken = available.iter().any(|(_, value)| value < 0);
         let mut expected = Resources::new();
@@ -600,6 +614,7 @@ fn machines(
                 expected.add_assign(&daemon.shape.requests);
             }
         }
+        expected.retain(|name, _| available.contains(name));
         let mut left = dimensions.vector(&available);
         let bound = pods.map(|pods| dimensions.vector(pods.daemon_requests()));
         let mut missing = dimensions.vector(&expected);

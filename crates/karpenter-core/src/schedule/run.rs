@@ -188,7 +188,9 @@ impl<'a> Run<'a> {
         let any_dynamic = self.solver.pools.iter().any(|pool| {
             matches!(
                 pool.outcome,
-                PoolOutcome::Used | PoolOutcome::NoCompatibleInstanceTypes { .. }
+                PoolOutcome::Used
+                    | PoolOutcome::NoCompatibleInstanceTypes { .. }
+                    | PoolOutcome::Unknown(_)
             )
         });
         if !any_dynamic {

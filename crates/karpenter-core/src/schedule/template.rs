@@ -212,6 +212,15 @@ impl Template {
             .rows_for(used)
     }
 
+    /// The most any machine keeps for DaemonSets, resource by resource.
+    pub(super) fn most_overhead(&self) -> Resources {
+        let mut most = Resources::new();
+        for group in &self.groups {
+            most.max_assign(&group.requests);
+        }
+        most
+    }
+
     /// The least any machine of `rows` keeps for DaemonSets: per resource, over the groups that have such rows.
     pub(super) fn least_overhead(&self, rows: Option<&Bits>) -> Resources {
         let has_rows = |group: &&DaemonGroup| match rows {

@@ -1,0 +1,199 @@
+//! What events say of pods that cannot be placed (section 13 of the reference).
+
+use karpenter_core::fake::{instance_type, offering};
+use serde_json::json;
+
+use crate::fixture::*;
+
+fn text(world: World) -> String {
+    let plan = world.plan();
+    why(&plan, "p")
+}
+
+/// One small type, on demand in zone 1 and as spot in zone 2.
+fn small() -> World {
+    let small = instance_type("small")
+        .cpu(2)
+        .gib(2)
+        .offerings(vec![
+            offering("on-demand", Z1, 1.0),
+            offering("spot", Z2, 0.5),
+        ])
+        .build();
+    World::empty()
+        .with_types([small].into_iter().collect())
+        .with_pool(pool("default"))
+}
+
+#[test]
+fn which_test_no_instance_type_passed_is_said() {
+    let says = |pod: Object, expected: &str| {
+        let text = text(small().with([pod]));
+        let expected = format!("{expected}, requirements=");
+        assert!(text.contains(&expected), "{text}");
+        assert!(text.contains(", resources={"), "{text}");
+    };
+    let other = |pod: Object| pod.select(INSTANCE_TYPE, "large");
+    let elsewhere = |pod: Object| pod.select(CAPACITY_TYPE, "spot").select(ZONE, Z1);
+    let huge = |pod: Object| pod.cpu("64");
+    says(other(pod("p")), "no instance type met all requirements");
+    says(huge(pod("p")), "no instance type has enough resources");
+    says(
+        elsewhere(pod("p")),
+        "no instance type has the required offering",
+    );
+    says(
+        other(huge(pod("p"))),
+        "no instance type met the scheduling requirements or had enough resources",
+    );
+    says(
+        other(elsewhere(pod("p"))),
+        "no instance type met the scheduling requirements or had a required offering",
+    );
+    says(
+        huge(elsewhere(pod("p"))),
+        "no instance type had enough resources or had a required offering",
+    );
+    says(
+        other(huge(elsewhere(pod("p")))),
+        "no instance type met the scheduling requirements or had enough resources or had a required offering",
+    );
+}
+
+#[test]
+fn which_two_tests_no_single_instance_type_passed_is_said() {
+    // Sold as spot in one zone, on demand in the other.
+    let kind = |name: &str, cpu: i64, spot: &str| {
+        let other = if spot == Z1 { Z2 } else { Z1 };
+        let offerings = vec![
+            offering("spot", spot, 1.0),
+            offering("on-demand", other, 1.0),
+        ];
+        instance_type(name)
+            .cpu(cpu)
+            .gib(8)
+            .offerings(offerings)
+            .build()
+    };
+    let says = |types: [(&str, i64, &str); 2], expected: &str| {
+        let types = types.map(|(name, cpu, spot)| kind(name, cpu, spot));
+        let asked = pod("p")
+            .cpu("4")
+            .select(CAPACITY_TYPE, "spot")
+            .select(ZONE, Z1)
+            .require(INSTANCE_TYPE, "In", &["a"]);
+        let world = World::empty()
+            .with_types(types.into_iter().collect())
+            .with_pool(pool("default"))
+            .with([asked]);
+        let text = text(world);
+        assert!(text.contains(expected), "{text}");
+    };
+    says(
+        [("a", 8, Z2), ("b", 2, Z1)],
+        "no instance type which met the scheduling requirements and had enough resources, had a required offering",
+    );
+    says(
+        [("a", 2, Z2), ("b", 8, Z1)],
+        "no instance type which had enough resources and the required offering met the scheduling requirements",
+    );
+    says(
+        [("a", 2, Z1), ("b", 8, Z2)],
+        "no instance type which met the scheduling requirements and the required offering had the required resources",
+    );
+}
+
+#[test]
+fn a_forgotten_m_is_asked_about_at_the_end() {
+    let text = text(small().with([pod("p").cpu("1000000")]));
+    assert!(
+        text.contains("no instance type has enough resources, requirements="),
+        "{text}"
+    );
+    assert!(
+        text.ends_with(" (CPU request >= 1 Million, m vs M typo?)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn all_taints_in_the_way_are_named() {
+    let tainted = pool("default")
+        .taint("a", "x", "NoSchedule")
+        .taint("b", "", "NoExecute")
+        .taint("c", "", "NoSchedule");
+    let tolerated = json!({ "key": "c", "operator": "Exists" });
+    let text = text(
+        World::empty()
+            .with_pool(tainted)
+            .with([pod("p").tolerate(tolerated)]),
+    );
+    assert!(
+        text.ends_with("did not tolerate taint (taint=a=x:NoSchedule); did not tolerate taint (taint=b:NoExecute)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn daemons_that_differ_by_type_show_as_a_range() {
+    let types = [instance_type("a").cpu(2), instance_type("b").cpu(4)];
+    let mut world = World::empty()
+        .with_types(types.into_iter().map(|t| t.gib(4).build()).collect())
+        .with_pool(pool("default"))
+        .with([pod("p").cpu("64")]);
+    world.cluster.apply_daemon_set(&read(json!({
+        "metadata": { "name": "d", "namespace": "kube-system", "uid": "d" },
+        "spec": { "selector": {}, "template": { "metadata": {}, "spec": {
+            "nodeSelector": { INSTANCE_TYPE: "b" },
+            "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1" } } }],
+        } } },
+    })));
+    let text = text(world);
+    assert!(
+        text.contains(r#"resources=min={"cpu":"64","pods":"1"}, max={"cpu":"65","pods":"2"}"#),
+        "{text}"
+    );
+}
+
+#[test]
+fn volumes_and_labels_are_told_apart() {
+    let mut world = World::empty().with_pool(pool("default").needs(ZONE, "In", &[Z1]));
+    world
+        .cluster
+        .apply_volume_claim(&read(crate::volumes::bound("c", "v")));
+    world.cluster.apply_volume(&read(crate::volumes::volume(
+        "v",
+        json!([crate::volumes::in_zone(Z2)]),
+    )));
+    let volumes = text(world.with([pod("p").volume("c")]));
+    assert!(
+        volumes.contains("incompatible volume requirements, key topology.kubernetes.io/zone"),
+        "{volumes}"
+    );
+    let labels = text(World::new().with([pod("p").select("team", "a")]));
+    assert!(
+        labels.contains("incompatible requirements, label \"team\" does not have known values"),
+        "{labels}"
+    );
+}
+
+#[test]
+fn every_pool_says_why() {
+    let world = World::empty()
+        .with_pool(pool("a").weight(3).limit("cpu", "0"))
+        .with_pool(pool("b").weight(2).taint("x", "", "NoSchedule"))
+        .with_pool(pool("c").weight(1).needs(ZONE, "In", &[Z1]))
+        .with([pod("p").select(ZONE, Z2)]);
+    let text = text(world);
+    let parts: Vec<&str> = text.split("; ").collect();
+    assert_eq!(parts.len(), 3, "{text}");
+    assert!(
+        parts[0].starts_with("incompatible with nodepool \"a\"")
+            && parts[0].ends_with("all available instance types exceed limits for nodepool")
+    );
+    assert!(
+        parts[1].starts_with("incompatible with nodepool \"b\"")
+            && parts[1].ends_with("did not tolerate taint (taint=x:NoSchedule)")
+    );
+    assert!(parts[2].starts_with("incompatible with nodepool \"c\"") && parts[2].contains("incompatible requirements, key topology.kubernetes.io/zone, topology.kubernetes.io/zone In [test-zone-2] not in topology.kubernetes.io/zone In [test-zone-1]"), "{text}");
+}

@@ -22,6 +22,7 @@ mod masks;
 mod packing;
 mod place;
 mod plan;
+mod polish;
 mod prepare;
 mod repack;
 mod request;

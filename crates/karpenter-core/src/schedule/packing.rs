@@ -100,14 +100,29 @@ pub(super) struct Packer<'a> {
 impl Packer<'_> {
     /// Places all pods; `None` if they cannot be, or that takes too long.
     pub(super) fn pack(&mut self, kinds: &[Kind]) -> Option<Bins> {
+        self.pack_on(kinds, |_| true)
+    }
+
+    /// The same, on those machines on offer that `considers` holds for.
+    pub(super) fn pack_on(
+        &mut self,
+        kinds: &[Kind],
+        considers: impl Fn(&Offer<'_>) -> bool,
+    ) -> Option<Bins> {
         let mut left: Vec<usize> = kinds.iter().map(|kind| kind.count).collect();
-        for stall in &mut self.stalls {
-            let rank = |kind: &usize| (kinds[*kind].set != stall.set, -kinds[*kind].worth);
-            stall.takes.sort_by(|a, b| {
-                let (a, b) = (rank(a), rank(b));
-                a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
-            });
-        }
+        // Who is left to be placed, the own kinds of a stall first, then those worth most.
+        let takes: Vec<Vec<usize>> = (self.stalls.iter())
+            .map(|stall| {
+                let there = stall.takes.iter().copied();
+                let mut takes: Vec<usize> = there.filter(|kind| left[*kind] > 0).collect();
+                let rank = |kind: &usize| (kinds[*kind].set != stall.set, -kinds[*kind].worth);
+                takes.sort_by(|a, b| {
+                    let (a, b) = (rank(a), rank(b));
+                    a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+                });
+                takes
+            })
+            .collect();
         // A filling stays what it is until there are no pods for it any more.
         let offers = self.stalls.iter().map(|stall| stall.offers.len());
         let mut fillings: Vec<Vec<[Option<Filling>; 2]>> =
@@ -117,14 +132,18 @@ impl Packer<'_> {
             let mut best: Option<(f64, [usize; 3])> = None;
             for (place, (stall, fillings)) in self.stalls.iter().zip(&mut fillings).enumerate() {
                 let own = |kind: &&usize| kinds[**kind].set == stall.set;
-                if !(stall.takes.iter().take_while(own)).any(|kind| left[*kind] > 0) {
+                if !(takes[place].iter().take_while(own)).any(|kind| left[*kind] > 0) {
                     continue;
                 }
                 for (index, (offer, tried)) in stall.offers.iter().zip(fillings).enumerate() {
+                    if !considers(offer) {
+                        continue;
+                    }
                     for (way, filling) in tried.iter_mut().enumerate() {
                         if !filling.as_ref().is_some_and(|f| f.is_possible(&left)) {
                             let scene = Scene {
-                                stall,
+                                set: stall.set,
+                                takes: &takes[place],
                                 room: offer.room,
                                 kinds,
                                 left: &left,
@@ -225,12 +244,15 @@ pub(super) fn machines(bins: &Bins) -> usize {
     bins.iter().map(|(_, copies)| copies).sum()
 }
 
+/// What all machines cost an hour.
+pub(super) fn price(bins: &Bins) -> f64 {
+    bins.iter()
+        .map(|(bin, copies)| bin.price * *copies as f64)
+        .sum()
+}
+
 /// Of plans, the one of fewest machines among those of the lowest price.
-pub(super) fn choose(plans: Vec<Bins>) -> Option<(f64, Bins)> {
-    let price = |bins: &Bins| -> f64 {
-        let price = |(bin, copies): &(Bin, usize)| bin.price * *copies as f64;
-        bins.iter().map(price).sum()
-    };
+pub(super) fn choose(plans: Vec<Bins>) -> Option<Bins> {
     let plans: Vec<(f64, Bins)> = plans.into_iter().map(|bins| (price(&bins), bins)).collect();
     let least = plans
         .iter()
@@ -239,11 +261,12 @@ pub(super) fn choose(plans: Vec<Bins>) -> Option<(f64, Bins)> {
     let cheap = plans
         .into_iter()
         .filter(|(price, _)| *price <= least * FEWER_IF);
-    cheap.min_by(|a, b| {
+    let best = cheap.min_by(|a, b| {
         machines(&a.1)
             .cmp(&machines(&b.1))
             .then(a.0.total_cmp(&b.0))
-    })
+    });
+    best.map(|(_, bins)| bins)
 }
 
 /// Makes a kind worth what its places cost, half and half with what it was worth: the price of each machine is shared by worth.
@@ -263,7 +286,9 @@ pub(super) fn learn(kinds: &mut [Kind], bins: &Bins) {
 
 /// A machine to be filled.
 struct Scene<'s> {
-    stall: &'s Stall<'s>,
+    set: SetId,
+    /// Kinds that may be put on it.
+    takes: &'s [usize],
     room: &'s [i64],
     kinds: &'s [Kind],
     left: &'s [usize],
@@ -292,13 +317,13 @@ impl Scene<'_> {
 
     /// Fills it with the set's own kinds first, then with those worth most; nothing, if none is of the set itself.
     fn dearest_first(&self, work: &mut usize) -> Filling {
-        *work += self.stall.takes.len();
+        *work += self.takes.len();
         let mut filling = self.empty();
         let mut own = false;
         let mut origin = None;
-        for index in &self.stall.takes {
+        for index in self.takes {
             let kind = &self.kinds[*index];
-            if kind.set != self.stall.set && !own {
+            if kind.set != self.set && !own {
                 break;
             }
             if self.left[*index] == 0 || !suits(kind, origin) {
@@ -310,7 +335,7 @@ impl Scene<'_> {
                 continue;
             }
             self.put(&mut filling, *index, count);
-            own |= kind.set == self.stall.set;
+            own |= kind.set == self.set;
             origin = origin.or(kind.origin);
         }
         filling
@@ -323,9 +348,9 @@ impl Scene<'_> {
         let mut own = false;
         let mut origin = None;
         loop {
-            *work += self.stall.takes.len();
+            *work += self.takes.len();
             let mut best: Option<(f64, usize, usize)> = None;
-            for index in &self.stall.takes {
+            for index in self.takes {
                 let kind = &self.kinds[*index];
                 if left[*index] == 0 || !suits(kind, origin) {
                     continue;
@@ -348,7 +373,7 @@ impl Scene<'_> {
             let count = (times / 2).max(1);
             self.put(&mut filling, index, count);
             left[index] -= count;
-            own |= self.kinds[index].set == self.stall.set;
+            own |= self.kinds[index].set == self.set;
             origin = origin.or(self.kinds[index].origin);
         }
         if own { filling } else { Filling::default() }
@@ -468,7 +493,7 @@ mod tests {
             };
             vec![(bin, machines)]
         };
-        let chosen = |plans| choose(plans).map(|(_, bins)| machines(&bins));
+        let chosen = |plans| choose(plans).map(|bins| machines(&bins));
         assert_eq!(chosen(vec![plan(10, 1.0), plan(2, 5.04)]), Some(2));
         assert_eq!(chosen(vec![plan(10, 1.0), plan(2, 5.06)]), Some(10));
         assert_eq!(chosen(vec![]), None);

@@ -7,7 +7,7 @@
 //! 1. A pod is worth what its share of the machine that suits it best costs. Claims that cost little more than their pods are
 //!    worth stay as they are; the others are taken apart, most wasteful first.
 //! 2. Their pods are packed anew, several times (see [`packing`](super::packing)); of plans alike within a hundredth the one of
-//!    fewest machines is taken.
+//!    fewest machines is taken, and made cheaper (see [`polish`](super::polish)).
 //! 3. What comes out replaces the claims if it saves a twentieth, and is within the limits of the NodePool. Each machine counts
 //!    for half the cheapest one more than its price, so that a fleet does not fall apart into many small machines.
 //!
@@ -27,7 +27,7 @@ use super::{
     claim::Claim,
     class::Class,
     fit::NO_ROW,
-    packing::{Bin, Kind, Offer, Packer, Stall, choose, learn, machines},
+    packing::{Bin, Kind, Offer, Packer, Stall, choose, learn, machines, price},
     request::{Packing, ReservedMode},
     run::{Fate, Run},
     topology::{GroupKind, Host},
@@ -48,6 +48,8 @@ const MOST_OFFERS: usize = 64;
 const MOST_LOTS: usize = 64;
 /// How often, in a run, pods of one kind are put on a machine for comparison.
 const MOST_WORK: usize = 2_000_000;
+/// The same, to make plans of few machines cheaper.
+const MOST_POLISHING: usize = 4_000_000;
 
 /// Pods that are alike for packing.
 struct Lot {
@@ -91,6 +93,7 @@ struct Ledger {
     /// What pods ask for of machines of their own.
     sets: FxHashMap<Asked, Option<Own>>,
     work: usize,
+    polishing: usize,
     /// What a machine costs beside its price.
     beside: f64,
 }
@@ -106,10 +109,11 @@ impl<'a> Run<'a> {
         }
         let mut replaced = Bits::default();
         let mut added: Vec<Claim> = Vec::new();
-        let mut work = 0;
+        let (mut work, mut polishing) = (0, 0);
         for template in 0..self.solver.templates.len() {
             let mut ledger = Ledger {
                 work,
+                polishing,
                 ..Ledger::default()
             };
             let compiled = &self.solver.templates[template];
@@ -131,7 +135,7 @@ impl<'a> Run<'a> {
                     added.extend(claims);
                 }
             }
-            work = ledger.work;
+            (work, polishing) = (ledger.work, ledger.polishing);
         }
         if !added.is_empty() {
             self.replace_claims(&replaced, added);
@@ -345,8 +349,16 @@ impl<'a> Run<'a> {
             }
         }
         ledger.work = packer.work;
-        let (price, bins) = choose(plans)?;
-        let price = price + ledger.beside * machines(&bins) as f64;
+        let bins = choose(plans)?;
+        let mut kinds: Vec<Kind> = chunk.lots.iter().map(|lot| lot.kind(lot.worth)).collect();
+        learn(&mut kinds, &bins);
+        let left = MOST_POLISHING.saturating_sub(ledger.polishing);
+        let mut bins = packer.polish(&kinds, bins, left);
+        ledger.polishing += packer.work - ledger.work;
+        for (bin, _) in &mut bins {
+            bin.price = self.lowest_price(template, bin.set, &bin.used, None);
+        }
+        let price = price(&bins) + ledger.beside * machines(&bins) as f64;
         let before = chunk.price + ledger.beside * chunk.claims.len() as f64;
         if price > before * WORTH_IT {
             return None;

@@ -34,6 +34,19 @@ pub enum Format {
 }
 
 /// An exact quantity. Equality, order and hash are by value: `1Gi == 1024Mi`.
+///
+/// ```
+/// use karpenter_core::quantity::Quantity;
+///
+/// let quantity = |text: &str| text.parse::<Quantity>();
+/// assert_eq!(quantity("1Gi")?, quantity("1024Mi")?);
+/// assert_eq!(quantity("1.5")?.millis_ceil(), 1500);
+/// // Who asks for something gets something.
+/// assert_eq!(quantity("0.1m")?.millis_ceil(), 1);
+/// assert_eq!((quantity("500m")?.saturating_add(quantity("1.5")?)).to_string(), "2");
+/// assert!(quantity("1 Gi").is_err());
+/// # Ok::<(), karpenter_core::quantity::InvalidQuantity>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Quantity {
     nanos: i128,

@@ -166,10 +166,11 @@ impl State {
             .iter()
             .find(|owner| owner.kind == "DaemonSet" && owner.controller)
         {
+            let age = |pod: &Pod| (pod.created_at, pod.key.uid.clone());
             let newest = self
                 .daemon_pods
                 .get(&set.uid)
-                .is_none_or(|known| known.created_at <= pod.created_at);
+                .is_none_or(|known| age(known) <= age(pod));
             if newest {
                 self.daemon_pods.insert_mut(set.uid.clone(), pod.clone());
             }

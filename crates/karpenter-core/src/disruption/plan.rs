@@ -113,6 +113,73 @@ pub struct DisruptionPlan {
 }
 
 /// Decides what to do about a snapshot.
+///
+/// ```
+/// use jiff::Timestamp;
+/// use karpenter_core::cluster::{Cluster, ClusterConfig};
+/// use karpenter_core::disruption::{DisruptionRequest, VerdictKind, plan};
+/// use karpenter_core::instance_type::InstanceType;
+/// use karpenter_core::offering::Offering;
+/// use karpenter_core::resources::Resources;
+/// use serde_json::{Value, json};
+///
+/// let capacity = || Resources::new().with("cpu", 4000).with("memory", 8 << 30).with("pods", 20);
+/// let place = [("topology.kubernetes.io/zone", "a"), ("karpenter.sh/capacity-type", "on-demand")];
+/// let labels = [("node.kubernetes.io/instance-type", "four"), ("topology.kubernetes.io/zone", "a")];
+/// let mut four = InstanceType::new("four", labels.into_iter().collect(), capacity());
+/// four.offerings.push(Offering::new(place.into_iter().collect(), 0.2));
+///
+/// let mut cluster = Cluster::new(ClusterConfig::default());
+/// let class = json!({ "group": "example.com", "kind": "Rack", "name": "any" });
+/// let is_true = |name: &str| json!({
+///     "type": name, "status": "True", "reason": name, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+/// });
+/// cluster.apply_node_pool(&serde_json::from_value(json!({
+///     "metadata": { "name": "default" },
+///     "spec": {
+///         "template": { "spec": { "requirements": [], "nodeClassRef": class } },
+///         "disruption": { "consolidateAfter": "0s", "budgets": [{ "nodes": "100%" }] },
+///     },
+///     "status": { "conditions": [is_true("Ready")] },
+/// }))?);
+/// cluster.set_instance_types("default", Ok([four].into()));
+///
+/// // Two machines that run; a pod is on one of them.
+/// for name in ["busy", "idle"] {
+///     let labels = json!({
+///         "karpenter.sh/nodepool": "default", "karpenter.sh/registered": "true", "karpenter.sh/initialized": "true",
+///         "karpenter.sh/capacity-type": "on-demand", "topology.kubernetes.io/zone": "a",
+///         "node.kubernetes.io/instance-type": "four", "example.com/rack": "any",
+///     });
+///     let amounts = capacity().to_quantities();
+///     let id = format!("rack:///{name}");
+///     cluster.apply_node_claim(&serde_json::from_value(json!({
+///         "metadata": { "name": name, "uid": name, "labels": labels, "creationTimestamp": "2026-01-01T00:00:00Z" },
+///         "spec": { "requirements": [], "nodeClassRef": class },
+///         "status": { "providerID": id, "capacity": amounts, "allocatable": amounts, "conditions": [is_true("Initialized"), is_true("Consolidatable")] },
+///     }))?);
+///     cluster.apply_node(&serde_json::from_value(json!({
+///         "metadata": { "name": name, "uid": name, "labels": labels },
+///         "spec": { "providerID": id },
+///         "status": { "capacity": amounts, "allocatable": amounts, "conditions": [is_true("Ready")] },
+///     }))?);
+/// }
+/// let mut pod: Value = json!({
+///     "metadata": { "name": "web", "namespace": "default", "uid": "web" },
+///     "spec": { "nodeName": "busy", "containers": [{ "name": "main", "resources": { "requests": { "cpu": "3" } } }] },
+///     "status": { "phase": "Running" },
+/// });
+/// cluster.apply_pod(&serde_json::from_value(pod.take())?);
+///
+/// let now: Timestamp = "2026-01-02T00:00:00Z".parse()?;
+/// let plan = plan(&cluster.snapshot(), &DisruptionRequest::at(now));
+/// let gone: Vec<&str> = plan.commands.iter().flat_map(|command| &command.candidates).map(|c| c.name()).collect();
+/// assert_eq!(gone, ["idle"]);
+/// // Each machine has a verdict; this one says why the busy one stays.
+/// let busy = plan.verdicts.iter().find(|verdict| verdict.machine.name() == "busy");
+/// assert!(busy.is_some_and(|verdict| matches!(verdict.kind, VerdictKind::Kept(_))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan {
     let now = request.now();
     let all = Candidates::new(snapshot, &request.surroundings, now);

@@ -120,6 +120,21 @@ enum Values {
 ///
 /// Upstream knows one empty set, `DoesNotExist`. Here a contradiction (`In [a]` and `In [b]`) is [never](Self::is_never)
 /// satisfied, whereas `DoesNotExist` is satisfied by the absence of the label.
+///
+/// ```
+/// use karpenter_core::requirements::{Operator, Requirement};
+///
+/// let cores = |operator, value: &str| Requirement::new("example.com/cores", operator, [value]);
+/// let some = cores(Operator::Gt, "1").intersection(&cores(Operator::Lt, "9"));
+/// assert_eq!(some.to_string(), "example.com/cores Exists >=2 <=8");
+/// assert!(some.has("8") && !some.has("9") && !some.has("many"));
+/// assert_eq!(some.any().as_deref(), Some("2"));
+///
+/// // Nothing satisfies both of these, not even the absence of the label.
+/// let never = cores(Operator::In, "4").intersection(&cores(Operator::In, "16"));
+/// assert!(never.is_never());
+/// assert!(!never.has_intersection(&Requirement::new("example.com/cores", Operator::DoesNotExist, [""; 0])));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Requirement {
     key: Arc<str>,

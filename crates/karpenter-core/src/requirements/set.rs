@@ -95,6 +95,21 @@ pub struct Incompatible {
 ///
 /// Copies share what they have in common: a provider's catalogue repeats the same few requirements for a thousand instance
 /// types and their offerings.
+///
+/// ```
+/// use karpenter_core::requirements::{AllowUndefined, Operator, Requirement, Requirements};
+///
+/// let node: Requirements = [("team", "red"), ("topology.kubernetes.io/zone", "a")].into_iter().collect();
+/// let asks = |key, operator, values: &[&str]| -> Requirements {
+///     [Requirement::new(key, operator, values.iter().copied())].into_iter().collect()
+/// };
+/// let fits = |wanted: &Requirements| node.compatible(wanted, AllowUndefined::Nothing);
+/// assert!(fits(&asks("team", Operator::In, &["red", "blue"])).is_ok());
+/// // A label that is not there satisfies what does not insist on it.
+/// assert!(fits(&asks("gpu", Operator::DoesNotExist, &[])).is_ok());
+/// let refused = fits(&asks("zone", Operator::In, &["a"])).map_err(|why| why.to_string());
+/// assert_eq!(refused, Err(r#"label "zone" does not have known values (typo of "topology.kubernetes.io/zone"?)"#.to_owned()));
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Requirements {
     by_key: Arc<BTreeMap<Arc<str>, Arc<Requirement>>>,

@@ -51,6 +51,50 @@ use crate::cluster::Snapshot;
 ///
 /// Pure: the plan is a function of both arguments, whatever the order objects were applied in. A run is the work of one thread:
 /// where a pod goes depends on where those before it went. Many runs over one [`Solver`] go side by side.
+///
+/// ```
+/// use jiff::Timestamp;
+/// use karpenter_core::cluster::{Cluster, ClusterConfig};
+/// use karpenter_core::instance_type::InstanceType;
+/// use karpenter_core::offering::Offering;
+/// use karpenter_core::resources::Resources;
+/// use karpenter_core::schedule::{ScheduleRequest, schedule};
+/// use serde_json::json;
+///
+/// // What can be bought: machines of four cores, and where for how much.
+/// let capacity = Resources::new().with("cpu", 4000).with("memory", 8 << 30).with("pods", 20);
+/// let labels = [("node.kubernetes.io/instance-type", "four"), ("topology.kubernetes.io/zone", "a")];
+/// let mut four = InstanceType::new("four", labels.into_iter().collect(), capacity);
+/// let sold = [("topology.kubernetes.io/zone", "a"), ("karpenter.sh/capacity-type", "on-demand")];
+/// four.offerings.push(Offering::new(sold.into_iter().collect(), 0.2));
+///
+/// // Who may be bought for, and what waits for a place.
+/// let mut cluster = Cluster::new(ClusterConfig::default());
+/// let ready = json!({ "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+/// cluster.apply_node_pool(&serde_json::from_value(json!({
+///     "metadata": { "name": "default" },
+///     "spec": { "template": { "spec": {
+///         "requirements": [], "nodeClassRef": { "group": "example.com", "kind": "Rack", "name": "any" },
+///     } } },
+///     "status": { "conditions": [ready] },
+/// }))?);
+/// cluster.set_instance_types("default", Ok([four].into()));
+/// for (name, cpu) in [("web-1", "1"), ("web-2", "1"), ("giant", "64")] {
+///     cluster.apply_pod(&serde_json::from_value(json!({
+///         "metadata": { "name": name, "namespace": "default", "uid": name },
+///         "spec": { "containers": [{ "name": "main", "resources": { "requests": { "cpu": cpu } } }] },
+///         "status": { "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }] },
+///     }))?);
+/// }
+///
+/// let plan = schedule(&cluster.snapshot(), &ScheduleRequest::at(Timestamp::UNIX_EPOCH));
+/// assert_eq!(plan.new_claims.len(), 1);
+/// assert_eq!(plan.new_claims[0].pods.len(), 2);
+/// assert_eq!(plan.hourly_price(), 0.2);
+/// assert_eq!(plan.unplaced[0].pod.name, "giant");
+/// assert!(plan.unplaced[0].why.to_string().contains("no instance type has enough resources"));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 pub fn schedule(snapshot: &Snapshot, request: &ScheduleRequest) -> Plan {
     Solver::prepare(snapshot, request).solve(request)
 }

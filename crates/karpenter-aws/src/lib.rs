@@ -8,6 +8,7 @@
 pub mod api;
 #[cfg(feature = "sdk")]
 pub mod capacity_discovery;
+pub mod changes;
 #[cfg(feature = "sdk")]
 pub mod discovery;
 #[cfg(feature = "sdk")]

@@ -10,6 +10,8 @@ use karpenter_api::v1::Operator;
 use karpenter_api::v1alpha1::NodeOverlay;
 use rustc_hash::FxHashMap;
 
+use crate::changes::Changes;
+
 /// The region whose prices stand for regions without a table.
 const FALLBACK_REGION: &str = "us-east-1";
 
@@ -63,9 +65,7 @@ pub struct Pricing {
     /// Whether EC2 has answered for spot prices once.
     spot_known: bool,
     overlays: BTreeMap<String, f64>,
-    of_type: FxHashMap<String, u64>,
-    of_all: u64,
-    version: u64,
+    changes: Changes,
 }
 
 impl Pricing {
@@ -76,9 +76,7 @@ impl Pricing {
             spot: FxHashMap::default(),
             spot_known: false,
             overlays: BTreeMap::new(),
-            of_type: FxHashMap::default(),
-            of_all: 0,
-            version: 0,
+            changes: Changes::default(),
         }
     }
 
@@ -114,14 +112,14 @@ impl Pricing {
                 return Err(NoPrices { kind });
             }
         }
-        let before = self.version;
+        let before = self.changes.version();
         for (name, price) in shared.into_iter().chain(bare_metal) {
             if self.on_demand.get(&name) != Some(&price) {
-                self.changed(&name);
+                self.changes.of(&name);
                 self.on_demand.insert(name, price);
             }
         }
-        Ok(self.version != before)
+        Ok(self.changes.version() != before)
     }
 
     /// Takes over spot prices by type and zone. A type in the answer has no price in zones that are missing from it; types that
@@ -135,19 +133,18 @@ impl Pricing {
         if by_type.is_empty() {
             return false;
         }
-        let before = self.version;
+        let before = self.changes.version();
         if !self.spot_known {
             self.spot_known = true;
-            self.of_all += 1;
-            self.version += 1;
+            self.changes.of_all();
         }
         for (name, zones) in by_type {
             if self.spot.get(&name) != Some(&zones) {
-                self.changed(&name);
+                self.changes.of(&name);
                 self.spot.insert(name, zones);
             }
         }
-        self.version != before
+        self.changes.version() != before
     }
 
     /// Takes over the prices that NodeOverlays give types without one. Whether that changed anything.
@@ -159,24 +156,14 @@ impl Pricing {
         let differs = |name: &&String| old.get(*name) != prices.get(*name);
         let names: std::collections::BTreeSet<&String> = old.keys().chain(prices.keys()).collect();
         for name in names.iter().filter(|name| differs(name)) {
-            self.changed(name);
+            self.changes.of(name);
         }
         true
     }
 
-    /// Counts up with every change.
-    pub fn version(&self) -> u64 {
-        self.version
-    }
-
-    /// Counts up with every change that concerns the type.
-    pub fn version_of(&self, instance_type: &str) -> u64 {
-        self.of_all + self.of_type.get(instance_type).copied().unwrap_or(0)
-    }
-
-    fn changed(&mut self, instance_type: &str) {
-        self.version += 1;
-        *self.of_type.entry(instance_type.to_owned()).or_default() += 1;
+    /// What has changed, and when.
+    pub fn changes(&self) -> &Changes {
+        &self.changes
     }
 }
 
@@ -240,6 +227,7 @@ pub fn overlay_prices(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::changes::Changed;
 
     fn on_demand(name: &str, price: f64) -> (String, f64) {
         (name.to_owned(), price)
@@ -335,16 +323,13 @@ mod tests {
     fn versions_move_with_changes_only() {
         let mut pricing = Pricing::new("us-east-1");
         pricing.update_spot([spot("m5.large", "a", 0.5), spot("c5.large", "a", 0.5)]);
-        let (all, m5, c5) = (
-            pricing.version(),
-            pricing.version_of("m5.large"),
-            pricing.version_of("c5.large"),
-        );
+        assert_eq!(pricing.changes().since(0), Changed::Everything);
+        let seen = pricing.changes().version();
         assert!(!pricing.update_spot([spot("m5.large", "a", 0.5)]));
-        assert_eq!(pricing.version(), all);
+        assert_eq!(pricing.changes().version(), seen);
         assert!(pricing.update_spot([spot("m5.large", "a", 0.4)]));
-        assert!(pricing.version_of("m5.large") > m5);
-        assert_eq!(pricing.version_of("c5.large"), c5);
+        let changed = pricing.changes().since(seen);
+        assert_eq!(changed, Changed::These(["m5.large"].into()));
         assert!(!pricing.update_overlays(BTreeMap::new()));
         assert!(pricing.update_overlays(BTreeMap::from([("z1.new".to_owned(), 3.0)])));
         assert_eq!(pricing.overlay("z1.new"), Some(3.0));

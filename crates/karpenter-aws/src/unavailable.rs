@@ -1,7 +1,7 @@
 //! What EC2 has lately said it cannot give: pools of instances, capacity types, subnets without addresses.
 //!
-//! A mark lasts three minutes; marking again extends it. Each change counts up a version of the instance types it concerns,
-//! so that whoever caches offerings knows what to look at again.
+//! A mark lasts three minutes; marking again extends it. Changes are counted with the instance types they concern, so that
+//! whoever caches offerings knows what to look at again.
 //!
 //! UPSTREAM: pkg/cache/unavailableofferings.go
 
@@ -10,6 +10,8 @@ use std::fmt;
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::labels;
 use rustc_hash::FxHashMap;
+
+use crate::changes::Changes;
 
 /// How long a mark lasts.
 pub const TTL: SignedDuration = SignedDuration::from_mins(3);
@@ -77,17 +79,13 @@ pub struct Unavailable {
     pools: FxHashMap<String, Vec<(Pool, Timestamp)>>,
     capacity_types: FxHashMap<CapacityType, Timestamp>,
     subnets: FxHashMap<String, Timestamp>,
-    /// Changes that concern one type.
-    of_type: FxHashMap<String, u64>,
-    /// Changes that concern all types.
-    of_all: u64,
-    version: u64,
+    changes: Changes,
 }
 
 impl Unavailable {
     /// Marks a pool.
     pub fn mark(&mut self, pool: Pool, now: Timestamp) {
-        self.changed(&pool.instance_type);
+        self.changes.of(&pool.instance_type);
         let until = until(now);
         let marks = self.pools.entry(pool.instance_type.clone()).or_default();
         match marks.iter_mut().find(|(marked, _)| *marked == pool) {
@@ -99,13 +97,13 @@ impl Unavailable {
     /// Marks a capacity type: no type can be had in this way.
     pub fn mark_capacity_type(&mut self, capacity_type: CapacityType, now: Timestamp) {
         self.capacity_types.insert(capacity_type, until(now));
-        self.all_changed();
+        self.changes.of_all();
     }
 
     /// Marks a subnet: it is out of addresses.
     pub fn mark_subnet(&mut self, subnet: &str, now: Timestamp) {
         self.subnets.insert(subnet.to_owned(), until(now));
-        self.all_changed();
+        self.changes.of_all();
     }
 
     /// Forgets marks whose time is over. To be called every ten seconds or so, and before offerings are computed.
@@ -120,22 +118,26 @@ impl Unavailable {
         }
         self.pools.retain(|_, marks| !marks.is_empty());
         for instance_type in expired {
-            self.changed(&instance_type);
+            self.changes.of(&instance_type);
         }
         let before = self.capacity_types.len() + self.subnets.len();
         self.capacity_types.retain(|_, expiry| *expiry > now);
         self.subnets.retain(|_, expiry| *expiry > now);
         if self.capacity_types.len() + self.subnets.len() != before {
-            self.all_changed();
+            self.changes.of_all();
         }
     }
 
     /// Forgets everything.
     pub fn clear(&mut self) {
-        self.pools.clear();
-        self.capacity_types.clear();
-        self.subnets.clear();
-        self.all_changed();
+        for (instance_type, _) in self.pools.drain() {
+            self.changes.of(&instance_type);
+        }
+        if !(self.capacity_types.is_empty() && self.subnets.is_empty()) {
+            self.capacity_types.clear();
+            self.subnets.clear();
+            self.changes.of_all();
+        }
     }
 
     /// Whether a pool cannot be had. `placement` is where the instance would be placed.
@@ -173,29 +175,9 @@ impl Unavailable {
         self.subnets.contains_key(subnet)
     }
 
-    /// Counts up with every change.
-    pub fn version(&self) -> u64 {
-        self.version
-    }
-
-    /// Counts up with every change that concerns the type.
-    pub fn version_of(&self, instance_type: &str) -> u64 {
-        self.of_all + self.of_type.get(instance_type).copied().unwrap_or(0)
-    }
-
-    fn changed(&mut self, instance_type: &str) {
-        self.version += 1;
-        match self.of_type.get_mut(instance_type) {
-            Some(version) => *version += 1,
-            None => {
-                self.of_type.insert(instance_type.to_owned(), 1);
-            }
-        }
-    }
-
-    fn all_changed(&mut self) {
-        self.version += 1;
-        self.of_all += 1;
+    /// What has changed, and when.
+    pub fn changes(&self) -> &Changes {
+        &self.changes
     }
 }
 
@@ -206,6 +188,7 @@ fn until(now: Timestamp) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::changes::Changed;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -267,15 +250,15 @@ mod tests {
     #[test]
     fn every_change_counts_up_the_version_of_the_types_it_concerns() {
         let mut unavailable = Unavailable::default();
-        let mut last = (0, 0);
+        let mut last = 0;
         let mut moved = |unavailable: &Unavailable| {
-            let now = (
-                unavailable.version_of("m5.large"),
-                unavailable.version_of("c5.large"),
-            );
-            let moved = (now.0 > last.0, now.1 > last.1);
-            last = now;
-            moved
+            let changed = unavailable.changes().since(last);
+            last = unavailable.changes().version();
+            let has = |name| match &changed {
+                Changed::Everything => true,
+                Changed::These(names) => names.contains(name),
+            };
+            (has("m5.large"), has("c5.large"))
         };
         unavailable.mark(pool("a", None), at(0));
         assert_eq!(moved(&unavailable), (true, false));
@@ -293,7 +276,11 @@ mod tests {
         assert_eq!(moved(&unavailable), (true, true));
         unavailable.expire(at(801));
         assert_eq!(moved(&unavailable), (false, false));
+        unavailable.mark(pool("a", None), at(900));
+        assert_eq!(moved(&unavailable), (true, false));
         unavailable.clear();
-        assert_eq!(moved(&unavailable), (true, true));
+        assert_eq!(moved(&unavailable), (true, false));
+        unavailable.clear();
+        assert_eq!(moved(&unavailable), (false, false));
     }
 }

@@ -1,7 +1,10 @@
 //! Machines a provider can launch.
 
 use crate::{
-    dra::DeviceTemplate, offering::Offering, requirements::Requirements, resources::Resources,
+    dra::DeviceTemplate,
+    offering::{Offering, Offerings},
+    requirements::Requirements,
+    resources::Resources,
 };
 
 /// Resources of a machine that pods cannot use.
@@ -35,7 +38,7 @@ pub struct InstanceType {
     /// Labels its nodes can have.
     pub requirements: Requirements,
     /// Ways to buy it.
-    pub offerings: Vec<Offering>,
+    pub offerings: Offerings,
     /// What the machine has.
     pub capacity: Resources,
     /// What of it pods cannot use.
@@ -52,7 +55,7 @@ impl InstanceType {
         Self {
             name: name.to_owned(),
             requirements,
-            offerings: Vec::new(),
+            offerings: Offerings::default(),
             capacity,
             overhead: Overhead::default(),
             devices: Vec::new(),

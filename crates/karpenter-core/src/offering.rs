@@ -1,5 +1,11 @@
 //! Ways to buy an instance type: zone, capacity type, reservation, price.
 
+use std::{
+    ops::{Deref, DerefMut},
+    slice,
+    sync::Arc,
+};
+
 use karpenter_api::labels;
 
 use crate::{requirements::Requirements, resources::Resources};
@@ -60,5 +66,76 @@ impl Offering {
         self.requirements
             .get(key)
             .and_then(|requirement| requirement.single())
+    }
+}
+
+/// The ways to buy one instance type. Copies share them until one changes: when the market moves, a provider hands out its
+/// thousand types again with the offerings of a few made anew.
+#[derive(Clone, Debug, Default)]
+pub struct Offerings(Arc<Vec<Offering>>);
+
+impl PartialEq for Offerings {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+impl Deref for Offerings {
+    type Target = Vec<Offering>;
+
+    fn deref(&self) -> &Vec<Offering> {
+        &self.0
+    }
+}
+
+impl DerefMut for Offerings {
+    fn deref_mut(&mut self) -> &mut Vec<Offering> {
+        Arc::make_mut(&mut self.0)
+    }
+}
+
+impl From<Vec<Offering>> for Offerings {
+    fn from(offerings: Vec<Offering>) -> Self {
+        Self(Arc::new(offerings))
+    }
+}
+
+impl FromIterator<Offering> for Offerings {
+    fn from_iter<I: IntoIterator<Item = Offering>>(offerings: I) -> Self {
+        Vec::from_iter(offerings).into()
+    }
+}
+
+impl<'a> IntoIterator for &'a Offerings {
+    type Item = &'a Offering;
+    type IntoIter = slice::Iter<'a, Offering>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a mut Offerings {
+    type Item = &'a mut Offering;
+    type IntoIter = slice::IterMut<'a, Offering>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_of_offerings_share_them_until_one_changes() {
+        let first: Offerings = vec![Offering::new(Requirements::new(), 1.0)].into();
+        let mut second = first.clone();
+        assert!(std::ptr::eq(&first[0], &second[0]));
+        assert_eq!(first, second);
+        second[0].price = 2.0;
+        assert_eq!(first[0].price, 1.0);
+        assert_ne!(first, second);
     }
 }

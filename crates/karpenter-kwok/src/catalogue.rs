@@ -248,7 +248,7 @@ impl InstanceTypeFile {
         let capacity =
             Resources::allocatable_from(&resources).map_err(|error| invalid(error.to_string()))?;
         let mut instance_type = InstanceType::new(&self.name, requirements, capacity);
-        instance_type.offerings = offerings;
+        instance_type.offerings = offerings.into();
         instance_type.overhead = Overhead {
             kube_reserved: reserved,
             ..Overhead::default()

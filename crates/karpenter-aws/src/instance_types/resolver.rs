@@ -14,7 +14,10 @@ use std::{
 };
 
 use karpenter_core::{
-    instance_type::InstanceType, offering::Offering, requirements::Requirements, resources::MEMORY,
+    instance_type::InstanceType,
+    offering::{Offering, Offerings},
+    requirements::Requirements,
+    resources::MEMORY,
 };
 use rustc_hash::FxHashMap;
 
@@ -28,6 +31,7 @@ use super::{
 };
 use crate::{
     api::{AmiFamily, BlockDeviceMapping, NetworkInterface},
+    changes::Changed,
     kubelet::{Evaluator, ExpressionError, Kubelet},
 };
 
@@ -126,8 +130,6 @@ struct Snapshot {
     grid: Grid,
     /// For each type of the list its index among the infos.
     indices: Vec<usize>,
-    /// For each type of the list the version of the market it was made at.
-    stamps: Vec<u64>,
     resolved: Resolved,
     /// What classes share, kept alive.
     _shared: (Arc<[Requirements]>, Arc<Sizes>),
@@ -252,8 +254,8 @@ impl Resolver {
             resolver: self.version,
             discovered: discovered.version(),
             shifted_zones: market.shifted_zones.clone(),
-            pricing: market.pricing.version(),
-            unavailable: market.unavailable.version(),
+            pricing: market.pricing.changes().version(),
+            unavailable: market.unavailable.changes().version(),
         };
         match self.snapshots.remove(uid) {
             Some(mut snapshot) if snapshot.shape == *shape && snapshot.seen.same_ground(&seen) => {
@@ -280,28 +282,33 @@ impl Resolver {
 
     /// Makes the offerings anew that the market has moved.
     fn refresh(&self, snapshot: &mut Snapshot, seen: Seen, market: &Market<'_>) {
-        snapshot.resolved.refreshed = 0;
-        let reserved = snapshot.shape.reserved_types();
-        if snapshot.seen == seen && reserved.is_empty() {
-            return;
-        }
-        let market_moved = snapshot.seen != seen;
-        let mut changed: BTreeMap<usize, Vec<Offering>> = BTreeMap::new();
-        for (position, index) in snapshot.indices.iter().enumerate() {
-            let info = &self.infos[*index];
-            let stamp = if market_moved {
-                stamp(&info.name, market)
-            } else {
-                snapshot.stamps[position]
-            };
-            let is_reserved = reserved.contains(info.name.as_str());
-            if stamp == snapshot.stamps[position] && !is_reserved {
-                continue;
+        let types = &snapshot.resolved.types;
+        // What is left in reservations is not counted as a change.
+        let mut names = snapshot.shape.reserved_types();
+        let mut everything = false;
+        for changed in [
+            market.pricing.changes().since(snapshot.seen.pricing),
+            market
+                .unavailable
+                .changes()
+                .since(snapshot.seen.unavailable),
+        ] {
+            match changed {
+                Changed::Everything => everything = true,
+                Changed::These(more) => names.extend(more),
             }
-            snapshot.stamps[position] = stamp;
+        }
+        let position_of = |name: &&str| types.binary_search_by(|t| t.name.as_str().cmp(name));
+        let positions: Vec<usize> = match everything {
+            true => (0..types.len()).collect(),
+            false => names.iter().filter_map(|n| position_of(n).ok()).collect(),
+        };
+        let mut changed: BTreeMap<usize, Offerings> = BTreeMap::new();
+        for position in positions {
+            let info = &self.infos[snapshot.indices[position]];
             let offerings = self.offerings(info, &snapshot.shape, &snapshot.grid, market);
-            if offerings != snapshot.resolved.types[position].offerings {
-                changed.insert(position, offerings);
+            if offerings != *types[position].offerings {
+                changed.insert(position, offerings.into());
             }
         }
         snapshot.seen = seen;
@@ -309,16 +316,14 @@ impl Resolver {
         if changed.is_empty() {
             return;
         }
-        let types = snapshot.resolved.types.iter().enumerate();
-        snapshot.resolved.types = types
-            .map(|(position, known)| match changed.remove(&position) {
-                None => known.clone(),
-                Some(offerings) => InstanceType {
-                    offerings,
-                    ..without_offerings(known)
-                },
-            })
-            .collect();
+        let anew = |(position, known): (usize, &InstanceType)| {
+            let mut known = known.clone();
+            if let Some(offerings) = changed.remove(&position) {
+                known.offerings = offerings;
+            }
+            known
+        };
+        snapshot.resolved.types = types.iter().enumerate().map(anew).collect();
     }
 
     fn build(
@@ -344,7 +349,6 @@ impl Resolver {
         let mut types = Vec::with_capacity(self.infos.len());
         let mut kubelets = Vec::with_capacity(self.infos.len());
         let mut indices = Vec::with_capacity(self.infos.len());
-        let mut stamps = Vec::with_capacity(self.infos.len());
         let infos = self.infos.clone();
         for (index, info) in infos.iter().enumerate() {
             let Some(size) = &sizes.by_type[index] else {
@@ -373,13 +377,12 @@ impl Resolver {
             }
             let offerings = self.offerings(info, shape, &grid, market);
             types.push(InstanceType {
-                offerings,
+                offerings: offerings.into(),
                 overhead: size.overhead.clone(),
                 ..InstanceType::new(&info.name, requirements, capacity)
             });
             kubelets.push(size.kubelet.clone());
             indices.push(index);
-            stamps.push(stamp(&info.name, market));
         }
         if types.is_empty() {
             return Err(ResolveError::Expressions(sizes.problems.clone()));
@@ -390,7 +393,6 @@ impl Resolver {
             seen,
             grid,
             indices,
-            stamps,
             resolved: Resolved {
                 types: types.into(),
                 kubelets: kubelets.into(),
@@ -485,22 +487,5 @@ impl Resolver {
         self.sizes.retain(|_, known| known.strong_count() > 0);
         self.sizes.insert(key, Arc::downgrade(&sizes));
         Ok(sizes)
-    }
-}
-
-/// The version of what the market says of a type.
-fn stamp(name: &str, market: &Market<'_>) -> u64 {
-    market.pricing.version_of(name) + market.unavailable.version_of(name)
-}
-
-fn without_offerings(known: &InstanceType) -> InstanceType {
-    InstanceType {
-        name: known.name.clone(),
-        requirements: known.requirements.clone(),
-        offerings: Vec::new(),
-        capacity: known.capacity.clone(),
-        overhead: known.overhead.clone(),
-        devices: known.devices.clone(),
-        capacity_overlay: known.capacity_overlay,
     }
 }

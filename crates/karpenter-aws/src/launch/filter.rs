@@ -128,14 +128,13 @@ fn is(offering: &Offering, capacity_type: CapacityType) -> bool {
 
 /// The type with those of its offerings that `keep` holds for; none if there are none.
 fn keeping(found: &InstanceType, keep: impl Fn(&Offering) -> bool) -> Option<InstanceType> {
-    let offerings: Vec<Offering> = found
-        .offerings
-        .iter()
-        .filter(|offering| keep(offering))
-        .cloned()
-        .collect();
+    let kept = found.offerings.iter().filter(|offering| keep(offering));
+    let offerings: Vec<&Offering> = kept.collect();
+    if offerings.len() == found.offerings.len() {
+        return (!offerings.is_empty()).then(|| found.clone());
+    }
     (!offerings.is_empty()).then(|| InstanceType {
-        offerings,
+        offerings: offerings.into_iter().cloned().collect(),
         ..found.clone()
     })
 }
@@ -225,7 +224,7 @@ fn capacity_block(types: Vec<InstanceType>, request: Request<'_>) -> Vec<Instanc
     let cheapest = blocks.min_by(|a, b| a.1.price.total_cmp(&b.1.price));
     match cheapest {
         Some((found, offering)) => vec![InstanceType {
-            offerings: vec![offering.clone()],
+            offerings: vec![offering.clone()].into(),
             ..found.clone()
         }],
         None => types,
@@ -255,7 +254,7 @@ fn reserved_offering(types: Vec<InstanceType>, request: Request<'_>) -> Vec<Inst
             }
             let offerings: Vec<Offering> = largest.into_values().cloned().collect();
             (!offerings.is_empty()).then(|| InstanceType {
-                offerings,
+                offerings: offerings.into(),
                 ..found.clone()
             })
         })
@@ -414,7 +413,7 @@ mod tests {
         ];
         let capacity = Resources::new().with(CPU, 4000).with(PODS, 10);
         InstanceType {
-            offerings,
+            offerings: offerings.into(),
             ..InstanceType::new(name, requirements.into_iter().collect(), capacity)
         }
     }

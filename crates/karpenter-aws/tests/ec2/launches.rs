@@ -146,7 +146,7 @@ impl Case {
             ),
         ];
         let mut t = machine("m5.large", 0.1);
-        t.offerings = vec![offering("us-west-2a", "reserved", 0.0, &more)];
+        t.offerings = vec![offering("us-west-2a", "reserved", 0.0, &more)].into();
         self.types = vec![t];
         self.launcher.counts.told(id, machines);
     }

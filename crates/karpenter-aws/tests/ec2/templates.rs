@@ -291,7 +291,8 @@ async fn each_reservation_has_its_template_and_others_keep_out_of_reservations()
     case.types[0].offerings = vec![
         reserved_offering("cr-1", "us-west-2a"),
         reserved_offering("cr-2", "us-west-2b"),
-    ];
+    ]
+    .into();
     case.capacity_type = "reserved";
     let targets: Vec<Option<String>> = case
         .all()

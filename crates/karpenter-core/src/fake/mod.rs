@@ -221,7 +221,7 @@ impl TypeBuilder {
             .into_iter()
             .for_each(|requirement| requirements.replace(requirement));
         let mut instance_type = InstanceType::new(&self.name, requirements, self.capacity);
-        instance_type.offerings = offerings;
+        instance_type.offerings = offerings.into();
         instance_type.overhead = Overhead {
             kube_reserved: Resources::new().with("cpu", 100).with("memory", 10 * MIB),
             ..Overhead::default()

@@ -94,7 +94,7 @@ pub(super) fn build_type(index: usize, sketch: &TypeSketch) -> InstanceType {
             .with(MEMORY, memory * GIB)
             .with(PODS, pods),
     );
-    instance_type.offerings = offerings;
+    instance_type.offerings = offerings.into();
     instance_type.devices = super::devices::template(sketch);
     instance_type.overhead = Overhead {
         kube_reserved: Resources::new().with(CPU, 100).with(MEMORY, GIB / 8),

@@ -1,0 +1,186 @@
+//! Every type of upstream's published catalogue.
+
+use super::*;
+
+fn unpacked(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap())
+        .read_to_string(&mut text)
+        .unwrap();
+    text
+}
+
+/// EC2's answers for every type, as the stand-in for AWS has recorded them.
+fn recorded() -> Vec<InstanceTypeInfo> {
+    fn capitalised(value: Value) -> Value {
+        match value {
+            Value::Object(object) => object
+                .into_iter()
+                .map(|(key, value)| {
+                    let key = key[..1].to_uppercase() + &key[1..];
+                    (key, capitalised(value))
+                })
+                .collect(),
+            Value::Array(values) => values.into_iter().map(capitalised).collect(),
+            other => other,
+        }
+    }
+    let records: Vec<Value> = serde_json::from_str(&unpacked(
+        "../karpenter-aws-fake/data/instance-types.json.gz",
+    ))
+    .unwrap();
+    records
+        .into_iter()
+        .map(|record| serde_json::from_value(capitalised(record)).unwrap())
+        .collect()
+}
+
+/// What the catalogue was made from at another time than the recorded answers of EC2 and our tables: column, and how the names
+/// of the types begin.
+const DIFFERING: [(&str, &[&str]); 7] = [
+    // No longer sold when EC2's answers were recorded.
+    ("missing", &["g4ad."]),
+    // The default network card took more interfaces.
+    (
+        "alloc:pods",
+        &[
+            "i7ie.48xlarge",
+            "i7ie.metal-48xl",
+            "i8ge.48xlarge",
+            "i8ge.metal-48xl",
+        ],
+    ),
+    (
+        "alloc:memory",
+        &[
+            "i7ie.48xlarge",
+            "i7ie.metal-48xl",
+            "i8ge.48xlarge",
+            "i8ge.metal-48xl",
+        ],
+    ),
+    (
+        "alloc:vpc.amazonaws.com/pod-eni",
+        &[
+            "c8gb.metal",
+            "c8gn.metal",
+            "c8ib.metal",
+            "c9g.",
+            "c9gd.",
+            "hpc7g.",
+            "i4i.large",
+            "m8gb.metal",
+            "m8gn.metal",
+            "m8ib.metal",
+            "m8idb.metal",
+            "m8idn.metal",
+            "m8in.metal",
+            "r8gb.metal",
+            "r8gn.metal",
+            "r8ib.metal",
+            "r8idb.metal",
+            "r8idn.metal",
+            "r8in.metal",
+        ],
+    ),
+    ("instance-network-bandwidth", &["g7."]),
+    // EC2 has since corrected the clocks of new types, and says none of the oldest.
+    (
+        "instance-cpu-sustained-clock-speed-mhz",
+        &["c9g.", "c9gd.", "i7i.", "i7ie.", "m9g.", "m9gd."],
+    ),
+    (
+        "instance-cpu-sustained-clock-speed-mhz",
+        &["c1.", "m1.", "m2.", "t1."],
+    ),
+];
+
+#[test]
+fn the_published_catalogue_is_reproduced() {
+    let infos = recorded();
+    let mut class = EC2NodeClass::new("default", Default::default());
+    class.spec.ami_family = Some("AL2023".into());
+    class.status.subnets = vec![subnet("subnet-1", "us-west-2a")];
+    let offered = infos
+        .iter()
+        .map(|info| (info.name.clone(), BTreeSet::from(["us-west-2a".to_owned()])));
+    let offered: Vec<_> = offered.collect();
+    let mut resolver = resolver(false);
+    resolver.update_types(infos);
+    resolver.update_offered_zones(offered);
+    let market = Market {
+        pricing: &Pricing::new("us-west-2"),
+        unavailable: &Unavailable::default(),
+        shifted_zones: &BTreeSet::new(),
+        reservation_counts: &|_| 0,
+    };
+    let shape = Shape::of(&class, None).unwrap();
+    let resolved = resolver
+        .resolve("uid", &shape, &DiscoveredMemory::default(), &market)
+        .unwrap();
+
+    let text = unpacked("tests/data/instance-catalog.csv.gz");
+    let mut rows = text.lines().filter(|row| !row.starts_with('#'));
+    let header: Vec<&str> = rows.next().unwrap().split(',').collect();
+    let mut compared = 0;
+    let mut differing = Vec::new();
+    for row in rows {
+        let row: BTreeMap<&str, &str> = header.iter().copied().zip(row.split(',')).collect();
+        let name = row["instance_type"];
+        let Some((found, _)) = resolved.get(name) else {
+            differing.push((name.to_owned(), "missing".to_owned(), String::new()));
+            continue;
+        };
+        compared += 1;
+        let allocatable = found.allocatable();
+        let quantity = |name: &str, unit: i64, suffix: &str| {
+            let amount = allocatable.get(name);
+            if amount == 0 {
+                String::new()
+            } else {
+                format!("{}{suffix}", amount / unit)
+            }
+        };
+        for (column, value) in &row {
+            let ours = match *column {
+                "instance_type" => continue,
+                "arch" => found
+                    .requirements
+                    .get("kubernetes.io/arch")
+                    .and_then(|r| r.single())
+                    .unwrap_or("")
+                    .to_owned(),
+                "alloc:cpu" => quantity(CPU, 1, "m"),
+                "alloc:memory" => quantity(MEMORY, MIB, "Mi"),
+                "alloc:ephemeral-storage" => quantity(EPHEMERAL_STORAGE, MIB << 10, "Gi"),
+                "alloc:pods" => quantity(PODS, 1, ""),
+                other => match other.strip_prefix("alloc:") {
+                    Some(resource) => quantity(resource, 1, ""),
+                    None => found
+                        .requirements
+                        .get(&format!("karpenter.k8s.aws/{other}"))
+                        .and_then(|requirement| requirement.single())
+                        .unwrap_or("")
+                        .to_owned(),
+                },
+            };
+            if ours != *value {
+                let difference = format!("{ours} instead of {value}");
+                differing.push((name.to_owned(), (*column).to_owned(), difference));
+            }
+        }
+    }
+    let mut seen = BTreeSet::new();
+    differing.retain(|(name, column, _)| {
+        let mut listed = DIFFERING.iter().filter(|(known, _)| known == column);
+        let prefix =
+            listed.find_map(|(_, names)| names.iter().find(|prefix| name.starts_with(**prefix)));
+        seen.extend(prefix.map(|prefix| (column.clone(), *prefix)));
+        prefix.is_none()
+    });
+    assert_eq!(differing, []);
+    let listed: usize = DIFFERING.iter().map(|(_, names)| names.len()).sum();
+    assert_eq!(seen.len(), listed, "a listed difference is gone");
+    assert!(compared > 1300, "{compared}");
+}

@@ -626,11 +626,19 @@ async fn the_server_speaks_http_and_drops_connections_when_told_to() {
     assert_eq!(groups.unwrap()["securityGroupInfo"][0]["groupName"], "node");
 }
 
-/// Runs `boto3_client.py` when a Python with boto3 is at hand: `python3`, or what `AWS_FAKE_PYTHON` names.
+/// Runs `boto3_client.py` when a Python with boto3 is at hand: what `AWS_FAKE_PYTHON` names, or moto's, which
+/// `crates/karpenter-aws/tests/moto.sh` installs, or `python3`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_understands_every_answer() {
     use std::process::Command;
-    let python = std::env::var("AWS_FAKE_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let motos = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../target/tools/moto/bin/python"
+    );
+    let python = std::env::var("AWS_FAKE_PYTHON").unwrap_or_else(|_| {
+        let found = std::path::Path::new(motos).exists();
+        if found { motos } else { "python3" }.to_owned()
+    });
     let probe = Command::new(&python).args(["-c", "import boto3"]).output();
     if !probe.is_ok_and(|o| o.status.success()) {
         eprintln!("skipped: `{python}` has no boto3");

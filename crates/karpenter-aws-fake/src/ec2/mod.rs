@@ -7,6 +7,7 @@ mod fleet;
 pub(crate) mod images;
 pub(crate) mod instances;
 mod launch;
+mod listing;
 pub(crate) mod network;
 pub(crate) mod paging;
 mod run;

@@ -28,11 +28,7 @@ pub(crate) fn write_members(value: &Value, item: &str, out: &mut String) {
                 }
             }
         }
-        Value::Array(elements) => {
-            for value in elements {
-                element(item, value, item, out);
-            }
-        }
+        Value::Array(elements) => write_list(elements, item, item, out),
         Value::String(text) => escape(text, out),
         Value::Bool(true) => out.push_str("true"),
         Value::Bool(false) => out.push_str("false"),
@@ -41,11 +37,29 @@ pub(crate) fn write_members(value: &Value, item: &str, out: &mut String) {
     }
 }
 
+fn write_list(elements: &[Value], called: &str, item: &str, out: &mut String) {
+    for value in elements {
+        element(called, value, item, out);
+    }
+}
+
+/// What the elements of a list are called. EC2's models have two lists whose elements are no `item`.
+fn called<'a>(list: &str, elements: &[Value], item: &'a str) -> &'a str {
+    match list {
+        "accelerators" => "member",
+        "groupSet" if elements.iter().any(Value::is_string) => "groupId",
+        _ => item,
+    }
+}
+
 fn element(name: &str, value: &Value, item: &str, out: &mut String) {
     out.push('<');
     out.push_str(name);
     out.push('>');
-    write_members(value, item, out);
+    match value {
+        Value::Array(elements) => write_list(elements, called(name, elements, item), item, out),
+        value => write_members(value, item, out),
+    }
     out.push_str("</");
     out.push_str(name);
     out.push('>');
@@ -103,6 +117,31 @@ mod tests {
         assert_eq!(
             out,
             "<a><item>1</item><item><b>&lt;&amp;&gt;?</b></item></a><d>true</d>"
+        );
+    }
+
+    #[test]
+    fn two_lists_of_ec2_name_their_elements_otherwise() {
+        let mut out = String::new();
+        write_members(
+            &json!({"accelerators": [{"list": [1]}], "groupSet": ["sg-1"]}),
+            "item",
+            &mut out,
+        );
+        assert_eq!(
+            out,
+            "<accelerators><member><list><item>1</item></list></member></accelerators>\
+             <groupSet><groupId>sg-1</groupId></groupSet>"
+        );
+        out.clear();
+        write_members(
+            &json!({"groupSet": [{"groupId": "sg-1"}]}),
+            "item",
+            &mut out,
+        );
+        assert_eq!(
+            out,
+            "<groupSet><item><groupId>sg-1</groupId></item></groupSet>"
         );
     }
 }

@@ -305,7 +305,14 @@ fn typed(node: &Node, shape: &Value, path: &str) -> Value {
         return children
             .iter()
             .map(|(name, child)| {
-                assert!(matches!(name.as_str(), "item" | "member"), "{path}.{name}");
+                // Two lists of the models call their elements otherwise; SDKs look for no other name.
+                let expected = match path {
+                    "DescribeInstanceTypes.instanceTypeSet.inferenceAcceleratorInfo.accelerators" => &["member"][..],
+                    "DescribeLaunchTemplateVersions.launchTemplateVersionSet.launchTemplateData.networkInterfaceSet.groupSet" => &["groupId"],
+                    _ if path.starts_with("Describe") => &["item"],
+                    _ => &["item", "member"],
+                };
+                assert!(expected.contains(&name.as_str()), "{path}.{name}");
                 typed(child, element, path)
             })
             .collect();

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use aws_sdk_iam::types as iam;
 
+use crate::sdk::pages::each_page;
 use crate::sdk::terms::Remembered;
 use crate::sdk::{Aws, AwsError};
 
@@ -27,6 +28,8 @@ pub struct Profile {
     pub path: String,
     /// The role in it, if any.
     pub role: Option<String>,
+    /// Its tags; lists of profiles come without.
+    pub tags: BTreeMap<String, String>,
 }
 
 impl Profile {
@@ -35,6 +38,11 @@ impl Profile {
             name: raw.instance_profile_name().to_owned(),
             path: raw.path().to_owned(),
             role: raw.roles().first().map(|r| r.role_name().to_owned()),
+            tags: raw
+                .tags()
+                .iter()
+                .map(|t| (t.key().to_owned(), t.value().to_owned()))
+                .collect(),
         }
     }
 }
@@ -158,10 +166,7 @@ impl InstanceProfiles {
         uid: &str,
     ) -> Result<Profile, AwsError> {
         let path = self.class_path(uid);
-        let list: Vec<iam::Tag> = tags
-            .iter()
-            .filter_map(|(k, v)| iam::Tag::builder().key(k).value(v).build().ok())
-            .collect();
+        let list = sdk_tags(tags);
         let created = self
             .aws
             .iam("CreateInstanceProfile", |client| {
@@ -178,11 +183,47 @@ impl InstanceProfiles {
                 name: name.to_owned(),
                 path,
                 role: None,
+                tags: tags.clone(),
             }),
             // The answer to an earlier attempt was lost.
             Err(error) if error.is_already_exists() => self.ask(name).await,
             Err(error) => Err(error),
         }
+    }
+
+    /// Puts tags on a profile that has others, or none. Those it should not have any more stay: nothing grants taking tags away.
+    ///
+    /// # Errors
+    /// IAM's. A refusal is not asked for again until the profile is.
+    // DIFFERS: upstream tags profiles when it makes them, and never again.
+    pub async fn tag(
+        &self,
+        mut profile: Profile,
+        tags: &BTreeMap<String, String>,
+    ) -> Result<(), AwsError> {
+        if tags
+            .iter()
+            .all(|(key, value)| profile.tags.get(key) == Some(value))
+        {
+            return Ok(());
+        }
+        // All of them: the policy asks for the cluster's among them.
+        let list = sdk_tags(tags);
+        let tagged = self
+            .aws
+            .iam("TagInstanceProfile", |client| {
+                client
+                    .tag_instance_profile()
+                    .instance_profile_name(&profile.name)
+                    .set_tags(Some(list.clone()))
+                    .send()
+            })
+            .await;
+        if tagged.as_ref().map_or_else(AwsError::is_refusal, |_| true) {
+            profile.tags.extend(tags.clone());
+            self.found.put(profile.name.clone(), profile);
+        }
+        tagged.map(|_| ())
     }
 
     async fn attach(&self, profile: &Profile, role: &str) -> Result<(), AwsError> {
@@ -267,28 +308,21 @@ impl InstanceProfiles {
     /// # Errors
     /// IAM's.
     pub async fn list(&self, path: &str) -> Result<Vec<Profile>, AwsError> {
+        let ask = |marker: Option<String>| {
+            self.aws.iam("ListInstanceProfiles", move |client| {
+                client
+                    .list_instance_profiles()
+                    .path_prefix(path)
+                    .set_marker(marker.clone())
+                    .send()
+            })
+        };
         let mut found = Vec::new();
-        let mut marker: Option<String> = None;
-        loop {
-            let page = self
-                .aws
-                .iam("ListInstanceProfiles", |client| {
-                    client
-                        .list_instance_profiles()
-                        .path_prefix(path)
-                        .set_marker(marker.clone())
-                        .send()
-                })
-                .await?;
+        each_page(ask, |page| {
             found.extend(page.instance_profiles().iter().map(Profile::read));
-            marker = page
-                .marker()
-                .filter(|_| page.is_truncated())
-                .map(str::to_owned);
-            if marker.is_none() {
-                return Ok(found);
-            }
-        }
+        })
+        .await?;
+        Ok(found)
     }
 
     /// Keeps a profile from being collected for an hour.
@@ -306,6 +340,12 @@ impl InstanceProfiles {
     pub fn is_protected(&self, name: &str) -> bool {
         self.protected.get(&name.to_owned()).is_some()
     }
+}
+
+fn sdk_tags(tags: &BTreeMap<String, String>) -> Vec<iam::Tag> {
+    tags.iter()
+        .filter_map(|(k, v)| iam::Tag::builder().key(k).value(v).build().ok())
+        .collect()
 }
 
 /// A role's name without its path.

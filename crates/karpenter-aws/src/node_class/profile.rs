@@ -29,9 +29,15 @@ pub(super) async fn ensure(parts: &Parts, class: &EC2NodeClass) -> Result<String
         }
         return Ok(wanted);
     };
+    let (region, cluster) = (parts.aws.region(), parts.settings.cluster.as_str());
+    let tags = profile_tags(class, cluster, region);
     if let Some(name) = known {
         match profiles.get(name).await {
             Ok(profile) if profile.role.as_deref() == Some(role_name(role)) => {
+                // Machines do not depend on it.
+                if let Err(error) = profiles.tag(profile, &tags).await {
+                    tracing::error!(logger = "nodeclass", EC2NodeClass = class.metadata.name, error = %error, "failed to tag the instance profile");
+                }
                 return Ok(name.to_owned());
             }
             Ok(_) => {}
@@ -41,7 +47,6 @@ pub(super) async fn ensure(parts: &Parts, class: &EC2NodeClass) -> Result<String
     }
     let uid = class.metadata.uid.as_deref().unwrap_or_default();
     let class_name = class.metadata.name.as_deref().unwrap_or_default();
-    let (region, cluster) = (parts.aws.region(), parts.settings.cluster.as_str());
     let name = profiles
         .just_made(role, uid)
         .unwrap_or_else(|| new_name(cluster, region, class_name));
@@ -50,9 +55,7 @@ pub(super) async fn ensure(parts: &Parts, class: &EC2NodeClass) -> Result<String
     if let Some(old) = known {
         profiles.protect(old);
     }
-    profiles
-        .ensure(&name, role, &profile_tags(class, cluster, region), uid)
-        .await?;
+    profiles.ensure(&name, role, &tags, uid).await?;
     Ok(name)
 }
 

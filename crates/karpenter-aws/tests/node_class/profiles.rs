@@ -56,6 +56,42 @@ async fn every_role_has_a_profile_of_its_own_and_old_ones_go_when_nobody_uses_th
     world.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tags_of_a_profile_follow_those_of_its_class() {
+    let world = World::new().await;
+    world
+        .create("default", json!({ "tags": { "team": "x" } }))
+        .await;
+    let name = world.seen("default").await.status.instance_profile.unwrap();
+    let tags = || {
+        let all = world.fake.instance_profiles();
+        all.into_iter().find(|p| p.name == name).unwrap().tags
+    };
+    assert_eq!(tags()["team"], "x");
+    assert_eq!(
+        world.calls("TagInstanceProfile"),
+        0,
+        "it was made with them"
+    );
+    let changed = json!({ "tags": { "team": "y", "unit": "z" } });
+    world.respecify("default", changed).await;
+    let class = world.seen("default").await;
+    assert_eq!(class.status.instance_profile.as_ref(), Some(&name));
+    assert_eq!((&*tags()["team"], &*tags()["unit"]), ("y", "z"));
+    world.seen("default").await;
+    assert_eq!(world.calls("TagInstanceProfile"), 1);
+
+    world
+        .fake
+        .set(|s| s.denied = vec!["iam:TagInstanceProfile".into()]);
+    world
+        .respecify("default", json!({ "tags": { "team": "w" } }))
+        .await;
+    assert!(world.seen("default").await.is_true(core_types::READY));
+    assert_eq!(tags()["team"], "y");
+    world.stop().await;
+}
+
 /// Lets the protection of profiles run out.
 fn an_hour_later(world: &World, profiles: &[String]) {
     for name in profiles {

@@ -17,7 +17,7 @@ use aws_sdk_ec2::operation::create_fleet::builders::CreateFleetFluentBuilder;
 use aws_sdk_ec2::types as ec2;
 
 use crate::launch_templates::request::tag_specification;
-use crate::sdk::batcher::{Batcher, Window};
+use crate::sdk::batcher::{Announced, Batcher, Window};
 use crate::sdk::terms::Remembered;
 use crate::sdk::{Aws, AwsError};
 
@@ -199,6 +199,11 @@ impl Fleets {
             attempts.put(uid.to_owned(), attempt.wrapping_add(1));
         }
         answer
+    }
+
+    /// Announces a launch that is being made up, so that it goes out with those that wait already.
+    pub fn announce(&self) -> Announced {
+        self.batcher.announce()
     }
 
     fn attempt(&self, uid: &str) -> u32 {

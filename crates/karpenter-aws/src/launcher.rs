@@ -131,6 +131,7 @@ impl Launcher {
         reserved_of: &(impl Fn(&InstanceType) -> Reserved + Send + Sync),
     ) -> Result<Arc<Instance>, Failed> {
         let (class, claim) = (order.class, order.claim);
+        let announced = self.fleets.announce();
         let subnets = self
             .subnets
             .for_launch(&class.status.subnets, order.types, order.capacity_type)
@@ -155,6 +156,7 @@ impl Launcher {
         };
         let resolved = resolve(&launch, &self.settings.get(), order.types, reserved_of)
             .map_err(|error| template_error(&error))?;
+        drop(announced);
         let ensured = resolved.iter().map(|r| self.templates.ensure(&r.template));
         for ensured in futures::future::join_all(ensured).await {
             ensured.map_err(|error| {

@@ -15,6 +15,7 @@ pub mod hook;
 pub mod offered;
 
 use std::borrow::Cow;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -47,6 +48,9 @@ use offered::Offered;
 
 /// How long EC2 may leave a new instance out of its lists.
 const UNLISTED: SignedDuration = SignedDuration::from_mins(5);
+
+/// The node class and the instance types of an instance, as far as they are known.
+type Background = (Option<Arc<EC2NodeClass>>, Option<Arc<[InstanceType]>>);
 
 /// Sells machines on EC2.
 pub struct Ec2Provider {
@@ -238,11 +242,8 @@ impl Ec2Provider {
         self.offered.types(class, group, self.clock.now())
     }
 
-    /// The node class and the type of an instance, as far as they are known.
-    async fn about(
-        &self,
-        instance: &Instance,
-    ) -> (Option<Arc<EC2NodeClass>>, Option<Arc<[InstanceType]>>) {
+    /// The node class and the instance types of an instance's NodePool; of its tags alone.
+    async fn about(&self, instance: &Instance) -> Background {
         let pool = instance.tags.get(tags::NODE_POOL);
         let pool = pool.and_then(|name| self.stores.pool(name));
         let of_pool = pool
@@ -262,15 +263,15 @@ impl Ec2Provider {
         (class, types)
     }
 
-    async fn claim_of(&self, instance: &Instance) -> NodeClaim {
-        let (class, types) = self.about(instance).await;
-        let instance_type = types
-            .as_deref()
-            .and_then(|types| types.iter().find(|t| t.name == instance.type_));
+    fn claim_of(&self, instance: &Instance, (class, types): &Background) -> NodeClaim {
+        let instance_type = types.as_deref().and_then(|types| {
+            let found = types.binary_search_by(|t| t.name.cmp(&instance.type_));
+            found.ok().map(|index| &types[index])
+        });
         let known = self.made_for().get(&instance.id).cloned();
         let name = known.map_or_else(|| instance.id.clone(), |(name, _)| name);
         let mut claim = claims::claim(&name, instance, instance_type, class.as_deref());
-        if let Some(class) = &class {
+        if let Some(class) = class {
             claim.spec.node_class_ref = karpenter_api::v1::NodeClassReference {
                 group: GROUP.into(),
                 kind: "EC2NodeClass".into(),
@@ -367,6 +368,7 @@ impl CloudProvider for Ec2Provider {
             })?;
         let group = self.placement_group(&class).await?;
         let seen = as_seen_by(&class, claim.kubelet_compatibility())?;
+        let announced = self.launcher.fleets.announce();
         // In turns: a thousand claims at once would keep calls that are under way from being answered in time.
         let turn = self.turns.acquire().await;
         let resolved = self.offered.resolve(&seen, group.clone(), now)?;
@@ -384,6 +386,7 @@ impl CloudProvider for Ec2Provider {
             capacity_type,
             placement_group: group.as_ref(),
         };
+        drop(announced);
         let instance = self
             .launcher
             .launch(order, now, |t| offered::kept(&resolved, &t.name))
@@ -430,7 +433,8 @@ impl CloudProvider for Ec2Provider {
             .get(id, Freshness::Asked)
             .await
             .map_err(instance_error)?;
-        Ok(self.claim_of(&instance).await)
+        let about = self.about(&instance).await;
+        Ok(self.claim_of(&instance, &about))
     }
 
     async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
@@ -445,8 +449,15 @@ impl CloudProvider for Ec2Provider {
             listed.contains(id.as_str()) || now.duration_since(*at) < UNLISTED
         });
         let mut claims = Vec::with_capacity(instances.len());
-        for instance in instances {
-            claims.push(self.claim_of(&instance).await);
+        // Ten thousand instances are of a few pools.
+        let mut known: HashMap<[Option<&String>; 2], Background> = HashMap::new();
+        for instance in &instances {
+            let of = [tags::NODE_POOL, labels::NODE_CLASS].map(|key| instance.tags.get(key));
+            let about = match known.entry(of) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => unknown.insert(self.about(instance).await),
+            };
+            claims.push(self.claim_of(instance, about));
         }
         Ok(claims)
     }

@@ -2,11 +2,14 @@
 //!
 //! A bucket's first request opens a window. It closes when nothing more came for the idle time, when it has been open for
 //! the longest time, or when it is full; then its requests are carried out together, and everyone gets an answer of his own.
+//! Who needs a while to make up a request announces it, so that a window does not count as idle because the processor is busy
+//! with what it waits for.
 //!
 //! UPSTREAM: pkg/batcher/batcher.go
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,7 +26,7 @@ const PARALLEL: usize = 100;
 /// When a batch is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Nothing more came for so long.
+    /// Nothing more came for so long, and nothing is announced.
     pub idle: Duration,
     /// It has been open for so long.
     pub longest: Duration,
@@ -48,7 +51,19 @@ struct Shared<K, I, O> {
     telemetry: Telemetry,
     buckets: Mutex<HashMap<K, Bucket<I, O>>>,
     parallel: Semaphore,
+    announced: Arc<AtomicUsize>,
     execute: Execute<K, I, O>,
+}
+
+/// A request is being made up; windows wait for it, within their longest time, until this is dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct Announced(Arc<AtomicUsize>);
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Requests of one kind. Those with the same key go out together.
@@ -81,8 +96,15 @@ where
             telemetry,
             buckets: Mutex::default(),
             parallel: Semaphore::new(PARALLEL),
+            announced: Arc::default(),
             execute,
         }))
+    }
+
+    /// Announces a request.
+    pub fn announce(&self) -> Announced {
+        self.0.announced.fetch_add(1, Ordering::Relaxed);
+        Announced(Arc::clone(&self.0.announced))
     }
 
     /// Has `item` carried out with others of the same key. It is carried out even if the caller gives up waiting.
@@ -138,7 +160,7 @@ where
         loop {
             let idle = tokio::time::sleep_until(last.min(Instant::now() + self.window.idle));
             let more = tokio::select! {
-                () = idle => false,
+                () = idle => self.announced.load(Ordering::Relaxed) > 0,
                 () = arrived.notified() => true,
             };
             let full = self
@@ -241,6 +263,27 @@ mod tests {
         join_all((0..5).map(|i| small.run(0, i))).await;
         assert_eq!(started.elapsed(), Duration::ZERO);
         assert_eq!(calls.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_window_waits_for_what_is_announced_but_not_beyond_its_longest_time() {
+        let (batcher, calls) = counting(WINDOW);
+        let slowly = join_all((0..10).map(|i| {
+            let batcher = &batcher;
+            async move {
+                let announced = batcher.announce();
+                tokio::time::sleep(3 * WINDOW.idle * i).await;
+                drop(announced);
+                batcher.run(0, i).await.unwrap().1
+            }
+        }));
+        assert_eq!(slowly.await, [10; 10]);
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
+
+        let _never = batcher.announce();
+        let started = Instant::now();
+        batcher.run(0, 0).await.unwrap();
+        assert_eq!(started.elapsed(), WINDOW.longest);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,5 +1,7 @@
 //! Many at once: what it costs in calls, counted where they arrive.
 
+use std::time::Instant;
+
 use futures::future::join_all;
 use karpenter_aws_fake::InstanceState;
 use karpenter_core::provider::CloudProvider;
@@ -14,6 +16,7 @@ async fn a_thousand_claims_are_a_handful_of_calls() {
         ("node.kubernetes.io/instance-type", &["m5.large"][..]),
         ("karpenter.sh/capacity-type", &["on-demand"]),
     ];
+    let started = Instant::now();
     let wishes = (0..1000).map(|n| World::wish(&format!("claim-{n}"), &of));
     let created = wishes.map(|wish| {
         let provider = world.parts.provider.clone();
@@ -26,8 +29,13 @@ async fn a_thousand_claims_are_a_handful_of_calls() {
     let running = world.fake.instances_in(InstanceState::Running).len();
     assert_eq!(pending + running, 1000);
     let counts = world.fake.call_counts();
-    // A fleet takes what came within a second; how much that is depends on the machine this runs on.
-    assert!(counts["CreateFleet"] <= 100, "{counts:?}");
+    // A fleet takes what comes within a second, and all that is announced meanwhile: one a second, apart from the first and
+    // the last. How many seconds that are depends on the machine this runs on.
+    let seconds = usize::try_from(started.elapsed().as_secs()).unwrap();
+    assert!(
+        counts["CreateFleet"] <= seconds + 2,
+        "{counts:?} in {seconds} s"
+    );
     assert_eq!(counts["CreateLaunchTemplate"], 1, "{counts:?}");
     let described: usize = counts
         .iter()

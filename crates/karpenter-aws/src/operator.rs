@@ -229,7 +229,7 @@ pub async fn assemble(
         settings.isolated_vpc,
     ));
     offered
-        .refresh_types()
+        .refresh_types(clock.now())
         .await
         .map_err(StartError::InstanceTypes)?;
     let subnets = Subnets::new(aws.clone(), settings.subnet_refresh);

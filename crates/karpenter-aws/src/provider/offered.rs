@@ -36,6 +36,8 @@ struct State {
     resolver: Resolver,
     pricing: Pricing,
     discovered: DiscoveredMemory,
+    /// When EC2 last told its instance types.
+    types_told: Option<Timestamp>,
 }
 
 /// What can be bought.
@@ -70,6 +72,7 @@ impl Offered {
             pricing: Pricing::new(aws.region()),
             resolver: Resolver::new(settings),
             discovered: DiscoveredMemory::default(),
+            types_told: None,
         };
         Self {
             price_list: crate::pricing::api_region(aws.region(), isolated_vpc).is_some(),
@@ -143,6 +146,7 @@ impl Offered {
             resolver,
             pricing,
             discovered,
+            ..
         } = &mut *state;
         let market = Market {
             pricing,
@@ -172,7 +176,7 @@ impl Offered {
     ///
     /// # Errors
     /// EC2's; what was known before stays.
-    pub async fn refresh_types(&self) -> Result<(), AwsError> {
+    pub async fn refresh_types(&self, now: Timestamp) -> Result<(), AwsError> {
         let (types, zones) = futures::join!(
             catalogue::instance_types(&self.aws),
             catalogue::zones(&self.aws)
@@ -180,6 +184,7 @@ impl Offered {
         let (types, zones) = (types?, zones?);
         let count = types.len();
         let mut state = self.lock();
+        state.types_told = Some(now);
         let changed = state.resolver.update_types(types);
         if changed | state.resolver.update_offered_zones(zones) {
             tracing::debug!(
@@ -222,9 +227,19 @@ impl Offered {
 
     /// Keeps everything up to date until told to stop.
     pub async fn run(self: Arc<Self>, clock: Clock, stop: CancellationToken) {
-        let types = repeat(&clock, CATALOGUE, "providers.instancetype", || async {
-            self.refresh_types().await.map_err(|e| e.to_string())
+        // They were asked for before anything else could start.
+        let told = self.lock().types_told;
+        let fresh = told.map_or(Duration::ZERO, |at| {
+            CATALOGUE.saturating_sub(clock.since(at))
         });
+        let types = async {
+            clock.sleep(fresh).await;
+            let ask = || async {
+                let done = self.refresh_types(clock.now()).await;
+                done.map_err(|e| e.to_string())
+            };
+            repeat(&clock, CATALOGUE, "providers.instancetype", ask).await;
+        };
         let on_demand = repeat(&clock, CATALOGUE, "providers.pricing", || async {
             let done = self.refresh_on_demand_prices().await;
             done.map_err(|e| e.to_string())

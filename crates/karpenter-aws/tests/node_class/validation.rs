@@ -104,7 +104,12 @@ async fn an_expression_waits_for_instance_types() {
         reason(&class, VALIDATION),
         is("Unknown", "AwaitingReconciliation")
     );
-    world.parts.offered.refresh_types().await.unwrap();
+    world
+        .parts
+        .offered
+        .refresh_types(jiff::Timestamp::UNIX_EPOCH)
+        .await
+        .unwrap();
     assert!(world.seen("default").await.is_true(VALIDATION));
     world.stop().await;
 }

@@ -118,7 +118,7 @@ fn amis(seen: &mut Seen<'_>, found: Result<Arc<[Ami]>, ImagesError>, outcome: &m
     match found {
         Ok(amis) if amis.is_empty() => {
             seen.class.status.amis.clear();
-            let message = "AMISelector did not match any AMIs";
+            let message = "AMISelector did not match any AMIs: change spec.amiSelectorTerms, or share the images with this account and region";
             seen.fails(types::AMIS_READY, "AMINotFound", message);
             outcome.again(MINUTE);
         }
@@ -190,7 +190,9 @@ fn placement_group(
     match found {
         Ok(Some(_)) => seen.holds(condition),
         Ok(None) => {
-            let message = format!("Placement group \"{wanted}\" not found");
+            let message = format!(
+                "Placement group \"{wanted}\" not found: create it, or change spec.placementGroupSelector"
+            );
             seen.fails(condition, "PlacementGroupNotFound", &message);
             outcome.again(MINUTE);
         }
@@ -206,7 +208,7 @@ fn subnets(seen: &mut Seen<'_>, found: Result<Arc<[Subnet]>, AwsError>, outcome:
     match found {
         Ok(subnets) if subnets.is_empty() => {
             seen.class.status.subnets.clear();
-            let message = "SubnetSelector did not match any Subnets";
+            let message = "SubnetSelector did not match any Subnets: change spec.subnetSelectorTerms, or tag the subnets of the cluster's VPC as they say";
             seen.fails(types::SUBNETS_READY, "SubnetsNotFound", message);
             outcome.again(MINUTE);
         }
@@ -230,7 +232,7 @@ fn security_groups(
     match found {
         Ok(groups) if groups.is_empty() => {
             seen.class.status.security_groups.clear();
-            let message = "SecurityGroupSelector did not match any SecurityGroups";
+            let message = "SecurityGroupSelector did not match any SecurityGroups: change spec.securityGroupSelectorTerms, or tag the groups of the cluster's VPC as they say";
             seen.fails(
                 types::SECURITY_GROUPS_READY,
                 "SecurityGroupsNotFound",

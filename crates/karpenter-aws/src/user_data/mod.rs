@@ -137,13 +137,13 @@ pub enum UserDataError {
     #[error("the service address range of the cluster is not known yet")]
     ServiceCidrUnknown,
     /// A multi-part document is broken.
-    #[error("user data is not a readable MIME document: {0}")]
+    #[error("spec.userData is not a readable MIME document: {0}")]
     Mime(#[from] MimeError),
     /// The document is not TOML.
-    #[error("user data is not valid TOML: {0}")]
+    #[error("spec.userData is not valid TOML: {0}")]
     Toml(Box<toml::de::Error>),
     /// A setting has a form its consumer refuses.
-    #[error("user data setting `{setting}` must be {expected}")]
+    #[error("setting `{setting}` of spec.userData must be {expected}")]
     Setting {
         /// The path of the setting.
         setting: String,
@@ -151,7 +151,7 @@ pub enum UserDataError {
         expected: &'static str,
     },
     /// A kubelet field has a form its consumer refuses.
-    #[error("kubelet field `{field}` must be {expected}")]
+    #[error("spec.kubelet.{field} must be {expected}")]
     Kubelet {
         /// The field, in camel case.
         field: String,

@@ -510,23 +510,23 @@ fn broken_user_data_says_what_to_change() {
         ]
         .join("\n"),
         @r#"
-        user data is not valid TOML: TOML parse error at line 2, column 6
+        spec.userData is not valid TOML: TOML parse error at line 2, column 6
           |
         2 | echo hi
           |      ^
         key with no value, expected `=`
 
-        user data setting `settings` must be a table
-        user data setting `settings.kubernetes` must be a table
-        user data setting `settings.kubernetes.log-level` must be a whole number
-        user data setting `settings.kubernetes.allowed-unsafe-sysctls` must be a list of strings
-        user data is not a readable MIME document: the content type `text/plain` is not multipart
-        user data is not a readable MIME document: the content type `text/plain` is not multipart
+        setting `settings` of spec.userData must be a table
+        setting `settings.kubernetes` of spec.userData must be a table
+        setting `settings.kubernetes.log-level` of spec.userData must be a whole number
+        setting `settings.kubernetes.allowed-unsafe-sysctls` of spec.userData must be a list of strings
+        spec.userData is not a readable MIME document: the content type `text/plain` is not multipart
+        spec.userData is not a readable MIME document: the content type `text/plain` is not multipart
         the cluster's certificate authority is not base64: Invalid symbol 32, offset 3.
-        kubelet field `maxPods` must be a whole number
-        kubelet field `clusterDNS` must be a list of strings
-        kubelet field `evictionHard.memory.available` must be a string
-        kubelet field `cpuCFSQuota` must be true or false
+        spec.kubelet.maxPods must be a whole number
+        spec.kubelet.clusterDNS must be a list of strings
+        spec.kubelet.evictionHard.memory.available must be a string
+        spec.kubelet.cpuCFSQuota must be true or false
         "#
     );
 }

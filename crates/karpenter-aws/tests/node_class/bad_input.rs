@@ -36,6 +36,7 @@ fn family(alias: &str, user_data: &str) -> Value {
 async fn user_data_that_its_family_cannot_read_is_told_before_a_launch() {
     let world = world().await;
     let mime = "MIME-Version: 1.0\nContent-Type: text/plain\n\nnot multipart";
+    let cut_off = "Content-Type: multipart/mixed; boundary=x\n\n--x\n\n#!/bin/sh";
     for (name, alias, data, word) in [
         ("toml", "bottlerocket@latest", "[settings", "TOML"),
         (
@@ -45,6 +46,7 @@ async fn user_data_that_its_family_cannot_read_is_told_before_a_launch() {
             "node-labels",
         ),
         ("mime", "al2023@latest", mime, "MIME"),
+        ("short", "al2023@latest", cut_off, "closing boundary"),
     ] {
         let (status, reason, message) = judged(
             &world,
@@ -57,8 +59,17 @@ async fn user_data_that_its_family_cannot_read_is_told_before_a_launch() {
             (status.as_str(), reason.as_str()),
             ("False", "UserDataInvalid")
         );
-        assert!(message.contains(word), "{message}");
+        assert!(
+            message.contains(word) && message.contains("spec.userData"),
+            "{message}"
+        );
     }
+    // There are no images of AL2 for this version of Kubernetes, but somebody may have his own.
+    let terms = json!([{ "id": world.image("x86_64") }]);
+    let spec = json!({ "amiFamily": "AL2", "amiSelectorTerms": terms, "userData": cut_off });
+    let (_, reason, message) = judged(&world, "al2", spec, types::VALIDATION_SUCCEEDED).await;
+    assert_eq!(reason, "UserDataInvalid");
+    assert!(message.contains("spec.userData"), "{message}");
     world.stop().await;
 }
 
@@ -66,18 +77,25 @@ async fn user_data_that_its_family_cannot_read_is_told_before_a_launch() {
 async fn sixty_kilobytes_of_user_data_are_too_many() {
     let world = world().await;
     let large = "#!/bin/sh\n".to_owned() + &"# padding\n".repeat(6000);
-    let (status, reason, message) = judged(
-        &world,
-        "large",
-        family("al2023@latest", &large),
-        types::VALIDATION_SUCCEEDED,
-    )
-    .await;
-    assert_eq!(
-        (status.as_str(), reason.as_str()),
-        ("False", "UserDataSizeLimitExceeded")
+    let setting = format!(
+        "[settings.host-containers.admin]\nuser-data = \"{}\"\n",
+        "x".repeat(60_000)
     );
-    assert!(message.contains("shorten spec.userData"), "{message}");
+    for (name, alias, data) in [
+        ("large", "al2023@latest", &large),
+        ("bottle", "bottlerocket@latest", &setting),
+        ("window", "windows2022@latest", &large),
+    ] {
+        let spec = family(alias, data);
+        let (status, reason, message) =
+            judged(&world, name, spec, types::VALIDATION_SUCCEEDED).await;
+        assert_eq!(
+            (status.as_str(), reason.as_str()),
+            ("False", "UserDataSizeLimitExceeded"),
+            "{name}: {message}"
+        );
+        assert!(message.contains("shorten spec.userData"), "{message}");
+    }
     world.stop().await;
 }
 
@@ -106,19 +124,44 @@ async fn subnets_that_are_deleted_and_selectors_that_match_nothing_are_told() {
     assert!(world.seen("deleted").await.is_true(core_types::READY));
     world.fake.remove_subnet(id);
     let bad = world.seen("deleted").await;
-    let (status, reason, _) = said(&bad, types::SUBNETS_READY);
+    let (status, reason, message) = said(&bad, types::SUBNETS_READY);
     assert_eq!(
         (status.as_str(), reason.as_str()),
         ("False", "SubnetsNotFound")
     );
+    assert!(
+        message.contains("change spec.subnetSelectorTerms"),
+        "{message}"
+    );
     assert!(world.seen("good").await.is_true(core_types::READY));
 
-    let nothing = json!({ "securityGroupSelectorTerms": [{ "name": "no-such-group" }] });
-    let (status, reason, _) = judged(&world, "groups", nothing, types::SECURITY_GROUPS_READY).await;
-    assert_eq!(
-        (status.as_str(), reason.as_str()),
-        ("False", "SecurityGroupsNotFound")
-    );
+    for (name, spec, condition, why, field) in [
+        (
+            "groups",
+            json!({ "securityGroupSelectorTerms": [{ "name": "no-such-group" }] }),
+            types::SECURITY_GROUPS_READY,
+            "SecurityGroupsNotFound",
+            "spec.securityGroupSelectorTerms",
+        ),
+        (
+            "images",
+            json!({ "amiFamily": "AL2023", "amiSelectorTerms": [{ "name": "no-such-image" }] }),
+            types::AMIS_READY,
+            "AMINotFound",
+            "spec.amiSelectorTerms",
+        ),
+        (
+            "placed",
+            json!({ "placementGroupSelector": { "name": "no-such-group" } }),
+            types::PLACEMENT_GROUP_READY,
+            "PlacementGroupNotFound",
+            "spec.placementGroupSelector",
+        ),
+    ] {
+        let (status, reason, message) = judged(&world, name, spec, condition).await;
+        assert_eq!((status.as_str(), reason.as_str()), ("False", why));
+        assert!(message.contains(&format!("change {field}")), "{message}");
+    }
     world.stop().await;
 }
 
@@ -166,23 +209,38 @@ async fn launch(world: &World, class: &str, type_: &str) -> Result<NodeClaim, Cl
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_without_a_disk_behind_it_breaks_nothing_else() {
+async fn a_disk_without_a_volume_or_a_name_is_told_and_breaks_nothing_else() {
     let world = world().await;
-    let mappings = json!([{ "deviceName": "/dev/xvda" }]);
-    world
-        .create("bare", json!({ "blockDeviceMappings": mappings }))
-        .await;
-    let _ = world.look("bare").await;
-    let bare = world.get("bare").await;
-    // EC2 may take it, as the image says what the disk is; nobody may fall over it.
-    if bare.is_true(core_types::READY) {
-        launch(&world, "bare", "m5.large").await.unwrap();
-    } else {
-        let (_, _, message) = said(&bare, types::VALIDATION_SUCCEEDED);
-        assert!(message.contains("/dev/xvda"), "{message}");
+    for (name, mapping, words) in [
+        (
+            "bare",
+            json!({ "deviceName": "/dev/xvda" }),
+            ["spec.blockDeviceMappings[0]", "/dev/xvda", "has no ebs"],
+        ),
+        (
+            "nameless",
+            json!({ "ebs": { "volumeSize": "20Gi" } }),
+            [
+                "spec.blockDeviceMappings[0]",
+                "has no deviceName",
+                "say which",
+            ],
+        ),
+    ] {
+        let spec = json!({ "blockDeviceMappings": [mapping] });
+        let (status, reason, message) =
+            judged(&world, name, spec, types::VALIDATION_SUCCEEDED).await;
+        assert_eq!(
+            (status.as_str(), reason.as_str()),
+            ("False", "BlockDeviceMappingInvalid")
+        );
+        assert!(words.iter().all(|w| message.contains(w)), "{message}");
+        let refused = launch(&world, name, "m5.large").await.unwrap_err();
+        assert!(
+            matches!(refused, CloudProviderError::NodeClassNotReady(_)),
+            "{refused}"
+        );
     }
-    let class = world.seen("good").await;
-    assert!(class.is_true(core_types::READY));
     launch(&world, "good", "m5.large").await.unwrap();
     world.stop().await;
 }
@@ -206,7 +264,12 @@ async fn an_instance_type_nobody_has_heard_of_and_a_price_of_nothing_are_no_matt
     });
     assert!(world.fake.add_instance_type(record, &[]));
     world.fake.set_price("m5.large", 0.0);
-    world.parts.offered.refresh_types().await.unwrap();
+    world
+        .parts
+        .offered
+        .refresh_types(jiff::Timestamp::UNIX_EPOCH)
+        .await
+        .unwrap();
     world
         .parts
         .offered

@@ -63,6 +63,8 @@ pub mod reasons {
     pub const USER_DATA_SIZE: &str = "UserDataSizeLimitExceeded";
     /// User data cannot be merged with ours.
     pub const USER_DATA: &str = "UserDataInvalid";
+    /// A disk that EC2 would take from nobody.
+    pub const DEVICES: &str = "BlockDeviceMappingInvalid";
     /// `spec.instanceProfile` does not exist.
     pub const INSTANCE_PROFILE: &str = "InstanceProfileNotFound";
     /// No instance type can boot an image of the class and be launched in its subnets.
@@ -203,6 +205,9 @@ impl Validation {
         }
         if let Err(verdict) = self.kubelet(class) {
             return Ok(verdict);
+        }
+        if let Some(problem) = incomplete_device(class) {
+            return Ok(invalid(reasons::DEVICES, problem));
         }
         if !DEPENDENCIES.iter().all(|c| class.is_true(c)) {
             return Err(Undecided::Waiting);
@@ -348,6 +353,21 @@ impl Validation {
         ]);
         fnv64(all.to_string().as_bytes())
     }
+}
+
+/// What is missing of a disk. The schema asks for neither name nor volume; upstream falls over a disk without volume.
+fn incomplete_device(class: &EC2NodeClass) -> Option<String> {
+    let mappings = class.spec.block_device_mappings.iter().flatten();
+    mappings.enumerate().find_map(|(n, mapping)| {
+        let path = format!("spec.blockDeviceMappings[{n}]");
+        match mapping.device_name.as_deref().unwrap_or_default() {
+            "" => Some(format!("{path} has no deviceName: say which device it is")),
+            name if mapping.ebs.is_none() => Some(format!(
+                "{path}, `{name}`, has no ebs: say what volume it is, or take the mapping out"
+            )),
+            _ => None,
+        }
+    })
 }
 
 /// A few errors as one sentence; there may be one for each of a thousand instance types.

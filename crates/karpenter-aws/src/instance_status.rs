@@ -18,6 +18,7 @@ use karpenter_kube::metrics::{Counter, Registry};
 use crate::instances::filter;
 use crate::interruption::handler::claims_of;
 use crate::interruption::{Handler, Kind};
+use crate::sdk::pages::each_page;
 use crate::sdk::{Aws, AwsError};
 
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -87,26 +88,22 @@ impl InstanceStatus {
         name: &str,
         values: &[&str],
     ) -> Result<Vec<ec2::InstanceStatus>, AwsError> {
+        let ask = |token: Option<String>| {
+            self.aws.ec2("DescribeInstanceStatus", move |client| {
+                client
+                    .describe_instance_status()
+                    .filters(filter(name, values.iter().copied()))
+                    .max_results(PAGE)
+                    .set_next_token(token.clone())
+                    .send()
+            })
+        };
         let mut found = Vec::new();
-        let mut token: Option<String> = None;
-        loop {
-            let page = self
-                .aws
-                .ec2("DescribeInstanceStatus", |client| {
-                    client
-                        .describe_instance_status()
-                        .filters(filter(name, values.iter().copied()))
-                        .max_results(PAGE)
-                        .set_next_token(token.clone())
-                        .send()
-                })
-                .await?;
+        each_page(ask, |page| {
             found.extend(page.instance_statuses.unwrap_or_default());
-            token = page.next_token.filter(|t| !t.is_empty());
-            if token.is_none() {
-                return Ok(found);
-            }
-        }
+        })
+        .await?;
+        Ok(found)
     }
 }
 

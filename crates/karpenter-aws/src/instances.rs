@@ -15,6 +15,7 @@ use karpenter_api::labels as core_labels;
 
 use crate::api::labels::{self, tags};
 use crate::sdk::batcher::{Batcher, Window};
+use crate::sdk::pages::each_page;
 use crate::sdk::{Aws, AwsError};
 use crate::shifted_zones::ShiftedZones;
 
@@ -351,20 +352,19 @@ impl Instances {
             ),
             filter("instance-state-name", STATES),
         ];
+        let filters = &filters;
+        let ask = |token: Option<String>| {
+            self.aws.ec2("DescribeInstances", move |client| {
+                client
+                    .describe_instances()
+                    .set_filters(Some(filters.clone()))
+                    .max_results(PAGE)
+                    .set_next_token(token.clone())
+                    .send()
+            })
+        };
         let mut found = Vec::new();
-        let mut token = None;
-        loop {
-            let page = self
-                .aws
-                .ec2("DescribeInstances", |client| {
-                    client
-                        .describe_instances()
-                        .set_filters(Some(filters.clone()))
-                        .max_results(PAGE)
-                        .set_next_token(token.clone())
-                        .send()
-                })
-                .await?;
+        each_page(ask, |page| {
             for raw in page.reservations().iter().flat_map(|r| r.instances()) {
                 match Instance::read(raw, self.reserved_capacity) {
                     Ok(instance) => found.push(Arc::new(instance)),
@@ -373,14 +373,8 @@ impl Instances {
                     }
                 }
             }
-            token = page
-                .next_token()
-                .filter(|t| !t.is_empty())
-                .map(str::to_owned);
-            if token.is_none() {
-                break;
-            }
-        }
+        })
+        .await?;
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         // What vanished from a zone that cannot be trusted is kept.
         known.retain(|_, instance| self.is_shifted(instance));
@@ -495,11 +489,11 @@ fn describe_some(
     reserved_capacity: bool,
 ) -> BoxFuture<'static, Result<HashMap<String, Arc<Instance>>, AwsError>> {
     Box::pin(async move {
-        let mut found = HashMap::new();
-        let mut token: Option<String> = None;
-        loop {
-            let page = aws
-                .ec2("DescribeInstances", |client| {
+        let mut pages = Vec::new();
+        let asked = {
+            let (aws, ids) = (&aws, &ids);
+            let ask = |token: Option<String>| {
+                aws.ec2("DescribeInstances", move |client| {
                     client
                         .describe_instances()
                         .set_instance_ids(Some(ids.iter().cloned().collect()))
@@ -507,34 +501,31 @@ fn describe_some(
                         .set_next_token(token.clone())
                         .send()
                 })
-                .await;
-            let page = match page {
-                Ok(page) => page,
-                Err(error) if error.is_not_found() && ids.len() > 1 => {
-                    let (left, right) = split(&error, ids);
-                    let (left, right) = futures::join!(
-                        describe_some(aws.clone(), left, reserved_capacity),
-                        describe_some(aws, right, reserved_capacity)
-                    );
-                    let mut both = left?;
-                    both.extend(right?);
-                    return Ok(both);
-                }
-                Err(error) if error.is_not_found() => return Ok(found),
-                Err(error) => return Err(error),
             };
-            for raw in page.reservations().iter().flat_map(|r| r.instances()) {
-                let instance = Instance::read(raw, reserved_capacity)?;
-                found.insert(instance.id.clone(), Arc::new(instance));
+            each_page(ask, |page| pages.push(page)).await
+        };
+        let mut found = HashMap::new();
+        match asked {
+            Ok(()) => {}
+            Err(error) if error.is_not_found() && ids.len() > 1 => {
+                let (left, right) = split(&error, ids);
+                let (left, right) = futures::join!(
+                    describe_some(aws.clone(), left, reserved_capacity),
+                    describe_some(aws, right, reserved_capacity)
+                );
+                let mut both = left?;
+                both.extend(right?);
+                return Ok(both);
             }
-            token = page
-                .next_token()
-                .filter(|t| !t.is_empty())
-                .map(str::to_owned);
-            if token.is_none() {
-                return Ok(found);
-            }
+            Err(error) if error.is_not_found() => return Ok(found),
+            Err(error) => return Err(error),
         }
+        let all = pages.iter().flat_map(|page| page.reservations());
+        for raw in all.flat_map(|r| r.instances()) {
+            let instance = Instance::read(raw, reserved_capacity)?;
+            found.insert(instance.id.clone(), Arc::new(instance));
+        }
+        Ok(found)
     })
 }
 

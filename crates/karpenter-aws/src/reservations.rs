@@ -15,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::api::{
     CapacityReservation, CapacityReservationSelectorTerm, ReservationState, ReservationType,
 };
+use crate::sdk::pages::each_page;
 use crate::sdk::terms::{Remembered, tag_filters};
 use crate::sdk::{Aws, AwsError};
 
@@ -153,30 +154,20 @@ impl Reservations {
                     (None, Some(PAGE))
                 }
             };
+        let (filters, ids) = (&filters, &ids);
+        let ask = |token: Option<String>| {
+            self.aws.ec2("DescribeCapacityReservations", move |client| {
+                client
+                    .describe_capacity_reservations()
+                    .set_filters(Some(filters.clone()))
+                    .set_capacity_reservation_ids(ids.clone())
+                    .set_max_results(page)
+                    .set_next_token(token.clone())
+                    .send()
+            })
+        };
         let mut found = Vec::new();
-        let mut token: Option<String> = None;
-        loop {
-            let answer = self
-                .aws
-                .ec2("DescribeCapacityReservations", |client| {
-                    client
-                        .describe_capacity_reservations()
-                        .set_filters(Some(filters.clone()))
-                        .set_capacity_reservation_ids(ids.clone())
-                        .set_max_results(page)
-                        .set_next_token(token.clone())
-                        .send()
-                })
-                .await;
-            let answer = match answer {
-                Ok(answer) => answer,
-                // One that is gone is as good as one that was never there; the others are asked for without it.
-                Err(error) if error.is_not_found() => match without_named(&question, &error) {
-                    Some(rest) => return Box::pin(self.ask(rest)).await,
-                    None => break,
-                },
-                Err(error) => return Err(error),
-            };
+        let asked = each_page(ask, |answer| {
             for raw in answer.capacity_reservations() {
                 match read(raw) {
                     Some((reservation, left)) => {
@@ -190,13 +181,16 @@ impl Reservations {
                     ),
                 }
             }
-            token = answer
-                .next_token()
-                .filter(|t| !t.is_empty())
-                .map(str::to_owned);
-            if token.is_none() {
-                break;
+        });
+        match asked.await {
+            Ok(()) => {}
+            // One that is gone is as good as one that was never there; the others are asked for without it.
+            Err(error) if error.is_not_found() => {
+                if let Some(rest) = without_named(&question, &error) {
+                    return Box::pin(self.ask(rest)).await;
+                }
             }
+            Err(error) => return Err(error),
         }
         let found: Arc<[CapacityReservation]> = found.into();
         self.found.put(question, Arc::clone(&found));

@@ -9,6 +9,7 @@ use std::time::Duration;
 use aws_sdk_ec2::types::Filter;
 
 use crate::api::{EC2NodeClass, SecurityGroup};
+use crate::sdk::pages::each_page;
 use crate::sdk::terms::{ClassVersion, Remembered, tag_filters};
 use crate::sdk::{Aws, AwsError};
 
@@ -77,33 +78,27 @@ impl SecurityGroups {
     }
 
     async fn describe(&self, filters: Vec<Filter>) -> Result<Vec<SecurityGroup>, AwsError> {
+        let filters = &filters;
+        let ask = |token: Option<String>| {
+            self.aws.ec2("DescribeSecurityGroups", move |client| {
+                client
+                    .describe_security_groups()
+                    .set_filters(Some(filters.clone()))
+                    .max_results(PAGE)
+                    .set_next_token(token.clone())
+                    .send()
+            })
+        };
         let mut found = Vec::new();
-        let mut token = None;
-        loop {
-            let page = self
-                .aws
-                .ec2("DescribeSecurityGroups", |client| {
-                    client
-                        .describe_security_groups()
-                        .set_filters(Some(filters.clone()))
-                        .max_results(PAGE)
-                        .set_next_token(token.clone())
-                        .send()
-                })
-                .await?;
+        each_page(ask, |page| {
             found.extend(page.security_groups().iter().filter_map(|raw| {
                 Some(SecurityGroup {
                     id: raw.group_id()?.to_owned(),
                     name: raw.group_name().map(str::to_owned),
                 })
             }));
-            token = page
-                .next_token()
-                .filter(|t| !t.is_empty())
-                .map(str::to_owned);
-            if token.is_none() {
-                return Ok(found);
-            }
-        }
+        })
+        .await?;
+        Ok(found)
     }
 }

@@ -15,6 +15,7 @@ use karpenter_core::resources::PODS;
 use tokio::time::Instant;
 
 use crate::api::{EC2NodeClass, Subnet};
+use crate::sdk::pages::each_page;
 use crate::sdk::terms::{ClassVersion, Remembered, tag_filters};
 use crate::sdk::{Aws, AwsError};
 
@@ -127,20 +128,19 @@ impl Subnets {
     }
 
     async fn describe(&self, filters: Vec<Filter>) -> Result<Vec<(u32, Subnet)>, AwsError> {
+        let filters = &filters;
+        let ask = |token: Option<String>| {
+            self.aws.ec2("DescribeSubnets", move |client| {
+                client
+                    .describe_subnets()
+                    .set_filters(Some(filters.clone()))
+                    .max_results(PAGE)
+                    .set_next_token(token.clone())
+                    .send()
+            })
+        };
         let mut found = Vec::new();
-        let mut token = None;
-        loop {
-            let page = self
-                .aws
-                .ec2("DescribeSubnets", |client| {
-                    client
-                        .describe_subnets()
-                        .set_filters(Some(filters.clone()))
-                        .max_results(PAGE)
-                        .set_next_token(token.clone())
-                        .send()
-                })
-                .await?;
+        each_page(ask, |page| {
             found.extend(page.subnets().iter().filter_map(|raw| {
                 let free = u32::try_from(raw.available_ip_address_count().unwrap_or(0));
                 let subnet = Subnet {
@@ -150,14 +150,9 @@ impl Subnets {
                 };
                 Some((free.unwrap_or(0), subnet))
             }));
-            token = page
-                .next_token()
-                .filter(|t| !t.is_empty())
-                .map(str::to_owned);
-            if token.is_none() {
-                return Ok(found);
-            }
-        }
+        })
+        .await?;
+        Ok(found)
     }
 
     /// Takes note that a subnet has no addresses left.

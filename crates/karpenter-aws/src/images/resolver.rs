@@ -16,6 +16,7 @@ use karpenter_kube::controller::{Doing, Periodic, ReconcileError};
 use super::{Filter, Image, ImageQuery, ParameterCache, UnsupportedAlias, choose, queries};
 use crate::api::{Alias, Ami, EC2NodeClass, InvalidAlias};
 use crate::kubernetes_version::KubernetesVersion;
+use crate::sdk::pages::each_page;
 use crate::sdk::terms::{ClassVersion, Remembered, class_version};
 use crate::sdk::{Aws, AwsError};
 
@@ -221,31 +222,25 @@ impl Images {
             .chain([crate::instances::filter("state", ["available"])])
             .collect();
         let owners = (!query.owners.is_empty()).then(|| query.owners.clone());
+        let (filters, owners) = (&filters, &owners);
+        let ask = |token: Option<String>| {
+            self.aws.ec2("DescribeImages", move |client| {
+                client
+                    .describe_images()
+                    .set_filters(Some(filters.clone()))
+                    .set_owners(owners.clone())
+                    .include_deprecated(true)
+                    .max_results(PAGE)
+                    .set_next_token(token.clone())
+                    .send()
+            })
+        };
         let mut found = Vec::new();
-        let mut token: Option<String> = None;
-        loop {
-            let page = self
-                .aws
-                .ec2("DescribeImages", |client| {
-                    client
-                        .describe_images()
-                        .set_filters(Some(filters.clone()))
-                        .set_owners(owners.clone())
-                        .include_deprecated(true)
-                        .max_results(PAGE)
-                        .set_next_token(token.clone())
-                        .send()
-                })
-                .await?;
+        each_page(ask, |page| {
             found.extend(page.images().iter().filter_map(read));
-            token = page
-                .next_token()
-                .filter(|t| !t.is_empty())
-                .map(str::to_owned);
-            if token.is_none() {
-                return Ok(found);
-            }
-        }
+        })
+        .await?;
+        Ok(found)
     }
 
     /// Forgets parameters of `latest` whose image is deprecated or gone: they name a newer one by now. Says how many.

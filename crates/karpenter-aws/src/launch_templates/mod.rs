@@ -23,6 +23,7 @@ pub use template::{
 };
 
 use crate::api::labels::{self, tags};
+use crate::sdk::pages::each_page;
 use crate::sdk::{Aws, AwsError};
 
 /// A template that was not used for so long is deleted.
@@ -198,32 +199,26 @@ impl LaunchTemplates {
             .iter()
             .map(|(name, value)| crate::instances::filter(name, [value.as_str()]))
             .collect();
+        let filters = &filters;
+        let ask = |token: Option<String>| {
+            self.aws.ec2("DescribeLaunchTemplates", move |client| {
+                client
+                    .describe_launch_templates()
+                    .set_filters(Some(filters.clone()))
+                    .max_results(PAGE)
+                    .set_next_token(token.clone())
+                    .send()
+            })
+        };
         let mut found = Vec::new();
-        let mut token: Option<String> = None;
-        loop {
-            let page = self
-                .aws
-                .ec2("DescribeLaunchTemplates", |client| {
-                    client
-                        .describe_launch_templates()
-                        .set_filters(Some(filters.clone()))
-                        .max_results(PAGE)
-                        .set_next_token(token.clone())
-                        .send()
-                })
-                .await?;
+        each_page(ask, |page| {
             found.extend(page.launch_templates().iter().filter_map(|t| {
                 let (name, id) = (t.launch_template_name()?, t.launch_template_id()?);
                 Some((name.to_owned(), id.to_owned()))
             }));
-            token = page
-                .next_token()
-                .filter(|t| !t.is_empty())
-                .map(str::to_owned);
-            if token.is_none() {
-                return Ok(found);
-            }
-        }
+        })
+        .await?;
+        Ok(found)
     }
 
     /// Deletes the templates of a node class.

@@ -9,6 +9,7 @@ use aws_sdk_pricing::types as pricing;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::pages::each_page;
 use super::{Aws, AwsError};
 use crate::instance_types::{
     Accelerator, Architecture, Gpu, InstanceTypeInfo, LocalStorage, NetworkCard, NetworkInfo,
@@ -32,25 +33,23 @@ pub async fn instance_types(aws: &Aws) -> Result<Vec<InstanceTypeInfo>, AwsError
         filter("supported-virtualization-type", ["hvm"]),
         filter("processor-info.supported-architecture", ["x86_64", "arm64"]),
     ];
+    let filters = &filters;
+    let ask = |token: Option<String>| {
+        aws.ec2("DescribeInstanceTypes", move |client| {
+            client
+                .describe_instance_types()
+                .set_filters(Some(filters.clone()))
+                .max_results(TYPES_PAGE)
+                .set_next_token(token.clone())
+                .send()
+        })
+    };
     let mut found = Vec::new();
-    let mut token: Option<String> = None;
-    loop {
-        let page = aws
-            .ec2("DescribeInstanceTypes", |client| {
-                client
-                    .describe_instance_types()
-                    .set_filters(Some(filters.clone()))
-                    .max_results(TYPES_PAGE)
-                    .set_next_token(token.clone())
-                    .send()
-            })
-            .await?;
+    each_page(ask, |page| {
         found.extend(page.instance_types().iter().map(InstanceTypeInfo::from));
-        token = next(page.next_token());
-        if token.is_none() {
-            return Ok(found);
-        }
-    }
+    })
+    .await?;
+    Ok(found)
 }
 
 /// The zones each instance type is offered in.
@@ -58,30 +57,27 @@ pub async fn instance_types(aws: &Aws) -> Result<Vec<InstanceTypeInfo>, AwsError
 /// # Errors
 /// When EC2 cannot be asked.
 pub async fn zones(aws: &Aws) -> Result<BTreeMap<String, BTreeSet<String>>, AwsError> {
+    let ask = |token: Option<String>| {
+        aws.ec2("DescribeInstanceTypeOfferings", move |client| {
+            client
+                .describe_instance_type_offerings()
+                .location_type(ec2::LocationType::AvailabilityZone)
+                .max_results(PAGE)
+                .set_next_token(token.clone())
+                .send()
+        })
+    };
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    let mut token: Option<String> = None;
-    loop {
-        let page = aws
-            .ec2("DescribeInstanceTypeOfferings", |client| {
-                client
-                    .describe_instance_type_offerings()
-                    .location_type(ec2::LocationType::AvailabilityZone)
-                    .max_results(PAGE)
-                    .set_next_token(token.clone())
-                    .send()
-            })
-            .await?;
+    each_page(ask, |page| {
         for offering in page.instance_type_offerings() {
             if let (Some(t), Some(zone)) = (offering.instance_type(), offering.location()) {
                 let zones = found.entry(t.as_str().to_owned()).or_default();
                 zones.insert(zone.to_owned());
             }
         }
-        token = next(page.next_token());
-        if token.is_none() {
-            return Ok(found);
-        }
-    }
+    })
+    .await?;
+    Ok(found)
 }
 
 /// Spot prices in dollars an hour, by instance type and zone.
@@ -93,23 +89,22 @@ pub async fn spot_prices(
     now: Timestamp,
 ) -> Result<Vec<(String, String, f64)>, AwsError> {
     let start = aws_smithy_types::DateTime::from_secs(now.as_second());
+    let ask = |token: Option<String>| {
+        aws.ec2("DescribeSpotPriceHistory", move |client| {
+            client
+                .describe_spot_price_history()
+                .start_time(start)
+                .product_descriptions("Linux/UNIX")
+                .product_descriptions("Linux/UNIX (Amazon VPC)")
+                .max_results(PAGE)
+                .set_next_token(token.clone())
+                .send()
+        })
+    };
     let mut newest: BTreeMap<(String, String), (i64, f64)> = BTreeMap::new();
-    let mut token: Option<String> = None;
-    loop {
-        let page = aws
-            .ec2("DescribeSpotPriceHistory", |client| {
-                client
-                    .describe_spot_price_history()
-                    .start_time(start)
-                    .product_descriptions("Linux/UNIX")
-                    .product_descriptions("Linux/UNIX (Amazon VPC)")
-                    .max_results(PAGE)
-                    .set_next_token(token.clone())
-                    .send()
-            })
-            .await?;
+    each_page(ask, |page| {
         for raw in page.spot_price_history() {
-            let price = raw.spot_price().and_then(|p| p.parse::<f64>().ok());
+            let price = raw.spot_price().and_then(amount);
             if let (Some(t), Some(zone), Some(price)) =
                 (raw.instance_type(), raw.availability_zone(), price)
             {
@@ -121,11 +116,8 @@ pub async fn spot_prices(
                 }
             }
         }
-        token = next(page.next_token());
-        if token.is_none() {
-            break;
-        }
-    }
+    })
+    .await?;
     Ok(newest
         .into_iter()
         .map(|((t, zone), (_, price))| (t, zone, price))
@@ -175,30 +167,25 @@ async fn products(aws: &Aws, more: &[(&str, &str)]) -> Result<Prices, AwsError> 
     } else {
         "USD"
     };
+    let filters = &filters;
+    let ask = |token: Option<String>| {
+        aws.pricing("GetProducts", move |client| {
+            client
+                .get_products()
+                .service_code("AmazonEC2")
+                .set_filters(Some(filters.clone()))
+                .max_results(PRODUCTS_PAGE)
+                .set_next_token(token.clone())
+                .send()
+        })
+    };
     let mut found = BTreeMap::new();
-    let mut token: Option<String> = None;
-    loop {
-        let page = aws
-            .pricing("GetProducts", |client| {
-                client
-                    .get_products()
-                    .service_code("AmazonEC2")
-                    .set_filters(Some(filters.clone()))
-                    .max_results(PRODUCTS_PAGE)
-                    .set_next_token(token.clone())
-                    .send()
-            })
-            .await?;
-        let priced = page
-            .price_list()
-            .iter()
-            .filter_map(|text| price(text, currency));
-        found.extend(priced);
-        token = next(page.next_token());
-        if token.is_none() {
-            return Ok(found);
-        }
-    }
+    each_page(ask, |page| {
+        let list = page.price_list().iter();
+        found.extend(list.filter_map(|text| price(text, currency)));
+    })
+    .await?;
+    Ok(found)
 }
 
 /// Instance type and price of an entry of the price list.
@@ -210,13 +197,14 @@ fn price(text: &str, currency: &str) -> Option<(String, f64)> {
         .values()
         .filter_map(|term| term["priceDimensions"].as_object())
         .flat_map(|dimensions| dimensions.values())
-        .filter_map(|dimension| dimension["pricePerUnit"][currency].as_str()?.parse().ok())
-        .find(|price: &f64| *price > 0.0)?;
+        .find_map(|dimension| amount(dimension["pricePerUnit"][currency].as_str()?))?;
     Some((name.to_owned(), price))
 }
 
-fn next(token: Option<&str>) -> Option<String> {
-    token.filter(|t| !t.is_empty()).map(str::to_owned)
+/// A price. Nothing is free: a zero says that something is not known, and would be bought before anything else.
+fn amount(text: &str) -> Option<f64> {
+    let price: f64 = text.parse().ok()?;
+    (price.is_finite() && price > 0.0).then_some(price)
 }
 
 fn small(n: Option<i32>) -> u32 {

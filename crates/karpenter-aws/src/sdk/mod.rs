@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`clients`] | how are the services reached, and how is one call made? |
 //! | [`catalogue`] | what can be bought, where, and for how much? |
+//! | [`pages`] | what does a listing of several pages say? |
 //! | [`pacing`] | how often may a call be made now? |
 //! | [`errors`] | what does a failed call mean? |
 //! | [`batcher`] | which requests go out as one? |
@@ -15,6 +16,7 @@ pub mod catalogue;
 pub mod clients;
 pub mod errors;
 pub mod pacing;
+pub mod pages;
 pub mod telemetry;
 pub mod terms;
 

@@ -52,7 +52,14 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
             ],
         )
     });
-    step("tests", &|| tests(root));
+    step("tests", &|| {
+        let without = missing_programs(root);
+        let totals = tests(root)?;
+        Ok(match without.is_empty() {
+            true => totals,
+            false => format!("{totals}; without {}", without.join(", ")),
+        })
+    });
     step("deny", &|| {
         cargo(
             root,
@@ -114,6 +121,23 @@ fn tests(root: &Path) -> anyhow::Result<String> {
         bail!("`{command}` failed: {totals}");
     }
     Ok(totals)
+}
+
+/// The programs of others that are not on this machine: tests that need one of them have skipped themselves.
+fn missing_programs(root: &Path) -> Vec<&'static str> {
+    let there = |name: &&&str| {
+        let paths = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&paths).any(|folder| folder.join(name).is_file())
+    };
+    let mut missing: Vec<&str> = ["kubectl", "prometheus", "helm"]
+        .iter()
+        .filter(|name| !there(name))
+        .copied()
+        .collect();
+    if !root.join("target/tools/moto/bin/moto_server").is_file() {
+        missing.push("moto");
+    }
+    missing
 }
 
 /// The one line of the README that runs the whole test suite.

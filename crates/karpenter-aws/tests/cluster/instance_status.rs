@@ -34,9 +34,9 @@ fn deadline(claim: &NodeClaim) -> Option<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_that_fails_its_checks_is_given_up_without_waiting_for_its_pods() {
     let world = lasting().await;
-    let (_, system) = world.on_demand("system").await;
-    let (_, instance) = world.on_demand("instance").await;
-    let (_, volumes) = world.on_demand("volumes").await;
+    let (_, system) = world.joined("system").await;
+    let (_, instance) = world.joined("instance").await;
+    let (_, volumes) = world.joined("volumes").await;
     let failing = Some(ago(&world, 150));
     let report = StatusReport {
         system_impaired_since: failing,
@@ -71,8 +71,8 @@ async fn a_machine_that_fails_its_checks_is_given_up_without_waiting_for_its_pod
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_that_is_to_be_stopped_is_drained() {
     let world = lasting().await;
-    let (_, id) = world.on_demand("a").await;
-    let (_, over) = world.on_demand("b").await;
+    let (_, id) = world.joined("a").await;
+    let (_, over) = world.joined("b").await;
     let event = |description: &str| ScheduledEvent {
         code: "instance-stop".into(),
         description: description.into(),
@@ -93,7 +93,7 @@ async fn a_machine_that_is_to_be_stopped_is_drained() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_lasts_is_counted_once_and_again_after_it_recovered() {
     let world = lasting().await;
-    let (_, id) = world.on_demand("a").await;
+    let (_, id) = world.joined("a").await;
     let broken = || StatusReport {
         system_impaired_since: Some(ago(&world, 150)),
         ..StatusReport::default()

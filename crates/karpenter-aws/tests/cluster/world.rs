@@ -30,6 +30,8 @@ pub const QUEUE: &str = "test";
 pub const ZONE: &str = "us-west-2a";
 /// How many times faster than real time passes in tests.
 const SPEED: f64 = 12.0;
+/// How long to wait for what does not come. It makes a failure slow, and nothing else: a loaded machine takes its time.
+const PATIENCE: Duration = Duration::from_secs(300);
 /// The documented policy.
 pub const POLICY: &str = include_str!("../../../../docs/iam-policy.json");
 /// The version of Kubernetes the stand-in has images for.
@@ -370,6 +372,13 @@ impl World {
         .await
     }
 
+    /// An ordinary machine whose Node has joined: nothing takes it away for not joining, however long a test takes.
+    pub async fn joined(&self, name: &str) -> (NodeClaim, String) {
+        let (claim, id) = self.on_demand(name).await;
+        self.join(&claim).await;
+        (claim, id)
+    }
+
     /// A Node for a claim, as its machine would make it; waits until it is registered.
     pub async fn join(&self, claim: &NodeClaim) -> Node {
         self.node(claim).await;
@@ -516,7 +525,7 @@ impl World {
 
     /// Waits until something is so; real time, as sockets are involved.
     pub async fn until<T>(&self, what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(found) = check().await {
                 return found;

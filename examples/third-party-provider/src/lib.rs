@@ -39,8 +39,9 @@ pub const GROUP: &str = "lagoon.example.com";
 pub const PROVIDER_PREFIX: &str = "lagoon://";
 
 /// What users write about machines.
-#[derive(CustomResource, Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
+    derive = "PartialEq",
     group = "lagoon.example.com",
     version = "v1",
     kind = "LagoonClass",
@@ -54,7 +55,7 @@ pub struct LagoonClassSpec {
 }
 
 /// What is known about a class.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LagoonClassStatus {
     /// Signals of readiness.
     #[serde(default)]

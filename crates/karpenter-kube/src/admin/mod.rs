@@ -154,11 +154,12 @@ pub async fn serve(
                 let served = async {
                     match certificate {
                         None => talk(stream, site).await,
-                        Some(certificate) => match certificate.accept(stream).await {
-                            Some(stream) => talk(stream, site).await,
-                            // Somebody without TLS, or who trusts another authority, notices it.
-                            None => {}
-                        },
+                        // Somebody without TLS, or who trusts another authority, notices it.
+                        Some(certificate) => {
+                            if let Some(stream) = certificate.accept(stream).await {
+                                talk(stream, site).await;
+                            }
+                        }
                     }
                 };
                 tokio::select! {

@@ -342,7 +342,7 @@ impl Projecting {
 
     async fn patch<K>(&self, before: &K, after: &K) -> Result<(), ReconcileError>
     where
-        K: Resource<DynamicType = ()> + Serialize,
+        K: Resource<DynamicType = ()> + Serialize + PartialEq,
     {
         let Some(patch) = status_patch(before, after, Lock::Optimistic) else {
             return Ok(());

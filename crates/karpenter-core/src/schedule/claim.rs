@@ -29,6 +29,8 @@ pub(super) struct Claim {
     pub(super) charged_for: Vec<u32>,
     /// Pods counted by a group although their domain is still open: group and number.
     pub(super) pending: Vec<(GroupId, u32)>,
+    /// Pods that a group does not count as long as the machine may be one that does not count for it: group and number.
+    pub(super) uncounted: Vec<(GroupId, u32)>,
     /// Drivers of the devices its pods get, if some have claims.
     pub(super) drivers: Option<BTreeSet<String>>,
 }

@@ -114,8 +114,8 @@ impl Run<'_> {
         self.fit(&target, class, variant, choices)
     }
 
-    /// The choices left on a claim whose domain is still open, if pods there count for a spread constraint of the pod: they go
-    /// where it goes.
+    /// The choices left on a claim, if pods there count for a spread constraint of the pod only from then on: they wait for
+    /// their domain to be settled and go where it goes, or the claim becomes a machine that counts by what it asks for.
     ///
     /// DIFFERS: upstream does not count them, before or after.
     fn others_along(
@@ -124,20 +124,42 @@ impl Run<'_> {
         variant: &Variant,
         choices: &Choices,
     ) -> Result<Option<Choices>, Refusal> {
+        let held = &self.claims[claim];
+        if held.pending.is_empty() && held.uncounted.is_empty() {
+            return Ok(None);
+        }
         let mut narrowed: Option<Choices> = None;
-        for place in 0..self.claims[claim].pending.len() {
-            let (id, along) = self.claims[claim].pending[place];
-            let owned = variant.owned.iter().find(|owned| owned.group == id);
-            let Some(owned) = owned.filter(|_| self.groups[id].kind() == GroupKind::Spread) else {
+        for owned in &variant.owned {
+            let group = &self.groups[owned.group];
+            if group.kind() != GroupKind::Spread {
                 continue;
-            };
-            let axis = self.groups[id].axis;
+            }
+            let held = &self.claims[claim];
+            let here = held.pending.iter().chain(&held.uncounted);
+            let along: u32 = here
+                .filter(|(id, _)| *id == owned.group)
+                .map(|(_, number)| number)
+                .sum();
+            if along == 0 {
+                continue;
+            }
+            let axis = group.axis;
+            if self.axes[axis].is_hostname {
+                let there = i64::from(group.on_host(Host::Claim(claim)));
+                if there + i64::from(along) + i64::from(owned.own)
+                    > i64::from(group.identity.max_skew)
+                {
+                    return Err(Refusal::Topology);
+                }
+                continue;
+            }
             let key = self.axes[axis].key;
             let pod = self
                 .algebra
                 .get(variant.strict, key)
                 .map(|req| self.admitted(axis, req));
-            let valid = self.groups[id].valid_domains_with(pod.as_deref(), owned.own, along);
+            let valid =
+                self.groups[owned.group].valid_domains_with(pod.as_deref(), owned.own, along);
             let narrowed = narrowed.get_or_insert_with(|| choices.clone());
             for domains in narrowed.domains.iter_mut().filter(|all| all.axis == axis) {
                 domains.allowed.intersect(&valid);
@@ -166,6 +188,7 @@ impl Run<'_> {
             charged: vec![0; compiled.limit_names.len()],
             charged_for: Vec::new(),
             pending: Vec::new(),
+            uncounted: Vec::new(),
             drivers: None,
         });
         self.levels.entry(0).or_default().insert(index);
@@ -374,6 +397,19 @@ impl Run<'_> {
                 self.settle(index, axis, domain);
             }
         }
+        self.count_late(index);
+    }
+
+    /// Counts pods that groups did not count as long as the claim might have become a machine that does not count for them.
+    fn count_late(&mut self, index: usize) {
+        for (group, number) in std::mem::take(&mut self.claims[index].uncounted) {
+            if self.claim_passes(index, group) {
+                (0..number).for_each(|_| self.count_on_claim(group, index));
+                self.epoch += 1;
+            } else {
+                self.claims[index].uncounted.push((group, number));
+            }
+        }
     }
 
     /// Settles labels that nothing but the launch would decide, if a constraint counts the pod by them: it must be known where
@@ -438,6 +474,8 @@ impl Run<'_> {
             if self.claim_passes(index, group) {
                 self.count_on_claim(group, index);
                 counted = true;
+            } else if self.taints_pass(index, group) {
+                note(&mut self.claims[index].uncounted, group);
             }
         }
         for place in 0..self.classes[class].keeps_away.len() {
@@ -449,25 +487,22 @@ impl Run<'_> {
         }
     }
 
-    /// Whether a claim passes the node filter of a group.
+    /// Whether a group counts pods on a claim: whether it passes the node filter as it is.
     fn claim_passes(&mut self, index: usize, group: GroupId) -> bool {
-        let group = &self.groups[group];
-        let claim = &self.claims[index];
-        let tolerated = group
-            .identity
-            .filter
-            .tolerations
-            .as_ref()
-            .is_none_or(|tolerations| {
-                untolerated(&self.solver.templates[claim.template].taints, tolerations).is_none()
-            });
-        let set = claim.set;
-        tolerated
-            && group.filter_sets.clone().is_none_or(|terms| {
+        let set = self.claims[index].set;
+        self.taints_pass(index, group)
+            && self.groups[group].filter_sets.clone().is_none_or(|terms| {
                 terms
                     .iter()
                     .any(|term| self.algebra.strictly_compatible(set, *term))
             })
+    }
+
+    /// Whether a group counts pods on a claim as far as its taints are concerned, which never change.
+    fn taints_pass(&self, index: usize, group: GroupId) -> bool {
+        let taints = &self.solver.templates[self.claims[index].template].taints;
+        let tolerations = self.groups[group].identity.filter.tolerations.as_ref();
+        tolerations.is_none_or(|tolerations| untolerated(taints, tolerations).is_none())
     }
 
     fn count_on_claim(&mut self, group: GroupId, index: usize) {
@@ -494,13 +529,14 @@ impl Run<'_> {
                 self.groups[group].count_in(domain, 1);
             }
         }
-        match self.claims[index]
-            .pending
-            .iter_mut()
-            .find(|pending| pending.0 == group)
-        {
-            Some(pending) => pending.1 += 1,
-            None => self.claims[index].pending.push((group, 1)),
-        }
+        note(&mut self.claims[index].pending, group);
+    }
+}
+
+/// One more pod of a group.
+fn note(numbers: &mut Vec<(GroupId, u32)>, group: GroupId) {
+    match numbers.iter_mut().find(|(known, _)| *known == group) {
+        Some((_, number)) => *number += 1,
+        None => numbers.push((group, 1)),
     }
 }

@@ -397,6 +397,7 @@ impl<'a> Run<'a> {
             charged: vec![0; compiled.limit_names.len()],
             charged_for: vec![NO_ROW; compiled.limit_names.len()],
             pending: Vec::new(),
+            uncounted: Vec::new(),
             drivers: None,
         }
     }

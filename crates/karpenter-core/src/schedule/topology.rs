@@ -239,6 +239,15 @@ impl Group {
         }
     }
 
+    /// How many are counted on a host.
+    pub(super) fn on_host(&self, host: Host) -> u32 {
+        let count = match host {
+            Host::Machine(index) => self.on_machines.get(&(index as u32)),
+            Host::Claim(index) => self.on_claims.get(index),
+        };
+        count.copied().unwrap_or(0)
+    }
+
     /// Counts in a domain.
     pub(super) fn count_in(&mut self, domain: usize, number: u32) {
         if self.counts.len() <= domain {

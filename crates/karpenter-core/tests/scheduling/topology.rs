@@ -684,3 +684,21 @@ fn zones_nobody_offers_go_once_anti_affinity_is_looked_at() {
         .plan();
     assert_eq!(values(&plan.new_claims[0], ZONE), [Z1]);
 }
+
+#[test]
+fn pods_of_a_machine_that_comes_to_count_are_counted_from_then_on() {
+    // For `picky` only amd64 counts. The machine of `first` is none yet; with `picky` on it it is one, where both are.
+    let member = |name: &str, cpu: &str| pod(name).cpu(cpu).label("app", "x");
+    let spread = |pod: Object, key: &str| pod.spread(key, 1, ("app", "x"));
+    for key in [ZONE, HOSTNAME] {
+        let plan = World::empty()
+            .with_pool(pool("default").needs(ZONE, "In", &[Z1, Z2]))
+            .with([
+                member("first", "2"),
+                spread(member("picky", "1").select(ARCH, "amd64"), key),
+            ])
+            .plan();
+        assert!(all_placed(&plan));
+        assert_eq!(sizes(&plan), [1, 1], "{key}");
+    }
+}

@@ -609,3 +609,57 @@ async fn a_disruption_is_counted_by_reason_pool_policy_and_mode() {
         Some("Evicted pod: Underutilized")
     );
 }
+
+/// Kind and message of every event of a reason.
+async fn told(world: &World, reason: &str) -> Vec<(String, String)> {
+    let events = world.events().await;
+    let own = events
+        .into_iter()
+        .filter(|e| e.reason.as_deref() == Some(reason));
+    let said = own.map(|e| {
+        let kind = e.involved_object.kind.unwrap_or_default();
+        (kind, e.message.unwrap_or_default())
+    });
+    said.collect()
+}
+
+fn is_told_on_both(told: &[(String, String)], parts: &[&str]) -> bool {
+    let on = |kind: &str| {
+        let mut own = told.iter().filter(|(of, _)| of == kind);
+        own.any(|(_, message)| parts.iter().all(|part| message.contains(part)))
+    };
+    on("Node") && on("NodeClaim")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_consolidation_that_does_not_hold_is_told_on_node_and_claim() {
+    let (world, before) = oversized().await;
+    world.scale("app", 2).await;
+    world
+        .until(60, "a replacement is proposed", async |w| {
+            w.told("ConsolidationCandidate").await
+        })
+        .await;
+    world.scale("app", 12).await;
+    world.pass(30).await;
+    let rejected = told(&world, "ConsolidationRejected").await;
+    let parts = ["reason: ", "(savings: $"];
+    assert!(is_told_on_both(&rejected, &parts), "{rejected:?}");
+    let after = world.claims().await;
+    assert_eq!(after.len(), 1);
+    assert_eq!(after[0].uid(), before.uid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn why_a_spot_machine_stays_is_told_on_node_and_claim() {
+    let world = World::new().await;
+    world.deploy("app", 12).await;
+    world.until_running(12, 60).await;
+    world.scale("app", 2).await;
+    let why = ["SpotToSpotConsolidation is disabled"];
+    world
+        .until(120, "it is told why", async |w| {
+            is_told_on_both(&told(w, "Unconsolidatable").await, &why)
+        })
+        .await;
+}

@@ -34,6 +34,8 @@ pub struct Settings {
     pub busy: Duration,
     /// Whether every line of the trace is kept.
     pub keep_trace: bool,
+    /// Whether two replicas compete for the lease; left to chance unless given.
+    pub elects: Option<bool>,
 }
 
 impl Default for Settings {
@@ -42,6 +44,7 @@ impl Default for Settings {
         Self {
             busy: Duration::from_secs(24 * 3600),
             keep_trace: false,
+            elects: None,
         }
     }
 }
@@ -136,7 +139,7 @@ pub async fn simulate(seed: u64, settings: &Settings) -> Result<Report, Box<Fail
 impl Simulation {
     async fn start(seed: u64, settings: &Settings) -> Result<Self, Box<Failure>> {
         let mut chance = Chance::new(seed);
-        let settings_of_stack = world::settings(&mut chance, seed);
+        let settings_of_stack = world::settings(&mut chance, seed, settings.elects);
         let replicas = match settings_of_stack.options.disable_leader_election {
             true => 1,
             false => 2,
@@ -338,6 +341,9 @@ impl Simulation {
             self.something_happens().await;
             self.check().await?;
         }
+        // Whatever chance has brought: this once at least.
+        self.loses_lease().await;
+        self.check().await?;
         rest::comes_to_rest(self).await
     }
 

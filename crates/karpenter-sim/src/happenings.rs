@@ -31,8 +31,9 @@ impl Simulation {
             50..=57 => self.cloud_trouble(),
             58..=63 => self.node_trouble().await,
             64..=66 => self.restart().await,
-            67..=71 => self.kill().await,
-            72 => self.loses_lease().await,
+            67..=70 => self.kill().await,
+            71..=72 if self.elects() => self.loses_lease().await,
+            71..=72 => self.kill().await,
             73..=78 => self.pool_changes().await,
             79..=81 => {
                 if let Some(name) = self.any::<NodeClaim>().await {

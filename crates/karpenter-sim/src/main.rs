@@ -28,6 +28,9 @@ struct Arguments {
     /// Print everything that happens, and run one seed after the other.
     #[arg(long)]
     trace: bool,
+    /// Let two replicas compete for the lease in every simulation.
+    #[arg(long)]
+    elects: bool,
     /// Print the controllers' log lines of these targets, in the syntax of `RUST_LOG`.
     #[arg(long)]
     log: Option<String>,
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
     let settings = Settings {
         busy: Duration::from_secs_f64((arguments.hours * 3600.0).max(0.0)),
         keep_trace: arguments.trace,
+        elects: arguments.elects.then_some(true),
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = match arguments.trace {

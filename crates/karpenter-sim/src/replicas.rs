@@ -37,7 +37,7 @@ impl Place {
 
 impl Simulation {
     /// Whether replicas compete for a lease.
-    fn elects(&self) -> bool {
+    pub(crate) fn elects(&self) -> bool {
         self.replicas.len() > 1
     }
 

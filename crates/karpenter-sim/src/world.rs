@@ -30,7 +30,7 @@ pub fn epoch() -> Timestamp {
 }
 
 /// A stack's settings.
-pub fn settings(chance: &mut Chance, seed: u64) -> Settings {
+pub fn settings(chance: &mut Chance, seed: u64, elects: Option<bool>) -> Settings {
     let types = catalogue::generate();
     let wanted = |name: &str| {
         name.ends_with("-amd64-linux")
@@ -47,7 +47,8 @@ pub fn settings(chance: &mut Chance, seed: u64) -> Settings {
         ..FeatureGates::default()
     };
     // Holding a lease is a request every second: not in every simulation.
-    let elects = chance.happens(0.15);
+    let by_chance = chance.happens(0.15);
+    let elects = elects.unwrap_or(by_chance);
     Settings {
         epoch: epoch(),
         seed,

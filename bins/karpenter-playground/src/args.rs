@@ -25,6 +25,10 @@ pub struct Args {
     #[cfg(feature = "aws")]
     #[arg(long)]
     pub no_controllers: bool,
+    /// Versions of Kubernetes that images are published for, with `--provider aws`; the control plane's is the first.
+    #[cfg(feature = "aws")]
+    #[arg(long, value_name = "VERSION", value_delimiter = ',', default_value = crate::aws::KUBERNETES)]
+    pub kubernetes: Vec<String>,
     /// How many times faster than real time the cluster runs.
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = speed)]
     pub speed: f64,

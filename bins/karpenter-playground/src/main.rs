@@ -147,6 +147,8 @@ async fn run_aws(args: &Args) -> Result<()> {
     let settings = aws::Settings {
         speed: args.speed,
         seed: args.seed,
+        kubernetes: args.kubernetes.clone(),
+        older_generations: true,
         ..aws::Settings::default()
     };
     if args.no_controllers {
@@ -175,7 +177,10 @@ async fn wait_on_aws(ground: &karpenter_playground::aws::Ground, args: &Args) ->
         ground.endpoint()
     );
     if args.no_controllers {
-        println!("then start:   karpenter --cluster-name {CLUSTER} --interruption-queue {CLUSTER}");
+        let webhook = ground.webhook_port().unwrap_or_default();
+        println!(
+            "then start:   karpenter --cluster-name {CLUSTER} --interruption-queue {CLUSTER} --webhook-port {webhook}"
+        );
     }
     println!("ready");
     manifests::apply_files(&ground.client(), &args.apply).await?;

@@ -496,3 +496,50 @@ async fn a_spot_machine_is_replaced_before_it_is_taken_away() {
     world.nothing_beyond_the_policy();
     world.stack.shutdown().await;
 }
+
+/// The documents of v0.16 and v0.33, as users wrote them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn older_generations_are_served_and_the_control_plane_is_upgraded_by_hand() {
+    let settings = Settings {
+        speed: 20.0,
+        pending_s: 2.0,
+        pause: Duration::from_millis(5),
+        kubernetes: vec!["1.30".into(), "1.31".into()],
+        older_generations: true,
+        ..Settings::default()
+    };
+    let stack = Stack::start(settings).await.unwrap();
+    let client = stack.ground.client();
+    let world = World { stack, client };
+    for document in ["provisioner.yaml", "inflate.yaml"] {
+        let seed = format!("../../tests/seeds/1-just-in-time-v0.16/{document}");
+        let text = std::fs::read_to_string(seed).unwrap();
+        let text = text
+            .replace("${CLUSTER_NAME}", CLUSTER)
+            .replace("replicas: 0", "replicas: 1");
+        let objects = manifests::parse(&text).unwrap();
+        manifests::apply(&world.client, &objects).await.unwrap();
+    }
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let of_pool = ListParams::default().labels("karpenter.sh/provisioner-name=default");
+    let node = world
+        .until("a node of the Provisioner", async || {
+            nodes.list(&of_pool).await.ok()?.items.pop()
+        })
+        .await;
+    let kubelet = |node: &Node| {
+        let status = node.status.as_ref()?;
+        Some(status.node_info.as_ref()?.kubelet_version.clone())
+    };
+    assert_eq!(kubelet(&node).unwrap(), "v1.30.4-eks");
+
+    // As `curl $AWS_ENDPOINT_URL/_admin -d '{"versions": {"playground": "1.31"}}'` does.
+    world.stack.ground.fake.upgrade(CLUSTER, "1.31");
+    world
+        .until("the API server's upgrade", async || {
+            let version = world.client.apiserver_version().await.ok()?;
+            (version.minor == "31").then_some(())
+        })
+        .await;
+    world.stack.shutdown().await;
+}

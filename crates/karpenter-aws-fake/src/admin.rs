@@ -14,6 +14,7 @@
 //! | `ssm` | value by parameter name; null removes |
 //! | `reservations` | list of [`CapacityReservation`], added or replaced by id |
 //! | `clusters` | list of [`Cluster`], added or replaced by name |
+//! | `versions` | the control plane's version of Kubernetes by cluster |
 //! | `roles` | list of role names to add |
 //! | `status` | [`StatusReport`] by instance id |
 //! | `free_addresses` | free addresses by subnet id |
@@ -50,6 +51,7 @@ struct Command {
     ssm: Option<BTreeMap<String, Option<String>>>,
     reservations: Option<Vec<CapacityReservation>>,
     clusters: Option<Vec<Cluster>>,
+    versions: Option<BTreeMap<String, String>>,
     roles: Option<Vec<String>>,
     status: Option<BTreeMap<String, StatusReport>>,
     free_addresses: Option<BTreeMap<String, u32>>,
@@ -225,6 +227,9 @@ impl AwsFake {
         }
         for cluster in command.clusters.into_iter().flatten() {
             self.add_cluster(cluster);
+        }
+        for (name, version) in command.versions.into_iter().flatten() {
+            self.upgrade(&name, &version);
         }
         for role in command.roles.into_iter().flatten() {
             self.add_role(&role);

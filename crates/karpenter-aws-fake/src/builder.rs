@@ -209,7 +209,10 @@ impl Builder {
     fn open_region(&self, name: &str, now: jiff::Timestamp) -> Region {
         let mut ec2 = Ec2::new(name, ACCOUNT, now);
         let discovery = |tags: &mut Tags| {
-            tags.insert("karpenter.sh/discovery".to_owned(), self.cluster.clone());
+            // The second is what eksctl puts on what it makes.
+            for key in ["karpenter.sh/discovery", "alpha.eksctl.io/cluster-name"] {
+                tags.insert(key.to_owned(), self.cluster.clone());
+            }
         };
         ec2.vpcs.insert(
             DEFAULT_VPC.to_owned(),

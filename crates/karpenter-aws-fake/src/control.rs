@@ -362,6 +362,22 @@ impl AwsFake {
         });
     }
 
+    /// An EKS cluster of the home region.
+    #[must_use]
+    pub fn eks_cluster(&self, name: &str) -> Option<Cluster> {
+        let mut world = self.settled();
+        world.home()?.clusters.get(name).cloned()
+    }
+
+    /// Gives the control plane of an EKS cluster another version of Kubernetes.
+    pub fn upgrade(&self, name: &str, version: &str) {
+        self.change(|r, _| {
+            if let Some(cluster) = r.clusters.get_mut(name) {
+                version.clone_into(&mut cluster.version);
+            }
+        });
+    }
+
     /// Answers these price list entries instead of the catalogue's, or the catalogue's again.
     pub fn set_price_list(&self, list: Option<Vec<Value>>) {
         self.world().price_list = list;

@@ -26,6 +26,7 @@
 //! | `catalog` | which instance types exist, where, at what price |
 //! | `ec2` | networks, images, templates, fleets, instances, reservations, status, events |
 //! | `iam`, `sts`, `ssm`, `sqs`, `eks`, `pricing`, `metadata` | the other services |
+//! | `machines` | how instances join a cluster of Kubernetes (feature `machines`) |
 //! | `permissions` | which IAM permissions a call needs, and what a policy grants |
 //! | `faults`, `limits`, `clock`, `settings` | what goes wrong, how often one may call, how time passes |
 
@@ -43,6 +44,8 @@ mod glob;
 mod iam;
 mod ids;
 mod limits;
+#[cfg(feature = "machines")]
+pub mod machines;
 mod metadata;
 mod permissions;
 mod pricing;

@@ -1,8 +1,8 @@
 //! AWS on a laptop: the embedded control plane, the stand-in for AWS over HTTP, and the real provider between them.
 //!
-//! Machines that the stand-in starts join the cluster as their user data tells them ([`machines`]).
+//! Machines that the stand-in starts join the cluster as their user data tells them ([`karpenter_aws_fake::machines`]).
 
-pub mod machines;
+mod older;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use karpenter_api::crd;
 use karpenter_aws::operator::{Settings as ProviderSettings, assemble};
 use karpenter_aws::provider::Ec2Provider;
 use karpenter_aws::sdk::{Aws, Connect};
-use karpenter_aws_fake::{AwsFake, Server};
+use karpenter_aws_fake::{AwsFake, Server, machines};
 use karpenter_kube::clock::Clock;
 use karpenter_kube::metrics::Registry;
 use karpenter_kube::operator::{Operator, OperatorError};
@@ -30,8 +30,8 @@ pub const REGION: &str = "us-west-2";
 /// The cluster's name.
 pub const CLUSTER: &str = "playground";
 
-/// The version of Kubernetes that the control plane says it is; images are published for it.
-const KUBERNETES: &str = "1.36";
+/// The version of Kubernetes that the control plane says it is, unless told another.
+pub const KUBERNETES: &str = "1.36";
 
 /// What a stack is made from.
 #[derive(Debug)]
@@ -42,6 +42,10 @@ pub struct Settings {
     pub seed: u64,
     /// The controllers' options.
     pub options: Options,
+    /// The versions of Kubernetes that images are published for; the control plane's is the first.
+    pub kubernetes: Vec<String>,
+    /// Whether resources of older generations are served, and made into those of today.
+    pub older_generations: bool,
     /// From an instance's launch until it runs, in seconds.
     pub pending_s: f64,
     /// The first pause before a call to AWS is repeated.
@@ -60,6 +64,8 @@ impl Default for Settings {
                 disable_leader_election: true,
                 ..Options::default()
             },
+            kubernetes: vec![KUBERNETES.to_owned()],
+            older_generations: false,
             pending_s: 5.0,
             pause: Duration::from_millis(100),
         }
@@ -76,8 +82,9 @@ pub struct Ground {
     pub clock: Clock,
     server: Server,
     loops: Loops,
-    stop: CancellationToken,
     machines: JoinHandle<()>,
+    upgrades: JoinHandle<()>,
+    older: Option<older::Generations>,
 }
 
 impl std::fmt::Debug for Ground {
@@ -95,10 +102,13 @@ impl Ground {
         let epoch = Timestamp::now();
         let clock = Clock::new(epoch, settings.speed);
         let testbed_clock = karpenter_testbed::Clock::new(epoch, settings.speed);
+        let versions: Vec<&str> = settings.kubernetes.iter().map(String::as_str).collect();
         let testbed = Testbed::builder()
             .clock(testbed_clock)
             .faults(Faults::new(settings.seed))
             .seed(settings.seed)
+            .version(versions.first().copied().unwrap_or(KUBERNETES))
+            .mutate_pods(machines::admit)
             .start()
             .await;
 
@@ -112,6 +122,10 @@ impl Ground {
             .apply_crds(definitions.chain([karpenter_aws::api::crd()]))
             .await
             .context("installing the definitions")?;
+        let older = match settings.older_generations {
+            true => Some(older::install(&testbed).await?),
+            false => None,
+        };
         let agent = NodeAgentOptions {
             plays: Arc::new(|node| {
                 let id = node.spec.as_ref().and_then(|s| s.provider_id.as_deref());
@@ -130,21 +144,29 @@ impl Ground {
             .seed(settings.seed)
             .region(REGION)
             .cluster(CLUSTER)
-            .kubernetes(&[KUBERNETES])
+            .kubernetes(&versions)
             .interruption_queue(CLUSTER)
             .settings(|s| s.pending_s = settings.pending_s)
             .build();
         let server = fake.serve(0).await.context("serving AWS")?;
-        let stop = CancellationToken::new();
-        let machines = tokio::spawn(machines::run(fake.clone(), testbed.client(), stop.clone()));
+        fake.add_instance_profile(
+            &older::instance_profile(),
+            Some(&format!("KarpenterNodeRole-{CLUSTER}")),
+        );
+        let joining = machines::run(fake.clone(), testbed.client(), |instance, error| {
+            tracing::error!(logger = "machines", error = %error, instance = instance.id, "a machine could not join");
+        });
+        let machines = tokio::spawn(joining);
+        let upgrades = tokio::spawn(follow_upgrades(fake.clone(), testbed.clone()));
         Ok(Self {
             testbed,
             fake,
             clock,
             server,
             loops,
-            stop,
             machines,
+            upgrades,
+            older,
         })
     }
 
@@ -152,6 +174,12 @@ impl Ground {
     #[must_use]
     pub fn endpoint(&self) -> String {
         self.server.url()
+    }
+
+    /// The port that the conversion webhook is looked for, if older generations are served.
+    #[must_use]
+    pub fn webhook_port(&self) -> Option<u16> {
+        self.older.as_ref().map(|older| older.webhook_port)
     }
 
     /// A client that no fault hits.
@@ -162,11 +190,23 @@ impl Ground {
 
     /// Stops everything in order.
     pub async fn shutdown(self) {
-        self.stop.cancel();
-        // What panicked has stopped, too.
-        let _ = self.machines.await;
+        self.machines.abort();
+        self.upgrades.abort();
         self.loops.shutdown().await;
         self.server.stop();
+    }
+}
+
+/// The API server is of the version that EKS says.
+async fn follow_upgrades(fake: AwsFake, testbed: Testbed) {
+    let mut changes = fake.changes();
+    let mut version = fake.eks_cluster(CLUSTER).map(|cluster| cluster.version);
+    while changes.changed().await.is_ok() {
+        let now = fake.eks_cluster(CLUSTER).map(|cluster| cluster.version);
+        if let (Some(now), true) = (&now, now != version) {
+            testbed.upgrade(now);
+        }
+        version = now;
     }
 }
 
@@ -219,6 +259,13 @@ impl Stack {
             .clock(clock)
             .registry(registry.clone())
             .with(move |setup| assembly.add(setup));
+        let operator = match &ground.older {
+            Some(older) => {
+                let options = older.options();
+                operator.with(move |setup| options.add(setup))
+            }
+            None => operator,
+        };
         let operator = tokio::spawn(operator.run(stop.clone()));
         Ok(Self {
             ground,

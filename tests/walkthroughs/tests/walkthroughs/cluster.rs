@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use karpenter_aws_fake::{AwsFake, Instance, SecurityGroup, Server};
+use karpenter_aws_fake::{AwsFake, Instance, Server, machines};
 use karpenter_testbed::Testbed;
 use karpenter_testbed::loops::node_agent::NodeAgentOptions;
 use karpenter_testbed::loops::{self, Loops};
@@ -18,7 +18,6 @@ use tempfile::TempDir;
 
 use crate::controller::{self, Controller, Line};
 use crate::install::{self, NAMESPACE};
-use crate::machines;
 
 pub const REGION: &str = "us-west-2";
 /// Without the client's validation: some installations choose a kubectl of the control plane's version, and those before 1.28 ask for
@@ -74,16 +73,6 @@ fn free_port() -> u16 {
     free.local_addr().unwrap().port()
 }
 
-/// What the controller of VPC resources does to pods of Windows.
-fn with_addresses_of_windows(pod: &mut Value) {
-    if pod["spec"]["nodeSelector"]["kubernetes.io/os"] == "windows" {
-        for kind in ["requests", "limits"] {
-            pod["spec"]["containers"][0]["resources"][kind]["vpc.amazonaws.com/PrivateIPv4Address"] =
-                "1".into();
-        }
-    }
-}
-
 impl Cluster {
     /// The cluster with Karpenter in it; `None` where the tools are missing.
     pub async fn start(start: Start<'_>) -> Option<Self> {
@@ -94,7 +83,7 @@ impl Cluster {
         }
         let testbed = Testbed::builder()
             .version(start.kubernetes)
-            .mutate_pods(with_addresses_of_windows)
+            .mutate_pods(machines::admit)
             .start()
             .await;
         let agent = NodeAgentOptions {
@@ -121,7 +110,10 @@ impl Cluster {
 
         let aws = stack(&start);
         let endpoint = aws.serve(0).await.unwrap();
-        let machines = tokio::spawn(machines::run(aws.clone(), testbed.admin_client()));
+        let joining = machines::run(aws.clone(), testbed.admin_client(), |instance, error| {
+            println!("# {} cannot join: {error}", instance.id);
+        });
+        let machines = tokio::spawn(joining);
 
         let ports: Vec<u16> = (0..3).map(|_| free_port()).collect();
         let values = with_ports(start.values, start.cluster, &ports);
@@ -430,19 +422,6 @@ fn stack(start: &Start<'_>) -> AwsFake {
     aws.keep_instance_types(|name| generation(name) <= start.generation);
     let profile = format!("KarpenterNodeInstanceProfile-{cluster}");
     aws.add_instance_profile(&profile, Some(&format!("KarpenterNodeRole-{cluster}")));
-    // eksctl tags what it makes.
-    for number in 1..=4 {
-        if let Some(subnet) = aws.subnet(&format!("subnet-{number:017x}")) {
-            aws.add_subnet(subnet.tag("alpha.eksctl.io/cluster-name", cluster));
-        }
-    }
-    let tags = ["karpenter.sh/discovery", "alpha.eksctl.io/cluster-name"];
-    aws.add_security_group(SecurityGroup {
-        id: format!("sg-{:017x}", 1),
-        name: "node".to_owned(),
-        vpc_id: karpenter_aws_fake::DEFAULT_VPC.to_owned(),
-        tags: tags.map(|key| (key.to_owned(), cluster.to_owned())).into(),
-    });
     aws
 }
 

@@ -15,7 +15,6 @@ mod cluster;
 mod controller;
 mod everything;
 mod install;
-mod machines;
 mod one;
 mod three;
 mod two;

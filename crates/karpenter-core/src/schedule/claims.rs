@@ -18,7 +18,7 @@ use super::{
     topology::{GroupKind, Host},
     vectors::{Vector, add},
 };
-use crate::{pod::ports_conflict, taints::untolerated};
+use crate::{pod::ports_conflict, requirements::Requirement, taints::untolerated};
 
 impl Run<'_> {
     pub(super) fn try_claims(
@@ -417,6 +417,7 @@ impl Run<'_> {
     ///
     /// DIFFERS: upstream leaves such a label open, counts the pod nowhere, and draws a value at the launch.
     fn settle_labels(&mut self, index: usize, class: usize) {
+        self.settle_filter_labels(index, class);
         for place in 0..self.classes[class].counted.len() {
             let axis = self.groups[self.classes[class].counted[place]].axis;
             let key = self.axes[axis].key;
@@ -443,6 +444,47 @@ impl Run<'_> {
                 .map(|domain| (load(domain), &names[domain], domain));
             if let Some((_, _, domain)) = choices.min() {
                 self.settle(index, axis, domain);
+            }
+        }
+    }
+
+    /// Settles labels by which a spread constraint that counts the pod tells which machines count: else the launch would decide
+    /// whether it does.
+    fn settle_filter_labels(&mut self, index: usize, class: usize) {
+        for place in 0..self.classes[class].counted.len() {
+            let group = self.classes[class].counted[place];
+            let Some(terms) = self.groups[group].filter_sets.clone() else {
+                continue;
+            };
+            for (key, _) in terms
+                .iter()
+                .flat_map(|term| self.algebra.members(*term).to_vec())
+                .collect::<Vec<_>>()
+            {
+                let set = self.claims[index].set;
+                let req = self.algebra.get(set, key);
+                let Some(req) = req.filter(|_| !self.algebra.is_known(key)) else {
+                    continue;
+                };
+                let requirement = self.algebra.requirement(req);
+                if requirement.single().is_some() || requirement.min_values().is_some() {
+                    continue;
+                }
+                let Some(value) = requirement.any() else {
+                    continue;
+                };
+                let drawn = Requirement::equal(requirement.key(), &value);
+                let drawn = self.algebra.req(&drawn, || false);
+                let (template, witness) = (
+                    self.claims[index].template,
+                    self.claims[index].witness as usize,
+                );
+                if let Some(settled) = self.algebra.narrow(set, drawn)
+                    && self.mask(template, settled).rows.contains(witness)
+                {
+                    self.claims[index].set = settled;
+                    self.narrowed(index, set, settled);
+                }
             }
         }
     }
@@ -505,6 +547,15 @@ impl Run<'_> {
         tolerations.is_none_or(|tolerations| untolerated(taints, tolerations).is_none())
     }
 
+    /// The only one of several domains in which something is on offer that a claim can become.
+    fn only_domain(&mut self, index: usize, axis: usize, reach: &Bits) -> Option<usize> {
+        let mut there = reach
+            .iter()
+            .filter(|domain| self.settled(index, axis, *domain).is_some());
+        let first = there.next()?;
+        there.next().is_none().then_some(first)
+    }
+
     fn count_on_claim(&mut self, group: GroupId, index: usize) {
         let axis = self.groups[group].axis;
         if self.axes[axis].is_hostname {
@@ -516,7 +567,10 @@ impl Run<'_> {
         let reach = self
             .domains_of(axis, set)
             .unwrap_or_else(|| Arc::new(Bits::full(count)));
-        if let Some(domain) = reach.single() {
+        if let Some(domain) = reach
+            .single()
+            .or_else(|| self.only_domain(index, axis, &reach))
+        {
             self.settle(index, axis, domain);
             self.groups[group].count_in(domain, 1);
             return;

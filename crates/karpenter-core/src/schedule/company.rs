@@ -63,7 +63,12 @@ impl Run<'_> {
 
     /// What a planned machine is in a domain, with a row that fits; `None` if it cannot be there, or that would take more than
     /// requirements to find out.
-    fn settled(&mut self, claim: usize, axis: usize, domain: usize) -> Option<(SetId, u32)> {
+    pub(super) fn settled(
+        &mut self,
+        claim: usize,
+        axis: usize,
+        domain: usize,
+    ) -> Option<(SetId, u32)> {
         let one: Bits = [domain].into_iter().collect();
         let req = self.requirement_for(axis, &one);
         let held = &self.claims[claim];
@@ -74,10 +79,10 @@ impl Run<'_> {
         if bound && settled != set {
             return None;
         }
-        let rows = self.rows_with_room(template, settled, &used, allowed.as_deref());
-        if rows.contains(witness as usize) {
+        if self.mask(template, settled).rows.contains(witness as usize) {
             return Some((settled, witness));
         }
+        let rows = self.rows_with_room(template, settled, &used, allowed.as_deref());
         let first = rows.iter().next()?;
         Some((settled, first as u32))
     }

@@ -702,3 +702,51 @@ fn pods_of_a_machine_that_comes_to_count_are_counted_from_then_on() {
         assert_eq!(sizes(&plan), [1, 1], "{key}");
     }
 }
+
+#[test]
+fn a_machine_that_only_one_domain_offers_counts_there() {
+    // The pool admits spot, but there is none: `plain` is on demand, whatever its claim leaves open.
+    let offerings = vec![karpenter_core::fake::offering("on-demand", Z1, 1.0)];
+    let on_demand = karpenter_core::fake::instance_type("t")
+        .cpu(4)
+        .offerings(offerings)
+        .build();
+    let plan = World::empty()
+        .with_types([on_demand].into_iter().collect())
+        .with_pool(pool("default").needs(CAPACITY_TYPE, "In", &["on-demand", "spot"]))
+        .with([
+            pod("plain").cpu("2").label("app", "x"),
+            pod("spread")
+                .cpu("1")
+                .label("app", "x")
+                .spread(CAPACITY_TYPE, 1, ("app", "x")),
+        ])
+        .plan();
+    assert_eq!(
+        plan.unplaced[0].pod.name, "spread",
+        "a second one on demand is one too many"
+    );
+}
+
+#[test]
+fn a_label_by_which_machines_count_is_settled() {
+    // For `picky` machines of team a do not count. Which team the machine of `first` is of must be known to tell.
+    let spread = |name: &str| {
+        pod(name)
+            .cpu("1")
+            .label("app", "x")
+            .require("team", "NotIn", &["a"])
+            .spread(ZONE, 1, ("app", "x"))
+    };
+    let plan = World::empty()
+        .with_pool(pool("default").needs("team", "In", &["a", "b"]))
+        .with([pod("first").cpu("2").label("app", "x"), spread("picky")])
+        .plan();
+    assert!(all_placed(&plan));
+    let team = |pod: &str| {
+        let mut drafts = plan.new_claims.iter();
+        let draft = drafts.find(|draft| draft.pods.iter().any(|other| other.name == pod));
+        draft.unwrap().claim.metadata.labels.as_ref().unwrap()["team"].clone()
+    };
+    assert_eq!((team("first").as_str(), team("picky").as_str()), ("a", "b"));
+}

@@ -95,6 +95,11 @@ async fn the_minimal_policy_is_what_a_cluster_needed() {
             (world.calls("CreateTags") > 0).then_some(())
         })
         .await;
+    // It is only asked for while there are machines.
+    let action = "DescribeInstanceStatus";
+    world
+        .until(action, async || (world.calls(action) > 0).then_some(()))
+        .await;
     world.fake.interrupt_spot(&id);
     world.leaves("b").await;
     let claims = world.api::<NodeClaim>();
@@ -124,7 +129,6 @@ async fn the_minimal_policy_is_what_a_cluster_needed() {
             .await;
     }
     for action in [
-        "DescribeInstanceStatus",
         "DescribeSpotPriceHistory",
         "GetManagedResource",
         "GetProducts",

@@ -205,6 +205,14 @@ fn claim(class: &str, type_: &str) -> NodeClaim {
 }
 
 async fn launch(world: &World, class: &str, type_: &str) -> Result<NodeClaim, CloudProviderError> {
+    // The provider goes by what it has seen of the class.
+    let version = world.get(class).await.metadata.resource_version;
+    world
+        .until(async || {
+            let known = world.parts.stores.class(class)?;
+            (known.metadata.resource_version == version).then_some(())
+        })
+        .await;
     world.parts.provider.create(&claim(class, type_)).await
 }
 

@@ -12,7 +12,7 @@ use karpenter_core::instance_type::InstanceType;
 use karpenter_core::pod::Pod;
 use rpds::RedBlackTreeMapSync;
 use rustc_hash::FxHashSet;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{SetOnce, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::view::{AttachmentRecord, Change, Index, NodeClass, View, class_key};
@@ -29,6 +29,7 @@ pub struct ModelHandle {
     updates: mpsc::Sender<Update>,
     view: Arc<ArcSwap<View>>,
     version: watch::Receiver<u64>,
+    synced: Arc<SetOnce<()>>,
 }
 
 impl fmt::Debug for ModelHandle {
@@ -55,13 +56,10 @@ impl ModelHandle {
     }
 
     /// Waits until every kind has been listed; for ever, if the model stops before.
+    ///
+    /// Who waits goes on in the order in which they came: a `watch` wakes them in any order, and no two simulations would be alike.
     pub async fn synced(&self) {
-        let mut changes = self.changes();
-        while !self.view.load().is_synced() {
-            if changes.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        }
+        self.synced.wait().await;
     }
 
     pub(super) fn sender(&self) -> mpsc::Sender<Update> {
@@ -480,6 +478,7 @@ pub struct Model {
     updates: mpsc::Receiver<Update>,
     view: Arc<ArcSwap<View>>,
     version: watch::Sender<u64>,
+    synced: Arc<SetOnce<()>>,
     subscribers: Vec<Subscriber>,
 }
 
@@ -503,10 +502,12 @@ impl Model {
         let state = State::new(config, awaited);
         let view = Arc::new(ArcSwap::from_pointee(state.view()));
         let (version, versions) = watch::channel(0);
+        let synced = Arc::new(SetOnce::new());
         let handle = ModelHandle {
             updates: sender,
             view: Arc::clone(&view),
             version: versions,
+            synced: Arc::clone(&synced),
         };
         (
             Self {
@@ -514,6 +515,7 @@ impl Model {
                 updates,
                 view,
                 version,
+                synced,
                 subscribers: Vec::new(),
             },
             handle,
@@ -554,6 +556,10 @@ impl Model {
             }
         }
         self.version.send_modify(|version| *version += 1);
+        if view.is_synced() {
+            // It is set the first time.
+            let _ = self.synced.set(());
+        }
         for acknowledge in std::mem::take(&mut self.state.after_publication) {
             acknowledge();
         }

@@ -24,6 +24,21 @@ async fn patch_node(world: &World, name: &str, patch: Value) {
         .unwrap();
 }
 
+/// The node of a pool with `expireAfter: 20m` is there until then, and not much longer.
+async fn expires(world: &World, name: &str) {
+    let is_there = async |world: &World| {
+        let nodes = world.nodes().await;
+        nodes
+            .iter()
+            .any(|node| node.metadata.name.as_deref() == Some(name))
+    };
+    world.pass(900).await;
+    assert!(is_there(world).await, "nothing else ends it");
+    world
+        .until(600, "it is replaced", async |w| !is_there(w).await)
+        .await;
+}
+
 /// Labels decide nothing about whose machine a node is: one that is no NodeClaim's is left as it is, whatever it says of itself.
 #[tokio::test(start_paused = true)]
 async fn a_foreign_node_that_carries_karpenters_labels_is_left_alone() {
@@ -68,14 +83,7 @@ async fn a_node_that_hides_its_labels_still_expires() {
         "karpenter.sh/nodepool": null, "karpenter.sh/registered": null, "karpenter.sh/initialized": null,
     } } });
     patch_node(&world, &node, hidden).await;
-    world
-        .until(1_500, "it is replaced", async |w| {
-            let nodes = w.nodes().await;
-            nodes
-                .iter()
-                .all(|n| n.metadata.name.as_deref() != Some(&node))
-        })
-        .await;
+    expires(&world, &node).await;
     world.until_running(1, 120).await;
     world.assert_no_orphans().await;
 }
@@ -91,14 +99,7 @@ async fn a_node_that_asks_not_to_be_disrupted_still_expires() {
     let node = world.nodes().await.remove(0).metadata.name.unwrap();
     let keep = json!({ "metadata": { "annotations": { "karpenter.sh/do-not-disrupt": "true" } } });
     patch_node(&world, &node, keep).await;
-    world
-        .until(1_500, "it is replaced", async |w| {
-            let nodes = w.nodes().await;
-            nodes
-                .iter()
-                .all(|n| n.metadata.name.as_deref() != Some(&node))
-        })
-        .await;
+    expires(&world, &node).await;
 }
 
 /// Pods cannot buy without end.

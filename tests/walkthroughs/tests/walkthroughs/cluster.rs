@@ -55,6 +55,13 @@ pub struct Cluster {
     _endpoint: Server,
 }
 
+/// Whether a condition of the object is True.
+pub fn is_true(object: &Value, condition: &str) -> Option<()> {
+    let conditions = object["status"]["conditions"].as_array()?;
+    let found = conditions.iter().find(|c| c["type"] == condition)?;
+    (found["status"] == "True").then_some(())
+}
+
 fn is_missing(program: &str) -> bool {
     let ran = Command::new(program).arg("--help").output();
     let missing = ran.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
@@ -257,6 +264,16 @@ impl Cluster {
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
+    }
+
+    /// Waits until the NodePools are gone, and the instances with them.
+    pub async fn until_nothing_is_left(&mut self) {
+        let within = Duration::from_secs(120);
+        self.until("nothing is left", within, |cluster| {
+            let pools = cluster.items(&["nodepools"]);
+            (pools.is_empty() && cluster.instances().is_empty()).then_some(())
+        })
+        .await;
     }
 
     fn state(&self) -> String {

@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-
-use crate::cluster::{Cluster, Start};
+use crate::cluster::{Cluster, Start, is_true};
 
 const VALUES: &str = "
 settings:
@@ -85,12 +83,6 @@ spec:
 "#;
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn condition(object: &Value, named: &str) -> Option<()> {
-    let conditions = object["status"]["conditions"].as_array()?;
-    let found = conditions.iter().find(|c| c["type"] == named)?;
-    (found["status"] == "True").then_some(())
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_roles_of_the_chart_are_enough_with_every_feature_gate_open() {
     let start = Start {
@@ -114,7 +106,7 @@ async fn the_roles_of_the_chart_are_enough_with_every_feature_gate_open() {
     cluster.apply_text(OBJECTS);
     cluster
         .until("pods run on the discounted family", MINUTE, |cluster| {
-            condition(&cluster.get(&["nodeoverlay", "discount"]), "Ready")?;
+            is_true(&cluster.get(&["nodeoverlay", "discount"]), "Ready")?;
             let deployment = cluster.get(&["deployment", "web"]);
             (deployment["status"]["readyReplicas"] == 2).then_some(())
         })
@@ -126,7 +118,7 @@ async fn the_roles_of_the_chart_are_enough_with_every_feature_gate_open() {
     }
     cluster
         .until("there is room for the buffer's pods", MINUTE, |cluster| {
-            condition(
+            is_true(
                 &cluster.get(&["capacitybuffer", "web"]),
                 "ReadyForProvisioning",
             )?;
@@ -148,11 +140,6 @@ async fn the_roles_of_the_chart_are_enough_with_every_feature_gate_open() {
     cluster.step("Everything is taken down.");
     cluster.kubectl(&["delete", "capacitybuffer,deployment", "web"]);
     cluster.kubectl(&["delete", "nodepools", "--all", "--wait=false"]);
-    cluster
-        .until("nothing is left", 2 * MINUTE, |cluster| {
-            let pools = cluster.items(&["nodepools"]);
-            (pools.is_empty() && cluster.instances().is_empty()).then_some(())
-        })
-        .await;
+    cluster.until_nothing_is_left().await;
     cluster.end().await;
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use karpenter_aws_fake::Lifecycle;
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, Start};
+use crate::cluster::{Cluster, Start, is_true};
 
 const SEED: &str = "1-just-in-time-v0.16";
 const VALUES: &str = "
@@ -19,12 +19,6 @@ aws:
   defaultInstanceProfile: KarpenterNodeInstanceProfile-${CLUSTER_NAME}
 ";
 const MINUTE: Duration = Duration::from_secs(60);
-
-fn is_true(object: &Value, condition: &str) -> Option<()> {
-    let conditions = object["status"]["conditions"].as_array()?;
-    let found = conditions.iter().find(|c| c["type"] == condition)?;
-    (found["status"] == "True").then_some(())
-}
 
 /// The machines that EC2 runs at this moment never have more than the Provisioner allows: 1000 CPU, 1000 Gi. Of the memory
 /// that EC2 advertises 7.5 % are not counted: the hypervisor keeps them (`vmMemoryOverheadPercent`).
@@ -193,11 +187,6 @@ async fn walkthrough_1() {
     cluster.step("Everything is taken down.");
     cluster.kubectl(&["delete", "deployment", "inflate"]);
     cluster.kubectl(&["delete", "provisioner", "default", "--wait=false"]);
-    cluster
-        .until("nothing is left", 2 * MINUTE, |cluster| {
-            let pools = cluster.items(&["nodepools"]);
-            (pools.is_empty() && cluster.instances().is_empty()).then_some(())
-        })
-        .await;
+    cluster.until_nothing_is_left().await;
     cluster.end().await;
 }

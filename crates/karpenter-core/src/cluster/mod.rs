@@ -5,6 +5,7 @@
 //! cluster changes, and then only what changed.
 
 mod node;
+mod shared;
 mod snapshot;
 mod storage;
 mod workload;
@@ -24,7 +25,6 @@ use karpenter_api::{
     v1alpha1::NodeOverlay,
     validation::WellKnown,
 };
-use rustc_hash::FxHashSet;
 
 pub use node::{Node, NodeState, is_usable};
 pub use snapshot::{NodePods, Snapshot};
@@ -34,9 +34,11 @@ pub use workload::{ControllerSelector, DaemonSet};
 use crate::{
     instance_type::InstanceType,
     offering::DEFAULT_RESERVATION_ID,
-    pod::{LabelSelector, Pod, Shape},
+    pod::{LabelSelector, Owner, Pod, Shape},
     provider::NodeClassKind,
+    resources::Resources,
 };
+use shared::Shared;
 use snapshot::State;
 
 /// What a cluster needs to know about its provider.
@@ -101,8 +103,10 @@ impl Change {
 #[derive(Debug)]
 pub struct Cluster {
     state: State,
-    shapes: FxHashSet<Arc<Shape>>,
-    shapes_at_last_purge: usize,
+    /// What pods of one workload have in common; classes of pods are recognised by their shape's pointer.
+    shapes: Shared<Shape>,
+    limits: Shared<Resources>,
+    owners: Shared<[Owner]>,
 }
 
 /// Whether two states of a pod differ in nothing but whether it is ready.
@@ -165,8 +169,9 @@ impl Cluster {
     pub fn new(config: ClusterConfig) -> Self {
         Self {
             state: State::new(config),
-            shapes: FxHashSet::default(),
-            shapes_at_last_purge: 0,
+            shapes: Shared::default(),
+            limits: Shared::default(),
+            owners: Shared::default(),
         }
     }
 
@@ -195,7 +200,9 @@ impl Cluster {
 
     /// Adds or replaces a parsed pod.
     pub fn insert_pod(&mut self, mut pod: Pod) -> Change {
-        pod.shape = self.intern(pod.shape);
+        pod.shape = self.shapes.share(pod.shape);
+        pod.limits = self.limits.share(pod.limits);
+        pod.owners = self.owners.share(pod.owners);
         let key = named(&pod.key.namespace, &pod.key.name);
         let pod = Arc::new(pod);
         let old = self.state.pods.get(&key).cloned();
@@ -221,19 +228,6 @@ impl Cluster {
         self.state.unbind(&old);
         self.state.pods.remove_mut(&key);
         self.counted(Change::Removed)
-    }
-
-    /// One `Arc` per distinct shape, so that a class of pods is recognised by pointer.
-    fn intern(&mut self, shape: Arc<Shape>) -> Arc<Shape> {
-        if let Some(known) = self.shapes.get(&shape) {
-            return known.clone();
-        }
-        if self.shapes.len() > 2 * self.shapes_at_last_purge + 1024 {
-            self.shapes.retain(|shape| Arc::strong_count(shape) > 1);
-            self.shapes_at_last_purge = self.shapes.len();
-        }
-        self.shapes.insert(shape.clone());
-        shape
     }
 
     // Nodes and NodeClaims ---------------------------------------------------------------------------------------------
@@ -263,8 +257,12 @@ impl Cluster {
 
     /// Adds or replaces a NodeClaim.
     pub fn apply_node_claim(&mut self, claim: &NodeClaim) -> Change {
+        self.insert_node_claim(Arc::new(claim.clone()))
+    }
+
+    /// Adds or replaces a NodeClaim that its owner shares.
+    pub fn insert_node_claim(&mut self, claim: Arc<NodeClaim>) -> Change {
         let name = claim.metadata.name.clone().unwrap_or_default();
-        let claim = Arc::new(claim.clone());
         let old = self.state.claims.get(&name).cloned();
         let change = Change::of(old.as_ref(), &claim);
         if change.is_change() {
@@ -426,8 +424,9 @@ impl From<Snapshot> for Cluster {
     fn from(snapshot: Snapshot) -> Self {
         Self {
             state: snapshot.into_state(),
-            shapes: FxHashSet::default(),
-            shapes_at_last_purge: 0,
+            shapes: Shared::default(),
+            limits: Shared::default(),
+            owners: Shared::default(),
         }
     }
 }

@@ -178,7 +178,7 @@ pub struct Pod {
     /// What it needs.
     pub shape: Arc<Shape>,
     /// What its containers are limited to.
-    pub limits: Resources,
+    pub limits: Arc<Resources>,
     /// Annotations of the `karpenter.sh` domain and the pod deletion cost.
     pub annotations: BTreeMap<String, String>,
     /// `metadata.creationTimestamp`.
@@ -198,7 +198,7 @@ pub struct Pod {
     /// Condition Ready is True.
     pub ready: bool,
     /// All owners.
-    pub owners: Vec<Owner>,
+    pub owners: Arc<[Owner]>,
     /// `spec.terminationGracePeriodSeconds`.
     pub termination_grace_seconds: Option<i64>,
     /// `spec.schedulerName`, if it is not the default scheduler's.
@@ -244,7 +244,7 @@ impl Pod {
                 uid: meta.uid.clone().unwrap_or_default(),
             },
             shape: Arc::new(Shape::parse(pod, &owners)),
-            limits: pod_limits(pod).unwrap_or_default(),
+            limits: Arc::new(pod_limits(pod).unwrap_or_default()),
             annotations,
             created_at: meta.creation_timestamp.as_ref().map(|time| time.0),
             deleted_at: meta.deletion_timestamp.as_ref().map(|time| time.0),
@@ -263,7 +263,7 @@ impl Pod {
             unschedulable: condition("PodScheduled")
                 .is_some_and(|condition| condition.reason.as_deref() == Some("Unschedulable")),
             ready: condition("Ready").is_some_and(|condition| condition.status == "True"),
-            owners,
+            owners: owners.into(),
             termination_grace_seconds: spec.and_then(|spec| spec.termination_grace_period_seconds),
             scheduler_name: text(spec.and_then(|spec| spec.scheduler_name.as_ref()))
                 .filter(|name| name != "default-scheduler"),

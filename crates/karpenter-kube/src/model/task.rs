@@ -296,8 +296,12 @@ impl State {
     pub fn apply_node_claim(&mut self, claim: NodeClaim) {
         let name: Arc<str> = claim.name().into();
         let before = self.cluster.snapshot().node_claim(&name).cloned();
-        if self.cluster.apply_node_claim(&claim).is_change() {
-            let after = self.cluster.snapshot().node_claim(&name).cloned();
+        let claim = Arc::new(claim);
+        if self
+            .cluster
+            .insert_node_claim(Arc::clone(&claim))
+            .is_change()
+        {
             reindex(
                 &mut self.claims_by_id,
                 &name,
@@ -313,7 +317,7 @@ impl State {
             self.changes.push(Change::NodeClaim {
                 name,
                 before,
-                after,
+                after: Some(claim),
             });
         }
     }

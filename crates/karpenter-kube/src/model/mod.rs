@@ -9,6 +9,7 @@
 mod task;
 mod view;
 mod watch;
+mod watched_pod;
 
 pub use task::{Model, ModelHandle, State, Stopped, Subscriber};
 pub use view::{AttachmentRecord, Change, NodeClass, View};

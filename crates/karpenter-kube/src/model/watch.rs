@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
@@ -26,6 +26,7 @@ use tokio_util::task::TaskTracker;
 
 use super::task::{ModelHandle, State, Update};
 use super::view::{AttachmentRecord, Change, NodeClass};
+use super::watched_pod::WatchedPod;
 use crate::events::{Event as UserEvent, Recorder, reference};
 use crate::logging;
 
@@ -265,8 +266,8 @@ impl Watchers<'_> {
             remove: Arc::new(|s: &mut State, namespace, name| s.remove_pod(namespace, name)),
         };
         // Parsed here, off the model's task.
-        self.spawn(Api::<Pod>::all(self.client.clone()), feed, |pod| {
-            Some(karpenter_core::pod::Pod::parse(&pod))
+        self.spawn(Api::<WatchedPod>::all(self.client.clone()), feed, |pod| {
+            Some(karpenter_core::pod::Pod::parse(&pod.into()))
         });
     }
 

@@ -232,7 +232,9 @@ fn request() -> DisruptionRequest {
 /// A pass whose multi-node search ends after `limit`.
 fn pass(snapshot: &Snapshot, limit: Duration) -> DisruptionPlan {
     let mut request = request();
-    let end = Instant::now() + limit;
+    let started = Instant::now();
+    request.stopwatch = Some(Arc::new(move || started.elapsed()));
+    let end = started + limit;
     request.multi_node.cancel = Some(Arc::new(move || Instant::now() >= end));
     plan(snapshot, &request)
 }

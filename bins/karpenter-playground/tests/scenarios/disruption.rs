@@ -11,7 +11,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::world::{World, pool, settings};
+use crate::world::{World, epoch, pool, settings};
 
 const ON_DEMAND: &str = "on-demand";
 const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
@@ -662,4 +662,24 @@ async fn why_a_spot_machine_stays_is_told_on_node_and_claim() {
             is_told_on_both(&told(w, "Unconsolidatable").await, &why)
         })
         .await;
+}
+
+/// Nothing in the cluster changes when a budget opens: only the clock says so.
+#[tokio::test(start_paused = true)]
+async fn a_budget_that_opens_is_noticed_at_once_in_a_cluster_that_stays_as_it_is() {
+    // Shut for the first hour of every day, which is when clusters of tests begin.
+    let shut = json!([{"nodes": "0", "schedule": "0 0 * * *", "duration": "1h"}]);
+    let world = on_demand(&[], json!({"consolidateAfter": "0s", "budgets": shut})).await;
+    world.deploy("app", 12).await;
+    world.until_running(12, 60).await;
+    world.scale("app", 0).await;
+    let opens = epoch().saturating_add(jiff::SignedDuration::from_hours(1));
+    let wait = opens.unwrap().duration_since(world.stack.clock.now());
+    world.pass(u64::try_from(wait.as_secs()).unwrap() - 5).await;
+    assert_eq!(world.claims().await.len(), 1, "{}", world.describe().await);
+    assert_eq!(tainted(&world).await, 0);
+    // One pass of ten seconds, and the fifteen until the second look.
+    world.pass(5 + 30).await;
+    assert_eq!(tainted(&world).await, world.nodes().await.len());
+    world.until_empty(60).await;
 }

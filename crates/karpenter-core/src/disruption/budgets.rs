@@ -52,6 +52,19 @@ impl Budgets {
         Self { by_pool }
     }
 
+    /// What is left for each reason of voluntary disruption, by its name.
+    pub fn by_reason(snapshot: &Snapshot, now: Timestamp) -> BTreeMap<String, Self> {
+        let reasons = [
+            DisruptionReason::Empty,
+            DisruptionReason::Drifted,
+            DisruptionReason::Underutilized,
+        ];
+        reasons
+            .iter()
+            .map(|reason| (reason.as_str().to_owned(), Self::new(snapshot, reason, now)))
+            .collect()
+    }
+
     /// One pool's budget.
     pub fn of(&self, pool: &str) -> PoolBudget {
         self.by_pool.get(pool).copied().unwrap_or_default()

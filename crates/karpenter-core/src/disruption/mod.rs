@@ -33,5 +33,5 @@ mod validate;
 pub use budgets::Budgets;
 pub use candidate::{Blocked, Candidate, Candidates, Unconsolidatable};
 pub use command::{Command, CommandId, Decision, Method, Verdict, VerdictKind};
-pub use plan::{DisruptionPlan, DisruptionRequest, MultiNodeSearch, plan};
+pub use plan::{DisruptionPlan, DisruptionRequest, MultiNodeSearch, Stopwatch, plan};
 pub use validate::{Rejection, validate};

@@ -3,11 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use jiff::Timestamp;
-use karpenter_api::v1::DisruptionReason;
 
 use super::{
     Budgets,
@@ -32,6 +31,9 @@ pub struct MultiNodeSearch {
     pub max_replacements: usize,
 }
 
+/// Says how much time has passed since some moment, whichever.
+pub type Stopwatch = Arc<dyn Fn() -> Duration + Send + Sync>;
+
 /// One pass.
 #[derive(Clone)]
 pub struct DisruptionRequest {
@@ -53,6 +55,8 @@ pub struct DisruptionRequest {
     pub static_room: BTreeMap<String, u32>,
     /// How many commands a pass may end in.
     pub max_commands: usize,
+    /// Asked before and after each method; [`DisruptionPlan::took`] is empty without it.
+    pub stopwatch: Option<Stopwatch>,
     /// Worker threads; the plan does not depend on it.
     pub threads: usize,
 }
@@ -70,6 +74,7 @@ impl DisruptionRequest {
             resting_pools: BTreeSet::new(),
             static_room: BTreeMap::new(),
             max_commands: 16,
+            stopwatch: None,
             threads: 1,
         }
     }
@@ -106,9 +111,10 @@ pub struct DisruptionPlan {
     pub unseen_pools: BTreeSet<String>,
     /// Methods that were cut short.
     pub timed_out: BTreeSet<Method>,
-    /// How long each method took.
+    /// How long each method took, by [`DisruptionRequest::stopwatch`].
     pub took: BTreeMap<Method, Duration>,
-    /// A budget was in the way of something: the next pass may find more without any change in the cluster.
+    /// A budget was in the way of something: once [`Budgets::by_reason`] says otherwise than [`Self::budgets`], a pass may
+    /// find more without any change in the cluster.
     pub budget_blocked: bool,
 }
 
@@ -183,22 +189,8 @@ pub struct DisruptionPlan {
 pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan {
     let now = request.now();
     let all = Candidates::new(snapshot, &request.surroundings, now);
-    let reasons = [
-        DisruptionReason::Empty,
-        DisruptionReason::Drifted,
-        DisruptionReason::Underutilized,
-    ];
-    let budgets: BTreeMap<String, Budgets> = reasons
-        .iter()
-        .map(|reason| {
-            (
-                reason.as_str().to_owned(),
-                Budgets::new(snapshot, reason, now),
-            )
-        })
-        .collect();
     let mut plan = DisruptionPlan {
-        budgets,
+        budgets: Budgets::by_reason(snapshot, now),
         ..DisruptionPlan::default()
     };
     let mut kept = BTreeMap::new();
@@ -226,9 +218,12 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
             alone: std::mem::take(&mut alone),
         };
         plan.eligible.insert(method, pass.candidates.len());
-        let started = Instant::now();
+        let started = request.stopwatch.as_ref().map(|passed| passed());
         let found = methods::run(&mut pass);
-        plan.took.insert(method, started.elapsed());
+        if let Some((passed, started)) = request.stopwatch.as_ref().zip(started) {
+            let took = passed().saturating_sub(started);
+            plan.took.insert(method, took);
+        }
         alone = pass.alone;
         plan.budget_blocked |= found.budget_blocked;
         plan.unseen_pools.extend(found.unseen_pools);

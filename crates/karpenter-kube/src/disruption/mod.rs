@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use karpenter_core::disruption::{
-    Blocked, Candidate, Command, CommandId, DisruptionPlan, DisruptionRequest, Method,
+    Blocked, Budgets, Candidate, Command, CommandId, DisruptionPlan, DisruptionRequest, Method,
     MultiNodeSearch, VerdictKind, plan, validate,
 };
 use karpenter_core::schedule::{Cancel, ScheduleRequest};
@@ -62,8 +62,7 @@ pub struct Disruption {
     resting: Resting,
     settling: Settling,
     unseen_pools: BTreeSet<String>,
-    /// The epoch of the cluster that a pass found nothing in, and until when that is believed.
-    fruitless: Option<(u64, Instant)>,
+    fruitless: Option<Fruitless>,
     next_plan: Instant,
 }
 
@@ -79,6 +78,16 @@ impl std::fmt::Debug for Disruption {
 struct Proposal {
     command: Command,
     due: Instant,
+}
+
+/// A pass that found nothing: another would find nothing either while all of this stays so.
+struct Fruitless {
+    /// The epoch of the cluster.
+    epoch: u64,
+    /// What was left of the budgets: theirs are the only schedules that open with time alone.
+    budgets: BTreeMap<String, Budgets>,
+    /// Until when it is believed.
+    until: Instant,
 }
 
 fn claims(command: &Command) -> Vec<String> {
@@ -214,6 +223,8 @@ impl Disruption {
         request.unseen_pools = self.unseen_pools.clone();
         request.resting_pools = self.resting.now(Instant::now());
         request.static_room = cx.static_capacity.drift_room(&cx.model);
+        let started = Instant::now();
+        request.stopwatch = Some(Arc::new(move || started.elapsed()));
         request.threads = cx.options.cores();
         (request, stop.drop_guard())
     }
@@ -249,8 +260,12 @@ impl Disruption {
     /// Decides, starts what needs no second look and proposes the rest; whether there was anything.
     async fn plan(&mut self, view: &View) -> Result<bool, ReconcileError> {
         let epoch = view.snapshot.epoch();
-        let believed = |(at, until): (u64, Instant)| at == epoch && Instant::now() < until;
-        if self.fruitless.is_some_and(believed) {
+        let same = |fruitless: &Fruitless| {
+            fruitless.epoch == epoch
+                && Instant::now() < fruitless.until
+                && fruitless.budgets == Budgets::by_reason(&view.snapshot, self.cx.clock.now())
+        };
+        if self.fruitless.as_ref().is_some_and(same) {
             return Ok(false);
         }
         // A consolidation that waits for its second look changes what the next would find.
@@ -277,7 +292,11 @@ impl Disruption {
                 .settling
                 .first_end()
                 .map_or(believed, |end| end.min(believed));
-            self.fruitless = (is_fruitless(&plan) && !rests).then_some((epoch, until));
+            self.fruitless = (is_fruitless(&plan) && !rests).then(|| Fruitless {
+                epoch,
+                budgets: plan.budgets.clone(),
+                until,
+            });
         }
         let mut found = false;
         for command in plan.commands {
@@ -303,7 +322,7 @@ impl Disruption {
     }
 }
 
-/// Whether only a change of the cluster can give another pass something to do; time alone cannot.
+/// Whether only a change of the cluster or of the budgets can give another pass something to do; time alone cannot.
 fn is_fruitless(plan: &DisruptionPlan) -> bool {
     let passes = |kind: &VerdictKind| {
         matches!(
@@ -315,7 +334,6 @@ fn is_fruitless(plan: &DisruptionPlan) -> bool {
     };
     plan.commands.is_empty()
         && plan.timed_out.is_empty()
-        && !plan.budget_blocked
         && !plan.verdicts.iter().any(|verdict| passes(&verdict.kind))
 }
 

@@ -683,3 +683,33 @@ async fn a_budget_that_opens_is_noticed_at_once_in_a_cluster_that_stays_as_it_is
     assert_eq!(tainted(&world).await, world.nodes().await.len());
     world.until_empty(60).await;
 }
+
+/// Found by the simulation, seed 5040: a machine whose mark was written while the answer was lost left its command and stayed
+/// marked, and the next command used the whole budget.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_could_not_be_marked_for_all_one_knows_counts_until_it_is_seen_unmarked() {
+    let shut = json!({"consolidateAfter": "0s", "budgets": [{"nodes": "0"}]});
+    let world = on_demand(&["c-2x-amd64-linux"], shut).await;
+    world.deploy("app", 5).await;
+    world.until_running(5, 60).await;
+    world.scale("app", 0).await;
+    world.pass(60).await;
+    assert_eq!(world.claims().await.len(), 5);
+    // The first patch of a NodeClaim from now on is a mark.
+    let lost = Rule::new(Fault::LostAnswer).verb("patch");
+    let faults = world.stack.testbed.faults();
+    faults.add(lost.resource("nodeclaims/status").times(1));
+    let open = json!({"spec": {"disruption": {"budgets": [{"nodes": "2"}]}}});
+    let api = world.api::<NodePool>();
+    api.patch("default", &PatchParams::default(), &Patch::Merge(open))
+        .await
+        .unwrap();
+    let most = std::cell::Cell::new(0);
+    world
+        .until(300, "all machines are gone", async |w| {
+            most.set(most.get().max(tainted(w).await));
+            w.claims().await.is_empty()
+        })
+        .await;
+    assert_eq!(most.get(), 2, "as many at a time as the budget allows");
+}

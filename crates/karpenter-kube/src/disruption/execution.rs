@@ -36,6 +36,8 @@ pub(super) struct Execution {
     replacements: Vec<Arc<NodeClaim>>,
     started: Timestamp,
     timeout: Duration,
+    /// Machines that have left the command, and may still show it.
+    shown: Vec<Marked>,
 }
 
 /// A command that has come to its end.
@@ -153,10 +155,16 @@ pub(super) async fn start(
         let shown = take_back(cx, &command.candidates).await;
         return Ok(Err(NotBegun { shown }));
     }
-    let mut results = marked.into_iter();
-    command
-        .candidates
-        .retain(|_| results.next().is_some_and(|result| result.is_ok()));
+    // The others go alone. Those that could not be marked may be so all the same, if only the answer was lost.
+    let (mut results, mut unmarked) = (marked.into_iter(), Vec::new());
+    command.candidates.retain(|candidate| {
+        let is_marked = results.next().is_some_and(|result| result.is_ok());
+        if !is_marked {
+            unmarked.push(candidate.clone());
+        }
+        is_marked
+    });
+    let mut shown = take_back(cx, &unmarked).await;
     report::starting(&command);
 
     let launched = launch::create_claims(cx, &command.replacements, report::reason(command.method));
@@ -167,7 +175,7 @@ pub(super) async fn start(
     // The model counts what was made by now.
     drop(reserved);
     if replacements.len() < command.replacements.len() {
-        let shown = take_back(cx, &command.candidates).await;
+        shown.extend(take_back(cx, &command.candidates).await);
         return Ok(Err(NotBegun { shown }));
     }
     cx.model
@@ -181,6 +189,7 @@ pub(super) async fn start(
         started: cx.clock.now(),
         command,
         replacements,
+        shown,
     }))
 }
 
@@ -223,6 +232,11 @@ impl Execution {
     /// The NodeClaims that take their place.
     pub(super) fn replacements(&self) -> &[Arc<NodeClaim>] {
         &self.replacements
+    }
+
+    /// Machines that were to be part of it and may show it though they are not.
+    pub(super) fn take_shown(&mut self) -> Vec<Marked> {
+        std::mem::take(&mut self.shown)
     }
 
     /// The NodeClaims it holds.

@@ -166,7 +166,7 @@ impl Disruption {
     async fn start(&mut self, command: &Command) -> Result<bool, ReconcileError> {
         let queued = self.executing.values().map(Vec::len).sum();
         let begun = execution::start(&self.cx, command, queued).await?;
-        let execution = match begun {
+        let mut execution = match begun {
             Ok(execution) => execution,
             Err(not_begun) => {
                 self.shown.extend(not_begun.shown);
@@ -178,6 +178,7 @@ impl Disruption {
                 return Ok(false);
             }
         };
+        self.shown.extend(execution.take_shown());
         if matches!(command.method, Method::MultiNode | Method::SingleNode) {
             let until = self.cx.clock.instant_after(PEACE);
             for replacement in execution.replacements() {
@@ -237,7 +238,13 @@ impl Disruption {
             .partition(|p| p.due <= now);
         self.proposals = waiting;
         let mut started = false;
-        for Proposal { command, .. } in due {
+        for proposal in due {
+            // The one before failed and may still be shown, which its budget counts: this one waits until it is not.
+            if !self.shown.is_empty() {
+                self.proposals.push(proposal);
+                continue;
+            }
+            let command = proposal.command;
             let view = self.cx.view();
             let (request, _guard) = self.request(self.held());
             let (snapshot, proposed) = (view.snapshot.fork(), command.clone());
@@ -300,6 +307,9 @@ impl Disruption {
         }
         let mut found = false;
         for command in plan.commands {
+            if !self.shown.is_empty() {
+                break;
+            }
             if command.method.is_validated() {
                 report::proposed(&self.cx, view, &command);
                 let due = self.cx.clock.instant_after(VALIDATION);
@@ -354,6 +364,9 @@ impl Periodic for Disruption {
             return Ok(UNHEALED);
         }
         let mut again = self.execute_due().await?;
+        if !self.shown.is_empty() {
+            return Ok(UNHEALED);
+        }
         if again || self.next_plan <= Instant::now() {
             let view = self.cx.view();
             again = self.plan(&view).await?;

@@ -29,16 +29,26 @@ pub struct Definition {
 /// A schema and its compiled rules.
 struct Checks {
     schema: Value,
-    rules: CompiledSchema,
+    /// Absent where the schema has none: to find that out anew takes a walk through the whole object.
+    rules: Option<CompiledSchema>,
 }
 
 impl Checks {
     fn of(schema: Value) -> Self {
         Self {
-            rules: compile_schema(&schema),
+            rules: Some(compile_schema(&schema)).filter(has_rules),
             schema,
         }
     }
+}
+
+fn has_rules(schema: &CompiledSchema) -> bool {
+    let parts = [&schema.items, &schema.additional_properties];
+    let branches = [&schema.all_of, &schema.one_of, &schema.any_of];
+    !schema.validations.is_empty()
+        || schema.properties.values().any(has_rules)
+        || parts.into_iter().flatten().any(|part| has_rules(part))
+        || branches.into_iter().flatten().any(has_rules)
 }
 
 impl std::fmt::Debug for Definition {
@@ -93,12 +103,12 @@ impl Definition {
             });
             return causes;
         }
-        let result = self.validator.validate_compiled_with_context(
-            &checks.rules,
-            object,
-            old,
-            Some(&self.root),
-        );
+        let Some(rules) = &checks.rules else {
+            return Vec::new();
+        };
+        let result =
+            self.validator
+                .validate_compiled_with_context(rules, object, old, Some(&self.root));
         let Err(errors) = result else {
             return Vec::new();
         };

@@ -95,6 +95,8 @@ pub struct Simulation {
     well_since: Option<Timestamp>,
     /// When the faults of the API server end.
     pub(crate) faults_until: Option<Timestamp>,
+    /// When the cloud has all capacity again.
+    pub(crate) shortage_until: Option<Timestamp>,
     /// Since when machines have no NodeClaim.
     orphans: BTreeMap<String, Timestamp>,
     pub(crate) generation: u64,
@@ -167,6 +169,7 @@ impl Simulation {
             starts: 0,
             well_since: None,
             faults_until: None,
+            shortage_until: None,
             orphans: BTreeMap::new(),
             generation: 0,
             serial: 0,
@@ -356,7 +359,7 @@ impl Simulation {
             .saturating_add(jiff::SignedDuration::from_millis((seconds * 1000.0) as i64))
             .unwrap_or(Timestamp::MAX);
         loop {
-            let ends = [self.faults_until, self.next_start()];
+            let ends = [self.faults_until, self.shortage_until, self.next_start()];
             let next = ends.into_iter().flatten().fold(until, Timestamp::min);
             let now = self.stack.clock.now();
             if next > now {
@@ -372,6 +375,9 @@ impl Simulation {
                 self.trace.say("> the API server is well again");
                 self.is_well();
             }
+            if self.shortage_until.is_some_and(|at| at <= now) {
+                self.restock();
+            }
             self.start_due_replicas();
             if now >= until {
                 return;
@@ -379,12 +385,19 @@ impl Simulation {
         }
     }
 
+    /// Ends all shortages of the cloud.
+    pub(crate) fn restock(&mut self) {
+        self.trace.say("> all capacity again");
+        self.stack.cloud.restock();
+        self.shortage_until = None;
+    }
+
     /// Ends all trouble, and everything that may keep machines for ever.
     pub(crate) async fn calm(&mut self) {
         self.safety.something_happens();
         self.stack.testbed.faults().clear();
         self.faults_until = None;
-        self.stack.cloud.restock();
+        self.restock();
         self.stack.cloud.fail_launches(0);
         self.stack.cloud.never_register(false);
         let machines = self.stack.cloud.machines();

@@ -147,11 +147,10 @@ impl Simulation {
                 };
                 self.trace.say(&format!("> no capacity for {pool:?}"));
                 cloud.exhaust(pool);
+                // Longer ones only repeat what was tried: a round of launches whenever the provider has forgotten.
+                self.shortage_until = Some(self.after(10.0, 1800.0));
             }
-            1 => {
-                self.trace.say("> all capacity again");
-                cloud.restock();
-            }
+            1 => self.restock(),
             2 => {
                 let times = self.chance.between(1, 40);
                 self.trace.say(&format!("> {times} launches fail"));

@@ -20,6 +20,8 @@ const SETTLES_WITHIN: Duration = Duration::from_secs(3 * 3600);
 /// How long it is watched whether it stays at rest.
 const STAYS: Duration = Duration::from_secs(1800);
 const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// How long after the last machine was bought: consolidation lets what it has bought settle before it goes on.
+const AFTER_LAUNCH: Duration = Duration::from_secs(15 * 60);
 
 /// Ends all trouble; waits until the cluster has settled, looks whether it stays so, takes all work away, and waits until
 /// the machines are gone.
@@ -58,6 +60,7 @@ async fn settles(sim: &mut Simulation) -> Result<(), Box<Failure>> {
     let start = sim.stack.clock.now();
     // Twice in a row: a moment between two things may look like rest.
     let mut restful = 0;
+    let mut last_launch = (sim.stack.cloud.launched(), start);
     loop {
         sim.stack.clock.sleep(LOOK_EVERY).await;
         sim.check().await?;
@@ -66,7 +69,11 @@ async fn settles(sim: &mut Simulation) -> Result<(), Box<Failure>> {
             problems = needless_machines(sim).await;
         }
         restful = if problems.is_empty() { restful + 1 } else { 0 };
-        if restful == 3 {
+        let launched = sim.stack.cloud.launched();
+        if launched != last_launch.0 {
+            last_launch = (launched, sim.stack.clock.now());
+        }
+        if restful >= 3 && sim.stack.clock.since(last_launch.1) > AFTER_LAUNCH {
             return Ok(());
         }
         if sim.stack.clock.since(start) > SETTLES_WITHIN {

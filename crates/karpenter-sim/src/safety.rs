@@ -43,8 +43,8 @@ impl std::fmt::Debug for Safety {
 #[derive(Debug, Default)]
 struct State {
     violations: Vec<String>,
-    /// The NodeClaims that Karpenter has chosen to disrupt and that are not gone, by uid, with their pool.
-    marked: BTreeMap<String, String>,
+    /// The NodeClaims that Karpenter has chosen to disrupt and that are not gone, by uid.
+    marked: BTreeSet<String>,
     /// Since when something is protected: `node/NAME` or `pod/UID`.
     protected: BTreeMap<String, Timestamp>,
     /// When a pool's budgets were changed last.
@@ -180,7 +180,8 @@ impl Safety {
 
     /// Notes that something must not hold.
     pub fn violated(&self, what: String) {
-        self.lock().violations.push(what);
+        let at = self.clock.now();
+        self.lock().violations.push(format!("{what} (at {at:.3})"));
     }
 
     /// Something happens to the cluster that is not the controllers' doing.
@@ -305,9 +306,13 @@ impl Safety {
             Some(("pods", namespace, name, subresource))
                 if *method == Method::DELETE || subresource == "eviction" =>
             {
-                before.pod = self.pod(namespace, name).await.map(Box::new);
-                if let Some(node) = before.pod.as_deref().and_then(node_of) {
+                let pod = self.pod(namespace, name).await.map(Box::new);
+                if let Some(node) = pod.as_deref().and_then(node_of)
+                    && self.get::<Node>(node).await.is_some()
+                {
                     before.claim = self.claim_of_node(node).await.map(Box::new);
+                    // One whose node is gone is lost; whoever clears it away does no harm.
+                    before.pod = pod;
                 }
             }
             _ => {}
@@ -424,7 +429,7 @@ impl Safety {
             self.lock().marked.remove(&uid);
             return;
         }
-        if self.lock().marked.contains_key(&uid) {
+        if self.lock().marked.contains(&uid) {
             return;
         }
         let claims = self.claims().await;
@@ -432,8 +437,8 @@ impl Safety {
         {
             let mut state = self.lock();
             let alive: BTreeSet<&str> = claims.iter().map(|c| c.uid()).collect();
-            state.marked.retain(|uid, _| alive.contains(uid.as_str()));
-            state.marked.insert(uid, pool.clone());
+            state.marked.retain(|uid| alive.contains(uid.as_str()));
+            state.marked.insert(uid);
         }
         self.check_haste(&claim);
         self.check_protection(&claim).await;
@@ -484,11 +489,32 @@ impl Safety {
             .condition(types::DISRUPTION_REASON)
             .map(|c| c.reason.clone())
             .unwrap_or_default();
-        let total = claims
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let Ok(nodes) = nodes.list(&ListParams::default()).await else {
+            return;
+        };
+        let names = nodes.items.into_iter().filter_map(|n| n.metadata.name);
+        let nodes: BTreeSet<String> = names.collect();
+        // A machine that the provider is ending, or whose Node is gone, takes no part in budgets any more, as upstream.
+        let is_counted = |claim: &&NodeClaim| {
+            claim.node_pool() == Some(name)
+                && !claim.is_true(types::INSTANCE_TERMINATING)
+                && claim
+                    .status
+                    .node_name
+                    .as_ref()
+                    .is_some_and(|node| nodes.contains(node))
+        };
+        let counted: Vec<&NodeClaim> = claims.iter().filter(is_counted).collect();
+        let total = counted
             .iter()
-            .filter(|c| c.node_pool() == Some(name) && c.is_true(types::REGISTERED))
+            .filter(|c| c.is_true(types::REGISTERED))
             .count();
-        let marked = self.lock().marked.values().filter(|p| *p == name).count();
+        let marked = {
+            let state = self.lock();
+            let marked = counted.iter().filter(|c| state.marked.contains(c.uid()));
+            marked.count()
+        };
         for budget in &pool.spec.disruption.budgets {
             let concerned = budget
                 .reasons

@@ -239,7 +239,7 @@ impl Disruption {
         self.proposals = waiting;
         let mut started = false;
         for proposal in due {
-            // The one before failed and may still be shown, which its budget counts: this one waits until it is not.
+            // Machines may still show a command that failed, which no budget counts: this one waits until they do not.
             if !self.shown.is_empty() {
                 self.proposals.push(proposal);
                 continue;

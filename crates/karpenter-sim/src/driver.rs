@@ -337,8 +337,11 @@ impl Simulation {
 
     async fn run(&mut self, busy: Duration) -> Result<(), Box<Failure>> {
         let start = self.stack.clock.now();
+        // Some days are eventful, others let everything come to its end.
+        let hours = self.chance.one([1.0, 2.0, 4.0, 8.0]);
+        let longest = busy.as_secs_f64().min(hours * 3600.0);
         while self.stack.clock.since(start) < busy {
-            let pause = self.chance.seconds(2.0, 3600.0);
+            let pause = self.chance.seconds(2.0, longest);
             self.pass(pause).await;
             self.step += 1;
             self.something_happens().await;
@@ -470,7 +473,9 @@ impl Simulation {
         let now = self.stack.clock.now();
         self.find_orphans(&claims, now, &mut problems);
         let pools = self.list::<NodePool>().await;
-        problems.extend(pools.iter().filter_map(|p| rest::beyond_limits(p, &claims)));
+        let orphaned = self.safety.orphaned_replacements();
+        let beyond = |pool| rest::beyond_limits(pool, &claims, &orphaned);
+        problems.extend(pools.iter().filter_map(beyond));
         if problems.is_empty() {
             return Ok(());
         }

@@ -136,6 +136,7 @@ impl Simulation {
             running.abandon();
         }
         place.down_until = Some(due);
+        self.safety.process_ends();
         self.is_well();
     }
 
@@ -174,6 +175,7 @@ impl Simulation {
         if let Some(running) = self.replicas[at].running.take() {
             running.stop().await;
         }
+        self.safety.process_ends();
         self.start_replica(at);
     }
 

@@ -22,6 +22,8 @@ const STALENESS: Duration = Duration::from_secs(90);
 const DISRUPTION: &str = "disruption";
 /// How long consolidation leaves a machine alone that it has bought, unless pods leave it.
 const PEACE: Duration = Duration::from_secs(600);
+/// How long a command may wait for its replacements.
+const COMMAND: Duration = Duration::from_secs(3600);
 /// How long it takes until nothing follows any more from what happened to the cluster: pods of a dead machine are replaced
 /// after minutes, and then others move.
 const AFTERMATH: Duration = Duration::from_secs(1800);
@@ -53,6 +55,10 @@ struct State {
     happened: Option<Timestamp>,
     /// Every NodeClaim, by uid: when it was bought, if consolidation is known to have bought it.
     bought: BTreeMap<String, Option<Timestamp>>,
+    /// NodeClaims that disruption has bought, as far as can be told, and when.
+    replacements: BTreeMap<String, Timestamp>,
+    /// Those of them whose commands may have ended with their process.
+    orphaned: BTreeSet<String>,
     /// NodeClaims that are being made, by disruption and by others.
     making: [usize; 2],
     /// Moves of consolidation that undid an earlier one.
@@ -207,6 +213,20 @@ impl Safety {
         } else {
             state.protected.remove(&key);
         }
+    }
+
+    /// The process of the controllers has ended, and with it what it knew of commands under way.
+    pub fn process_ends(&self) {
+        let state = &mut *self.lock();
+        let under_way = state.replacements.iter();
+        let under_way = under_way.filter(|(_, at)| self.clock.since(**at) <= COMMAND);
+        state.orphaned.extend(under_way.map(|(uid, _)| uid.clone()));
+    }
+
+    /// Replacements whose commands may have ended with their process, by uid of the NodeClaim.
+    #[must_use]
+    pub fn orphaned_replacements(&self) -> BTreeSet<String> {
+        self.lock().orphaned.clone()
     }
 
     /// A pool's budgets were changed.
@@ -392,6 +412,9 @@ impl Safety {
         let [others, disruption] = state.making;
         let bought = (controller == DISRUPTION && others == 0).then_some(now);
         for claim in claims {
+            if disruption > 0 && !state.bought.contains_key(claim.uid()) {
+                state.replacements.insert(claim.uid().to_owned(), now);
+            }
             state.bought.entry(claim.uid().to_owned()).or_insert(bought);
         }
         state.making = if controller == DISRUPTION {

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::machine::address_of;
+use super::machine::{address_of, readiness};
 use super::{NodeAgentOptions, annotations};
 use crate::loops::cache::{Change, Key, PodRecord, api};
 use crate::loops::driver::{Context, Controller, Next, after, until};
@@ -125,12 +125,28 @@ fn container_status(container: &Container, state: &Value, ready: bool, restarts:
     })
 }
 
-fn conditions(pod: &PodRecord, ready: bool, reason: Option<&str>, now: Timestamp) -> Value {
+fn is_true(pod: &PodRecord, type_: &str) -> bool {
+    pod.condition(type_).is_some_and(|c| c.status == "True")
+}
+
+fn gates_are_open(pod: &PodRecord) -> bool {
     let mut gates = pod.spec.readiness_gates.iter().flatten();
-    let open = gates.all(|g| {
-        pod.condition(&g.condition_type)
-            .is_some_and(|c| c.status == "True")
-    });
+    gates.all(|gate| is_true(pod, &gate.condition_type))
+}
+
+/// Whether a running pod on a node that is well says less or more than the truth of its readiness: the node was silent for
+/// a while, so that somebody else said that its pods are not ready; or a readiness gate has opened or closed. Pure.
+fn misstates_readiness(pod: &PodRecord) -> bool {
+    let serves = is_true(pod, "ContainersReady") && gates_are_open(pod);
+    pod.meta.deletion_timestamp.is_none() && pod.phase() == "Running" && serves != pod.is_ready()
+}
+
+fn is_well(node: &Node) -> bool {
+    readiness(node).is_some_and(|(status, _)| status == "True")
+}
+
+fn conditions(pod: &PodRecord, ready: bool, reason: Option<&str>, now: Timestamp) -> Value {
+    let open = gates_are_open(pod);
     let condition = |type_: &str, on: bool| {
         let status = if on { "True" } else { "False" };
         let since = match pod.condition(type_) {
@@ -269,7 +285,10 @@ impl Controller for PodLives {
                 }
             }
             Change::Node(diff) => {
-                if let (None, Some(node)) = (&diff.old, &diff.new) {
+                let before = diff.old.as_deref().is_some_and(is_well);
+                if let Some(node) = &diff.new
+                    && (diff.old.is_none() || is_well(node) && !before)
+                {
                     let name = node.metadata.name.as_deref().unwrap_or_default();
                     let pods = self.context.cache.pods_on(name);
                     keys.extend(pods.iter().map(|p| p.key()));
@@ -297,6 +316,13 @@ impl Controller for PodLives {
             // A dead node may come back.
             return Ok(Next::After(self.options.heartbeat));
         };
+        let node_is_well = self.context.cache.nodes.named(node);
+        if node_is_well.is_some_and(|n| is_well(&n)) && misstates_readiness(&pod) {
+            let ready = is_true(&pod, "ContainersReady");
+            let now = self.context.clock.now();
+            let truth = conditions(&pod, ready, Some("ReadinessGatesNotReady"), now);
+            self.write(&pod, json!({"conditions": truth})).await?;
+        }
         let pace = Pace {
             start,
             stop,
@@ -420,6 +446,25 @@ mod tests {
         };
         let status = status_after(&running("Always", "1"), &exit, "n", at("05"));
         assert_eq!(status["containerStatuses"][0]["restartCount"], 1);
+    }
+
+    #[test]
+    fn a_running_pod_of_a_node_that_is_well_again_is_ready_again_once_its_gates_are_open() {
+        let running = |ready: &str, gate: &str| {
+            pod(json!({
+                "spec": {"containers": [], "readinessGates": [{"conditionType": "lb"}]},
+                "status": {"phase": "Running", "conditions": [
+                    {"type": "ContainersReady", "status": "True"},
+                    {"type": "Ready", "status": ready},
+                    {"type": "lb", "status": gate}]},
+            }))
+        };
+        assert!(misstates_readiness(&running("False", "True")));
+        assert!(misstates_readiness(&running("True", "False")));
+        assert!(!misstates_readiness(&running("True", "True")));
+        assert!(!misstates_readiness(&running("False", "False")));
+        let truth = conditions(&running("False", "True"), true, None, at("05"));
+        assert_eq!(truth[2]["status"], "True");
     }
 
     #[test]

@@ -134,10 +134,31 @@ fn missing_programs(root: &Path) -> Vec<&'static str> {
         .filter(|name| !there(name))
         .copied()
         .collect();
+    if !missing.contains(&"kubectl") && kubectl_is_old() {
+        missing.push("kubectl of 1.28 or later");
+    }
     if !root.join("target/tools/moto/bin/moto_server").is_file() {
         missing.push("moto");
     }
     missing
+}
+
+/// Whether kubectl is older than what the tests that apply manifests need.
+fn kubectl_is_old() -> bool {
+    let asked = Command::new("kubectl")
+        .args(["version", "--client", "--output=json"])
+        .output();
+    asked.is_ok_and(|answer| is_old(&answer.stdout))
+}
+
+fn is_old(kubectl_version: &[u8]) -> bool {
+    let answer: serde_json::Value = serde_json::from_slice(kubectl_version).unwrap_or_default();
+    let version = answer["clientVersion"]["gitVersion"].as_str();
+    let numbers = version.and_then(|v| v.strip_prefix('v')).map(|v| {
+        let mut parts = v.split('.').map(|part| part.parse::<u32>().ok());
+        (parts.next().flatten(), parts.next().flatten())
+    });
+    numbers.is_some_and(|(major, minor)| (major, minor) < (Some(1), Some(28)))
 }
 
 /// The one line of the README that runs the whole test suite.
@@ -241,6 +262,17 @@ mod tests {
             totals(&[line(3, 0), line(4, 1)]),
             "7 passed, 1 failed, 2 ignored in 2 test binaries"
         );
+    }
+
+    #[test]
+    fn a_kubectl_that_tests_skip_is_told_by_its_version() {
+        let of = |version: &str| {
+            format!(r#"{{"clientVersion": {{"minor": "9+", "gitVersion": "{version}"}}}}"#)
+        };
+        assert!(is_old(of("v1.20.2").as_bytes()));
+        assert!(!is_old(of("v1.28.0").as_bytes()));
+        assert!(!is_old(of("v1.32.4-dispatcher").as_bytes()));
+        assert!(!is_old(b"not JSON"));
     }
 
     #[test]

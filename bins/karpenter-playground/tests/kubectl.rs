@@ -1,6 +1,9 @@
-//! The playground as a user meets it: the binary, and a real kubectl. Skipped, with a word, where there is no kubectl.
+//! The playground as a user meets it: the binary, and a real kubectl. Skipped, with a word, where there is no kubectl of today.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+#[path = "../../../crates/karpenter-testbed/tests/kubectl/usable.rs"]
+mod usable;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -23,15 +26,7 @@ impl Drop for Playground {
 }
 
 fn kubectl_is_missing() -> bool {
-    let missing = Command::new("kubectl")
-        .arg("version")
-        .arg("--client")
-        .output()
-        .is_err();
-    if missing {
-        println!("skipped: there is no kubectl");
-    }
-    missing
+    usable::kubectl_is_missing(Path::new("kubectl"))
 }
 
 impl Playground {

@@ -1,7 +1,10 @@
 //! The binary as it runs in a cluster: told what the chart tells it, against an API server and AWS on loopback, with a real
-//! kubectl. Skipped, with a word, where there is no kubectl.
+//! kubectl. Skipped, with a word, where there is no kubectl of today.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+#[path = "../../../crates/karpenter-testbed/tests/kubectl/usable.rs"]
+mod usable;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -213,13 +216,7 @@ fn until<T>(home: &Path, what: &str, mut check: impl FnMut() -> Option<T>) -> T 
 }
 
 fn kubectl_is_missing() -> bool {
-    let found = Command::new("kubectl")
-        .args(["version", "--client"])
-        .output();
-    if found.is_err() {
-        println!("skipped: there is no kubectl");
-    }
-    found.is_err()
+    usable::kubectl_is_missing(Path::new("kubectl"))
 }
 
 /// A cluster without Karpenter, with its kubeconfig in a folder of its own.

@@ -1,8 +1,11 @@
 //! The real kubectl against the embedded server over HTTPS.
 //!
-//! Where there is no kubectl (`KUBECTL`, or `kubectl` on the path) the tests say so and pass.
+//! Where there is no kubectl (`KUBECTL`, or `kubectl` on the path), or only an old one, the tests say so and pass.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+#[path = "kubectl/usable.rs"]
+mod usable;
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -30,14 +33,7 @@ impl Kubectl {
     async fn start() -> Option<Self> {
         let program =
             std::env::var_os("KUBECTL").map_or_else(|| PathBuf::from("kubectl"), PathBuf::from);
-        let probe = std::process::Command::new(&program)
-            .args(["version", "--client"])
-            .output();
-        if !probe.is_ok_and(|o| o.status.success()) {
-            eprintln!(
-                "skipped: there is no `{}` on this machine",
-                program.display()
-            );
+        if usable::kubectl_is_missing(&program) {
             return None;
         }
         let testbed = Testbed::builder().seed(3).start().await;
@@ -120,6 +116,23 @@ impl Kubectl {
     fn file(&self, name: &str, value: &serde_json::Value) {
         std::fs::write(self.home.path().join(name), value.to_string()).unwrap();
     }
+}
+
+#[test]
+fn a_kubectl_that_validates_with_openapi_v2_is_told_by_its_version() {
+    let printed = |version: &str| {
+        format!(
+            "{{\n  \"clientVersion\": {{\n    \"minor\": \"99+\",\n    \"gitVersion\": \"{version}\"\n  }}\n}}"
+        )
+    };
+    let is_old = |version: &str| usable::version(&printed(version)).unwrap() < usable::OLDEST;
+    for old in ["v1.20.2", "v1.27.16-eks-ae9a62a"] {
+        assert!(is_old(old), "{old}");
+    }
+    for new in ["v1.28.0", "v1.32.4-dispatcher", "v2.0.0"] {
+        assert!(!is_old(new), "{new}");
+    }
+    assert_eq!(usable::version("no JSON at all"), None);
 }
 
 fn node_pool(weight: i64) -> serde_json::Value {

@@ -175,6 +175,39 @@ fn what_the_controller_may_do_is_as_reviewed() {
     assert_snapshot!("roles", roles.join("\n---\n"));
 }
 
+/// Where OwnerReferencesPermissionEnforcement is on, whoever sets `blockOwnerDeletion` must be allowed to update the owner's finalizers.
+#[test]
+fn owners_that_the_controller_blocks_the_deletion_of_let_it_update_their_finalizers() {
+    if is_missing("helm", "version") {
+        return;
+    }
+    let manifests = template("karpenter", TODAY);
+    let rules: Vec<serde_json::Value> = manifests
+        .split("\n---\n")
+        .map(|text| serde_saphyr::from_str(text.trim_start_matches("---\n")).unwrap())
+        .filter(|object: &serde_json::Value| object["kind"] == "ClusterRole")
+        .flat_map(|role| role["rules"].as_array().cloned().unwrap_or_default())
+        .collect();
+    for (group, owner) in [
+        ("karpenter.sh", "nodepools"),
+        ("karpenter.sh", "nodeclaims"),
+        ("karpenter.sh", "provisioners"),
+        ("karpenter.k8s.aws", "awsnodetemplates"),
+    ] {
+        let holds = |rule: &serde_json::Value, field: &str, wanted: &str| {
+            let values = rule[field].as_array();
+            values.is_some_and(|values| values.iter().any(|value| value == wanted))
+        };
+        let resource = format!("{owner}/finalizers");
+        let allowed = rules.iter().any(|rule| {
+            holds(rule, "apiGroups", group)
+                && holds(rule, "resources", &resource)
+                && holds(rule, "verbs", "update")
+        });
+        assert!(allowed, "{resource} of {group}");
+    }
+}
+
 #[test]
 fn values_of_earlier_charts_are_taken_over_and_pointed_out() {
     if is_missing("helm", "version") {

@@ -2,8 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+use serde_json::Value;
 
 /// The binary: what `KARPENTER` names, else what was built next to the tests.
 fn binary() -> PathBuf {
@@ -111,6 +114,105 @@ fn help_is_in_groups_and_names_the_environment() {
         );
     }
     assert!(help.contains("[env: CLUSTER_NAME="));
+}
+
+fn file(path: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    std::fs::read_to_string(root.join(path)).unwrap()
+}
+
+/// The rows of the tables of docs/settings.md whose first cell is code, by that.
+fn settings() -> BTreeMap<String, Vec<String>> {
+    let page = file("docs/settings.md");
+    let rows = page.lines().filter_map(|line| {
+        let cells: Vec<String> = line
+            .split('|')
+            .map(|cell| cell.trim().to_owned())
+            .skip(1)
+            .collect();
+        let first = cells.first()?.strip_prefix('`')?.strip_suffix('`')?;
+        Some((first.to_owned(), cells.clone()))
+    });
+    let mut found = BTreeMap::new();
+    for (first, cells) in rows {
+        assert_eq!(found.insert(first.clone(), cells), None, "{first} twice");
+    }
+    found
+}
+
+/// Flag, environment variable and default of everything that `--help` tells of.
+fn told(help: &str) -> Vec<(String, String, String)> {
+    let mut flags: Vec<String> = Vec::new();
+    for line in help.lines().map(str::trim_start) {
+        if line.starts_with("--") {
+            flags.push(line.to_owned());
+        } else if let Some(flag) = flags.last_mut() {
+            flag.push(' ');
+            flag.push_str(line);
+        }
+    }
+    let between = |text: &str, start: &str, end: char| {
+        let (_, rest) = text.split_once(start)?;
+        rest.split(end).next().map(str::to_owned)
+    };
+    let one = |text: String| {
+        let flag = text.split([' ', '[', '=']).next()?.to_owned();
+        let variable = between(&text, "[env: ", '=')?;
+        let default = between(&text, "[default: ", ']').unwrap_or_default();
+        Some((flag, variable, default.trim_matches('"').to_owned()))
+    };
+    flags.into_iter().filter_map(one).collect()
+}
+
+#[test]
+fn the_book_has_every_setting_with_its_variable_its_chart_value_and_its_default() {
+    if is_missing() {
+        return;
+    }
+    let output = karpenter(&["--help"], &[]);
+    let told = told(&String::from_utf8(output.stdout).unwrap());
+    assert!(told.len() > 40, "{told:?}");
+    let rows = settings();
+    let deployment = file("charts/karpenter/templates/deployment.yaml");
+    let values: Value = serde_saphyr::from_str(&file("charts/karpenter/values.yaml")).unwrap();
+    for (flag, variable, default) in &told {
+        assert!(rows.contains_key(flag), "docs/settings.md lacks {flag}");
+        let row = &rows[flag];
+        assert_eq!(row[1], format!("`{variable}`"), "{flag}");
+        assert!(
+            default.is_empty() || row[3].contains(&format!("`{default}`")),
+            "{flag}: {default}"
+        );
+        let of_chart = deployment.contains(&format!("\"{variable}\""))
+            || deployment.contains(&format!("- name: {variable}\n"));
+        assert_eq!(row[2] != "`controller.env`", of_chart, "{flag}");
+        let Some(value) = row[2].split('`').nth(1) else {
+            continue;
+        };
+        // One of the earlier charts' values.
+        if value != "settings.aws.defaultInstanceProfile" {
+            let pointer = format!("/{}", value.replace('.', "/"));
+            assert!(values.pointer(&pointer).is_some(), "{flag}: {value}");
+        }
+    }
+    for name in rows.keys().filter(|name| name.starts_with("--")) {
+        let known = told.iter().any(|(flag, _, _)| flag == name);
+        assert!(known, "there is no {name}");
+    }
+
+    let mut gates = 0;
+    for group in ["featureGates", "awsFeatureGates"] {
+        for (name, on) in values["settings"][group].as_object().unwrap() {
+            let value = format!("`settings.{group}.{name}`");
+            let row = rows.values().find(|row| row[1] == value);
+            assert!(row.is_some(), "docs/settings.md lacks {value}");
+            let default = if on == true { "on" } else { "off" };
+            assert_eq!(row.unwrap()[2], default, "{name}");
+            gates += 1;
+        }
+    }
+    let gates_of_the_book = rows.values().filter(|row| !row[0].starts_with("`--"));
+    assert_eq!(gates_of_the_book.count(), gates);
 }
 
 #[test]

@@ -56,38 +56,68 @@ pub(crate) fn run(root: &Path, json: bool, names: &[String]) -> anyhow::Result<(
             "name", "one round", "items", "peak memory"
         );
     }
-    for (target, (package, cases)) in selected {
-        let mut command = Command::new("cargo");
-        command
-            .args(["bench", "--quiet", "--package", package, "--bench", target])
-            .current_dir(root);
-        let package = metadata.packages.iter().find(|known| known.name == package);
-        if package.is_some_and(Package::without_default_features) {
-            command.arg("--no-default-features");
+    each(selected, |target, (package, cases)| {
+        measure(root, json, &metadata, target, package, &cases)
+    })
+}
+
+/// Runs what is asked for of every target, though some fail; those are named at the end.
+fn each<'a, T>(
+    targets: BTreeMap<&'a str, T>,
+    mut run: impl FnMut(&'a str, T) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut failed = Vec::new();
+    for (target, asked) in targets {
+        if let Err(problem) = run(target, asked) {
+            eprintln!("error: {problem:#}");
+            failed.push(format!("`{target}`"));
         }
-        let targets = package.map(|p| p.targets.as_slice()).unwrap_or_default();
-        if let Some(found) = targets.iter().find(|t| t.name == target)
-            && !found.required_features.is_empty()
-        {
-            command.args(["--features", &found.required_features.join(",")]);
-        }
-        command.arg("--");
-        if json {
-            command.arg("--json");
-        }
-        let mut child = command.args(&cases).stdout(Stdio::piped()).spawn()?;
-        let mut results = 0;
-        for line in BufReader::new(child.stdout.take().context("cargo has no output")?).lines() {
-            let line = line?;
-            results += usize::from(!line.is_empty());
-            println!("{line}");
-        }
-        if !child.wait()?.success() {
-            bail!("the bench `{target}` failed");
-        }
-        if results == 0 {
-            bail!("the bench `{target}` has none of {}", cases.join(", "));
-        }
+    }
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+/// Runs one target, and passes on what it prints.
+fn measure(
+    root: &Path,
+    json: bool,
+    metadata: &Metadata,
+    target: &str,
+    package: &str,
+    cases: &[String],
+) -> anyhow::Result<()> {
+    let mut command = Command::new("cargo");
+    command
+        .args(["bench", "--quiet", "--package", package, "--bench", target])
+        .current_dir(root);
+    let package = metadata.packages.iter().find(|known| known.name == package);
+    if package.is_some_and(Package::without_default_features) {
+        command.arg("--no-default-features");
+    }
+    let targets = package.map(|p| p.targets.as_slice()).unwrap_or_default();
+    if let Some(found) = targets.iter().find(|t| t.name == target)
+        && !found.required_features.is_empty()
+    {
+        command.args(["--features", &found.required_features.join(",")]);
+    }
+    command.arg("--");
+    if json {
+        command.arg("--json");
+    }
+    let mut child = command.args(cases).stdout(Stdio::piped()).spawn()?;
+    let mut results = 0;
+    for line in BufReader::new(child.stdout.take().context("cargo has no output")?).lines() {
+        let line = line?;
+        results += usize::from(!line.is_empty());
+        println!("{line}");
+    }
+    if !child.wait()?.success() {
+        bail!("the bench `{target}` failed");
+    }
+    if results == 0 {
+        bail!("the bench `{target}` has none of {}", cases.join(", "));
     }
     Ok(())
 }
@@ -206,6 +236,21 @@ mod tests {
                 r#"karpenter-spec engine-cost ["engine-cost-gpu"]"#
             ]
         );
+    }
+
+    #[test]
+    fn one_that_fails_keeps_none_from_being_measured_and_is_named_at_the_end() {
+        let targets = BTreeMap::from([("a", 1), ("binary", 2), ("c", 3)]);
+        let mut measured = Vec::new();
+        let error = each(targets, |target, asked| {
+            measured.push((target, asked));
+            match target {
+                "binary" => bail!("there is no target/dist/karpenter"),
+                _ => Ok(()),
+            }
+        });
+        assert_eq!(measured, [("a", 1), ("binary", 2), ("c", 3)]);
+        assert_eq!(error.unwrap_err().to_string(), "failed: `binary`");
     }
 
     #[test]

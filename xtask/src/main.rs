@@ -42,7 +42,7 @@ enum Command {
         /// Print one JSON object a line instead of a table.
         #[arg(long)]
         json: bool,
-        /// A bench target (`engine`) or one of its cases (`engine/schedule-10k`).
+        /// A bench target (`consolidate`) or a case (`consolidate-multi-1000`), and all that go on from that name after a dash.
         names: Vec<String>,
     },
     /// Simulate whole clusters from random seeds.

@@ -3,9 +3,9 @@
 //! A bench target (`harness = false`) names itself and its cases. `cargo xtask bench [--json] [NAME…]` finds and runs them:
 //!
 //! ```no_run
-//! // In `fn main` of `benches/engine.rs`:
-//! let mut suite = karpenter_bench::Suite::from_args("engine");
-//! suite.case("schedule-10k", |run| {
+//! // In `fn main` of `benches/schedule.rs`:
+//! let mut suite = karpenter_bench::Suite::from_args("schedule");
+//! suite.case("diverse-10000", |run| {
 //!     let pods: Vec<u64> = (0..10_000).collect();
 //!     run.parameter("pods", pods.len());
 //!     run.measure(pods.len(), || pods.iter().sum::<u64>());

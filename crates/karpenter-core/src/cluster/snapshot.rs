@@ -563,6 +563,15 @@ impl Snapshot {
         self.state.pdbs.values()
     }
 
+    /// PodDisruptionBudgets of a namespace, by name.
+    pub fn pdbs_of(&self, namespace: &str) -> impl Iterator<Item = &Arc<PodDisruptionBudget>> {
+        let from = named(namespace, "");
+        let namespace = namespace.to_owned();
+        let rest = self.state.pdbs.range(from..);
+        rest.take_while(move |(key, _)| key.0 == namespace)
+            .map(|(_, budget)| budget)
+    }
+
     /// Selectors of the Services of a namespace, by name; `None` selects nothing.
     pub fn service_selectors(&self, namespace: &str) -> impl Iterator<Item = &Option<Labels>> {
         let from = named(namespace, "");

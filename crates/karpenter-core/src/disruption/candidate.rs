@@ -68,6 +68,11 @@ pub enum Blocked {
         /// The budget.
         budget: String,
     },
+    /// It has drifted, and its pods would not all find a place.
+    PodsStay {
+        /// Pods and why.
+        pods: Vec<(PodKey, String)>,
+    },
 }
 
 impl Blocked {
@@ -121,7 +126,24 @@ impl fmt::Display for Blocked {
                     pod.namespace
                 )
             }
+            Self::PodsStay { pods } => stuck(f, pods),
         }
+    }
+}
+
+/// Says why pods would not schedule, of five pods at most.
+fn stuck(f: &mut fmt::Formatter<'_>, pods: &[(PodKey, String)]) -> fmt::Result {
+    f.write_str("Not all pods would schedule, ")?;
+    let shown: Vec<String> = pods
+        .iter()
+        .take(5)
+        .map(|(pod, why)| format!("{pod} => {why}"))
+        .collect();
+    f.write_str(&shown.join(" "))?;
+    if pods.len() > 5 {
+        write!(f, " and {} other(s)", pods.len() - 5)
+    } else {
+        Ok(())
     }
 }
 
@@ -237,20 +259,7 @@ impl fmt::Display for Unconsolidatable {
             ),
             Self::TooRecent => f.write_str("Node changed within consolidateAfter"),
             Self::BufferPods { node } => write!(f, "Node \"{node}\" has buffer pods"),
-            Self::PodsStay { pods } => {
-                f.write_str("Not all pods would schedule, ")?;
-                let shown: Vec<String> = pods
-                    .iter()
-                    .take(5)
-                    .map(|(pod, why)| format!("{pod} => {why}"))
-                    .collect();
-                f.write_str(&shown.join(" "))?;
-                if pods.len() > 5 {
-                    write!(f, " and {} other(s)", pods.len() - 5)
-                } else {
-                    Ok(())
-                }
-            }
+            Self::PodsStay { pods } => stuck(f, pods),
             Self::SeveralReplacements { count } => {
                 write!(f, "Can't remove without creating {count} candidates")
             }

@@ -1,6 +1,6 @@
 //! What PodDisruptionBudgets allow.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -77,12 +77,12 @@ pub fn refuses(snapshot: &Snapshot, pod: &Pod) -> Option<PdbBlock> {
     if !pod.ready {
         return None;
     }
-    let selects = |budget: &&std::sync::Arc<PodDisruptionBudget>| {
+    let selects = |budget: &&Arc<PodDisruptionBudget>| {
         let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-        budget.metadata.namespace.as_deref() == Some(&*pod.key.namespace)
-            && LabelSelector::parse(selector).matches(&pod.shape.labels)
+        LabelSelector::parse(selector).matches(&pod.shape.labels)
     };
-    let covering: Vec<_> = snapshot.pdbs().filter(selects).collect();
+    let budgets = snapshot.pdbs_of(&pod.key.namespace);
+    let covering: Vec<_> = budgets.filter(selects).collect();
     let name = |budget: &PodDisruptionBudget| budget.metadata.name.clone().unwrap_or_default();
     match covering.as_slice() {
         [] => None,
@@ -99,6 +99,16 @@ pub fn refuses(snapshot: &Snapshot, pod: &Pod) -> Option<PdbBlock> {
             budgets: several.iter().map(|budget| name(budget)).collect(),
         }),
     }
+}
+
+/// Pods of machines that are going away, but for those that are sure to stay there: no machine is bought for them.
+pub fn leaving_pods(snapshot: &Snapshot, now: Timestamp) -> Vec<Arc<Pod>> {
+    let mut pods: Vec<Arc<Pod>> = snapshot.pods_of_deleting_nodes().cloned().collect();
+    if !pods.is_empty() {
+        let budgets = PdbLimits::new(snapshot);
+        pods.retain(|pod| !budgets.never_moves(pod, now));
+    }
+    pods
 }
 
 /// All budgets of a snapshot, by namespace.

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::{
     Budgets,
-    candidate::{Candidate, Candidates, Surroundings, Unconsolidatable},
+    candidate::{Blocked, Candidate, Candidates, Surroundings, Unconsolidatable},
     command::{Command, Decision, Method, Verdict, VerdictKind},
     consolidation::{Move, Rules},
     methods::{self, Found},
@@ -193,7 +193,7 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
         budgets: Budgets::by_reason(snapshot, now),
         ..DisruptionPlan::default()
     };
-    let mut kept = BTreeMap::new();
+    let (mut kept, mut stuck) = (BTreeMap::new(), BTreeMap::new());
     let mut alone = Alone::new();
     let methods = [
         Method::Emptiness,
@@ -231,12 +231,13 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
             plan.timed_out.insert(method);
         }
         kept.extend(found.kept);
+        stuck.extend(found.blocked);
         if !found.commands.is_empty() {
             plan.commands = found.commands;
             break;
         }
     }
-    plan.verdicts = verdicts(&all, &plan.commands, &kept);
+    plan.verdicts = verdicts(&all, &plan.commands, &kept, &stuck);
     plan
 }
 
@@ -304,7 +305,13 @@ impl Pass<'_> {
     }
 }
 
-fn verdicts(all: &Candidates, commands: &[Command], kept: &Kept) -> Vec<Verdict> {
+/// What became of every machine. What keeps one that has drifted says more than what kept it from being consolidated.
+fn verdicts(
+    all: &Candidates,
+    commands: &[Command],
+    kept: &Kept,
+    stuck: &BTreeMap<String, Blocked>,
+) -> Vec<Verdict> {
     let mut verdicts = BTreeMap::new();
     for (machine, blocked) in &all.blocked {
         let kind = VerdictKind::Blocked(blocked.clone());
@@ -329,6 +336,17 @@ fn verdicts(all: &Candidates, commands: &[Command], kept: &Kept) -> Vec<Verdict>
         let verdict = Verdict {
             machine: candidate.machine.clone(),
             kind,
+        };
+        verdicts.insert(candidate.name().to_owned(), verdict);
+    }
+    let drifted = all.candidates.iter().filter_map(|candidate| {
+        let why = stuck.get(candidate.name())?.clone();
+        Some((candidate, why))
+    });
+    for (candidate, why) in drifted {
+        let verdict = Verdict {
+            machine: candidate.machine.clone(),
+            kind: VerdictKind::Blocked(why),
         };
         verdicts.insert(candidate.name().to_owned(), verdict);
     }

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     cluster::{NodeState, Snapshot},
-    disruption::pdb::PdbLimits,
+    disruption::pdb::leaving_pods,
     dra::Inventory,
     overlay,
     pod::{Pod, Shape, Toleration},
@@ -231,7 +231,7 @@ impl Solver {
             machine_of,
             remaining,
             bound,
-            leaving: leaving(snapshot, request),
+            leaving: leaving_pods(snapshot, request.now),
             inverse: Vec::new(),
             memory: Mutex::default(),
             inventory: OnceLock::new(),
@@ -411,16 +411,6 @@ impl Namespaces {
     }
 }
 
-/// Pods of machines that are going away, but for those that are sure to stay there: no machine is bought for them.
-fn leaving(snapshot: &Snapshot, request: &ScheduleRequest) -> Vec<Arc<Pod>> {
-    let mut pods: Vec<Arc<Pod>> = snapshot.pods_of_deleting_nodes().cloned().collect();
-    if !pods.is_empty() {
-        let budgets = PdbLimits::new(snapshot);
-        pods.retain(|pod| !budgets.never_moves(pod, request.now));
-    }
-    pods
-}
-
 /// Usable NodePools in the order they are tried, each with its instance types, or why it cannot be used.
 fn instance_types(snapshot: &Snapshot) -> Vec<Pool> {
     let mut pools: Vec<Arc<NodePool>> = snapshot.node_pools().cloned().collect();
@@ -446,9 +436,7 @@ fn instance_types(snapshot: &Snapshot) -> Vec<Pool> {
                 Err(PoolOutcome::NotReady)
             } else {
                 match snapshot.instance_types(&name) {
-                    None => Err(PoolOutcome::Unknown(
-                        "instance types are not known yet".to_owned(),
-                    )),
+                    None => Err(PoolOutcome::Unevaluated),
                     Some(Err(problem)) => Err(PoolOutcome::Unknown(problem.clone())),
                     Some(Ok(types)) if types.is_empty() => {
                         Err(PoolOutcome::Unknown("no instance types".to_owned()))

@@ -1,5 +1,6 @@
 //! Machines that no longer match their specification.
 
+use karpenter_core::disruption::{Blocked, VerdictKind};
 use serde_json::json;
 
 use crate::fixture::World;
@@ -93,6 +94,26 @@ fn a_drifted_machine_whose_pods_find_no_place_stays_and_the_others_go() {
         verdict(&plan, "a")
     );
     assert_eq!(commands(&plan).len(), 1);
+}
+
+/// Users look for the reason `DisruptionBlocked`, whatever consolidation thinks of the machine.
+#[test]
+fn what_keeps_a_drifted_machine_blocks_its_disruption() {
+    let types = [crate::fleet::sold("small", 2, 0.2)];
+    let world = World::empty()
+        .with_types(types.into())
+        .with_pool(open_pool("default"))
+        .run([machine("a", "huge").drifted("2026-01-01T00:00:00Z")])
+        .with([running("p", "a", "15500m")]);
+    let plan = world.decide_with(|_| ());
+    let [verdict] = plan.verdicts.as_slice() else {
+        panic!("{:?}", plan.verdicts);
+    };
+    let VerdictKind::Blocked(why) = &verdict.kind else {
+        panic!("{:?}", verdict.kind);
+    };
+    assert!(why.is_reported());
+    assert!(matches!(why, Blocked::PodsStay { pods } if pods.len() == 1));
 }
 
 #[test]

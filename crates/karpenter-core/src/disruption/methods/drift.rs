@@ -5,7 +5,7 @@
 
 use super::{Found, command};
 use crate::disruption::{
-    candidate::{Candidate, Unconsolidatable},
+    candidate::{Blocked, Candidate, Unconsolidatable},
     consolidation::Move,
     plan::Pass,
 };
@@ -33,12 +33,9 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
         let current = simulator.get_or_insert_with(|| pass.simulator());
         let outcome = current.remove(&[&candidate], false);
         if !outcome.stuck.is_empty() {
-            found.keep(
-                &candidate,
-                Unconsolidatable::PodsStay {
-                    pods: outcome.stuck,
-                },
-            );
+            let pods = outcome.stuck;
+            let name = candidate.name().to_owned();
+            found.blocked.insert(name, Blocked::PodsStay { pods });
             continue;
         }
         let bought: f64 = outcome

@@ -6,12 +6,12 @@ mod multi_node;
 mod single_node;
 mod static_drift;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rayon::prelude::*;
 
 use super::{
-    candidate::{Candidate, Unconsolidatable},
+    candidate::{Blocked, Candidate, Unconsolidatable},
     command::{Command, Method},
     consolidation::{self, Move, Rules},
     plan::{Kept, Pass},
@@ -24,6 +24,8 @@ use crate::schedule::Cancel;
 pub(super) struct Found {
     pub(super) commands: Vec<Command>,
     pub(super) kept: Kept,
+    /// Machines that must go and cannot, by name.
+    pub(super) blocked: BTreeMap<String, Blocked>,
     pub(super) budget_blocked: bool,
     pub(super) timed_out: bool,
     pub(super) unseen_pools: BTreeSet<String>,

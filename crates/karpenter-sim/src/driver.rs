@@ -337,8 +337,8 @@ impl Simulation {
 
     async fn run(&mut self, busy: Duration) -> Result<(), Box<Failure>> {
         let start = self.stack.clock.now();
-        // Some days are eventful, others let everything come to its end.
-        let hours = self.chance.one([1.0, 2.0, 4.0, 8.0]);
+        // Some days are eventful; most let what was begun come to its end.
+        let hours = self.chance.one([1.0, 2.0, 4.0, 4.0, 8.0, 8.0, 8.0, 8.0]);
         let longest = busy.as_secs_f64().min(hours * 3600.0);
         while self.stack.clock.since(start) < busy {
             let pause = self.chance.seconds(2.0, longest);
@@ -445,6 +445,14 @@ impl Simulation {
             }
             self.safety.changes_budgets(&name);
             self.patch(api, &name, json!({"spec": spec})).await;
+        }
+        // Others drift now; those of a static pool at its limit cannot, and would expire while nothing is to happen.
+        for claim in self.list::<NodeClaim>().await {
+            let expires = claim.spec.expire_after.value().is_some();
+            if expires && claim.node_pool() == Some(world::STATIC) {
+                let api = self.api::<NodeClaim>();
+                self.delete(api, claim.name()).await;
+            }
         }
         self.start_replicas();
         self.is_well();

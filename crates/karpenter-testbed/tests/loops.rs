@@ -372,6 +372,25 @@ async fn a_dead_node_is_tainted_and_its_pods_move() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_pods_of_a_node_that_speaks_again_are_ready_again() {
+    let world = World::new().await;
+    world.node("a", "x").await;
+    world.deployment("web", 2, json!({})).await;
+    world.pass(10).await;
+    let faults = &world.options.node_agent.as_ref().unwrap().faults;
+    faults.set("a", NodeFault::Dead);
+    world.pass(70).await;
+    let ready = async || {
+        let deployment = world.get("apps/v1", "Deployment", "web").await.unwrap();
+        deployment["status"]["readyReplicas"].as_i64()
+    };
+    assert_eq!(ready().await, None);
+    faults.clear("a");
+    world.pass(60).await;
+    assert_eq!(ready().await, Some(2));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stateful_set_starts_in_order_with_claims() {
     let world = World::new().await;
     world.node("a", "x").await;

@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 use kube::client::Body;
 use kube::{Client, Config};
 use tokio::time::Instant;
+use tower::layer::util::Stack;
 use tower::{Layer, Service};
 
 use crate::metrics::{Counting, Registry};
@@ -55,25 +56,24 @@ impl Clients {
         burst: u32,
         registry: &Registry,
     ) -> Result<Self, kube::Error> {
-        let limit = RateLimit::new(qps, burst);
         let counting = Counting::new(registry);
+        let limited = limited(&counting, &RateLimit::new(qps, burst));
         let builder = |retry: bool| {
             let mut config = config.clone();
             config.default_retry = retry;
             kube::client::ClientBuilder::try_from(config)
         };
         Ok(Self {
-            api: builder(true)?
-                .with_layer(&limit)
-                .with_layer(&counting)
-                .build(),
-            no_retry: builder(false)?
-                .with_layer(&limit)
-                .with_layer(&counting)
-                .build(),
+            api: builder(true)?.with_layer(&limited).build(),
+            no_retry: builder(false)?.with_layer(&limited).build(),
             lease: builder(false)?.with_layer(&counting).build(),
         })
     }
+}
+
+/// Requests wait for their turn before they are timed: what is measured is the API server.
+fn limited(counting: &Counting, limit: &RateLimit) -> Stack<Counting, RateLimit> {
+    Stack::new(counting.clone(), limit.clone())
 }
 
 /// A token bucket shared by all clones.
@@ -205,6 +205,30 @@ impl Bucket {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_wait_for_the_rate_limit_is_not_timed_as_the_api_servers() {
+        let registry = Registry::new();
+        let answering = tower::service_fn(|_: http::Request<Body>| async {
+            Ok::<_, std::convert::Infallible>(http::Response::new(()))
+        });
+        let layers = limited(&Counting::new(&registry), &RateLimit::new(1, 1));
+        let (mut service, start) = (layers.layer(answering), Instant::now());
+        for _ in 0..3 {
+            let request = http::Request::get("/api/v1/nodes").body(Body::empty());
+            service.call(request.unwrap()).await.unwrap();
+        }
+        assert!(start.elapsed() >= Duration::from_secs(2));
+        let text = registry.render();
+        let name = "client_go_request_duration_seconds";
+        let series = r#"{verb="LIST",group="",version="v1",kind="nodes",subresource=""}"#;
+        for line in [
+            format!("{name}_count{series} 3"),
+            format!("{name}_sum{series} 0"),
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in {text}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_burst_passes_and_the_rest_waits_its_turn() {

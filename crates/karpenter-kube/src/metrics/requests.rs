@@ -113,8 +113,9 @@ where
         let (method, uri) = (request.method().clone(), request.uri().clone());
         let Counting { total, seconds } = self.counting.clone();
         let answer = self.inner.call(request);
-        let started = Instant::now();
         Box::pin(async move {
+            // It is not sent before it is polled.
+            let started = Instant::now();
             let answer = answer.await;
             let code = answer.as_ref().map(|a| a.status().as_str().to_owned());
             let code = code.unwrap_or_else(|_| "<error>".to_owned());

@@ -2,7 +2,8 @@
 //!
 //! Fields of the event follow under their own names; a field name may contain dashes and dots (`"provider-id" = …`).
 //! Fields whose text is a JSON object or array (see [`object`]) are written as such, so that `"NodeClaim":{"name":"x"}`
-//! comes out like upstream's. The `logger` is the event's `logger` field or else its target.
+//! comes out like upstream's. The `logger` is the event's `logger` field or else its target. What a span names in its fields
+//! `object.kind` and `object` is written under its kind.
 //!
 //! UPSTREAM: pkg/operator/logging/logging.go
 
@@ -135,6 +136,12 @@ where
             }
         }
         inherited.extend(own.0);
+        // The names of fields are constants; what a controller works on has one of many kinds.
+        if let (Some(Value::String(kind)), Some(object)) =
+            (inherited.remove("object.kind"), inherited.remove("object"))
+        {
+            inherited.entry(kind).or_insert(object);
+        }
         let logger = inherited
             .remove("logger")
             .or_else(|| {
@@ -343,6 +350,23 @@ mod tests {
                 "controller": "nodeclaim.lifecycle", "NodeClaim": {"name": "a"}, "provider-id": "kwok://a", "count": 3,
             })
         );
+    }
+
+    #[test]
+    fn what_a_controller_works_on_is_written_under_its_kind() {
+        let lines = lines(|| {
+            let pod = object(Some("shop"), "web");
+            let span = tracing::info_span!("reconcile", object.kind = "Pod", object = pod);
+            let _entered = span.enter();
+            tracing::error!(error = "no", "Reconciler error");
+            tracing::info!(Pod = object(None, "another"), "told");
+        });
+        assert_eq!(
+            lines[0]["Pod"],
+            serde_json::json!({"namespace": "shop", "name": "web"})
+        );
+        assert!(lines[0].get("object").is_none() && lines[0].get("object.kind").is_none());
+        assert_eq!(lines[1]["Pod"], serde_json::json!({"name": "another"}));
     }
 
     #[test]

@@ -2,20 +2,23 @@
 
 use std::fmt::{self, Debug};
 use std::future::Future;
-use std::hash::Hash;
+use std::hash::{Hash, Hasher};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
+use jiff::Timestamp;
+use rustc_hash::FxHasher;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use super::{Backoff, Queue, ReconcileError};
 use crate::clock::Clock;
 use crate::context::Context;
+use crate::logging;
 use crate::metrics::Outcome;
 use crate::model::{Change, View};
 use crate::options::Options;
@@ -30,8 +33,43 @@ pub fn current_controller() -> &'static str {
     CONTROLLER.try_with(|name| *name).unwrap_or_default()
 }
 
-/// A reconciliation that has ended: its key, what came of it unless it panicked, and how long it took.
-type Finished<K> = (K, Option<Result<Next, ReconcileError>>, Duration);
+/// A reconciliation that has ended: its key, what came of it unless it panicked, how long it took, and what its log lines say
+/// of it.
+type Finished<K> = (K, Option<Result<Next, ReconcileError>>, Duration, Span);
+
+/// Ids of one controller's reconciliations, for the log: unlike those of other controllers and of an earlier process, and the
+/// same whenever a simulation is repeated.
+struct ReconcileIds {
+    controller: u64,
+    started: i128,
+    count: u64,
+}
+
+impl ReconcileIds {
+    fn new(controller: &str, started: Timestamp) -> Self {
+        let mut hasher = FxHasher::default();
+        controller.hash(&mut hasher);
+        Self {
+            controller: hasher.finish(),
+            started: started.as_nanosecond(),
+            count: 0,
+        }
+    }
+
+    /// The next, in the shape of upstream's: a UUID.
+    fn next(&mut self) -> String {
+        self.count += 1;
+        let (at, of, count) = (self.started, self.controller, self.count);
+        format!(
+            "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+            (at >> 32) & 0xffff_ffff,
+            (at >> 16) & 0xffff,
+            at & 0xffff,
+            of & 0xffff,
+            count & 0xffff_ffff_ffff
+        )
+    }
+}
 
 /// What is to happen after a reconciliation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,6 +201,7 @@ pub async fn run<C: Controller>(
 ) {
     let concurrency = controller.concurrency(&cx.options).max(1);
     let metrics = cx.metrics.work.of(controller.name(), concurrency);
+    let mut ids = ReconcileIds::new(controller.name(), cx.clock.now());
     let mut running: JoinSet<Finished<C::Key>> = JoinSet::new();
     tokio::select! {
         biased;
@@ -176,14 +215,21 @@ pub async fn run<C: Controller>(
             metrics.waited(waited);
             let controller = Arc::clone(&controller);
             let name = controller.name();
-            let object = format!("{}/{}", controller.kind(), key_text(&key));
-            let span = tracing::info_span!("reconcile", controller = name, object);
+            // Of the level error: what is logged of it must say what it is about at any `log-level`.
+            let span = tracing::error_span!(
+                "reconcile",
+                controller = name,
+                reconcileID = ids.next(),
+                object.kind = controller.kind(),
+                object = object(&key),
+            );
+            let about = span.clone();
             let work = async move {
                 // A panic is a bug in one reconciliation; it must not take the others with it.
                 let outcome = AssertUnwindSafe(controller.reconcile(key.clone())).catch_unwind();
                 let started = Instant::now();
                 let outcome = outcome.await.ok();
-                (key, outcome, started.elapsed())
+                (key, outcome, started.elapsed(), about)
             };
             running.spawn(CONTROLLER.scope(name, work.instrument(span)));
             metrics.active(running.len());
@@ -193,9 +239,9 @@ pub async fn run<C: Controller>(
             () = stop.cancelled() => break,
             Some(finished) = running.join_next() => {
                 metrics.active(running.len());
-                if let Ok((key, outcome, took)) = finished {
+                if let Ok((key, outcome, took, span)) = finished {
                     metrics.ended(outcome_of(outcome.as_ref()), took);
-                    settle(&*controller, &queue, &cx.clock, key, outcome);
+                    span.in_scope(|| settle(&*controller, &queue, &cx.clock, key, outcome));
                 }
             }
             () = queue.changed(), if running.len() < concurrency => {}
@@ -240,30 +286,26 @@ fn settle<C: Controller>(
         }
         Some(Err(ReconcileError::Stopping)) => queue.done(key, None),
         Some(Err(error)) => {
-            let object = key_text(&key);
             let failures = queue.failed(key, again);
-            tracing::error!(
-                controller = controller.name(),
-                object = format!("{}/{object}", controller.kind()),
-                error = %error,
-                failures,
-                "Reconciler error"
-            );
+            tracing::error!(error = %error, failures, "Reconciler error");
         }
         None => {
-            let object = key_text(&key);
             queue.failed(key, again);
-            tracing::error!(
-                controller = controller.name(),
-                object = format!("{}/{object}", controller.kind()),
-                "reconciler panicked"
-            );
+            tracing::error!("reconciler panicked");
         }
     }
 }
 
-fn key_text<K: Debug>(key: &K) -> String {
-    format!("{key:?}")
+/// The object that a key names, for the log; nothing, if there is only one key.
+fn object<K: Debug>(key: &K) -> Option<String> {
+    if size_of::<K>() == 0 {
+        return None;
+    }
+    let text = format!("{key:?}");
+    Some(match text.split_once('/') {
+        Some((namespace, name)) => logging::object(Some(namespace), name),
+        None => logging::object(None, &text),
+    })
 }
 
 /// Repeats a periodic controller's passes until `stop`.
@@ -273,10 +315,11 @@ pub async fn run_periodic<P: Periodic>(mut periodic: P, cx: &Context, stop: Canc
     let backoff = periodic.backoff();
     let mut failures = 0;
     let name = periodic.name();
+    let mut ids = ReconcileIds::new(name, clock.now());
     loop {
-        let span = tracing::info_span!("pass", controller = name);
+        let span = tracing::error_span!("pass", controller = name, reconcileID = ids.next());
         let started = Instant::now();
-        let pass = CONTROLLER.scope(name, periodic.pass().instrument(span));
+        let pass = CONTROLLER.scope(name, periodic.pass().instrument(span.clone()));
         let outcome = AssertUnwindSafe(pass).catch_unwind();
         let outcome = tokio::select! {
             biased;
@@ -298,13 +341,13 @@ pub async fn run_periodic<P: Periodic>(mut periodic: P, cx: &Context, stop: Canc
             Ok(Err(error)) => {
                 failures += 1;
                 if !error.is_expected() {
-                    tracing::error!(controller = name, error = %error, failures, "Reconciler error");
+                    span.in_scope(|| tracing::error!(error = %error, failures, "Reconciler error"));
                 }
                 backoff.after(failures)
             }
             Err(_) => {
                 failures += 1;
-                tracing::error!(controller = name, failures, "reconciler panicked");
+                span.in_scope(|| tracing::error!(failures, "reconciler panicked"));
                 backoff.after(failures).max(Duration::from_secs(1))
             }
         };
@@ -313,5 +356,36 @@ pub async fn run_periodic<P: Periodic>(mut periodic: P, cx: &Context, stop: Canc
             () = clock.sleep(wait) => {}
             () = stop.cancelled() => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reconciliations_have_ids_of_their_own_that_a_repetition_has_too() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let ids = |controller, start| {
+            let mut ids = ReconcileIds::new(controller, at(start));
+            [ids.next(), ids.next()]
+        };
+        let all = [ids("a", 1), ids("b", 1), ids("a", 2)].concat();
+        let different: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!(different.len(), all.len(), "{all:?}");
+        assert_eq!(ids("a", 1), ids("a", 1));
+        let lengths = all.iter().map(|id| id.split('-').map(str::len).collect());
+        assert!(lengths.into_iter().all(|l: Vec<_>| l == [8, 4, 4, 4, 12]));
+    }
+
+    #[test]
+    fn a_key_is_logged_as_the_object_it_names() {
+        let named = |key| object::<ObjectKey>(&key).unwrap();
+        assert_eq!(named(ObjectKey::cluster("x")), r#"{"name":"x"}"#);
+        assert_eq!(
+            named(ObjectKey::namespaced("shop", "web")),
+            r#"{"name":"web","namespace":"shop"}"#
+        );
+        assert_eq!(object(&()), None);
     }
 }

@@ -58,6 +58,10 @@ async fn a_dead_node_is_replaced_after_its_toleration() {
     assert!(text.contains(
         "karpenter_nodeclaims_disrupted_total{reason=\"unhealthy\",nodepool=\"default\""
     ));
+    let pods = text.lines().find(|line| {
+        line.starts_with("karpenter_pods_disruption_initiated_total{reason=\"unhealthy\"")
+    });
+    assert!(pods.is_some_and(|line| line.ends_with(" 1")), "{pods:?}");
 }
 
 #[tokio::test(start_paused = true)]

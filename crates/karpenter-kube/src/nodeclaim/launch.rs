@@ -18,6 +18,7 @@ use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
 use super::lifecycle::{Lifecycle, Step};
+use super::removal::count_disrupted;
 use crate::controller::{Doing, ReconcileError};
 use crate::events::{Event, reference};
 use crate::logging;
@@ -135,7 +136,7 @@ impl Lifecycle {
         let deleted = self.delete_claim(claim).await.doing("deleting nodeclaim");
         match deleted {
             Ok(true) => {
-                self.count_disrupted(claim, reason);
+                count_disrupted(&self.cx, claim, reason);
                 Step::Stop
             }
             Ok(false) => Step::Stop,

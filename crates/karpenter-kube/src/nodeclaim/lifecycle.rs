@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use karpenter_api::conditions::{Condition, HasConditions, Status, types};
-use karpenter_api::labels::{self, annotations, finalizers};
+use karpenter_api::labels::{annotations, finalizers};
 use karpenter_api::v1::NodeClaim;
 use kube::api::{DeleteParams, Preconditions};
 
@@ -125,17 +125,6 @@ impl Lifecycle {
             Err(error) if is_not_found(&error) => Ok(false),
             Err(error) => Err(error),
         }
-    }
-
-    pub(super) fn count_disrupted(&self, claim: &NodeClaim, reason: &str) {
-        let label = |key: &str| claim.label(key).unwrap_or_default();
-        self.cx.metrics.nodeclaims_disrupted_total.inc(&[
-            reason,
-            label(labels::NODE_POOL),
-            label(labels::CAPACITY_TYPE),
-            "",
-            termination_mode(claim),
-        ]);
     }
 
     pub(super) fn record_registration(&self, claim: &NodeClaim, registered: bool) {

@@ -39,16 +39,29 @@ pub async fn disrupt(
 ) -> Result<bool, ReconcileError> {
     let deleted = delete(cx, claim).await?;
     if deleted {
-        let label = |key: &str| claim.label(key).unwrap_or_default();
-        cx.metrics.nodeclaims_disrupted_total.inc(&[
-            reason,
-            label(labels::NODE_POOL),
-            label(labels::CAPACITY_TYPE),
-            "",
-            termination_mode(claim),
-        ]);
+        count_disrupted(cx, claim, reason);
     }
     Ok(deleted)
+}
+
+/// Counts a claim that was just deleted under `reason`, and its pods that need another node.
+pub(super) fn count_disrupted(cx: &Context, claim: &NodeClaim, reason: &str) {
+    let label = |key: &str| claim.label(key).unwrap_or_default();
+    let series = [
+        reason,
+        label(labels::NODE_POOL),
+        label(labels::CAPACITY_TYPE),
+        "",
+        termination_mode(claim),
+    ];
+    let view = cx.view();
+    let pods = claim.status.node_name.as_deref().map(|n| view.pods_on(n));
+    let pods = pods.into_iter().flatten();
+    let rescheduled = pods.filter(|pod| pod.is_reschedulable()).count();
+    cx.metrics.nodeclaims_disrupted_total.inc(&series);
+    cx.metrics
+        .pods_disruption_initiated_total
+        .add(&series, rescheduled as f64);
 }
 
 /// Makes the claim's deadline now, unless it has passed already: its pods are deleted, its volumes not waited for. The claim

@@ -1,13 +1,15 @@
 //! Metrics about NodePools.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use karpenter_api::ResourceList;
+use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::quantity::Quantity;
+use rustc_hash::FxHashSet;
 
 use super::{resource_type, with};
 use crate::context::Context;
@@ -51,6 +53,48 @@ pub(super) fn register(cx: &Arc<Context>) {
         &["nodepool"],
         with(cx, cost),
     );
+    let unpriced: Mutex<BTreeMap<String, Unpriced>> = Mutex::default();
+    let errors = move |cx: &Context, emit: &mut Emit<'_>| {
+        let mut unpriced = unpriced.lock().unwrap_or_else(PoisonError::into_inner);
+        let view = cx.view();
+        unpriced.retain(|pool, _| view.node_pool(pool).is_some());
+        for pool in view.snapshot.node_pools() {
+            let of_pool = unpriced.entry(pool.name().to_owned()).or_default();
+            of_pool.look(&view, pool.name());
+            emit.set(&[pool.name()], of_pool.total as f64);
+        }
+    };
+    registry.live_counter(
+        "karpenter_nodepools_cost_tracker_errors_total",
+        "Machines of NodePools whose offering has no known price.",
+        &["nodepool"],
+        with(cx, errors),
+    );
+}
+
+/// Claims of a NodePool that scrapes found to have no price.
+#[derive(Debug, Default)]
+struct Unpriced {
+    /// Those that are there, by uid: each counts once, however often it is seen.
+    known: FxHashSet<String>,
+    total: u64,
+}
+
+impl Unpriced {
+    fn look(&mut self, view: &View, pool: &str) {
+        let Some(types) = types_of(view, pool) else {
+            return;
+        };
+        let claims = view.node_claims_of_pool(pool);
+        let mut now = FxHashSet::default();
+        for claim in claims.iter().filter(|c| c.is_true(types::LAUNCHED)) {
+            if price(claim, &types).is_none() {
+                self.total += u64::from(!self.known.contains(claim.uid()));
+                now.insert(claim.uid().to_owned());
+            }
+        }
+        self.known = now;
+    }
 }
 
 fn cost(cx: &Context, emit: &mut Emit<'_>) {
@@ -64,10 +108,15 @@ fn cost(cx: &Context, emit: &mut Emit<'_>) {
 
 /// What the machines of a pool cost; nothing is known before the provider was asked.
 fn cost_of(view: &View, pool: &str) -> Option<f64> {
-    let types = view.snapshot.instance_types(pool)?.as_ref().ok()?;
-    let types: BTreeMap<&str, &InstanceType> = types.iter().map(|t| (t.name.as_str(), t)).collect();
+    let types = types_of(view, pool)?;
     let claims = view.node_claims_of_pool(pool);
     Some(claims.iter().filter_map(|claim| price(claim, &types)).sum())
+}
+
+/// What the provider offers for a pool, by name.
+fn types_of<'a>(view: &'a View, pool: &str) -> Option<BTreeMap<&'a str, &'a InstanceType>> {
+    let types = view.snapshot.instance_types(pool)?.as_ref().ok()?;
+    Some(types.iter().map(|t| (t.name.as_str(), t)).collect())
 }
 
 /// What a claim costs, once its labels say what it is; unknown offerings cost nothing.
@@ -119,6 +168,45 @@ mod tests {
             ),
             None
         );
+    }
+
+    #[test]
+    fn a_machine_without_a_price_counts_once_however_often_it_is_seen() {
+        let mut state = State::new(ClusterConfig::default(), &[]);
+        let claim = |name: &str, zone: &str, launched: bool| {
+            let mut claim = NodeClaim::new(name, Default::default());
+            let labels = [
+                (labels::NODE_POOL, "default"),
+                (labels::INSTANCE_TYPE, "a"),
+                (labels::ZONE, zone),
+                (labels::CAPACITY_TYPE, "spot"),
+            ];
+            claim.metadata.uid = Some(name.to_owned());
+            claim.metadata.labels = Some(labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+            if launched {
+                claim.set_true(types::LAUNCHED, jiff::Timestamp::UNIX_EPOCH);
+            }
+            claim
+        };
+        let mut unpriced = Unpriced::default();
+        let mut look = |state: &State| {
+            unpriced.look(&state.view(), "default");
+            unpriced.total
+        };
+        state.apply_node_claim(claim("x", "nowhere", true));
+        assert_eq!(look(&state), 0, "the provider was not asked yet");
+        let types = [fake::instance_type("a").price(1.0).build()];
+        state
+            .cluster
+            .set_instance_types("default", Ok(types.into()));
+        state.apply_node_claim(claim("launching", "nowhere", false));
+        state.apply_node_claim(claim("priced", "test-zone-1", true));
+        assert_eq!(look(&state), 1);
+        assert_eq!(look(&state), 1, "it was counted");
+        state.apply_node_claim(claim("y", "nowhere", true));
+        assert_eq!(look(&state), 2);
+        state.remove_node_claim("x");
+        assert_eq!(look(&state), 2, "it only grows");
     }
 
     /// Conformance: DIS-022, DIS-023

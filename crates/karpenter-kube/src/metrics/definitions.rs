@@ -114,7 +114,7 @@ pub struct Metrics {
     pub voluntary_disruption_consolidation_timeouts_total: Counter,
     /// `karpenter_voluntary_disruption_failed_validations_total`: Candidates that failed the second look.
     pub voluntary_disruption_failed_validations_total: Counter,
-    /// `karpenter_voluntary_disruption_queue_failures_total`: Disruption commands that failed.
+    /// `karpenter_voluntary_disruption_queue_failures_total`: Replacements that were never initialized, of disruption commands that failed.
     pub voluntary_disruption_queue_failures_total: Counter,
     /// `karpenter_consolidation_score`: Scores of balanced consolidation.
     pub consolidation_score: Histogram,
@@ -163,7 +163,7 @@ impl Metrics {
     #[must_use]
     pub fn new(registry: &Registry) -> Self {
         let doubling = |n: i32| (0..n).map(|i| 2f64.powi(i)).collect::<Vec<_>>();
-        Self {
+        let metrics = Self {
             registry: registry.clone(),
             work: Work::new(registry),
             nodeclaims_created_total: registry.counter(
@@ -340,7 +340,7 @@ impl Metrics {
             ),
             voluntary_disruption_queue_failures_total: registry.counter(
                 "karpenter_voluntary_disruption_queue_failures_total",
-                "Disruption commands that failed.",
+                "Replacements of failed disruption commands that were never initialized.",
                 &["decision", "reason", "consolidation_type"],
             ),
             consolidation_score: registry.histogram(
@@ -446,13 +446,29 @@ impl Metrics {
                 "Failed provider calls.",
                 &["controller", "method", "provider", "error"],
             ),
+        };
+        for kind in ["single", "multi"] {
+            metrics
+                .voluntary_disruption_consolidation_timeouts_total
+                .add(&[kind], 0.0);
         }
+        metrics
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn timeouts_of_consolidation_are_shown_before_there_is_one() {
+        let text = Metrics::new(&Registry::new()).registry.render();
+        let name = "karpenter_voluntary_disruption_consolidation_timeouts_total";
+        for kind in ["single", "multi"] {
+            let line = format!("{name}{{consolidation_type=\"{kind}\"}} 0");
+            assert!(text.lines().any(|l| l == line), "{line} is not in {text}");
+        }
+    }
 
     #[test]
     fn metrics_carry_upstreams_names_and_buckets() {

@@ -3,9 +3,10 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
+use karpenter_api::v1::NodePool;
 use serde_json::json;
 
-use crate::world::World;
+use crate::world::{World, pool};
 
 #[tokio::test(start_paused = true)]
 async fn the_metrics_show_what_is_there_and_nothing_that_is_gone() {
@@ -193,6 +194,23 @@ async fn waiting_pods_show_how_long_they_wait() {
         ));
         assert!(waited.unwrap() >= 55.0, "{name}: {waited:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_budgets_of_a_pool_go_with_it() {
+    let world = World::new().await;
+    world.create(&pool("other", json!({}))).await;
+    world.pass(30).await;
+    let shown = |pool: &str| {
+        let of = format!("{{nodepool=\"{pool}\",reason=\"Empty\"}}");
+        ["allowed_disruptions", "nodes_consuming_budgets"]
+            .map(|name| world.metric(&format!("karpenter_nodepools_{name}{of}")))
+    };
+    assert_eq!(shown("other"), [Some(0.0); 2]);
+    world.delete::<NodePool>("other").await;
+    world.pass(30).await;
+    assert_eq!(shown("other"), [None; 2]);
+    assert_eq!(shown("default"), [Some(0.0); 2]);
 }
 
 #[tokio::test(start_paused = true)]

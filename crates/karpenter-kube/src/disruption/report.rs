@@ -144,15 +144,12 @@ pub(super) fn planned(cx: &Context, view: &View, plan: &DisruptionPlan, consolid
 }
 
 fn budgets(cx: &Context, view: &View, plan: &DisruptionPlan) {
+    let (mut allowed, mut consuming) = (Vec::new(), Vec::new());
     for (reason, budgets) in &plan.budgets {
         for (name, budget) in budgets.iter() {
-            let series = [name, reason.as_str()];
-            cx.metrics
-                .nodepools_allowed_disruptions
-                .set(&series, f64::from(budget.allowed));
-            cx.metrics
-                .nodepools_nodes_consuming_budgets
-                .set(&series, f64::from(budget.consuming));
+            let series = vec![name.to_owned(), reason.clone()];
+            allowed.push((series.clone(), f64::from(budget.allowed)));
+            consuming.push((series, f64::from(budget.consuming)));
             if budget.nodes > 0
                 && budget.allowed == 0
                 && let Some(pool) = view.node_pool(name)
@@ -166,6 +163,11 @@ fn budgets(cx: &Context, view: &View, plan: &DisruptionPlan) {
             }
         }
     }
+    let metrics = &cx.metrics;
+    metrics.nodepools_allowed_disruptions.replace_all(allowed);
+    metrics
+        .nodepools_nodes_consuming_budgets
+        .replace_all(consuming);
 }
 
 /// A move was judged in a pool; by a score if the pool's policy asks for one.

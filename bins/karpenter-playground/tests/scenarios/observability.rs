@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use karpenter_api::v1::NodePool;
+use karpenter_api::v1::{NodeClaim, NodePool};
 use serde_json::json;
 
 use crate::world::{World, pool};
@@ -211,6 +211,28 @@ async fn the_budgets_of_a_pool_go_with_it() {
     world.pass(30).await;
     assert_eq!(shown("other"), [None; 2]);
     assert_eq!(shown("default"), [Some(0.0); 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_of_a_machine_that_somebody_deletes_are_drained_forcefully() {
+    let world = World::new().await;
+    world.deploy("app", 2).await;
+    world.until_running(2, 60).await;
+    let claim = world.claims().await.remove(0);
+    world.delete::<NodeClaim>(claim.name()).await;
+    world
+        .until(120, "its pods run elsewhere", async |w| {
+            let claims = w.claims().await;
+            claims.iter().all(|c| c.name() != claim.name())
+        })
+        .await;
+    let drained = |reason: &str| {
+        world.metric(&format!(
+            "karpenter_pods_drained_total{{reason=\"{reason}\"}}"
+        ))
+    };
+    assert_eq!(drained("Forceful Termination"), Some(2.0));
+    assert_eq!(drained(""), None);
 }
 
 #[tokio::test(start_paused = true)]

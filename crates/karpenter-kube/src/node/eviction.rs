@@ -52,6 +52,9 @@ pub struct EvictionQueue {
     deadlines: Mutex<FxHashMap<EvictionKey, Option<Timestamp>>>,
 }
 
+/// Why pods go whose NodeClaim names no reason: somebody deleted it or the Node.
+const FORCEFUL: &str = "Forceful Termination";
+
 /// Why a pod with several budgets is not evicted.
 const SEVERAL: &str = "eviction does not support multiple PDBs";
 
@@ -177,10 +180,7 @@ impl EvictionQueue {
                     events::DISRUPTED,
                     message,
                 ));
-                self.cx
-                    .metrics
-                    .pods_drained_total
-                    .inc(&["Forceful Termination"]);
+                self.cx.metrics.pods_drained_total.inc(&[FORCEFUL]);
                 Ok(())
             }
             Err(error) if is_not_found(&error) => Ok(()),
@@ -190,15 +190,16 @@ impl EvictionQueue {
         }
     }
 
-    /// Why the pod's node is disrupted, as its NodeClaim says.
+    /// Why the pod's node is disrupted, as its NodeClaim says; nothing if there is no telling which that is.
     fn reason(&self, view: &View, pod: &Pod) -> String {
         let node = pod.node_name.as_deref().and_then(|name| view.node(name));
-        let claim = node.and_then(|node| view.node_claims_of(node).into_iter().next());
-        let reason = claim
-            .as_ref()
-            .and_then(|c| c.condition(types::DISRUPTION_REASON))
-            .map(|c| c.reason.clone());
-        reason.unwrap_or_else(|| "Forceful Termination".into())
+        let claims = node.map(|node| view.node_claims_of(node));
+        let Some([claim]) = claims.as_deref() else {
+            return String::new();
+        };
+        let said = claim.condition(types::DISRUPTION_REASON);
+        let reason = said.filter(|_| claim.is_true(types::DISRUPTION_REASON));
+        reason.map_or_else(|| FORCEFUL.to_owned(), |said| said.reason.clone())
     }
 
     fn blocked(&self, view: &View, pod: &Pod, why: &str) {
@@ -317,14 +318,7 @@ impl Controller for EvictionQueue {
                     events::EVICTED,
                     format!("Evicted pod: {reason}"),
                 ));
-                self.cx
-                    .metrics
-                    .pods_drained_total
-                    .inc(&[if reason == "Forceful Termination" {
-                        ""
-                    } else {
-                        &reason
-                    }]);
+                self.cx.metrics.pods_drained_total.inc(&[&reason]);
                 Ok(self.forget(&key))
             }
             Answer::Gone => Ok(self.forget(&key)),

@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_testbed::faults::{Fault, Rule};
 use serde_json::json;
 
 use crate::world::{World, pool};
@@ -233,6 +234,22 @@ async fn pods_of_a_machine_that_somebody_deletes_are_drained_forcefully() {
     };
     assert_eq!(drained("Forceful Termination"), Some(2.0));
     assert_eq!(drained(""), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_termination_is_timed_once_however_often_its_last_write_is_refused() {
+    let world = World::new().await;
+    world.deploy("app", 1).await;
+    world.until_running(1, 60).await;
+    let claim = world.claims().await.remove(0);
+    world.delete::<NodeClaim>(claim.name()).await;
+    let faults = world.stack.testbed.faults();
+    let refused = Rule::new(Fault::Conflict).verb("patch");
+    faults.set(vec![refused.resource("nodeclaims").times(5)]);
+    world.scale("app", 0).await;
+    world.until_empty(300).await;
+    let count = "karpenter_nodeclaims_termination_duration_seconds_count{nodepool=\"default\"}";
+    assert_eq!(world.metric(count), Some(1.0));
 }
 
 #[tokio::test(start_paused = true)]

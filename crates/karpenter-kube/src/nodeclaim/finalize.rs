@@ -47,7 +47,6 @@ impl Lifecycle {
                 Err(error) => return Err(error).doing("terminating instance"),
             }
         }
-        self.observe_end(claim);
         let mut released = claim.clone();
         released
             .metadata
@@ -57,6 +56,7 @@ impl Lifecycle {
         patch_object(&self.cx.node_claims(), claim, &released, Lock::Optimistic)
             .await
             .doing("removing finalizer")?;
+        self.observe_end(claim);
         self.launches.forget(claim.uid());
         tracing::info!(
             NodeClaim = logging::object(None, claim.name()),

@@ -176,7 +176,8 @@ impl Launcher {
             .into());
         }
         warn_of_fallback(&order);
-        let relaxed = claim.annotation(annotations::MIN_VALUES_RELAXED).is_some();
+        // The scheduler writes it on every claim, mostly as `false`.
+        let relaxed = claim.annotation(annotations::MIN_VALUES_RELAXED) == Some("true");
         let fleet = Fleet {
             purchase: purchase(order.capacity_type, &resolved),
             configs,

@@ -184,17 +184,19 @@ async fn context_and_strategy_follow_the_claim() {
         asked["OnDemandOptions"]["AllocationStrategy"],
         "lowest-price"
     );
-    let annotate = |case: &mut Case, key: &str, uid: &str| {
-        case.claim.metadata.annotations = Some([(key.to_owned(), "true".to_owned())].into());
+    let annotated = |case: &mut Case, key: &str, value: &str, uid: &str| {
+        case.claim.metadata.annotations = Some([(key.to_owned(), value.to_owned())].into());
         case.claim.metadata.uid = Some(uid.to_owned());
     };
-    annotate(
-        &mut case,
-        "karpenter.sh/nodeclaim-min-values-relaxed",
-        "uid-2",
-    );
+    let annotate = |case: &mut Case, key: &str, uid: &str| annotated(case, key, "true", uid);
+    let relaxed = "karpenter.sh/nodeclaim-min-values-relaxed";
+    annotate(&mut case, relaxed, "uid-2");
     case.launch().await.unwrap();
     assert!(case.asked().get("Context").is_none());
+    // As the scheduler writes it on a claim whose minValues hold.
+    annotated(&mut case, relaxed, "false", "uid-2b");
+    case.launch().await.unwrap();
+    assert_eq!(case.asked()["Context"], "ctx");
     annotate(&mut case, "karpenter.sh/price-overlay-applied", "uid-3");
     case.launch().await.unwrap();
     assert_eq!(

@@ -64,23 +64,19 @@ pub fn is_instance_type_gone(types: &[InstanceType], claim: &NodeClaim, names: &
     };
     let mut wanted = Requirements::from_labels(claim.metadata.labels.iter().flatten(), names);
     if claim.label(labels::CAPACITY_TYPE) == Some(labels::CAPACITY_TYPE_RESERVED) {
-        // What tells reservations apart are the labels that only reserved offerings have.
-        let reserved =
-            |offering: &&Offering| offering.capacity_type() == Some(labels::CAPACITY_TYPE_RESERVED);
-        for key in instance_type
+        // What tells reservations apart are the labels that no other offering has a value for.
+        let others: Vec<&Offering> = instance_type
             .offerings
             .iter()
-            .filter(reserved)
-            .flat_map(|offering| offering.requirements.keys())
-        {
-            let shared = instance_type
-                .offerings
-                .iter()
-                .filter(|o| !reserved(o))
-                .any(|o| o.requirements.contains(key));
-            if !shared && key != labels::ZONE {
-                wanted.remove(key);
-            }
+            .filter(|o| o.capacity_type() != Some(labels::CAPACITY_TYPE_RESERVED))
+            .collect();
+        let of_reservations = |key: &str| {
+            let mut required = others.iter().filter_map(|o| o.requirements.get(key));
+            key != labels::ZONE && required.all(|r| r.operator() == Operator::DoesNotExist)
+        };
+        let keys: Vec<String> = wanted.keys().map(str::to_owned).collect();
+        for key in keys.iter().filter(|key| of_reservations(key)) {
+            wanted.remove(key);
         }
         let admitted = [
             labels::CAPACITY_TYPE_RESERVED,
@@ -259,6 +255,11 @@ mod tests {
             "another reservation"
         );
         assert!(!gone(vec![fake::reserved("r-2", 1, "test-zone-1", 0.1)]));
+        assert!(!gone(vec![
+            fake::reserved("r-1", 1, "test-zone-2", 0.1),
+            on_demand()
+        ]));
+        assert!(gone(vec![fake::reserved("r-1", 1, "test-zone-2", 0.1)]));
         assert!(gone(vec![fake::offering("spot", "test-zone-1", 1.0)]));
         assert!(gone(vec![fake::offering("on-demand", "test-zone-2", 1.0)]));
         assert!(gone(vec![]));

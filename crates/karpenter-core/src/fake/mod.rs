@@ -75,11 +75,20 @@ pub fn instance_type(name: &str) -> TypeBuilder {
 
 /// An available offering.
 pub fn offering(capacity_type: &str, zone: &str, price: f64) -> Offering {
-    let requirements = [
+    let mut requirements: Requirements = [
         Requirement::equal(labels::CAPACITY_TYPE, capacity_type),
         Requirement::equal(labels::ZONE, zone),
-    ];
-    Offering::new(requirements.into_iter().collect(), price)
+    ]
+    .into_iter()
+    .collect();
+    if capacity_type != labels::CAPACITY_TYPE_RESERVED {
+        requirements.add(absent(RESERVATION_ID));
+    }
+    Offering::new(requirements, price)
+}
+
+fn absent(key: &str) -> Requirement {
+    Requirement::new(key, Operator::DoesNotExist, [""; 0])
 }
 
 /// An available offering of reserved capacity.
@@ -194,7 +203,6 @@ impl TypeBuilder {
             values
         };
         let any_of = |key: &str, values: Vec<String>| Requirement::new(key, Operator::In, values);
-        let absent = |key: &str| Requirement::new(key, Operator::DoesNotExist, [""; 0]);
         let mut requirements: Requirements = [
             Requirement::equal(labels::INSTANCE_TYPE, &self.name),
             Requirement::equal(labels::ARCH, &self.arch),

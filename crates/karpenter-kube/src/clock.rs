@@ -1,7 +1,9 @@
 //! The controllers' time: the wall clock, a speed-up for the playground, or tokio's virtual time in tests.
 //!
 //! Every timestamp a controller writes, every deadline it compares and every delay it waits for goes through a [`Clock`].
-//! It is anchored at an epoch and follows tokio's timer, so `tokio::time::pause` makes all controllers virtual.
+//! In production it is the wall clock, as the API server's timestamps are: it follows when the wall clock is set, or when the
+//! machine was suspended. Elsewhere it is anchored at an epoch and follows tokio's timer, so `tokio::time::pause` makes all
+//! controllers virtual.
 
 use std::time::Duration;
 
@@ -11,9 +13,16 @@ use tokio::time::Instant;
 /// The controllers' time source. Cheap to clone; clones agree.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
+    /// None shows the wall clock.
+    anchor: Option<Anchor>,
+    speed: f64,
+}
+
+/// When a clock was started, and what it showed.
+#[derive(Debug, Clone, Copy)]
+struct Anchor {
     epoch: Timestamp,
     started: Instant,
-    speed: f64,
 }
 
 impl Clock {
@@ -27,26 +36,32 @@ impl Clock {
         } else {
             1.0
         };
+        let started = Instant::now();
         Self {
-            epoch,
-            started: Instant::now(),
+            anchor: Some(Anchor { epoch, started }),
             speed,
         }
     }
 
-    /// The wall clock at its own pace (virtual when tokio's time is paused).
+    /// The wall clock, read anew each time: it may jump, backwards too. It does not stand still when tokio's time is paused.
     #[must_use]
     pub fn real() -> Self {
-        Self::new(Timestamp::now(), 1.0)
+        Self {
+            anchor: None,
+            speed: 1.0,
+        }
     }
 
     /// The current time.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        let passed = self.started.elapsed().as_secs_f64() * self.speed;
+        let Some(Anchor { epoch, started }) = self.anchor else {
+            return Timestamp::now();
+        };
+        let passed = started.elapsed().as_secs_f64() * self.speed;
         SignedDuration::try_from_secs_f64(passed)
             .ok()
-            .and_then(|d| self.epoch.checked_add(d).ok())
+            .and_then(|d| epoch.checked_add(d).ok())
             .unwrap_or(Timestamp::MAX)
     }
 
@@ -91,6 +106,17 @@ mod tests {
         assert_eq!(clock.since(epoch).as_secs(), 60);
         clock.sleep(Duration::from_secs(60)).await;
         assert_eq!(clock.since(epoch).as_secs(), 120);
+    }
+
+    /// A timer that ran off stands for a wall clock that was set, or for a machine that was suspended.
+    #[tokio::test(start_paused = true)]
+    async fn the_real_clock_shows_the_wall_clock_whatever_the_timer_does() {
+        let clock = Clock::real();
+        tokio::time::advance(Duration::from_secs(86_400)).await;
+        let ahead = clock.now().duration_since(Timestamp::now()).abs();
+        assert!(ahead < SignedDuration::from_hours(1), "{ahead}");
+        let soon = clock.instant_after(Duration::from_secs(5));
+        assert_eq!(soon - Instant::now(), Duration::from_secs(5));
     }
 
     #[tokio::test(start_paused = true)]

@@ -66,6 +66,8 @@ impl Batcher {
 mod tests {
     use std::sync::Arc;
 
+    use jiff::Timestamp;
+
     use super::*;
 
     const IDLE: Duration = Duration::from_secs(5);
@@ -73,7 +75,11 @@ mod tests {
 
     /// Triggers at the given seconds; says after how many seconds the first batch closes.
     async fn closes_after(triggers: &[(u64, &'static str)]) -> f64 {
-        let (clock, batcher, start) = (Clock::real(), Arc::new(Batcher::default()), Instant::now());
+        let (clock, batcher, start) = (
+            Clock::new(Timestamp::UNIX_EPOCH, 1.0),
+            Arc::new(Batcher::default()),
+            Instant::now(),
+        );
         let triggers = triggers.to_vec();
         let triggering = Arc::clone(&batcher);
         let task = tokio::spawn(async move {
@@ -109,7 +115,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_trigger_during_the_work_opens_the_next_batch() {
-        let (clock, batcher) = (Clock::real(), Batcher::default());
+        let (clock, batcher) = (Clock::new(Timestamp::UNIX_EPOCH, 1.0), Batcher::default());
         batcher.trigger("a");
         batcher.batch(&clock, IDLE, MAX).await;
         batcher.trigger("a");

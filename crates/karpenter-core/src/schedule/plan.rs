@@ -554,8 +554,10 @@ pub enum PoolOutcome {
     Deleting,
     /// Its Ready condition is not True.
     NotReady,
-    /// Its instance types are not known; the reason is the provider's.
+    /// Its instance types cannot be known; the reason is the provider's.
     Unknown(String),
+    /// Its instance types are not known yet: the provider has not been asked, or NodeOverlays have not been evaluated for it.
+    Unevaluated,
     /// Its requirements leave no instance type (event NoCompatibleInstanceTypes).
     NoCompatibleInstanceTypes {
         /// minValues are the cause.

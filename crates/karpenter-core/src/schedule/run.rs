@@ -191,6 +191,7 @@ impl<'a> Run<'a> {
                 PoolOutcome::Used
                     | PoolOutcome::NoCompatibleInstanceTypes { .. }
                     | PoolOutcome::Unknown(_)
+                    | PoolOutcome::Unevaluated
             )
         });
         if !any_dynamic {

@@ -74,6 +74,13 @@ impl Reservations {
             }
         }
     }
+
+    /// A machine on its way was promised a place.
+    pub(super) fn promise(&mut self, id: &str) {
+        if let Some(index) = self.by_id.get(id) {
+            self.left[*index] = self.left[*index].saturating_sub(1);
+        }
+    }
 }
 
 /// What compiling needs from its surroundings.

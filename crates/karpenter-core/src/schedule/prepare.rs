@@ -8,7 +8,10 @@ use std::{
     sync::{Arc, Mutex, OnceLock},
 };
 
-use karpenter_api::{labels, v1::NodePool};
+use karpenter_api::{
+    labels,
+    v1::{NodePool, Operator},
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
@@ -202,6 +205,7 @@ impl Solver {
                 outcome,
             });
         }
+        promise_to_waiting(snapshot, &mut reservations);
         let (machines, remaining) = machines(snapshot, &daemons, &dimensions);
         let machine_of: FxHashMap<String, u32> = machines
             .iter()
@@ -408,6 +412,25 @@ impl Namespaces {
                 |labels| selector.matches(labels),
             )
         })
+    }
+}
+
+/// Takes off reservations what was promised to NodeClaims that are not launched yet: the provider counts a machine when it
+/// launches it. Upstream plans nothing in the meantime.
+fn promise_to_waiting(snapshot: &Snapshot, reservations: &mut Reservations) {
+    if reservations.ids.is_empty() {
+        return;
+    }
+    let label = &snapshot.config().reservation_id_label;
+    let claims = snapshot.node_claims();
+    let waiting = claims.filter(|claim| claim.status.provider_id.is_none() && !claim.is_deleting());
+    for requirement in waiting.flat_map(|claim| &claim.spec.requirements) {
+        if requirement.key == *label && requirement.operator == Operator::In {
+            requirement
+                .values
+                .iter()
+                .for_each(|id| reservations.promise(id));
+        }
     }
 }
 

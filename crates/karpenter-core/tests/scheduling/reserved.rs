@@ -137,6 +137,26 @@ fn a_machine_left_in_a_reservation_is_promised_once() {
 }
 
 #[test]
+fn a_claim_that_is_not_launched_yet_keeps_its_place_in_the_reservation() {
+    let mut world = World::empty()
+        .with_types([reserved_type("t", 4, &[("r", 2)])].into_iter().collect())
+        .with_pool(any_capacity("a"))
+        .with(copies(&apart(), 3));
+    let plan = world.plan();
+    assert_eq!(plan.new_claims.len(), 2);
+    for (index, draft) in plan.new_claims.iter().enumerate() {
+        let mut claim = karpenter_api::v1::NodeClaim::clone(&draft.claim);
+        claim.metadata.name = Some(format!("a-{index}"));
+        claim.metadata.uid = claim.metadata.name.clone();
+        world.cluster.apply_node_claim(&claim);
+    }
+    // The provider has launched neither, and says that two are left.
+    let plan = world.plan();
+    assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (0, 1));
+    assert!(plan.unplaced[0].why.is_deferred());
+}
+
+#[test]
 fn in_fallback_mode_other_capacity_is_used_and_reserved_is_not_asked_for() {
     let mut world = World::empty()
         .with_types([reserved_type("t", 4, &[("r", 1)])].into_iter().collect())

@@ -374,8 +374,10 @@ mod tests {
         let different: std::collections::BTreeSet<_> = all.iter().collect();
         assert_eq!(different.len(), all.len(), "{all:?}");
         assert_eq!(ids("a", 1), ids("a", 1));
-        let lengths = all.iter().map(|id| id.split('-').map(str::len).collect());
-        assert!(lengths.into_iter().all(|l: Vec<_>| l == [8, 4, 4, 4, 12]));
+        for id in &all {
+            let lengths: Vec<_> = id.split('-').map(str::len).collect();
+            assert_eq!(lengths, [8, 4, 4, 4, 12], "{id}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use karpenter_api::labels;
 
 use crate::{requirements::Requirements, resources::Resources};
 
-/// The label that names a capacity reservation differs by provider; the engine learns it from the configuration.
+/// The label that names a capacity reservation, unless the provider has one of its own (`CloudProvider::reservation_id_label`).
 pub const DEFAULT_RESERVATION_ID: &str = "karpenter.sh/reservation-id";
 
 /// One way to buy an instance type.

@@ -12,7 +12,7 @@ use karpenter_api::{
     validation::WellKnown,
 };
 
-use crate::instance_type::InstanceType;
+use crate::{instance_type::InstanceType, offering::DEFAULT_RESERVATION_ID};
 
 /// The type of the objects that hold what is particular to a provider (EC2NodeClass, …).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -83,6 +83,11 @@ pub trait CloudProvider: Send + Sync + 'static {
     fn well_known(&self) -> &WellKnown;
     /// Supported NodeClass kinds; the first is the default.
     fn node_classes(&self) -> Vec<NodeClassKind>;
+    /// The label that names the capacity reservation of a reserved offering and of its machines; the engine counts the machines
+    /// left in a reservation by it.
+    fn reservation_id_label(&self) -> &str {
+        DEFAULT_RESERVATION_ID
+    }
     /// Conditions that mean a node is broken; none disables repair.
     fn repair_policies(&self) -> Vec<RepairPolicy> {
         Vec::new()

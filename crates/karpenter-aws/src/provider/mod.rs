@@ -335,6 +335,10 @@ impl CloudProvider for Ec2Provider {
         }]
     }
 
+    fn reservation_id_label(&self) -> &str {
+        labels::CAPACITY_RESERVATION_ID
+    }
+
     fn repair_policies(&self) -> Vec<RepairPolicy> {
         [
             ("Ready", "False", 30),

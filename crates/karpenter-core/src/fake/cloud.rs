@@ -138,6 +138,10 @@ impl CloudProvider for FakeCloud {
         }]
     }
 
+    fn reservation_id_label(&self) -> &str {
+        super::RESERVATION_ID
+    }
+
     fn repair_policies(&self) -> Vec<RepairPolicy> {
         vec![RepairPolicy {
             condition_type: "BadNode".into(),

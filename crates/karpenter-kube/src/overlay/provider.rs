@@ -160,6 +160,9 @@ impl CloudProvider for Overlaid {
     fn node_classes(&self) -> Vec<NodeClassKind> {
         self.inner.node_classes()
     }
+    fn reservation_id_label(&self) -> &str {
+        self.inner.reservation_id_label()
+    }
     fn repair_policies(&self) -> Vec<RepairPolicy> {
         self.inner.repair_policies()
     }

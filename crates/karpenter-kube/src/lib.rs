@@ -67,6 +67,7 @@ pub mod nodepool;
 pub mod observability;
 pub mod operator;
 pub mod options;
+mod outage;
 pub mod overlay;
 pub mod patch;
 pub mod provider;

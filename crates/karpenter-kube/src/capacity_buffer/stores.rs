@@ -18,6 +18,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::controller::{ObjectKey, Queue};
+use crate::outage::Outage;
 
 /// Readers of everything a buffer can refer to.
 #[derive(Debug, Clone)]
@@ -189,19 +190,29 @@ impl Watches {
             move |key: ObjectKey| stores.affected(kind, &key, queue)
         };
         let all = async {
+            let api = || client.clone();
+            let kinds = ["PodTemplate", "Deployment", "StatefulSet", "ReplicaSet"];
+            let [template, deployment, stateful_set, replica_set] = kinds;
             tokio::join!(
-                follow(Api::all(client.clone()), self.buffers, own),
-                follow(Api::all(client.clone()), self.templates, of("PodTemplate")),
-                follow(Api::all(client.clone()), self.deployments, of("Deployment")),
+                follow(CapacityBuffer::KIND, Api::all(api()), self.buffers, own),
+                follow(template, Api::all(api()), self.templates, of(template)),
                 follow(
-                    Api::all(client.clone()),
-                    self.stateful_sets,
-                    of("StatefulSet")
+                    deployment,
+                    Api::all(api()),
+                    self.deployments,
+                    of(deployment)
                 ),
                 follow(
-                    Api::all(client.clone()),
+                    stateful_set,
+                    Api::all(api()),
+                    self.stateful_sets,
+                    of(stateful_set)
+                ),
+                follow(
+                    replica_set,
+                    Api::all(api()),
                     self.replica_sets,
-                    of("ReplicaSet")
+                    of(replica_set)
                 ),
             )
         };
@@ -214,7 +225,7 @@ impl Watches {
 }
 
 /// Fills a store from a watch and says which objects changed.
-async fn follow<K>(api: Api<K>, writer: Writer<K>, changed: impl Fn(ObjectKey))
+async fn follow<K>(kind: &'static str, api: Api<K>, writer: Writer<K>, changed: impl Fn(ObjectKey))
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + DeserializeOwned
@@ -236,17 +247,20 @@ where
         )
     };
     let mut listed = Vec::new();
+    let mut outage = Outage::new("capacitybuffer", kind);
     loop {
-        match stored.try_next().await {
+        let event = stored.try_next().await;
+        if let Ok(Some(Event::InitDone | Event::Apply(_) | Event::Delete(_))) = event {
+            outage.worked();
+        }
+        match event {
             Ok(Some(Event::Apply(object) | Event::Delete(object))) => changed(key(&object)),
             Ok(Some(Event::Init)) => listed.clear(),
             Ok(Some(Event::InitApply(object))) => listed.push(key(&object)),
             // Only now the store has what was listed.
             Ok(Some(Event::InitDone)) => std::mem::take(&mut listed).into_iter().for_each(&changed),
             Ok(None) => return,
-            Err(error) => {
-                tracing::debug!(logger = "capacitybuffer", error = %error, "watch failed");
-            }
+            Err(error) => outage.failed(&error),
         }
     }
 }

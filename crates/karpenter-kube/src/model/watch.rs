@@ -29,6 +29,7 @@ use super::view::{AttachmentRecord, Change, NodeClass};
 use super::watched_pod::WatchedPod;
 use crate::events::{Event as UserEvent, Recorder, reference};
 use crate::logging;
+use crate::outage::Outage;
 
 /// Which kinds are watched besides those that always are.
 #[derive(Debug, Clone, Default)]
@@ -513,6 +514,7 @@ async fn follow<W, K>(
     // what an earlier process wrote, and comes in one piece however large it is.
     let config = watcher::Config::default();
     let mut events = watcher::watcher(api, config).default_backoff().boxed();
+    let mut outage = Outage::new("model", feed.kind);
     let mut feeder = Feeder {
         feed,
         updates,
@@ -521,10 +523,14 @@ async fn follow<W, K>(
         portion: Vec::new(),
     };
     loop {
-        let fed = match events.try_next().await {
+        let event = events.try_next().await;
+        if let Ok(Some(Event::InitDone | Event::Apply(_) | Event::Delete(_))) = event {
+            outage.worked();
+        }
+        let fed = match event {
             Err(error) => {
                 // The watcher lists again after a pause; a missing CRD looks the same and may appear later.
-                tracing::debug!(logger = "model", kind = feeder.feed.kind, error = %error, "watch failed");
+                outage.failed(&error);
                 Ok(())
             }
             Ok(None) => return,

@@ -1,7 +1,8 @@
 //! What every controller works with.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use jiff::Timestamp;
 use karpenter_api::v1::{NodeClaim, NodeClassReference};
 use karpenter_core::provider::CloudProvider;
 use kube::Api;
@@ -14,6 +15,29 @@ use crate::metrics::Metrics;
 use crate::model::{ModelHandle, View};
 use crate::options::Options;
 use crate::static_capacity::StaticCapacity;
+
+/// Since when this replica acts. One that only stands by shows and counts nothing of the cluster, even if its model is warm:
+/// sums over replicas would count everything twice.
+#[derive(Debug, Default)]
+pub struct Acting(Mutex<Option<Timestamp>>);
+
+impl Acting {
+    /// It acts from now on.
+    pub fn begin(&self, now: Timestamp) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+    }
+
+    /// It does not act any more.
+    pub fn end(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Since when it acts, if it does.
+    #[must_use]
+    pub fn since(&self) -> Option<Timestamp> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// The shared equipment of the controllers.
 pub struct Context {
@@ -29,6 +53,8 @@ pub struct Context {
     pub recorder: Recorder,
     /// What is counted.
     pub metrics: Metrics,
+    /// Since when this replica acts.
+    pub acting: Acting,
     /// The cluster model.
     pub model: ModelHandle,
     /// Room kept for pods that do not exist yet.

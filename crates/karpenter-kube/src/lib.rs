@@ -72,5 +72,6 @@ pub mod overlay;
 pub mod patch;
 pub mod provider;
 pub mod provisioning;
+mod readiness;
 pub mod scheduler_config;
 pub mod static_capacity;

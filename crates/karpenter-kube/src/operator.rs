@@ -19,11 +19,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{self, Certificate, CertificateError, Profiler, Site};
+use crate::admin::{self, Certificate, CertificateError, Probe, Profiler, Site};
 use crate::capacity_buffer::{Buffers, Resolution, Stores, Watches};
 use crate::client::Clients;
 use crate::clock::Clock;
-use crate::context::Context;
+use crate::context::{Acting, Context};
 use crate::controller::{Controller, Periodic, Queue, WorkQueue, run, run_periodic};
 use crate::disruption;
 use crate::events::{EventWriter, Recorder};
@@ -49,6 +49,7 @@ use crate::options::Options;
 use crate::overlay::{Accepted, Evaluation, Overlaid};
 use crate::provider::Metered;
 use crate::provisioning::{Batcher, PodLedger, Provisioner};
+use crate::readiness::Readiness;
 use crate::static_capacity::{self, StaticCapacity};
 
 /// How long controllers may take to finish what they are at.
@@ -102,6 +103,10 @@ pub enum OperatorError {
 pub struct Operator {
     setup: Setup,
     elector: Option<Elector>,
+    leadership: watch::Sender<Leadership>,
+    readiness: Arc<Readiness>,
+    /// Whether anybody asks whether the replica is ready.
+    probed: bool,
     events: EventWriter,
     kinds: Kinds,
     profiler: Option<Profiler>,
@@ -196,6 +201,7 @@ impl Builder {
         let config = ClusterConfig {
             well_known: provider.well_known().clone(),
             node_classes: provider.node_classes(),
+            reservation_id_label: provider.reservation_id_label().to_owned(),
             // The provider's instance types come with overlays applied already.
             node_overlays: false,
             ..ClusterConfig::default()
@@ -221,6 +227,7 @@ impl Builder {
             provider,
             recorder,
             metrics,
+            acting: Acting::default(),
             model: handle,
             buffers: Buffers::default(),
             static_capacity: StaticCapacity::default(),
@@ -232,6 +239,7 @@ impl Builder {
             always: Vec::new(),
             queues: Vec::new(),
             conditions: None,
+            converts: false,
         };
         setup.controllers();
         if setup.cx.options.feature_gates.node_overlay {
@@ -242,9 +250,13 @@ impl Builder {
         }
         let queues = std::mem::take(&mut setup.queues);
         show_queues(&setup.cx.metrics.registry, queues);
+        let (leadership, led) = watch::channel(Leadership::Following);
         Operator {
+            readiness: Arc::new(Readiness::new(Arc::clone(&setup.cx), led, setup.converts)),
+            probed: setup.cx.options.health_probe_port != 0,
             setup,
             elector,
+            leadership,
             events,
             kinds,
             profiler,
@@ -308,6 +320,7 @@ pub struct Setup {
     /// The queues of per-object controllers, for metrics.
     queues: Vec<(&'static str, Box<dyn WorkQueue>)>,
     conditions: Option<Arc<Conditions>>,
+    converts: bool,
 }
 
 impl std::fmt::Debug for Setup {
@@ -381,6 +394,12 @@ impl Setup {
         self.always.push(Box::new(move |tasks, stop| {
             tasks.spawn(start(stop));
         }));
+    }
+
+    /// Every replica converts objects for the API server: it counts as ready before it knows the cluster, which may have to be
+    /// converted first.
+    pub fn converts(&mut self) {
+        self.converts = true;
     }
 
     /// Buffers, and the watches of what they refer to.
@@ -472,6 +491,14 @@ impl Operator {
         self.setup.context()
     }
 
+    /// What `/readyz` says, for embedders with probes of their own.
+    #[must_use]
+    pub fn readiness(&mut self) -> Probe {
+        self.probed = true;
+        let readiness = Arc::clone(&self.readiness);
+        Arc::new(move || readiness.check())
+    }
+
     /// Runs until `stop`, then ends in order.
     ///
     /// # Errors
@@ -480,6 +507,9 @@ impl Operator {
         let Self {
             setup,
             elector,
+            leadership,
+            readiness,
+            probed,
             events,
             kinds,
             profiler,
@@ -488,7 +518,9 @@ impl Operator {
         let (outer, inner) = (TaskTracker::new(), Tasks::default());
         let outer_stop = CancellationToken::new();
         let _ended = outer_stop.clone().drop_guard();
-        serve(&cx, profiler, &outer, &outer_stop).await?;
+        let ready = Arc::clone(&readiness);
+        let ready: Probe = Arc::new(move || ready.check());
+        serve(&cx, profiler, ready, &outer, &outer_stop).await?;
         let Setup {
             model,
             starts,
@@ -499,7 +531,7 @@ impl Operator {
             start(&outer, outer_stop.clone());
         }
 
-        let (leadership, mut led) = watch::channel(Leadership::Following);
+        let mut led = leadership.subscribe();
         if elector.is_some() {
             show_leadership(&cx, led.clone());
         }
@@ -510,6 +542,9 @@ impl Operator {
             None => {
                 leadership.send_replace(Leadership::Leading);
             }
+        }
+        if probed {
+            outer.spawn(readiness.look(outer_stop.clone()));
         }
         let warm_up = !cx.options.disable_controller_warmup;
         let mut model = Some(model);
@@ -523,6 +558,7 @@ impl Operator {
             () = became(&mut led, Leadership::Leading) => leading = true,
         }
         if leading {
+            cx.acting.begin(cx.clock.now());
             // What was said of before belongs to whoever led then.
             inner.spawn(events.forgetful(warm_up).run(inner.stopping()));
             watch_cluster(model.take(), &cx, &kinds, &inner);
@@ -537,6 +573,7 @@ impl Operator {
         }
         inner.stop.cancel();
         if lost {
+            cx.acting.end();
             inner.kill.cancel();
         }
         inner.tracker.close();
@@ -546,6 +583,7 @@ impl Operator {
         {
             tracing::error!(logger = "controller", "controllers did not finish in time");
         }
+        cx.acting.end();
         outer_stop.cancel();
         outer.close();
         if tokio::time::timeout(GRACE, outer.wait()).await.is_err() {
@@ -594,10 +632,10 @@ fn watch_cluster(model: Option<Model>, cx: &Context, kinds: &Kinds, tasks: &Task
 async fn serve(
     cx: &Arc<Context>,
     profiler: Option<Profiler>,
+    ready: Probe,
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) -> Result<(), OperatorError> {
-    let ready = Arc::clone(cx);
     let disabled = |port: u16| port == 0;
     let sites = [
         (
@@ -611,13 +649,7 @@ async fn serve(
             cx.options.health_probe_port,
             Site::Probes {
                 live: Arc::new(|| Ok(())),
-                // A replica that only waits for the lease is as ready as it can be.
-                ready: Arc::new(move || {
-                    match ready.view().is_synced() || !ready.options.disable_leader_election {
-                        true => Ok(()),
-                        false => Err("the cluster model is not in sync".into()),
-                    }
-                }),
+                ready,
             },
         ),
     ];

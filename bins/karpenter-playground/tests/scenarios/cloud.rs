@@ -66,6 +66,8 @@ pub struct Scripted {
     pub grace: Mutex<Option<Duration>>,
     /// Answers given before the cloud itself is asked.
     pub deletions: Mutex<VecDeque<Result<(), CloudProviderError>>>,
+    /// NodePools for which NodeOverlays count as not evaluated.
+    pub unevaluated: Mutex<Vec<String>>,
     calls: Mutex<Vec<Call>>,
 }
 
@@ -82,6 +84,7 @@ impl Scripted {
                 hooks,
                 grace: Mutex::default(),
                 deletions: Mutex::default(),
+                unevaluated: Mutex::default(),
                 calls: Mutex::default(),
             });
             made = Some(Arc::clone(&scripted));
@@ -117,6 +120,9 @@ impl CloudProvider for Scripted {
     fn node_classes(&self) -> Vec<NodeClassKind> {
         self.inner.node_classes()
     }
+    fn reservation_id_label(&self) -> &str {
+        self.inner.reservation_id_label()
+    }
     fn repair_policies(&self) -> Vec<RepairPolicy> {
         self.inner.repair_policies()
     }
@@ -151,6 +157,10 @@ impl CloudProvider for Scripted {
         &self,
         pool: &NodePool,
     ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
+        let name = pool.name().to_owned();
+        if self.unevaluated.lock().unwrap().contains(&name) {
+            return Err(CloudProviderError::UnevaluatedNodePool(name));
+        }
         self.inner.instance_types(pool).await
     }
     async fn is_drifted(&self, claim: &NodeClaim) -> Result<Option<String>, CloudProviderError> {

@@ -1,7 +1,7 @@
 //! Machines that are given back on Karpenter's own account: replaced when that pays or when they drifted, put back when that
 //! fails.
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
@@ -307,23 +307,68 @@ async fn a_machine_that_gets_pods_before_the_second_look_stays() {
     assert_eq!(running_pods(&world).await, 1);
 }
 
+/// How often single-node consolidation was asked.
+fn asked(world: &World) -> f64 {
+    let count = "karpenter_voluntary_disruption_decision_evaluation_duration_seconds_count{reason=\"underutilized\",consolidation_type=\"single\"}";
+    world.metric(count).unwrap_or_default()
+}
+
+/// Lets whatever happened at the start be over; how often consolidation was asked by then.
+async fn asked_in_peace(world: &World) -> f64 {
+    world.pass(60).await;
+    let before = asked(world);
+    world
+        .until(310, "it is asked again", async |w| asked(w) > before)
+        .await;
+    asked(world)
+}
+
+async fn protect_pods(world: &World, value: &str) {
+    let annotation = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": value}}});
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
+    for pod in world.pods().await {
+        let name = pod.metadata.name.unwrap();
+        pods.patch(&name, &PatchParams::default(), &Patch::Merge(&annotation))
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_must_never_be_disrupted_gives_consolidation_no_more_to_do_than_others() {
+    let world = on_demand(&["c-2x-amd64-linux"], json!({})).await;
+    world.deploy("app", 1).await;
+    world.until_running(1, 60).await;
+    protect_pods(&world, "true").await;
+    let before = asked_in_peace(&world).await;
+    world.pass(180).await;
+    assert_eq!(asked(&world), before, "three minutes later");
+}
+
+/// Nothing in the cluster changes when the protection of a pod ends.
+#[tokio::test(start_paused = true)]
+async fn a_machine_is_consolidated_as_soon_as_the_protection_of_its_pods_ends() {
+    let (world, _) = oversized().await;
+    let started = |pod: &Pod| pod.status.as_ref()?.start_time.as_ref().map(|t| t.0);
+    let last = world.pods().await.iter().filter_map(started).max().unwrap();
+    protect_pods(&world, "33m").await;
+    world.scale("app", 2).await;
+    let ends = last.saturating_add(jiff::SignedDuration::from_mins(33));
+    let wait = ends.unwrap().duration_since(world.stack.clock.now());
+    world.pass(u64::try_from(wait.as_secs()).unwrap() - 5).await;
+    assert_eq!(tainted(&world).await, 0, "{}", world.describe().await);
+    // One pass of ten seconds, and the fifteen until the second look.
+    world.pass(5 + 30).await;
+    assert_eq!(tainted(&world).await, 1, "{}", world.describe().await);
+}
+
 /// Conformance: DIS-012
 #[tokio::test(start_paused = true)]
 async fn consolidation_that_found_nothing_is_asked_again_after_five_minutes_or_a_change() {
     let world = on_demand(&["c-2x-amd64-linux"], json!({})).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
-    world.pass(60).await;
-    let asked = |world: &World| {
-        let count = "karpenter_voluntary_disruption_decision_evaluation_duration_seconds_count{reason=\"underutilized\",consolidation_type=\"single\"}";
-        world.metric(count).unwrap_or_default()
-    };
-    // Whatever happened at the start is long over after the next question.
-    let before = asked(&world);
-    world
-        .until(310, "it is asked again", async |w| asked(w) > before)
-        .await;
-    let before = asked(&world);
+    let before = asked_in_peace(&world).await;
     world.pass(180).await;
     assert_eq!(asked(&world), before, "three minutes later");
     world.pass(130).await;
@@ -371,6 +416,36 @@ async fn while_the_creation_of_a_replacement_hangs_nobody_buys_another() {
             w.claims().await.len() == 1 && w.stack.cloud.launched() == 2
         })
         .await;
+    world.until_running(2, 60).await;
+}
+
+/// The replacement is there: taking everything back would leave two machines where one is wanted.
+#[tokio::test(start_paused = true)]
+async fn machines_whose_replacements_are_ready_go_once_the_api_server_lets_them() {
+    let (world, old) = oversized().await;
+    let fails = Fault::Error {
+        code: 500,
+        retry_after: None,
+    };
+    let rule = Rule::new(fails).verb("delete").resource("nodeclaims");
+    world.stack.testbed.faults().add(rule);
+    world.scale("app", 2).await;
+    world
+        .until(300, "the replacement is initialized", async |w| {
+            let claims = w.claims().await;
+            let is_new = |c: &NodeClaim| c.uid() != old.uid() && c.is_true(types::INITIALIZED);
+            claims.iter().any(is_new)
+        })
+        .await;
+    world.pass(180).await;
+    assert_eq!(tainted(&world).await, 1, "{}", world.describe().await);
+    world.stack.testbed.faults().clear();
+    world
+        .until(60, "the old machine is gone", async |w| {
+            claim(w, old.name()).await.is_none()
+        })
+        .await;
+    assert_eq!(world.stack.cloud.launched(), 2);
     world.until_running(2, 60).await;
 }
 

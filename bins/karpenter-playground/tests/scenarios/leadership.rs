@@ -7,8 +7,11 @@ use std::task::{Context, Poll};
 use futures::future::BoxFuture;
 use http::Request;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use karpenter_api::v1::NodePool;
+use karpenter_kube::admin::Probe;
 use karpenter_kube::context::Context as Equipment;
-use karpenter_kube::operator::{Operator, OperatorError};
+use karpenter_kube::operator::{Operator, OperatorError, Setup};
 use karpenter_kwok::{KwokNodeClass, KwokProvider, controllers};
 use karpenter_testbed::faults::{Fault, Rule};
 use kube::Client;
@@ -18,6 +21,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
+use crate::lines::Lines;
 use crate::world::{World, pool, settings};
 
 /// A connection that can be cut: then nothing is answered any more.
@@ -54,11 +58,21 @@ struct Replica {
     cut: Arc<AtomicBool>,
     stop: CancellationToken,
     cx: Arc<Equipment>,
+    ready: Probe,
     running: JoinHandle<Result<(), OperatorError>>,
 }
 
 impl Replica {
     fn start(world: &World, name: &str, warm: bool) -> Self {
+        Self::start_with(world, name, warm, |_| {})
+    }
+
+    fn start_with(
+        world: &World,
+        name: &str,
+        warm: bool,
+        extension: impl FnOnce(&mut Setup) + Send + 'static,
+    ) -> Self {
         let cut = Arc::new(AtomicBool::new(false));
         let cable = Cable {
             inner: world.stack.testbed.server().service(false),
@@ -73,17 +87,20 @@ impl Replica {
         let mut options = settings().options;
         options.disable_leader_election = false;
         options.disable_controller_warmup = !warm;
-        let operator = Operator::builder(provider, client, options)
+        let mut operator = Operator::builder(provider, client, options)
             .clock(clock)
             .identity(name)
             .with(move |setup| controllers::add(setup, kwok))
+            .with(extension)
             .build();
         let (cx, stop) = (Arc::clone(operator.context()), CancellationToken::new());
+        let ready = operator.readiness();
         let running = tokio::spawn(operator.run(stop.clone()));
         Self {
             cut,
             stop,
             cx,
+            ready,
             running,
         }
     }
@@ -132,6 +149,11 @@ async fn one_replica_acts_and_another_takes_over_when_it_loses_the_lease() {
         let line = lines.find_map(|l| l.strip_prefix("leader_election_master_status"));
         line.unwrap_or_default().to_owned()
     };
+    let of_cluster = |replica: &Replica| {
+        let text = replica.cx.metrics.registry.render();
+        text.contains("karpenter_cluster_state") || text.contains("karpenter_nodes_allocatable")
+    };
+    assert!(of_cluster(&first) && !of_cluster(&second));
     let name = "{name=\"karpenter-leader-election\"}";
     assert_eq!(shown(&first), format!("{name} 1"));
     assert_eq!(shown(&second), format!("{name} 0"));
@@ -171,6 +193,16 @@ async fn a_replica_that_stops_hands_over_at_once_to_one_that_knows_the_cluster_a
         world.claims().await.len(),
         second.cx.view().snapshot.node_claims().count()
     );
+    let text = second.cx.metrics.registry.render();
+    for shown in [
+        "karpenter_cluster_state",
+        "karpenter_pods_",
+        "karpenter_nodes_",
+        "karpenter_nodepools_",
+        "operator_",
+    ] {
+        assert!(!text.contains(shown), "{shown} would count twice");
+    }
     let before = transitions(&world).await;
     assert!(before > 0);
     first.stop.cancel();
@@ -186,6 +218,11 @@ async fn a_replica_that_stops_hands_over_at_once_to_one_that_knows_the_cluster_a
     );
     world.deploy("other", 1).await;
     world.until_running(3, 60).await;
+    world.pass(5).await;
+    let text = second.cx.metrics.registry.render();
+    assert!(text.contains("karpenter_cluster_state_synced 1"));
+    let counted = "karpenter_pods_startup_duration_seconds_count 1";
+    assert!(text.contains(counted), "the one pod it has started");
     second.stop.cancel();
     assert!(second.running.await.unwrap().is_ok());
 }
@@ -205,4 +242,84 @@ async fn a_write_to_the_lease_that_comes_in_between_costs_no_leadership() {
     faults.set(vec![raced]);
     let ended = first.running.await.unwrap();
     assert!(matches!(ended, Err(OperatorError::LeaseLost)), "{ended:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_is_ready_once_it_knows_the_cluster_or_waits_in_one_that_has_the_kinds() {
+    let world = world().await;
+    let first = Replica::start(&world, "first", false);
+    assert!((first.ready)().is_err(), "before it has looked");
+    world.pass(5).await;
+    assert_eq!((first.ready)(), Ok(()), "it leads");
+    let [cold, warm] = [false, true].map(|warm| Replica::start(&world, "second", warm));
+    world.pass(5).await;
+    assert_eq!(holder(&world).await, "first");
+    assert!(!cold.cx.view().is_synced() && warm.cx.view().is_synced());
+    assert_eq!(((cold.ready)(), (warm.ready)()), (Ok(()), Ok(())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn replicas_without_the_definitions_are_not_ready_and_say_why() {
+    let world = world().await;
+    let first = Replica::start(&world, "first", false);
+    world.pass(5).await;
+    world.delete::<NodePool>("default").await;
+    let missing = "nodeclaims.karpenter.sh";
+    world.delete::<CustomResourceDefinition>(missing).await;
+    world.pass(5).await;
+    let lines = Lines::taken();
+    let cold = Replica::start(&world, "cold", false);
+    let warm = Replica::start(&world, "warm", true);
+    world.pass(120).await;
+    for replica in [&cold, &warm] {
+        assert!((replica.ready)().is_err());
+    }
+    let reason = (cold.ready)().unwrap_err();
+    assert!(reason.contains("nodeclaims"), "{reason}");
+    // The first replica's watch fails as well.
+    let told = |kind: &str| {
+        let errors = lines.of("ERROR").into_iter();
+        let own = errors.filter(|line| line["kind"] == kind && line["logger"] != "lease");
+        own.filter(|line| line["error"].as_str().unwrap().contains("404"))
+            .count()
+    };
+    assert!(
+        (2..=6).contains(&told("NodeClaim")),
+        "{:?}",
+        lines.of("ERROR")
+    );
+    assert!((1..=3).contains(&told("NodePool, NodeClaim")));
+    assert_eq!(told("Pod"), 0);
+
+    let definitions = karpenter_api::crd::all(&[], &[]).into_iter();
+    let definitions = definitions.map(|(_, definition)| definition);
+    world.stack.testbed.apply_crds(definitions).await.unwrap();
+    world.pass(120).await;
+    assert_eq!(((cold.ready)(), (warm.ready)()), (Ok(()), Ok(())));
+    let again = lines.of("INFO").into_iter();
+    let again = again.filter(|line| line["message"] == "listing and watching again");
+    assert!(again.count() >= 2);
+    drop(first);
+}
+
+/// What it converts may be what it cannot list.
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_converts_is_ready_before_it_knows_the_cluster() {
+    let world = world().await;
+    let classes = "kwoknodeclasses.karpenter.kwok.sh";
+    world.delete::<CustomResourceDefinition>(classes).await;
+    let converts = |name| Replica::start_with(&world, name, false, Setup::converts);
+    let first = converts("first");
+    world.pass(30).await;
+    assert_eq!(holder(&world).await, "first");
+    assert!(!first.cx.view().is_synced());
+    assert_eq!((first.ready)(), Ok(()));
+    let other = Replica::start(&world, "other", true);
+    world.pass(30).await;
+    assert!((other.ready)().is_err(), "one that does not");
+    let pools = "nodepools.karpenter.sh";
+    world.delete::<CustomResourceDefinition>(pools).await;
+    let third = converts("third");
+    world.pass(30).await;
+    assert!((third.ready)().is_err(), "there is nothing to convert");
 }

@@ -198,6 +198,45 @@ async fn waiting_pods_show_how_long_they_wait() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pods_that_fit_nowhere_are_shown_no_longer_once_they_are_gone() {
+    let world = World::new().await;
+    let nowhere = json!({"nodeSelector": {"kubernetes.io/arch": "s390x"}});
+    world.deploy_with("app", 2, nowhere).await;
+    world.pass(30).await;
+    let unschedulable = "karpenter_scheduler_unschedulable_pods_count{controller=\"provisioner\"}";
+    let zones = "karpenter_scheduler_pending_pods_by_effective_zone_count";
+    let shows_zones = || world.stack.registry.render().contains(zones);
+    assert_eq!(world.metric(unschedulable), Some(2.0));
+    assert!(shows_zones());
+    world.scale("app", 0).await;
+    world.pass(15).await;
+    assert_eq!(world.pods().await.len(), 0);
+    assert_eq!(world.metric(unschedulable), Some(0.0));
+    assert!(!shows_zones());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_find_room_by_themselves_are_timed_too() {
+    let world = World::new().await;
+    world.deploy("large", 1).await;
+    world.until_running(1, 60).await;
+    let small = json!({"containers": [{"name": "small", "image": "pause", "resources": {"requests": {"cpu": "10m"}}}]});
+    world.deploy_with("small", 1, small).await;
+    world.until_running(2, 60).await;
+    world.pass(5).await;
+    assert_eq!(world.claims().await.len(), 1, "there was room");
+    for (name, pods) in [
+        ("bound", 2.0),
+        ("startup", 2.0),
+        ("provisioning_bound", 1.0),
+        ("provisioning_startup", 1.0),
+    ] {
+        let series = format!("karpenter_pods_{name}_duration_seconds_count");
+        assert_eq!(world.metric(&series), Some(pods), "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_budgets_of_a_pool_go_with_it() {
     let world = World::new().await;
     world.create(&pool("other", json!({}))).await;
@@ -250,6 +289,27 @@ async fn a_termination_is_timed_once_however_often_its_last_write_is_refused() {
     world.until_empty(300).await;
     let count = "karpenter_nodeclaims_termination_duration_seconds_count{nodepool=\"default\"}";
     assert_eq!(world.metric(count), Some(1.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_that_cannot_delete_is_no_failure_of_replacements() {
+    let world = World::new().await;
+    world.deploy("app", 1).await;
+    world.until_running(1, 60).await;
+    let fails = Fault::Error {
+        code: 500,
+        retry_after: None,
+    };
+    let rule = Rule::new(fails).verb("delete").resource("nodeclaims");
+    world.stack.testbed.faults().add(rule);
+    world.scale("app", 0).await;
+    let failures = "karpenter_voluntary_disruption_queue_failures_total{decision=\"delete\",reason=\"empty\",consolidation_type=\"empty\"}";
+    world
+        .until(900, "the command is given up", async |w| {
+            w.metric(failures).is_some()
+        })
+        .await;
+    assert_eq!(world.metric(failures), Some(0.0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,6 +6,8 @@ use karpenter_api::v1alpha1::NodeOverlay;
 use karpenter_kwok::KwokNodeClass;
 use serde_json::{Value, json};
 
+use crate::cloud::Scripted;
+use crate::lines::Lines;
 use crate::world::{World, pool, settings};
 
 async fn world() -> World {
@@ -129,4 +131,22 @@ async fn conflicting_and_invalid_overlays_are_told_so() {
             overlay.is_true(types::READY)
         })
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_is_not_evaluated_yet_is_passed_by_without_an_error() {
+    let lines = Lines::taken();
+    let mut world = World::new().await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    world.pass(30).await;
+    *cloud.unevaluated.lock().unwrap() = vec!["default".to_owned()];
+    world.deploy("app", 1).await;
+    world.pass(60).await;
+    assert!(
+        world.claims().await.is_empty(),
+        "what was known before is forgotten"
+    );
+    assert_eq!(lines.of("ERROR"), [json!({}); 0]);
+    cloud.unevaluated.lock().unwrap().clear();
+    world.until_running(1, 60).await;
 }

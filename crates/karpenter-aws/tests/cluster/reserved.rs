@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
-use karpenter_api::v1::NodeClaim;
-use karpenter_aws::api::ReservationType;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::v1::{NodeClaim, NodePool, Operator};
+use karpenter_aws::api::{EC2NodeClass, ReservationType};
 use karpenter_aws_fake::CapacityReservation;
+use karpenter_core::provider::CloudProvider;
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::world::{World, ZONE};
+use crate::world::{How, World, ZONE};
 
 const PLAIN: &str = "cr-00000000000000001";
 const BLOCK: &str = "cr-00000000000000002";
@@ -122,4 +126,164 @@ async fn machines_that_left_their_reservation_are_labelled_on_demand() {
     assert!(!is_on_demand(&world.get::<Node>(&name).await.unwrap()));
     world.until("the node to be labelled", relabelled).await;
     world.nothing_beyond_the_policy();
+}
+
+/// A pod that the scheduler gave up on, large enough for a machine of m5.large of its own.
+async fn waiting_pod(world: &World, name: &str) {
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
+    let pod = json!({
+        "metadata": { "name": name },
+        "spec": {
+            "nodeSelector": { "karpenter.sh/nodepool": "reserved" },
+            "containers": [{ "name": "c", "image": "pause", "resources": { "requests": { "cpu": "1500m" } } }],
+        },
+    });
+    let pod = serde_json::from_value(pod).unwrap();
+    pods.create(&PostParams::default(), &pod).await.unwrap();
+    let unschedulable =
+        json!({ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" });
+    let patch = json!({ "status": { "phase": "Pending", "conditions": [unschedulable] } });
+    pods.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch))
+        .await
+        .unwrap();
+}
+
+/// What a claim asks for by this key.
+fn asked<'a>(claim: &'a NodeClaim, key: &str) -> Vec<&'a str> {
+    let all = claim.spec.requirements.iter();
+    let mut own = all.filter(|r| r.key == key && r.operator == Operator::In);
+    let values = own.next().map(|r| &r.values[..]).unwrap_or_default();
+    values.iter().map(String::as_str).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_machines_are_planned_for_a_reservation_than_it_has() {
+    let world = World::with_fake(
+        |b| b,
+        |fake| {
+            fake.add_capacity_reservation(CapacityReservation::new(PLAIN, "m5.large", ZONE, 2));
+        },
+        |_| {},
+    )
+    .await;
+    let terms = json!({ "capacityReservationSelectorTerms": [{ "id": PLAIN }] });
+    world.class("reserved", terms).await;
+    let one =
+        |key: &str, values: &[&str]| json!({ "key": key, "operator": "In", "values": values });
+    let requirements = json!([
+        one("node.kubernetes.io/instance-type", &["m5.large"]),
+        one("karpenter.sh/capacity-type", &["reserved", "on-demand"]),
+    ]);
+    world.pool("reserved", "reserved", requirements).await;
+    world
+        .until("a pool that is ready", async || {
+            let pool = world.get::<NodePool>("reserved").await?;
+            pool.is_true(types::READY).then_some(())
+        })
+        .await;
+    for name in ["a", "b", "c"] {
+        waiting_pod(&world, name).await;
+    }
+    let claims = world
+        .until("three machines", async || {
+            let claims = world.api::<NodeClaim>().list(&ListParams::default()).await;
+            let claims = claims.unwrap().items;
+            let launched = claims.iter().filter(|c| c.is_true(types::LAUNCHED));
+            (launched.count() == 3).then_some(claims)
+        })
+        .await;
+    let kind = "karpenter.sh/capacity-type";
+    let (reserved, others): (Vec<_>, Vec<_>) = claims
+        .iter()
+        .partition(|claim| asked(claim, OF_RESERVATIONS[0]) == [PLAIN]);
+    assert_eq!((reserved.len(), others.len()), (2, 1), "{claims:#?}");
+    for claim in reserved {
+        assert_eq!(asked(claim, kind), ["reserved"]);
+        assert_eq!(labels(claim)[kind], "reserved");
+    }
+    assert_eq!(asked(others[0], kind), ["on-demand"]);
+    assert!(is_on_demand(others[0]));
+    let created = world.metric_sum("karpenter_nodeclaims_created_total");
+    assert!(
+        (created - 3.0).abs() < 0.01,
+        "{created} claims for three machines"
+    );
+    world.nothing_beyond_the_policy();
+}
+
+/// Conformance: DIS-061
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_whose_reservation_is_offered_no_longer_is_of_a_type_that_still_is() {
+    let world = World::start(
+        |b| b,
+        |fake| {
+            fake.add_capacity_reservation(CapacityReservation::new(PLAIN, "m5.large", ZONE, 2));
+        },
+        |_| {},
+        // A machine without a claim is given back after half a minute.
+        How {
+            speed: 1.0,
+            ..How::default()
+        },
+    )
+    .await;
+    let terms = json!({ "capacityReservationSelectorTerms": [{ "id": PLAIN }] });
+    world.class("reserved", terms).await;
+    world.pool("reserved", "reserved", json!([])).await;
+    let mut wish = World::wish(
+        "a",
+        &[
+            ("node.kubernetes.io/instance-type", &["m5.large"]),
+            ("karpenter.sh/capacity-type", &["reserved"]),
+        ],
+    );
+    wish.spec.node_class_ref.name = "reserved".into();
+    let own = wish.metadata.labels.get_or_insert_default();
+    own.insert("karpenter.sh/nodepool".into(), "reserved".into());
+    let bought = world.parts.provider.create(&wish).await.unwrap();
+    assert_eq!(labels(&bought)["karpenter.sh/capacity-type"], "reserved");
+
+    let none = json!({ "spec": { "capacityReservationSelectorTerms": null } });
+    world.patch::<EC2NodeClass>("reserved", none).await;
+    let pool = world.get::<NodePool>("reserved").await.unwrap();
+    world
+        .until("the reservation to be offered no longer", async || {
+            let types = world.parts.provider.instance_types(&pool).await.unwrap();
+            let mut offerings = types.iter().flat_map(|t| t.offerings.iter());
+            let gone = offerings.all(|o| o.capacity_type() != Some("reserved"));
+            (gone && types.iter().any(|t| t.name == "m5.large")).then_some(())
+        })
+        .await;
+
+    // As the API server has it two hours after the launch.
+    let at = (jiff::Timestamp::now() - jiff::SignedDuration::from_hours(2)).to_string();
+    let mut all = labels(&wish);
+    all.extend(labels(&bought));
+    let is_true = |kind: &str| {
+        json!({
+            "type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": at,
+            "observedGeneration": 1,
+        })
+    };
+    let mut status = json!(bought.status);
+    status["conditions"] = ["Launched", "Registered", "Initialized", "Ready"]
+        .map(is_true)
+        .into();
+    world.load(json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+        "metadata": {
+            "name": "a", "uid": "uid-a", "creationTimestamp": at, "labels": all,
+            "annotations": bought.metadata.annotations, "finalizers": ["karpenter.sh/termination"],
+        },
+        "spec": wish.spec, "status": status,
+    }));
+    let reason = world
+        .until("a verdict on the machine", async || {
+            let claim = world.get::<NodeClaim>("a").await?;
+            let drifted = claim.condition(types::DRIFTED)?;
+            (drifted.status == "True").then(|| drifted.reason.clone())
+        })
+        .await;
+    // The class no longer selects the reservation; that is for the provider to say, which looks whether the machine left it.
+    assert_eq!(reason, "CapacityReservationDrift");
 }

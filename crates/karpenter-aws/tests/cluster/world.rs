@@ -63,7 +63,7 @@ pub struct World {
     pub registry: Registry,
     controllers: bool,
     _server: Server,
-    _testbed: Testbed,
+    testbed: Testbed,
     _stop: DropGuard,
 }
 
@@ -189,7 +189,7 @@ impl World {
             registry,
             controllers,
             _server: server,
-            _testbed: testbed,
+            testbed,
             _stop: stop.drop_guard(),
         };
         world.class("default", json!({})).await;
@@ -416,6 +416,11 @@ impl World {
         self.api::<K>().get_opt(name).await.unwrap()
     }
 
+    /// Puts an object into the API server as it stands.
+    pub fn load(&self, object: Value) {
+        assert_eq!(self.testbed.load([object]), 1);
+    }
+
     /// Merges into an object.
     pub async fn patch<K>(&self, name: &str, patch: Value)
     where
@@ -504,6 +509,19 @@ impl World {
             value.strip_prefix(' ')?.parse::<f64>().ok()
         });
         value.unwrap_or(0.0)
+    }
+
+    /// The sum of a metric's series.
+    pub fn metric_sum(&self, name: &str) -> f64 {
+        let text = self.registry.render();
+        let own = text.lines().filter_map(|line| {
+            let (_, value) = line
+                .strip_prefix(name)?
+                .strip_prefix('{')?
+                .rsplit_once(' ')?;
+            value.parse::<f64>().ok()
+        });
+        own.sum()
     }
 
     /// Waits until a series has this value.

@@ -115,6 +115,7 @@ fn only_readiness(old: &Pod, new: &Pod) -> bool {
         && *old
             == Pod {
                 ready: old.ready,
+                ready_since: old.ready_since,
                 ..new.clone()
             }
 }
@@ -342,6 +343,15 @@ impl Cluster {
         }
         self.state.instance_types.insert_mut(pool.to_owned(), types);
         self.counted(Change::Updated)
+    }
+
+    /// What the provider offers for a NodePool is not known yet, or no longer.
+    pub fn forget_instance_types(&mut self, pool: &str) -> Change {
+        if self.state.instance_types.remove_mut(pool) {
+            self.counted(Change::Removed)
+        } else {
+            Change::Unchanged
+        }
     }
 
     // Workloads --------------------------------------------------------------------------------------------------------

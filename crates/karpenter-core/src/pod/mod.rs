@@ -12,7 +12,7 @@ mod selection;
 mod selector;
 mod validate;
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, num::NonZeroU32, sync::Arc};
 
 use jiff::Timestamp;
 use karpenter_api::k8s_openapi::{
@@ -71,6 +71,24 @@ pub enum Phase {
     Succeeded,
     /// Ended badly.
     Failed,
+}
+
+/// When a condition changed, in the whole seconds in which Kubernetes writes it: every pod has two of them, so they take four
+/// bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Since(NonZeroU32);
+
+impl Since {
+    /// The second of a time between 1970 and 2106.
+    pub fn new(time: Timestamp) -> Option<Self> {
+        let second = u32::try_from(time.as_second()).ok()?;
+        NonZeroU32::new(second).map(Self)
+    }
+
+    /// Its beginning.
+    pub fn time(self) -> Timestamp {
+        Timestamp::from_second(i64::from(self.0.get())).unwrap_or(Timestamp::MAX)
+    }
 }
 
 /// An owner reference, as far as decisions need it.
@@ -197,6 +215,10 @@ pub struct Pod {
     pub unschedulable: bool,
     /// Condition Ready is True.
     pub ready: bool,
+    /// Since when it is.
+    pub ready_since: Option<Since>,
+    /// Since when condition PodScheduled is True.
+    pub scheduled_since: Option<Since>,
     /// All owners.
     pub owners: Arc<[Owner]>,
     /// `spec.terminationGracePeriodSeconds`.
@@ -219,6 +241,10 @@ impl Pod {
             status
                 .and_then(|status| status.conditions.as_ref())
                 .and_then(|all| all.iter().find(|condition| condition.type_ == name))
+        };
+        let since = |name: &str| {
+            let condition = condition(name).filter(|condition| condition.status == "True")?;
+            Since::new(condition.last_transition_time.as_ref()?.0)
         };
         let owners: Vec<Owner> = meta
             .owner_references
@@ -263,6 +289,8 @@ impl Pod {
             unschedulable: condition("PodScheduled")
                 .is_some_and(|condition| condition.reason.as_deref() == Some("Unschedulable")),
             ready: condition("Ready").is_some_and(|condition| condition.status == "True"),
+            ready_since: since("Ready"),
+            scheduled_since: since("PodScheduled"),
             owners: owners.into(),
             termination_grace_seconds: spec.and_then(|spec| spec.termination_grace_period_seconds),
             scheduler_name: text(spec.and_then(|spec| spec.scheduler_name.as_ref()))

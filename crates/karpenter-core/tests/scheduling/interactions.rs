@@ -626,6 +626,10 @@ fn a_pool_whose_machines_are_not_known_is_passed_by() {
         plan.pools[0].outcome,
         PoolOutcome::Unknown("throttled".to_owned())
     );
+    world.cluster.forget_instance_types("heavy");
+    let plan = world.plan();
+    assert_eq!(plan.new_claims[0].node_pool, "light");
+    assert_eq!(plan.pools[0].outcome, PoolOutcome::Unevaluated);
     // None that is known at all is no lack of NodePools.
     world.cluster.set_instance_types("light", Ok(Arc::new([])));
     assert_eq!(

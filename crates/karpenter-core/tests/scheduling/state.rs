@@ -295,7 +295,9 @@ fn the_same_taints_count_on_machines_that_are_ready_or_not_ours() {
 
 #[test]
 fn the_epoch_counts_changes_that_may_let_a_machine_go_and_no_readiness() {
-    let ready = |status: &str| json!([{ "type": "Ready", "status": status }]);
+    let since = "2026-01-01T00:00:00Z";
+    let ready =
+        |status: &str| json!([{ "type": "Ready", "status": status, "lastTransitionTime": since }]);
     let running = |status: &str| {
         pod("p")
             .cpu("1")

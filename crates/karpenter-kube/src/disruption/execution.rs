@@ -26,8 +26,10 @@ use crate::provisioning::launch;
 
 /// How often replacements are looked at.
 const TICK: Duration = Duration::from_secs(1);
-/// How often the deletion of a NodeClaim is tried.
+/// How often the deletion of a NodeClaim is tried, even if the command's time is up.
 const DELETE_TRIES: u32 = 4;
+/// How long is waited before it is tried again, at most.
+const DELETE_WAIT: Duration = Duration::from_secs(10);
 
 /// A command whose machines are marked and whose replacements are on their way.
 #[derive(Debug)]
@@ -259,29 +261,29 @@ impl Execution {
                 let spared = self.delete(&cx).await;
                 ended.succeeded = spared.is_empty();
                 if !spared.is_empty() {
-                    ended.shown = self.roll_back(&cx, spared).await;
+                    ended.shown = self.roll_back(&cx, spared, 0).await;
                 }
             }
-            Err(error) => {
+            Err(Unready { why, replacements }) => {
                 tracing::error!(
                     command = %self.command,
                     reason = report::reason(self.command.method),
-                    error,
+                    error = why,
                     "failed terminating nodes while executing a disruption command"
                 );
                 let all = self.command.candidates.clone();
-                ended.shown = self.roll_back(&cx, all).await;
+                ended.shown = self.roll_back(&cx, all, replacements).await;
             }
         }
         ended
     }
 
-    /// Waits until every replacement has been initialized once; says why it never will be.
-    async fn wait(&self, cx: &Context) -> Result<(), String> {
+    /// Waits until every replacement has been initialized once.
+    async fn wait(&self, cx: &Context) -> Result<(), Unready> {
         let mut waiting: Vec<&Arc<NodeClaim>> = self.replacements.iter().collect();
         loop {
             let view = cx.view();
-            let mut still = Vec::new();
+            let (mut still, mut gone) = (Vec::new(), None);
             for replacement in waiting {
                 let current = view
                     .node_claim(replacement.name())
@@ -294,24 +296,35 @@ impl Execution {
                         let name = name.unwrap_or_else(|| claim.name().to_owned());
                         nominate(cx, [name].into())
                             .await
-                            .map_err(|stopped| stopped.to_string())?;
+                            .map_err(|stopped| Unready {
+                                why: stopped.to_string(),
+                                replacements: 0,
+                            })?;
                     }
                     Progress::Waiting => still.push(replacement),
                     Progress::Gone => {
-                        return Err(format!("replacement was deleted, {}", replacement.name()));
+                        gone.get_or_insert(replacement.name());
+                        still.push(replacement);
                     }
                 }
             }
             waiting = still;
+            let unready = |why| Unready {
+                why,
+                replacements: waiting.len(),
+            };
+            if let Some(name) = gone {
+                return Err(unready(format!("replacement was deleted, {name}")));
+            }
             if waiting.is_empty() {
                 return Ok(());
             }
             if cx.clock.since(self.started) > self.timeout {
-                return Err(format!(
+                return Err(unready(format!(
                     "command reached timeout, {} of {} replacements not initialized",
                     waiting.len(),
                     self.replacements.len()
-                ));
+                )));
             }
             for replacement in &waiting {
                 report::waiting(cx, replacement, self.command.method);
@@ -320,27 +333,69 @@ impl Execution {
         }
     }
 
-    /// Deletes the NodeClaims; answers those that could not be.
+    /// Deletes the NodeClaims; answers those that could not be by the end of the command's time: what has replaced them is
+    /// there, so that an API server that is out of order for a while is waited for.
     async fn delete(&self, cx: &Context) -> Vec<Candidate> {
         let view = cx.view();
-        let candidates = &self.command.candidates;
-        let deleted = join_all(candidates.iter().map(|c| delete_claim(cx, c))).await;
-        let mut spared = Vec::new();
-        for (candidate, result) in candidates.iter().zip(deleted) {
-            match result {
-                Ok(()) => report::terminating(cx, &view, &self.command, candidate),
-                Err(error) => {
-                    tracing::error!(node = candidate.name(), error = %error, "failed to delete a nodeclaim for disruption");
-                    spared.push(candidate.clone());
+        let deletions = self.command.candidates.iter().map(|candidate| {
+            let view = &view;
+            async move {
+                match self.delete_claim(cx, candidate).await {
+                    Ok(()) => {
+                        report::terminating(cx, view, &self.command, candidate);
+                        None
+                    }
+                    Err(error) => {
+                        tracing::error!(node = candidate.name(), error = %error, "failed to delete a nodeclaim for disruption");
+                        Some(candidate.clone())
+                    }
                 }
             }
-        }
-        spared
+        });
+        join_all(deletions).await.into_iter().flatten().collect()
     }
 
-    /// Takes the command back for these machines; answers those that still show it.
-    async fn roll_back(&self, cx: &Context, candidates: Vec<Candidate>) -> Vec<Marked> {
-        report::failed(cx, &self.command);
+    async fn delete_claim(
+        &self,
+        cx: &Context,
+        candidate: &Candidate,
+    ) -> Result<(), ReconcileError> {
+        let only_this = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: candidate.claim.metadata.uid.clone(),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        let api = cx.node_claims();
+        let mut tries = 1;
+        loop {
+            let error = match api.delete(candidate.claim_name(), &only_this).await {
+                Ok(_) => return Ok(()),
+                Err(error) if is_not_found(&error) => return Ok(()),
+                Err(error) => error,
+            };
+            let late = cx.clock.since(self.started) > self.timeout;
+            if late && tries >= DELETE_TRIES {
+                return Err(error).doing("deleting nodeclaim");
+            }
+            cx.clock.sleep((TICK * tries).min(DELETE_WAIT)).await;
+            // Another of the same name is none of the command's business.
+            if !exists(cx, &candidate.claim).await {
+                return Ok(());
+            }
+            tries += 1;
+        }
+    }
+
+    /// Takes the command back for these machines, after so many replacements did not come; answers those that still show it.
+    async fn roll_back(
+        &self,
+        cx: &Context,
+        candidates: Vec<Candidate>,
+        unready: usize,
+    ) -> Vec<Marked> {
+        report::failed(cx, &self.command, unready);
         let shown = take_back(cx, &candidates).await;
         if let Err(stopped) = cx
             .model
@@ -351,6 +406,13 @@ impl Execution {
         }
         shown
     }
+}
+
+/// Why replacements never will be initialized, and how many.
+#[derive(Debug)]
+struct Unready {
+    why: String,
+    replacements: usize,
 }
 
 /// How far a replacement has come.
@@ -376,27 +438,6 @@ async fn exists(cx: &Context, claim: &NodeClaim) -> bool {
     match cx.node_claims().get(claim.name()).await {
         Ok(found) => found.uid() == claim.uid(),
         Err(error) => !is_not_found(&error),
-    }
-}
-
-async fn delete_claim(cx: &Context, candidate: &Candidate) -> Result<(), ReconcileError> {
-    let only_this = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: candidate.claim.metadata.uid.clone(),
-            resource_version: None,
-        }),
-        ..DeleteParams::default()
-    };
-    let api = cx.node_claims();
-    let mut tries = 1;
-    loop {
-        match api.delete(candidate.claim_name(), &only_this).await {
-            Ok(_) => return Ok(()),
-            Err(error) if is_not_found(&error) => return Ok(()),
-            Err(error) if tries == DELETE_TRIES => return Err(error).doing("deleting nodeclaim"),
-            Err(_) => cx.clock.sleep(TICK * tries).await,
-        }
-        tries += 1;
     }
 }
 

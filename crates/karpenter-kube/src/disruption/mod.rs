@@ -18,10 +18,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use jiff::Timestamp;
+use karpenter_core::cluster::Snapshot;
 use karpenter_core::disruption::{
     Blocked, Budgets, Candidate, Command, CommandId, DisruptionPlan, DisruptionRequest, Method,
-    MultiNodeSearch, VerdictKind, plan, validate,
+    MultiNodeSearch, Verdict, VerdictKind, plan, validate,
 };
+use karpenter_core::pod::protected_until;
 use karpenter_core::schedule::{Cancel, ScheduleRequest};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -299,6 +302,11 @@ impl Disruption {
                 .settling
                 .first_end()
                 .map_or(believed, |end| end.min(believed));
+            let now = self.cx.clock.now();
+            let until = next_chance(&plan, &view.snapshot).map_or(until, |chance| {
+                let wait = Duration::try_from(chance.duration_since(now)).unwrap_or_default();
+                until.min(self.cx.clock.instant_after(wait))
+            });
             self.fruitless = (is_fruitless(&plan) && !rests).then(|| Fruitless {
                 epoch,
                 budgets: plan.budgets.clone(),
@@ -332,19 +340,28 @@ impl Disruption {
     }
 }
 
-/// Whether only a change of the cluster or of the budgets can give another pass something to do; time alone cannot.
+/// Whether only a change of the cluster or of the budgets can give another pass something to do, until [`next_chance`].
 fn is_fruitless(plan: &DisruptionPlan) -> bool {
-    let passes = |kind: &VerdictKind| {
-        matches!(
-            kind,
-            VerdictKind::Blocked(
-                Blocked::Nominated | Blocked::PodDoNotDisrupt { .. } | Blocked::InFlight
-            )
-        )
-    };
-    plan.commands.is_empty()
-        && plan.timed_out.is_empty()
-        && !plan.verdicts.iter().any(|verdict| passes(&verdict.kind))
+    let in_flight = |verdict: &Verdict| verdict.kind == VerdictKind::Blocked(Blocked::InFlight);
+    plan.commands.is_empty() && plan.timed_out.is_empty() && !plan.verdicts.iter().any(in_flight)
+}
+
+/// When time alone ends what keeps the first of the machines: a nomination, or the protection of a pod for a while. What
+/// keeps a machine for ever, or until a pod has started, ends with a change of the cluster.
+fn next_chance(plan: &DisruptionPlan, snapshot: &Snapshot) -> Option<Timestamp> {
+    let ends = plan.verdicts.iter().filter_map(|verdict| {
+        let VerdictKind::Blocked(why) = &verdict.kind else {
+            return None;
+        };
+        match why {
+            Blocked::Nominated => verdict.machine.nominated_until,
+            Blocked::PodDoNotDisrupt { pod } => {
+                protected_until(snapshot.pod(&pod.namespace, &pod.name)?)
+            }
+            _ => None,
+        }
+    });
+    ends.min()
 }
 
 impl Periodic for Disruption {

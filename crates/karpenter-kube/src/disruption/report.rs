@@ -354,13 +354,16 @@ pub(super) fn terminating(cx: &Context, view: &View, command: &Command, candidat
         .add(&series, candidate.reschedulable().count() as f64);
 }
 
-/// A command was taken back after it had been started.
-pub(super) fn failed(cx: &Context, command: &Command) {
-    cx.metrics.voluntary_disruption_queue_failures_total.inc(&[
+/// A command was taken back after it had been started: this many of its replacements were never initialized.
+pub(super) fn failed(cx: &Context, command: &Command, replacements: usize) {
+    let series = [
         command.decision().as_str(),
         reason(command.method),
         command.method.consolidation_type(),
-    ]);
+    ];
+    cx.metrics
+        .voluntary_disruption_queue_failures_total
+        .add(&series, replacements as f64);
 }
 
 #[cfg(test)]

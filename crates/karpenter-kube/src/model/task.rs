@@ -148,6 +148,17 @@ impl ModelHandle {
         })
         .await
     }
+
+    /// Tells the model that it is not known yet what the provider offers for a NodePool.
+    ///
+    /// # Errors
+    /// When the model has stopped.
+    pub async fn forget_instance_types(&self, pool: String) -> Result<(), Stopped> {
+        self.update(move |state| {
+            state.cluster.forget_instance_types(&pool);
+        })
+        .await
+    }
 }
 
 /// The model's data; only its task has it.

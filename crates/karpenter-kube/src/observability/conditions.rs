@@ -335,8 +335,8 @@ impl Conditions {
         read: impl Fn(&'a K) -> Object<'a>,
         view: &View,
     ) {
-        // What is listed at the start happened long ago.
-        if !view.is_synced() {
+        // What is listed at the start happened long ago, and another replica tells what happens while this one stands by.
+        if !view.is_synced() || self.cx.acting.since().is_none() {
             return;
         }
         let (old, new) = (before.map(&read), after.map(&read));

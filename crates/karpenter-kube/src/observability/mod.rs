@@ -31,14 +31,15 @@ pub fn register_state(cx: &Arc<Context>) {
     state::register(cx);
 }
 
-/// A collector that has the context, as long as there is one: the registry, which the context holds, must not hold it.
+/// A collector that has the context, as long as there is one and this replica acts: the registry, which the context holds,
+/// must not hold it.
 fn with(
     cx: &Arc<Context>,
     collect: impl Fn(&Context, &mut Emit<'_>) + Send + Sync + 'static,
 ) -> impl Fn(&mut Emit<'_>) + Send + Sync + 'static {
     let weak: Weak<Context> = Arc::downgrade(cx);
     move |emit| {
-        if let Some(cx) = weak.upgrade() {
+        if let Some(cx) = weak.upgrade().filter(|cx| cx.acting.since().is_some()) {
             collect(&cx, emit);
         }
     }

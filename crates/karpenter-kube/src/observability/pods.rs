@@ -74,7 +74,7 @@ pub(super) fn register(cx: &Arc<Context>, ledger: &Arc<PodLedger>) {
         let ledger = Arc::clone(ledger);
         let collect = move |cx: &Context, emit: &mut Emit<'_>| {
             let (view, now) = (cx.view(), cx.clock.now());
-            for pod in view.snapshot.pods().filter(|pod| which(pod)) {
+            for pod in view.snapshot.pods().filter(|pod| which(pod, &ledger)) {
                 if let Some(since) = since(pod, &ledger) {
                     let waited = now.duration_since(since).as_secs_f64().max(0.0);
                     emit.set(&[&pod.key.name, &pod.key.namespace], waited);
@@ -86,14 +86,16 @@ pub(super) fn register(cx: &Arc<Context>, ledger: &Arc<PodLedger>) {
     }
 }
 
-type Which = fn(&Pod) -> bool;
+type Which = fn(&Pod, &PodLedger) -> bool;
 type Since = fn(&Pod, &PodLedger) -> Option<Timestamp>;
 
-fn is_unstarted(pod: &Pod) -> bool {
-    pod.phase == Phase::Pending && !pod.ready
+/// A pod that runs counts until it is ready, if it was seen pending.
+fn is_unstarted(pod: &Pod, ledger: &PodLedger) -> bool {
+    let starting = || pod.phase == Phase::Pending || ledger.is_starting(&pod.key.uid);
+    !pod.ready && !pod.is_terminal() && starting()
 }
 
-fn is_unbound(pod: &Pod) -> bool {
+fn is_unbound(pod: &Pod, _: &PodLedger) -> bool {
     pod.phase == Phase::Pending && pod.node_name.is_none()
 }
 
@@ -144,4 +146,36 @@ fn owner(pod: &Pod) -> String {
             owner.api_version, owner.name
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_that_was_pending_has_not_started_before_it_is_ready() {
+        let pod = |phase: &str, ready: &str| {
+            let pod = json!({
+                "metadata": {"name": "a", "namespace": "default", "uid": "a"},
+                "spec": {"nodeName": "n", "containers": []},
+                "status": {"phase": phase, "conditions": [{"type": "Ready", "status": ready}]},
+            });
+            Pod::parse(&serde_json::from_value(pod).unwrap())
+        };
+        let (ledger, now) = (PodLedger::default(), Timestamp::UNIX_EPOCH);
+        let running = pod("Running", "False");
+        assert!(
+            !is_unstarted(&running, &ledger),
+            "nobody knows when it began to run"
+        );
+        for step in [pod("Pending", "False"), running] {
+            ledger.changed(&step, now, None);
+            assert!(is_unstarted(&step, &ledger), "{:?}", step.phase);
+        }
+        for end in [pod("Running", "True"), pod("Failed", "False")] {
+            assert!(!is_unstarted(&end, &ledger), "{:?}", end.phase);
+        }
+    }
 }

@@ -8,16 +8,16 @@ use crate::metrics::Emit;
 
 pub(super) fn register(cx: &Arc<Context>) {
     let registry = &cx.metrics.registry;
-    let started = cx.clock.now();
     let count = |cx: &Context, emit: &mut Emit<'_>| {
         emit.set(&[], cx.view().snapshot.nodes().count() as f64);
     };
     let synced = |cx: &Context, emit: &mut Emit<'_>| {
         emit.set(&[], f64::from(u8::from(cx.view().is_synced())));
     };
-    let unsynced = move |cx: &Context, emit: &mut Emit<'_>| {
-        let waited = cx.clock.since(started).as_secs_f64();
-        emit.set(&[], if cx.view().is_synced() { 0.0 } else { waited });
+    let unsynced = |cx: &Context, emit: &mut Emit<'_>| {
+        let since = cx.acting.since().filter(|_| !cx.view().is_synced());
+        let waited = since.map_or(0.0, |since| cx.clock.since(since).as_secs_f64());
+        emit.set(&[], waited);
     };
     registry.live(
         "karpenter_cluster_state_node_count",

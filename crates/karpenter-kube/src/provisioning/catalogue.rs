@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures::future::join_all;
+use karpenter_core::provider::CloudProviderError;
 
 use crate::context::Context;
 use crate::model::Stopped;
@@ -18,15 +19,20 @@ pub async fn refresh_instance_types(cx: &Context) -> Result<(), Stopped> {
         .node_pools()
         .filter(|pool| cx.is_managed(&pool.spec.template.spec.node_class_ref));
     let answers = join_all(pools.map(|pool| async move {
-        let types = cx
-            .provider
-            .instance_types(pool)
-            .await
-            .map_err(|error| error.to_string());
-        (pool.name().to_owned(), types)
+        (
+            pool.name().to_owned(),
+            cx.provider.instance_types(pool).await,
+        )
     }));
     for (pool, types) in answers.await {
         let known = view.snapshot.instance_types(&pool);
+        if let Err(CloudProviderError::UnevaluatedNodePool(_)) = types {
+            if known.is_some() {
+                cx.model.forget_instance_types(pool).await?;
+            }
+            continue;
+        }
+        let types = types.map_err(|error| error.to_string());
         let same = match (known, &types) {
             (Some(Ok(known)), Ok(types)) => Arc::ptr_eq(known, types),
             (Some(Err(known)), Err(error)) => known == error,

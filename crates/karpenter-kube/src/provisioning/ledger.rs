@@ -1,24 +1,30 @@
 //! When pods were first seen and first placed, for the metrics that measure how long users wait.
 //!
-//! UPSTREAM: pkg/controllers/state/cluster.go (podAcks, podsSchedulingAttempted, podsSchedulableTimes)
+//! Every pod that is seen pending is remembered until it is ready, ends or goes.
+//!
+//! UPSTREAM: pkg/controllers/state/cluster.go (podAcks, podsSchedulingAttempted, podsSchedulableTimes),
+//! pkg/controllers/metrics/pod/controller.go
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
-use karpenter_core::pod::Pod;
+use karpenter_core::pod::{Phase, Pod, Since};
 use rustc_hash::FxHashMap;
 
 use crate::metrics::Metrics;
 
-/// What is remembered of a pod until it runs.
+/// What is remembered of a pod until it is ready.
 #[derive(Debug, Clone, Copy, Default)]
 struct Times {
+    /// When it was first seen to need a node.
     seen: Option<Timestamp>,
     decided: bool,
     schedulable: Option<Timestamp>,
     /// The same, on a NodePool whose nodes are known to register.
     healthy: Option<Timestamp>,
     bound: bool,
+    /// How long it took to be bound was observed.
+    counted: bool,
 }
 
 /// What a pass decided about a pod.
@@ -33,7 +39,7 @@ pub enum Decided {
     Unplaced,
 }
 
-/// Times of pods that do not run yet, by uid. A pod that runs, ends or goes is forgotten.
+/// Times of pods that are not ready yet, by uid.
 #[derive(Debug, Default)]
 pub struct PodLedger {
     pods: Mutex<FxHashMap<String, Times>>,
@@ -63,7 +69,7 @@ impl PodLedger {
     /// observed.
     pub fn decided(&self, uid: &str, what: Decided, now: Timestamp, metrics: &Metrics) {
         let mut pods = self.lock();
-        let Some(times) = pods.get_mut(uid) else {
+        let Some(times) = pods.get_mut(uid).filter(|times| !times.bound) else {
             return;
         };
         if !times.decided {
@@ -96,31 +102,49 @@ impl PodLedger {
         self.lock().get(uid).filter(|times| !times.decided)?.seen
     }
 
-    /// A pod changed; observes what has come to its end.
-    pub fn changed(&self, pod: &Pod, now: Timestamp, metrics: &Metrics) {
+    /// Whether the pod was seen pending and is not ready yet.
+    #[must_use]
+    pub fn is_starting(&self, uid: &str) -> bool {
+        self.lock().contains_key(uid)
+    }
+
+    /// A pod is what it is now; observes what has come to its end, once it is not pending any more. Without `metrics` it is for
+    /// another replica to observe.
+    pub fn changed(&self, pod: &Pod, now: Timestamp, metrics: Option<&Metrics>) {
         let mut pods = self.lock();
+        if pod.phase == Phase::Pending {
+            let times = pods.entry(pod.key.uid.clone()).or_default();
+            times.bound = pod.node_name.is_some();
+            return;
+        }
         let Some(times) = pods.get_mut(&pod.key.uid) else {
             return;
         };
-        if pod.node_name.is_some() && !times.bound {
-            times.bound = true;
-            metrics
-                .pods_bound_duration_seconds
-                .observe(&[], pod.created_at.map_or(0.0, |at| seconds(at, now)));
-            if let Some(since) = times.healthy {
+        let at = |since: Option<Since>| since.map_or(now, Since::time);
+        let lasted = |to: Timestamp| pod.created_at.map_or(0.0, |from| seconds(from, to));
+        if pod.node_name.is_some() && !times.counted {
+            (times.bound, times.counted) = (true, true);
+            if let Some(metrics) = metrics {
+                let bound = at(pod.scheduled_since);
                 metrics
-                    .pods_provisioning_bound_duration_seconds
-                    .observe(&[], seconds(since, now));
+                    .pods_bound_duration_seconds
+                    .observe(&[], lasted(bound));
+                if let Some(since) = times.healthy {
+                    metrics
+                        .pods_provisioning_bound_duration_seconds
+                        .observe(&[], seconds(since, bound));
+                }
             }
         }
-        if pod.ready {
+        if let Some(metrics) = metrics.filter(|_| pod.ready) {
+            let ready = at(pod.ready_since);
             metrics
                 .pods_startup_duration_seconds
-                .observe(&[], pod.created_at.map_or(0.0, |at| seconds(at, now)));
+                .observe(&[], lasted(ready));
             if let Some(since) = times.healthy {
                 metrics
                     .pods_provisioning_startup_duration_seconds
-                    .observe(&[], seconds(since, now));
+                    .observe(&[], seconds(since, ready));
             }
         }
         if pod.ready || pod.is_terminal() {
@@ -141,6 +165,105 @@ mod tests {
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
+    }
+
+    fn pod(phase: &str, node: Option<&str>, conditions: serde_json::Value) -> Pod {
+        let pod = serde_json::json!({
+            "metadata": {"name": "a", "namespace": "default", "uid": "a", "creationTimestamp": "1970-01-01T00:00:10Z"},
+            "spec": {"nodeName": node, "containers": []},
+            "status": {"phase": phase, "conditions": conditions},
+        });
+        Pod::parse(&serde_json::from_value(pod).unwrap())
+    }
+
+    fn is_true(type_: &str, second: i64) -> serde_json::Value {
+        serde_json::json!({"type": type_, "status": "True", "lastTransitionTime": at(second)})
+    }
+
+    #[test]
+    fn a_pod_that_was_pending_is_followed_until_it_is_ready_whoever_placed_it() {
+        let (ledger, metrics) = (PodLedger::default(), Metrics::new(&Registry::new()));
+        let seen = |pod: &Pod, now| ledger.changed(pod, at(now), Some(&metrics));
+        // kube-scheduler has found room for it before anybody looked.
+        seen(
+            &pod(
+                "Pending",
+                Some("n"),
+                vec![is_true("PodScheduled", 12)].into(),
+            ),
+            20,
+        );
+        assert!(ledger.is_starting("a"));
+        assert_eq!(metrics.pods_bound_duration_seconds.count(&[]), 0.0);
+        let running = vec![is_true("PodScheduled", 12)];
+        seen(&pod("Running", Some("n"), running.clone().into()), 30);
+        seen(&pod("Running", Some("n"), running.clone().into()), 31);
+        assert!(ledger.is_starting("a"), "it runs and is not ready");
+        let ready = [running, vec![is_true("Ready", 40)]].concat();
+        seen(&pod("Running", Some("n"), ready.clone().into()), 55);
+        assert!(!ledger.is_starting("a"));
+        seen(&pod("Running", Some("n"), ready.into()), 56);
+        let text = metrics.registry.render();
+        for line in [
+            "karpenter_pods_bound_duration_seconds_sum 2",
+            "karpenter_pods_bound_duration_seconds_count 1",
+            "karpenter_pods_startup_duration_seconds_sum 30",
+            "karpenter_pods_startup_duration_seconds_count 1",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in {text}");
+        }
+        assert!(
+            !text.contains("karpenter_pods_provisioning_bound"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_pod_that_ends_or_was_never_seen_pending_has_no_startup() {
+        let (ledger, metrics) = (PodLedger::default(), Metrics::new(&Registry::new()));
+        let ready = || vec![is_true("Ready", 40)].into();
+        ledger.changed(&pod("Running", Some("n"), ready()), at(50), Some(&metrics));
+        ledger.changed(
+            &pod("Pending", None, serde_json::json!([])),
+            at(50),
+            Some(&metrics),
+        );
+        ledger.changed(
+            &pod("Failed", Some("n"), serde_json::json!([])),
+            at(60),
+            Some(&metrics),
+        );
+        assert!(!ledger.is_starting("a"));
+        assert_eq!(metrics.pods_startup_duration_seconds.count(&[]), 0.0);
+    }
+
+    #[test]
+    fn a_replica_that_stands_by_follows_pods_without_counting_them() {
+        let (ledger, metrics) = (PodLedger::default(), Metrics::new(&Registry::new()));
+        let pending = pod("Pending", None, serde_json::json!([]));
+        let running = pod("Running", Some("n"), serde_json::json!([]));
+        let ready = pod("Running", Some("n"), vec![is_true("Ready", 40)].into());
+        ledger.changed(&pending, at(20), None);
+        ledger.changed(&running, at(30), None);
+        // It takes over.
+        ledger.changed(&ready, at(40), Some(&metrics));
+        assert_eq!(metrics.pods_bound_duration_seconds.count(&[]), 0.0);
+        assert_eq!(metrics.pods_startup_duration_seconds.count(&[]), 1.0);
+    }
+
+    #[test]
+    fn a_bound_pod_is_decided_about_no_more() {
+        let (ledger, metrics) = (PodLedger::default(), Metrics::new(&Registry::new()));
+        ledger.changed(
+            &pod("Pending", Some("n"), serde_json::json!([])),
+            at(20),
+            Some(&metrics),
+        );
+        // Its node goes away, and the provisioner looks for another.
+        ledger.decided("a", Decided::Placed { healthy: true }, at(30), &metrics);
+        assert_eq!(ledger.schedulable_since("a"), None);
+        let decisions = &metrics.pods_scheduling_decision_duration_seconds;
+        assert_eq!(decisions.count(&[]), 0.0);
     }
 
     /// Conformance: DIS-017

@@ -13,8 +13,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use karpenter_api::labels::taints;
+use karpenter_core::disruption::pdb::leaving_pods;
 use karpenter_core::pod::Pod;
 use karpenter_core::schedule::{
     Cancel, MinValuesPolicy, Plan, PodSet, PreferencePolicy, ReservedMode, ScheduleRequest,
@@ -63,20 +64,19 @@ impl Provisioner {
         view: &View,
     ) {
         match change {
-            Change::Pod {
-                after: Some(pod), ..
-            } => {
+            Change::Pod { before, after } => {
+                let uid = after.as_ref().map(|pod| &pod.key.uid);
+                if let Some(gone) = before.as_ref().filter(|pod| Some(&pod.key.uid) != uid) {
+                    ledger.forget(&gone.key.uid);
+                }
+                let Some(pod) = after else { return };
+                let now = cx.clock.now();
+                ledger.changed(pod, now, cx.acting.since().map(|_| &cx.metrics));
                 if pod.is_provisionable() {
-                    ledger.seen(&pod.key.uid, cx.clock.now());
+                    ledger.seen(&pod.key.uid, now);
                     batcher.trigger(&pod.key.uid);
-                } else {
-                    ledger.changed(pod, cx.clock.now(), &cx.metrics);
                 }
             }
-            Change::Pod {
-                before: Some(pod),
-                after: None,
-            } => ledger.forget(&pod.key.uid),
             // The pods of a node that goes away need another before they are pending.
             Change::Node {
                 after: Some(node), ..
@@ -114,8 +114,10 @@ impl Provisioner {
                 biased;
                 () = &mut batch => return,
                 () = self.cx.clock.sleep(AGAIN) => {
-                    if has_work(&self.cx.view()) {
+                    if has_work(&self.cx.view(), self.cx.clock.now()) {
                         self.batcher.trigger("again");
+                    } else {
+                        report::nothing_waits(&self.cx);
                     }
                 }
             }
@@ -126,9 +128,10 @@ impl Provisioner {
         catalogue::refresh_instance_types(&self.cx).await?;
         let view = self.cx.view();
         let started = Instant::now();
-        let names: Vec<String> = waiting_pods(&view);
+        let names: Vec<String> = waiting_pods(&view, self.cx.clock.now());
         let buffer_pods = self.cx.buffers.pods();
         if names.is_empty() && buffer_pods.is_empty() {
+            report::nothing_waits(&self.cx);
             return Ok(());
         }
         if !names.is_empty() {
@@ -231,16 +234,13 @@ fn wake(batcher: &Batcher, view: &View, uid: &str) {
     }
 }
 
-fn has_work(view: &View) -> bool {
-    view.snapshot.pending_pods().next().is_some()
-        || view.snapshot.pods_of_deleting_nodes().next().is_some()
+fn has_work(view: &View, now: Timestamp) -> bool {
+    view.snapshot.pending_pods().next().is_some() || !leaving_pods(&view.snapshot, now).is_empty()
 }
 
-fn waiting_pods(view: &View) -> Vec<String> {
-    let all = view
-        .snapshot
-        .pending_pods()
-        .chain(view.snapshot.pods_of_deleting_nodes());
+fn waiting_pods(view: &View, now: Timestamp) -> Vec<String> {
+    let leaving = leaving_pods(&view.snapshot, now);
+    let all = view.snapshot.pending_pods().chain(&leaving);
     all.map(|pod| pod.key.to_string()).collect()
 }
 

@@ -33,6 +33,20 @@ pub(super) fn found(pods: usize, names: &[String], duration: Duration) {
     );
 }
 
+/// No pod waits for a machine: what was shown of those that did is over. The last of them may go without another decision.
+///
+/// DIFFERS: upstream shows the last decision's numbers until the next (kubernetes-sigs/karpenter#1993).
+pub(super) fn nothing_waits(cx: &Context) {
+    let metrics = &cx.metrics;
+    metrics.scheduler_ignored_pods_count.set(&[], 0.0);
+    metrics
+        .scheduler_unschedulable_pods_count
+        .set(&[CONTROLLER], 0.0);
+    metrics
+        .scheduler_pending_pods_by_effective_zone_count
+        .replace_all([]);
+}
+
 /// Publishes the outcome for pods that were not placed, and for pools that could not be used.
 pub(super) fn outcome(cx: &Context, view: &View, plan: &Plan, ledger: &PodLedger) {
     let now = cx.clock.now();

@@ -92,6 +92,7 @@ pub fn add(setup: &mut Setup, options: &LegacyOptions) {
     if options.disable_webhook || options.webhook_port == 0 {
         return;
     }
+    setup.converts();
     let cx = Arc::clone(setup.context());
     let place = Place::new(&cx.options.karpenter_service, options.webhook_port);
     let client = cx.clients.api.clone();

@@ -1,0 +1,149 @@
+//! How fast many machines are replaced or given back, and what must not run away. The numbers are those of upstream's
+//! regression and scale suites.
+//!
+//! UPSTREAM: test/suites/regression/chaos_test.go, drift_test.go; test/suites/scale/deprovisioning_test.go
+
+use std::cell::Cell;
+
+use k8s_openapi::api::core::v1::Node;
+use karpenter_api::v1::NodePool;
+use karpenter_kwok::KwokNodeClass;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::world::{World, pool, settings};
+
+/// A cluster whose pool has these disruption settings and machines of this many cores at most.
+async fn cluster(disruption: Value, cores: u32) -> World {
+    let world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    let bound = (cores + 1).to_string();
+    let requirements = json!([
+        {"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]},
+        {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]},
+        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]},
+        {"key": "karpenter.kwok.sh/instance-cpu", "operator": "Lt", "values": [bound]},
+    ]);
+    let spec = json!({
+        "template": {"spec": {"requirements": requirements, "expireAfter": "Never"}},
+        "disruption": disruption,
+    });
+    world.create(&pool("default", spec)).await;
+    world
+}
+
+fn apart(app: &str) -> Value {
+    json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": app}}},
+    ]}}})
+}
+
+/// Taints whatever joins, so that no pod can stay: the pods ask for machines without end.
+async fn taint_new_nodes(world: &World) {
+    let taint = json!([{"key": "example.com/adversary", "value": "true", "effect": "NoExecute"}]);
+    for node in world.nodes().await {
+        let spec = node.spec.as_ref();
+        let tainted = spec.and_then(|s| s.taints.as_ref()).is_some_and(|taints| {
+            let mut all = taints.iter();
+            all.any(|t| t.key == "example.com/adversary")
+        });
+        if !tainted && node.metadata.deletion_timestamp.is_none() {
+            let name = node.metadata.name.unwrap_or_default();
+            let patch = Patch::Strategic(json!({"spec": {"taints": taint}}));
+            // It may be gone by now.
+            let patched = world
+                .api::<Node>()
+                .patch(&name, &PatchParams::default(), &patch)
+                .await;
+            assert!(
+                patched.is_ok() || matches!(patched, Err(kube::Error::Api(s)) if s.is_not_found())
+            );
+        }
+    }
+}
+
+async fn nodes_stay_below_35_with_an_adversary(disruption: Value) {
+    let world = cluster(disruption, 16).await;
+    world.deploy("app", 1).await;
+    let most = Cell::new(0);
+    let start = world.stack.clock.now();
+    world
+        .until(330, "five minutes have passed", async |w| {
+            taint_new_nodes(w).await;
+            most.set(most.get().max(w.nodes().await.len()));
+            w.stack.clock.since(start).as_secs() >= 300
+        })
+        .await;
+    assert!(world.stack.cloud.launched() > 1, "nothing was tainted");
+    assert!(most.get() < 35, "{} nodes at a time", most.get());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_adversary_that_taints_every_new_node_gets_no_more_than_35_with_consolidation() {
+    nodes_stay_below_35_with_an_adversary(json!({"consolidateAfter": "0s"})).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_adversary_that_taints_every_new_node_gets_no_more_than_35_with_emptiness() {
+    let empty = json!({"consolidationPolicy": "WhenEmpty", "consolidateAfter": "30s"});
+    nodes_stay_below_35_with_an_adversary(empty).await;
+}
+
+async fn change_template(world: &World) {
+    let template = json!({"spec": {"template": {"metadata": {"labels": {"generation": "two"}}}}});
+    let pools = world.api::<NodePool>();
+    pools
+        .patch("default", &PatchParams::default(), &Patch::Merge(template))
+        .await
+        .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_machines_that_drift_are_replaced_within_ten_minutes() {
+    let disruption = json!({"consolidateAfter": "Never", "budgets": [{"nodes": "100%"}]});
+    let world = cluster(disruption, 2).await;
+    world.deploy_with("app", 100, apart("app")).await;
+    world.until_running(100, 300).await;
+    let old: Vec<String> = world
+        .claims()
+        .await
+        .iter()
+        .map(|c| c.uid().to_owned())
+        .collect();
+    assert_eq!(old.len(), 100);
+    change_template(&world).await;
+    world
+        .until(600, "no old machine is left", async |w| {
+            w.claims()
+                .await
+                .iter()
+                .all(|c| !old.iter().any(|o| o == c.uid()))
+        })
+        .await;
+    world.until_running(100, 120).await;
+    world
+        .until(300, "one machine for each pod is left", async |w| {
+            w.claims().await.len() == 100
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_shrinks_by_four_fifths_is_small_within_half_an_hour() {
+    let disruption = json!({"consolidateAfter": "0s", "budgets": [{"nodes": "100%"}]});
+    let world = cluster(disruption, 4).await;
+    // Three cores and a half each: one a machine.
+    let big = json!({"containers": [{"name": "main", "image": "pause", "resources": {"requests": {"cpu": "3"}}}]});
+    world.deploy_with("app", 60, big).await;
+    world.until_running(60, 300).await;
+    let before = world.claims().await.len();
+    assert!(before >= 60, "{before} machines");
+    world.scale("app", 12).await;
+    world
+        .until(1800, "twelve machines are left", async |w| {
+            w.claims().await.len() <= 12
+        })
+        .await;
+    world.until_running(12, 60).await;
+    world.assert_no_orphans().await;
+}

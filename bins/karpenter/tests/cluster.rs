@@ -288,6 +288,74 @@ async fn the_binary_makes_nodes_for_pods_gives_them_back_and_ends_when_told() {
     ground.shutdown().await;
 }
 
+/// What Prometheus answers to a query, as `promtool` prints it.
+fn prometheus_says(server: &str, query: &str) -> String {
+    let mut promtool = Command::new("promtool");
+    let output = promtool.args(["query", "instant", server, query]).output();
+    String::from_utf8(output.unwrap().stdout).unwrap()
+}
+
+fn metrics_are_scraped_over_tls(home: &Path, endpoint: &str) {
+    let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let certificate = home.join("tls.crt");
+    std::fs::write(&certificate, own.cert.pem()).unwrap();
+    std::fs::write(home.join("tls.key"), own.signing_key.serialize_pem()).unwrap();
+    let folder = home.to_str().unwrap();
+    let karpenter = Karpenter::start(home, endpoint, &[("METRICS_CERT_DIR", folder)]);
+    let config = home.join("prometheus.yaml");
+    let job = |name: &str, tls: &str| {
+        format!(
+            "{{job_name: {name}, scheme: https, tls_config: {{server_name: localhost{tls}}}, \
+             static_configs: [{{targets: ['127.0.0.1:{}']}}]}}",
+            karpenter.metrics
+        )
+    };
+    let trusting = job(
+        "trusting",
+        &format!(", ca_file: '{}'", certificate.display()),
+    );
+    let wary = job("wary", "");
+    let text = format!(
+        "global: {{scrape_interval: 250ms, scrape_timeout: 250ms}}\nscrape_configs: [{trusting}, {wary}]\n"
+    );
+    std::fs::write(&config, text).unwrap();
+    let server = format!("http://127.0.0.1:{}", free_port());
+    let mut prometheus = Command::new("prometheus")
+        .arg(format!("--config.file={}", config.display()))
+        .arg(format!("--storage.tsdb.path={folder}/data"))
+        .arg(server.replace("http://", "--web.listen-address="))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let scraped = r#"karpenter_build_info{job="trusting"}"#;
+    until(home, "a scrape", || {
+        let found = prometheus_says(&server, scraped);
+        found.contains("version=").then_some(())
+    });
+    let wary = prometheus_says(&server, r#"up{job="wary"}"#);
+    prometheus.kill().unwrap();
+    prometheus.wait().unwrap();
+    assert!(wary.contains("=> 0 @"), "{wary}");
+    assert!(page(karpenter.metrics, "/metrics").is_none(), "without TLS");
+}
+
+/// Skipped, with a word, where there is no `prometheus`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prometheus_scrapes_the_metrics_over_tls_if_it_trusts_their_certificate() {
+    let version = Command::new("prometheus").arg("--version").output();
+    if version.is_err() {
+        println!("skipped: there is no prometheus");
+        return;
+    }
+    let (ground, served, home) = ground().await;
+    let (endpoint, folder) = (ground.endpoint(), home.path().to_owned());
+    tokio::task::spawn_blocking(move || metrics_are_scraped_over_tls(&folder, &endpoint))
+        .await
+        .unwrap();
+    drop(served);
+    ground.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_missing_at_the_start_is_named_and_the_process_ends() {
     let (ground, served, home) = ground().await;

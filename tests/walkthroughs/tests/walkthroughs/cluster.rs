@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use karpenter_aws_fake::{AwsFake, Instance, Server, machines};
 use karpenter_testbed::Testbed;
@@ -39,6 +39,25 @@ pub struct Start<'a> {
     pub generation: u32,
     /// The values that Karpenter is installed with.
     pub values: &'a str,
+}
+
+/// Until when something is waited for. The controller goes by the wall clock, which may be set while it waits.
+struct Deadline {
+    timer: Instant,
+    wall: SystemTime,
+}
+
+impl Deadline {
+    fn after(wait: Duration) -> Self {
+        Self {
+            timer: Instant::now() + wait,
+            wall: SystemTime::now() + wait,
+        }
+    }
+
+    fn has_passed(&self) -> bool {
+        Instant::now() > self.timer && SystemTime::now() > self.wall
+    }
 }
 
 pub struct Cluster {
@@ -247,7 +266,7 @@ impl Cluster {
         within: Duration,
         mut found: impl FnMut(&Self) -> Option<T>,
     ) -> T {
-        let deadline = Instant::now() + within;
+        let deadline = Deadline::after(within);
         loop {
             // kubectl is waited for while the API server runs on the other threads.
             let answer = tokio::task::block_in_place(|| found(self));
@@ -255,7 +274,7 @@ impl Cluster {
                 self.step(&format!("{what}."));
                 return answer;
             }
-            if Instant::now() > deadline || self.controller.has_ended() {
+            if deadline.has_passed() || self.controller.has_ended() {
                 let state = tokio::task::block_in_place(|| self.state());
                 panic!(
                     "not within {within:?}: {what}\n{state}\n{}",
@@ -310,7 +329,7 @@ impl Cluster {
         within: Duration,
         which: impl Fn(&Line) -> bool,
     ) -> Line {
-        let deadline = Instant::now() + within;
+        let deadline = Deadline::after(within);
         loop {
             let mut lines = self.controller.lines().into_iter();
             let found = lines.find(|l| l.at >= after && l.text("message") == message && which(l));
@@ -318,7 +337,7 @@ impl Cluster {
                 println!("  log: {}", line.json);
                 return line;
             }
-            if Instant::now() > deadline || self.controller.has_ended() {
+            if deadline.has_passed() || self.controller.has_ended() {
                 let state = tokio::task::block_in_place(|| self.state());
                 panic!(
                     "`{message}` is not said within {within:?}\n{state}\n{}",

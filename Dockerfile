@@ -10,7 +10,7 @@ WORKDIR /src
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     --mount=type=cache,target=/src/target,sharing=locked \
-    cargo build --locked --profile dist --package karpenter \
+    cargo image-binary \
     && cp target/dist/karpenter /karpenter
 
 # glibc, libgcc, certificates, /etc/passwd: https://github.com/GoogleContainerTools/distroless

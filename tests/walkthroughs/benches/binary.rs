@@ -1,7 +1,7 @@
 //! The controller as a process: how big the binary is, how soon it is ready, what it holds when there is nothing to do.
 //!
 //! `KARPENTER` names the binary, else it is that of the profile `dist`, which images are built from:
-//! `cargo build --profile dist --package karpenter`.
+//! `cargo image-binary`.
 
 use std::error::Error;
 use std::io::{Read as _, Write as _};

@@ -52,6 +52,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
             ],
         )
     });
+    step("docs", &|| docs(root));
     step("tests", &|| {
         let without = missing_programs(root);
         let totals = tests(root)?;
@@ -91,6 +92,19 @@ fn cargo(root: &Path, arguments: &[&str]) -> anyhow::Result<String> {
         .status()?;
     if !status.success() {
         bail!("`cargo {}` failed", arguments.join(" "));
+    }
+    Ok(String::new())
+}
+
+/// Pages of all public items, without a warning.
+fn docs(root: &Path) -> anyhow::Result<String> {
+    let status = Command::new("cargo")
+        .args(["doc", "--workspace", "--no-deps", "--quiet"])
+        .env("RUSTDOCFLAGS", "-D warnings")
+        .current_dir(root)
+        .status()?;
+    if !status.success() {
+        bail!("`cargo doc` has warnings");
     }
     Ok(String::new())
 }

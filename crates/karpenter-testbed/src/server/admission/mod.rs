@@ -2,7 +2,7 @@
 //!
 //! Order for every write: [`prepare_create`] (creates only), [`default`], then [`validate_create`] or
 //! [`validate_update`]. Each is a function of the object; what needs other objects (namespaces, priority classes) is in
-//! [`super::write`].
+//! `super::write`.
 
 mod metadata;
 mod nodes;

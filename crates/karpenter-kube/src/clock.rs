@@ -87,6 +87,13 @@ impl Clock {
         Instant::now() + self.real_duration(duration).min(FAR)
     }
 
+    /// How much of the clock's time passes until an instant on tokio's timer; none if it has passed.
+    #[must_use]
+    pub fn until(&self, instant: Instant) -> Duration {
+        let ahead = instant.saturating_duration_since(Instant::now());
+        Duration::try_from_secs_f64(ahead.as_secs_f64() * self.speed).unwrap_or(Duration::MAX)
+    }
+
     /// How long `duration` of the clock's time takes on tokio's timer.
     #[must_use]
     pub fn real_duration(&self, duration: Duration) -> Duration {
@@ -106,6 +113,10 @@ mod tests {
         assert_eq!(clock.since(epoch).as_secs(), 60);
         clock.sleep(Duration::from_secs(60)).await;
         assert_eq!(clock.since(epoch).as_secs(), 120);
+        let ahead = clock.instant_after(Duration::from_secs(90));
+        assert_eq!(clock.until(ahead).as_secs(), 90);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(clock.until(ahead), Duration::ZERO);
     }
 
     /// A timer that ran off stands for a wall clock that was set, or for a machine that was suspended.

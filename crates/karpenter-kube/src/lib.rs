@@ -73,5 +73,6 @@ pub mod patch;
 pub mod provider;
 pub mod provisioning;
 mod readiness;
+mod resting;
 pub mod scheduler_config;
 pub mod static_capacity;

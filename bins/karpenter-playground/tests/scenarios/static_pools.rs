@@ -2,7 +2,7 @@
 
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodePool;
-use karpenter_kwok::KwokNodeClass;
+use karpenter_kwok::{CapacityPool, KwokNodeClass};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
@@ -138,6 +138,31 @@ async fn scaling_to_zero_removes_all() {
     change(&world, json!({"replicas": 0})).await;
     world.until_empty(300).await;
     assert_eq!(world.stack.cloud.launched(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_without_capacity_asks_ever_less_often_and_has_its_machines_soon_after_there_is_some()
+ {
+    let world = world().await;
+    let everything = CapacityPool {
+        instance_type: None,
+        zone: None,
+        capacity_type: None,
+    };
+    world.stack.cloud.exhaust(everything);
+    world.create(&pool("fixed", json!({"replicas": 3}))).await;
+    world.pass(600).await;
+    let made = "karpenter_nodeclaims_created_total{reason=\"provisioned\",nodepool=\"fixed\",min_values_relaxed=\"false\"}";
+    let made = world.metric(made).unwrap_or_default();
+    // Three at a time: at once, after 1 to 2 s, after 2 to 4 s more, ..., and at least each minute.
+    assert!((30.0..=75.0).contains(&made), "{made} were made");
+    world.stack.cloud.restock();
+    until_alive(&world, 3).await;
+    world
+        .until(120, "they are launched", async |w| {
+            w.claims().await.iter().all(|c| c.is_true(types::LAUNCHED))
+        })
+        .await;
 }
 
 fn is_new(claim: &karpenter_api::v1::NodeClaim) -> bool {

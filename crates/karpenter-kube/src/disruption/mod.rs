@@ -11,7 +11,6 @@
 mod execution;
 mod marks;
 mod report;
-mod resting;
 mod settling;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,11 +30,11 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::context::Context;
-use crate::controller::{Periodic, ReconcileError, compute};
+use crate::controller::{Backoff, Periodic, ReconcileError, compute};
 use crate::model::View;
 use crate::provisioning;
+use crate::resting::Resting;
 use execution::{Ended, Marked};
-use resting::Resting;
 use settling::{PEACE, Settling};
 
 /// How long the loop rests when there is nothing to do.
@@ -52,6 +51,11 @@ const MULTI_NODE_LIMIT: Duration = Duration::from_secs(60);
 const SINGLE_NODE_LIMIT: Duration = Duration::from_secs(180);
 /// How long nobody looks again when there was nothing to do and nothing has changed.
 const CONSOLIDATED: Duration = Duration::from_secs(300);
+/// How long drift leaves a pool alone whose replacements failed.
+const REST: Backoff = Backoff {
+    base: Duration::from_secs(60),
+    max: Duration::from_secs(600),
+};
 
 /// Gives machines back.
 pub struct Disruption {
@@ -118,7 +122,7 @@ impl Disruption {
             executing: BTreeMap::new(),
             running: JoinSet::new(),
             shown: Vec::new(),
-            resting: Resting::default(),
+            resting: Resting::new(REST),
             settling: Settling::default(),
             unseen_pools: BTreeSet::new(),
             fruitless: None,

@@ -2,20 +2,21 @@
 //!
 //! UPSTREAM: pkg/controllers/static/provisioning/controller.go
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use karpenter_api::conditions::{HasConditions, types};
-use karpenter_api::v1::NodePool;
+use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::static_capacity::{draft, replicas};
 
 use super::population;
 use crate::context::Context;
-use crate::controller::{Controller, Next, ObjectKey, Queue, ReconcileError};
+use crate::controller::{Backoff, Controller, Next, ObjectKey, Queue, ReconcileError};
 use crate::logging;
 use crate::model::{Change, View};
 use crate::options::Options;
 use crate::provisioning::launch::create_claims;
+use crate::resting::Resting;
 
 /// How often a settled pool is looked at.
 const SETTLED: Duration = Duration::from_secs(60);
@@ -23,18 +24,55 @@ const SETTLED: Duration = Duration::from_secs(60);
 const AT_LIMIT: Duration = Duration::from_secs(30);
 /// How long to wait for the model.
 const UNSYNCED: Duration = Duration::from_secs(1);
+/// How long a pool waits whose machines cannot be launched.
+const REST: Backoff = Backoff {
+    base: Duration::from_secs(2),
+    max: SETTLED,
+};
 
 /// Keeps static pools from being too small.
 #[derive(Debug)]
 pub struct Provisioning {
     cx: Arc<Context>,
+    /// DIFFERS: upstream makes a claim as soon as the one before it could not be launched, as fast as the provider refuses.
+    resting: Mutex<Resting>,
 }
 
 impl Provisioning {
     /// The controller.
     #[must_use]
     pub fn new(cx: Arc<Context>) -> Self {
-        Self { cx }
+        Self {
+            cx,
+            resting: Mutex::new(Resting::new(REST)),
+        }
+    }
+
+    fn resting(&self) -> MutexGuard<'_, Resting> {
+        self.resting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long a pool still rests.
+    fn rest(&self, pool: &str) -> Option<Duration> {
+        let until = self.resting().until(pool)?;
+        Some(self.cx.clock.until(until)).filter(|rest| !rest.is_zero())
+    }
+
+    /// Notes what a change of a claim says of whether its pool gets machines.
+    fn learn(&self, pool: &str, before: Option<&NodeClaim>, after: Option<&NodeClaim>) {
+        let launched =
+            |claim: Option<&NodeClaim>| claim.is_some_and(|c| c.is_true(types::LAUNCHED));
+        let there = |claim: Option<&NodeClaim>| claim.is_some_and(|c| !c.is_deleting());
+        if launched(after) {
+            if !launched(before) {
+                self.resting().succeeded(pool);
+            }
+        } else if there(before) && !there(after) && !launched(before) && self.rest(pool).is_none() {
+            // Those that were made together fail together.
+            let clock = self.cx.clock;
+            self.resting()
+                .failed(pool, |duration| clock.instant_after(duration));
+        }
     }
 }
 
@@ -70,14 +108,19 @@ impl Controller for Provisioning {
                 before,
                 after: Some(after),
             } if matters(before.as_deref(), after) => queue.add(ObjectKey::cluster(name)),
-            Change::NodeClaim { before, after, .. }
-                if after.as_ref().is_none_or(|claim| claim.is_deleting()) =>
-            {
+            Change::NodePool {
+                name, after: None, ..
+            } => self.resting().succeeded(name),
+            Change::NodeClaim { before, after, .. } => {
                 let claim = after.as_ref().or(before.as_ref());
                 let pool = claim.and_then(|claim| claim.node_pool());
-                if let Some(pool) = pool
-                    && view.node_pool(pool).is_some_and(|pool| pool.is_static())
-                {
+                let Some(pool) =
+                    pool.filter(|pool| view.node_pool(pool).is_some_and(|pool| pool.is_static()))
+                else {
+                    return;
+                };
+                self.learn(pool, before.as_deref(), after.as_deref());
+                if after.as_ref().is_none_or(|claim| claim.is_deleting()) {
                     queue.add(ObjectKey::cluster(pool));
                 }
             }
@@ -103,6 +146,9 @@ impl Controller for Provisioning {
         let missing = population(&view, pool.name()).missing(replicas);
         if missing == 0 {
             return Ok(Next::After(SETTLED));
+        }
+        if let Some(rest) = self.rest(pool.name()) {
+            return Ok(Next::After(rest));
         }
         let granted = self
             .cx

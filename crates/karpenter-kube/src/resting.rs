@@ -1,4 +1,5 @@
-//! NodePools whose replacements fail are left alone by drift for a while, so that they do not keep others from it.
+//! NodePools whose machines cannot be had are left alone for a while: they would keep others from being looked at, and ask the
+//! provider for the same in vain as fast as it answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -7,21 +8,19 @@ use std::time::Duration;
 use rustc_hash::FxHasher;
 use tokio::time::Instant;
 
-const FIRST: Duration = Duration::from_secs(60);
-const LONGEST: Duration = Duration::from_secs(600);
+use crate::controller::Backoff;
 
-/// The pools that rest: up to a minute after the first failure, twice as long after each further one, ten minutes at most.
-/// Half of the time is certain, the other half differs from pool to pool, so that pools that failed together do not try again
-/// together.
-#[derive(Debug, Default)]
-pub(super) struct Resting {
+/// The pools that rest: at most as long as the back-off says. Half of that is certain, the other half differs from pool to
+/// pool, so that pools that failed together do not try again together.
+#[derive(Debug)]
+pub(crate) struct Resting {
+    backoff: Backoff,
     pools: BTreeMap<String, (u32, Instant)>,
 }
 
 /// How long a pool rests after this many failures in a row.
-fn rest(pool: &str, failures: u32) -> Duration {
-    let doubled = 2u32.saturating_pow(failures.saturating_sub(1).min(16));
-    let longest = FIRST.saturating_mul(doubled).min(LONGEST);
+fn rest(backoff: &Backoff, pool: &str, failures: u32) -> Duration {
+    let longest = backoff.after(failures);
     let mut hasher = FxHasher::default();
     (pool, failures).hash(&mut hasher);
     // The upper bits are the well-mixed ones.
@@ -30,20 +29,33 @@ fn rest(pool: &str, failures: u32) -> Duration {
 }
 
 impl Resting {
-    /// A command failed in this pool; `until` says when a duration from now will have passed.
-    pub(super) fn failed(&mut self, pool: &str, until: impl Fn(Duration) -> Instant) {
+    /// No pool rests yet.
+    pub(crate) fn new(backoff: Backoff) -> Self {
+        Self {
+            backoff,
+            pools: BTreeMap::new(),
+        }
+    }
+
+    /// Something failed in this pool; `until` says when a duration from now will have passed.
+    pub(crate) fn failed(&mut self, pool: &str, until: impl Fn(Duration) -> Instant) {
         let failures = self.pools.get(pool).map_or(0, |(failures, _)| *failures) + 1;
-        let entry = (failures, until(rest(pool, failures)));
+        let entry = (failures, until(rest(&self.backoff, pool, failures)));
         self.pools.insert(pool.to_owned(), entry);
     }
 
-    /// A command succeeded in this pool.
-    pub(super) fn succeeded(&mut self, pool: &str) {
+    /// Something succeeded in this pool.
+    pub(crate) fn succeeded(&mut self, pool: &str) {
         self.pools.remove(pool);
     }
 
+    /// Until when this pool rests, or rested last.
+    pub(crate) fn until(&self, pool: &str) -> Option<Instant> {
+        self.pools.get(pool).map(|(_, until)| *until)
+    }
+
     /// The pools that rest now.
-    pub(super) fn now(&self, now: Instant) -> BTreeSet<String> {
+    pub(crate) fn now(&self, now: Instant) -> BTreeSet<String> {
         let resting = self.pools.iter().filter(|(_, (_, until))| now < *until);
         resting.map(|(pool, _)| pool.clone()).collect()
     }
@@ -53,9 +65,14 @@ impl Resting {
 mod tests {
     use super::*;
 
+    const BACKOFF: Backoff = Backoff {
+        base: Duration::from_secs(60),
+        max: Duration::from_secs(600),
+    };
+
     #[tokio::test(start_paused = true)]
     async fn a_failing_pool_rests_longer_each_time_and_alone() {
-        let mut resting = Resting::default();
+        let mut resting = Resting::new(BACKOFF);
         let start = Instant::now();
         let after = |passed: u64| start + Duration::from_secs(passed);
         let from = |duration: Duration| start + duration;
@@ -74,7 +91,9 @@ mod tests {
 
     #[test]
     fn pools_that_failed_together_do_not_try_again_together() {
-        let rests: Vec<Duration> = (0..100).map(|n| rest(&format!("pool-{n}"), 1)).collect();
+        let rests: Vec<Duration> = (0..100)
+            .map(|n| rest(&BACKOFF, &format!("pool-{n}"), 1))
+            .collect();
         let half = Duration::from_secs(30);
         assert!(rests.iter().all(|rest| (half..=2 * half).contains(rest)));
         let early = rests

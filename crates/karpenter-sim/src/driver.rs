@@ -481,8 +481,8 @@ impl Simulation {
         let now = self.stack.clock.now();
         self.find_orphans(&claims, now, &mut problems);
         let pools = self.list::<NodePool>().await;
-        let orphaned = self.safety.orphaned_replacements();
-        let beyond = |pool| rest::beyond_limits(pool, &claims, &orphaned);
+        let leftovers = self.safety.leftovers(&claims);
+        let beyond = |pool| rest::beyond_limits(pool, &claims, &leftovers);
         problems.extend(pools.iter().filter_map(beyond));
         if problems.is_empty() {
             return Ok(());

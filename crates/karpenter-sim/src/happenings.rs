@@ -174,13 +174,18 @@ impl Simulation {
         };
         let name = node.metadata.name.unwrap_or_default();
         let faults = &self.stack.node_faults;
-        match self.chance.between(0, 5) {
+        let id = node.spec.and_then(|s| s.provider_id).unwrap_or_default();
+        let trouble = self.chance.between(0, 5);
+        let mut machines = self.stack.cloud.machines().into_iter();
+        if !machines.any(|m| m.answer.status.provider_id.as_ref() == Some(&id)) {
+            // Nothing brings a dead machine back.
+            return;
+        }
+        match trouble {
             0..=2 => {
                 self.trace.say(&format!("> machine {name} dies"));
                 faults.set(&name, NodeFault::Dead);
-                if let Some(id) = node.spec.and_then(|s| s.provider_id) {
-                    self.stack.cloud.kill(&id);
-                }
+                self.stack.cloud.kill(&id);
             }
             3 => {
                 self.trace.say(&format!("> node {name} hangs"));

@@ -234,12 +234,12 @@ async fn needless_machines(sim: &Simulation) -> Vec<String> {
         .collect()
 }
 
-/// Says how a pool is beyond its limits, if it is. Machines that are to be replaced do not count; if the process ends that
-/// meant to replace them, they stay, and their `orphaned` replacements do not count: upstream keeps commands in memory, too.
+/// Says how a pool is beyond its limits, if it is. Machines that are to be replaced do not count; if they stay after all,
+/// because the command ended with its process or without ready replacements, these `leftovers` do not count.
 pub(crate) fn beyond_limits(
     pool: &NodePool,
     claims: &[NodeClaim],
-    orphaned: &BTreeSet<String>,
+    leftovers: &BTreeSet<String>,
 ) -> Option<String> {
     let mut used: BTreeMap<&str, Quantity> = BTreeMap::new();
     let none = Quantity::from_millis(0);
@@ -249,7 +249,7 @@ pub(crate) fn beyond_limits(
         let owned =
             owners.is_some_and(|o| o.iter().any(|o| Some(&o.uid) == pool.metadata.uid.as_ref()));
         let leaves = claim.is_deleting() || claim.is_true(types::DISRUPTION_REASON);
-        if !owned || leaves || orphaned.contains(claim.uid()) {
+        if !owned || leaves || leftovers.contains(claim.uid()) {
             continue;
         }
         nodes += 1;

@@ -24,6 +24,10 @@ const DISRUPTION: &str = "disruption";
 const PEACE: Duration = Duration::from_secs(600);
 /// How long a command may wait for its replacements.
 const COMMAND: Duration = Duration::from_secs(3600);
+/// How long every command waits for them, give or take what the conditions' whole seconds hide.
+const PATIENCE: Duration = Duration::from_secs(590);
+/// More writes than this within a minute lead nowhere: whole days take fewer.
+const RUNAWAY: u32 = 5_000;
 /// How long it takes until nothing follows any more from what happened to the cluster: pods of a dead machine are replaced
 /// after minutes, and then others move.
 const AFTERMATH: Duration = Duration::from_secs(1800);
@@ -63,6 +67,8 @@ struct State {
     making: [usize; 2],
     /// Moves of consolidation that undid an earlier one.
     hasty: Vec<String>,
+    /// When the current minute began, and how many writes it has seen.
+    minute: Option<(Timestamp, u32)>,
 }
 
 /// Whether a path is that of all NodeClaims, where they are made.
@@ -223,10 +229,26 @@ impl Safety {
         state.orphaned.extend(under_way.map(|(uid, _)| uid.clone()));
     }
 
-    /// Replacements whose commands may have ended with their process, by uid of the NodeClaim.
+    /// Replacements whose commands have ended without them, by uid of the NodeClaim: with their process, or because they did
+    /// not become ready in time. Like upstream's, they stay until consolidation or liveness finds them.
     #[must_use]
-    pub fn orphaned_replacements(&self) -> BTreeSet<String> {
-        self.lock().orphaned.clone()
+    pub fn leftovers(&self, claims: &[NodeClaim]) -> BTreeSet<String> {
+        let state = self.lock();
+        let late = claims.iter().filter(|claim| {
+            let bought = state.replacements.get(claim.uid());
+            bought.is_some_and(|at| self.ready_after(claim, *at) >= PATIENCE)
+        });
+        let late = late.map(|claim| claim.uid().to_owned());
+        late.chain(state.orphaned.iter().cloned()).collect()
+    }
+
+    /// How long it took a machine to become ready, or how long it has not.
+    fn ready_after(&self, claim: &NodeClaim, bought: Timestamp) -> Duration {
+        let ready = claim
+            .condition(types::INITIALIZED)
+            .filter(|c| c.status == "True");
+        let ready = ready.map_or_else(|| self.clock.now(), |c| c.last_transition_time.0);
+        Duration::try_from(ready.duration_since(bought)).unwrap_or_default()
     }
 
     /// A pool's budgets were changed.
@@ -338,6 +360,24 @@ impl Safety {
             _ => {}
         }
         before
+    }
+
+    /// Counts a write; whether there are so many that the controllers run in circles, and time with them would not go on.
+    pub fn runs_away(&self) -> bool {
+        let now = self.clock.now();
+        let count = {
+            let mut state = self.lock();
+            let minute = state.minute.get_or_insert((now, 0));
+            if now.duration_since(minute.0).as_secs() >= 60 {
+                *minute = (now, 0);
+            }
+            minute.1 += 1;
+            minute.1
+        };
+        if count == RUNAWAY {
+            self.violated(format!("{count} writes within a minute"));
+        }
+        count >= RUNAWAY
     }
 
     /// Only the holder of the lease may write.
@@ -556,6 +596,22 @@ impl Safety {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn controllers_that_run_in_circles_are_stopped() {
+        let unreachable = tower::service_fn(async |_: http::Request<kube::client::Body>| {
+            Err::<http::Response<kube::client::Body>, _>(std::io::Error::other("unreachable"))
+        });
+        let clock = Clock::new(Timestamp::UNIX_EPOCH, 1.0);
+        let safety = Safety::new(Client::new(unreachable, "default"), clock);
+        for _ in 0..3 {
+            assert!((1..RUNAWAY).all(|_| !safety.runs_away()));
+            clock.sleep(Duration::from_secs(60)).await;
+        }
+        assert!(safety.violations().is_empty());
+        assert!((0..RUNAWAY).any(|_| safety.runs_away()));
+        assert_eq!(safety.violations().len(), 1);
+    }
 
     #[test]
     fn paths_name_what_they_change() {

@@ -245,6 +245,9 @@ where
             let controller = current_controller();
             let before = safety.before(&method, &path, controller).await;
             let answer = answer.await;
+            if safety.runs_away() {
+                fuse.blow();
+            }
             if let Some(replica) = replica {
                 safety.after_write_of(&replica, short(&path)).await;
             }

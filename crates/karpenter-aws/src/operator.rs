@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use karpenter_kube::clock::Clock;
+use karpenter_kube::events::Recorder;
 use karpenter_kube::metrics::Registry;
 use karpenter_kube::operator::Setup;
 use karpenter_kube::options::{MinValuesPolicy, Options};
@@ -334,7 +335,9 @@ impl Assembly {
 
     /// Follows node classes and NodePools and runs nothing else, for those who only ask the provider.
     pub async fn watch(self, stop: CancellationToken) {
-        self.watches.run(self.client, stop).await;
+        // Nobody writes events.
+        let (recorder, _) = Recorder::new(self.client.clone(), self.clock);
+        self.watches.run(self.client, recorder, stop).await;
     }
 
     /// What it is made of, and what fills its stores, for embedders that run only some of it.
@@ -354,7 +357,8 @@ impl Assembly {
         parts
             .provider
             .tell_through(setup.context().recorder.clone());
-        setup.task(move |stop| watches.run(client, stop));
+        let recorder = setup.context().recorder.clone();
+        setup.task(move |stop| watches.run(client, recorder, stop));
         let offered = Arc::clone(&parts.offered);
         setup.task(move |stop| offered.run(clock, stop));
         let templates = parts.templates.clone();

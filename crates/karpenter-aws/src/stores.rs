@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use futures::{Stream, StreamExt, TryStreamExt};
 use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_kube::events::Recorder;
+use karpenter_kube::watching::Watching;
+use kube::Client;
 use kube::runtime::reflector::{self, ObjectRef, Store, store::Writer};
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client};
+use kube::runtime::watcher::{self, Event};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::EC2NodeClass;
@@ -135,57 +136,39 @@ impl Stores {
 
 impl Watches {
     /// Fills the stores until told to stop.
-    pub async fn run(self, client: Client, stop: CancellationToken) {
+    pub async fn run(self, client: Client, recorder: Recorder, stop: CancellationToken) {
+        let of = |kind| Watching {
+            logger: "provider",
+            kind,
+            recorder: recorder.clone(),
+        };
+        let (class, pool) = (of(EC2NodeClass::KIND), of(NodePool::KIND));
         let stores = self.told;
-        let classes =
-            follow(Api::<EC2NodeClass>::all(client.clone()), self.classes).inspect_ok(|event| {
-                match event {
-                    watcher::Event::Apply(class) => {
-                        let name = class.metadata.name.as_deref().unwrap_or_default();
-                        let now = stores.class(name);
-                        stores.listeners.tell(class, now.as_ref());
-                    }
-                    watcher::Event::Delete(class) => stores.listeners.tell(class, None),
-                    // A list replaces what was known as a whole, at its end.
-                    watcher::Event::InitDone => {
-                        for class in stores.classes() {
-                            stores.listeners.tell(&class, Some(&class));
-                        }
-                    }
-                    watcher::Event::Init | watcher::Event::InitApply(_) => {}
+        let config = watcher::Config::default;
+        let classes = class.follow(
+            client.clone(),
+            config(),
+            self.classes,
+            |event| match event {
+                Event::Apply(class) => {
+                    let name = class.metadata.name.as_deref().unwrap_or_default();
+                    let now = stores.class(name);
+                    stores.listeners.tell(class, now.as_ref());
                 }
-            });
-        let pools = follow(Api::<NodePool>::all(client), self.pools);
-        let both = futures::future::join(drain(classes), drain(pools));
+                Event::Delete(class) => stores.listeners.tell(class, None),
+                // A list replaces what was known as a whole, at its end.
+                Event::InitDone => {
+                    for class in stores.classes() {
+                        stores.listeners.tell(&class, Some(&class));
+                    }
+                }
+                Event::Init | Event::InitApply(_) => {}
+            },
+        );
+        let pools = pool.follow(client.clone(), config(), self.pools, |_| {});
         tokio::select! {
-            _ = both => {}
+            _ = futures::future::join(classes, pools) => {}
             () = stop.cancelled() => {}
-        }
-    }
-}
-
-fn follow<K>(
-    api: Api<K>,
-    writer: Writer<K>,
-) -> impl Stream<Item = Result<watcher::Event<K>, watcher::Error>> + Send
-where
-    K: kube::Resource<DynamicType = ()>
-        + Clone
-        + std::fmt::Debug
-        + serde::de::DeserializeOwned
-        + Send
-        + Sync
-        + 'static,
-{
-    let stream = watcher(api, watcher::Config::default()).default_backoff();
-    reflector::reflector(writer, stream)
-}
-
-async fn drain<K>(stream: impl Stream<Item = Result<watcher::Event<K>, watcher::Error>>) {
-    let mut stream = std::pin::pin!(stream);
-    while let Some(event) = stream.next().await {
-        if let Err(error) = event {
-            tracing::debug!(logger = "provider", error = %error, "a watch was interrupted");
         }
     }
 }

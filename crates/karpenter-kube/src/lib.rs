@@ -19,7 +19,7 @@
 //! | [`static_capacity`], [`capacity_buffer`], [`overlay`] | what do the feature gates of these names do? |
 //! | [`disruption`] | which machines are given back? |
 //! | [`events`], [`metrics`], [`observability`], [`logging`], [`admin`] | how is it told? |
-//! | [`client`], [`patch`], [`lease`], [`clock`], [`options`], [`scheduler_config`], [`provider`] | the plumbing |
+//! | [`client`], [`watching`], [`outage`], [`patch`], [`lease`], [`clock`], [`options`], [`scheduler_config`], [`provider`] | the plumbing |
 //!
 //! # Adding a controller
 //!
@@ -67,7 +67,7 @@ pub mod nodepool;
 pub mod observability;
 pub mod operator;
 pub mod options;
-mod outage;
+pub mod outage;
 pub mod overlay;
 pub mod patch;
 pub mod provider;
@@ -76,3 +76,4 @@ mod readiness;
 mod resting;
 pub mod scheduler_config;
 pub mod static_capacity;
+pub mod watching;

@@ -415,7 +415,13 @@ impl Setup {
         self.controller_with(Arc::new(resolution), queue.clone());
         self.task(move |stop| async move {
             watches
-                .run(cx.clients.api.clone(), stores, queue, stop)
+                .run(
+                    cx.clients.api.clone(),
+                    cx.recorder.clone(),
+                    stores,
+                    queue,
+                    stop,
+                )
                 .await;
         });
     }

@@ -6,6 +6,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use kube::runtime::watcher::{self, Event};
 use tokio::time::Instant;
 
 /// How often an outage is told.
@@ -15,7 +16,7 @@ const APART: Duration = Duration::from_secs(120);
 
 /// The failures of one thing that is tried again and again.
 #[derive(Debug)]
-pub(crate) struct Outage {
+pub struct Outage {
     logger: &'static str,
     kind: &'static str,
     last: Option<Instant>,
@@ -24,7 +25,8 @@ pub(crate) struct Outage {
 
 impl Outage {
     /// Nothing has failed yet. `kind` is what is listed or watched.
-    pub(crate) fn new(logger: &'static str, kind: &'static str) -> Self {
+    #[must_use]
+    pub fn new(logger: &'static str, kind: &'static str) -> Self {
         Self {
             logger,
             kind,
@@ -33,8 +35,17 @@ impl Outage {
         }
     }
 
+    /// What a watch has brought: that it works, or a failure.
+    pub fn saw<K>(&mut self, event: &watcher::Result<Event<K>>) {
+        match event {
+            Ok(Event::InitDone | Event::Apply(_) | Event::Delete(_)) => self.worked(),
+            Ok(Event::Init | Event::InitApply(_)) => {}
+            Err(error) => self.failed(error),
+        }
+    }
+
     /// It failed, and is tried again.
-    pub(crate) fn failed(&mut self, error: &dyn Display) {
+    pub fn failed(&mut self, error: &dyn Display) {
         let (logger, kind) = (self.logger, self.kind);
         if self.is_worth_telling(Instant::now()) {
             tracing::error!(logger, kind, error = %error, "failing to list or watch, trying again");
@@ -44,7 +55,7 @@ impl Outage {
     }
 
     /// It worked.
-    pub(crate) fn worked(&mut self) {
+    pub fn worked(&mut self) {
         let (logger, kind) = (self.logger, self.kind);
         if self.ended() {
             tracing::info!(logger, kind, "listing and watching again");

@@ -1,12 +1,16 @@
 //! What users get wrong around disruption: each says what is wrong, keeps nothing else from working, and has a way out.
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, PodTemplate};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, CustomResourceValidation, JSONSchemaProps,
+};
+use karpenter_api::autoscaling::CapacityBuffer;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodePool;
 use karpenter_kwok::KwokNodeClass;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::world::{World, pool, settings};
@@ -256,4 +260,78 @@ async fn a_pool_that_is_deleted_while_a_command_waits_takes_everything_along() {
     world.stack.cloud.never_register(false);
     world.create(&pool("default", json!({}))).await;
     world.until_running(2, 60).await;
+}
+
+/// Takes the schema away from a definition, as an older generation of it may have been.
+async fn without_schema(world: &World, name: &str) {
+    let api: Api<CustomResourceDefinition> = world.api();
+    let mut definition = api.get(name).await.unwrap();
+    for version in &mut definition.spec.versions {
+        let anything = JSONSchemaProps {
+            type_: Some("object".into()),
+            x_kubernetes_preserve_unknown_fields: Some(true),
+            ..JSONSchemaProps::default()
+        };
+        version.schema = Some(CustomResourceValidation {
+            open_api_v3_schema: Some(anything),
+        });
+    }
+    api.replace(name, &PostParams::default(), &definition)
+        .await
+        .unwrap();
+}
+
+/// Creates an object of any shape.
+async fn create_any(world: &World, resource: &ApiResource, object: Value) {
+    let object: DynamicObject = serde_json::from_value(object).unwrap();
+    let namespace = object.metadata.namespace.clone();
+    let api: Api<DynamicObject> = match namespace {
+        Some(namespace) => Api::namespaced_with(world.client.clone(), &namespace, resource),
+        None => Api::all_with(world.client.clone(), resource),
+    };
+    api.create(&PostParams::default(), &object).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_that_cannot_be_read_are_told_of_and_hide_no_others() {
+    let mut settings = settings();
+    settings.options.feature_gates.capacity_buffer = true;
+    let world = World::bare(settings).await;
+    without_schema(&world, "nodepools.karpenter.sh").await;
+    without_schema(&world, "capacitybuffers.autoscaling.x-k8s.io").await;
+    let (pools, buffers) = (
+        ApiResource::erase::<NodePool>(&()),
+        ApiResource::erase::<CapacityBuffer>(&()),
+    );
+    let bad_pool = json!({"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "bad"}, "spec": {"weight": "heavy"}});
+    create_any(&world, &pools, bad_pool).await;
+    let buffer = |name: &str, replicas: Value| {
+        let spec = json!({"podTemplateRef": {"name": "chunk"}, "replicas": replicas});
+        json!({"apiVersion": "autoscaling.x-k8s.io/v1beta1", "kind": "CapacityBuffer", "metadata": {"name": name, "namespace": "default"}, "spec": spec})
+    };
+    create_any(&world, &buffers, buffer("bad", json!("many"))).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world.create(&pool("default", json!({}))).await;
+    let chunk = json!({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "chunk", "namespace": "default"},
+        "template": {"spec": {"containers": [{"name": "c", "image": "pause", "resources": {"requests": {"cpu": "1"}}}]}}});
+    let templates = ApiResource::erase::<PodTemplate>(&());
+    create_any(&world, &templates, chunk).await;
+    create_any(&world, &buffers, buffer("good", json!(2))).await;
+    world
+        .until(120, "the good buffer has its machine", async |w| {
+            w.claims()
+                .await
+                .iter()
+                .any(|c| c.is_true(types::INITIALIZED))
+        })
+        .await;
+    for kind in ["NodePool", "CapacityBuffer"] {
+        let events = world.events().await;
+        let told = events.iter().find(|e| {
+            e.reason.as_deref() == Some("InvalidObject")
+                && e.involved_object.kind.as_deref() == Some(kind)
+        });
+        let told = told.unwrap_or_else(|| panic!("nothing is said of the {kind}"));
+        assert_eq!(told.involved_object.name.as_deref(), Some("bad"));
+    }
 }

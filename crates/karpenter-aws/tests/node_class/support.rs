@@ -172,7 +172,10 @@ impl World {
         let operator = Operator::builder(provider, client.clone(), options)
             .clock(clock)
             .registry(registry)
-            .with(move |setup| setup.task(move |stop| watches.run(watched, stop)))
+            .with(move |setup| {
+                let recorder = setup.context().recorder.clone();
+                setup.task(move |stop| watches.run(watched, recorder, stop));
+            })
             .build();
         let cx = Arc::clone(operator.context());
         let stop = CancellationToken::new();

@@ -1,24 +1,22 @@
 //! Buffers and what they refer to, as the API server has them.
 
 use std::fmt::Debug;
-use std::hash::Hash;
 use std::sync::Arc;
 
-use futures::{StreamExt, TryStreamExt};
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{PodTemplate, PodTemplateSpec};
 use karpenter_api::autoscaling::{CapacityBuffer, ScalableRef};
 use karpenter_core::capacity_buffer::Source;
+use kube::runtime::reflector;
 use kube::runtime::reflector::{ObjectRef, Store, store::Writer};
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, reflector};
-use kube::{Api, Client, Resource};
+use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::controller::{ObjectKey, Queue};
-use crate::outage::Outage;
+use crate::events::Recorder;
+use crate::watching::Watching;
 
 /// Readers of everything a buffer can refer to.
 #[derive(Debug, Clone)]
@@ -180,40 +178,24 @@ impl Watches {
     pub async fn run(
         self,
         client: Client,
+        recorder: Recorder,
         stores: Stores,
         queue: Queue<ObjectKey>,
         stop: CancellationToken,
     ) {
-        let own = |key: ObjectKey| queue.add(key);
-        let of = |kind: &'static str| {
-            let (stores, queue) = (&stores, &queue);
-            move |key: ObjectKey| stores.affected(kind, &key, queue)
+        let from = Following {
+            client,
+            recorder,
+            stores,
+            queue,
         };
         let all = async {
-            let api = || client.clone();
-            let kinds = ["PodTemplate", "Deployment", "StatefulSet", "ReplicaSet"];
-            let [template, deployment, stateful_set, replica_set] = kinds;
             tokio::join!(
-                follow(CapacityBuffer::KIND, Api::all(api()), self.buffers, own),
-                follow(template, Api::all(api()), self.templates, of(template)),
-                follow(
-                    deployment,
-                    Api::all(api()),
-                    self.deployments,
-                    of(deployment)
-                ),
-                follow(
-                    stateful_set,
-                    Api::all(api()),
-                    self.stateful_sets,
-                    of(stateful_set)
-                ),
-                follow(
-                    replica_set,
-                    Api::all(api()),
-                    self.replica_sets,
-                    of(replica_set)
-                ),
+                from.follow(CapacityBuffer::KIND, self.buffers),
+                from.follow("PodTemplate", self.templates),
+                from.follow("Deployment", self.deployments),
+                from.follow("StatefulSet", self.stateful_sets),
+                from.follow("ReplicaSet", self.replica_sets),
             )
         };
         tokio::select! {
@@ -224,43 +206,56 @@ impl Watches {
     }
 }
 
-/// Fills a store from a watch and says which objects changed.
-async fn follow<K>(kind: &'static str, api: Api<K>, writer: Writer<K>, changed: impl Fn(ObjectKey))
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + DeserializeOwned
-        + Clone
-        + Debug
-        + Send
-        + Sync
-        + 'static,
-    K::DynamicType: Eq + Hash,
-{
-    let events = watcher::watcher(api, watcher::Config::default().any_semantic());
-    let trimmed = events.modify(|object| object.meta_mut().managed_fields = None);
-    let mut stored = reflector(writer, trimmed.default_backoff()).boxed();
-    let key = |object: &K| {
-        let meta = object.meta();
-        ObjectKey::namespaced(
-            meta.namespace.as_deref().unwrap_or_default(),
-            meta.name.as_deref().unwrap_or_default(),
-        )
-    };
-    let mut listed = Vec::new();
-    let mut outage = Outage::new("capacitybuffer", kind);
-    loop {
-        let event = stored.try_next().await;
-        if let Ok(Some(Event::InitDone | Event::Apply(_) | Event::Delete(_))) = event {
-            outage.worked();
-        }
-        match event {
-            Ok(Some(Event::Apply(object) | Event::Delete(object))) => changed(key(&object)),
-            Ok(Some(Event::Init)) => listed.clear(),
-            Ok(Some(Event::InitApply(object))) => listed.push(key(&object)),
+/// Where the stores are filled from, and who is told.
+struct Following {
+    client: Client,
+    recorder: Recorder,
+    stores: Stores,
+    queue: Queue<ObjectKey>,
+}
+
+impl Following {
+    /// Fills a store from a watch and queues the buffers that changes concern.
+    async fn follow<K>(&self, kind: &'static str, writer: Writer<K>)
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+    {
+        let watching = Watching {
+            logger: "capacitybuffer",
+            kind,
+            recorder: self.recorder.clone(),
+        };
+        let mut listed = Vec::new();
+        let config = watcher::Config::default().any_semantic();
+        let changed = |event: &Event<K>| match event {
+            Event::Apply(object) | Event::Delete(object) => self.changed(kind, key(object)),
+            Event::Init => listed.clear(),
+            Event::InitApply(object) => listed.push(key(object)),
             // Only now the store has what was listed.
-            Ok(Some(Event::InitDone)) => std::mem::take(&mut listed).into_iter().for_each(&changed),
-            Ok(None) => return,
-            Err(error) => outage.failed(&error),
+            Event::InitDone => {
+                for key in std::mem::take(&mut listed) {
+                    self.changed(kind, key);
+                }
+            }
+        };
+        watching
+            .follow(self.client.clone(), config, writer, changed)
+            .await;
+    }
+
+    fn changed(&self, kind: &str, key: ObjectKey) {
+        if kind == CapacityBuffer::KIND {
+            self.queue.add(key);
+        } else {
+            self.stores.affected(kind, &key, &self.queue);
         }
     }
+}
+
+fn key<K: Resource>(object: &K) -> ObjectKey {
+    let meta = object.meta();
+    ObjectKey::namespaced(
+        meta.namespace.as_deref().unwrap_or_default(),
+        meta.name.as_deref().unwrap_or_default(),
+    )
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
     Namespace, Node, PersistentVolume, PersistentVolumeClaim, ReplicationController, Service,
@@ -27,9 +27,9 @@ use tokio_util::task::TaskTracker;
 use super::task::{ModelHandle, State, Update};
 use super::view::{AttachmentRecord, Change, NodeClass};
 use super::watched_pod::WatchedPod;
-use crate::events::{Event as UserEvent, Recorder, reference};
-use crate::logging;
+use crate::events::Recorder;
 use crate::outage::Outage;
+use crate::watching::Watching;
 
 /// Which kinds are watched besides those that always are.
 #[derive(Debug, Clone, Default)]
@@ -312,39 +312,13 @@ impl Watchers<'_> {
             apply: Arc::new(apply),
             remove: Arc::new(remove),
         };
-        let recorder = self.recorder.clone();
-        self.spawn(
-            Api::<DeserializeGuard<K>>::all(self.client.clone()),
-            feed,
-            move |guard| match guard.0 {
-                Ok(mut object) => {
-                    object.meta_mut().managed_fields = None;
-                    Some(object)
-                }
-                Err(invalid) => {
-                    let name = invalid.metadata.name.clone().unwrap_or_default();
-                    let error = invalid.error.to_string();
-                    tracing::error!(
-                        logger = "model",
-                        kind,
-                        object = logging::object(None, &name),
-                        error,
-                        "ignoring an object that cannot be read"
-                    );
-                    let mut about = reference(&invalid_as::<K>(&invalid.metadata));
-                    about.uid = invalid.metadata.uid.clone();
-                    recorder.publish(
-                        UserEvent::warning(
-                            about,
-                            "InvalidObject",
-                            format!("Ignored because it cannot be read, {error}"),
-                        )
-                        .dedupe_by_message(),
-                    );
-                    None
-                }
-            },
-        );
+        let watching = Watching {
+            logger: "model",
+            kind,
+            recorder: self.recorder.clone(),
+        };
+        let api = Api::<DeserializeGuard<K>>::all(self.client.clone());
+        self.spawn(api, feed, move |object| watching.read(object));
     }
 
     fn node_class(&self, class: &NodeClassKind) {
@@ -389,17 +363,6 @@ impl Watchers<'_> {
                 () = stop.cancelled() => {}
             }
         });
-    }
-}
-
-/// A stand-in that carries only the metadata, to refer to an object that cannot be read.
-fn invalid_as<K: Resource<DynamicType = ()>>(
-    metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
-) -> kube::core::PartialObjectMeta<K> {
-    kube::core::PartialObjectMeta {
-        types: None,
-        metadata: metadata.clone(),
-        _phantom: std::marker::PhantomData,
     }
 }
 
@@ -523,27 +486,21 @@ async fn follow<W, K>(
         portion: Vec::new(),
     };
     loop {
-        let event = events.try_next().await;
-        if let Ok(Some(Event::InitDone | Event::Apply(_) | Event::Delete(_))) = event {
-            outage.worked();
-        }
+        let Some(event) = events.next().await else {
+            return;
+        };
+        outage.saw(&event);
         let fed = match event {
-            Err(error) => {
-                // The watcher lists again after a pause; a missing CRD looks the same and may appear later.
-                outage.failed(&error);
-                Ok(())
-            }
-            Ok(None) => return,
-            Ok(Some(Event::Init)) => {
+            // The watcher lists again after a pause; a missing CRD looks the same and may appear later.
+            Err(_) => Ok(()),
+            Ok(Event::Init) => {
                 feeder.begin_list();
                 Ok(())
             }
-            Ok(Some(Event::InitApply(object))) => {
-                feeder.listed(key_of(&object), read(object)).await
-            }
-            Ok(Some(Event::InitDone)) => feeder.end_list().await,
-            Ok(Some(Event::Apply(object))) => feeder.applied(key_of(&object), read(object)).await,
-            Ok(Some(Event::Delete(object))) => feeder.deleted(key_of(&object)).await,
+            Ok(Event::InitApply(object)) => feeder.listed(key_of(&object), read(object)).await,
+            Ok(Event::InitDone) => feeder.end_list().await,
+            Ok(Event::Apply(object)) => feeder.applied(key_of(&object), read(object)).await,
+            Ok(Event::Delete(object)) => feeder.deleted(key_of(&object)).await,
         };
         if fed.is_err() {
             return;

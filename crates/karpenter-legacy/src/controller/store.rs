@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::{StreamExt, pin_mut};
 use karpenter_aws::api::EC2NodeClass;
 use karpenter_kube::controller::Queue;
+use karpenter_kube::outage::Outage;
 use kube::api::{ApiResource, DynamicObject};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
@@ -44,7 +45,8 @@ impl Store {
     }
 
     /// Keeps up with the kind.
-    async fn follow(&self, api: Api<DynamicObject>, queue: &Queue<Everything>) {
+    async fn follow(&self, watched: Watched, queue: &Queue<Everything>) {
+        let Watched { api, mut outage } = watched;
         let config = watcher::Config::default().any_semantic();
         let events = watch(api, config).modify(|object| object.metadata.managed_fields = None);
         let events = events.backoff(watcher::DefaultBackoff::default());
@@ -52,6 +54,10 @@ impl Store {
         let mut listed = BTreeMap::new();
         while let Some(event) = events.next().await {
             let name = |object: &DynamicObject| object.metadata.name.clone().unwrap_or_default();
+            let missing = event.as_ref().is_err_and(is_missing);
+            if !missing {
+                outage.saw(&event);
+            }
             match event {
                 Ok(Event::Init) => listed.clear(),
                 Ok(Event::InitApply(object)) => {
@@ -61,11 +67,8 @@ impl Store {
                 Ok(Event::InitDone) => self.replace(std::mem::take(&mut listed)),
                 Ok(Event::Apply(object)) => self.change(name(&object), Some(object)),
                 Ok(Event::Delete(object)) => self.change(name(&object), None),
-                Err(error) if is_missing(&error) => self.replace(BTreeMap::new()),
-                Err(error) => {
-                    tracing::debug!(logger = "legacy", error = %error, "watch failed");
-                    continue;
-                }
+                Err(_) if missing => self.replace(BTreeMap::new()),
+                Err(_) => continue,
             }
             queue.add(Everything);
         }
@@ -83,6 +86,19 @@ fn is_missing(error: &watcher::Error) -> bool {
     }
 }
 
+/// What is watched, and what is said of failures.
+struct Watched {
+    api: Api<DynamicObject>,
+    outage: Outage,
+}
+
+fn watched<K: Resource<DynamicType = ()>>(client: &Client, kind: &'static str) -> Watched {
+    Watched {
+        api: dynamic::<K>(client),
+        outage: Outage::new("legacy", kind),
+    }
+}
+
 /// Everything that is followed.
 #[derive(Clone, Default)]
 pub(super) struct Stores {
@@ -96,11 +112,13 @@ impl Stores {
     pub(super) async fn follow(&self, client: Client, queue: &Queue<Everything>) {
         tokio::join!(
             self.provisioners
-                .follow(dynamic::<Provisioner>(&client), queue),
-            self.templates
-                .follow(dynamic::<AWSNodeTemplate>(&client), queue),
+                .follow(watched::<Provisioner>(&client, Provisioner::KIND), queue),
+            self.templates.follow(
+                watched::<AWSNodeTemplate>(&client, AWSNodeTemplate::KIND),
+                queue
+            ),
             self.node_classes
-                .follow(dynamic::<EC2NodeClass>(&client), queue),
+                .follow(watched::<EC2NodeClass>(&client, EC2NodeClass::KIND), queue),
         );
     }
 }

@@ -18,8 +18,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use k8s_openapi::api::core::v1::Secret;
+use karpenter_kube::outage::Outage;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, watcher as watch};
+use kube::runtime::watcher::{self, Event, watcher as watch};
 use kube::{Api, Client};
 use rustls::ServerConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -69,12 +70,12 @@ impl Serving {
         let secrets: Api<Secret> = Api::namespaced(client, &place.namespace);
         let events = watch(secrets, only(&place.secret()));
         let events = events.backoff(watcher::DefaultBackoff::default());
-        let secrets = events.applied_objects();
-        pin_mut!(secrets);
-        while let Some(secret) = secrets.next().await {
-            match secret {
-                Ok(secret) => self.take(&secret),
-                Err(error) => tracing::debug!(logger = "webhook", error = %error, "watch failed"),
+        let mut outage = Outage::new("webhook", "Secret");
+        pin_mut!(events);
+        while let Some(event) = events.next().await {
+            outage.saw(&event);
+            if let Ok(Event::InitApply(secret) | Event::Apply(secret)) = event {
+                self.take(&secret);
             }
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use futures::{StreamExt, pin_mut};
 use karpenter_api::v1::NodePool;
+use karpenter_kube::outage::Outage;
 use kube::Client;
 use kube::api::DynamicObject;
 use kube::runtime::WatchStreamExt;
@@ -30,7 +31,9 @@ impl Pools {
         pin_mut!(events);
         let mut known = BTreeMap::new();
         let mut listed = false;
+        let mut outage = Outage::new("webhook", NodePool::KIND);
         while let Some(event) = events.next().await {
+            outage.saw(&event);
             match event {
                 Ok(Event::Init) => {
                     known.clear();
@@ -43,10 +46,7 @@ impl Pools {
                     known.remove(&name(&pool));
                 }
                 Ok(Event::InitDone) => listed = true,
-                Err(error) => {
-                    tracing::debug!(logger = "webhook", error = %error, "watch failed");
-                    continue;
-                }
+                Err(_) => continue,
             }
             if listed {
                 self.0.store(Some(Arc::new(known.clone())));

@@ -8,6 +8,7 @@ use super::{
     algebra::ReqId,
     bits::Bits,
     class::{Class, GroupId},
+    prepare::Staying,
     run::Run,
     template::Template,
     topology::{Axis, Group, GroupIdentity, GroupKind, Host, is_hostname},
@@ -119,6 +120,7 @@ impl Run<'_> {
                 self.count_places(group, &counts.places);
             }
         }
+        self.count_staying();
         let moved: Vec<Arc<Pod>> = self
             .items
             .iter()
@@ -161,23 +163,40 @@ impl Run<'_> {
         }
     }
 
+    /// Counts pods that stay on machines that are going away, as the scheduler does. No pod can be placed on those machines, so
+    /// that hosts do not matter.
+    fn count_staying(&mut self) {
+        let solver = self.solver;
+        for Staying { machine, pods } in &solver.staying {
+            for group in &mut self.groups {
+                let axis = &self.axes[group.axis];
+                let domain = machine.label(&axis.name);
+                let Some(domain) = domain.and_then(|value| axis.ids.get(value)) else {
+                    continue;
+                };
+                let filter = &group.identity.filter;
+                let tolerated = filter.tolerations.as_ref();
+                let tolerated =
+                    tolerated.is_none_or(|all| untolerated(&machine.taints, all).is_none());
+                let terms = filter.terms.as_ref();
+                let passes = terms.is_none_or(|terms| terms.iter().any(|t| machine.meets_all(t)));
+                if axis.is_hostname || !tolerated || !passes {
+                    continue;
+                }
+                let counted = |pod: &&Arc<Pod>| group.identity.counts(pod, &solver.snapshot);
+                let number = pods.iter().filter(counted).count();
+                if number > 0 {
+                    group.count_in(*domain as usize, u32::try_from(number).unwrap_or(u32::MAX));
+                }
+            }
+        }
+    }
+
     /// A pod of the run is bound to a machine that stays: it no longer counts there.
     fn uncount(&mut self, pod: &Pod, machine: usize) {
-        let names = &self.solver.snapshot.config().well_known;
         for group in 0..self.groups.len() {
             let identity = self.groups[group].identity.clone();
-            let counted = match identity.kind {
-                GroupKind::Inverse => pod
-                    .shape
-                    .required_anti_affinity
-                    .iter()
-                    .any(|term| GroupIdentity::inverse(term, names) == *identity),
-                _ => identity.selects(
-                    &pod.shape.namespace,
-                    &pod.shape.labels,
-                    &self.solver.snapshot,
-                ),
-            };
+            let counted = identity.counts(pod, &self.solver.snapshot);
             let axis = &self.axes[self.groups[group].axis];
             if counted && !axis.is_hostname && axis.of_machine[machine] != u32::MAX {
                 let domain = axis.of_machine[machine] as usize;

@@ -93,6 +93,13 @@ pub(super) struct BoundShape {
     pub(super) places: Vec<(u32, u32)>,
 }
 
+/// Pods that stay on a machine that is going away: nothing is placed there, but the scheduler counts them.
+#[derive(Clone, Debug)]
+pub(super) struct Staying {
+    pub(super) machine: Machine,
+    pub(super) pods: Vec<Arc<Pod>>,
+}
+
 /// What is worked out on demand and kept for later runs. Each entry is a function of its key alone.
 #[derive(Default)]
 struct Memory {
@@ -127,6 +134,8 @@ pub struct Solver {
     pub(super) bound: Vec<BoundShape>,
     /// Pods of machines that are going away.
     pub(super) leaving: Vec<Arc<Pod>>,
+    /// Pods that stay on such machines for now, and count where they are.
+    pub(super) staying: Vec<Staying>,
     /// Required anti-affinity terms of bound pods, with where those pods are.
     pub(super) inverse: Vec<(GroupIdentity, Vec<(u32, u32)>)>,
     /// Some taint a pod may have to tolerate has effect PreferNoSchedule.
@@ -218,6 +227,7 @@ impl Solver {
                 .iter()
                 .any(|taint| taint.effect == Some(Effect::PreferNoSchedule))
         };
+        let leaving = leaving_pods(snapshot, request.now);
         let mut solver = Self {
             snapshot: snapshot.clone(),
             algebra: algebra.freeze(),
@@ -235,7 +245,8 @@ impl Solver {
             machine_of,
             remaining,
             bound,
-            leaving: leaving_pods(snapshot, request.now),
+            staying: staying(snapshot, &leaving),
+            leaving,
             inverse: Vec::new(),
             memory: Mutex::default(),
             inventory: OnceLock::new(),
@@ -270,6 +281,14 @@ impl Solver {
                 for (machine, count) in &bound.places {
                     *places.entry(*machine).or_default() += count;
                 }
+            }
+        }
+        for pod in self.staying.iter().flat_map(|place| &place.pods) {
+            for term in &pod.shape.required_anti_affinity {
+                let names = &self.snapshot.config().well_known;
+                groups
+                    .entry(GroupIdentity::inverse(term, names))
+                    .or_default();
             }
         }
         let mut groups: Vec<_> = groups
@@ -640,6 +659,33 @@ fn machines(
         machines.push(machine);
     }
     (machines, remaining)
+}
+
+/// The active pods of machines that are going away, but for those that are leaving.
+fn staying(snapshot: &Snapshot, leaving: &[Arc<Pod>]) -> Vec<Staying> {
+    let leaving: FxHashSet<_> = leaving.iter().map(|pod| &pod.key).collect();
+    let places = snapshot.nodes().filter(|machine| machine.is_deleting());
+    let places = places.filter_map(|state| {
+        let node = state.node.as_ref()?;
+        let stays = |pod: &&Arc<Pod>| pod.is_active() && !leaving.contains(&pod.key);
+        let pods: Vec<_> = snapshot
+            .pods_on(&node.name)
+            .iter()
+            .filter(stays)
+            .cloned()
+            .collect();
+        (!pods.is_empty()).then(|| Staying {
+            machine: Machine {
+                state: state.clone(),
+                name: state.name().to_owned(),
+                taints: state.taints(),
+                requirements: None,
+                broken: false,
+            },
+            pods,
+        })
+    });
+    places.collect()
 }
 
 fn bound_shapes(snapshot: &Snapshot, machine_of: &FxHashMap<String, u32>) -> Vec<BoundShape> {

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     cluster::Snapshot,
-    pod::{AffinityTerm, LabelSelector, Toleration},
+    pod::{AffinityTerm, LabelSelector, Pod, Toleration},
     requirements::Requirements,
 };
 
@@ -99,6 +99,19 @@ impl GroupIdentity {
         snapshot: &Snapshot,
     ) -> bool {
         self.selector.matches(labels) && self.namespaces.contain(namespace, snapshot)
+    }
+
+    /// Whether the group counts a bound pod: by its labels, or (for Inverse) by the terms it has itself.
+    pub(super) fn counts(&self, pod: &Pod, snapshot: &Snapshot) -> bool {
+        let shape = &pod.shape;
+        match self.kind {
+            GroupKind::Inverse => {
+                let names = &snapshot.config().well_known;
+                let mut terms = shape.required_anti_affinity.iter();
+                terms.any(|term| Self::inverse(term, names) == *self)
+            }
+            _ => self.selects(&shape.namespace, &shape.labels, snapshot),
+        }
     }
 }
 

@@ -91,6 +91,42 @@ fn a_zone_that_only_an_existing_pod_shows_counts() {
     }
 }
 
+/// Two protected pods of zone 1 hold up their node, which is being deleted.
+fn held_up(change: impl Fn(Object) -> Object) -> World {
+    let deleted = json!("2026-01-01T00:00:00Z");
+    let kept = |name: &str| {
+        let pod = pod(name).label("app", "x").on("n");
+        change(pod.annotation("karpenter.sh/do-not-disrupt", "true"))
+    };
+    zones(&[Z1, Z2]).with([
+        node_in("n", Z1).set("/metadata/deletionTimestamp", deleted),
+        kept("a"),
+        kept("b"),
+    ])
+}
+
+#[test]
+fn pods_that_stay_on_a_node_that_is_going_away_count_in_its_zone() {
+    let plan = held_up(|pod| pod)
+        .with(copies(&spread("p", ZONE).cpu("1"), 2))
+        .plan();
+    for draft in &plan.new_claims {
+        assert_eq!(values(draft, ZONE), [Z2], "two are in the other one");
+    }
+    assert!(all_placed(&plan));
+}
+
+#[test]
+fn pods_that_stay_on_a_node_that_is_going_away_keep_others_out_of_its_zone() {
+    let next = pod("p").label("app", "x").select(ZONE, Z1);
+    let plan = held_up(|pod| pod).with([next.clone()]).plan();
+    assert!(all_placed(&plan));
+    let plan = held_up(|pod| pod.anti_affinity(ZONE, APP))
+        .with([next])
+        .plan();
+    assert!(!all_placed(&plan));
+}
+
 /// Conformance: SCH-107
 #[test]
 fn pods_go_on_in_one_zone_up_to_the_skew() {

@@ -8,6 +8,7 @@ use karpenter_kube::watching::Watching;
 use kube::Client;
 use kube::runtime::reflector::{self, ObjectRef, Store, store::Writer};
 use kube::runtime::watcher::{self, Event};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::EC2NodeClass;
@@ -39,12 +40,22 @@ pub struct Stores {
     classes: Store<EC2NodeClass>,
     pools: Store<NodePool>,
     listeners: Listeners,
+    filled: watch::Receiver<Filled>,
+}
+
+/// Which stores have been filled once. The stores' own `wait_until_ready` wakes only one of several who wait
+/// (kube-runtime 5.0, `DelayedInit`).
+#[derive(Debug, Default)]
+struct Filled {
+    classes: bool,
+    pools: bool,
 }
 
 /// What fills the stores, to be run.
 pub struct Watches {
     classes: Writer<EC2NodeClass>,
     pools: Writer<NodePool>,
+    filled: watch::Sender<Filled>,
     told: Stores,
 }
 
@@ -60,14 +71,17 @@ impl Stores {
     pub fn new() -> (Self, Watches) {
         let (classes, class_writer) = reflector::store();
         let (pools, pool_writer) = reflector::store();
+        let (filling, filled) = watch::channel(Filled::default());
         let stores = Self {
             classes,
             pools,
             listeners: Listeners::default(),
+            filled,
         };
         let watches = Watches {
             classes: class_writer,
             pools: pool_writer,
+            filled: filling,
             told: stores.clone(),
         };
         (stores, watches)
@@ -88,7 +102,9 @@ impl Stores {
 
     /// Waits until both stores have been filled once. `false` if what fills them was stopped before.
     pub async fn filled(&self) -> bool {
-        self.classes.wait_until_ready().await.is_ok() && self.pools.wait_until_ready().await.is_ok()
+        let mut filled = self.filled.clone();
+        let both = filled.wait_for(|filled| filled.classes && filled.pools);
+        both.await.is_ok()
     }
 
     /// The node class of this name.
@@ -158,6 +174,7 @@ impl Watches {
                 Event::Delete(class) => stores.listeners.tell(class, None),
                 // A list replaces what was known as a whole, at its end.
                 Event::InitDone => {
+                    self.filled.send_modify(|filled| filled.classes = true);
                     for class in stores.classes() {
                         stores.listeners.tell(&class, Some(&class));
                     }
@@ -165,10 +182,46 @@ impl Watches {
                 Event::Init | Event::InitApply(_) => {}
             },
         );
-        let pools = pool.follow(client.clone(), config(), self.pools, |_| {});
+        let pools = pool.follow(client.clone(), config(), self.pools, |event| {
+            if matches!(event, Event::InitDone) {
+                self.filled.send_modify(|filled| filled.pools = true);
+            }
+        });
         tokio::select! {
             _ = futures::future::join(classes, pools) => {}
             () = stop.cancelled() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use futures::future::join_all;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn everybody_who_waits_for_the_stores_is_woken() {
+        let (stores, watches) = Stores::new();
+        let waiting = (0..8).map(|_| {
+            let stores = stores.clone();
+            tokio::spawn(async move { stores.filled().await })
+        });
+        let waiting: Vec<_> = waiting.collect();
+        tokio::task::yield_now().await;
+        watches.filled.send_modify(|filled| filled.classes = true);
+        assert!(stores.filled().now_or_never().is_none(), "one of two");
+        watches.filled.send_modify(|filled| filled.pools = true);
+        for filled in join_all(waiting).await {
+            assert!(filled.unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_stores_that_nobody_fills() {
+        let (stores, watches) = Stores::new();
+        drop(watches);
+        assert!(!stores.filled().await);
     }
 }

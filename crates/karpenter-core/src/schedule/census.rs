@@ -11,7 +11,7 @@ use super::{
     prepare::Staying,
     run::Run,
     template::Template,
-    topology::{Axis, Group, GroupIdentity, GroupKind, Host, is_hostname},
+    topology::{Axis, Group, GroupKind, Host, is_hostname},
 };
 use crate::{pod::Pod, taints::untolerated};
 

@@ -12,5 +12,6 @@ mod placement;
 mod policy;
 mod reserved;
 mod tagging;
+mod unreadable;
 mod world;
 mod zonal_shift;

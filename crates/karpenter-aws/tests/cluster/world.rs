@@ -45,6 +45,8 @@ pub struct How {
     pub speed: f64,
     /// Whether there are controllers. Without them what tests write stays as it is, and definitions have no rules.
     pub controllers: bool,
+    /// A node class that cannot be read and is there before the controllers are.
+    pub unreadable: Option<&'static str>,
 }
 
 impl Default for How {
@@ -52,6 +54,7 @@ impl Default for How {
         Self {
             speed: SPEED,
             controllers: true,
+            unreadable: None,
         }
     }
 }
@@ -102,7 +105,11 @@ impl World {
         change: impl FnOnce(Builder) -> Builder,
         furnish: impl FnOnce(&AwsFake),
         settle: impl FnOnce(&mut Settings),
-        How { speed, controllers }: How,
+        How {
+            speed,
+            controllers,
+            unreadable,
+        }: How,
     ) -> Self {
         if std::env::var_os("TEST_LOG").is_some() {
             let ours = filter_fn(|metadata| metadata.target().starts_with("karpenter"));
@@ -131,6 +138,8 @@ impl World {
             without_rules(&mut own);
         }
         testbed.apply_crds(definitions.chain([own])).await.unwrap();
+        let unreadable = unreadable.map(Self::unreadable);
+        testbed.load(unreadable);
         let builder = AwsFake::builder()
             .clock(aws_clock)
             .region("us-west-2")
@@ -303,6 +312,14 @@ impl World {
             (known.metadata.resource_version == written.metadata.resource_version).then_some(())
         })
         .await;
+    }
+
+    /// A node class that cannot be read.
+    pub fn unreadable(name: &str) -> Value {
+        json!({
+            "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": { "name": name },
+            "spec": { "amiSelectorTerms": "al2023@latest" },
+        })
     }
 
     /// A NodePool of a class, that disrupts nothing by itself.

@@ -15,7 +15,7 @@ use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::v1alpha1::NodeOverlay;
 use karpenter_core::provider::NodeClassKind;
-use kube::core::{ApiResource, DeserializeGuard, DynamicObject, GroupVersionKind};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource};
@@ -29,7 +29,7 @@ use super::view::{AttachmentRecord, Change, NodeClass};
 use super::watched_pod::WatchedPod;
 use crate::events::Recorder;
 use crate::outage::Outage;
-use crate::watching::Watching;
+use crate::watching::{Guarded, Watching};
 
 /// Which kinds are watched besides those that always are.
 #[derive(Debug, Clone, Default)]
@@ -317,7 +317,7 @@ impl Watchers<'_> {
             kind,
             recorder: self.recorder.clone(),
         };
-        let api = Api::<DeserializeGuard<K>>::all(self.client.clone());
+        let api = Api::<Guarded<K>>::all(self.client.clone());
         self.spawn(api, feed, move |object| watching.read(object));
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use futures::future::ready;
 use futures::{StreamExt, TryStreamExt, pin_mut};
-use kube::core::{DeserializeGuard, PartialObjectMeta};
+use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::{ObjectRef, store::Writer};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, reflector};
@@ -14,6 +14,10 @@ use serde::de::DeserializeOwned;
 use crate::events::{Event as UserEvent, Recorder, reference};
 use crate::logging;
 use crate::outage::Outage;
+
+mod guarded;
+
+pub(crate) use guarded::Guarded;
 
 /// On whose behalf something is watched.
 #[derive(Debug, Clone)]
@@ -28,7 +32,7 @@ pub struct Watching {
 
 impl Watching {
     /// The object, unless it cannot be read: then that is reported on it.
-    pub(crate) fn read<K>(&self, object: DeserializeGuard<K>) -> Option<K>
+    pub(crate) fn read<K>(&self, object: Guarded<K>) -> Option<K>
     where
         K: Resource<DynamicType = ()>,
     {
@@ -41,7 +45,7 @@ impl Watching {
         };
         let name = invalid.metadata.name.clone().unwrap_or_default();
         let namespace = invalid.metadata.namespace.clone();
-        let error = invalid.error.to_string();
+        let error = invalid.error;
         tracing::error!(
             logger = self.logger,
             kind = self.kind,
@@ -54,7 +58,7 @@ impl Watching {
             metadata: invalid.metadata,
             _phantom: std::marker::PhantomData,
         });
-        let message = format!("Ignored because it cannot be read, {error}");
+        let message = format!("Ignored because it cannot be read: {error}");
         self.recorder
             .publish(UserEvent::warning(about, "InvalidObject", message).dedupe_by_message());
         None
@@ -72,14 +76,14 @@ impl Watching {
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
     {
         let store = writer.as_reader();
-        let known = |object: &DeserializeGuard<K>| {
+        let known = |object: &Guarded<K>| {
             let meta = object.meta();
             let mut key = ObjectRef::new(meta.name.as_deref().unwrap_or_default());
             key.namespace.clone_from(&meta.namespace);
             store.get(&key).map(|object| (*object).clone())
         };
         let mut outage = Outage::new(self.logger, self.kind);
-        let events = watcher::watcher(Api::<DeserializeGuard<K>>::all(client), config)
+        let events = watcher::watcher(Api::<Guarded<K>>::all(client), config)
             .default_backoff()
             .filter_map(move |event| {
                 outage.saw(&event);

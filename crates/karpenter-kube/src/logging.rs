@@ -137,8 +137,8 @@ where
         }
         inherited.extend(own.0);
         // The names of fields are constants; what a controller works on has one of many kinds.
-        if let (Some(Value::String(kind)), Some(object)) =
-            (inherited.remove("object.kind"), inherited.remove("object"))
+        if let Some(Value::String(kind)) = inherited.remove("object.kind")
+            && let Some(object) = inherited.remove("object")
         {
             inherited.entry(kind).or_insert(object);
         }

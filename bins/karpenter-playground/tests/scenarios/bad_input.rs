@@ -13,6 +13,7 @@ use kube::Api;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
+use crate::lines::Lines;
 use crate::world::{World, pool, settings};
 
 /// A cluster whose pool has these budgets.
@@ -294,6 +295,7 @@ async fn create_any(world: &World, resource: &ApiResource, object: Value) {
 
 #[tokio::test(start_paused = true)]
 async fn objects_that_cannot_be_read_are_told_of_and_hide_no_others() {
+    let lines = Lines::taken();
     let mut settings = settings();
     settings.options.feature_gates.capacity_buffer = true;
     let world = World::bare(settings).await;
@@ -333,5 +335,10 @@ async fn objects_that_cannot_be_read_are_told_of_and_hide_no_others() {
         });
         let told = told.unwrap_or_else(|| panic!("nothing is said of the {kind}"));
         assert_eq!(told.involved_object.name.as_deref(), Some("bad"));
+        let named = lines.of("ERROR");
+        assert!(
+            named.iter().any(|line| line[kind]["name"] == "bad"),
+            "{named:#?}"
+        );
     }
 }

@@ -48,7 +48,7 @@ impl Watching {
         let error = invalid.error;
         tracing::error!(
             logger = self.logger,
-            kind = self.kind,
+            object.kind = self.kind,
             object = logging::object(namespace.as_deref(), &name),
             error,
             "ignoring an object that cannot be read"

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
+use karpenter_kube::options::FeatureGates;
 
 /// Karpenter on a laptop: an embedded control plane, simulated machines, and the controllers.
 #[derive(Debug, Clone, PartialEq, Parser)]
@@ -29,6 +30,15 @@ pub struct Args {
     #[cfg(feature = "aws")]
     #[arg(long, value_name = "VERSION", value_delimiter = ',', default_value = crate::aws::KUBERNETES)]
     pub kubernetes: Vec<String>,
+    /// Optional features, as `karpenter` takes them: NodeRepair, NodeOverlay, StaticCapacity, CapacityBuffer,
+    /// SpotToSpotConsolidation, ReservedCapacity.
+    #[arg(
+        long,
+        value_name = "GATE=BOOL,...",
+        env = "FEATURE_GATES",
+        default_value = ""
+    )]
+    pub feature_gates: FeatureGates,
     /// How many times faster than real time the cluster runs.
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = speed)]
     pub speed: f64,
@@ -114,6 +124,15 @@ mod tests {
             (args.speed, args.demo, args.exit_when_idle),
             (1.0, false, false)
         );
+    }
+
+    #[test]
+    fn feature_gates_are_written_as_for_karpenter() {
+        let gates = "StaticCapacity=true,ReservedCapacity=false";
+        let args = Args::try_parse_from(["x", "--feature-gates", gates]).unwrap();
+        let gates = args.feature_gates;
+        assert!(gates.static_capacity && !gates.reserved_capacity && !gates.node_repair);
+        assert!(Args::try_parse_from(["x", "--feature-gates", "StaticCapacity"]).is_err());
     }
 
     #[test]

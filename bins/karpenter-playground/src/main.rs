@@ -64,6 +64,7 @@ async fn run(args: &Args) -> Result<bool> {
         seed: args.seed,
         ..Settings::default()
     };
+    settings.options.feature_gates = args.feature_gates;
     if let Some(path) = &args.instance_types {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
@@ -144,13 +145,14 @@ async fn run_aws(args: &Args) -> Result<()> {
             "--demo, --exit-when-idle and --faults go with --provider kwok; AWS is broken over its own endpoint"
         );
     }
-    let settings = aws::Settings {
+    let mut settings = aws::Settings {
         speed: args.speed,
         seed: args.seed,
         kubernetes: args.kubernetes.clone(),
         older_generations: true,
         ..aws::Settings::default()
     };
+    settings.options.feature_gates = args.feature_gates;
     if args.no_controllers {
         let ground = aws::Ground::start(&settings)
             .await

@@ -7,6 +7,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, ValueEnum};
@@ -159,7 +160,12 @@ pub struct Options {
     )]
     pub consolidation_max_replacements: usize,
     /// Comma-separated `Gate=true|false` pairs.
-    #[arg(long, help_heading = "Features", env = "FEATURE_GATES", default_value = "", value_parser = feature_gates)]
+    #[arg(
+        long,
+        help_heading = "Features",
+        env = "FEATURE_GATES",
+        default_value = ""
+    )]
     pub feature_gates: FeatureGates,
     /// Scheduler configuration with default topology spread constraints.
     #[arg(long, help_heading = "Scheduling", env = "SCHEDULER_CONFIG", default_value = "", value_parser = scheduler_config::parse)]
@@ -312,25 +318,30 @@ impl Default for FeatureGates {
     }
 }
 
-fn feature_gates(text: &str) -> Result<FeatureGates, String> {
-    let mut gates = FeatureGates::default();
-    for pair in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
-        let (name, value) = pair
-            .split_once('=')
-            .ok_or_else(|| format!("`{pair}` is not of the form `Gate=true`"))?;
-        let value = go_bool(value.trim())?;
-        match name.trim() {
-            "NodeRepair" => gates.node_repair = value,
-            "ReservedCapacity" => gates.reserved_capacity = value,
-            "SpotToSpotConsolidation" => gates.spot_to_spot_consolidation = value,
-            "NodeOverlay" => gates.node_overlay = value,
-            "StaticCapacity" => gates.static_capacity = value,
-            "CapacityBuffer" => gates.capacity_buffer = value,
-            // Gates of older and newer releases are ignored, so that a chart can be upgraded in either order.
-            _ => {}
+impl FromStr for FeatureGates {
+    type Err = String;
+
+    /// Parses `Gate=true,Other=false`; gates that are not named stay as they are by default.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut gates = Self::default();
+        for pair in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
+            let (name, value) = pair
+                .split_once('=')
+                .ok_or_else(|| format!("`{pair}` is not of the form `Gate=true`"))?;
+            let value = go_bool(value.trim())?;
+            match name.trim() {
+                "NodeRepair" => gates.node_repair = value,
+                "ReservedCapacity" => gates.reserved_capacity = value,
+                "SpotToSpotConsolidation" => gates.spot_to_spot_consolidation = value,
+                "NodeOverlay" => gates.node_overlay = value,
+                "StaticCapacity" => gates.static_capacity = value,
+                "CapacityBuffer" => gates.capacity_buffer = value,
+                // Gates of older and newer releases are ignored, so that a chart can be upgraded in either order.
+                _ => {}
+            }
         }
+        Ok(gates)
     }
-    Ok(gates)
 }
 
 fn log_level(text: &str) -> Result<LogLevel, String> {

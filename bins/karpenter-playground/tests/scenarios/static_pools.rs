@@ -100,12 +100,19 @@ async fn a_pool_that_is_not_ready_makes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_gate_nothing_is_made() {
+async fn without_the_gate_nothing_is_made_and_the_pool_says_why() {
     let world = World::bare(settings()).await;
     world.create(&KwokNodeClass::new("default")).await;
     world.create(&pool("fixed", json!({"replicas": 2}))).await;
     world.pass(120).await;
     assert_eq!(world.claims().await.len(), 0);
+    let events = world.events().await;
+    let told = events.iter().find(|event| {
+        event.reason.as_deref() == Some("InvalidNodePool")
+            && event.involved_object.name.as_deref() == Some("fixed")
+    });
+    let message = told.and_then(|event| event.message.as_deref());
+    assert!(message.is_some_and(|m| m.contains("feature gate StaticCapacity")));
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,6 +29,8 @@ const SHOWN: [&str; 5] = ["cpu", "memory", "pods", "ephemeral-storage", "nodes"]
 
 /// Reason of the event about a part of a pool that is ignored, or that has an effect its author can hardly want.
 const INVALID: &str = "InvalidNodePool";
+/// What is told of a pool with `replicas` while nobody looks after such pools.
+const GATE_CLOSED: &str = "spec.replicas: this pool gets no machines, neither so many nor for pods, as long as the feature gate StaticCapacity is off";
 /// How often that is repeated.
 const REPEAT: Duration = Duration::from_secs(15 * 60);
 
@@ -225,7 +227,11 @@ impl Controller for Status {
         let class = view.node_class(reference);
         let mut after = NodePool::clone(before);
         after.initialise_conditions(now);
-        for warning in validate(&mut after, self.cx.provider.well_known(), now) {
+        let mut warnings = validate(&mut after, self.cx.provider.well_known(), now);
+        if before.is_static() && !self.cx.options.feature_gates.static_capacity {
+            warnings.push(GATE_CLOSED.to_owned());
+        }
+        for warning in warnings {
             let event = Event::warning(crate::events::reference(&**before), INVALID, warning);
             self.cx
                 .recorder

@@ -61,6 +61,8 @@ pub struct Context {
     pub buffers: Buffers,
     /// Machines of static NodePools that are about to be made.
     pub static_capacity: StaticCapacity,
+    /// Held by whoever makes machines of NodePools with limits.
+    pub limited: tokio::sync::Mutex<()>,
 }
 
 impl std::fmt::Debug for Context {

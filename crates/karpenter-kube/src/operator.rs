@@ -231,6 +231,7 @@ impl Builder {
             model: handle,
             buffers: Buffers::default(),
             static_capacity: StaticCapacity::default(),
+            limited: tokio::sync::Mutex::default(),
         });
         let mut setup = Setup {
             cx,

@@ -29,6 +29,7 @@ use crate::{
     cluster::{NodeState, Snapshot},
     disruption::pdb::leaving_pods,
     dra::Inventory,
+    limits::{Sizes, known_usage},
     overlay,
     pod::{Pod, Shape, Toleration},
     requirements::{LabelNames, Requirement, Requirements},
@@ -545,47 +546,30 @@ type Pool = (
     Result<Arc<[crate::instance_type::InstanceType]>, PoolOutcome>,
 );
 
-/// What the machines of each NodePool count against its limits. One that is not launched yet counts as the largest of the
-/// instance types it may become, as in the run that made it: which one it became is known later.
+/// What the machines of each NodePool count against its limits.
 fn usage(snapshot: &Snapshot, pools: &[Pool]) -> BTreeMap<String, Resources> {
     let mut usage: BTreeMap<String, Resources> = BTreeMap::new();
-    let mut sizes: FxHashMap<&str, FxHashMap<&str, &Resources>> = FxHashMap::default();
+    let mut sizes: FxHashMap<&str, Sizes<'_>> = FxHashMap::default();
+    let types_of = |name: &str| {
+        pools.iter().find_map(|(pool, types)| {
+            let found = pool.name() == name && !pool.spec.limits.is_empty();
+            types.as_ref().ok().filter(|_| found)
+        })
+    };
     for machine in snapshot.nodes().filter(|machine| !machine.is_deleting()) {
         let Some(name) = machine.node_pool() else {
             continue;
         };
-        let mut used = limit_usage(machine);
-        let limited = pools.iter().find_map(|(pool, types)| {
-            let found = pool.name() == name && !pool.spec.limits.is_empty();
-            types.as_ref().ok().filter(|_| found)
-        });
-        if let (Some(types), true, Some(claim)) = (limited, machine.is_launching(), &machine.claim)
-        {
-            let sizes = sizes.entry(name).or_insert_with(|| {
-                let sizes = types.iter().map(|t| (t.name.as_str(), &t.capacity));
-                sizes.collect()
-            });
-            let named = claim.spec.requirements.iter().filter(|requirement| {
-                requirement.key == labels::INSTANCE_TYPE && requirement.operator.as_str() == "In"
-            });
-            for size in named.flat_map(|requirement| &requirement.values) {
-                if let Some(capacity) = sizes.get(size.as_str()) {
-                    used.max_assign(capacity);
-                }
+        let types = machine.is_launching().then(|| types_of(name)).flatten();
+        let used = match types {
+            Some(types) => {
+                let sizes = sizes.entry(name).or_insert_with(|| Sizes::of(types));
+                sizes.usage(machine)
             }
-        }
+            None => known_usage(machine),
+        };
         usage.entry(name.to_owned()).or_default().add_assign(&used);
     }
-    usage
-}
-
-/// What a machine counts against the limits of its NodePool.
-pub(super) fn limit_usage(machine: &NodeState) -> Resources {
-    let mut usage = machine.capacity();
-    if machine.is_launching() {
-        usage.max_assign(&machine.allocatable());
-    }
-    usage.set("nodes", 1);
     usage
 }
 

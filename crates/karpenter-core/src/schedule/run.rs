@@ -28,11 +28,14 @@ use super::{
     devices::Devices,
     masks::RowMask,
     plan::{DraftShape, Plan, PoolOutcome, WhyNot},
-    prepare::{Solver, limit_usage},
+    prepare::Solver,
     request::{PodSet, ScheduleRequest},
     topology::{Axis, Group, GroupIdentity, Host},
 };
-use crate::pod::{HostPort, Pod};
+use crate::{
+    limits::known_usage,
+    pod::{HostPort, Pod},
+};
 
 /// Where a pod went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +142,7 @@ impl<'a> Run<'a> {
             else {
                 continue;
             };
-            let usage = limit_usage(state);
+            let usage = known_usage(state);
             for (left, name) in limits[template]
                 .iter_mut()
                 .zip(&solver.templates[template].limit_names)

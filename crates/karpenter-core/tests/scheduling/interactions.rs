@@ -1,10 +1,13 @@
 //! Rules where they meet: spread and reservations, minValues and limits, volumes and machines that exist, daemons and startup
 //! taints, resized pods, buffers, policies.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use karpenter_api::v1::NodeClaim;
 use karpenter_core::fake::{self, instance_type, offering, reserved};
 use karpenter_core::instance_type::InstanceType;
+use karpenter_core::limits::Room;
 use karpenter_core::pod::Pod;
 use karpenter_core::requirements::{Operator, Requirement};
 use karpenter_core::resources::Resources;
@@ -181,6 +184,42 @@ fn a_limit_of_exactly_what_a_machine_has_is_enough() {
         .with_pool(pool("default").limit("nodes", "0"))
         .with([pod("p")]);
     assert_eq!(reason(&none), Reason::NodeLimit);
+}
+
+#[test]
+fn who_carries_out_a_plan_second_finds_the_room_that_is_left() {
+    let apart = pod("p").cpu("1500m").label("app", "x");
+    let apart = apart.anti_affinity(HOSTNAME, ("app", "x"));
+    let mut world = World::empty()
+        .with_types(types(&[2, 4, 8]))
+        .with_pool(pool("default").limit("cpu", "12"))
+        .with(copies(&apart, 2));
+    let plan = world.plan();
+    let [large, small] = &plan.new_claims[..] else {
+        panic!("{plan:?}");
+    };
+    let snapshot = world.cluster.snapshot();
+    let pool = snapshot.node_pools().next().unwrap();
+    let nobody = BTreeSet::new();
+    let mut room = Room::new(&snapshot, &nobody);
+    assert_eq!(room.take(pool, large), Ok(()));
+    assert_eq!(room.take(pool, small), Ok(()));
+    let full = room.take(pool, small).unwrap_err();
+    let message = "cpu resource usage of 16 exceeds limit of 12";
+    assert_eq!(full.to_string(), message);
+
+    // Another plan was faster: its machine is not launched yet, and may become one of eight cores.
+    let mut claim = NodeClaim::clone(&large.claim);
+    claim.metadata.name = Some("other".into());
+    claim.metadata.uid = Some("other".into());
+    world.cluster.apply_node_claim(&claim);
+    let snapshot = world.cluster.snapshot();
+    let mut room = Room::new(&snapshot, &nobody);
+    assert_eq!(room.take(pool, large).unwrap_err().to_string(), message);
+    assert_eq!(room.take(pool, small), Ok(()));
+    // Unless it is that one which is replaced.
+    let replaced = BTreeSet::from(["other".to_owned()]);
+    assert_eq!(Room::new(&snapshot, &replaced).take(pool, large), Ok(()));
 }
 
 // Volumes and machines that exist --------------------------------------------------------------------------------------

@@ -169,11 +169,14 @@ pub(super) async fn start(
     let mut shown = take_back(cx, &unmarked).await;
     report::starting(&command);
 
-    let launched = launch::create_claims(cx, &command.replacements, report::reason(command.method));
-    let replacements: Vec<_> = launch::settle(launched.await)
-        .into_iter()
-        .flatten()
+    let leaving: BTreeSet<String> = command
+        .candidates
+        .iter()
+        .map(|c| c.claim_name().to_owned())
         .collect();
+    let method = report::reason(command.method);
+    let launched = launch::create_claims(cx, &command.replacements, &leaving, method).await;
+    let replacements: Vec<_> = launch::settle(launched).into_iter().flatten().collect();
     // The model counts what was made by now.
     drop(reserved);
     if replacements.len() < command.replacements.len() {

@@ -1,11 +1,11 @@
 //! Turning drafts into NodeClaims: in parallel, each for itself, with a last look at the limits.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::StreamExt;
-use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_core::quantity::Quantity;
-use karpenter_core::resources::Resources;
+use karpenter_api::v1::NodeClaim;
+use karpenter_core::limits::{LimitExceeded, Room};
 use karpenter_core::schedule::ClaimDraft;
 use kube::api::PostParams;
 
@@ -20,17 +20,40 @@ const PARALLEL: usize = 100;
 /// How many instance types a log line names.
 const NAMED_TYPES: usize = 5;
 
-/// Creates the NodeClaims of drafts; each result stands for the draft at its place.
+/// Creates the NodeClaims of drafts; each result stands for the draft at its place. Machines of `leaving` NodeClaims, which are
+/// replaced, do not count against limits.
 ///
 /// The model knows of a claim before this returns, so that the next decision counts it.
 pub async fn create_claims(
     cx: &Context,
     drafts: &[ClaimDraft],
+    leaving: &BTreeSet<String>,
     reason: &'static str,
 ) -> Vec<Result<NodeClaim, LaunchError>> {
+    let view = cx.view();
+    let is_limited = |draft: &ClaimDraft| {
+        let pool = view.node_pool(&draft.node_pool);
+        pool.is_some_and(|pool| !pool.spec.limits.is_empty())
+    };
+    // Whoever makes machines of pools with limits does so alone: the next one counts them.
+    let _turn = if drafts.iter().any(is_limited) {
+        Some(cx.limited.lock().await)
+    } else {
+        None
+    };
+    let view = cx.view();
+    let mut room = Room::new(&view.snapshot, leaving);
+    let admitted: Vec<Result<(), LaunchError>> = drafts
+        .iter()
+        .map(|draft| admit(&view, &mut room, draft))
+        .collect();
     let creations: Vec<_> = drafts
         .iter()
-        .map(|draft| create(cx, draft, reason))
+        .zip(admitted)
+        .map(|(draft, admitted)| async move {
+            admitted?;
+            create(cx, draft, reason).await
+        })
         .collect();
     futures::stream::iter(creations)
         .buffered(PARALLEL)
@@ -45,12 +68,20 @@ pub enum LaunchError {
     /// The NodePool is gone.
     #[error("nodepool `{0}` not found")]
     NoPool(String),
-    /// The NodePool has grown past its limits since the decision.
-    #[error("{0}")]
-    LimitsExceeded(String),
+    /// The NodePool has grown since the decision.
+    #[error(transparent)]
+    LimitExceeded(#[from] LimitExceeded),
     /// The API server refused.
     #[error(transparent)]
     Reconcile(#[from] ReconcileError),
+}
+
+/// Whether a draft's pool is there and has room for it.
+fn admit<'a>(view: &'a View, room: &mut Room<'a>, draft: &ClaimDraft) -> Result<(), LaunchError> {
+    let pool = view
+        .node_pool(&draft.node_pool)
+        .ok_or_else(|| LaunchError::NoPool(draft.node_pool.clone()))?;
+    Ok(room.take(pool, draft)?)
 }
 
 async fn create(
@@ -58,11 +89,6 @@ async fn create(
     draft: &ClaimDraft,
     reason: &'static str,
 ) -> Result<NodeClaim, LaunchError> {
-    let view = cx.view();
-    let pool = view
-        .node_pool(&draft.node_pool)
-        .ok_or_else(|| LaunchError::NoPool(draft.node_pool.clone()))?;
-    check_limits(pool, &usage(&view, pool.name())).map_err(LaunchError::LimitsExceeded)?;
     let mut claim = NodeClaim::clone(&draft.claim);
     if claim.spec.termination_grace_period.is_none() {
         claim.spec.termination_grace_period = cx.provider.default_termination_grace_period();
@@ -96,39 +122,6 @@ async fn create(
     Ok(created)
 }
 
-/// What a pool's machines add up to, those included that are on their way.
-fn usage(view: &View, pool: &str) -> Resources {
-    let mut usage = Resources::new();
-    for machine in view
-        .snapshot
-        .nodes()
-        .filter(|m| m.claim.is_some() && m.node_pool() == Some(pool) && !m.is_deleting())
-    {
-        usage.add_assign(&machine.capacity());
-        usage.set("nodes", usage.get("nodes") + 1);
-    }
-    usage
-}
-
-/// Says which limit the pool is beyond, if any.
-fn check_limits(pool: &NodePool, usage: &Resources) -> Result<(), String> {
-    let used = usage.to_quantities();
-    for (resource, limit) in &pool.spec.limits {
-        let (Ok(limit), Some(used)) = (limit.0.parse::<Quantity>(), used.get(resource)) else {
-            continue;
-        };
-        let Ok(used) = used.0.parse::<Quantity>() else {
-            continue;
-        };
-        if used > limit {
-            return Err(format!(
-                "{resource} resource usage of {used} exceeds limit of {limit}"
-            ));
-        }
-    }
-    Ok(())
-}
-
 /// The NodeClaims that were created, and the errors of the others, logged.
 #[must_use]
 pub fn settle(results: Vec<Result<NodeClaim, LaunchError>>) -> Vec<Option<Arc<NodeClaim>>> {
@@ -137,34 +130,4 @@ pub fn settle(results: Vec<Result<NodeClaim, LaunchError>>) -> Vec<Option<Arc<No
         .into_iter()
         .map(|result| result.inspect_err(log).ok().map(Arc::new))
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use k8s_openapi::apimachinery::pkg::api::resource::Quantity as K8sQuantity;
-
-    #[test]
-    fn a_pool_beyond_a_limit_is_refused_with_the_numbers() {
-        let mut pool = NodePool::default();
-        pool.spec.limits = [
-            ("cpu".to_owned(), K8sQuantity("10".into())),
-            ("nodes".to_owned(), K8sQuantity("2".into())),
-        ]
-        .into();
-        let used = |cpu: i64, nodes: i64| {
-            [("cpu", cpu), ("nodes", nodes)]
-                .into_iter()
-                .collect::<Resources>()
-        };
-        assert_eq!(check_limits(&pool, &used(10_000, 2)), Ok(()));
-        assert_eq!(
-            check_limits(&pool, &used(10_500, 2)),
-            Err("cpu resource usage of 10500m exceeds limit of 10".into())
-        );
-        assert_eq!(
-            check_limits(&pool, &used(1, 3)),
-            Err("nodes resource usage of 3 exceeds limit of 2".into())
-        );
-    }
 }

@@ -147,8 +147,10 @@ impl Provisioner {
         report::computed(&plan);
 
         self.nominate(&plan).await?;
+        let nobody = BTreeSet::new();
         let claims =
-            launch::settle(launch::create_claims(&self.cx, &plan.new_claims, "provisioned").await);
+            launch::create_claims(&self.cx, &plan.new_claims, &nobody, "provisioned").await;
+        let claims = launch::settle(claims);
         report::nominations(&self.cx, &view, &plan, &claims);
         Ok(())
     }

@@ -2,6 +2,7 @@
 //!
 //! UPSTREAM: pkg/controllers/static/provisioning/controller.go
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -164,7 +165,8 @@ impl Controller for Provisioning {
         }
         let drafts = vec![draft(pool, self.cx.provider.well_known()); granted as usize];
         // Dropped when the operator stops in between; the reservations end with it.
-        let created = create_claims(&self.cx, &drafts, "provisioned").await;
+        let nobody = BTreeSet::new();
+        let created = create_claims(&self.cx, &drafts, &nobody, "provisioned").await;
         self.cx.static_capacity.release(pool.name(), granted);
         let failed = created.into_iter().filter_map(Result::err);
         let errors: Vec<_> = failed

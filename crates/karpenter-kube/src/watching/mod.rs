@@ -98,7 +98,7 @@ impl Watching {
                     }
                     // The store finds it by what was known.
                     Ok(Event::Delete(object)) => {
-                        let last = known(&object).or_else(|| self.read(object));
+                        let last = known(&object).or(object.0.ok());
                         last.map(|object| Ok(Event::Delete(object)))
                     }
                     Err(_) => None,

@@ -109,15 +109,14 @@ pub struct Cluster {
     owners: Shared<[Owner]>,
 }
 
-/// Whether two states of a pod differ in nothing but whether it is ready.
-fn only_readiness(old: &Pod, new: &Pod) -> bool {
-    old.ready != new.ready
-        && *old
-            == Pod {
-                ready: old.ready,
-                ready_since: old.ready_since,
-                ..new.clone()
-            }
+/// Whether two states of a pod differ in nothing but whether it is ready, and since when it is that or on its node.
+fn only_progress(old: &Pod, new: &Pod) -> bool {
+    *old == Pod {
+        ready: old.ready,
+        ready_since: old.ready_since,
+        scheduled_since: old.scheduled_since,
+        ..new.clone()
+    }
 }
 
 /// Two-part object keys.
@@ -209,7 +208,7 @@ impl Cluster {
         let old = self.state.pods.get(&key).cloned();
         let change = Change::of(old.as_ref(), &pod);
         if change.is_change() {
-            let same = old.as_deref().is_some_and(|old| only_readiness(old, &pod));
+            let same = old.as_deref().is_some_and(|old| only_progress(old, &pod));
             self.state.epoch += u64::from(!same);
             if let Some(old) = old {
                 self.state.unbind(&old);

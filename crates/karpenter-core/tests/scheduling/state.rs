@@ -311,6 +311,10 @@ fn the_epoch_counts_changes_that_may_let_a_machine_go_and_no_readiness() {
     world.add(running("False"));
     assert_eq!(epoch(&world), before, "a pod is not ready any more");
     assert!(!world.cluster.snapshot().pods_on("n")[0].ready);
+    let scheduled =
+        json!({ "type": "PodScheduled", "status": "True", "lastTransitionTime": since });
+    world.add(running("False").push("/status/conditions", scheduled));
+    assert_eq!(epoch(&world), before, "since when it is on its node");
     world.add(running("False").cpu("500m"));
     assert_eq!(epoch(&world), before + 1, "it asks for less");
     world.cluster.remove_pod("default", "p");

@@ -288,7 +288,11 @@ async fn events(client: &Client, pods: usize, rate: usize, seconds: usize) -> Ou
         let (_, name) = pod_name((n / 2) * 7919 % pods.max(1));
         let status = if n % 2 == 0 { "False" } else { "True" };
         let now = jiff::Timestamp::now().to_string();
-        let patch = json!({"status": {"conditions": [{"type": "Ready", "status": status, "lastTransitionTime": now}]}});
+        let conditions = json!([
+            {"type": "Ready", "status": status, "lastTransitionTime": now},
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+        ]);
+        let patch = json!({"status": {"conditions": conditions}});
         api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))
             .await?;
     }

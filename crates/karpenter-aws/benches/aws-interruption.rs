@@ -24,6 +24,7 @@ async fn world() -> World {
     let how = How {
         speed: 1.0,
         controllers: true,
+        ..How::default()
     };
     World::start(|b| b, |_| {}, |_| {}, how).await
 }

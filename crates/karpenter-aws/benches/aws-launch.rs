@@ -34,6 +34,7 @@ async fn world(controllers: bool) -> World {
     let how = How {
         speed: 1.0,
         controllers,
+        ..How::default()
     };
     let limits = |s: &mut karpenter_aws_fake::Settings| s.rate_limits = true;
     World::start(|b| b.settings(limits), |_| {}, |_| {}, how).await

@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use generate::{Features, world};
 use k8s_openapi::api::core::v1::{Pod, Taint, TopologySpreadConstraint};
 use karpenter_api::labels;
+use karpenter_core::limits::Room;
 use karpenter_core::pod::LabelSelector;
 use karpenter_core::schedule::{Packing, Plan, ScheduleRequest, Solver, schedule};
 use karpenter_spec::{Claim, PodId, Settings, Solution, World, check, cost, engine, solve};
@@ -191,6 +192,18 @@ proptest! {
         });
         prop_assert_eq!(plans, vec![plan.clone(); 3], "on several threads at once");
         prop_assert_eq!(&schedule(&engine::snapshot(&reversed(&world)), &request), &plan, "with everything reversed");
+    }
+
+    #[test]
+    fn a_plan_that_nobody_came_before_finds_its_room_below_the_limits(world in world(Features::COMMON)) {
+        let (snapshot, nobody) = (engine::snapshot(&world), BTreeSet::new());
+        let plan = schedule(&snapshot, &request(Settings::default()));
+        let mut room = Room::new(&snapshot, &nobody);
+        for draft in &plan.new_claims {
+            let pool = snapshot.node_pools().find(|pool| pool.name() == draft.node_pool);
+            let taken = pool.map(|pool| room.take(pool, draft));
+            prop_assert_eq!(taken, Some(Ok(())), "{:#?}", plan);
+        }
     }
 
     #[test]

@@ -153,7 +153,10 @@ impl Simulation {
         let leases: Api<Lease> = self.namespaced();
         let lease = leases.get_opt("karpenter-leader-election").await.ok()??;
         let holder = lease.spec?.holder_identity?;
-        let leads = |place: &Place| place.running.is_some() && place.name == holder;
+        // The lease may still name what a replica was before it was started again.
+        let acts = |replica: &Replica| replica.context().acting.since().is_some();
+        let leads =
+            |place: &Place| place.name == holder && place.running.as_ref().is_some_and(acts);
         self.replicas.iter().position(leads)
     }
 

@@ -5,7 +5,8 @@
 //! What comes out: [`schedule::schedule`] places pods on the machines of a snapshot and on new ones, as a
 //! [`schedule::Plan`] with a reason for every pod it could not place. Smaller questions have modules of their own: whether a
 //! machine has drifted ([`drift`]) or is to be repaired ([`repair`]), how many a static pool lacks ([`static_capacity`]), whether
-//! a pool has room below its limits ([`limits`]), what a capacity buffer stands for ([`capacity_buffer`]), what NodeOverlays change ([`overlay`]).
+//! a pool has room below its limits ([`limits`]), what a capacity buffer stands for ([`capacity_buffer`]), what NodeOverlays
+//! change ([`overlay`]).
 //!
 //! Nothing here performs I/O, reads a clock or draws a random number: equal inputs give equal plans.
 

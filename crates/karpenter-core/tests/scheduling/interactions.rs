@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use karpenter_api::v1::NodeClaim;
+use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::fake::{self, instance_type, offering, reserved};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::limits::Room;
@@ -207,6 +207,18 @@ fn who_carries_out_a_plan_second_finds_the_room_that_is_left() {
     let full = room.take(pool, small).unwrap_err();
     let message = "cpu resource usage of 16 exceeds limit of 12";
     assert_eq!(full.to_string(), message);
+    let mut few = NodePool::clone(pool);
+    few.spec.limits = read(json!({ "cpu": "8500m", "nodes": "1" }));
+    let mut room = Room::new(&snapshot, &nobody);
+    assert_eq!(room.take(&few, small), Ok(()));
+    assert_eq!(
+        room.take(&few, large).unwrap_err().to_string(),
+        "cpu resource usage of 12 exceeds limit of 8500m"
+    );
+    assert_eq!(
+        room.take(&few, small).unwrap_err().to_string(),
+        "nodes resource usage of 2 exceeds limit of 1"
+    );
 
     // Another plan was faster: its machine is not launched yet, and may become one of eight cores.
     let mut claim = NodeClaim::clone(&large.claim);

@@ -1,8 +1,6 @@
 //! Machines that are given back on Karpenter's own account: replaced when that pays or when they drifted, put back when that
 //! fails.
 
-use std::time::Duration;
-
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::conditions::{HasConditions, types};
@@ -16,9 +14,9 @@ use serde_json::{Value, json};
 use crate::world::{World, epoch, pool, settings};
 
 const ON_DEMAND: &str = "on-demand";
-const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
-const SMALL: &str = "c-4x-amd64-linux";
-const MIDDLE: &str = "c-8x-amd64-linux";
+pub const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
+pub const SMALL: &str = "c-4x-amd64-linux";
+pub const MIDDLE: &str = "c-8x-amd64-linux";
 const LARGE: &str = "c-16x-amd64-linux";
 
 /// A cluster of on-demand machines, whose pool is changed by `spec`.
@@ -67,7 +65,7 @@ async fn oversized() -> (World, NodeClaim) {
 }
 
 /// Changes the pool's template and says of its machines that they drifted.
-async fn drift(world: &World) {
+pub async fn drift(world: &World) {
     let template = json!({"spec": {"template": {"metadata": {"labels": {"generation": "two"}}}}});
     world
         .api::<NodePool>()
@@ -789,46 +787,4 @@ async fn a_machine_that_could_not_be_marked_for_all_one_knows_counts_until_it_is
         })
         .await;
     assert_eq!(most.get(), 2, "as many at a time as the budget allows");
-}
-
-/// The provisioner and disruption decide side by side, and neither knows what the other is about to make.
-#[tokio::test(start_paused = true)]
-async fn two_that_buy_for_one_pool_at_a_time_keep_its_limits_together() {
-    let types = |types: &[&str]| {
-        let types = json!({"key": INSTANCE_TYPE, "operator": "In", "values": types});
-        json!({"limits": {"cpu": "12"}, "template": {"spec": {"requirements": [types]}}})
-    };
-    let world = World::bare(settings()).await;
-    world.create(&KwokNodeClass::new("default")).await;
-    world.create(&pool("default", types(&[SMALL]))).await;
-    world.deploy("app", 2).await;
-    world.until_running(2, 60).await;
-    world.pass(60).await;
-
-    // The machine drifts while a pod waits that does not fit it, and requests take their time.
-    let slow = Rule::new(Fault::Latency(Duration::from_secs(25)));
-    let slow = slow.verb("create").resource("nodeclaims");
-    world.stack.testbed.faults().add(slow);
-    let changed = json!({"spec": types(&[MIDDLE])});
-    let pools = world.api::<NodePool>();
-    let changed = Patch::Merge(changed);
-    pools
-        .patch("default", &PatchParams::default(), &changed)
-        .await
-        .unwrap();
-    drift(&world).await;
-    let large = json!({"containers": [{"name": "c", "image": "pause", "resources": {"requests": {"cpu": "3"}}}]});
-    world.deploy_with("more", 1, large).await;
-    for _ in 0..180 {
-        world.pass(1).await;
-        let claims = world.claims().await;
-        let new = claims.iter().filter(|c| {
-            let types = c.spec.requirements.iter();
-            types.clone().any(|r| r.values.iter().any(|v| v == MIDDLE))
-        });
-        assert!(new.count() <= 1, "{}", world.describe().await);
-    }
-    world.stack.testbed.faults().clear();
-    assert_eq!(world.claims().await.len(), 1, "{}", world.describe().await);
-    assert_eq!(running_pods(&world).await, 3);
 }

@@ -14,6 +14,7 @@ mod joining;
 mod kwok;
 mod leadership;
 mod leaving;
+mod limits;
 mod lines;
 mod observability;
 mod overlays;

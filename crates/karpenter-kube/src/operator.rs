@@ -440,11 +440,10 @@ impl Setup {
         self.controller(Hash::new(Arc::clone(&cx)));
 
         let (batcher, ledger) = (Arc::new(Batcher::default()), Arc::new(PodLedger::default()));
-        let (observing, triggers, pods) =
-            (Arc::clone(&cx), Arc::clone(&batcher), Arc::clone(&ledger));
-        self.observe(move |change, view| {
-            Provisioner::observe(&observing, &triggers, &pods, change, view)
-        });
+        let provisioner =
+            Provisioner::new(Arc::clone(&cx), Arc::clone(&batcher), Arc::clone(&ledger));
+        let observing = provisioner.clone();
+        self.observe(move |change, view| observing.observe(change, view));
         let watching = Arc::clone(&cx);
         self.observe(move |change, _| protection::observe(&watching, change));
         observability::register_state(&cx);
@@ -462,7 +461,7 @@ impl Setup {
         if let Some(buffers) = buffers {
             self.capacity_buffers(buffers, Arc::clone(&batcher), conditions);
         }
-        self.periodic(Provisioner::new(Arc::clone(&cx), batcher, ledger));
+        self.periodic(provisioner);
 
         self.controller(Lifecycle::new(Arc::clone(&cx), health));
         self.controller(PodEvents::new(Arc::clone(&cx)));

@@ -3,9 +3,9 @@
 //!
 //! UPSTREAM: test/suites/regression/chaos_test.go, drift_test.go; test/suites/scale/deprovisioning_test.go
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Event, Node};
 use karpenter_api::v1::NodePool;
 use karpenter_kwok::KwokNodeClass;
 use kube::api::{Patch, PatchParams};
@@ -87,6 +87,57 @@ async fn an_adversary_that_taints_every_new_node_gets_no_more_than_35_with_conso
 async fn an_adversary_that_taints_every_new_node_gets_no_more_than_35_with_emptiness() {
     let empty = json!({"consolidationPolicy": "WhenEmpty", "consolidateAfter": "30s"});
     nodes_stay_below_35_with_an_adversary(empty).await;
+}
+
+/// One pod for which every node is tainted as soon as it joins: nodes are launched after 0, 10, 30, 70, 150 and 310 seconds.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_never_bound_gets_nodes_ever_more_slowly_and_is_told_what_kube_scheduler_says()
+ {
+    let world = cluster(json!({"consolidateAfter": "Never"}), 16).await;
+    world.deploy("app", 1).await;
+    let start = world.stack.clock.now();
+    let times = RefCell::new(Vec::new());
+    world
+        .until(330, "five minutes have passed", async |w| {
+            taint_new_nodes(w).await;
+            let passed = w.stack.clock.since(start).as_secs();
+            let mut times = times.borrow_mut();
+            times.resize(usize::try_from(w.stack.cloud.launched()).unwrap(), passed);
+            passed >= 300
+        })
+        .await;
+    let times = times.into_inner();
+    let gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!((3..=5).contains(&gaps.len()), "launched at {times:?}");
+    assert!(gaps[0] >= 10, "launched at {times:?}");
+    let doubles = |pair: &[u64]| pair[1] * 2 >= pair[0] * 3;
+    assert!(gaps.windows(2).all(doubles), "launched at {times:?}");
+    let says = "Failed to schedule pod, kube-scheduler has not bound it to nodeclaim/default-";
+    let events = world.events().await;
+    let told = |e: &Event| {
+        let message = e.message.as_deref().unwrap_or_default();
+        message.starts_with(says) && message.contains("nodes are available: ")
+    };
+    assert!(events.iter().any(told), "{}", world.describe().await);
+}
+
+/// Pods that come while nodes start are planned into what is left; those that wait already keep their places, whatever
+/// kube-scheduler does meanwhile.
+#[tokio::test(start_paused = true)]
+async fn pods_that_come_in_waves_cost_no_more_than_if_they_came_together() {
+    async fn price(waves: i32, replicas: i32) -> f64 {
+        let world = cluster(json!({"consolidateAfter": "Never"}), 16).await;
+        for wave in 0..waves {
+            world.deploy(&format!("app-{wave}"), replicas).await;
+            world.pass(3).await;
+        }
+        let all = usize::try_from(waves * replicas).unwrap();
+        world.until_running(all, 120).await;
+        world.stack.cloud.hourly_price()
+    }
+    let together = price(1, 300).await;
+    let waves = price(6, 50).await;
+    assert!(waves <= together * 1.02, "{waves} against {together}");
 }
 
 async fn change_template(world: &World) {

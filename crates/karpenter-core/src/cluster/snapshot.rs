@@ -55,6 +55,14 @@ impl NodePods {
         }
     }
 
+    /// Adds pods and sums up once.
+    fn extend(&mut self, pods: Vec<Arc<Pod>>) {
+        self.pods.extend(pods);
+        self.pods
+            .sort_by(|a, b| (&a.key.namespace, &a.key.name).cmp(&(&b.key.namespace, &b.key.name)));
+        self.sum();
+    }
+
     fn remove(&mut self, pod: &Pod) {
         if let Ok(at) = self.position(pod) {
             self.pods.remove(at);
@@ -427,6 +435,49 @@ impl Snapshot {
             if let Some(key) = copy.state.machine_key(name) {
                 copy.state.machines.remove_mut(&key);
             }
+        }
+        copy
+    }
+
+    /// A copy in which waiting pods are bound to the nodes (Node or NodeClaim names) they were nominated to, so that they take
+    /// up room there and are not pending.
+    ///
+    /// kube-scheduler calls this assuming a pod. A NodeClaim without a Node holds its pods under its own name.
+    #[must_use]
+    pub fn with_nominated(&self, nominated: &[(Arc<Pod>, String)]) -> Self {
+        let mut copy = self.clone();
+        let mut by_target: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
+        for (pod, target) in nominated {
+            let target = self
+                .node(target)
+                .map_or(target.as_str(), |node| node.name());
+            let mut bound = Pod::clone(pod);
+            bound.node_name = Some(target.to_owned());
+            let bound = Arc::new(bound);
+            copy.state.unbind(pod);
+            let key = named(&pod.key.namespace, &pod.key.name);
+            copy.state.pods.insert_mut(key, bound.clone());
+            by_target.entry(target.to_owned()).or_default().push(bound);
+        }
+        for (target, bound) in by_target {
+            let present = copy.state.by_node.get(&target);
+            let mut pods = present
+                .map(|pods| NodePods::clone(pods))
+                .unwrap_or_default();
+            pods.extend(bound);
+            copy.state.by_node.insert_mut(target, Arc::new(pods));
+        }
+        copy
+    }
+
+    /// A copy without these pods.
+    #[must_use]
+    pub fn without_pods(&self, pods: &[Arc<Pod>]) -> Self {
+        let mut copy = self.clone();
+        for pod in pods {
+            copy.state.unbind(pod);
+            let key = named(&pod.key.namespace, &pod.key.name);
+            copy.state.pods.remove_mut(&key);
         }
         copy
     }

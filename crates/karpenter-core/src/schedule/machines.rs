@@ -89,13 +89,9 @@ impl Run<'_> {
     }
 
     fn bound_pods(&self, machine: usize) -> Vec<Arc<Pod>> {
-        let state = &self.solver.machines[machine].state;
-        let Some(node) = &state.node else {
-            return Vec::new();
-        };
         self.solver
             .snapshot
-            .pods_on(&node.name)
+            .pods_on(&self.solver.machines[machine].name)
             .iter()
             .filter(|pod| !pod.is_terminal())
             .cloned()

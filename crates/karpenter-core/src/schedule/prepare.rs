@@ -605,10 +605,7 @@ fn machines(
             requirements,
             broken: false,
         };
-        let pods = state
-            .node
-            .as_ref()
-            .and_then(|node| snapshot.node_pods(&node.name));
+        let pods = snapshot.node_pods(state.name());
         // What a Node does not list is of no account, whoever asks for it already.
         let mut available = state.allocatable();
         if let Some(pods) = pods {

@@ -13,7 +13,9 @@ mod stores;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use karpenter_api::v1::NodeClaim;
 use karpenter_core::capacity_buffer::buffer_of;
+use karpenter_core::cluster::Snapshot;
 use karpenter_core::pod::Pod;
 use karpenter_core::schedule::Plan;
 
@@ -33,8 +35,11 @@ pub struct Buffers {
 #[derive(Debug, Default)]
 struct Room {
     pods: Vec<Arc<Pod>>,
-    /// How many of the pods each existing machine holds, by the latest decision; nothing before the first one.
+    /// How many of the pods each node holds, by the latest decision; nothing before the first one. Nodes go by the name of
+    /// their NodeClaim, which stays the same when the Node joins, or by their own if they have none.
     placed: Option<BTreeMap<String, usize>>,
+    /// How many of them are on nodes that are yet to be launched.
+    launching: usize,
 }
 
 impl Buffers {
@@ -57,45 +62,66 @@ impl Buffers {
         self.lock().values().all(|room| room.pods.is_empty())
     }
 
-    /// How many in-memory pods each existing machine (Node or NodeClaim name) holds.
+    /// How many in-memory pods each node of `snapshot` holds, by [`NodeState::name`](karpenter_core::cluster::NodeState::name).
     #[must_use]
-    pub fn on_machines(&self) -> BTreeMap<String, usize> {
+    pub fn on_nodes(&self, snapshot: &Snapshot) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
-        for (machine, count) in self
-            .lock()
-            .values()
-            .filter_map(|room| room.placed.as_ref())
-            .flatten()
-        {
-            *counts.entry(machine.clone()).or_default() += count;
+        let rooms = self.lock();
+        let placed = rooms.values().filter_map(|room| room.placed.as_ref());
+        for (target, count) in placed.flatten() {
+            if let Some(node) = snapshot.node(target) {
+                *counts.entry(node.name().to_owned()).or_default() += count;
+            }
         }
         counts
     }
 
-    /// Takes in where a decision put `pods`, all that were asked for.
-    pub fn record(&self, pods: &[Arc<Pod>], plan: &Plan) {
-        let mut placed: BTreeMap<ObjectKey, BTreeMap<String, usize>> = BTreeMap::new();
+    /// Records where a decision put `pods`, all that were asked for. `claims` are the NodeClaims that were created for the
+    /// plan's drafts.
+    pub fn record(
+        &self,
+        pods: &[Arc<Pod>],
+        plan: &Plan,
+        claims: &[Option<Arc<NodeClaim>>],
+        snapshot: &Snapshot,
+    ) {
+        #[derive(Default)]
+        struct Found {
+            placed: BTreeMap<String, usize>,
+            launching: usize,
+        }
+        let mut found: BTreeMap<ObjectKey, Found> = BTreeMap::new();
         let mut owners = BTreeMap::new();
         for pod in pods {
             if let Some((namespace, name)) = buffer_of(pod) {
                 let key = ObjectKey::namespaced(namespace, name);
-                placed.entry(key.clone()).or_default();
+                found.entry(key.clone()).or_default();
                 owners.insert(pod.key.uid.as_str(), key);
             }
         }
-        for placement in plan.existing.iter().filter(|placement| placement.buffer) {
-            if let Some(machines) = owners
-                .get(placement.pod.uid.as_str())
-                .and_then(|key| placed.get_mut(key))
-            {
-                *machines.entry(placement.node.clone()).or_default() += 1;
+        let existing = plan.existing.iter().filter(|p| p.buffer).map(|placement| {
+            let claim = snapshot.node(&placement.node).and_then(|n| n.claim_name());
+            (&placement.pod, claim.unwrap_or(&placement.node), false)
+        });
+        let launched = plan.new_claims.iter().zip(claims);
+        let launched = launched.filter_map(|(draft, claim)| Some((draft, claim.as_ref()?)));
+        let launched = launched.flat_map(|(draft, claim)| {
+            let pods = draft.buffer_pods.iter();
+            pods.map(move |pod| (pod, claim.name(), true))
+        });
+        for (pod, target, launching) in existing.chain(launched) {
+            let owner = owners.get(pod.uid.as_str());
+            if let Some(found) = owner.and_then(|key| found.get_mut(key)) {
+                *found.placed.entry(target.to_owned()).or_default() += 1;
+                found.launching += usize::from(launching);
             }
         }
         let mut rooms = self.lock();
-        for (key, machines) in placed {
+        for (key, Found { placed, launching }) in found {
             if let Some(room) = rooms.get_mut(&key) {
                 let fitted = room.fits();
-                room.placed = Some(machines);
+                room.placed = Some(placed);
+                room.launching = launching;
                 if room.fits() != fitted {
                     self.changed.add(key);
                 }
@@ -110,7 +136,10 @@ impl Buffers {
         if room.pods == pods {
             return false;
         }
-        *room = Room { pods, placed: None };
+        *room = Room {
+            pods,
+            ..Room::default()
+        };
         true
     }
 
@@ -130,15 +159,17 @@ impl Buffers {
 impl Room {
     fn fits(&self) -> Option<bool> {
         let placed: usize = self.placed.as_ref()?.values().sum();
-        Some(placed == self.pods.len())
+        Some(placed - self.launching == self.pods.len())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use karpenter_core::schedule::Placement;
+    use karpenter_core::cluster::{Cluster, ClusterConfig};
+    use karpenter_core::schedule::{ClaimDraft, Placement, ScheduleRequest, schedule};
     use serde_json::json;
+
+    use super::*;
 
     fn pods(namespace: &str, count: u32) -> Vec<Arc<Pod>> {
         let pod = json!({"metadata": {"name": "b", "namespace": namespace, "uid": namespace, "annotations": {
@@ -162,31 +193,80 @@ mod tests {
         }
     }
 
+    fn node(name: &str) -> k8s_openapi::api::core::v1::Node {
+        let id = format!("test://{name}");
+        serde_json::from_value(json!({"metadata": {"name": name}, "spec": {"providerID": id}}))
+            .unwrap()
+    }
+
+    fn claim(name: &str, provider_id: &str) -> NodeClaim {
+        serde_json::from_value(json!({
+            "metadata": {"name": name}, "spec": {"requirements": [], "nodeClassRef": {"group": "g", "kind": "k", "name": "c"}},
+            "status": {"providerID": provider_id},
+        }))
+        .unwrap()
+    }
+
     /// Conformance: DIS-118
     #[tokio::test]
-    async fn a_machine_holds_a_buffer_until_a_later_decision_or_the_buffers_end() {
+    async fn a_node_holds_a_buffer_until_a_later_decision_or_the_buffers_end() {
         let (buffers, key) = (Buffers::default(), ObjectKey::namespaced("x", "b"));
         let (mine, others) = (pods("x", 2), pods("y", 1));
+        let mut cluster = Cluster::new(ClusterConfig::default());
+        cluster.apply_node(&node("n"));
+        cluster.apply_node(&node("m"));
+        let nodes = cluster.snapshot();
         assert!(buffers.set(&key, mine.clone()));
         assert!(!buffers.set(&key, pods("x", 2)), "the same again");
         buffers.set(&ObjectKey::namespaced("y", "b"), others.clone());
         assert_eq!(buffers.fits(&key), None);
         let all = buffers.pods();
         assert_eq!(all.len(), 3);
-        buffers.record(&all, &plan(&[(&mine[0], "n"), (&others[0], "n")]));
-        assert_eq!(buffers.on_machines(), [("n".to_owned(), 2)].into());
+        let first = plan(&[(&mine[0], "n"), (&others[0], "n")]);
+        buffers.record(&all, &first, &[], &nodes);
+        assert_eq!(buffers.on_nodes(&nodes), [("n".to_owned(), 2)].into());
         assert_eq!(buffers.fits(&key), Some(false));
-        buffers.record(
-            &all,
-            &plan(&[(&mine[0], "n"), (&mine[1], "m"), (&others[0], "m")]),
-        );
+        let second = plan(&[(&mine[0], "n"), (&mine[1], "m"), (&others[0], "m")]);
+        buffers.record(&all, &second, &[], &nodes);
         assert_eq!(
-            buffers.on_machines(),
+            buffers.on_nodes(&nodes),
             [("m".to_owned(), 2), ("n".to_owned(), 1)].into()
         );
         assert_eq!(buffers.fits(&key), Some(true));
         assert!(buffers.forget(&key));
-        assert_eq!(buffers.on_machines(), [("m".to_owned(), 1)].into());
+        assert_eq!(buffers.on_nodes(&nodes), [("m".to_owned(), 1)].into());
         assert!(!buffers.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_buffer_is_on_the_nodes_that_were_launched_for_it_before_and_after_they_join() {
+        let (buffers, key) = (Buffers::default(), ObjectKey::namespaced("x", "b"));
+        buffers.set(&key, pods("x", 2));
+        let all = buffers.pods();
+        let mut cluster = Cluster::new(ClusterConfig::default());
+        let mut plan = schedule(
+            &cluster.snapshot(),
+            &ScheduleRequest::at(jiff::Timestamp::UNIX_EPOCH),
+        );
+        plan.new_claims = vec![ClaimDraft {
+            node_pool: "p".into(),
+            instance_types: Arc::from([]),
+            pods: Vec::new(),
+            buffer_pods: all.iter().map(|pod| pod.key.clone()).collect(),
+            requests: karpenter_core::resources::Resources::new(),
+            hourly_price: 0.0,
+            min_values_relaxed: false,
+            reservations: Vec::new(),
+            claim: claim("", "").into(),
+        }];
+        let created = [Some(Arc::new(claim("p-1", "")))];
+        buffers.record(&all, &plan, &created, &cluster.snapshot());
+        assert_eq!(buffers.fits(&key), Some(false), "it is not there yet");
+        cluster.apply_node_claim(&claim("p-1", "test://joined"));
+        let launched = cluster.snapshot();
+        assert_eq!(buffers.on_nodes(&launched), [("p-1".to_owned(), 2)].into());
+        cluster.apply_node(&node("joined"));
+        let joined = cluster.snapshot();
+        assert_eq!(buffers.on_nodes(&joined), [("joined".to_owned(), 2)].into());
     }
 }

@@ -10,7 +10,7 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::cluster::{Cluster, ClusterConfig};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::pod::Pod;
-use rpds::RedBlackTreeMapSync;
+use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
 use rustc_hash::FxHashSet;
 use tokio::sync::{SetOnce, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -172,6 +172,7 @@ pub struct State {
     classes: RedBlackTreeMapSync<String, Arc<NodeClass>>,
     attachments: RedBlackTreeMapSync<Arc<str>, Arc<AttachmentRecord>>,
     attachments_by_node: Index,
+    refusals: HashTrieMapSync<String, Arc<str>>,
     awaited: FxHashSet<&'static str>,
     changes: Vec<Change>,
     after_publication: Vec<Box<dyn FnOnce() + Send>>,
@@ -196,6 +197,7 @@ impl State {
             classes: RedBlackTreeMapSync::new_sync(),
             attachments: RedBlackTreeMapSync::new_sync(),
             attachments_by_node: Index::new_sync(),
+            refusals: HashTrieMapSync::new_sync(),
             awaited: awaited.iter().copied().collect(),
             changes: Vec::new(),
             after_publication: Vec::new(),
@@ -212,6 +214,7 @@ impl State {
             classes: self.classes.clone(),
             attachments: self.attachments.clone(),
             attachments_by_node: self.attachments_by_node.clone(),
+            refusals: self.refusals.clone(),
             synced: self.awaited.is_empty(),
         }
     }
@@ -249,9 +252,26 @@ impl State {
         }
     }
 
+    /// Keeps why kube-scheduler did not schedule a pod that is provisionable; no [`Change`] tells of it, as kube-scheduler
+    /// writes another message whenever the number of nodes changes.
+    pub fn refused(&mut self, pod: &Pod, message: Option<String>) {
+        match message.filter(|_| pod.is_provisionable()) {
+            Some(message) => {
+                let uid = pod.key.uid.clone();
+                self.refusals.insert_mut(uid, message.into());
+            }
+            None => {
+                self.refusals.remove_mut(&pod.key.uid);
+            }
+        }
+    }
+
     /// Forgets a pod.
     pub fn remove_pod(&mut self, namespace: &str, name: &str) {
         let before = self.cluster.snapshot().pod(namespace, name).cloned();
+        if let Some(pod) = &before {
+            self.refusals.remove_mut(&pod.key.uid);
+        }
         if self.cluster.remove_pod(namespace, name).is_change() {
             self.changes.push(Change::Pod {
                 before,

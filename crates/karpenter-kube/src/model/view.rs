@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 use karpenter_api::v1::{NodeClaim, NodeClassReference, NodePool};
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::pod::Pod;
-use rpds::RedBlackTreeMapSync;
+use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
 use serde_json::Value;
 
 /// What changed in the model; `before` and `after` say whether something came, changed or went.
@@ -143,6 +143,7 @@ pub struct View {
     pub(super) classes: RedBlackTreeMapSync<String, Arc<NodeClass>>,
     pub(super) attachments: RedBlackTreeMapSync<Arc<str>, Arc<AttachmentRecord>>,
     pub(super) attachments_by_node: Index,
+    pub(super) refusals: HashTrieMapSync<String, Arc<str>>,
     pub(super) synced: bool,
 }
 
@@ -246,6 +247,12 @@ impl View {
             .flat_map(|n| n.iter())
             .filter_map(|name| self.attachments.get(name).cloned())
             .collect()
+    }
+
+    /// Why kube-scheduler did not schedule the provisionable pod of this uid, in its own words.
+    #[must_use]
+    pub fn scheduler_message(&self, uid: &str) -> Option<&str> {
+        self.refusals.get(uid).map(AsRef::as_ref)
     }
 
     /// The pods bound to a node.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures::StreamExt;
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    Namespace, Node, PersistentVolume, PersistentVolumeClaim, ReplicationController, Service,
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
@@ -251,6 +251,14 @@ fn trim_node(node: &mut Node) {
     }
 }
 
+/// Why kube-scheduler did not schedule a pod: the message of condition PodScheduled while it is False.
+fn refusal(pod: &Pod) -> Option<String> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let scheduled = conditions.iter().find(|c| c.type_ == "PodScheduled")?;
+    let message = scheduled.message.clone();
+    message.filter(|message| scheduled.status == "False" && !message.is_empty())
+}
+
 struct Watchers<'a> {
     client: Client,
     updates: mpsc::Sender<Update>,
@@ -263,12 +271,16 @@ impl Watchers<'_> {
     fn pods(&self) {
         let feed = Feed {
             kind: "Pod",
-            apply: Arc::new(|s: &mut State, pod| s.apply_pod(pod)),
+            apply: Arc::new(|s: &mut State, (pod, refusal)| {
+                s.refused(&pod, refusal);
+                s.apply_pod(pod);
+            }),
             remove: Arc::new(|s: &mut State, namespace, name| s.remove_pod(namespace, name)),
         };
         // Parsed here, off the model's task.
         self.spawn(Api::<WatchedPod>::all(self.client.clone()), feed, |pod| {
-            Some(karpenter_core::pod::Pod::parse(&pod.into()))
+            let pod = pod.into();
+            Some((karpenter_core::pod::Pod::parse(&pod), refusal(&pod)))
         });
     }
 

@@ -8,11 +8,13 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::events;
 use karpenter_api::v1::NodeClaim;
+use karpenter_core::cluster::NodeState;
 use karpenter_core::pod::PodKey;
 use karpenter_core::schedule::{Plan, PoolOutcome, WhyNot};
 
 use super::PodLedger;
 use super::ledger::Decided;
+use super::nominations::Overdue;
 use crate::context::Context;
 use crate::events::{Event, reference};
 use crate::logging;
@@ -45,6 +47,52 @@ pub(super) fn nothing_waits(cx: &Context) {
     metrics
         .scheduler_pending_pods_by_effective_zone_count
         .replace_all([]);
+}
+
+/// There is nothing to plan now; pods that have a place may still wait for kube-scheduler.
+pub(super) fn nothing_to_plan(cx: &Context, view: &View) {
+    if view.snapshot.pending_pods().next().is_none() {
+        nothing_waits(cx);
+    }
+}
+
+/// Tells pods that were nominated to a node in vain what kube-scheduler says of them.
+///
+/// A node that becomes ready with hundreds of others may have to wait for kube-scheduler to come to it: a first delay is only
+/// told if a node is launched or none is found because of it.
+pub(super) fn overdue(cx: &Context, view: &View, plan: &Plan, overdue: &[Overdue]) {
+    for late in overdue {
+        let key = &late.pod.key;
+        if late.attempts == 1 && plan.node_of(key).is_some() {
+            continue;
+        }
+        let node = view.snapshot.node(&late.target);
+        let target = node.map_or_else(|| late.target.clone(), |node| target_of(node));
+        let says = view
+            .scheduler_message(&key.uid)
+            .unwrap_or("it has not said why");
+        let event = Event::warning(
+            pod_reference(key),
+            events::FAILED_SCHEDULING,
+            format!("Failed to schedule pod, kube-scheduler has not bound it to {target}: {says}"),
+        );
+        cx.recorder.publish(event.every(Duration::from_secs(300)));
+        tracing::info!(
+            Pod = logging::object(Some(&key.namespace), &key.name),
+            target,
+            attempts = late.attempts,
+            reason = says,
+            "kube-scheduler has not bound pod to the node it was nominated to"
+        );
+    }
+}
+
+/// How events name a node that pods are nominated to.
+fn target_of(node: &NodeState) -> String {
+    let claim = node.claim_name().map(|name| format!("nodeclaim/{name}"));
+    let name = node.node.as_ref().map(|node| format!("node/{}", node.name));
+    let parts: Vec<String> = [claim, name].into_iter().flatten().collect();
+    parts.join(", ")
 }
 
 /// Publishes the outcome for pods that were not placed, and for pools that could not be used.
@@ -177,13 +225,7 @@ pub(super) fn nominations(
         let Some(machine) = view.snapshot.node(&placement.node) else {
             continue;
         };
-        let claim = machine.claim_name().map(|name| format!("nodeclaim/{name}"));
-        let node = machine
-            .node
-            .as_ref()
-            .map(|node| format!("node/{}", node.name));
-        let parts: Vec<String> = [claim, node].into_iter().flatten().collect();
-        targets.insert(&placement.pod, parts.join(", "));
+        targets.insert(&placement.pod, target_of(machine));
     }
     for (pod, target) in targets {
         let event = Event::normal(

@@ -1,0 +1,351 @@
+//! Which node each waiting pod was nominated to, until kube-scheduler binds it.
+//!
+//! A pod that was given a place is not planned again while kube-scheduler may still bind it: its node's room is kept for it, and
+//! later pods are planned into what is left. Otherwise every decision would plan pods again that kube-scheduler is about to
+//! bind, some of them to other nodes than planned, and launch nodes for the rest.
+//!
+//! A nomination ends when the pod is bound, when its node is gone, and when the node could have run it for longer than a
+//! back-off that starts at upstream's ten seconds and doubles: kube-scheduler then knows something that the engine does not,
+//! and launching as fast as the engine decides would never end.
+//!
+//! DIFFERS: upstream plans every waiting pod again every ten seconds and with every batch, for ever.
+
+use std::slice;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::{SignedDuration, Timestamp};
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_core::cluster::NodeState;
+use karpenter_core::pod::{Pod, Shape};
+use karpenter_core::taints::{Effect, Taint, untolerated};
+use rustc_hash::FxHashMap;
+
+use crate::model::View;
+
+/// How long kube-scheduler has to bind a pod to its first node that is ready for it; each further nomination doubles it.
+const FIRST_BACK_OFF: SignedDuration = SignedDuration::from_secs(10);
+
+/// The longest back-off.
+const LONGEST_BACK_OFF: SignedDuration = SignedDuration::from_secs(300);
+
+/// A pod's place.
+#[derive(Debug, Clone)]
+struct Nomination {
+    /// What the pod asked for then.
+    shape: Arc<Shape>,
+    /// Its node: the NodeClaim's name, or the Node's if it has no NodeClaim.
+    target: String,
+    decided_at: Timestamp,
+    /// How often the pod was nominated, this time included.
+    attempts: u32,
+}
+
+impl Nomination {
+    fn back_off(&self) -> SignedDuration {
+        let doublings = self.attempts.saturating_sub(1).min(5);
+        (FIRST_BACK_OFF * (1 << doublings)).min(LONGEST_BACK_OFF)
+    }
+
+    /// When the pod is to be planned again; never while its node is on its way.
+    fn due(&self, node: Option<&NodeState>) -> Option<Timestamp> {
+        let since = match node {
+            Some(node) => could_run_since(node, &self.shape)?.max(self.decided_at),
+            None => self.decided_at,
+        };
+        Some(
+            since
+                .saturating_add(self.back_off())
+                .unwrap_or(Timestamp::MAX),
+        )
+    }
+}
+
+/// Since when kube-scheduler can tell whether it binds such a pod to the node: since it is initialized, or since it registered
+/// with a taint that keeps the pod away. Taints that go away while a node starts do not count.
+fn could_run_since(node: &NodeState, shape: &Shape) -> Option<Timestamp> {
+    let keeps_away = |taint: &Taint| {
+        taint.effect != Some(Effect::PreferNoSchedule)
+            && untolerated(slice::from_ref(taint), &shape.tolerations).is_some()
+    };
+    let condition = if node.is_initialized() {
+        types::INITIALIZED
+    } else if node.is_registered() && node.taints().iter().any(keeps_away) {
+        types::REGISTERED
+    } else {
+        return None;
+    };
+    let Some(claim) = &node.claim else {
+        return Some(Timestamp::MIN);
+    };
+    let condition = claim.condition(condition).filter(|c| c.status == "True")?;
+    Some(condition.last_transition_time.0)
+}
+
+/// A pod that kube-scheduler did not bind to the node it was nominated to.
+#[derive(Debug, Clone)]
+pub(super) struct Overdue {
+    pub(super) pod: Arc<Pod>,
+    /// The node: see [`Nomination::target`].
+    pub(super) target: String,
+    /// How often it was nominated.
+    pub(super) attempts: u32,
+}
+
+/// The waiting pods, by whether they are to be planned.
+#[derive(Debug, Default)]
+pub(super) struct Standing {
+    /// Pods to plan: those that are not known, and `overdue` ones.
+    pub(super) unplaced: Vec<Arc<Pod>>,
+    /// Pods that keep their place, with their node.
+    pub(super) nominated: Vec<(Arc<Pod>, String)>,
+    /// Pods whose node is gone and whose back-off is not over.
+    pub(super) backing_off: Vec<Arc<Pod>>,
+    /// Pods whose back-off is over, on nodes that could have run them.
+    pub(super) overdue: Vec<Overdue>,
+    /// When the next back-off is over.
+    pub(super) next: Option<Timestamp>,
+}
+
+/// The nominations of all waiting pods, by uid.
+#[derive(Debug, Default)]
+pub struct Nominations {
+    pods: Mutex<FxHashMap<String, Nomination>>,
+}
+
+impl Nominations {
+    fn lock(&self) -> MutexGuard<'_, FxHashMap<String, Nomination>> {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that `pod` was given a place on `target`, the name of a NodeClaim, or of a Node without one.
+    ///
+    /// Pods with resource claims are not recorded: until kube-scheduler binds a pod, nothing says which devices it gets, and
+    /// only planning it again keeps them from others.
+    pub fn nominate(&self, pod: &Pod, target: &str, now: Timestamp) {
+        if pod.node_name.is_some() || !pod.shape.resource_claims.is_empty() {
+            return;
+        }
+        let mut pods = self.lock();
+        let attempts = pods.get(&pod.key.uid).map_or(0, |known| known.attempts);
+        let nomination = Nomination {
+            shape: Arc::clone(&pod.shape),
+            target: target.to_owned(),
+            decided_at: now,
+            attempts: attempts.saturating_add(1),
+        };
+        pods.insert(pod.key.uid.clone(), nomination);
+    }
+
+    /// Forgets a pod that is bound, gone or asks for something else.
+    pub fn forget(&self, uid: &str) {
+        self.lock().remove(uid);
+    }
+
+    /// Gives up the places on a NodeClaim that goes away before its node could run a pod: its pods are planned again at once.
+    pub fn release(&self, claim: &str) {
+        self.lock()
+            .retain(|_, nomination| nomination.target != claim);
+    }
+
+    /// Sorts the waiting pods of `view`.
+    pub(super) fn standing(&self, view: &View, now: Timestamp) -> Standing {
+        let pods = self.lock();
+        let mut standing = Standing::default();
+        for pod in view.snapshot.pending_pods() {
+            let known = pods.get(&pod.key.uid);
+            let Some(known) = known.filter(|known| known.shape == pod.shape) else {
+                standing.unplaced.push(Arc::clone(pod));
+                continue;
+            };
+            let node = view.snapshot.node(&known.target);
+            let node = node.filter(|node| !node.is_deleting());
+            let due = known.due(node.map(AsRef::as_ref));
+            if due.is_some_and(|due| due <= now) {
+                standing.unplaced.push(Arc::clone(pod));
+                if node.is_some() {
+                    standing.overdue.push(Overdue {
+                        pod: Arc::clone(pod),
+                        target: known.target.clone(),
+                        attempts: known.attempts,
+                    });
+                }
+                continue;
+            }
+            standing.next = standing.next.into_iter().chain(due).min();
+            if node.is_some() {
+                let place = (Arc::clone(pod), known.target.clone());
+                standing.nominated.push(place);
+            } else {
+                standing.backing_off.push(Arc::clone(pod));
+            }
+        }
+        standing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use karpenter_api::labels;
+    use karpenter_core::cluster::ClusterConfig;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::model::State;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn pod(spec: Value) -> Pod {
+        let mut pod = json!({
+            "metadata": {"name": "a", "namespace": "default", "uid": "a"},
+            "spec": {"containers": []},
+            "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
+        });
+        let fields = spec.as_object().unwrap().clone();
+        pod["spec"].as_object_mut().unwrap().extend(fields);
+        Pod::parse(&serde_json::from_value(pod).unwrap())
+    }
+
+    /// A cluster in which `pod` waits, with a NodeClaim `n` whose conditions were met at the given seconds.
+    fn cluster(pod: Pod, conditions: &[(&str, i64)], taints: Value) -> State {
+        let mut state = State::new(ClusterConfig::default(), &[]);
+        state.apply_pod(pod);
+        let met: Vec<Value> = conditions
+            .iter()
+            .map(|(condition, second)| {
+                json!({"type": condition, "status": "True", "reason": condition, "message": "", "lastTransitionTime": at(*second)})
+            })
+            .collect();
+        let claim = json!({
+            "metadata": {"name": "n", "uid": "n"},
+            "spec": {"requirements": [], "nodeClassRef": {"group": "g", "kind": "k", "name": "c"}},
+            "status": {"providerID": "test://n", "conditions": met},
+        });
+        state.apply_node_claim(serde_json::from_value(claim).unwrap());
+        let marks = [
+            (types::REGISTERED, labels::REGISTERED),
+            (types::INITIALIZED, labels::INITIALIZED),
+        ];
+        let is_met = |condition: &str| conditions.iter().any(|(met, _)| *met == condition);
+        let marks: serde_json::Map<String, Value> = marks
+            .into_iter()
+            .filter(|(condition, _)| is_met(condition))
+            .map(|(_, label)| (label.to_owned(), json!("true")))
+            .collect();
+        if !marks.is_empty() {
+            let node = json!({"metadata": {"name": "node-of-n", "uid": "m", "labels": marks}, "spec": {"providerID": "test://n", "taints": taints}});
+            state.apply_node(serde_json::from_value(node).unwrap());
+        }
+        state
+    }
+
+    const READY: [(&str, i64); 2] = [(types::REGISTERED, 30), (types::INITIALIZED, 40)];
+
+    fn is_planned(nominations: &Nominations, state: &State, second: i64) -> bool {
+        let standing = nominations.standing(&state.view(), at(second));
+        let kept = standing.nominated.len() + standing.backing_off.len();
+        assert_eq!(standing.unplaced.len() + kept, 1, "{standing:?}");
+        standing.unplaced.len() == 1
+    }
+
+    #[test]
+    fn a_pod_without_a_place_is_planned() {
+        let state = cluster(pod(json!({})), &READY, json!([]));
+        assert!(is_planned(&Nominations::default(), &state, 0));
+    }
+
+    #[test]
+    fn a_pod_keeps_its_place_on_a_node_that_is_on_its_way_however_long_it_takes() {
+        let nominations = Nominations::default();
+        for conditions in [vec![], vec![(types::REGISTERED, 30)]] {
+            let state = cluster(pod(json!({})), &conditions, json!([]));
+            nominations.nominate(&pod(json!({})), "n", at(0));
+            assert!(!is_planned(&nominations, &state, 800));
+            let standing = nominations.standing(&state.view(), at(800));
+            assert_eq!(standing.nominated[0].1, "n");
+            assert_eq!(standing.next, None);
+        }
+    }
+
+    #[test]
+    fn the_back_off_starts_when_the_node_is_ready_and_doubles_with_each_nomination_up_to_five_minutes()
+     {
+        let nominations = Nominations::default();
+        let state = cluster(pod(json!({})), &READY, json!([]));
+        nominations.nominate(&pod(json!({})), "n", at(0));
+        let standing = nominations.standing(&state.view(), at(0));
+        assert_eq!(
+            standing.next,
+            Some(at(50)),
+            "ten seconds after it is initialized"
+        );
+        let mut second = 50;
+        for wait in [20, 40, 80, 160, 300, 300] {
+            assert!(!is_planned(&nominations, &state, second - 1), "{second}");
+            assert!(is_planned(&nominations, &state, second), "{second}");
+            let overdue = nominations.standing(&state.view(), at(second)).overdue;
+            assert_eq!(overdue[0].target, "n");
+            nominations.nominate(&pod(json!({})), "n", at(second));
+            second += wait;
+        }
+    }
+
+    #[test]
+    fn a_registered_node_with_a_taint_that_keeps_the_pod_away_is_waited_for_ten_seconds() {
+        let taint = |effect: &str| json!([{"key": "example.com/t", "effect": effect}]);
+        let registered = [(types::REGISTERED, 30)];
+        for (spec, effect, ends) in [
+            (json!({}), "NoSchedule", true),
+            (json!({}), "NoExecute", true),
+            (json!({}), "PreferNoSchedule", false),
+            (
+                json!({"tolerations": [{"operator": "Exists"}]}),
+                "NoSchedule",
+                false,
+            ),
+        ] {
+            let nominations = Nominations::default();
+            let state = cluster(pod(spec.clone()), &registered, taint(effect));
+            nominations.nominate(&pod(spec), "n", at(0));
+            assert!(!is_planned(&nominations, &state, 39));
+            assert_eq!(is_planned(&nominations, &state, 40), ends, "{effect}");
+        }
+    }
+
+    #[test]
+    fn a_pod_whose_node_is_gone_waits_for_the_back_off_unless_the_node_never_joined() {
+        let nominations = Nominations::default();
+        let mut state = cluster(pod(json!({})), &READY, json!([]));
+        nominations.nominate(&pod(json!({})), "n", at(0));
+        state.remove_node_claim("n");
+        state.remove_node("node-of-n");
+        assert!(!is_planned(&nominations, &state, 9));
+        let standing = nominations.standing(&state.view(), at(9));
+        assert_eq!(standing.backing_off.len(), 1, "no room is kept");
+        assert!(is_planned(&nominations, &state, 10));
+        nominations.release("n");
+        assert!(is_planned(&nominations, &state, 0));
+    }
+
+    #[test]
+    fn a_pod_that_asks_for_something_else_is_planned() {
+        let nominations = Nominations::default();
+        nominations.nominate(&pod(json!({})), "n", at(0));
+        let other = pod(json!({"nodeSelector": {"disk": "fast"}}));
+        let state = cluster(other, &[], json!([]));
+        assert!(is_planned(&nominations, &state, 1));
+    }
+
+    #[test]
+    fn pods_with_resource_claims_are_planned_every_time() {
+        let nominations = Nominations::default();
+        let claims = json!({"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]});
+        nominations.nominate(&pod(claims.clone()), "n", at(0));
+        assert!(is_planned(
+            &nominations,
+            &cluster(pod(claims), &[], json!([])),
+            1
+        ));
+    }
+}

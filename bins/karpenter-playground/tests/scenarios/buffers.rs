@@ -105,11 +105,20 @@ async fn a_buffer_of_a_template_gets_its_room_and_loses_it_with_its_end() {
     );
     assert!(status.conditions.iter().all(|c| c.type_ != "Ready"));
     assert!(world.pods().await.is_empty(), "chunks are never written");
+    let launched = world.stack.cloud.launched();
     world.pass(300).await;
     assert!(
         !world.claims().await.is_empty(),
-        "a machine with a buffer is not empty"
+        "a node with a buffer is not empty"
     );
+    assert_eq!(world.stack.cloud.launched(), launched, "the nodes stay");
+    until(
+        &world,
+        conditions::PROVISIONING,
+        "True",
+        "FitsExistingCapacity",
+    )
+    .await;
     buffers(&world)
         .delete("spare", &DeleteParams::default())
         .await

@@ -217,10 +217,12 @@ impl Disruption {
         let mut request = DisruptionRequest::at(cx.clock.now());
         request.schedule = ScheduleRequest {
             cancel: Some(Arc::new(move || abandoned.is_cancelled())),
+            // A node that only holds a buffer does not go without another place for the buffer.
+            buffer_pods: cx.buffers.pods(),
             ..provisioning::request(cx)
         };
         request.surroundings.in_flight = in_flight;
-        request.surroundings.buffer_pods = cx.buffers.on_machines();
+        request.surroundings.buffer_pods = cx.buffers.on_nodes(&cx.view().snapshot);
         request.surroundings.settling = self.settling.claims();
         request.spot_to_spot = cx.options.feature_gates.spot_to_spot_consolidation;
         request.multi_node = MultiNodeSearch {

@@ -218,16 +218,20 @@ async fn pods_that_fit_nowhere_are_shown_no_longer_once_they_are_gone() {
 #[tokio::test(start_paused = true)]
 async fn pods_that_find_room_by_themselves_are_timed_too() {
     let world = World::new().await;
-    world.deploy("large", 1).await;
+    // From the first node on the pool's nodes are known to register.
+    world.deploy("first", 1).await;
     world.until_running(1, 60).await;
+    let large = json!({"containers": [{"name": "large", "image": "pause", "resources": {"requests": {"cpu": "50"}}}]});
+    world.deploy_with("large", 1, large).await;
+    world.until_running(2, 60).await;
     let small = json!({"containers": [{"name": "small", "image": "pause", "resources": {"requests": {"cpu": "10m"}}}]});
     world.deploy_with("small", 1, small).await;
-    world.until_running(2, 60).await;
+    world.until_running(3, 60).await;
     world.pass(5).await;
-    assert_eq!(world.claims().await.len(), 1, "there was room");
+    assert_eq!(world.claims().await.len(), 2, "there was room");
     for (name, pods) in [
-        ("bound", 2.0),
-        ("startup", 2.0),
+        ("bound", 3.0),
+        ("startup", 3.0),
         ("provisioning_bound", 1.0),
         ("provisioning_startup", 1.0),
     ] {

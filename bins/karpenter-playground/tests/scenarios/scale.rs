@@ -135,8 +135,8 @@ async fn pods_that_come_in_waves_cost_no_more_than_if_they_came_together() {
         world.until_running(all, 120).await;
         world.stack.cloud.hourly_price()
     }
-    let together = price(1, 300).await;
-    let waves = price(6, 50).await;
+    let together = price(1, 150).await;
+    let waves = price(5, 30).await;
     assert!(waves <= together * 1.02, "{waves} against {together}");
 }
 

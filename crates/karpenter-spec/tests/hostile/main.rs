@@ -4,6 +4,8 @@
 mod objects;
 
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
+use std::str::FromStr;
 
 use karpenter_core::schedule::schedule;
 use karpenter_spec::{Settings, engine};
@@ -12,17 +14,21 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 /// How many clusters; more on demand. With a number in KARPENTER_SPEC_CASES they are new ones each time.
+/// A failure shows their seed, and PROPTEST_RNG_SEED takes it.
 fn cases(usual: u32) -> ProptestConfig {
-    let wanted = std::env::var("KARPENTER_SPEC_CASES")
-        .ok()
-        .and_then(|text| text.parse().ok());
+    fn number<T: FromStr>(variable: &str) -> Option<T> {
+        std::env::var(variable).ok()?.parse().ok()
+    }
+    let wanted = number("KARPENTER_SPEC_CASES");
+    let seed = number("PROPTEST_RNG_SEED").unwrap_or_else(|| match wanted {
+        Some(_) => RandomState::new().hash_one(usual),
+        None => 1,
+    });
+    // libtest shows it when the test fails.
+    eprintln!("PROPTEST_RNG_SEED={seed}");
     ProptestConfig {
         cases: wanted.unwrap_or(usual),
-        rng_seed: if wanted.is_some() {
-            RngSeed::Random
-        } else {
-            RngSeed::Fixed(1)
-        },
+        rng_seed: RngSeed::Fixed(seed),
         failure_persistence: None,
         max_shrink_iters: 4096,
         ..ProptestConfig::default()

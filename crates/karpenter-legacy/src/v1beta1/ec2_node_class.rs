@@ -91,7 +91,7 @@ pub struct EC2NodeClassSpec {
 pub struct SubnetSelectorTerm {
     /// By tags; `*` is any value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 20), extend("x-kubernetes-validations" = no_empty_tags()))]
+    #[schemars(extend("maxProperties" = 20, "x-kubernetes-validations" = no_empty_tags()))]
     pub tags: Option<BTreeMap<String, String>>,
     /// By id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -104,7 +104,7 @@ pub struct SubnetSelectorTerm {
 pub struct SecurityGroupSelectorTerm {
     /// By tags; `*` is any value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 20), extend("x-kubernetes-validations" = no_empty_tags()))]
+    #[schemars(extend("maxProperties" = 20, "x-kubernetes-validations" = no_empty_tags()))]
     pub tags: Option<BTreeMap<String, String>>,
     /// By id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -120,7 +120,7 @@ pub struct SecurityGroupSelectorTerm {
 pub struct AmiSelectorTerm {
     /// By tags; `*` is any value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 20), extend("x-kubernetes-validations" = no_empty_tags()))]
+    #[schemars(extend("maxProperties" = 20, "x-kubernetes-validations" = no_empty_tags()))]
     pub tags: Option<BTreeMap<String, String>>,
     /// By id.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -2,6 +2,8 @@
 
 mod profiling;
 
+use std::process::ExitCode;
+
 use anyhow::{Context, Result};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use karpenter_aws::discovery;
@@ -10,14 +12,12 @@ use karpenter_aws::options::{self, AwsOptions};
 use karpenter_aws::sdk::{Aws, Connect};
 use karpenter_kube::client::Clients;
 use karpenter_kube::clock::Clock;
-use karpenter_kube::logging::{JsonLines, Outputs};
 use karpenter_kube::metrics::Registry;
 use karpenter_kube::operator::Operator;
-use karpenter_kube::options::{LogLevel, Options};
+use karpenter_kube::options::Options;
+use karpenter_kube::process::{exit_with, log, stop_on_signal};
 use karpenter_legacy::options::LegacyOptions;
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::prelude::*;
 
 /// Just-in-time nodes for Kubernetes on AWS.
 #[derive(Debug, Parser)]
@@ -32,12 +32,16 @@ struct Args {
 }
 
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() -> ExitCode {
+    exit_with(run().await)
+}
+
+async fn run() -> Result<()> {
     let env = |name: &str| std::env::var(name).ok();
     let command = options::prepare(Options::prepare(Args::command(), env), env);
     let args = Args::from_arg_matches(&command.get_matches())?;
+    log(&args.core, env!("CARGO_PKG_VERSION")).context("opening the log")?;
     args.aws.validate()?;
-    log(&args.core)?;
     // Two providers may be linked in; whoever asks first must find the one we mean. It is only refused if one is set.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 
@@ -70,37 +74,4 @@ async fn main() -> Result<()> {
         .run(stop)
         .await?;
     Ok(())
-}
-
-fn log(options: &Options) -> Result<()> {
-    let level = match options.log_level {
-        LogLevel::Error => LevelFilter::ERROR,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-    };
-    let outputs = Outputs::open(&options.log_output_paths).context("opening the log")?;
-    let ours = tracing_subscriber::filter::filter_fn(|metadata| {
-        metadata.target().starts_with("karpenter")
-    });
-    let lines = JsonLines::new(outputs, env!("CARGO_PKG_VERSION"));
-    tracing_subscriber::registry()
-        .with(lines.with_filter(level).with_filter(ours))
-        .init();
-    Ok(())
-}
-
-async fn stop_on_signal(stop: CancellationToken) {
-    use tokio::signal::unix::{SignalKind, signal};
-    match signal(SignalKind::terminate()) {
-        Ok(mut terminate) => {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = tokio::signal::ctrl_c() => {}
-            }
-        }
-        Err(_) => {
-            let _ = tokio::signal::ctrl_c().await;
-        }
-    }
-    stop.cancel();
 }

@@ -372,7 +372,9 @@ async fn what_is_missing_at_the_start_is_named_and_the_process_ends() {
             let mut karpenter = Karpenter::start(&folder, &endpoint, &[more]);
             assert!(!karpenter.ended().success());
             let log = log_of(&folder);
-            assert!(log.contains(word), "{log}");
+            let last = log.lines().last().unwrap_or_default();
+            assert!(last.starts_with('{') && last.contains(word), "{log}");
+            assert!(last.contains(r#""level":"ERROR""#), "{log}");
         }
     })
     .await

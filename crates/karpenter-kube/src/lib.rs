@@ -9,6 +9,7 @@
 //! | module | question it answers |
 //! |---|---|
 //! | [`operator`] | what runs, in which order does it start and stop? |
+//! | [`process`] | what does the `main` of a controller binary share with the others? |
 //! | [`model`] | what is the cluster like now? One writer, immutable views |
 //! | [`controller`] | how does a controller run: queue, single flight, back-off? |
 //! | [`context`] | what do controllers work with? |
@@ -70,6 +71,7 @@ pub mod options;
 pub mod outage;
 pub mod overlay;
 pub mod patch;
+pub mod process;
 pub mod provider;
 pub mod provisioning;
 mod readiness;

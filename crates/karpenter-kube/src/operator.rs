@@ -94,8 +94,8 @@ pub enum OperatorError {
         #[source]
         source: std::io::Error,
     },
-    /// Another replica leads now.
-    #[error("lost the lease")]
+    /// Another replica leads now, or may do so at any time.
+    #[error("leader election lost")]
     LeaseLost,
 }
 
@@ -593,7 +593,7 @@ impl Operator {
         outer_stop.cancel();
         outer.close();
         if tokio::time::timeout(GRACE, outer.wait()).await.is_err() {
-            tracing::error!(logger = "controller", "the lease was not let go in time");
+            tracing::error!(logger = "controller", "timed out releasing the lease");
         }
         if lost {
             Err(OperatorError::LeaseLost)

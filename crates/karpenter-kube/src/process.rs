@@ -1,0 +1,93 @@
+//! What the `main` of every controller binary shares: the log, the stop on a signal, and the last words.
+//!
+//! Whatever ends the process says so in a log line, so that nobody has to look for it in two formats: errors returned by
+//! `main` go through [`exit_with`], panics through the hook that [`log`] sets.
+
+use std::any::Any;
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::fmt::Display;
+use std::io;
+use std::panic::PanicHookInfo;
+use std::process::ExitCode;
+
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::filter::{LevelFilter, filter_fn};
+use tracing_subscriber::prelude::*;
+
+use crate::logging::{JsonLines, Outputs};
+use crate::options::{LogLevel, Options};
+
+/// Sets up the log of the process as the options say, panics included. `version` is the `commit` of every line.
+///
+/// # Errors
+/// When a file of `--log-output-paths` cannot be opened.
+pub fn log(options: &Options, version: &str) -> io::Result<()> {
+    let level = match options.log_level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+    };
+    let outputs = Outputs::open(&options.log_output_paths)?;
+    let ours = filter_fn(|metadata| metadata.target().starts_with("karpenter"));
+    let lines = JsonLines::new(outputs, version);
+    tracing_subscriber::registry()
+        .with(lines.with_filter(level).with_filter(ours))
+        .init();
+    std::panic::set_hook(Box::new(log_panic));
+    Ok(())
+}
+
+/// Logs a panic under the keys of controller-runtime. `RUST_BACKTRACE=1` adds the stack.
+fn log_panic(info: &PanicHookInfo<'_>) {
+    let location = info.location().map(ToString::to_string);
+    let stack = Backtrace::capture();
+    let stack = (stack.status() == BacktraceStatus::Captured).then(|| stack.to_string());
+    tracing::error!(
+        logger = "controller",
+        panic = text_of(info.payload()),
+        location,
+        stacktrace = stack,
+        "Observed a panic"
+    );
+}
+
+fn text_of(payload: &(dyn Any + Send)) -> &str {
+    let literal = payload.downcast_ref::<&str>().copied();
+    literal
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a value that is not text")
+}
+
+/// Logs the error that ends the process, if one does; returns what `main` returns.
+///
+/// Before [`log`] has succeeded there is no log to write to: the error is written to standard error.
+#[must_use]
+pub fn exit_with<E: Display>(result: Result<(), E>) -> ExitCode {
+    let Err(error) = result else {
+        return ExitCode::SUCCESS;
+    };
+    if tracing::dispatcher::has_been_set() {
+        // An `anyhow::Error` shows its causes in the alternate form, others themselves.
+        tracing::error!(logger = "controller", "{error:#}");
+    } else {
+        eprintln!("Error: {error:#}");
+    }
+    ExitCode::FAILURE
+}
+
+/// Cancels `stop` on SIGTERM or SIGINT.
+pub async fn stop_on_signal(stop: CancellationToken) {
+    use tokio::signal::unix::{SignalKind, signal};
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminate) => {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = tokio::signal::ctrl_c() => {}
+            }
+        }
+        Err(_) => {
+            let _ = tokio::signal::ctrl_c().await;
+        }
+    }
+    stop.cancel();
+}

@@ -1,15 +1,18 @@
 //! Which replica leads: a Lease, held as client-go holds it.
 //!
-//! 1. Read the Lease; create it if there is none.
+//! 1. A leader renews with one request: an update of the Lease as it last wrote it. A follower, and a leader whose update
+//!    failed, reads the Lease first; it is created if there is none.
 //! 2. Another holder's Lease counts as expired only once *we* have seen it unchanged for its whole duration on our own
 //!    monotonic clock: other replicas' wall clocks are not trusted.
 //! 3. Every write carries the resourceVersion that was read, so that two candidates cannot both win.
-//! 4. A leader that could not renew for the renew deadline stops leading; the process is expected to exit. The deadline is
-//!    shorter than the Lease lasts, and no attempt goes on beyond it: there are never two leaders.
+//! 4. A leader that could not renew for the renew deadline stops leading; the process is expected to exit. As client-go's,
+//!    the deadline counts from the attempt that follows the last renewal that held. It is always over before the Lease is:
+//!    there are never two leaders.
 //! 5. A graceful stop empties the holder, so that the next replica need not wait.
 //!
-//! UPSTREAM: client-go tools/leaderelection
+//! UPSTREAM: client-go tools/leaderelection, controller-runtime pkg/leaderelection (the timeout of a request)
 
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -17,9 +20,13 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
 use kube::{Api, Client};
+use rustc_hash::FxHasher;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+/// How long before other replicas may take the Lease its leader has stopped, whatever else is configured.
+const MARGIN: Duration = Duration::from_secs(1);
 
 /// How a Lease is held.
 #[derive(Debug, Clone)]
@@ -65,20 +72,34 @@ pub enum Leadership {
 }
 
 /// What came of an attempt to hold the Lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Attempt {
     /// It is ours.
-    Ours,
+    Ours(Renewal),
     /// It is another's, and has not expired.
-    Theirs,
-    /// Somebody wrote it in between; the next look says who.
-    Raced,
+    Theirs(String),
 }
 
-/// What was last seen of the Lease, and when on our own clock.
+/// A write that made or kept the Lease ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Renewal {
+    sent: Instant,
+    answered: Instant,
+}
+
+/// Why an attempt failed.
+#[derive(Debug, thiserror::Error)]
+enum LeaseError {
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    #[error("the API server did not answer within {}s", .0.as_secs_f64())]
+    TimedOut(Duration),
+}
+
+/// The Lease as last read or written, and when it last changed on our own clock.
 #[derive(Debug)]
 struct Observed {
-    resource_version: Option<String>,
+    lease: Lease,
     at: Instant,
 }
 
@@ -88,175 +109,427 @@ pub struct Elector {
     api: Api<Lease>,
     config: LeaseConfig,
     observed: Option<Observed>,
-    lease: Option<Lease>,
 }
 
 impl Elector {
-    /// A candidate that has not looked yet.
+    /// A candidate that has not read the Lease yet.
     #[must_use]
     pub fn new(client: Client, config: LeaseConfig) -> Self {
         Self {
             api: Api::namespaced(client, &config.namespace),
             config,
             observed: None,
-            lease: None,
         }
     }
 
-    /// Competes for the Lease until `stop` or until it is lost, publishing each change, then lets go of it.
+    /// Competes for the Lease until `stop` or until it is lost, publishing each change, then releases it.
     pub async fn run(mut self, leadership: watch::Sender<Leadership>, stop: CancellationToken) {
-        let mut renewed = Instant::now();
-        let mut leading = false;
-        loop {
-            let limit = if leading {
-                renewed + self.config.renew_deadline
-            } else {
-                Instant::now() + self.config.renew_deadline
-            };
-            let started = Instant::now();
-            let attempt = tokio::time::timeout_at(limit, self.acquire_or_renew()).await;
-            match attempt {
-                Ok(Ok(Attempt::Ours)) => {
-                    // Others count from when they see the write, which is not before it was sent.
-                    renewed = started;
-                    if !leading {
-                        leading = true;
-                        tracing::info!(
-                            logger = "controller",
-                            identity = self.config.identity,
-                            "acquired lease"
-                        );
-                        leadership.send_replace(Leadership::Leading);
-                    }
+        self.acquire(&leadership, &stop).await;
+    }
+
+    async fn acquire(&mut self, leadership: &watch::Sender<Leadership>, stop: &CancellationToken) {
+        for attempts in 0_u64.. {
+            match self.read_and_write().await {
+                Ok(Attempt::Ours(renewal)) => {
+                    let identity = &self.config.identity;
+                    tracing::info!(logger = "controller", identity, "acquired lease");
+                    leadership.send_replace(Leadership::Leading);
+                    return self.renew(renewal, leadership, stop).await;
                 }
-                Ok(Ok(Attempt::Theirs)) if leading => {
-                    // Somebody else holds what we held: there is nothing to wait for.
-                    leadership.send_replace(Leadership::Lost);
-                    return;
+                Ok(Attempt::Theirs(_)) => {}
+                Err(error) => {
+                    tracing::debug!(logger = "controller", %error, "failed to acquire the lease");
                 }
-                Ok(Ok(Attempt::Theirs | Attempt::Raced)) => {}
-                Ok(Err(error)) => {
-                    tracing::debug!(logger = "controller", %error, "failed to reach the lease")
-                }
-                Err(_) => tracing::debug!(logger = "controller", "reaching the lease timed out"),
             }
-            if leading && renewed.elapsed() >= self.config.renew_deadline {
-                leadership.send_replace(Leadership::Lost);
-                return;
-            }
-            let next = Instant::now() + self.config.retry_period;
-            let next = if leading {
-                next.min(renewed + self.config.renew_deadline)
-            } else {
-                next
-            };
             tokio::select! {
                 biased;
-                () = tokio::time::sleep_until(next) => {}
-                () = stop.cancelled() => break,
-            }
-        }
-        if leading {
-            leadership.send_replace(Leadership::Following);
-            if let Err(error) = self.release().await {
-                tracing::debug!(logger = "controller", %error, "failed to release the lease");
+                () = tokio::time::sleep(self.pause(attempts)) => {}
+                () = stop.cancelled() => return,
             }
         }
     }
 
-    /// One attempt.
-    async fn acquire_or_renew(&mut self) -> Result<Attempt, kube::Error> {
-        let now = MicroTime(Timestamp::now());
-        let Some(current) = self.api.get_opt(&self.config.name).await? else {
-            let lease = Lease {
-                metadata: ObjectMeta {
-                    name: Some(self.config.name.clone()),
-                    ..ObjectMeta::default()
-                },
-                spec: Some(self.spec(&now, Some(now.clone()), 0)),
-            };
-            return self.settle(self.api.create(&PostParams::default(), &lease).await);
+    async fn renew(
+        &mut self,
+        mut last: Renewal,
+        leadership: &watch::Sender<Leadership>,
+        stop: &CancellationToken,
+    ) {
+        let mut next = last.answered + self.config.retry_period;
+        let mut failure = String::new();
+        let why = loop {
+            let deadline = self.deadline(last);
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(next.min(deadline)) => {}
+                () = stop.cancelled() => {
+                    leadership.send_replace(Leadership::Following);
+                    return self.release().await;
+                }
+            }
+            if Instant::now() >= deadline {
+                break failure;
+            }
+            next = Instant::now() + self.config.retry_period;
+            match tokio::time::timeout_at(deadline, self.update_or_read()).await {
+                Ok(Ok(Attempt::Ours(renewal))) => {
+                    last = renewal;
+                    next = last.answered + self.config.retry_period;
+                }
+                // There is nothing to wait for.
+                Ok(Ok(Attempt::Theirs(holder))) => break format!("`{holder}` holds it"),
+                Ok(Err(error)) => {
+                    tracing::debug!(logger = "controller", %error, "failed to renew the lease");
+                    failure = error.to_string();
+                }
+                Err(_) if failure.is_empty() => {
+                    "the API server did not answer".clone_into(&mut failure);
+                }
+                Err(_) => {}
+            }
         };
-        let version = current.metadata.resource_version.clone();
-        if self
-            .observed
-            .as_ref()
-            .is_none_or(|o| o.resource_version != version)
-        {
-            self.observed = Some(Observed {
-                resource_version: version,
-                at: Instant::now(),
-            });
+        leadership.send_replace(Leadership::Lost);
+        tracing::error!(
+            logger = "controller",
+            lock = format!("{}/{}", self.config.namespace, self.config.name),
+            error = why,
+            "failed to renew lease"
+        );
+    }
+
+    /// When a leader stops that has not renewed since.
+    fn deadline(&self, last: Renewal) -> Instant {
+        // Others count from when they see the write, which is not before it was sent.
+        let safe = last.sent + self.config.duration.saturating_sub(MARGIN);
+        safe.min(last.answered + self.config.retry_period + self.config.renew_deadline)
+    }
+
+    /// How long a follower waits for its next attempt: up to 2.2 periods, as client-go does, so that many followers spread
+    /// out. Drawn from the identity, so that a simulation repeats.
+    fn pause(&self, attempts: u64) -> Duration {
+        let mut hasher = FxHasher::default();
+        (&self.config.identity, attempts).hash(&mut hasher);
+        let share = f64::from((hasher.finish() >> 32) as u32) / f64::from(u32::MAX);
+        self.config.retry_period.mul_f64(1.0 + 1.2 * share)
+    }
+
+    /// One attempt of a leader: an update of what it last wrote, and only if that fails the longer way.
+    async fn update_or_read(&mut self) -> Result<Attempt, LeaseError> {
+        if let Some(observed) = &self.observed {
+            let lease = observed.lease.clone();
+            match self.write(lease).await {
+                Ok(renewal) => return Ok(Attempt::Ours(renewal)),
+                Err(error) => tracing::debug!(
+                    logger = "controller",
+                    %error,
+                    "failed to update the lease as last written, reading it"
+                ),
+            }
         }
-        let spec = current.spec.clone().unwrap_or_default();
-        let holder = spec.holder_identity.as_deref().unwrap_or_default();
-        let ours = holder == self.config.identity;
+        self.read_and_write().await
+    }
+
+    /// One attempt of who does not know what the Lease is like.
+    async fn read_and_write(&mut self) -> Result<Attempt, LeaseError> {
+        let found = self.limited(self.api.get_opt(&self.config.name)).await?;
+        let lease = found.unwrap_or_else(|| Lease {
+            metadata: ObjectMeta {
+                name: Some(self.config.name.clone()),
+                ..ObjectMeta::default()
+            },
+            ..Lease::default()
+        });
+        let version = &lease.metadata.resource_version;
+        let known = |o: &&Observed| o.lease.metadata.resource_version == *version;
+        let at = self.observed.as_ref().filter(known).map(|o| o.at);
+        let at = at.unwrap_or_else(Instant::now);
+        let lease = self.observed.insert(Observed { lease, at }).lease.clone();
+        let spec = lease.spec.as_ref();
+        let holder = spec.and_then(|s| s.holder_identity.as_deref());
+        let holder = holder.unwrap_or_default();
         let duration = spec
-            .lease_duration_seconds
+            .and_then(|s| s.lease_duration_seconds)
             .and_then(|s| u64::try_from(s).ok())
             .map_or(self.config.duration, Duration::from_secs);
-        let expired = self
-            .observed
-            .as_ref()
-            .is_some_and(|o| o.at.elapsed() >= duration);
-        if !ours && !holder.is_empty() && !expired {
-            return Ok(Attempt::Theirs);
+        let free = holder.is_empty() || at.elapsed() >= duration;
+        if holder != self.config.identity && !free {
+            return Ok(Attempt::Theirs(holder.to_owned()));
         }
-        let acquired = if ours {
-            spec.acquire_time.clone()
-        } else {
-            Some(now.clone())
-        };
-        let transitions = spec.lease_transitions.unwrap_or(0) + i32::from(!ours);
-        let mut lease = current;
-        lease.spec = Some(self.spec(&now, acquired, transitions));
-        self.settle(
-            self.api
-                .replace(&self.config.name, &PostParams::default(), &lease)
-                .await,
-        )
+        self.write(lease).await.map(Attempt::Ours)
     }
 
-    fn spec(&self, now: &MicroTime, acquired: Option<MicroTime>, transitions: i32) -> LeaseSpec {
-        LeaseSpec {
+    /// Makes or keeps `lease` ours, provided that it is still as it was read.
+    async fn write(&mut self, mut lease: Lease) -> Result<Renewal, LeaseError> {
+        let now = MicroTime(Timestamp::now());
+        let spec = lease.spec.unwrap_or_default();
+        let ours = spec.holder_identity.as_ref() == Some(&self.config.identity);
+        let created = lease.metadata.resource_version.is_none();
+        let taken = i32::from(!ours && !created);
+        let acquired = spec.acquire_time.filter(|_| ours);
+        lease.spec = Some(LeaseSpec {
             holder_identity: Some(self.config.identity.clone()),
             lease_duration_seconds: i32::try_from(self.config.duration.as_secs()).ok(),
-            acquire_time: acquired,
-            renew_time: Some(now.clone()),
-            lease_transitions: Some(transitions),
+            acquire_time: Some(acquired.unwrap_or_else(|| now.clone())),
+            renew_time: Some(now),
+            lease_transitions: Some(spec.lease_transitions.unwrap_or(0).saturating_add(taken)),
             ..LeaseSpec::default()
-        }
+        });
+        let sent = Instant::now();
+        let how = PostParams::default();
+        let written = if created {
+            self.limited(self.api.create(&how, &lease)).await
+        } else {
+            let name = &self.config.name;
+            self.limited(self.api.replace(name, &how, &lease)).await
+        };
+        let lease = written?;
+        let answered = Instant::now();
+        let at = answered;
+        self.observed = Some(Observed { lease, at });
+        Ok(Renewal { sent, answered })
     }
 
-    fn settle(&mut self, written: Result<Lease, kube::Error>) -> Result<Attempt, kube::Error> {
-        match written {
-            Ok(lease) => {
-                self.observed = Some(Observed {
-                    resource_version: lease.metadata.resource_version.clone(),
-                    at: Instant::now(),
-                });
-                self.lease = Some(lease);
-                Ok(Attempt::Ours)
-            }
-            // Another candidate was quicker, or somebody edits it.
-            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => {
-                Ok(Attempt::Raced)
-            }
-            Err(error) => Err(error),
-        }
+    /// A request, of which there must be time for two within the renew deadline.
+    async fn limited<T>(
+        &self,
+        request: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, LeaseError> {
+        let limit = self.config.renew_deadline / 2;
+        let answer = tokio::time::timeout(limit, request).await;
+        Ok(answer.map_err(|_| LeaseError::TimedOut(limit))??)
     }
 
-    async fn release(&mut self) -> Result<(), kube::Error> {
-        let Some(mut lease) = self.lease.take() else {
-            return Ok(());
+    async fn release(&mut self) {
+        let Some(Observed { mut lease, .. }) = self.observed.take() else {
+            return;
         };
         if let Some(spec) = &mut lease.spec {
             spec.holder_identity = Some(String::new());
             spec.lease_duration_seconds = Some(1);
         }
-        self.api
-            .replace(&self.config.name, &PostParams::default(), &lease)
-            .await
-            .map(drop)
+        let (name, how) = (&self.config.name, PostParams::default());
+        if let Err(error) = self.limited(self.api.replace(name, &how, &lease)).await {
+            tracing::debug!(logger = "controller", %error, "failed to release the lease");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use http::{Method, Request, Response, StatusCode};
+    use http_body_util::BodyExt;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// An API server that keeps one Lease and answers each request after `latency`.
+    #[derive(Default)]
+    struct Server {
+        latency: Duration,
+        lease: Option<Value>,
+        version: u64,
+        methods: Vec<Method>,
+        /// When a write was last stored.
+        stored: Option<Instant>,
+    }
+
+    impl Server {
+        fn answer(&mut self, method: &Method, body: &[u8]) -> (StatusCode, Value) {
+            let failed = |code: StatusCode, reason: &str| {
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": reason,
+                    "reason": reason, "code": code.as_u16()});
+                (code, status)
+            };
+            if *method == Method::GET {
+                return match &self.lease {
+                    Some(lease) => (StatusCode::OK, lease.clone()),
+                    None => failed(StatusCode::NOT_FOUND, "NotFound"),
+                };
+            }
+            let lease: Value = serde_json::from_slice(body).unwrap();
+            let version = |lease: &Value| lease["metadata"]["resourceVersion"].clone();
+            if version(&lease) != self.lease.as_ref().map(version).unwrap_or_default() {
+                return failed(StatusCode::CONFLICT, "Conflict");
+            }
+            self.store(lease.clone());
+            self.stored = Some(Instant::now());
+            (StatusCode::OK, self.lease.clone().unwrap_or_default())
+        }
+
+        fn store(&mut self, mut lease: Value) {
+            self.version += 1;
+            lease["metadata"]["resourceVersion"] = self.version.to_string().into();
+            self.lease = Some(lease);
+        }
+    }
+
+    struct Candidate {
+        server: Arc<Mutex<Server>>,
+        led: watch::Receiver<Leadership>,
+        stop: CancellationToken,
+    }
+
+    impl Candidate {
+        fn start(identity: &str, server: Arc<Mutex<Server>>) -> Self {
+            let serving = Arc::clone(&server);
+            let service = tower::service_fn(move |request: Request<Body>| {
+                let server = Arc::clone(&serving);
+                async move {
+                    let method = request.method().clone();
+                    let body = request.into_body().collect().await.unwrap().to_bytes();
+                    let latency = {
+                        let mut server = server.lock().unwrap();
+                        server.methods.push(method.clone());
+                        server.latency
+                    };
+                    tokio::time::sleep(latency / 2).await;
+                    let (code, answer) = server.lock().unwrap().answer(&method, &body);
+                    tokio::time::sleep(latency / 2).await;
+                    let answer = Body::from(serde_json::to_vec(&answer).unwrap());
+                    let response = Response::builder().status(code).body(answer);
+                    Ok::<_, std::convert::Infallible>(response.unwrap())
+                }
+            });
+            let elector = Elector::new(
+                Client::new(service, "default"),
+                LeaseConfig::new("default", "lease", identity),
+            );
+            let (leadership, led) = watch::channel(Leadership::Following);
+            let stop = CancellationToken::new();
+            tokio::spawn(elector.run(leadership, stop.clone()));
+            Self { server, led, stop }
+        }
+
+        async fn until(&mut self, state: Leadership) {
+            self.led.wait_for(|l| *l == state).await.unwrap();
+        }
+
+        fn set_latency(&self, seconds: f64) {
+            self.server.lock().unwrap().latency = Duration::from_secs_f64(seconds);
+        }
+
+        /// The requests since the last call.
+        fn requests(&self) -> Vec<Method> {
+            std::mem::take(&mut self.server.lock().unwrap().methods)
+        }
+    }
+
+    async fn pass(seconds: u64) {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_is_one_request_every_two_seconds() {
+        let mut leader = Candidate::start("a", Arc::default());
+        leader.until(Leadership::Leading).await;
+        assert_eq!(leader.requests(), [Method::GET, Method::POST]);
+        pass(61).await;
+        assert_eq!(leader.requests(), vec![Method::PUT; 30]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_follower_looks_no_more_often_than_client_gos() {
+        let mut leader = Candidate::start("a", Arc::default());
+        leader.until(Leadership::Leading).await;
+        let _follower = Candidate::start("b", Arc::clone(&leader.server));
+        leader.requests();
+        pass(600).await;
+        let looks = leader
+            .requests()
+            .iter()
+            .filter(|m| **m == Method::GET)
+            .count();
+        assert!((600 * 10 / 44..=600 / 2).contains(&looks), "{looks} looks");
+        assert!(
+            looks < 220,
+            "{looks} looks are as good as every two seconds"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_takes_almost_five_seconds_a_request_does_not_cost_the_lease() {
+        let mut leader = Candidate::start("a", Arc::default());
+        leader.until(Leadership::Leading).await;
+        for latency in [0.1, 2.6, 4.9, 0.0, 4.9] {
+            leader.set_latency(latency);
+            pass(120).await;
+            assert_eq!(*leader.led.borrow(), Leadership::Leading, "{latency} s");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_deadline_counts_from_the_attempt_after_the_last_renewal_that_held() {
+        let mut leader = Candidate::start("a", Arc::default());
+        leader.until(Leadership::Leading).await;
+        pass(21).await;
+        let held = leader.server.lock().unwrap().stored.unwrap();
+        leader.set_latency(3600.0);
+        leader.until(Leadership::Lost).await;
+        assert_eq!(held.elapsed(), Duration::from_secs(12));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_has_stopped_before_another_may_lead_however_late_its_last_answer_came() {
+        let mut leader = Candidate::start("a", Arc::default());
+        leader.until(Leadership::Leading).await;
+        leader.set_latency(4.9);
+        pass(60).await;
+        let mut follower = Candidate::start("b", Arc::clone(&leader.server));
+        leader.set_latency(3600.0);
+        leader.until(Leadership::Lost).await;
+        let stored = leader.server.lock().unwrap().stored.unwrap();
+        assert!(stored.elapsed() < Duration::from_secs(14));
+        leader.set_latency(0.0);
+        follower.until(Leadership::Leading).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_in_between_costs_one_look_and_one_write_more() {
+        let mut leader = Candidate::start("a", Arc::default());
+        leader.until(Leadership::Leading).await;
+        pass(1).await;
+        leader.requests();
+        {
+            let mut server = leader.server.lock().unwrap();
+            let mut lease = server.lease.clone().unwrap();
+            lease["metadata"]["labels"] = json!({"touched": "yes"});
+            server.store(lease);
+        }
+        pass(4).await;
+        let methods = [Method::PUT, Method::GET, Method::PUT, Method::PUT];
+        assert_eq!(leader.requests(), methods);
+        let lease = leader.server.lock().unwrap().lease.clone().unwrap();
+        assert_eq!(lease["metadata"]["labels"], json!({"touched": "yes"}));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_another_holds_is_lost_at_once() {
+        let mut leader = Candidate::start("a", Arc::default());
+        leader.until(Leadership::Leading).await;
+        {
+            let mut server = leader.server.lock().unwrap();
+            let mut lease = server.lease.clone().unwrap();
+            lease["spec"]["holderIdentity"] = "b".into();
+            server.store(lease);
+        }
+        let taken = Instant::now();
+        leader.until(Leadership::Lost).await;
+        assert!(taken.elapsed() <= Duration::from_secs(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_releases_the_lease() {
+        let mut leader = Candidate::start("a", Arc::default());
+        leader.until(Leadership::Leading).await;
+        leader.stop.cancel();
+        leader.until(Leadership::Following).await;
+        pass(1).await;
+        let mut next = Candidate::start("b", Arc::clone(&leader.server));
+        next.until(Leadership::Leading).await;
+        let lease = next.server.lock().unwrap().lease.clone().unwrap();
+        assert_eq!(lease["spec"]["leaseTransitions"], json!(1));
     }
 }

@@ -164,7 +164,7 @@ async fn one_replica_acts_and_another_takes_over_when_it_loses_the_lease() {
     assert!(matches!(ended, Err(OperatorError::LeaseLost)), "{ended:?}");
     // Requests of the first hang for ever: it does not wait for them.
     let took = world.stack.clock.since(cut).as_secs_f64();
-    assert!(took <= 10.5, "it acted on for {took} s");
+    assert!(took <= 12.5, "it acted on for {took} s");
     assert_eq!(
         holder(&world).await,
         "first",

@@ -5,13 +5,29 @@
 #
 # The second builds the foreign architecture under emulation, which takes hours. With a builder node of each architecture
 # (`docker buildx create --append`) each builds its own.
-FROM rust:1.95-bookworm AS build
+FROM rust:1.95-bookworm AS source
 WORKDIR /src
 COPY . .
+
+FROM source AS build
 RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     --mount=type=cache,target=/src/target,sharing=locked \
     cargo image-binary \
     && cp target/dist/karpenter /karpenter
+
+FROM source AS build-kwok
+RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
+    --mount=type=cache,target=/src/target,sharing=locked \
+    cargo build --locked --profile dist --package karpenter-kwok-controller \
+    && cp target/dist/karpenter-kwok /karpenter-kwok
+
+# `--target kwok`: the kwok provider, for clusters without a cloud.
+FROM gcr.io/distroless/cc-debian12:nonroot AS kwok
+COPY --from=build-kwok /karpenter-kwok /karpenter-kwok
+COPY LICENSE /licenses/LICENSE
+USER 65532:65532
+EXPOSE 8080 8081
+ENTRYPOINT ["/karpenter-kwok"]
 
 # glibc, libgcc, certificates, /etc/passwd: https://github.com/GoogleContainerTools/distroless
 FROM gcr.io/distroless/cc-debian12:nonroot

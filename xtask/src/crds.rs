@@ -5,13 +5,21 @@ use std::{collections::BTreeMap, fs, path::Path};
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
+/// The definition that only AWS's provider uses.
+const EC2_NODE_CLASSES: &str = "karpenter.k8s.aws_ec2nodeclasses.yaml";
 const HEADER: &str = "# Generated from the Rust types by `cargo xtask crds`. Do not edit.\n---\n";
 /// Where definitions of older generations are kept, to be applied by those who need them.
 const LEGACY: &str = "legacy/";
+/// The directory of the definitions of the kwok provider, for clusters that run it instead of AWS's.
+const KWOK: &str = "kwok/";
+/// The condition of the chart's definitions that only AWS's provider has.
+const IS_AWS: &str = r#"if eq .Values.provider "aws""#;
+/// The condition of the chart's definitions that only the kwok provider has.
+const IS_KWOK: &str = r#"if eq .Values.provider "kwok""#;
 /// When the chart serves v1beta1.
-const SERVES_V1BETA1: &str = "if .Values.webhook.enabled";
+const SERVES_V1BETA1: &str = r#"if and .Values.webhook.enabled (eq .Values.provider "aws")"#;
 /// When the chart has the resources before v1beta1.
-const HAS_ALPHA: &str = "if .Values.legacy.enabled";
+const HAS_ALPHA: &str = r#"if and .Values.legacy.enabled (eq .Values.provider "aws")"#;
 
 pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     let mut stale = Vec::new();
@@ -43,6 +51,11 @@ fn files() -> anyhow::Result<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     for (name, text) in &rendered {
         files.insert(format!("crds/{name}"), text.clone());
+        if let Some(plain) = name.strip_prefix(KWOK) {
+            let path = format!("charts/karpenter-crd/templates/{plain}");
+            files.insert(path, guarded(IS_KWOK, &template(text)));
+            continue;
+        }
         let plain = name.strip_prefix(LEGACY).unwrap_or(name);
         let older = rendered.get(format!("{LEGACY}{plain}").as_str());
         let template = match (rendered.get(plain), older) {
@@ -51,6 +64,10 @@ fn files() -> anyhow::Result<BTreeMap<String, String>> {
             (Some(plain), None) => template(plain),
             // Only in older generations.
             (None, _) => guarded(HAS_ALPHA, &template(text)),
+        };
+        let template = match plain {
+            EC2_NODE_CLASSES => guarded(IS_AWS, &template),
+            _ => template,
         };
         files.insert(format!("charts/karpenter-crd/templates/{plain}"), template);
     }
@@ -61,7 +78,11 @@ fn files() -> anyhow::Result<BTreeMap<String, String>> {
 fn definitions() -> Vec<(&'static str, Value)> {
     use karpenter_aws::api;
     let mut all = karpenter_api::crd::all(&[api::restricted_domain()], &[api::overlay_domain()]);
-    all.push(("karpenter.k8s.aws_ec2nodeclasses.yaml", api::crd()));
+    all.push((EC2_NODE_CLASSES, api::crd()));
+    all.push((
+        "kwok/karpenter.kwok.sh_kwoknodeclasses.yaml",
+        karpenter_kwok::node_class::crd(),
+    ));
     all.extend(karpenter_legacy::crd::all(&[api::restricted_domain()]));
     all
 }
@@ -181,5 +202,19 @@ mod tests {
         }
         let alpha = &files["charts/karpenter-crd/templates/karpenter.sh_provisioners.yaml"];
         assert_eq!(without(alpha, HAS_ALPHA), "");
+    }
+
+    #[test]
+    fn the_chart_has_the_node_class_of_its_provider_alone() {
+        let files = files().unwrap();
+        for (name, condition) in [
+            (EC2_NODE_CLASSES, IS_AWS),
+            ("karpenter.kwok.sh_kwoknodeclasses.yaml", IS_KWOK),
+        ] {
+            let template = &files[&format!("charts/karpenter-crd/templates/{name}")];
+            let first = template.lines().next().unwrap();
+            assert_eq!(first, format!("{{{{- {condition} }}}}"), "{name}");
+            assert!(template.ends_with("\n{{- end }}\n"), "{name}");
+        }
     }
 }

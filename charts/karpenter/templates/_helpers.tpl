@@ -54,9 +54,15 @@ annotations:
 {{- end }}
 {{- end }}
 
+{{/* Not empty where the conversion webhook is served, which only AWS's provider has anything to convert for. */}}
+{{- define "karpenter.webhook" -}}
+{{- if and .Values.webhook.enabled (eq .Values.provider "aws") }}true{{ end }}
+{{- end }}
+
 {{- define "karpenter.image" -}}
 {{- $image := .Values.controller.image -}}
-{{ $image.repository }}:{{ default .Chart.AppVersion $image.tag }}
+{{- $own := ternary "ghcr.io/karpenter-rs/karpenter-kwok" "ghcr.io/karpenter-rs/karpenter" (eq .Values.provider "kwok") -}}
+{{ default $own $image.repository }}:{{ default .Chart.AppVersion $image.tag }}
 {{- with $image.digest }}@{{ . }}{{ end }}
 {{- end }}
 

@@ -36,7 +36,7 @@ pub struct KwokNodeClass {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KwokNodeClassSpec {
-    /// How long a machine takes from its launch until its node appears in the cluster.
+    /// Time from the launch of a node until it appears in the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_registration_delay: Option<Duration>,
 }
@@ -162,7 +162,7 @@ pub fn crd() -> Value {
         namespaced: false,
         short_names: &["kwoknc", "kwokncs"],
         categories: &["karpenter"],
-        description: "KWOKNodeClass is a class of simulated machines.",
+        description: "KWOKNodeClass is the configuration of nodes that exist as Node objects only.",
         columns: vec![
             Column::new(
                 "Ready",

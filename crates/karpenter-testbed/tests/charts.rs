@@ -83,6 +83,16 @@ settings:
   awsFeatureGates: {nodeClassCEL: true}
 ";
 
+/// The kwok provider, with what only AWS's provider has switched on.
+const KWOK: &str = "
+provider: kwok
+extraVolumes: [{name: types, configMap: {name: types}}]
+controller:
+  extraVolumeMounts: [{name: types, mountPath: /types}]
+kwok: {instanceTypesFilePath: /types/types.json}
+settings: {interruptionQueue: demo, clusterCABundle: QQ==}
+";
+
 fn charts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts")
 }
@@ -280,12 +290,116 @@ fn values_that_cannot_be_meant_are_refused_by_name() {
             "settings: {clusterName: a, featureGates: {nodeRepair: maybe}}",
             "nodeRepair",
         ),
+        ("{settings: {clusterName: a}, provider: azure}", "provider"),
     ] {
         let output = helm(&["template", "karpenter"], "karpenter", values);
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success(), "{values}");
         assert!(error.contains(named), "{values}: {error}");
     }
+}
+
+/// The objects of kind `kind` in what Helm printed.
+fn objects(manifests: &str, kind: &str) -> Vec<serde_json::Value> {
+    let documents = manifests
+        .split("\n---\n")
+        .map(|text| text.trim_start_matches("---\n"));
+    let objects =
+        documents.filter_map(|text| serde_saphyr::from_str::<serde_json::Value>(text).ok());
+    objects.filter(|object| object["kind"] == kind).collect()
+}
+
+#[test]
+fn with_the_kwok_provider_the_chart_has_nothing_of_aws() {
+    if is_missing("helm", "version") {
+        return;
+    }
+    let manifests = template("karpenter", KWOK);
+    for word in [
+        "aws",
+        "AWS",
+        "WEBHOOK",
+        "webhook",
+        "CLUSTER_NAME",
+        "CLUSTER_CA",
+        "INTERRUPTION_QUEUE",
+        "kube-dns",
+    ] {
+        assert!(!manifests.contains(word), "{word}: {manifests}");
+    }
+    let deployment = &objects(&manifests, "Deployment")[0];
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(
+        container["image"],
+        format!(
+            "ghcr.io/karpenter-rs/karpenter-kwok:{}",
+            env!("CARGO_PKG_VERSION")
+        )
+    );
+    let file =
+        serde_json::json!({ "name": "INSTANCE_TYPES_FILE_PATH", "value": "/types/types.json" });
+    let environment = container["env"].as_array().unwrap();
+    assert!(environment.contains(&file), "{environment:?}");
+    let roles = objects(&manifests, "ClusterRole");
+    let provider = roles
+        .iter()
+        .find(|role| role["metadata"]["name"] == "karpenter");
+    assert_eq!(
+        provider.unwrap()["rules"],
+        serde_json::json!([
+            { "apiGroups": ["karpenter.kwok.sh"], "resources": ["kwoknodeclasses"], "verbs": ["get", "list", "watch"] },
+            { "apiGroups": ["karpenter.kwok.sh"], "resources": ["kwoknodeclasses", "kwoknodeclasses/status"], "verbs": ["patch", "update"] },
+            { "apiGroups": [""], "resources": ["nodes"], "verbs": ["create"] },
+        ])
+    );
+    let notes = notes(KWOK);
+    assert!(notes.contains("must run in the cluster"), "{notes}");
+}
+
+#[test]
+fn the_definitions_are_those_of_the_provider() {
+    if is_missing("helm", "version") {
+        return;
+    }
+    let names = |values: &str| -> Vec<String> {
+        let definitions = objects(
+            &template("karpenter-crd", values),
+            "CustomResourceDefinition",
+        );
+        let mut names: Vec<String> = definitions
+            .iter()
+            .map(|d| d["metadata"]["name"].as_str().unwrap().to_owned())
+            .collect();
+        names.sort();
+        names
+    };
+    let of_all = [
+        "capacitybuffers.autoscaling.x-k8s.io",
+        "nodeclaims.karpenter.sh",
+        "nodeoverlays.karpenter.sh",
+        "nodepools.karpenter.sh",
+    ];
+    let with = |more: &[&str]| {
+        let mut all: Vec<&str> = of_all.iter().chain(more).copied().collect();
+        all.sort_unstable();
+        all.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        names("provider: kwok"),
+        with(&["kwoknodeclasses.karpenter.kwok.sh"])
+    );
+    let of_kwok = template("karpenter-crd", "provider: kwok");
+    assert!(!of_kwok.contains("\n  conversion:\n"), "{of_kwok}");
+    assert_eq!(
+        names("{}"),
+        with(&[
+            "awsnodetemplates.karpenter.k8s.aws",
+            "ec2nodeclasses.karpenter.k8s.aws",
+            "provisioners.karpenter.sh",
+        ])
+    );
+    let refused = helm(&["template", "karpenter"], "karpenter-crd", "provider: gcp");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("provider"));
 }
 
 /// A kubectl for a served testbed.
@@ -333,10 +447,10 @@ async fn an_api_server_accepts_every_object_of_the_charts() {
             .matches("\nkind: CustomResourceDefinition")
             .count()
     );
-    for values in [TODAY, MIDDLE, EARLY, FULL] {
+    for values in [TODAY, MIDDLE, EARLY, FULL, KWOK] {
         let manifests = template("karpenter", values);
         let objects = manifests.matches("\nkind: ").count();
-        assert!(objects >= 13, "{manifests}");
+        assert!(objects >= 11, "{manifests}");
         assert_eq!(kubectl(&home, &apply, &manifests).lines().count(), objects);
     }
     let annotated = kubectl(

@@ -1,0 +1,112 @@
+//! Karpenter with the kwok provider, as it runs in a cluster: it launches nodes that exist as Node objects only, which kwok
+//! (<https://kwok.sigs.k8s.io>) keeps ready.
+//!
+//! UPSTREAM: kwok/main.go
+
+mod instance_types;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use clap::{CommandFactory, FromArgMatches, Parser};
+use karpenter_kube::client::Clients;
+use karpenter_kube::clock::Clock;
+use karpenter_kube::logging::{JsonLines, Outputs};
+use karpenter_kube::metrics::Registry;
+use karpenter_kube::operator::Operator;
+use karpenter_kube::options::{LogLevel, Options};
+use karpenter_kwok::{Cloud, KwokProvider, controllers};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::prelude::*;
+
+/// Karpenter with the kwok provider: nodes without instances, for tests of Karpenter in any cluster.
+#[derive(Debug, Parser)]
+#[command(name = "karpenter-kwok", version)]
+struct Args {
+    #[command(flatten)]
+    core: Options,
+    /// JSON file of the instance types to launch; without it, the 144 built-in ones.
+    #[arg(long, help_heading = "KWOK", env = "INSTANCE_TYPES_FILE_PATH")]
+    instance_types_file_path: Option<PathBuf>,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let command = Options::prepare(Args::command(), |name: &str| std::env::var(name).ok());
+    let args = Args::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
+    if let Err(error) = log(&args.core) {
+        eprintln!("error: {error:#}");
+        return ExitCode::FAILURE;
+    }
+    match run(args).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "exiting");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(args: Args) -> Result<()> {
+    // Two providers may be linked in; whoever asks first must find the one we mean. It is only refused if one is set.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let types = instance_types::load(args.instance_types_file_path.as_deref())?;
+    let config = kube::Config::infer().await.context("finding the cluster")?;
+    let registry = Registry::new();
+    let clients = Clients::connect(
+        &config,
+        args.core.kube_client_qps,
+        args.core.kube_client_burst,
+        &registry,
+    )?;
+    let clock = Clock::real();
+    let provider = KwokProvider::new(clients.api.clone(), clock, types, Cloud::new());
+    let provider = Arc::new(provider.machines_through(clients.no_retry.clone()));
+    let kwok = Arc::clone(&provider);
+
+    let stop = CancellationToken::new();
+    tokio::spawn(stop_on_signal(stop.clone()));
+    Operator::builder(provider, clients, args.core)
+        .clock(clock)
+        .registry(registry)
+        .with(move |setup| controllers::add(setup, kwok))
+        .run(stop)
+        .await?;
+    Ok(())
+}
+
+fn log(options: &Options) -> Result<()> {
+    let level = match options.log_level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+    };
+    let outputs = Outputs::open(&options.log_output_paths).context("opening the log")?;
+    let ours = tracing_subscriber::filter::filter_fn(|metadata| {
+        metadata.target().starts_with("karpenter")
+    });
+    let lines = JsonLines::new(outputs, env!("CARGO_PKG_VERSION"));
+    tracing_subscriber::registry()
+        .with(lines.with_filter(level).with_filter(ours))
+        .init();
+    Ok(())
+}
+
+async fn stop_on_signal(stop: CancellationToken) {
+    use tokio::signal::unix::{SignalKind, signal};
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminate) => {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = tokio::signal::ctrl_c() => {}
+            }
+        }
+        Err(_) => {
+            let _ = tokio::signal::ctrl_c().await;
+        }
+    }
+    stop.cancel();
+}

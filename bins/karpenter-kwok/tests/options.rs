@@ -1,0 +1,56 @@
+//! The binary's options, from outside.
+
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use std::process::{Command, Output};
+
+fn karpenter_kwok(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_karpenter-kwok"))
+        .args(arguments)
+        .env_clear()
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn help_names_its_own_option_beside_those_of_every_provider() {
+    let help = String::from_utf8(karpenter_kwok(&["--help"]).stdout).unwrap();
+    for word in [
+        "\nProcess:\n",
+        "\nReplicas:\n",
+        "\nScheduling:\n",
+        "\nKWOK:\n",
+        "--instance-types-file-path",
+        "[env: INSTANCE_TYPES_FILE_PATH",
+    ] {
+        assert!(help.contains(word), "{word} in {help}");
+    }
+    assert!(!help.contains("AWS"), "{help}");
+    let version = String::from_utf8(karpenter_kwok(&["--version"]).stdout).unwrap();
+    let own = concat!("karpenter-kwok ", env!("CARGO_PKG_VERSION"));
+    assert_eq!(version.trim(), own);
+}
+
+#[test]
+fn a_file_of_instance_types_that_cannot_be_used_ends_the_process_with_a_line_of_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let broken = folder.path().join("broken.json");
+    let types = r#"[{"name": "tiny", "architecture": "arm64", "operatingSystems": ["linux"], "resources": {"cpu": "many"}, "offerings": []}]"#;
+    std::fs::write(&broken, types).unwrap();
+    let missing = folder.path().join("missing.json");
+    for (file, word) in [
+        (&broken, "instance type `tiny`"),
+        (&missing, "missing.json"),
+    ] {
+        let flag = format!("--instance-types-file-path={}", file.display());
+        let ended = karpenter_kwok(&[&flag]);
+        assert!(!ended.status.success());
+        let said = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
+        let last = said.lines().last().unwrap();
+        assert!(
+            last.starts_with('{') && last.contains(r#""level":"ERROR""#),
+            "{said}"
+        );
+        assert!(last.contains(word), "{said}");
+    }
+}

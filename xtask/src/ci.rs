@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
-use crate::{conformance, crds};
+use crate::{conformance, crds, realcluster};
 
 /// Crates that stay free of I/O, clients and runtimes, and what must not be in their dependencies.
 const PURE: [&str; 3] = ["karpenter-api", "karpenter-core", "karpenter-spec"];
@@ -61,6 +61,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
             false => format!("{totals}; without {}", without.join(", ")),
         })
     });
+    step("realcluster", &|| realcluster::ci(root));
     step("deny", &|| {
         cargo(
             root,

@@ -4,6 +4,7 @@ mod bench;
 mod ci;
 mod conformance;
 mod crds;
+mod realcluster;
 mod sim;
 mod walkthrough;
 
@@ -65,6 +66,12 @@ enum Command {
         /// Its number: 1 to 3.
         number: u32,
     },
+    /// Run the controllers on a real Kubernetes control plane: `build`, `up`, `down`, `test`, `burst`, `scale`, `idle`.
+    Realcluster {
+        /// What `real-cluster` is to be given; `help` says more.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Everything CI checks.
     Ci,
 }
@@ -92,6 +99,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             more,
         } => sim::run(&root, seeds, seed, hours, &more),
         Command::Walkthrough { number } => walkthrough::run(&root, number),
+        Command::Realcluster { arguments } => realcluster::run(&root, &arguments),
         Command::Ci => ci::run(&root),
     }
 }

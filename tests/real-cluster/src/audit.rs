@@ -1,0 +1,158 @@
+//! What Karpenter asked of the API server, from the audit log.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+
+use anyhow::Result;
+use jiff::Timestamp;
+use serde::Deserialize;
+
+/// The user that Karpenter is.
+const KARPENTER: &str = "system:serviceaccount:kube-system:karpenter";
+
+/// A request.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Request {
+    pub(crate) verb: String,
+    #[serde(default)]
+    user: User,
+    #[serde(default)]
+    object_ref: Object,
+    #[serde(default)]
+    response_status: Answer,
+    request_received_timestamp: Timestamp,
+    #[serde(default)]
+    request_uri: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct User {
+    #[serde(default)]
+    username: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Object {
+    resource: String,
+    subresource: String,
+    name: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Answer {
+    code: u16,
+    message: String,
+}
+
+impl Request {
+    /// `patch nodeclaims/status`.
+    pub(crate) fn what(&self) -> String {
+        let object = &self.object_ref;
+        let slash = if object.subresource.is_empty() {
+            ""
+        } else {
+            "/"
+        };
+        let resource = match object.resource.is_empty() {
+            true => self.request_uri.split('?').next().unwrap_or_default(),
+            false => &object.resource,
+        };
+        format!("{} {resource}{slash}{}", self.verb, object.subresource)
+    }
+
+    /// The HTTP status of the answer.
+    pub(crate) fn code(&self) -> u16 {
+        self.response_status.code
+    }
+
+    /// The request with what was said to it.
+    pub(crate) fn told(&self) -> String {
+        format!(
+            "{} {}: {} {}",
+            self.what(),
+            self.object_ref.name,
+            self.response_status.code,
+            self.response_status.message
+        )
+    }
+}
+
+/// Karpenter's requests since a time, in the order of their ends.
+pub(crate) fn requests(log: &Path, since: Timestamp) -> Result<Vec<Request>> {
+    let file = BufReader::new(std::fs::File::open(log)?);
+    let mut requests = Vec::new();
+    for line in file.lines() {
+        // The last line may be half written.
+        let Ok(request) = serde_json::from_str::<Request>(&line?) else {
+            continue;
+        };
+        if request.user.username == KARPENTER && request.request_received_timestamp >= since {
+            requests.push(request);
+        }
+    }
+    Ok(requests)
+}
+
+/// How often each kind of request was made, and how often it conflicted, the most frequent first.
+pub(crate) fn counts(requests: &[Request]) -> Vec<(String, usize, usize)> {
+    let mut counts: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    for request in requests {
+        let (all, conflicts) = counts.entry(request.what()).or_default();
+        *all += 1;
+        *conflicts += usize::from(request.code() == 409);
+    }
+    let counts = counts
+        .into_iter()
+        .map(|(what, (all, bad))| (what, all, bad));
+    let mut counts: Vec<_> = counts.collect();
+    counts.sort_by_key(|(_, all, _)| std::cmp::Reverse(*all));
+    counts
+}
+
+/// The longest time in seconds between two writes of a resource that were answered well.
+pub(crate) fn longest_gap(requests: &[Request], resource: &str) -> f64 {
+    let mut times: Vec<Timestamp> = requests
+        .iter()
+        .filter(|r| r.object_ref.resource == resource && r.code() < 300 && r.verb != "get")
+        .map(|r| r.request_received_timestamp)
+        .collect();
+    times.sort();
+    let gaps = times.windows(2).map(|pair| pair[1].duration_since(pair[0]));
+    gaps.map(|gap| gap.as_secs_f64()).fold(0.0, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    #[test]
+    fn requests_of_others_and_of_earlier_are_left_out_and_conflicts_counted() {
+        let line = |user: &str, at: &str, code: u16| {
+            format!(
+                r#"{{"verb":"patch","user":{{"username":"{user}"}},"objectRef":{{"resource":"nodeclaims","subresource":"status","name":"a"}},"responseStatus":{{"code":{code}}},"requestReceivedTimestamp":"{at}","requestURI":"/apis"}}"#
+            )
+        };
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let (early, late) = ("2026-01-01T00:00:00.000000Z", "2026-01-01T00:00:09.000000Z");
+        for text in [
+            line(KARPENTER, early, 200),
+            line(KARPENTER, late, 200),
+            line(KARPENTER, late, 409),
+            line("someone", late, 403),
+            "{\"half".to_owned(),
+        ] {
+            writeln!(file, "{text}").unwrap();
+        }
+        let since: Timestamp = "2026-01-01T00:00:05Z".parse().unwrap();
+        let found = requests(file.path(), since).unwrap();
+        assert_eq!(
+            counts(&found),
+            [("patch nodeclaims/status".to_owned(), 2, 1)]
+        );
+    }
+}

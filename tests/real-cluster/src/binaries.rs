@@ -1,0 +1,281 @@
+//! The programs of a control plane: found, or built through the Go module proxy.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::root;
+
+const KUBERNETES: &str = "1.36.3";
+/// Programs that are a module's package each: name, module, version, package.
+const OTHERS: [(&str, &str, &str, &str); 3] = [
+    (
+        "etcd",
+        "go.etcd.io/etcd/server/v3",
+        "v3.6.5",
+        "go.etcd.io/etcd/server/v3",
+    ),
+    (
+        "kwok",
+        "sigs.k8s.io/kwok",
+        "v0.8.0",
+        "sigs.k8s.io/kwok/cmd/kwok",
+    ),
+    (
+        "helm",
+        "helm.sh/helm/v3",
+        "v3.19.0",
+        "helm.sh/helm/v3/cmd/helm",
+    ),
+];
+const OF_KUBERNETES: [&str; 3] = [
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+];
+
+/// Where each program of a control plane is.
+#[derive(Clone, Debug)]
+pub(crate) struct Binaries(BTreeMap<&'static str, PathBuf>);
+
+impl Binaries {
+    /// The path of a program.
+    pub(crate) fn path(&self, name: &str) -> Result<&Path> {
+        let found = self.0.get(name).map(PathBuf::as_path);
+        found.with_context(|| format!("{name} is not a program of the control plane"))
+    }
+}
+
+/// Where programs that were built here are kept.
+fn built() -> PathBuf {
+    root().join("target/realcluster/bin")
+}
+
+/// Looks for every program in `KUBEBUILDER_ASSETS`, then among those built here, then in `PATH`. The error is the names of the missing ones.
+pub(crate) fn find() -> Result<Binaries, Vec<&'static str>> {
+    let mut folders: Vec<PathBuf> = Vec::new();
+    folders.extend(std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from));
+    folders.push(built());
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    folders.extend(std::env::split_paths(&path));
+    find_in(&folders)
+}
+
+fn find_in(folders: &[PathBuf]) -> Result<Binaries, Vec<&'static str>> {
+    let names = OF_KUBERNETES
+        .into_iter()
+        .chain(OTHERS.map(|(name, ..)| name));
+    let mut found = BTreeMap::new();
+    let mut missing = Vec::new();
+    for name in names {
+        let mut there = folders.iter().map(|folder| folder.join(name));
+        match there.find(|file| is_program(file)) {
+            Some(file) => {
+                found.insert(name, file);
+            }
+            None => missing.push(name),
+        }
+    }
+    match missing.is_empty() {
+        true => Ok(Binaries(found)),
+        false => Err(missing),
+    }
+}
+
+/// Whether a file is a program itself: `.ci/run` puts a script into `PATH` that only renders charts as Helm does.
+fn is_program(file: &Path) -> bool {
+    let mut start = [0; 2];
+    let read = fs::File::open(file).and_then(|mut file| file.read(&mut start));
+    read.is_ok() && start != *b"#!"
+}
+
+/// Builds what is missing, which takes a quarter of an hour on two cores.
+pub(crate) fn build() -> Result<Binaries> {
+    let missing = match find() {
+        Ok(binaries) => return Ok(binaries),
+        Err(missing) => missing,
+    };
+    let go = Command::new("go").arg("version").output();
+    if !go.is_ok_and(|go| go.status.success()) {
+        bail!(
+            "missing: {}; install Go, or set KUBEBUILDER_ASSETS to a folder that has them",
+            missing.join(", ")
+        );
+    }
+    fs::create_dir_all(built())?;
+    let (kubernetes, others): (Vec<_>, Vec<_>) = missing
+        .into_iter()
+        .partition(|name| OF_KUBERNETES.contains(name));
+    if !kubernetes.is_empty() {
+        let module = kubernetes_module()?;
+        for name in kubernetes {
+            let package = format!("k8s.io/kubernetes/cmd/{name}");
+            compile(&module, name, &package, &version_flags(KUBERNETES))?;
+        }
+    }
+    for (name, module, version, package) in OTHERS {
+        if others.contains(&name) {
+            let folder = module_folder(name, "module realcluster\n\ngo 1.25.0\n")?;
+            go_in(&folder, &["get", &format!("{module}@{version}")])?;
+            compile(&folder, name, package, "")?;
+        }
+    }
+    find().map_err(|missing| anyhow::anyhow!("still missing: {}", missing.join(", ")))
+}
+
+/// A folder with a `go.mod`.
+fn module_folder(name: &str, go_mod: &str) -> Result<PathBuf> {
+    let folder = root().join("target/realcluster/build").join(name);
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join("go.mod"), go_mod)?;
+    Ok(folder)
+}
+
+fn go_in(folder: &Path, arguments: &[&str]) -> Result<String> {
+    let output = Command::new("go")
+        .args(arguments)
+        .current_dir(folder)
+        .env("GOFLAGS", "-mod=mod -buildvcs=false")
+        .env("CGO_ENABLED", "0")
+        .output()?;
+    if !output.status.success() {
+        bail!(
+            "`go {}` failed: {}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+fn compile(folder: &Path, name: &str, package: &str, flags: &str) -> Result<()> {
+    println!("building {name}");
+    let finished = built().join(name);
+    // A build that is interrupted leaves nothing that counts as built.
+    let partial = built().join(format!(".{name}"));
+    let output = partial.to_string_lossy().into_owned();
+    let flags = format!("-s -w {flags}");
+    go_in(
+        folder,
+        &["build", "-ldflags", &flags, "-o", &output, package],
+    )?;
+    fs::rename(partial, finished)?;
+    Ok(())
+}
+
+/// What makes the programs of Kubernetes say their version, which kubectl and Karpenter ask for.
+fn version_flags(version: &str) -> String {
+    let of = "k8s.io/component-base/version";
+    let mut numbers = version.split('.');
+    let (major, minor) = (
+        numbers.next().unwrap_or_default(),
+        numbers.next().unwrap_or_default(),
+    );
+    format!("-X {of}.gitVersion=v{version} -X {of}.gitMajor={major} -X {of}.gitMinor={minor}")
+}
+
+/// A module that Kubernetes is built in. Its staging modules are replaced by folders in its own `go.mod`; here they have versions.
+fn kubernetes_module() -> Result<PathBuf> {
+    let module = format!("k8s.io/kubernetes@v{KUBERNETES}");
+    let folder = module_folder("kubernetes", "module realcluster\n\ngo 1.25.0\n")?;
+    let answer = go_in(&folder, &["mod", "download", "-json", &module])?;
+    let answer: serde_json::Value = serde_json::from_str(&answer)?;
+    let sources = answer["Dir"].as_str().context("go names no directory")?;
+    let theirs = fs::read_to_string(Path::new(sources).join("go.mod"))?;
+    fs::write(
+        folder.join("go.mod"),
+        kubernetes_go_mod(&theirs, KUBERNETES),
+    )?;
+    let imports: Vec<String> = OF_KUBERNETES
+        .iter()
+        .map(|name| format!("\t_ \"k8s.io/kubernetes/cmd/{name}\"\n"))
+        .collect();
+    fs::write(
+        folder.join("tools.go"),
+        format!(
+            "//go:build tools\n\npackage tools\n\nimport (\n{})\n",
+            imports.concat()
+        ),
+    )?;
+    println!("downloading Kubernetes {KUBERNETES}");
+    // It complains of packages that only tests import; what counts is whether the programs build.
+    if let Err(problem) = go_in(&folder, &["mod", "tidy"]) {
+        println!("{problem:#}");
+    }
+    Ok(folder)
+}
+
+/// A `go.mod` that requires Kubernetes, made from Kubernetes' own: its Go version and settings, and a version for each staging module.
+fn kubernetes_go_mod(theirs: &str, version: &str) -> String {
+    let minor = version.split_once('.').map_or("", |(_, rest)| rest);
+    let mut text = String::from("module realcluster\n\n");
+    let mut in_settings = false;
+    let mut staging = Vec::new();
+    for line in theirs.lines() {
+        if line.starts_with("go ") {
+            text += &format!("{line}\n\n");
+        }
+        in_settings |= line.starts_with("godebug (");
+        if in_settings {
+            text += &format!("{line}\n");
+            in_settings = line != ")";
+        }
+        let mut words = line.split_whitespace();
+        if let (Some(module), Some("v0.0.0")) = (words.next(), words.next())
+            && module.starts_with("k8s.io/")
+        {
+            staging.push(module);
+        }
+    }
+    text += &format!("\nrequire k8s.io/kubernetes v{version}\n\n");
+    staging.sort_unstable();
+    staging.dedup();
+    for module in staging {
+        text += &format!("replace {module} => {module} v0.{minor}\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn staging_modules_of_kubernetes_get_the_version_that_belongs_to_it() {
+        let theirs = "module k8s.io/kubernetes\n\ngo 1.26.0\n\ngodebug (\n\tdefault=go1.26\n)\n\nrequire (\n\tk8s.io/api v0.0.0\n\tk8s.io/klog/v2 v2.140.0\n\tk8s.io/cri-api v0.0.0 // indirect\n)\n\nreplace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n)\n";
+        assert_eq!(
+            kubernetes_go_mod(theirs, "1.36.3"),
+            "module realcluster\n\ngo 1.26.0\n\ngodebug (\n\tdefault=go1.26\n)\n\nrequire k8s.io/kubernetes v1.36.3\n\nreplace k8s.io/api => k8s.io/api v0.36.3\nreplace k8s.io/cri-api => k8s.io/cri-api v0.36.3\n"
+        );
+    }
+
+    #[test]
+    fn the_first_folder_that_has_a_program_wins_and_missing_ones_are_named() {
+        let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folders = [first.path().to_owned(), second.path().to_owned()];
+        fs::write(second.path().join("etcd"), "").unwrap();
+        fs::write(second.path().join("helm"), "#!/bin/sh\n").unwrap();
+        let missing = find_in(&folders).unwrap_err();
+        assert!(
+            missing.contains(&"helm") && missing.contains(&"kwok") && !missing.contains(&"etcd"),
+            "{missing:?}"
+        );
+        for name in OF_KUBERNETES.into_iter().chain(OTHERS.map(|o| o.0)) {
+            fs::write(second.path().join(name), "").unwrap();
+        }
+        fs::write(first.path().join("etcd"), "").unwrap();
+        let found = find_in(&folders).unwrap();
+        assert_eq!(found.path("etcd").unwrap(), first.path().join("etcd"));
+        assert_eq!(found.path("helm").unwrap(), second.path().join("helm"));
+        assert!(found.path("kubectl").is_err());
+    }
+
+    #[test]
+    fn versions_are_linked_into_the_programs() {
+        assert!(version_flags("1.36.3").ends_with("gitMinor=36"));
+    }
+}

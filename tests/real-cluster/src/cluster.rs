@@ -1,0 +1,165 @@
+//! A cluster with Karpenter in it, installed by Helm and run beside it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use jiff::Timestamp;
+use kube::Client;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::audit;
+use crate::binaries::Binaries;
+use crate::controller::Controller;
+use crate::helm;
+use crate::objects::{DEFINITIONS, NODE_CLAIMS, NODES, apply, condition, list, name};
+use crate::plane::ControlPlane;
+use crate::wait::until;
+
+/// A control plane, what was installed into it, and the controller.
+pub(crate) struct Cluster {
+    pub(crate) controller: Option<Controller>,
+    pub(crate) plane: ControlPlane,
+    pub(crate) client: Client,
+    pub(crate) started: Timestamp,
+    /// Removed when this is dropped, unless a scenario failed.
+    folder: Option<TempDir>,
+}
+
+impl Cluster {
+    /// Starts a control plane with two nodes for the pods of the system, in a folder of its own.
+    pub(crate) async fn start(binaries: &Binaries) -> Result<Self> {
+        let folder = TempDir::with_prefix("real-cluster-")?;
+        let mut cluster = Self::start_in(binaries, folder.path()).await?;
+        cluster.folder = Some(folder);
+        Ok(cluster)
+    }
+
+    /// The same in a folder that stays.
+    pub(crate) async fn start_in(binaries: &Binaries, folder: &Path) -> Result<Self> {
+        let plane = ControlPlane::start(binaries, folder).await?;
+        let client = plane.client().await?;
+        for (at, zone) in ["test-zone-a", "test-zone-b"].into_iter().enumerate() {
+            apply(&client, &system_node(&format!("system-{at}"), zone)).await?;
+        }
+        Ok(Self {
+            controller: None,
+            plane,
+            client,
+            started: Timestamp::now(),
+            folder: None,
+        })
+    }
+
+    /// Installs both charts, and waits until the definitions can be used.
+    pub(crate) async fn install(&self, definitions: &Value, values: &Value) -> Result<()> {
+        helm::upgrade(&self.plane, "karpenter-crd", definitions).await?;
+        self.until_definitions_are_established().await?;
+        helm::upgrade(&self.plane, "karpenter", values).await
+    }
+
+    /// Waits until every definition is served.
+    pub(crate) async fn until_definitions_are_established(&self) -> Result<()> {
+        let definitions = DEFINITIONS.all(&self.client);
+        let what = "all definitions are established";
+        until(what, &definitions, "", Duration::from_secs(60), |seen| {
+            let served = |d: &Value| condition(d, "Established") == "True";
+            Ok(seen.values().all(served).then_some(()))
+        })
+        .await
+    }
+
+    /// Starts the controller.
+    pub(crate) async fn run(
+        &mut self,
+        binary: &Path,
+        more: &BTreeMap<String, String>,
+    ) -> Result<()> {
+        let controller = Controller::start(&self.plane, &self.client, binary, more).await?;
+        self.controller = Some(controller);
+        Ok(())
+    }
+
+    /// The controller.
+    pub(crate) fn controller(&mut self) -> Result<&mut Controller> {
+        self.controller
+            .as_mut()
+            .context("no controller was started")
+    }
+
+    /// What must be so at the end of every cluster's scenarios: everything runs, nothing was forbidden, every line of the log is JSON.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        self.plane.is_running()?;
+        let controller = self.controller()?;
+        controller.is_running()?;
+        controller.has_logged_json()?;
+        let requests = audit::requests(&self.plane.audit_log(), self.started)?;
+        let refused: BTreeSet<String> = requests
+            .iter()
+            .filter(|request| request.code() == 403)
+            .map(audit::Request::told)
+            .collect();
+        ensure!(requests.len() > 100, "{} requests only", requests.len());
+        ensure!(refused.is_empty(), "forbidden: {refused:#?}");
+        Ok(())
+    }
+
+    /// Leaves the logs where they are, and says where.
+    pub(crate) fn keep(&mut self) -> PathBuf {
+        match self.folder.take() {
+            Some(folder) => folder.keep(),
+            None => self.plane.folder().to_owned(),
+        }
+    }
+}
+
+/// A node that is no one's: the system's pods run on it.
+fn system_node(name: &str, zone: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": { "name": name, "labels": {
+            "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", "kubernetes.io/hostname": name,
+            "topology.kubernetes.io/zone": zone,
+        } },
+        "spec": { "taints": [{ "key": "CriticalAddonsOnly", "value": "true", "effect": "NoSchedule" }] },
+    })
+}
+
+/// Fails unless every NodeClaim with these labels has a node of its own, and every node a NodeClaim: nothing lost, nothing doubled.
+pub(crate) async fn claims_and_nodes_belong_together(
+    client: &Client,
+    labels: &str,
+) -> Result<usize> {
+    let claims = list(&NODE_CLAIMS.all(client), labels).await?;
+    let nodes = list(&NODES.all(client), labels).await?;
+    let ids = |objects: &[Value], pointer: &str| -> Vec<String> {
+        let id = |object: &Value| {
+            object
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .map(str::to_owned)
+        };
+        let mut ids: Vec<String> = objects.iter().filter_map(id).collect();
+        ids.sort();
+        ids
+    };
+    let (of_claims, of_nodes) = (
+        ids(&claims, "/status/providerID"),
+        ids(&nodes, "/spec/providerID"),
+    );
+    let distinct: BTreeSet<&String> = of_nodes.iter().collect();
+    ensure!(
+        distinct.len() == of_nodes.len(),
+        "nodes twice: {of_nodes:?}"
+    );
+    let names = |all: &[Value]| all.iter().map(|o| name(o).to_owned()).collect::<Vec<_>>();
+    ensure!(
+        of_claims == of_nodes && claims.len() == nodes.len(),
+        "NodeClaims {:?} and nodes {:?} do not belong together",
+        names(&claims),
+        names(&nodes)
+    );
+    Ok(nodes.len())
+}

@@ -1,0 +1,224 @@
+//! A controller of ours as a process beside the cluster: with the environment of its Deployment, as its ServiceAccount, under the name
+//! of one of its pods.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::helm::NAMESPACE;
+use crate::objects::{DEPLOYMENTS, LEASES, PODS, list, name};
+use crate::plane::{ControlPlane, free_ports};
+use crate::process::Process;
+use crate::wait;
+
+/// The labels of the chart's pods.
+const PODS_OF_CHART: &str = "app.kubernetes.io/name=karpenter";
+
+/// A running controller. It is killed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Controller {
+    binary: PathBuf,
+    environment: BTreeMap<String, String>,
+    log: PathBuf,
+    pod: String,
+    process: Process,
+}
+
+impl Controller {
+    /// Starts a controller that was installed by the chart, with more environment variables, and waits until it holds the lease.
+    pub(crate) async fn start(
+        plane: &ControlPlane,
+        client: &Client,
+        binary: &Path,
+        more: &BTreeMap<String, String>,
+    ) -> Result<Self> {
+        let deployments = DEPLOYMENTS.of_namespace(client, NAMESPACE);
+        let deployment = serde_json::to_value(deployments.get("karpenter").await?)?;
+        let mut environment = environment_of(&deployment)?;
+        let [metrics, probes] = free_ports()?;
+        environment.insert("METRICS_PORT".to_owned(), metrics.to_string());
+        environment.insert("HEALTH_PROBE_PORT".to_owned(), probes.to_string());
+        let pods = PODS.of_namespace(client, NAMESPACE);
+        let pod = list(&pods, PODS_OF_CHART).await?;
+        let mut staying = pod
+            .iter()
+            .filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        let pod = staying.next().context("the Deployment has no pods")?;
+        let pod = name(pod).to_owned();
+        let kubeconfig = plane.kubeconfig_with_token("karpenter", &token(client).await?)?;
+        let own = [
+            ("KUBECONFIG", kubeconfig.display().to_string()),
+            ("HOSTNAME", pod.clone()),
+            ("HOME", plane.folder().display().to_string()),
+            ("RUST_BACKTRACE", "1".to_owned()),
+        ];
+        environment.extend(own.map(|(name, value)| (name.to_owned(), value)));
+        environment.extend(more.clone());
+        let log = plane.folder().join("karpenter.log");
+        let process = spawn(binary, &environment, &log)?;
+        let mut controller = Self {
+            binary: binary.to_owned(),
+            environment,
+            log,
+            pod,
+            process,
+        };
+        controller.until_leading(client).await?;
+        Ok(controller)
+    }
+
+    /// Waits until the lease is this process's.
+    pub(crate) async fn until_leading(&mut self, client: &Client) -> Result<()> {
+        let leases = LEASES.of_namespace(client, NAMESPACE);
+        let pod = self.pod.clone();
+        let held = |seen: &wait::Seen| {
+            let mut leases = seen.values();
+            let holder = leases.find(|l| name(l) == "karpenter-leader-election");
+            let holder = holder.and_then(|l| l["spec"]["holderIdentity"].as_str());
+            Ok(holder.filter(|h| h.starts_with(&pod)).map(|_| ()))
+        };
+        let waiting = wait::until("the lease", &leases, "", Duration::from_secs(60), held);
+        let result = waiting.await;
+        self.process.is_running()?;
+        result
+    }
+
+    /// The process's id.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Kills it as an out-of-memory killer does.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Starts it again after it has ended, as a kubelet does.
+    pub(crate) fn start_again(&mut self) -> Result<()> {
+        self.process = spawn(&self.binary, &self.environment, &self.log)?;
+        Ok(())
+    }
+
+    /// Whether it has ended by itself.
+    pub(crate) fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.process.ended()?.is_some())
+    }
+
+    /// Asks it to end, as a kubelet does, and waits until it has ended well.
+    pub(crate) async fn stop(mut self) -> Result<()> {
+        self.process.signal(Signal::TERM);
+        let status = self.process.end(Duration::from_secs(30)).await?;
+        ensure!(
+            status.success(),
+            "the controller ended with {status}: {}",
+            self.process.tail(5)
+        );
+        Ok(())
+    }
+
+    /// Lets it run on after this process, and returns its id.
+    pub(crate) fn leave(mut self) -> u32 {
+        self.process.detach();
+        self.process.id()
+    }
+
+    /// Fails if it has ended.
+    pub(crate) fn is_running(&mut self) -> Result<()> {
+        self.process.is_running()
+    }
+
+    /// Every line of its log.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Fails if a line of its log is not JSON.
+    pub(crate) fn has_logged_json(&self) -> Result<()> {
+        for line in self.lines() {
+            if serde_json::from_str::<Value>(&line).is_err() {
+                bail!("a line of the log is not JSON: {line}");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn spawn(binary: &Path, environment: &BTreeMap<String, String>, log: &Path) -> Result<Process> {
+    let mut command = Command::new(binary);
+    command.env_clear().envs(environment);
+    command.current_dir(log.parent().unwrap_or(Path::new("/")));
+    Process::start("karpenter", &mut command, log)
+}
+
+/// A token of Karpenter's ServiceAccount.
+async fn token(client: &Client) -> Result<String> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
+    let request = TokenRequest {
+        spec: Some(TokenRequestSpec {
+            expiration_seconds: Some(24 * 3600),
+            ..TokenRequestSpec::default()
+        }),
+        ..TokenRequest::default()
+    };
+    let answer = accounts
+        .create_token_request("karpenter", &PostParams::default(), &request)
+        .await?;
+    let token = answer.status.and_then(|status| status.token);
+    token.context("no token was given")
+}
+
+/// The environment that a kubelet gives the container of a Deployment.
+fn environment_of(deployment: &Value) -> Result<BTreeMap<String, String>> {
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    let variables = container["env"].as_array();
+    let mut environment = BTreeMap::new();
+    for variable in variables.context("the container has no environment")? {
+        let key = variable["name"].as_str().unwrap_or_default().to_owned();
+        let from = &variable["valueFrom"];
+        let value = match variable["value"].as_str() {
+            Some(value) => value.to_owned(),
+            None if from["fieldRef"]["fieldPath"] == "metadata.namespace" => NAMESPACE.to_owned(),
+            // What a kubelet says where there are neither requests nor limits.
+            None if from["resourceFieldRef"]["resource"] == "requests.cpu" => "0".to_owned(),
+            None if from["resourceFieldRef"]["resource"] == "limits.memory" => {
+                "8000000000".to_owned()
+            }
+            None => bail!("{key} is from something that is not known here: {from}"),
+        };
+        environment.insert(key, value);
+    }
+    Ok(environment)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_environment_is_what_a_kubelet_makes_of_the_container() {
+        let deployment = json!({ "spec": { "template": { "spec": { "containers": [{ "env": [
+            { "name": "A", "value": "b" },
+            { "name": "SYSTEM_NAMESPACE", "valueFrom": { "fieldRef": { "fieldPath": "metadata.namespace" } } },
+            { "name": "CPU_REQUESTS", "valueFrom": { "resourceFieldRef": { "resource": "requests.cpu" } } },
+        ] }] } } } });
+        let environment = environment_of(&deployment).unwrap();
+        assert_eq!(environment["A"], "b");
+        assert_eq!(environment["SYSTEM_NAMESPACE"], "kube-system");
+        assert_eq!(environment["CPU_REQUESTS"], "0");
+        let unknown = json!({ "spec": { "template": { "spec": { "containers": [{ "env": [
+            { "name": "A", "valueFrom": { "secretKeyRef": { "name": "s" } } },
+        ] }] } } } });
+        assert!(environment_of(&unknown).is_err());
+    }
+}

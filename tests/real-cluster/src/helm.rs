@@ -1,0 +1,77 @@
+//! Our charts, by Helm.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+use crate::plane::ControlPlane;
+use crate::root;
+
+/// The namespace that Karpenter is installed in.
+pub(crate) const NAMESPACE: &str = "kube-system";
+
+/// Runs `helm upgrade --install` of a chart of ours, and waits until everything of it is ready.
+pub(crate) async fn upgrade(plane: &ControlPlane, chart: &str, values: &Value) -> Result<()> {
+    let file = plane.folder().join(format!("{chart}-values.json"));
+    std::fs::write(&file, values.to_string())?;
+    let chart_folder = root().join("charts").join(chart);
+    run(
+        plane,
+        &[
+            "upgrade".as_ref(),
+            "--install".as_ref(),
+            chart.as_ref(),
+            &chart_folder,
+            "--namespace".as_ref(),
+            NAMESPACE.as_ref(),
+            "--values".as_ref(),
+            &file,
+            // Definitions that were applied by hand before become the chart's.
+            "--take-ownership".as_ref(),
+            "--wait".as_ref(),
+            "--timeout".as_ref(),
+            "3m".as_ref(),
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+/// The number of a release's revision, and its status.
+pub(crate) async fn revision(plane: &ControlPlane, release: &str) -> Result<(u64, String)> {
+    let arguments = [
+        "status",
+        release,
+        "--namespace",
+        NAMESPACE,
+        "--output",
+        "json",
+    ];
+    let said = run(plane, &arguments.map(Path::new)).await?;
+    let status: Value = serde_json::from_str(&said)?;
+    let state = status["info"]["status"].as_str().unwrap_or_default();
+    Ok((
+        status["version"].as_u64().unwrap_or_default(),
+        state.to_owned(),
+    ))
+}
+
+/// Runs Helm against a cluster.
+async fn run(plane: &ControlPlane, arguments: &[&Path]) -> Result<String> {
+    let mut command = Command::new(plane.binaries().path("helm")?);
+    command
+        .args(arguments)
+        .env("KUBECONFIG", plane.kubeconfig())
+        .env("HOME", plane.folder())
+        .stdin(Stdio::null());
+    // It ends by itself: it is told how long it may wait.
+    let output = tokio::task::spawn_blocking(move || command.output()).await??;
+    if !output.status.success() {
+        let words: Vec<_> = arguments.iter().map(|a| a.to_string_lossy()).collect();
+        let error = String::from_utf8_lossy(&output.stderr);
+        bail!("helm {}: {error}", words.join(" "));
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}

@@ -1,0 +1,362 @@
+//! Measurements of the controller: what a burst costs, how soon its pods are bound, and how much of the API server it takes.
+
+mod limit;
+mod report;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, Subcommand};
+use futures::{StreamExt as _, pin_mut};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::binaries;
+use crate::case::Case;
+use crate::cluster::Cluster;
+use crate::controller::Controller;
+use crate::controller_binary;
+use crate::objects::{NODES, list};
+use crate::suite::install_kwok_with;
+use limit::Limit;
+use report::Report;
+
+/// Measures the controller on a cluster of its own.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Measure {
+    /// Many pods at once: nodes, dollars an hour, seconds until the last pod is bound, requests.
+    Burst {
+        /// Pods, over all Deployments.
+        #[arg(long, default_value_t = 5000)]
+        pods: u32,
+        /// Deployments, each with requests of its own.
+        #[arg(long, default_value_t = 40)]
+        deployments: u32,
+        /// Starts the controller once every pod waits, so that it decides once over all of them.
+        #[arg(long)]
+        at_once: bool,
+        #[command(flatten)]
+        how: How,
+    },
+    /// 1,000 pods out, then in to 700: nodes and dollars an hour when nothing changes any more.
+    Scale {
+        /// Pods at first.
+        #[arg(long, default_value_t = 1000)]
+        pods: u32,
+        /// Pods then.
+        #[arg(long, default_value_t = 700)]
+        down_to: u32,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Requests a minute of a controller with nothing to do.
+    Idle {
+        /// Minutes.
+        #[arg(long, default_value_t = 3)]
+        minutes: u32,
+        #[command(flatten)]
+        how: How,
+    },
+}
+
+/// How a measurement is made.
+#[derive(Debug, Args)]
+pub(crate) struct How {
+    /// The controller; by default the one that was built beside this program.
+    #[arg(long)]
+    controller: Option<PathBuf>,
+    /// Cuts the API server's processor time to this share of a core, as 0.25.
+    #[arg(long)]
+    api_server_cores: Option<f64>,
+    /// A variable of the controller's environment, as BATCH_IDLE_DURATION=10s.
+    #[arg(long = "env", value_parser = pair)]
+    environment: Vec<(String, String)>,
+    /// Prints a line of JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=');
+    let (name, value) = pair.ok_or_else(|| format!("`{text}` is not NAME=VALUE"))?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+impl How {
+    fn binary(&self) -> Result<PathBuf> {
+        match &self.controller {
+            Some(binary) => Ok(binary.canonicalize()?),
+            None => controller_binary("karpenter-kwok"),
+        }
+    }
+
+    fn environment(&self) -> BTreeMap<String, String> {
+        self.environment.iter().cloned().collect()
+    }
+}
+
+/// A cluster to measure on, with default settings.
+struct Bench {
+    cluster: Cluster,
+    case: Case,
+    report: Report,
+    _limit: Option<Limit>,
+}
+
+impl Bench {
+    async fn start(how: &How) -> Result<Self> {
+        let binaries = match binaries::find() {
+            Ok(binaries) => binaries,
+            Err(missing) => bail!("there is no {}", missing.join(", ")),
+        };
+        let cluster = Cluster::start(&binaries).await?;
+        install_kwok_with(&cluster, &json!({ "provider": "kwok" })).await?;
+        let case = Case::new(&cluster.client, "measured").await?;
+        let all = json!([
+            { "key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"] },
+            { "key": "kubernetes.io/os", "operator": "In", "values": ["linux"] },
+            { "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"] },
+        ]);
+        case.pool(json!({
+            "template": { "spec": { "requirements": all, "expireAfter": "720h" } },
+            "disruption": { "consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "0s" },
+        }))
+        .await?;
+        let limit = match how.api_server_cores {
+            Some(cores) => Some(Limit::start(&cluster.plane, cores)?),
+            None => None,
+        };
+        Ok(Self {
+            cluster,
+            case,
+            report: Report::default(),
+            _limit: limit,
+        })
+    }
+
+    async fn run_controller(&mut self, how: &How) -> Result<()> {
+        let (binary, environment) = (how.binary()?, how.environment());
+        self.cluster.run(&binary, &environment).await
+    }
+
+    /// Applies Deployments of varied requests.
+    async fn deploy(&self, deployments: u32, pods: u32) -> Result<()> {
+        for at in 0..deployments {
+            let (cpu, memory) = requests(at);
+            let replicas = pods / deployments + u32::from(at < pods % deployments);
+            let resources = json!({ "requests": { "cpu": cpu, "memory": memory } });
+            let container = json!([{ "name": "pause", "image": "pause", "resources": resources }]);
+            let changes = json!({ "template": { "spec": { "containers": container } } });
+            self.case
+                .deploy(&format!("work-{at}"), replicas, cpu, changes)
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn until_bound(&self, pods: u32) -> Result<()> {
+        let (wanted, within) = (usize::try_from(pods)?, Duration::from_secs(900));
+        let all = tokio::time::timeout(within, until_pods(&self.case, wanted, is_bound));
+        all.await
+            .context("not all pods are bound within 15 minutes")?
+    }
+
+    /// Adds what is the same for every measurement.
+    async fn finish(mut self, since: Timestamp, how: &How) -> Result<()> {
+        let nodes = list(&NODES.all(&self.cluster.client), &self.case.selector()).await?;
+        self.report.nodes(&nodes);
+        let log = self.cluster.plane.audit_log();
+        let lost = self.cluster.controller()?.has_ended()?;
+        self.report.requests(&log, since)?;
+        let controller = self.cluster.controller.as_ref().context("no controller")?;
+        self.report.process(controller);
+        self.report.add("lease lost", u8::from(lost).into());
+        self.report.print(how.json);
+        Ok(())
+    }
+}
+
+/// What the pods of a Deployment ask for.
+fn requests(at: u32) -> (&'static str, &'static str) {
+    const CPU: [&str; 5] = ["100m", "250m", "500m", "1", "2"];
+    const MEMORY: [&str; 4] = ["128Mi", "512Mi", "1Gi", "4Gi"];
+    let (cpu, memory) = (at as usize % CPU.len(), at as usize / CPU.len());
+    (CPU[cpu], MEMORY[memory % MEMORY.len()])
+}
+
+fn is_bound(pod: &Pod) -> bool {
+    let spec = pod.spec.as_ref();
+    spec.is_some_and(|spec| spec.node_name.is_some())
+}
+
+fn waits(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
+    conditions.is_some_and(|all| {
+        let mut all = all.iter();
+        all.any(|c| c.type_ == "PodScheduled" && c.reason.as_deref() == Some("Unschedulable"))
+    })
+}
+
+/// Waits until so many pods are as wanted, without looking at all of them at each change.
+async fn until_pods(case: &Case, wanted: usize, is: fn(&Pod) -> bool) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(case.client.clone(), case.name);
+    let events = watcher::watcher(pods, watcher::Config::default()).default_backoff();
+    pin_mut!(events);
+    let mut good = BTreeSet::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => good.clear(),
+            Ok(Event::InitApply(pod) | Event::Apply(pod)) => {
+                let uid = pod.metadata.uid.clone();
+                match is(&pod) {
+                    true => good.insert(uid),
+                    false => good.remove(&uid),
+                };
+            }
+            Ok(Event::Delete(pod)) => {
+                good.remove(&pod.metadata.uid);
+            }
+            Ok(Event::InitDone) => {}
+            Err(_) => continue,
+        }
+        if good.len() == wanted {
+            return Ok(());
+        }
+    }
+    bail!("the watch ended")
+}
+
+impl Measure {
+    /// Makes the measurement, and prints it.
+    pub(crate) async fn run(self) -> Result<()> {
+        match self {
+            Self::Burst {
+                pods,
+                deployments,
+                at_once,
+                how,
+            } => burst(pods, deployments.max(1), at_once, &how).await,
+            Self::Scale { pods, down_to, how } => scale(pods, down_to, &how).await,
+            Self::Idle { minutes, how } => idle(minutes, &how).await,
+        }
+    }
+}
+
+async fn burst(pods: u32, deployments: u32, at_once: bool, how: &How) -> Result<()> {
+    let mut bench = Bench::start(how).await?;
+    if at_once {
+        bench.deploy(deployments, pods).await?;
+        until_pods(&bench.case, usize::try_from(pods)?, waits).await?;
+    } else {
+        bench.run_controller(how).await?;
+    }
+    let (since, started) = (Timestamp::now(), Instant::now());
+    if at_once {
+        bench.run_controller(how).await?;
+    } else {
+        bench.deploy(deployments, pods).await?;
+    }
+    bench.until_bound(pods).await?;
+    let seconds = started.elapsed().as_secs_f64();
+    bench.report.add(
+        "seconds until the last pod was bound",
+        json!(round(seconds)),
+    );
+    bench.finish(since, how).await
+}
+
+async fn scale(pods: u32, down_to: u32, how: &How) -> Result<()> {
+    const DEPLOYMENTS: u32 = 10;
+    let mut bench = Bench::start(how).await?;
+    bench.run_controller(how).await?;
+    let (since, started) = (Timestamp::now(), Instant::now());
+    bench.deploy(DEPLOYMENTS, pods).await?;
+    bench.until_bound(pods).await?;
+    let seconds = started.elapsed().as_secs_f64();
+    bench.report.add(
+        "seconds until the last pod was bound",
+        json!(round(seconds)),
+    );
+    let nodes = list(&NODES.all(&bench.cluster.client), &bench.case.selector()).await?;
+    bench.report.add("nodes at first", nodes.len().into());
+    bench.report.add(
+        "dollars an hour at first",
+        json!(round(report::price(&nodes))),
+    );
+
+    let started = Instant::now();
+    bench.deploy(DEPLOYMENTS, down_to).await?;
+    let quiet = until_quiet(&bench.case).await?;
+    let seconds = quiet.duration_since(started).as_secs_f64();
+    bench
+        .report
+        .add("seconds until the last node changed", json!(round(seconds)));
+    bench.finish(since, how).await
+}
+
+/// Waits until no node came or went for two minutes, a quarter of an hour at most, and returns when the last one did.
+async fn until_quiet(case: &Case) -> Result<Instant> {
+    const QUIET: Duration = Duration::from_secs(120);
+    let limit = Instant::now() + Duration::from_secs(900);
+    let (mut last, mut known) = (Instant::now(), BTreeSet::new());
+    let config = watcher::Config::default().labels(&case.selector());
+    let events = watcher::watcher(case.nodes(), config).default_backoff();
+    pin_mut!(events);
+    while let Ok(event) = tokio::time::timeout_at((last + QUIET).min(limit), events.next()).await {
+        match event.context("the watch ended")? {
+            Ok(Event::Apply(node)) => {
+                if known.insert(node.metadata.uid) {
+                    last = Instant::now();
+                }
+            }
+            Ok(Event::InitApply(node)) => {
+                known.insert(node.metadata.uid);
+            }
+            Ok(Event::Delete(_)) => last = Instant::now(),
+            _ => {}
+        }
+    }
+    Ok(last)
+}
+
+async fn idle(minutes: u32, how: &How) -> Result<()> {
+    let mut bench = Bench::start(how).await?;
+    bench.run_controller(how).await?;
+    bench.deploy(4, 100).await?;
+    bench.until_bound(100).await?;
+    // What the pods were a reason for is over.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let since = Timestamp::now();
+    tokio::time::sleep(Duration::from_secs(u64::from(minutes) * 60)).await;
+    let log = bench.cluster.plane.audit_log();
+    let requests = crate::audit::requests(&log, since)?.len();
+    let a_minute = requests as f64 / f64::from(minutes.max(1));
+    bench
+        .report
+        .add("requests a minute", json!(round(a_minute)));
+    bench.finish(since, how).await
+}
+
+fn round(number: f64) -> f64 {
+    (number * 100.0).round() / 100.0
+}
+
+/// The processor seconds of a process, and the most memory it ever had, in MiB.
+fn process_of(controller: &Controller) -> Option<(f64, f64)> {
+    let process = procfs::process::Process::new(i32::try_from(controller.id()).ok()?).ok()?;
+    let stat = process.stat().ok()?;
+    let ticks = stat.utime + stat.stime;
+    let peak = process.status().ok()?.vmhwm?;
+    let seconds = ticks as f64 / procfs::ticks_per_second() as f64;
+    Some((seconds, peak as f64 / 1024.0))
+}
+
+/// What a measurement says of itself, by name.
+type Figures = Vec<(String, Value)>;

@@ -1,0 +1,120 @@
+//! What was measured.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Result;
+use jiff::Timestamp;
+use karpenter_kwok::catalogue;
+use serde_json::{Map, Value, json};
+
+use super::{Figures, process_of, round};
+use crate::audit;
+use crate::controller::Controller;
+
+/// Figures in the order they are told.
+#[derive(Debug, Default)]
+pub(super) struct Report(Figures);
+
+impl Report {
+    pub(super) fn add(&mut self, name: &str, value: Value) {
+        self.0.push((name.to_owned(), value));
+    }
+
+    /// How many nodes there are, and what they cost.
+    pub(super) fn nodes(&mut self, nodes: &[Value]) {
+        self.add("nodes", nodes.len().into());
+        self.add("dollars an hour", json!(round(price(nodes))));
+    }
+
+    /// What was asked of the API server.
+    pub(super) fn requests(&mut self, log: &Path, since: Timestamp) -> Result<()> {
+        let requests = audit::requests(log, since)?;
+        let counts = audit::counts(&requests);
+        let conflicts: usize = counts.iter().map(|(_, _, bad)| bad).sum();
+        self.add("requests", requests.len().into());
+        self.add("conflicts", conflicts.into());
+        let longest = audit::longest_gap(&requests, "leases");
+        self.add(
+            "longest time between renewals of the lease",
+            json!(round(longest)),
+        );
+        for (what, all, conflicts) in counts.iter().take(8) {
+            let told = match conflicts {
+                0 => all.to_string(),
+                _ => format!("{all}, {conflicts} of them conflicts"),
+            };
+            self.add(&format!("  {what}"), told.into());
+        }
+        Ok(())
+    }
+
+    /// What the process took.
+    pub(super) fn process(&mut self, controller: &Controller) {
+        if let Some((seconds, peak)) = process_of(controller) {
+            self.add("processor seconds", json!(round(seconds)));
+            self.add("peak MiB", json!(round(peak)));
+        }
+    }
+
+    pub(super) fn print(&self, as_json: bool) {
+        if as_json {
+            let all: Map<String, Value> = self.0.iter().cloned().collect();
+            println!("{}", Value::from(all));
+            return;
+        }
+        for (name, value) in &self.0 {
+            let text = value.as_str().map_or(value.to_string(), str::to_owned);
+            println!("{name:46} {text}");
+        }
+    }
+}
+
+/// What nodes cost an hour, by the prices of the built-in instance types.
+pub(super) fn price(nodes: &[Value]) -> f64 {
+    let mut prices: BTreeMap<(String, String), f64> = BTreeMap::new();
+    for instance_type in catalogue::generate() {
+        for offering in &instance_type.offerings {
+            let mut requirements = offering.requirements.iter();
+            let capacity = requirements.find(|r| r.key == "karpenter.sh/capacity-type");
+            let capacity = capacity.and_then(|r| r.values.first());
+            let key = (
+                instance_type.name.clone(),
+                capacity.cloned().unwrap_or_default(),
+            );
+            prices.insert(key, offering.price);
+        }
+    }
+    let of = |node: &Value| {
+        let label = |key: &str| {
+            let value = node["metadata"]["labels"][key].as_str();
+            value.unwrap_or_default().to_owned()
+        };
+        let key = (
+            label("node.kubernetes.io/instance-type"),
+            label("karpenter.sh/capacity-type"),
+        );
+        prices.get(&key).copied().unwrap_or_default()
+    };
+    nodes.iter().map(of).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_cost_what_their_type_and_capacity_type_do() {
+        let node = |instance_type: &str, capacity: &str| {
+            json!({ "metadata": { "labels": {
+                "node.kubernetes.io/instance-type": instance_type, "karpenter.sh/capacity-type": capacity,
+            } } })
+        };
+        let nodes = [
+            node("c-1x-amd64-linux", "on-demand"),
+            node("c-1x-amd64-linux", "spot"),
+        ];
+        assert!((price(&nodes) - 0.027147483648 - 0.0190032385536).abs() < 1e-9);
+        assert_eq!(price(&[node("unknown", "spot")]), 0.0);
+    }
+}

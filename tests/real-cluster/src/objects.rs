@@ -1,0 +1,226 @@
+//! Objects as JSON, and the API they are written through.
+
+use anyhow::{Context as _, Result, bail};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+use serde_json::Value;
+
+/// A kind of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kind {
+    group: &'static str,
+    version: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+}
+
+const fn kind(
+    group: &'static str,
+    version: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+) -> Kind {
+    Kind {
+        group,
+        version,
+        kind,
+        plural,
+    }
+}
+
+pub(crate) const NODES: Kind = kind("", "v1", "Node", "nodes");
+pub(crate) const PODS: Kind = kind("", "v1", "Pod", "pods");
+pub(crate) const EVENTS: Kind = kind("", "v1", "Event", "events");
+pub(crate) const NAMESPACES: Kind = kind("", "v1", "Namespace", "namespaces");
+pub(crate) const SERVICES: Kind = kind("", "v1", "Service", "services");
+pub(crate) const DEPLOYMENTS: Kind = kind("apps", "v1", "Deployment", "deployments");
+pub(crate) const LEASES: Kind = kind("coordination.k8s.io", "v1", "Lease", "leases");
+pub(crate) const DEFINITIONS: Kind = kind(
+    "apiextensions.k8s.io",
+    "v1",
+    "CustomResourceDefinition",
+    "customresourcedefinitions",
+);
+pub(crate) const NODE_POOLS: Kind = kind("karpenter.sh", "v1", "NodePool", "nodepools");
+pub(crate) const NODE_CLAIMS: Kind = kind("karpenter.sh", "v1", "NodeClaim", "nodeclaims");
+pub(crate) const BUFFERS: Kind = kind(
+    "autoscaling.x-k8s.io",
+    "v1beta1",
+    "CapacityBuffer",
+    "capacitybuffers",
+);
+/// Kinds that manifests have and that no scenario asks for again.
+const OTHERS: [Kind; 18] = [
+    kind("", "v1", "PodTemplate", "podtemplates"),
+    kind("", "v1", "ConfigMap", "configmaps"),
+    kind("", "v1", "ServiceAccount", "serviceaccounts"),
+    kind("apps", "v1", "DaemonSet", "daemonsets"),
+    kind("apps", "v1", "StatefulSet", "statefulsets"),
+    kind("batch", "v1", "Job", "jobs"),
+    kind(
+        "policy",
+        "v1",
+        "PodDisruptionBudget",
+        "poddisruptionbudgets",
+    ),
+    kind("resource.k8s.io", "v1", "ResourceSlice", "resourceslices"),
+    kind("resource.k8s.io", "v1", "DeviceClass", "deviceclasses"),
+    kind("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims"),
+    kind(
+        "resource.k8s.io",
+        "v1",
+        "ResourceClaimTemplate",
+        "resourceclaimtemplates",
+    ),
+    kind("karpenter.sh", "v1alpha1", "NodeOverlay", "nodeoverlays"),
+    kind(
+        "karpenter.kwok.sh",
+        "v1alpha1",
+        "KWOKNodeClass",
+        "kwoknodeclasses",
+    ),
+    kind("karpenter.k8s.aws", "v1", "EC2NodeClass", "ec2nodeclasses"),
+    kind(
+        "karpenter.k8s.aws",
+        "v1alpha1",
+        "AWSNodeTemplate",
+        "awsnodetemplates",
+    ),
+    kind("karpenter.sh", "v1alpha5", "Provisioner", "provisioners"),
+    kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices"),
+    kind(
+        "autoscaling.x-k8s.io",
+        "v1alpha1",
+        "CapacityBuffer",
+        "capacitybuffers",
+    ),
+];
+const NAMED: [Kind; 11] = [
+    NODES,
+    PODS,
+    EVENTS,
+    NAMESPACES,
+    SERVICES,
+    DEPLOYMENTS,
+    LEASES,
+    DEFINITIONS,
+    NODE_POOLS,
+    NODE_CLAIMS,
+    BUFFERS,
+];
+
+impl Kind {
+    /// The kind of an object, in the object's version.
+    pub(crate) fn of(object: &Value) -> Result<ApiResource> {
+        let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
+        let (version, kind) = (text("apiVersion"), text("kind"));
+        let (group, version) = version.split_once('/').unwrap_or(("", &version));
+        let mut known = NAMED.iter().chain(&OTHERS);
+        let found = known.find(|known| known.group == group && known.kind == kind);
+        let plural = found.with_context(|| format!("{group}/{kind} is not a known kind"))?;
+        let gvk = GroupVersionKind::gvk(group, version, &kind);
+        Ok(ApiResource::from_gvk_with_plural(&gvk, plural.plural))
+    }
+
+    /// The kind as a resource of the API.
+    pub(crate) fn resource(self) -> ApiResource {
+        let gvk = GroupVersionKind::gvk(self.group, self.version, self.kind);
+        ApiResource::from_gvk_with_plural(&gvk, self.plural)
+    }
+
+    /// Objects of all namespaces, or of the cluster.
+    pub(crate) fn all(self, client: &Client) -> Api<DynamicObject> {
+        Api::all_with(client.clone(), &self.resource())
+    }
+
+    /// Objects of a namespace.
+    pub(crate) fn of_namespace(self, client: &Client, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(client.clone(), namespace, &self.resource())
+    }
+}
+
+/// The documents of YAML.
+pub(crate) fn documents(text: &str) -> Result<Vec<Value>> {
+    let documents = serde_saphyr::from_multiple::<Value>(text)?;
+    Ok(documents.into_iter().filter(Value::is_object).collect())
+}
+
+/// The API of an object's kind, in the object's namespace if it has one.
+pub(crate) fn api_of(client: &Client, object: &Value) -> Result<Api<DynamicObject>> {
+    let resource = Kind::of(object)?;
+    Ok(match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    })
+}
+
+/// The name of an object.
+pub(crate) fn name(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+/// Applies an object as `kubectl apply --server-side --force-conflicts` does.
+pub(crate) async fn apply(client: &Client, object: &Value) -> Result<()> {
+    let params = PatchParams::apply("real-cluster").force();
+    api_of(client, object)?
+        .patch(name(object), &params, &Patch::Apply(object))
+        .await
+        .with_context(|| format!("applying {} {}", object["kind"], name(object)))?;
+    Ok(())
+}
+
+/// Merges a patch into an object.
+pub(crate) async fn merge(api: &Api<DynamicObject>, name: &str, patch: Value) -> Result<()> {
+    let params = PatchParams::default();
+    api.patch(name, &params, &Patch::Merge(patch))
+        .await
+        .with_context(|| format!("patching {name}"))?;
+    Ok(())
+}
+
+/// Merges a patch into an object's status.
+pub(crate) async fn merge_status(api: &Api<DynamicObject>, name: &str, patch: Value) -> Result<()> {
+    let params = PatchParams::default();
+    api.patch_status(name, &params, &Patch::Merge(patch))
+        .await
+        .with_context(|| format!("patching the status of {name}"))?;
+    Ok(())
+}
+
+/// Asks for an object's end.
+pub(crate) async fn delete(api: &Api<DynamicObject>, name: &str) -> Result<()> {
+    let params = DeleteParams::background();
+    api.delete(name, &params)
+        .await
+        .with_context(|| format!("deleting {name}"))?;
+    Ok(())
+}
+
+/// All objects of a selector, as JSON.
+pub(crate) async fn list(api: &Api<DynamicObject>, labels: &str) -> Result<Vec<Value>> {
+    let list = api.list(&ListParams::default().labels(labels)).await?;
+    let values = list.items.into_iter().map(serde_json::to_value);
+    Ok(values.collect::<Result<_, _>>()?)
+}
+
+/// What the API server says to an object that it is only shown: the object as it would be stored, or the refusal.
+pub(crate) async fn dry_run(client: &Client, object: &Value) -> Result<Result<Value, String>> {
+    let params = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let created: DynamicObject = serde_json::from_value(object.clone())?;
+    match api_of(client, object)?.create(&params, &created).await {
+        Ok(stored) => Ok(Ok(serde_json::to_value(stored)?)),
+        Err(kube::Error::Api(status)) if status.code < 500 => Ok(Err(status.message.clone())),
+        Err(error) => bail!("{}: {error}", name(object)),
+    }
+}
+
+/// The status of a condition: `True`, `False`, `Unknown`, or nothing.
+pub(crate) fn condition<'a>(object: &'a Value, kind: &str) -> &'a str {
+    let conditions = object["status"]["conditions"].as_array();
+    let found = conditions.and_then(|all| all.iter().find(|c| c["type"] == kind));
+    found.and_then(|c| c["status"].as_str()).unwrap_or_default()
+}

@@ -1,0 +1,264 @@
+//! Runs the scenarios: a line for each, with its seconds.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::binaries::{self, Binaries};
+use crate::case::Case;
+use crate::cluster::Cluster;
+use crate::controller_binary;
+use crate::objects::apply;
+use crate::plane::free_ports;
+use crate::scenarios::{self, Alone, Beside, aws};
+
+/// How long a scenario may take before it counts as failed.
+const LONGEST: Duration = Duration::from_secs(400);
+
+/// What went well and what did not.
+#[derive(Debug, Default)]
+struct Results {
+    passed: usize,
+    failed: Vec<String>,
+}
+
+impl Results {
+    fn tell(&mut self, name: &str, since: Instant, result: Result<()>) {
+        let seconds = since.elapsed().as_secs();
+        match result {
+            Ok(()) => {
+                println!("ok      {seconds:4} s  {name}");
+                self.passed += 1;
+            }
+            Err(problem) => {
+                println!("FAILED  {seconds:4} s  {name}: {problem:#}");
+                self.failed.push(name.to_owned());
+            }
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed.extend(other.failed);
+    }
+}
+
+/// Which scenarios are run.
+#[derive(Debug)]
+struct Choice<'a> {
+    quick: bool,
+    words: &'a [String],
+}
+
+impl Choice<'_> {
+    fn has(&self, name: &str, quick: bool) -> bool {
+        let named = self.words.is_empty() || self.words.iter().any(|word| name.contains(word));
+        named && (quick || !self.quick)
+    }
+}
+
+/// Every word must be in the name of a scenario.
+fn check_words(words: &[String]) -> Result<()> {
+    let beside = scenarios::BESIDE.iter().map(|s| s.name);
+    let alone = scenarios::ALONE.iter().map(|s| s.name);
+    let names: Vec<&str> = beside.chain(alone).chain(["aws"]).collect();
+    for word in words {
+        if !names.iter().any(|name| name.contains(word.as_str())) {
+            bail!(
+                "no scenario is called `{word}`: they are {}",
+                names.join(", ")
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Runs the scenarios whose names contain one of the words.
+pub(crate) async fn run(quick: bool, words: &[String]) -> Result<()> {
+    check_words(words)?;
+    let binaries = match binaries::find() {
+        Ok(binaries) => binaries,
+        Err(missing) => {
+            println!(
+                "skipped: there is no {}; `cargo xtask realcluster build` builds what is missing",
+                missing.join(", ")
+            );
+            return Ok(());
+        }
+    };
+    let choice = Choice { quick, words };
+    let started = Instant::now();
+    let (kwok, aws) = tokio::join!(
+        on_a_cluster("kwok", kwok(&binaries, &choice)),
+        on_a_cluster("aws", aws(&binaries, &choice)),
+    );
+    let mut results = Results::default();
+    results.add(kwok);
+    results.add(aws);
+    println!(
+        "real cluster: {} passed, {} failed in {} s{}",
+        results.passed,
+        results.failed.len(),
+        started.elapsed().as_secs(),
+        if quick { " (the quick ones)" } else { "" },
+    );
+    if !results.failed.is_empty() {
+        bail!("failed: {}", results.failed.join(", "));
+    }
+    Ok(())
+}
+
+/// What the scenarios of a cluster made of it; a cluster that does not start is a failure, too.
+async fn on_a_cluster(name: &str, scenarios: impl Future<Output = Result<Results>>) -> Results {
+    let started = Instant::now();
+    match scenarios.await {
+        Ok(results) => results,
+        Err(problem) => {
+            let mut results = Results::default();
+            results.tell(&format!("cluster {name}"), started, Err(problem));
+            results
+        }
+    }
+}
+
+/// Installs both charts for the kwok provider with every optional feature, and a KWOKNodeClass.
+pub(crate) async fn install_kwok(cluster: &Cluster) -> Result<()> {
+    install_kwok_with(cluster, &kwok_values()).await
+}
+
+/// Installs both charts for the kwok provider, and a KWOKNodeClass.
+pub(crate) async fn install_kwok_with(cluster: &Cluster, values: &Value) -> Result<()> {
+    let definitions = json!({ "provider": "kwok" });
+    cluster.install(&definitions, values).await?;
+    let class = json!({
+        "apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": { "name": "default" },
+    });
+    apply(&cluster.client, &class).await
+}
+
+/// The values of the chart that the kwok provider is installed with.
+pub(crate) fn kwok_values() -> Value {
+    json!({
+        "provider": "kwok",
+        "settings": {
+            "ignoreDRARequests": false,
+            "featureGates": {
+                "nodeRepair": true, "nodeOverlay": true, "staticCapacity": true, "capacityBuffer": true,
+                "spotToSpotConsolidation": true,
+            },
+        },
+    })
+}
+
+/// A scenario with its time.
+async fn timed(scenario: impl Future<Output = Result<()>>) -> Result<()> {
+    let within = tokio::time::timeout(LONGEST, scenario).await;
+    within.with_context(|| format!("not within {} s", LONGEST.as_secs()))?
+}
+
+async fn kwok(binaries: &Binaries, choice: &Choice<'_>) -> Result<Results> {
+    let mut results = Results::default();
+    let beside: Vec<&Beside> = scenarios::BESIDE
+        .iter()
+        .filter(|s| choice.has(s.name, s.quick))
+        .collect();
+    let alone: Vec<&Alone> = scenarios::ALONE
+        .iter()
+        .filter(|s| choice.has(s.name, s.quick))
+        .collect();
+    if beside.is_empty() && alone.is_empty() {
+        return Ok(results);
+    }
+    let mut cluster = Cluster::start(binaries).await?;
+    let started = Instant::now();
+    let installed = timed(scenarios::install::kwok(&cluster)).await;
+    let is_installed = installed.is_ok();
+    results.tell("install-kwok", started, installed);
+    if !is_installed {
+        println!("logs are in {}", cluster.keep().display());
+        return Ok(results);
+    }
+    cluster
+        .run(&controller_binary("karpenter-kwok")?, &BTreeMap::new())
+        .await?;
+
+    let client = cluster.client.clone();
+    let mut running: FuturesUnordered<BoxFuture<'_, (&str, Instant, Result<()>)>> = beside
+        .into_iter()
+        .map(|scenario| {
+            let client = client.clone();
+            Box::pin(async move {
+                let started = Instant::now();
+                let all = async {
+                    let case = Case::new(&client, scenario.name).await?;
+                    (scenario.run)(case.clone()).await?;
+                    case.end().await.context("cleaning up")
+                };
+                (scenario.name, started, timed(all).await)
+            }) as BoxFuture<'_, _>
+        })
+        .collect();
+    while let Some((name, started, result)) = running.next().await {
+        results.tell(name, started, result);
+    }
+    drop(running);
+    for scenario in alone {
+        let started = Instant::now();
+        let all = async {
+            let case = Case::new(&client, scenario.name).await?;
+            (scenario.run)(&mut cluster, case.clone()).await?;
+            case.end().await.context("cleaning up")
+        };
+        let result = timed(all).await;
+        results.tell(scenario.name, started, result);
+    }
+    let started = Instant::now();
+    let checked = cluster.check();
+    results.tell("kwok-rights-and-log", started, checked);
+    end(cluster, &results).await?;
+    Ok(results)
+}
+
+async fn aws(binaries: &Binaries, choice: &Choice<'_>) -> Result<Results> {
+    let mut results = Results::default();
+    if !choice.has("aws", true) {
+        return Ok(results);
+    }
+    let mut cluster = Cluster::start(binaries).await?;
+    let [webhook] = free_ports()?;
+    let started = Instant::now();
+    let installed = timed(scenarios::install::aws(&cluster, webhook)).await;
+    let is_installed = installed.is_ok();
+    results.tell("aws-install", started, installed);
+    if is_installed {
+        let started = Instant::now();
+        let objects = timed(scenarios::verdicts::aws(&cluster)).await;
+        results.tell("aws-verdicts", started, objects);
+        aws::run(&mut cluster, |name, started, result| {
+            results.tell(name, started, result);
+        })
+        .await;
+        let started = Instant::now();
+        let checked = cluster.check();
+        results.tell("aws-rights-and-log", started, checked);
+    }
+    end(cluster, &results).await?;
+    Ok(results)
+}
+
+/// Ends the controller as a kubelet does, and keeps the logs of a run that failed.
+async fn end(mut cluster: Cluster, results: &Results) -> Result<()> {
+    if let Some(controller) = cluster.controller.take() {
+        controller.stop().await?;
+    }
+    if !results.failed.is_empty() {
+        println!("logs are in {}", cluster.keep().display());
+    }
+    Ok(())
+}

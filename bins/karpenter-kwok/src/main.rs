@@ -13,14 +13,12 @@ use anyhow::{Context, Result};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use karpenter_kube::client::Clients;
 use karpenter_kube::clock::Clock;
-use karpenter_kube::logging::{JsonLines, Outputs};
 use karpenter_kube::metrics::Registry;
 use karpenter_kube::operator::Operator;
-use karpenter_kube::options::{LogLevel, Options};
+use karpenter_kube::options::Options;
+use karpenter_kube::process::{exit_with, log, stop_on_signal};
 use karpenter_kwok::{Cloud, KwokProvider, controllers};
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::prelude::*;
 
 /// Karpenter with the kwok provider: nodes without instances, for tests of Karpenter in any cluster.
 #[derive(Debug, Parser)]
@@ -35,22 +33,13 @@ struct Args {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let command = Options::prepare(Args::command(), |name: &str| std::env::var(name).ok());
-    let args = Args::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
-    if let Err(error) = log(&args.core) {
-        eprintln!("error: {error:#}");
-        return ExitCode::FAILURE;
-    }
-    match run(args).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!(error = format!("{error:#}"), "exiting");
-            ExitCode::FAILURE
-        }
-    }
+    exit_with(run().await)
 }
 
-async fn run(args: Args) -> Result<()> {
+async fn run() -> Result<()> {
+    let command = Options::prepare(Args::command(), |name: &str| std::env::var(name).ok());
+    let args = Args::from_arg_matches(&command.get_matches())?;
+    log(&args.core, env!("CARGO_PKG_VERSION")).context("opening the log")?;
     // Two providers may be linked in; whoever asks first must find the one we mean. It is only refused if one is set.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let types = instance_types::load(args.instance_types_file_path.as_deref())?;
@@ -76,37 +65,4 @@ async fn run(args: Args) -> Result<()> {
         .run(stop)
         .await?;
     Ok(())
-}
-
-fn log(options: &Options) -> Result<()> {
-    let level = match options.log_level {
-        LogLevel::Error => LevelFilter::ERROR,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-    };
-    let outputs = Outputs::open(&options.log_output_paths).context("opening the log")?;
-    let ours = tracing_subscriber::filter::filter_fn(|metadata| {
-        metadata.target().starts_with("karpenter")
-    });
-    let lines = JsonLines::new(outputs, env!("CARGO_PKG_VERSION"));
-    tracing_subscriber::registry()
-        .with(lines.with_filter(level).with_filter(ours))
-        .init();
-    Ok(())
-}
-
-async fn stop_on_signal(stop: CancellationToken) {
-    use tokio::signal::unix::{SignalKind, signal};
-    match signal(SignalKind::terminate()) {
-        Ok(mut terminate) => {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = tokio::signal::ctrl_c() => {}
-            }
-        }
-        Err(_) => {
-            let _ = tokio::signal::ctrl_c().await;
-        }
-    }
-    stop.cancel();
 }

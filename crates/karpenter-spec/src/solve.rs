@@ -714,9 +714,10 @@ impl Node {
     fn can_attach(&self, more: &BTreeMap<String, BTreeSet<String>>) -> bool {
         more.iter().all(|(driver, claims)| {
             let attached = self.attached.get(driver).cloned().unwrap_or_default();
-            self.limits
-                .get(driver)
-                .is_none_or(|&limit| attached.union(claims).count() as i64 <= limit)
+            let count = attached.union(claims).count();
+            // Whatever is attached stays; only who attaches something more must fit.
+            count == attached.len()
+                || (self.limits.get(driver)).is_none_or(|&limit| count as i64 <= limit)
         })
     }
 

@@ -21,6 +21,7 @@ use karpenter_spec::{Claim, PodId, Settings, Solution, World, check, cost, engin
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::RngSeed;
+use serde_json::json;
 
 /// How many clusters each property looks at; more on demand. With a number in KARPENTER_SPEC_CASES they are new ones each time.
 /// A failure shows their seed, and PROPTEST_RNG_SEED takes it.
@@ -228,6 +229,68 @@ proptest! {
         let (before, after) = (placed(&engine_solution(&fewer, Settings::default())), placed(&engine_solution(&world, Settings::default())));
         prop_assert!(before.is_subset(&after), "{:?} had a place without {}", before.difference(&after).collect::<Vec<_>>(), name);
     }
+}
+
+#[test]
+fn a_pod_runs_beside_its_volume_on_a_node_over_its_attach_limit() {
+    let pod = |name: &str, claim: &str, node: Option<&str>| {
+        serde_json::from_value(json!({
+            "metadata": { "namespace": "default", "name": name, "uid": name },
+            "spec": {
+                "nodeName": node, "containers": [{ "name": "main" }],
+                "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": claim } }],
+            },
+            "status": { "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }] },
+        }))
+        .unwrap()
+    };
+    let claim = |name: &str| {
+        serde_json::from_value(json!({
+            "metadata": { "namespace": "default", "name": name, "annotations": { "pv.kubernetes.io/bind-completed": "yes" } },
+            "spec": { "volumeName": name },
+        }))
+        .unwrap()
+    };
+    let volume = |name: &str| {
+        serde_json::from_value(json!({
+            "metadata": { "name": name }, "spec": { "csi": { "driver": "ebs.csi.aws.com", "volumeHandle": name } },
+        }))
+        .unwrap()
+    };
+    let amounts = json!({ "cpu": "4", "memory": "4Gi", "pods": "10" });
+    let world = World {
+        nodes: vec![
+            serde_json::from_value(json!({
+                "metadata": { "name": "node", "uid": "node", "labels": { "kubernetes.io/hostname": "node" } },
+                "status": { "capacity": amounts, "allocatable": amounts },
+            }))
+            .unwrap(),
+        ],
+        csi_nodes: vec![
+            serde_json::from_value(json!({
+                "metadata": { "name": "node" },
+                "spec": { "drivers": [{ "name": "ebs.csi.aws.com", "nodeID": "node", "allocatable": { "count": 1 } }] },
+            }))
+            .unwrap(),
+        ],
+        volume_claims: ["a", "b", "c"].map(claim).to_vec(),
+        volumes: ["a", "b", "c"].map(volume).to_vec(),
+        pods: vec![
+            pod("runs-a", "a", Some("node")),
+            pod("runs-b", "b", Some("node")),
+            pod("waits-b", "b", None),
+            pod("waits-c", "c", None),
+        ],
+        ..World::default()
+    };
+    let naive = solve(&world, Settings::default());
+    let name = |pod: &PodId| format!("{pod:?}");
+    assert_eq!(
+        naive.existing.keys().map(name).collect::<Vec<_>>(),
+        ["default/waits-b"]
+    );
+    assert_eq!(naive, engine_solution(&world, Settings::default()));
+    assert_eq!(check(&world, Settings::default(), &naive), vec![]);
 }
 
 #[test]

@@ -94,6 +94,23 @@ impl RateLimit {
         }
     }
 
+    /// A full bucket of `burst` tokens that gains a token each `period`.
+    #[must_use]
+    pub fn every(period: Duration, burst: u32) -> Self {
+        let rate = 1.0 / period.as_secs_f64().max(f64::MIN_POSITIVE);
+        Self {
+            bucket: Arc::new(Mutex::new(Bucket::new(rate, f64::from(burst.max(1))))),
+        }
+    }
+
+    /// Whether no token has been taken that has not come back since.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        bucket.refill(Instant::now());
+        bucket.tokens >= bucket.burst
+    }
+
     /// Takes a token, waiting for it if need be.
     pub async fn acquire(&self) {
         let wait = self

@@ -2,10 +2,12 @@
 //!
 //! - An event whose de-duplication values were seen within its window is dropped before it costs a request.
 //! - Events of one reason may share a token bucket (`Nominated`: five a second, bursts of ten).
+//! - Events about one object share a token bucket, too: 25 at once and then one each five minutes, as client-go's recorder has
+//!   it. What is over is dropped.
 //! - A repetition after the window counts up the Event that is already there instead of making another.
 //! - Publishing never waits: the queue is bounded, and what does not fit is dropped.
 //!
-//! UPSTREAM: pkg/events/recorder.go
+//! UPSTREAM: pkg/events/recorder.go, client-go tools/record/events_cache.go (the spam filter)
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +26,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::RateLimit;
 use crate::clock::Clock;
+
+/// How many events about one object are written at once.
+const SHARE: u32 = 25;
+/// How long it takes until one more is.
+const SHARE_PERIOD: Duration = Duration::from_secs(300);
 
 /// How serious an event is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,6 +132,8 @@ pub struct Recorder {
 struct Gate {
     seen: FxHashMap<String, Instant>,
     limits: FxHashMap<String, RateLimit>,
+    /// By object.
+    shares: FxHashMap<String, RateLimit>,
     swept: Option<Instant>,
 }
 
@@ -176,6 +185,7 @@ impl Gate {
             .is_none_or(|at| now.duration_since(at) > clock.real_duration(Duration::from_secs(60)))
         {
             self.seen.retain(|_, until| *until > now);
+            self.shares.retain(|_, share| !share.is_full());
             self.swept = Some(now);
         }
         if !event.dedupe.is_empty() {
@@ -185,12 +195,24 @@ impl Gate {
             }
             self.seen.insert(key, clock.instant_after(event.window));
         }
-        !event.limited
-            || self
+        let limited = event.limited
+            && !self
                 .limits
                 .entry(event.reason.clone())
                 .or_insert_with(|| RateLimit::new(5, 10))
-                .try_acquire()
+                .try_acquire();
+        !limited && self.has_share(&event.about, clock)
+    }
+
+    fn has_share(&mut self, about: &ObjectReference, clock: &Clock) -> bool {
+        let part = |part: &Option<String>| part.clone().unwrap_or_default();
+        let (kind, namespace, name) = (&about.kind, &about.namespace, &about.name);
+        let object = [kind, namespace, name, &about.uid].map(part).join("/");
+        let share = self.shares.entry(object);
+        let period = clock.real_duration(SHARE_PERIOD);
+        share
+            .or_insert_with(|| RateLimit::every(period, SHARE))
+            .try_acquire()
     }
 }
 
@@ -390,6 +412,26 @@ mod tests {
         assert_eq!(admitted(&mut gate, 0), 10);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(admitted(&mut gate, 100), 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_has_25_events_at_once_and_then_one_each_five_minutes() {
+        let clock = Clock::new(Timestamp::UNIX_EPOCH, 1.0);
+        let mut gate = Gate::default();
+        let admitted = |gate: &mut Gate, object: &str| {
+            let events = (0..100).map(|i| Event::normal(about(object), "X", i.to_string()));
+            let events = events.map(Event::always);
+            events.filter(|event| gate.admits(event, &clock)).count()
+        };
+        assert_eq!(admitted(&mut gate, "1"), 25);
+        assert_eq!(admitted(&mut gate, "2"), 25);
+        tokio::time::advance(Duration::from_secs(299)).await;
+        assert_eq!(admitted(&mut gate, "1"), 0);
+        tokio::time::advance(Duration::from_secs(302)).await;
+        assert_eq!(admitted(&mut gate, "1"), 2);
+        tokio::time::advance(Duration::from_secs(25 * 300)).await;
+        assert_eq!(admitted(&mut gate, "3"), 25);
+        assert_eq!(gate.shares.len(), 1, "full ones are forgotten");
     }
 
     #[tokio::test(start_paused = true)]

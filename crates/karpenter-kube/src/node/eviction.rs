@@ -3,7 +3,8 @@
 //! 1. A pod is known by namespace, name and uid: a namesake that comes later is not evicted for it.
 //! 2. The earliest deadline counts; it can come closer, never move away.
 //! 3. What a PodDisruptionBudget is known to refuse is not asked of the API server.
-//! 4. Past the deadline (less the pod's own grace period) it is deleted; before, it is evicted, if it allows that.
+//! 4. A pod whose eviction was accepted is not evicted again: it stays known until the model shows it terminating.
+//! 5. Past the deadline (less the pod's own grace period) it is deleted; before, it is evicted, if it allows that.
 //!
 //! UPSTREAM: pkg/controllers/node/termination/terminator/eviction.go
 
@@ -54,6 +55,9 @@ pub struct EvictionQueue {
 
 /// Why pods go whose NodeClaim names no reason: somebody deleted it or the Node.
 const FORCEFUL: &str = "Forceful Termination";
+
+/// How long a pod whose eviction was accepted may look as if nothing had happened, before it is evicted again.
+const ACCEPTED: Duration = Duration::from_secs(30);
 
 /// Why a pod with several budgets is not evicted.
 const SEVERAL: &str = "eviction does not support multiple PDBs";
@@ -266,7 +270,7 @@ impl Controller for EvictionQueue {
     }
 
     fn triggered_by(&self, change: &Change, _: &View, _: &Queue<EvictionKey>) {
-        // A pod that is gone before its turn must not stay in the books.
+        // A pod that is gone must not stay in the books.
         if let Change::Pod {
             before: Some(before),
             after,
@@ -306,6 +310,7 @@ impl Controller for EvictionQueue {
                 "the pod does not allow eviction".into(),
             ));
         }
+        // What is accepted stays in the books until the model has it, too: the pod would be evicted again, in vain.
         let answer = match pdb::refuses(&view.snapshot, pod) {
             Some(block) => Answer::Refused(told(&block)),
             None => self.evict(pod).await.doing("evicting pod")?,
@@ -319,9 +324,9 @@ impl Controller for EvictionQueue {
                     format!("Evicted pod: {reason}"),
                 ));
                 self.cx.metrics.pods_drained_total.inc(&[&reason]);
-                Ok(self.forget(&key))
+                Ok(Next::After(ACCEPTED))
             }
-            Answer::Gone => Ok(self.forget(&key)),
+            Answer::Gone => Ok(Next::After(ACCEPTED)),
             Answer::Refused(why) => {
                 self.blocked(&view, pod, &why);
                 Err(ReconcileError::Refused(why))

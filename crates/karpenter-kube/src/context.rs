@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
-use karpenter_api::v1::{NodeClaim, NodeClassReference};
+use k8s_openapi::api::core::v1::Node;
+use karpenter_api::v1::{NodeClaim, NodeClassReference, NodePool};
 use karpenter_core::provider::CloudProvider;
 use kube::Api;
 
@@ -15,6 +16,7 @@ use crate::metrics::Metrics;
 use crate::model::{ModelHandle, View};
 use crate::options::Options;
 use crate::static_capacity::StaticCapacity;
+use crate::writes::Writes;
 
 /// Since when this replica acts. One that only stands by shows and counts nothing of the cluster, even if its model is warm:
 /// sums over replicas would count everything twice.
@@ -57,6 +59,12 @@ pub struct Context {
     pub acting: Acting,
     /// The cluster model.
     pub model: ModelHandle,
+    /// What we wrote to NodeClaims.
+    pub claim_writes: Writes<NodeClaim>,
+    /// What we wrote to Nodes.
+    pub node_writes: Writes<Node>,
+    /// What we wrote to NodePools.
+    pub pool_writes: Writes<NodePool>,
     /// Room kept for pods that do not exist yet.
     pub buffers: Buffers,
     /// Machines of static NodePools that are about to be made.
@@ -84,6 +92,35 @@ impl Context {
     #[must_use]
     pub fn node_claims(&self) -> Api<NodeClaim> {
         Api::all(self.clients.api.clone())
+    }
+
+    /// The Nodes of the cluster.
+    #[must_use]
+    pub fn nodes(&self) -> Api<Node> {
+        Api::all(self.clients.api.clone())
+    }
+
+    /// The NodeClaim of this name, as the model has it or as we have written it since.
+    #[must_use]
+    pub fn node_claim(&self, view: &View, name: &str) -> Option<Arc<NodeClaim>> {
+        let seen = view.node_claim(name)?;
+        Some(self.claim_writes.latest(seen))
+    }
+
+    /// The NodeClaims of a Node, as the model has them or as we have written them since.
+    #[must_use]
+    pub fn node_claims_of(&self, view: &View, node: &Node) -> Vec<Arc<NodeClaim>> {
+        let seen = view.node_claims_of(node);
+        let latest = seen.iter().map(|seen| self.claim_writes.latest(seen));
+        latest.collect()
+    }
+
+    /// The Nodes with this provider id, as the model has them or as we have written them since.
+    #[must_use]
+    pub fn nodes_of(&self, view: &View, provider_id: &str) -> Vec<Arc<Node>> {
+        let seen = view.nodes_by_provider_id(provider_id);
+        let latest = seen.iter().map(|seen| self.node_writes.latest(seen));
+        latest.collect()
     }
 
     /// Whether the provider supports the kind of NodeClass.

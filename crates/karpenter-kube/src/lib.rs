@@ -20,6 +20,7 @@
 //! | [`static_capacity`], [`capacity_buffer`], [`overlay`] | what do the feature gates of these names do? |
 //! | [`disruption`] | which machines are given back? |
 //! | [`events`], [`metrics`], [`observability`], [`logging`], [`admin`] | how is it told? |
+//! | [`writes`] | how do controllers that write one object keep out of each other's way? |
 //! | [`client`], [`watching`], [`outage`], [`patch`], [`lease`], [`clock`], [`options`], [`scheduler_config`], [`provider`] | the plumbing |
 //!
 //! # Adding a controller
@@ -42,8 +43,10 @@
 //!
 //! - It reads `cx.view()` anew each time, and copes with a view that lags behind its own writes: whatever it does twice
 //!   must be harmless. Memory is for speed, never for truth.
-//! - It writes the smallest patch ([`patch::patch_object`], [`patch::patch_status`]): with [`patch::Lock::Optimistic`]
-//!   wherever a list (conditions, taints, finalizers) is touched, without a lock for single fields of its own.
+//! - It writes the smallest patch ([`writes::Writes`] for NodeClaims, Nodes and NodePools, which several controllers write, else
+//!   [`patch::patch_object`], [`patch::patch_status`]): with [`patch::Lock::Optimistic`] wherever a list (conditions, taints,
+//!   finalizers) is touched, without a lock for single fields of its own. It computes the patch from [`writes::Writes::latest`].
+//! - It logs and counts what happened after the write that says so: a write that is refused is tried again.
 //! - It deletes with a uid precondition, evicts through `clients.no_retry`, waits with `cx.clock` or `Next::After`.
 //! - It tells users by `cx.recorder`, counts in `cx.metrics`, logs milestones with upstream's message and keys.
 //! - It never trusts user input: what cannot be read is reported on the object and skipped.
@@ -79,3 +82,4 @@ mod resting;
 pub mod scheduler_config;
 pub mod static_capacity;
 pub mod watching;
+pub mod writes;

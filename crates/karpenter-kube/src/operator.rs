@@ -51,6 +51,7 @@ use crate::provider::Metered;
 use crate::provisioning::{Batcher, PodLedger, Provisioner};
 use crate::readiness::Readiness;
 use crate::static_capacity::{self, StaticCapacity};
+use crate::writes::Writes;
 
 /// How long controllers may take to finish what they are at.
 const GRACE: Duration = Duration::from_secs(20);
@@ -229,6 +230,9 @@ impl Builder {
             metrics,
             acting: Acting::default(),
             model: handle,
+            claim_writes: Writes::default(),
+            node_writes: Writes::default(),
+            pool_writes: Writes::default(),
             buffers: Buffers::default(),
             static_capacity: StaticCapacity::default(),
             limited: tokio::sync::Mutex::default(),

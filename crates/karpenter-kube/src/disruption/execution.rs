@@ -370,11 +370,12 @@ impl Execution {
             }),
             ..DeleteParams::default()
         };
-        let api = cx.node_claims();
+        let writes = &cx.claim_writes;
         let mut tries = 1;
         loop {
-            let error = match api.delete(candidate.claim_name(), &only_this).await {
-                Ok(_) => return Ok(()),
+            let deleted = writes.delete(cx.node_claims(), &candidate.claim, &only_this);
+            let error = match deleted.await {
+                Ok(()) => return Ok(()),
                 Err(error) if is_not_found(&error) => return Ok(()),
                 Err(error) => error,
             };

@@ -1,6 +1,7 @@
 //! What the cluster shows of a command: the taint on the nodes, the condition on the NodeClaims.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Node;
@@ -8,12 +9,11 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::taints;
 use karpenter_api::v1::{DisruptionReason, NodeClaim};
 use karpenter_core::disruption::Candidate;
-use kube::Api;
 
 use crate::context::Context;
 use crate::controller::{Doing, ReconcileError};
 use crate::model::View;
-use crate::patch::{Lock, patch_object, patch_status};
+use crate::patch::Lock;
 
 /// How often a write is tried when others write, too.
 const TRIES: usize = 4;
@@ -26,10 +26,10 @@ pub(super) async fn mark(
     reason: &DisruptionReason,
 ) -> Result<(), ReconcileError> {
     let (node, claim) = (candidate.name(), candidate.claim_name());
-    let known = view.node(node).map(|node| Node::clone(node));
+    let known = view.node(node).map(|node| cx.node_writes.latest(node));
     change_taint(cx, known, node, true).await?;
     let now = cx.clock.now();
-    let known = view.node_claim(claim).map(|claim| NodeClaim::clone(claim));
+    let known = cx.node_claim(view, claim);
     change_claim(cx, known, claim, |claim| {
         claim.set_true_with_reason(
             types::DISRUPTION_REASON,
@@ -99,17 +99,17 @@ fn is_tainted(node: &Node) -> bool {
 
 async fn change_taint(
     cx: &Context,
-    mut known: Option<Node>,
+    mut known: Option<Arc<Node>>,
     name: &str,
     wanted: bool,
 ) -> Result<(), ReconcileError> {
-    let api: Api<Node> = Api::all(cx.clients.api.clone());
+    let api = cx.nodes();
     for left in (0..TRIES).rev() {
         let before = match known.take() {
             Some(node) => node,
-            None => api.get(name).await.doing("getting node")?,
+            None => Arc::new(api.get(name).await.doing("getting node")?),
         };
-        let mut after = before.clone();
+        let mut after = Node::clone(&before);
         let spec = after.spec.get_or_insert_default();
         let present = spec.taints.get_or_insert_default();
         present.retain(|taint| taint.key != taints::DISRUPTED);
@@ -119,7 +119,9 @@ async fn change_taint(
         if present.is_empty() && before.spec.as_ref().is_none_or(|s| s.taints.is_none()) {
             spec.taints = None;
         }
-        let patched = patch_object(&api, &before, &after, Lock::Optimistic)
+        let patched = cx
+            .node_writes
+            .patch_object(api.clone(), &before, &after, Lock::Optimistic)
             .await
             .doing("changing taints of node");
         match patched {
@@ -132,7 +134,7 @@ async fn change_taint(
 
 async fn change_claim(
     cx: &Context,
-    mut known: Option<NodeClaim>,
+    mut known: Option<Arc<NodeClaim>>,
     name: &str,
     change: impl Fn(&mut NodeClaim) + Send,
 ) -> Result<(), ReconcileError> {
@@ -140,11 +142,11 @@ async fn change_claim(
     for left in (0..TRIES).rev() {
         let before = match known.take() {
             Some(claim) => claim,
-            None => api.get(name).await.doing("getting nodeclaim")?,
+            None => Arc::new(api.get(name).await.doing("getting nodeclaim")?),
         };
-        let mut after = before.clone();
-        change(&mut after);
-        let patched = patch_status(&api, &before, &after, Lock::Optimistic)
+        let patched = cx
+            .claim_writes
+            .change_status(api.clone(), &before, &change)
             .await
             .doing("updating nodeclaim status");
         match patched {

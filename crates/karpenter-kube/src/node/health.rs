@@ -142,7 +142,7 @@ impl Controller for Health {
         let Some(node) = view.node(&key.name) else {
             return Ok(Next::Wait);
         };
-        let claims = view.node_claims_of(node);
+        let claims = self.cx.node_claims_of(&view, node);
         let [claim] = claims.as_slice() else {
             return Ok(Next::Wait);
         };

@@ -13,7 +13,7 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use crate::context::Context;
 use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::model::{Change, View};
-use crate::patch::{Lock, patch_status};
+use crate::patch::Lock;
 
 /// Keeps the disruption conditions of NodeClaims.
 #[derive(Debug)]
@@ -107,8 +107,9 @@ impl Controller for DisruptionConditions {
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
         let view = self.cx.view();
-        let Some(before) = view
-            .node_claim(&key.name)
+        let Some(before) = self
+            .cx
+            .node_claim(&view, &key.name)
             .filter(|c| self.cx.is_managed(&c.spec.node_class_ref) && !c.is_deleting())
         else {
             return Ok(Next::Wait);
@@ -116,9 +117,11 @@ impl Controller for DisruptionConditions {
         let Some(pool) = before.node_pool().and_then(|name| view.node_pool(name)) else {
             return Ok(Next::Wait);
         };
-        let mut after = NodeClaim::clone(before);
+        let mut after = NodeClaim::clone(&before);
         let next = self.consolidatable(pool, &mut after);
-        patch_status(&self.cx.node_claims(), before, &after, Lock::Optimistic)
+        self.cx
+            .claim_writes
+            .patch_status(self.cx.node_claims(), &before, &after, Lock::Optimistic)
             .await
             .doing("updating nodeclaim status")?;
         Ok(next)

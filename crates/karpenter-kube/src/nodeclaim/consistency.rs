@@ -17,7 +17,7 @@ use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileErro
 use crate::events::{Event, reference};
 use crate::logging;
 use crate::model::{Change, View};
-use crate::patch::{Lock, patch_status};
+use crate::patch::Lock;
 
 /// How often each claim is looked at.
 const INTERVAL: Duration = Duration::from_secs(10 * 60);
@@ -100,7 +100,7 @@ impl Controller for Consistency {
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
         let view = self.cx.view();
-        let Some(before) = view.node_claim(&key.name).filter(|c| {
+        let Some(before) = self.cx.node_claim(&view, &key.name).filter(|c| {
             self.cx.is_managed(&c.spec.node_class_ref)
                 && !c.is_deleting()
                 && c.is_true(types::INITIALIZED)
@@ -115,8 +115,8 @@ impl Controller for Consistency {
         let [node] = nodes.as_slice() else {
             return Ok(Next::After(INTERVAL));
         };
-        let found = shortfalls(before, node);
-        let mut after = NodeClaim::clone(before);
+        let found = shortfalls(&before, node);
+        let mut after = NodeClaim::clone(&before);
         let now = self.cx.clock.now();
         if found.is_empty() {
             after.set_true(types::CONSISTENT_STATE_FOUND, now);
@@ -135,14 +135,13 @@ impl Controller for Consistency {
                 error = issue,
                 "consistency error"
             );
-            let event = Event::warning(
-                reference(&**before),
-                events::FAILED_CONSISTENCY_CHECK,
-                issue,
-            );
+            let event =
+                Event::warning(reference(&*before), events::FAILED_CONSISTENCY_CHECK, issue);
             self.cx.recorder.publish(event.dedupe_by_message());
         }
-        patch_status(&self.cx.node_claims(), before, &after, Lock::Optimistic)
+        self.cx
+            .claim_writes
+            .patch_status(self.cx.node_claims(), &before, &after, Lock::Optimistic)
             .await
             .doing("updating nodeclaim status")?;
         self.rests

@@ -24,7 +24,7 @@ use crate::context::Context;
 use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::logging;
 use crate::model::{Change, View};
-use crate::patch::{Lock, patch_status};
+use crate::patch::Lock;
 
 /// How often claims are looked at even if nothing changes: the provider's opinion may.
 const AGAIN: Duration = Duration::from_secs(5 * 60);
@@ -174,8 +174,9 @@ impl Controller for Drift {
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
         let view = self.cx.view();
-        let Some(before) = view
-            .node_claim(&key.name)
+        let Some(before) = self
+            .cx
+            .node_claim(&view, &key.name)
             .filter(|c| self.cx.is_managed(&c.spec.node_class_ref) && !c.is_deleting())
         else {
             return Ok(Next::Wait);
@@ -184,11 +185,11 @@ impl Controller for Drift {
             return Ok(Next::Wait);
         };
         let reason = if before.is_true(types::LAUNCHED) {
-            self.reason(pool, before).await?
+            self.reason(pool, &before).await?
         } else {
             None
         };
-        let mut after = NodeClaim::clone(before);
+        let mut after = NodeClaim::clone(&before);
         match reason {
             Some(reason) => {
                 if !before.is_true(types::DRIFTED) {
@@ -203,7 +204,9 @@ impl Controller for Drift {
             }
             None => after.conditions_mut().retain(|c| c.type_ != types::DRIFTED),
         }
-        patch_status(&self.cx.node_claims(), before, &after, Lock::Optimistic)
+        self.cx
+            .claim_writes
+            .patch_status(self.cx.node_claims(), &before, &after, Lock::Optimistic)
             .await
             .doing("updating nodeclaim status")?;
         Ok(Next::After(AGAIN))

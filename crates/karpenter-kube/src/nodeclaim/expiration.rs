@@ -63,20 +63,21 @@ impl Controller for Expiration {
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
         let view = self.cx.view();
-        let Some(claim) = view
-            .node_claim(&key.name)
+        let Some(claim) = self
+            .cx
+            .node_claim(&view, &key.name)
             .filter(|c| self.cx.is_managed(&c.spec.node_class_ref) && !c.is_deleting())
         else {
             return Ok(Next::Wait);
         };
-        let Some(at) = expires_at(claim) else {
+        let Some(at) = expires_at(&claim) else {
             return Ok(Next::Wait);
         };
         let left = Duration::try_from(at.duration_since(self.cx.clock.now())).unwrap_or_default();
         if !left.is_zero() {
             return Ok(Next::After(left));
         }
-        if disrupt(&self.cx, claim, "expired").await? {
+        if disrupt(&self.cx, &claim, "expired").await? {
             tracing::info!(
                 NodeClaim = logging::object(None, claim.name()),
                 nodeclaim = claim.name(),

@@ -9,14 +9,13 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::events;
 use karpenter_api::labels::{self, annotations, finalizers};
 use karpenter_api::v1::NodeClaim;
-use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
 
 use super::lifecycle::Lifecycle;
 use crate::controller::{Doing, Next, ReconcileError, is_not_found};
 use crate::events::{Event, reference};
 use crate::logging;
-use crate::patch::{Lock, patch_object, patch_status};
+use crate::patch::Lock;
 
 /// How often a provider is asked whether a machine is gone.
 const POLL: Duration = Duration::from_secs(5);
@@ -33,7 +32,9 @@ impl Lifecycle {
                 // Their removal comes back as a change of the model.
                 return Ok(Next::Wait);
             }
-            if self.delete_unseen_node(claim).await? {
+            // The instance is terminated once its Node has drained: a Node has been looked for by then.
+            if !claim.is_true(types::INSTANCE_TERMINATING) && self.delete_unseen_node(claim).await?
+            {
                 return Ok(Next::After(POLL));
             }
         }
@@ -53,11 +54,14 @@ impl Lifecycle {
             .finalizers
             .get_or_insert_default()
             .retain(|f| f != finalizers::TERMINATION);
-        patch_object(&self.cx.node_claims(), claim, &released, Lock::Optimistic)
+        self.cx
+            .claim_writes
+            .patch_object(self.cx.node_claims(), claim, &released, Lock::Optimistic)
             .await
             .doing("removing finalizer")?;
         self.observe_end(claim);
         self.launches.forget(claim.uid());
+        self.untold.forget(claim.uid());
         tracing::info!(
             NodeClaim = logging::object(None, claim.name()),
             nodeclaim = claim.name(),
@@ -99,7 +103,10 @@ impl Lifecycle {
             .annotations
             .get_or_insert_default()
             .insert(annotations::TERMINATION_TIMESTAMP.into(), text.clone());
-        let written = patch_object(&self.cx.node_claims(), claim, &annotated, Lock::Optimistic)
+        let written = self
+            .cx
+            .claim_writes
+            .patch_object(self.cx.node_claims(), claim, &annotated, Lock::Optimistic)
             .await
             .doing("annotating nodeclaim")?;
         let message = format!("All pods will be deleted by {text}");
@@ -121,8 +128,7 @@ impl Lifecycle {
         let Some(name) = claim.status.node_name.as_deref() else {
             return Ok(false);
         };
-        let api: Api<Node> = Api::all(self.cx.clients.api.clone());
-        let node = api.get_opt(name).await.doing("getting node")?;
+        let node = self.cx.nodes().get_opt(name).await.doing("getting node")?;
         let id = |node: &Node| node.spec.as_ref().and_then(|s| s.provider_id.clone());
         let Some(node) = node.filter(|node| id(node) == claim.status.provider_id) else {
             return Ok(false);
@@ -141,10 +147,9 @@ impl Lifecycle {
             }),
             ..DeleteParams::default()
         };
-        let api: Api<Node> = Api::all(self.cx.clients.api.clone());
-        let name = node.metadata.name.as_deref().unwrap_or_default();
-        match api.delete(name, &only_this).await {
-            Ok(_) => Ok(()),
+        let (api, writes) = (self.cx.nodes(), &self.cx.node_writes);
+        match writes.delete(api, node, &only_this).await {
+            Ok(()) => Ok(()),
             Err(error) if is_not_found(&error) => Ok(()),
             Err(error) => Err(error).doing("deleting node"),
         }
@@ -156,7 +161,7 @@ impl Lifecycle {
             .status
             .provider_id
             .as_deref()
-            .map(|id| self.cx.view().nodes_by_provider_id(id))
+            .map(|id| self.cx.nodes_of(&self.cx.view(), id))
             .unwrap_or_default();
         let staying = nodes
             .iter()
@@ -172,12 +177,12 @@ impl Lifecycle {
         &self,
         claim: &NodeClaim,
     ) -> Result<(), ReconcileError> {
-        let mut marked = claim.clone();
-        if marked.set_true(types::INSTANCE_TERMINATING, self.cx.clock.now()) {
-            patch_status(&self.cx.node_claims(), claim, &marked, Lock::Optimistic)
-                .await
-                .doing("updating nodeclaim status")?;
-        }
+        let now = self.cx.clock.now();
+        let writes = &self.cx.claim_writes;
+        let marked = writes.change_status(self.cx.node_claims(), claim, |claim| {
+            claim.set_true(types::INSTANCE_TERMINATING, now);
+        });
+        marked.await.doing("updating nodeclaim status")?;
         Ok(())
     }
 

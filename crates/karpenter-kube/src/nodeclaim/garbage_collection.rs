@@ -83,7 +83,8 @@ impl GarbageCollection {
         errors(removals).await
     }
 
-    async fn collect_claim(&self, claim: &NodeClaim) -> Result<(), ReconcileError> {
+    async fn collect_claim(&self, claim: &Arc<NodeClaim>) -> Result<(), ReconcileError> {
+        let claim = &self.cx.claim_writes.latest(claim);
         if disrupt(&self.cx, claim, "garbage_collected").await? {
             tracing::info!(
                 NodeClaim = logging::object(None, claim.name()),

@@ -9,13 +9,12 @@ use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels;
 use karpenter_api::v1::{NodeClaim, NodeClassReference};
-use kube::Api;
 
 use crate::context::Context;
 use crate::controller::{Backoff, Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::model::{Change, View};
 use crate::options::Options;
-use crate::patch::{Lock, patch_object};
+use crate::patch::Lock;
 
 const BACKOFF: Backoff = Backoff {
     base: Duration::from_millis(100),
@@ -75,18 +74,21 @@ impl Controller for ClaimHydration {
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
         let view = self.cx.view();
-        let Some(before) = view
-            .node_claim(&key.name)
+        let Some(before) = self
+            .cx
+            .node_claim(&view, &key.name)
             .filter(|c| self.cx.is_managed(&c.spec.node_class_ref))
         else {
             return Ok(Next::Wait);
         };
         let class = &before.spec.node_class_ref;
-        let mut after = NodeClaim::clone(before);
+        let mut after = NodeClaim::clone(&before);
         let present = after.metadata.labels.get_or_insert_default();
         present.insert(class_label(class), class.name.clone());
         // One label that nobody else writes on an existing claim.
-        patch_object(&self.cx.node_claims(), before, &after, Lock::None)
+        self.cx
+            .claim_writes
+            .patch_object(self.cx.node_claims(), &before, &after, Lock::None)
             .await
             .doing("labelling nodeclaim")?;
         Ok(Next::Wait)
@@ -167,7 +169,8 @@ impl Controller for NodeHydration {
         let Some(before) = view.node(&key.name) else {
             return Ok(Next::Wait);
         };
-        let claims = view.node_claims_of(before);
+        let before = self.cx.node_writes.latest(before);
+        let claims = view.node_claims_of(&before);
         let [claim] = claims.as_slice() else {
             return Ok(Next::Wait);
         };
@@ -175,11 +178,12 @@ impl Controller for NodeHydration {
         if !self.cx.is_managed(class) {
             return Ok(Next::Wait);
         }
-        let mut after = Node::clone(before);
+        let mut after = Node::clone(&before);
         let present = after.metadata.labels.get_or_insert_default();
         present.insert(class_label(class), class.name.clone());
-        let api: Api<Node> = Api::all(self.cx.clients.api.clone());
-        patch_object(&api, before, &after, Lock::None)
+        self.cx
+            .node_writes
+            .patch_object(self.cx.nodes(), &before, &after, Lock::None)
             .await
             .doing("labelling node")?;
         Ok(Next::Wait)

@@ -15,13 +15,12 @@ use karpenter_api::conditions::{HasConditions, Status, reasons, types};
 use karpenter_api::labels::{self, annotations, taints};
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::quantity::Quantity;
-use kube::Api;
 
 use super::lifecycle::{Lifecycle, Step};
 use super::registration::{has_label, node_taints};
 use crate::controller::Doing;
 use crate::logging;
-use crate::patch::{Lock, patch_object};
+use crate::patch::Lock;
 
 impl Lifecycle {
     pub(super) async fn initialise(&self, claim: &mut NodeClaim) -> Step {
@@ -37,7 +36,7 @@ impl Lifecycle {
             .status
             .provider_id
             .as_deref()
-            .map(|id| self.cx.view().nodes_by_provider_id(id))
+            .map(|id| self.cx.nodes_of(&self.cx.view(), id))
             .unwrap_or_default();
         let [node] = nodes.as_slice() else {
             claim.set_unknown_with_reason(
@@ -65,24 +64,30 @@ impl Lifecycle {
             .labels
             .get_or_insert_default()
             .insert(labels::INITIALIZED.into(), "true".into());
-        let api: Api<Node> = Api::all(self.cx.clients.api.clone());
         // One label, and nobody else writes it: no need to lose against kubelet's status writes.
-        if let Err(error) = patch_object(&api, node, &wanted, Lock::None)
-            .await
-            .doing("initialising node")
-        {
+        let writes = &self.cx.node_writes;
+        let patched = writes.patch_object(self.cx.nodes(), node, &wanted, Lock::None);
+        if let Err(error) = patched.await.doing("initialising node") {
             return Step::Failed(error);
         }
+        claim.set_true(types::INITIALIZED, now);
+        Step::Continue
+    }
+
+    /// Tells of an initialization that has been written.
+    pub(super) fn announce_initialization(&self, claim: &NodeClaim) {
+        let id = claim.status.provider_id.as_deref().unwrap_or_default();
+        let nodes = self.cx.nodes_of(&self.cx.view(), id);
+        let status = nodes.first().and_then(|node| node.status.as_ref());
+        let name = claim.status.node_name.as_deref().unwrap_or_default();
         tracing::info!(
             NodeClaim = logging::object(None, claim.name()),
             nodeclaim = claim.name(),
-            "provider-id" = claim.status.provider_id.as_deref().unwrap_or_default(),
-            Node = logging::object(None, node.metadata.name.as_deref().unwrap_or_default()),
-            allocatable = logging::json(&node.status.as_ref().and_then(|s| s.allocatable.as_ref())),
+            "provider-id" = id,
+            Node = logging::object(None, name),
+            allocatable = logging::json(&status.and_then(|s| s.allocatable.as_ref())),
             "initialized nodeclaim"
         );
-        claim.set_true(types::INITIALIZED, now);
-        Step::Continue
     }
 }
 

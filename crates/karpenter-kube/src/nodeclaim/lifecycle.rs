@@ -5,13 +5,14 @@
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/controller.go
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use karpenter_api::conditions::{Condition, HasConditions, Status, types};
 use karpenter_api::labels::{annotations, finalizers};
 use karpenter_api::v1::NodeClaim;
 use kube::api::{DeleteParams, Preconditions};
+use rustc_hash::FxHashMap;
 
 use super::finalize::has_finalizer;
 use super::launch::Launches;
@@ -22,7 +23,7 @@ use crate::controller::{
 use crate::model::{Change, View};
 use crate::nodepool::RegistrationHealth;
 use crate::options::Options;
-use crate::patch::{Lock, patch_object, patch_status};
+use crate::patch::Lock;
 
 /// Brings NodeClaims from the wish to the node, and from deletion to the end.
 #[derive(Debug)]
@@ -30,6 +31,42 @@ pub struct Lifecycle {
     pub(super) cx: Arc<Context>,
     pub(super) launches: Launches,
     health: Arc<RegistrationHealth>,
+    pub(super) untold: Untold,
+}
+
+/// The milestones that a claim has passed.
+#[derive(Debug, Clone, Copy)]
+struct Passed {
+    registered: bool,
+    initialized: bool,
+}
+
+/// Claims of which a write failed, by uid, with the milestones they had passed before: the API server may have made the
+/// write and its answer been lost, and then the next pass finds it done, but not told.
+#[derive(Debug, Default)]
+pub(super) struct Untold(Mutex<FxHashMap<String, Passed>>);
+
+impl Untold {
+    fn claims(&self) -> MutexGuard<'_, FxHashMap<String, Passed>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What has been told of the claim.
+    fn before(&self, claim: &NodeClaim) -> Passed {
+        let known = self.claims().get(claim.uid()).copied();
+        known.unwrap_or_else(|| Passed {
+            registered: claim.is_true(types::REGISTERED),
+            initialized: claim.is_true(types::INITIALIZED),
+        })
+    }
+
+    fn keep(&self, claim: &NodeClaim, passed: Passed) {
+        self.claims().insert(claim.uid().to_owned(), passed);
+    }
+
+    pub(super) fn forget(&self, uid: &str) {
+        self.claims().remove(uid);
+    }
 }
 
 /// What a step of a pass leads to.
@@ -53,11 +90,12 @@ impl Lifecycle {
             cx,
             launches: Launches::default(),
             health,
+            untold: Untold::default(),
         }
     }
 
     async fn advance(&self, claim: &Arc<NodeClaim>) -> Result<Next, ReconcileError> {
-        let api = self.cx.node_claims();
+        let (api, writes) = (self.cx.node_claims(), &self.cx.claim_writes);
         let mut before = (**claim).clone();
         if !has_finalizer(&before) {
             // INVARIANT: the finalizer is there before the provider is asked for a machine.
@@ -66,7 +104,8 @@ impl Lifecycle {
                 .finalizers
                 .get_or_insert_default()
                 .push(finalizers::TERMINATION.to_owned());
-            if let Some(written) = patch_object(&api, &before, &held, Lock::Optimistic)
+            if let Some(written) = writes
+                .patch_object(api.clone(), &before, &held, Lock::Optimistic)
                 .await
                 .doing("adding finalizer")?
             {
@@ -98,17 +137,46 @@ impl Lifecycle {
             Step::Failed(error) => errors.push(error),
         }
 
-        if let Some(written) = patch_object(&api, &before, &after, Lock::Optimistic)
-            .await
-            .doing("updating nodeclaim")?
-        {
-            before.metadata = written.metadata;
+        let was = self.untold.before(&before);
+        let written = self.write(&mut before, &after).await;
+        let written = written.inspect_err(|_| self.untold.keep(&before, was))?;
+        self.untold.forget(before.uid());
+        if !was.registered && written.is_true(types::REGISTERED) {
+            self.announce_registration(&written);
         }
-        patch_status(&api, &before, &after, Lock::Optimistic)
-            .await
-            .doing("updating nodeclaim status")?;
+        if !was.initialized && written.is_true(types::INITIALIZED) {
+            self.announce_initialization(&written);
+        }
         ReconcileError::collect(errors)?;
         Ok(next)
+    }
+
+    /// Writes what a pass has changed; returns the claim as it is then.
+    async fn write(
+        &self,
+        before: &mut NodeClaim,
+        after: &NodeClaim,
+    ) -> Result<Arc<NodeClaim>, ReconcileError> {
+        let (api, writes) = (self.cx.node_claims(), &self.cx.claim_writes);
+        // Labels and annotations, each of which has one writer.
+        let labelled = writes
+            .patch_object(api.clone(), before, after, Lock::None)
+            .await;
+        if let Some(written) = labelled.doing("updating nodeclaim")? {
+            before.metadata = written.metadata;
+        }
+        if before.status == after.status {
+            return Ok(Arc::new(before.clone()));
+        }
+        // Launching takes time: others may have written since.
+        let known = self.cx.node_claim(&self.cx.view(), before.name());
+        let known = known.filter(|claim| claim.uid() == before.uid());
+        let known = known.unwrap_or_else(|| Arc::new(before.clone()));
+        let before = &*before;
+        writes
+            .change_status(api, &known, |latest| carry_over(before, after, latest))
+            .await
+            .doing("updating nodeclaim status")
     }
 
     /// Deletes the claim if it is still the one that was read; false if it is gone already.
@@ -120,8 +188,14 @@ impl Lifecycle {
             }),
             ..DeleteParams::default()
         };
-        match self.cx.node_claims().delete(claim.name(), &only_this).await {
-            Ok(_) => Ok(true),
+        let api = self.cx.node_claims();
+        match self
+            .cx
+            .claim_writes
+            .delete(api.clone(), claim, &only_this)
+            .await
+        {
+            Ok(()) => Ok(true),
             Err(error) if is_not_found(&error) => Ok(false),
             Err(error) => Err(error),
         }
@@ -141,6 +215,37 @@ impl Lifecycle {
                 false,
                 Some((reason.to_owned(), message.to_owned())),
             );
+        }
+    }
+}
+
+/// Makes the changes of a pass from `before` to `after` to a status that others have written since. What the steps of a pass
+/// write is theirs alone.
+fn carry_over(before: &NodeClaim, after: &NodeClaim, latest: &mut NodeClaim) {
+    let (old, new, status) = (&before.status, &after.status, &mut latest.status);
+    if old.node_name != new.node_name {
+        status.node_name.clone_from(&new.node_name);
+    }
+    if old.provider_id != new.provider_id {
+        status.provider_id.clone_from(&new.provider_id);
+    }
+    if old.image_id != new.image_id {
+        status.image_id.clone_from(&new.image_id);
+    }
+    if old.capacity != new.capacity {
+        status.capacity.clone_from(&new.capacity);
+    }
+    if old.allocatable != new.allocatable {
+        status.allocatable.clone_from(&new.allocatable);
+    }
+    for condition in after.conditions() {
+        if before.condition(&condition.type_) == Some(condition) {
+            continue;
+        }
+        let conditions = latest.conditions_mut();
+        match conditions.iter_mut().find(|c| c.type_ == condition.type_) {
+            Some(known) => known.clone_from(condition),
+            None => conditions.push(condition.clone()),
         }
     }
 }
@@ -232,7 +337,7 @@ impl Controller for Lifecycle {
     }
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
-        let Some(claim) = self.cx.view().node_claim(&key.name).cloned() else {
+        let Some(claim) = self.cx.node_claim(&self.cx.view(), &key.name) else {
             return Ok(Next::Wait);
         };
         if !self.cx.is_managed(&claim.spec.node_class_ref) {

@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::model::{Change, View};
 use crate::options::Options;
-use crate::patch::{Lock, patch_status};
+use crate::patch::Lock;
 
 /// Shorter than the time between two looks of a disruption, so that none is missed.
 const DEDUPE: Duration = Duration::from_secs(10);
@@ -78,8 +78,9 @@ impl Controller for PodEvents {
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
         let view = self.cx.view();
-        let Some(claim) = view
-            .node_claim(&key.name)
+        let Some(claim) = self
+            .cx
+            .node_claim(&view, &key.name)
             .filter(|c| self.cx.is_managed(&c.spec.node_class_ref))
         else {
             return Ok(Next::Wait);
@@ -88,10 +89,12 @@ impl Controller for PodEvents {
         if known.is_some_and(|at| self.cx.clock.since(at) < DEDUPE) {
             return Ok(Next::Wait);
         }
-        let mut after = NodeClaim::clone(claim);
+        let mut after = NodeClaim::clone(&claim);
         after.status.last_pod_event_time = Some(Time(self.cx.clock.now()));
         // One field that nobody else writes.
-        patch_status(&self.cx.node_claims(), claim, &after, Lock::None)
+        self.cx
+            .claim_writes
+            .patch_status(self.cx.node_claims(), &claim, &after, Lock::None)
             .await
             .doing("updating nodeclaim status")?;
         Ok(Next::Wait)

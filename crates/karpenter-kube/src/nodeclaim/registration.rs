@@ -20,13 +20,12 @@ use karpenter_api::events;
 use karpenter_api::labels::{self, finalizers, taints};
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::provider::HookOutcome;
-use kube::Api;
 
 use super::lifecycle::{Lifecycle, Step};
 use crate::controller::{Doing, ReconcileError};
 use crate::events::{Event, reference};
 use crate::logging;
-use crate::patch::{Lock, patch_object};
+use crate::patch::Lock;
 
 impl Lifecycle {
     pub(super) async fn register(&self, claim: &mut NodeClaim) -> Step {
@@ -42,7 +41,7 @@ impl Lifecycle {
             .status
             .provider_id
             .as_deref()
-            .map(|id| self.cx.view().nodes_by_provider_id(id))
+            .map(|id| self.cx.nodes_of(&self.cx.view(), id))
             .unwrap_or_default();
         let node = match nodes.as_slice() {
             [] => {
@@ -97,11 +96,9 @@ impl Lifecycle {
         if answers.pending.is_empty() {
             admit(&mut wanted);
         }
-        let api: Api<Node> = Api::all(self.cx.clients.api.clone());
-        if let Err(error) = patch_object(&api, &node, &wanted, Lock::Optimistic)
-            .await
-            .doing("registering node")
-        {
+        let writes = &self.cx.node_writes;
+        let patched = writes.patch_object(self.cx.nodes(), &node, &wanted, Lock::Optimistic);
+        if let Err(error) = patched.await.doing("registering node") {
             return Step::Failed(error);
         }
         if !answers.pending.is_empty() {
@@ -121,20 +118,25 @@ impl Lifecycle {
                 (Ok(()), None) => Step::Continue,
             };
         }
+        claim.set_true(types::REGISTERED, now);
+        claim.status.node_name = Some(name);
+        Step::Continue
+    }
+
+    /// Tells of a registration that has been written.
+    pub(super) fn announce_registration(&self, claim: &NodeClaim) {
+        let name = claim.status.node_name.as_deref().unwrap_or_default();
         tracing::info!(
             NodeClaim = logging::object(None, claim.name()),
             nodeclaim = claim.name(),
             "provider-id" = claim.status.provider_id.as_deref().unwrap_or_default(),
-            Node = logging::object(None, &name),
+            Node = logging::object(None, name),
             "registered nodeclaim"
         );
-        claim.set_true(types::REGISTERED, now);
-        claim.status.node_name = Some(name);
         let pool = claim.node_pool().unwrap_or_default();
         let zone = claim.label(labels::ZONE).unwrap_or_default();
         self.cx.metrics.nodes_created_total.inc(&[pool, zone]);
         self.record_registration(claim, true);
-        Step::Continue
     }
 
     /// Asks every hook, all at once.

@@ -7,7 +7,7 @@ use kube::api::{DeleteParams, Preconditions};
 use super::lifecycle::termination_mode;
 use crate::context::Context;
 use crate::controller::{Doing, ReconcileError, is_not_found};
-use crate::patch::{Lock, patch_object};
+use crate::patch::Lock;
 
 /// Asks for the deletion of the claim as it was read; false if it is gone.
 ///
@@ -21,8 +21,11 @@ pub async fn delete(cx: &Context, claim: &NodeClaim) -> Result<bool, ReconcileEr
         }),
         ..DeleteParams::default()
     };
-    match cx.node_claims().delete(claim.name(), &this_version).await {
-        Ok(_) => Ok(true),
+    let deleted = cx
+        .claim_writes
+        .delete(cx.node_claims(), claim, &this_version);
+    match deleted.await {
+        Ok(()) => Ok(true),
         Err(error) if is_not_found(&error) => Ok(false),
         Err(error) => Err(error).doing("deleting nodeclaim"),
     }
@@ -85,7 +88,9 @@ pub async fn end_grace_period(
     let text = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let present = after.metadata.annotations.get_or_insert_default();
     present.insert(annotations::TERMINATION_TIMESTAMP.to_owned(), text);
-    let written = patch_object(&cx.node_claims(), claim, &after, Lock::Optimistic)
+    let written = cx
+        .claim_writes
+        .patch_object(cx.node_claims(), claim, &after, Lock::Optimistic)
         .await
         .doing("annotating nodeclaim")?;
     Ok(written.unwrap_or(after))

@@ -13,7 +13,7 @@ use kube::Api;
 use crate::context::Context;
 use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::model::{Change, View};
-use crate::patch::{Lock, patch_object};
+use crate::patch::Lock;
 
 /// Keeps the hash annotations of NodePools.
 #[derive(Debug)]
@@ -32,12 +32,12 @@ impl Hash {
     async fn restamp(&self, view: &View, pool: &str, hash: &str) -> Result<(), ReconcileError> {
         let mut errors = Vec::new();
         for claim in view.node_claims_of_pool(pool) {
+            let claim = self.cx.claim_writes.latest(&claim);
             let wanted = restamped(&claim, hash);
-            if let Err(error) =
-                patch_object(&self.cx.node_claims(), &claim, &wanted, Lock::Optimistic)
-                    .await
-                    .doing("updating nodeclaim")
-            {
+            let api = self.cx.node_claims();
+            let writes = &self.cx.claim_writes;
+            let patched = writes.patch_object(api.clone(), &claim, &wanted, Lock::Optimistic);
+            if let Err(error) = patched.await.doing("updating nodeclaim") {
                 errors.push(error);
             }
         }
@@ -86,13 +86,14 @@ impl Controller for Hash {
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
         let view = self.cx.view();
-        let Some(before) = view
-            .node_pool(&key.name)
+        let known = view.node_pool(&key.name);
+        let Some(before) = known
+            .map(|pool| self.cx.pool_writes.latest(pool))
             .filter(|p| self.cx.is_managed(&p.spec.template.spec.node_class_ref))
         else {
             return Ok(Next::Wait);
         };
-        let hash = node_pool(before);
+        let hash = node_pool(&before);
         let annotation = |key: &str| {
             before
                 .metadata
@@ -103,13 +104,15 @@ impl Controller for Hash {
         if annotation(VERSION).is_none_or(|v| v != NODE_POOL_HASH_VERSION) {
             self.restamp(&view, &key.name, &hash).await?;
         }
-        let mut after = NodePool::clone(before);
+        let mut after = NodePool::clone(&before);
         let annotations = after.metadata.annotations.get_or_insert_default();
         annotations.insert(NODE_POOL_HASH.into(), hash);
         annotations.insert(VERSION.into(), NODE_POOL_HASH_VERSION.into());
         let api: Api<NodePool> = Api::all(self.cx.clients.api.clone());
         // Two annotations that nobody else writes.
-        patch_object(&api, before, &after, Lock::None)
+        self.cx
+            .pool_writes
+            .patch_object(api.clone(), &before, &after, Lock::None)
             .await
             .doing("updating nodepool")?;
         Ok(Next::Wait)

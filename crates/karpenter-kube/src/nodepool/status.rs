@@ -22,7 +22,7 @@ use crate::context::Context;
 use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::events::Event;
 use crate::model::{Change, NodeClass, View};
-use crate::patch::{Lock, patch_status};
+use crate::patch::Lock;
 
 /// Resources that are shown even when they are zero.
 const SHOWN: [&str; 5] = ["cpu", "memory", "pods", "ephemeral-storage", "nodes"];
@@ -218,6 +218,7 @@ impl Controller for Status {
         let Some(before) = view.node_pool(&key.name) else {
             return Ok(Next::Wait);
         };
+        let before = &self.cx.pool_writes.latest(before);
         let reference = &before.spec.template.spec.node_class_ref;
         // Counting an incomplete cluster would show nodes vanish; every kind comes within moments.
         if !self.cx.is_managed(reference) || !view.is_synced() {
@@ -243,7 +244,9 @@ impl Controller for Status {
         }
         count(&mut after, &view);
         let api: Api<NodePool> = Api::all(self.cx.clients.api.clone());
-        patch_status(&api, before, &after, Lock::Optimistic)
+        self.cx
+            .pool_writes
+            .patch_status(api.clone(), before, &after, Lock::Optimistic)
             .await
             .doing("updating nodepool status")?;
         Ok(Next::Wait)

@@ -92,6 +92,10 @@ impl Controller for Deprovisioning {
             return Ok(Next::After(SETTLED));
         }
         let claims = view.node_claims_of_pool(pool.name());
+        let claims = claims
+            .iter()
+            .map(|claim| self.cx.claim_writes.latest(claim));
+        let claims: Vec<_> = claims.collect();
         let order = removal_order(
             &view.snapshot,
             claims.iter().map(AsRef::as_ref),

@@ -1,0 +1,395 @@
+//! What this process wrote last, so that no write of ours conflicts with another of ours.
+//!
+//! The model learns of a write when the watch brings it; until then a controller that reads the model would compute its patch
+//! from a version that is gone, be refused with a conflict, and do everything again. [`Writes`] remembers the API server's
+//! answers to patches:
+//!
+//! 1. [`Writes::latest`] gives what is newer, the object of the model or the last answer.
+//! 2. Patches of one object are sent one after another.
+//! 3. A patch that was computed from an older version than our own last write is refused here, with the error that the API
+//!    server would have answered. Conflicts with other writers remain the API server's to find.
+//!
+//! It is a memory for speed: what is forgotten costs a conflict and nothing else.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kube::api::DeleteParams;
+use kube::core::Status;
+use kube::{Api, Resource};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+
+use crate::patch::{self, Lock};
+
+/// How long an answer is remembered; the watch brings it long before.
+const KEPT: Duration = Duration::from_secs(60);
+
+/// The last writes to the objects of a cluster-scoped kind.
+#[derive(Debug)]
+pub struct Writes<K> {
+    state: Mutex<State<K>>,
+}
+
+#[derive(Debug)]
+struct State<K> {
+    objects: FxHashMap<String, Entry<K>>,
+    /// How many there were after the last clearing.
+    kept: usize,
+}
+
+#[derive(Debug)]
+struct Entry<K> {
+    /// Held by whoever writes the object.
+    turn: Arc<tokio::sync::Mutex<()>>,
+    latest: Option<Arc<K>>,
+    at: Instant,
+}
+
+impl<K> Default for Writes<K> {
+    fn default() -> Self {
+        let state = State {
+            objects: FxHashMap::default(),
+            kept: 0,
+        };
+        Self {
+            state: Mutex::new(state),
+        }
+    }
+}
+
+/// A resourceVersion, which can be compared as a number (Kubernetes 1.35 promises it, earlier ones keep to it).
+fn version<K: Resource>(object: &K) -> Option<u64> {
+    object.meta().resource_version.as_deref()?.parse().ok()
+}
+
+fn is_newer<K: Resource>(written: &K, seen: &K) -> bool {
+    let same = written.meta().uid == seen.meta().uid;
+    same && matches!((version(written), version(seen)), (Some(w), Some(s)) if w > s)
+}
+
+fn name<K: Resource>(object: &K) -> &str {
+    object.meta().name.as_deref().unwrap_or_default()
+}
+
+impl<K> Writes<K>
+where
+    K: Resource + Serialize + DeserializeOwned + Clone + PartialEq + Debug,
+{
+    fn with<R>(&self, act: impl FnOnce(&mut State<K>) -> R) -> R {
+        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn written(&self, seen: &K) -> Option<Arc<K>> {
+        let known = self.with(|state| state.objects.get(name(seen))?.latest.clone());
+        known.filter(|written| is_newer(&**written, seen))
+    }
+
+    /// The newer of what was read and what was last written.
+    #[must_use]
+    pub fn latest(&self, seen: &Arc<K>) -> Arc<K> {
+        self.written(seen).unwrap_or_else(|| Arc::clone(seen))
+    }
+
+    /// Learns what the API server answered to a write.
+    pub fn remember(&self, answer: &K) {
+        self.with(|state| {
+            let Some(entry) = state.objects.get_mut(name(answer)) else {
+                return;
+            };
+            if entry.latest.as_ref().is_none_or(|known| {
+                known.meta().uid != answer.meta().uid || is_newer(answer, &**known)
+            }) {
+                entry.latest = Some(Arc::new(answer.clone()));
+                entry.at = Instant::now();
+            }
+        });
+    }
+
+    /// Waits until nobody else writes the object.
+    pub async fn turn(&self, object: &K) -> tokio::sync::OwnedMutexGuard<()> {
+        let turn = self.with(|state| {
+            state.clear();
+            let entry = state.objects.entry(name(object).to_owned());
+            let entry = entry.or_insert_with(|| Entry {
+                turn: Arc::default(),
+                latest: None,
+                at: Instant::now(),
+            });
+            Arc::clone(&entry.turn)
+        });
+        turn.lock_owned().await
+    }
+
+    /// Fails as the API server would, if `before` is older than what was written last.
+    fn check(&self, before: &K, lock: Lock) -> Result<(), kube::Error> {
+        if lock == Lock::None || self.written(before).is_none() {
+            return Ok(());
+        }
+        let message = "the object has been modified by another controller of this process";
+        let status = Status::failure(message, "Conflict").with_code(409);
+        Err(kube::Error::Api(Box::new(status)))
+    }
+
+    /// [`patch::patch_object`], in turn.
+    ///
+    /// # Errors
+    /// The API server's; a conflict if `lock` is optimistic and somebody wrote in between, we included.
+    pub async fn patch_object(
+        &self,
+        api: Api<K>,
+        before: &K,
+        after: &K,
+        lock: Lock,
+    ) -> Result<Option<K>, kube::Error> {
+        if before == after {
+            return Ok(None);
+        }
+        let _turn = self.turn(before).await;
+        self.check(before, lock)?;
+        let answer = patch::patch_object(&api, before, after, lock).await?;
+        answer.iter().for_each(|answer| self.remember(answer));
+        Ok(answer)
+    }
+
+    /// [`patch::patch_status`], in turn.
+    ///
+    /// # Errors
+    /// The API server's; a conflict if `lock` is optimistic and somebody wrote in between, we included.
+    pub async fn patch_status(
+        &self,
+        api: Api<K>,
+        before: &K,
+        after: &K,
+        lock: Lock,
+    ) -> Result<Option<K>, kube::Error> {
+        if before == after {
+            return Ok(None);
+        }
+        let _turn = self.turn(before).await;
+        self.check(before, lock)?;
+        let answer = patch::patch_status(&api, before, after, lock).await?;
+        answer.iter().for_each(|answer| self.remember(answer));
+        Ok(answer)
+    }
+
+    /// Deletes the object, in turn.
+    ///
+    /// # Errors
+    /// The API server's; a conflict if `how` asks for a version that we have written over.
+    pub async fn delete(
+        &self,
+        api: Api<K>,
+        seen: &K,
+        how: &DeleteParams,
+    ) -> Result<(), kube::Error> {
+        let _turn = self.turn(seen).await;
+        let version = how.preconditions.as_ref();
+        if version.is_some_and(|only| only.resource_version.is_some()) {
+            self.check(seen, Lock::Optimistic)?;
+        }
+        let answer = api.delete(name(seen), how).await?.left();
+        answer.iter().for_each(|answer| self.remember(answer));
+        Ok(())
+    }
+
+    /// Patches the status of the object as it is when our turn comes: `change` is made to the latest version known. Returns
+    /// what the status is then.
+    ///
+    /// For writers whose part of the status is theirs alone, so that what others wrote meanwhile does not matter to them.
+    ///
+    /// # Errors
+    /// The API server's; a conflict if another process wrote in between.
+    pub async fn change_status(
+        &self,
+        api: Api<K>,
+        seen: &K,
+        change: impl FnOnce(&mut K),
+    ) -> Result<Arc<K>, kube::Error> {
+        let _turn = self.turn(seen).await;
+        let before = self.written(seen).unwrap_or_else(|| Arc::new(seen.clone()));
+        let mut after = K::clone(&before);
+        change(&mut after);
+        let answer = patch::patch_status(&api, &before, &after, Lock::Optimistic).await?;
+        Ok(match answer {
+            Some(answer) => {
+                self.remember(&answer);
+                Arc::new(answer)
+            }
+            None => before,
+        })
+    }
+}
+
+impl<K> State<K> {
+    /// Forgets what is old. Looks at everything, so not each time: many objects would cost their number squared.
+    fn clear(&mut self) {
+        if self.objects.len() < 2 * self.kept + 64 {
+            return;
+        }
+        self.objects.retain(|_, entry| {
+            let writing = Arc::strong_count(&entry.turn) > 1;
+            writing || (entry.latest.is_some() && entry.at.elapsed() < KEPT)
+        });
+        self.kept = self.objects.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response, StatusCode};
+    use http_body_util::BodyExt;
+    use k8s_openapi::api::core::v1::Node;
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// An API server that keeps one Node, and how many patches it has answered.
+    #[derive(Default)]
+    struct Server {
+        version: u64,
+        labels: serde_json::Map<String, Value>,
+        patches: usize,
+    }
+
+    impl Server {
+        fn node(&self) -> Value {
+            let version = self.version.to_string();
+            json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "uid": "u", "resourceVersion": version,
+                "labels": self.labels}})
+        }
+
+        fn patch(&mut self, patch: &Value) -> (StatusCode, Value) {
+            self.patches += 1;
+            let asked = patch["metadata"]["resourceVersion"].as_str();
+            if asked.is_some_and(|version| version != self.version.to_string()) {
+                let status = json!({"kind": "Status", "status": "Failure", "message": "", "reason": "Conflict", "code": 409});
+                return (StatusCode::CONFLICT, status);
+            }
+            self.version += 1;
+            let labels = patch["metadata"]["labels"].as_object();
+            self.labels.extend(labels.cloned().unwrap_or_default());
+            (StatusCode::OK, self.node())
+        }
+    }
+
+    fn serve(server: &Arc<Mutex<Server>>) -> Api<Node> {
+        let server = Arc::clone(server);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let server = Arc::clone(&server);
+            async move {
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                // Whoever comes meanwhile has to wait.
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                let patch = serde_json::from_slice(&body).unwrap();
+                let (code, answer) = server.lock().unwrap().patch(&patch);
+                let answer = Body::from(serde_json::to_vec(&answer).unwrap());
+                let response = Response::builder().status(code).body(answer);
+                Ok::<_, std::convert::Infallible>(response.unwrap())
+            }
+        });
+        Api::all(Client::new(service, "default"))
+    }
+
+    fn seen(server: &Arc<Mutex<Server>>) -> Arc<Node> {
+        Arc::new(serde_json::from_value(server.lock().unwrap().node()).unwrap())
+    }
+
+    fn labelled(node: &Node, key: &str) -> Node {
+        let mut node = node.clone();
+        let labels = node.metadata.labels.get_or_insert_default();
+        labels.insert(key.to_owned(), String::new());
+        node
+    }
+
+    fn is_conflict<T>(result: &Result<T, kube::Error>) -> bool {
+        matches!(result, Err(kube::Error::Api(status)) if status.is_conflict())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_written_is_newer_than_what_the_model_still_has() {
+        let server = Arc::default();
+        let (api, writes, seen) = (serve(&server), Writes::default(), seen(&server));
+        assert_eq!(writes.latest(&seen), seen);
+        let after = labelled(&seen, "a");
+        let patched = writes.patch_object(api, &seen, &after, Lock::Optimistic);
+        let written = Arc::new(patched.await.unwrap().unwrap());
+        assert_eq!(writes.latest(&seen), written);
+        let later = |version: &str, uid: &str| {
+            let mut later = Node::clone(&seen);
+            later.metadata.resource_version = Some(version.into());
+            later.metadata.uid = Some(uid.into());
+            Arc::new(later)
+        };
+        let newer = later("2", "u");
+        assert_eq!(writes.latest(&newer), newer, "the watch has caught up");
+        let namesake = later("0", "other");
+        assert_eq!(writes.latest(&namesake), namesake);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_patch_from_before_our_own_last_write_is_refused_without_a_request() {
+        let server = Arc::default();
+        let (api, writes, seen) = (serve(&server), Writes::default(), seen(&server));
+        let patch = |key: &str, lock| {
+            let (api, writes, seen) = (api.clone(), &writes, &seen);
+            let after = labelled(seen, key);
+            async move { writes.patch_object(api, seen, &after, lock).await }
+        };
+        let (first, second) =
+            tokio::join!(patch("a", Lock::Optimistic), patch("b", Lock::Optimistic));
+        assert!(first.is_ok() && is_conflict(&second), "{second:?}");
+        assert_eq!(server.lock().unwrap().patches, 1);
+        assert!(patch("c", Lock::None).await.is_ok());
+        let labels: Vec<_> = server.lock().unwrap().labels.keys().cloned().collect();
+        assert_eq!(labels, ["a", "c"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_of_two_writers_are_made_one_after_the_other() {
+        let server = Arc::default();
+        let (api, writes, seen) = (serve(&server), Writes::default(), seen(&server));
+        let status = |phase: &'static str| {
+            let (api, writes, seen) = (api.clone(), &writes, &seen);
+            async move {
+                let set = |node: &mut Node| {
+                    node.status.get_or_insert_default().phase = Some(phase.to_owned());
+                };
+                writes.change_status(api, seen, set).await
+            }
+        };
+        let (first, second) = tokio::join!(status("a"), status("b"));
+        assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
+        assert_eq!(server.lock().unwrap().patches, 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_conflict_with_another_process_remains_one() {
+        let server: Arc<Mutex<Server>> = Arc::default();
+        let (api, writes, seen) = (serve(&server), Writes::default(), seen(&server));
+        server.lock().unwrap().version += 1;
+        let after = labelled(&seen, "a");
+        let refused = writes.patch_object(api, &seen, &after, Lock::Optimistic);
+        assert!(is_conflict(&refused.await));
+        assert_eq!(server.lock().unwrap().patches, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_old_is_forgotten() {
+        let writes = Writes::default();
+        for n in 0..1000 {
+            let mut node = Node::default();
+            node.metadata.name = Some(n.to_string());
+            drop(writes.turn(&node).await);
+            writes.remember(&node);
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        let known = writes.with(|state: &mut State<Node>| state.objects.len());
+        assert!(known < 300, "{known} are remembered");
+    }
+}

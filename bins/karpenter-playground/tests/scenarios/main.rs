@@ -20,6 +20,7 @@ mod observability;
 mod overlays;
 mod provisioning;
 mod repair;
+mod requests;
 mod restarts;
 mod scale;
 mod security;

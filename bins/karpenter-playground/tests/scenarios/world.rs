@@ -121,6 +121,13 @@ impl World {
             .unwrap();
     }
 
+    pub async fn delete_deployments(&self, names: &[&str]) {
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), "default");
+        for name in names {
+            api.delete(name, &DeleteParams::default()).await.unwrap();
+        }
+    }
+
     pub async fn delete<K>(&self, name: &str)
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,

@@ -68,7 +68,14 @@ fn version<K: Resource>(object: &K) -> Option<u64> {
 
 fn is_newer<K: Resource>(written: &K, seen: &K) -> bool {
     let same = written.meta().uid == seen.meta().uid;
-    same && matches!((version(written), version(seen)), (Some(w), Some(s)) if w > s)
+    let later = matches!((version(written), version(seen)), (Some(w), Some(s)) if w > s);
+    same && (later || is_gone(written))
+}
+
+/// Whether the object ended with the write. The API server answers with the version before it, then.
+fn is_gone<K: Resource>(object: &K) -> bool {
+    let meta = object.meta();
+    meta.deletion_timestamp.is_some() && meta.finalizers.as_ref().is_none_or(Vec::is_empty)
 }
 
 fn name<K: Resource>(object: &K) -> &str {
@@ -243,6 +250,7 @@ mod tests {
     use http::{Request, Response, StatusCode};
     use http_body_util::BodyExt;
     use k8s_openapi::api::core::v1::Node;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use kube::Client;
     use kube::client::Body;
     use serde_json::{Value, json};
@@ -328,6 +336,13 @@ mod tests {
         };
         let newer = later("2", "u");
         assert_eq!(writes.latest(&newer), newer, "the watch has caught up");
+        let mut released = Node::clone(&seen);
+        released.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
+        writes.remember(&released);
+        assert!(
+            writes.latest(&newer).metadata.deletion_timestamp.is_some(),
+            "it is gone"
+        );
         let namesake = later("0", "other");
         assert_eq!(writes.latest(&namesake), namesake);
     }

@@ -1,11 +1,5 @@
 //! The last words of a process. On its own: there is one log and one panic hook to a process.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "what fails here fails the test"
-)]
-
 use std::panic::catch_unwind;
 use std::process::ExitCode;
 

@@ -370,3 +370,28 @@ async fn a_conversion_webhook_behind_a_service_is_found_through_its_endpoints() 
     let (_, stored) = ask(&testbed, "GET", "/apis/x.io/v2/things/t", Value::Null).await;
     assert_eq!(stored["spec"]["new"], "x", "{stored}");
 }
+
+/// What a real API server refuses must not reach a release: `crds/`, `crds/legacy`.
+#[tokio::test]
+async fn every_definition_that_the_repository_ships_is_accepted() {
+    let testbed = Testbed::builder().start().await;
+    let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions?dryRun=All";
+    let mut accepted = 0;
+    for folder in ["crds", "crds/legacy"] {
+        let folder = format!("{}/../../{folder}", env!("CARGO_MANIFEST_DIR"));
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let file = entry.unwrap().path();
+            if file
+                .extension()
+                .is_some_and(|extension| extension == "yaml")
+            {
+                let text = std::fs::read_to_string(&file).unwrap();
+                let definition: Value = serde_saphyr::from_str(&text).unwrap();
+                let (code, answer) = ask(&testbed, "POST", path, definition).await;
+                assert_eq!(code, 201, "{}: {}", file.display(), answer["message"]);
+                accepted += 1;
+            }
+        }
+    }
+    assert!(accepted >= 10, "{accepted} definitions were found");
+}

@@ -2,6 +2,7 @@
 //! definitions themselves are stored.
 
 mod convert;
+mod cost;
 mod structural;
 
 use std::collections::HashSet;
@@ -272,9 +273,9 @@ pub fn complete(crd: &mut Value, now: &Value) {
     });
 }
 
-/// What is wrong with a definition.
+/// What is wrong with a definition, which replaces `old`.
 #[must_use]
-pub fn validate_definition(crd: &Value) -> Vec<Cause> {
+pub fn validate_definition(crd: &Value, old: Option<&Value>) -> Vec<Cause> {
     let mut causes = Vec::new();
     // A trial registration finds what the registry cannot use.
     if let Err(error) = crate::registry::Registry::default().register_crd(crd) {
@@ -301,10 +302,20 @@ pub fn validate_definition(crd: &Value) -> Vec<Cause> {
     let versions = crd["spec"]["versions"]
         .as_array()
         .map_or(&[][..], Vec::as_slice);
+    // What is the same for all versions belongs to the definition as a whole, and is checked once.
+    let shared = versions
+        .windows(2)
+        .all(|pair| pair[0]["schema"] == pair[1]["schema"]);
     for (i, version) in versions.iter().enumerate() {
-        let path = format!("spec.versions[{i}].schema.openAPIV3Schema");
+        let own = format!("spec.versions[{i}].schema.openAPIV3Schema");
         match version.pointer("/schema/openAPIV3Schema") {
+            Some(_) if shared && i > 0 => {}
             Some(schema) => {
+                let path = if shared {
+                    "spec.validation.openAPIV3Schema".to_owned()
+                } else {
+                    own
+                };
                 if schema["type"] != "object" {
                     causes.push(Cause::invalid(
                         format!("{path}.type"),
@@ -312,12 +323,28 @@ pub fn validate_definition(crd: &Value) -> Vec<Cause> {
                         "must be object at the root",
                     ));
                 }
-                rule_errors(&compile_schema(schema), &path, &mut causes);
+                let compiled = compile_schema(schema);
+                rule_errors(&compiled, &path, &mut causes);
+                let before = old.and_then(|old| schema_of(old, &version["name"]));
+                cost::check(
+                    schema,
+                    &compiled,
+                    &path,
+                    before == Some(schema),
+                    &mut causes,
+                );
             }
-            None => causes.push(Cause::required(path, "schemas are required")),
+            None => causes.push(Cause::required(own, "schemas are required")),
         }
     }
     causes
+}
+
+/// The schema of a definition's version.
+fn schema_of<'a>(crd: &'a Value, version: &Value) -> Option<&'a Value> {
+    let versions = crd["spec"]["versions"].as_array()?;
+    let version = versions.iter().find(|v| v["name"] == *version)?;
+    version.pointer("/schema/openAPIV3Schema")
 }
 
 fn rule_errors(schema: &CompiledSchema, path: &str, causes: &mut Vec<Cause>) {

@@ -395,3 +395,28 @@ async fn every_definition_that_the_repository_ships_is_accepted() {
     }
     assert!(accepted >= 10, "{accepted} definitions were found");
 }
+
+#[tokio::test]
+async fn a_version_that_objects_may_be_stored_in_cannot_be_taken_away() {
+    let testbed = Testbed::builder().start().await;
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let (code, created) = ask(&testbed, "POST", definitions, crd(json!({}), 1)).await;
+    assert_eq!(
+        (code, &created["status"]["storedVersions"]),
+        (201, &json!(["v2"]))
+    );
+
+    let path = format!("{definitions}/things.x.io");
+    let mut without = created["spec"]["versions"].clone();
+    without.as_array_mut().unwrap().remove(1);
+    without[0]["storage"] = json!(true);
+    let change = json!({"spec": {"versions": without}});
+    let (code, refused) = ask(&testbed, "PATCH", &path, change).await;
+    assert_eq!(code, 422, "{refused}");
+    let cause = &refused["details"]["causes"][0];
+    assert_eq!(cause["field"], "status.storedVersions[0]");
+    let message = cause["message"].as_str().unwrap();
+    assert!(message.starts_with(
+        "Invalid value: \"v2\": missing from spec.versions; v2 was previously a storage version"
+    ));
+}

@@ -302,6 +302,9 @@ pub fn validate_definition(crd: &Value, old: Option<&Value>) -> Vec<Cause> {
     let versions = crd["spec"]["versions"]
         .as_array()
         .map_or(&[][..], Vec::as_slice);
+    if old.is_some() {
+        causes.extend(versions_still_stored(crd, versions));
+    }
     // What is the same for all versions belongs to the definition as a whole, and is checked once.
     let shared = versions
         .windows(2)
@@ -338,6 +341,27 @@ pub fn validate_definition(crd: &Value, old: Option<&Value>) -> Vec<Cause> {
         }
     }
     causes
+}
+
+/// Versions that objects may still be stored in must not be taken away.
+fn versions_still_stored(crd: &Value, versions: &[Value]) -> Vec<Cause> {
+    let stored = crd["status"]["storedVersions"].as_array();
+    stored
+        .into_iter()
+        .flatten()
+        .enumerate()
+        .filter(|(_, stored)| !versions.iter().any(|v| v["name"] == **stored))
+        .map(|(i, stored)| {
+            let name = stored.as_str().unwrap_or_default();
+            Cause::invalid(
+                format!("status.storedVersions[{i}]"),
+                stored,
+                &format!(
+                    "missing from spec.versions; {name} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {name} and removes {name} from status.storedVersions"
+                ),
+            )
+        })
+        .collect()
 }
 
 /// The schema of a definition's version.

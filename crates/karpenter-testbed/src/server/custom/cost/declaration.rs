@@ -60,7 +60,7 @@ pub enum Type {
     /// Point in time.
     Timestamp,
     /// A type such as `int`.
-    Type,
+    Meta,
     /// List of elements.
     List(Rc<Type>),
     /// Map from keys to values.

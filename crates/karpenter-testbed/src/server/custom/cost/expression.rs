@@ -146,7 +146,7 @@ impl Estimator<'_> {
                 Type::Optional(Rc::new(Declaration::type_of(self.root)))
             }
             "self" | "oldSelf" => Declaration::type_of(self.root),
-            name if TYPES.contains(&name) => Type::Type,
+            name if TYPES.contains(&name) => Type::Meta,
             _ => Type::Dyn,
         };
         Node {

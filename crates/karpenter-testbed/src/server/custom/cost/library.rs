@@ -463,7 +463,7 @@ pub fn result(call: &Call<'_>) -> Type {
             "bytes" => Type::Bytes,
             "duration" => Type::Duration,
             "timestamp" => Type::Timestamp,
-            "type" => Type::Type,
+            "type" => Type::Meta,
             "split" | "findAll" => Type::list(Type::String),
             "sum" | "min" | "max" => element_of(&target()).unwrap_or(Type::Dyn),
             "quantity" | "add" | "sub" => Type::Library("Quantity"),

@@ -69,6 +69,15 @@ impl Request {
         self.response_status.code
     }
 
+    /// Whether a right was missing. Nothing can be created in a namespace that ends, which is said with the same status.
+    pub(crate) fn is_forbidden(&self) -> bool {
+        self.code() == 403
+            && !self
+                .response_status
+                .message
+                .contains("it is being terminated")
+    }
+
     /// The request with what was said to it.
     pub(crate) fn told(&self) -> String {
         format!(

@@ -98,8 +98,9 @@ impl Cluster {
         let requests = audit::requests(&self.plane.audit_log(), self.started)?;
         let refused: BTreeSet<String> = requests
             .iter()
-            .filter(|request| request.code() == 403)
+            .filter(|request| request.is_forbidden())
             .map(audit::Request::told)
+            .take(10)
             .collect();
         ensure!(requests.len() > 100, "{} requests only", requests.len());
         ensure!(refused.is_empty(), "forbidden: {refused:#?}");

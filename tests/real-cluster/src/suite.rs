@@ -237,9 +237,6 @@ async fn aws(binaries: &Binaries, choice: &Choice<'_>) -> Result<Results> {
     let is_installed = installed.is_ok();
     results.tell("aws-install", started, installed);
     if is_installed {
-        let started = Instant::now();
-        let objects = timed(scenarios::verdicts::aws(&cluster)).await;
-        results.tell("aws-verdicts", started, objects);
         aws::run(&mut cluster, |name, started, result| {
             results.tell(name, started, result);
         })

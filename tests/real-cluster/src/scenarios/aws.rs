@@ -14,17 +14,21 @@ use crate::cluster::{Cluster, claims_and_nodes_belong_together};
 use crate::controller_binary;
 use crate::helm::NAMESPACE;
 use crate::objects::{
-    DEFINITIONS, DEPLOYMENTS, NODE_POOLS, NODES, PODS, SERVICES, api_of, apply, condition, delete,
-    documents, list, merge, name,
+    DEFINITIONS, DEPLOYMENTS, NODE_CLAIMS, NODE_POOLS, NODES, PODS, SERVICES, api_of, apply,
+    condition, delete, documents, list, merge, name,
 };
 use crate::root;
+use crate::scenarios::verdicts;
 use crate::wait::{FOREVER, Seen, until};
 
 /// What the cluster is called in AWS.
 const CLUSTER: &str = "karpenter-blueprints";
 const REGION: &str = "us-west-2";
-/// The version of EKS before and after the upgrade. The control plane itself stays as it is: the controller asks EKS.
-const VERSIONS: [&str; 2] = ["1.35", "1.36"];
+/// The version of EKS before and after the upgrade. The control plane itself stays as it is: the controller asks EKS. The manifests want
+/// Amazon Linux 2, which has no images for later versions.
+const VERSIONS: [&str; 2] = ["1.31", "1.32"];
+/// The instance profile of AWSNodeTemplates, which name none.
+const PROFILE: &str = "KarpenterNodeInstanceProfile";
 const GENERATIONS: &str = "1-just-in-time-v0.16/provisioner.yaml";
 const WINDOWS: &str = "2-windows-v0.29/provisioners.yaml";
 const LAYERED: &str = "3-layered-constraints-and-upgrade-v0.33";
@@ -38,7 +42,10 @@ pub(crate) fn definitions(webhook: u16) -> Value {
 pub(crate) fn values(webhook: u16) -> Value {
     json!({
         "webhook": { "port": webhook },
-        "settings": { "clusterName": CLUSTER, "interruptionQueue": CLUSTER, "eksControlPlane": true },
+        "settings": {
+            "clusterName": CLUSTER, "interruptionQueue": CLUSTER, "eksControlPlane": true,
+            "aws": { "defaultInstanceProfile": PROFILE },
+        },
     })
 }
 
@@ -75,6 +82,7 @@ impl Ground {
             .build();
         // What there was when the walkthroughs were written.
         aws.keep_instance_types(|name| generation(name) <= 7);
+        aws.add_instance_profile(PROFILE, Some(&format!("KarpenterNodeRole-{CLUSTER}")));
         let endpoint = aws.serve(0).await?;
         let joining = machines::run(aws.clone(), client.clone(), |instance, error| {
             println!("# {} cannot join: {error}", instance.id);
@@ -145,6 +153,8 @@ pub(crate) async fn run(cluster: &mut Cluster, mut tell: impl FnMut(&str, Instan
     };
     let started = Instant::now();
     tell("aws-generations", started, generations(cluster).await);
+    let started = Instant::now();
+    tell("aws-verdicts", started, verdicts::aws(cluster).await);
     let started = Instant::now();
     tell(
         "aws-walkthrough-3",
@@ -321,6 +331,11 @@ async fn walkthrough_3(cluster: &mut Cluster, ground: &Ground) -> Result<()> {
         SOON,
         |seen| Ok((running(seen) == 3).then_some(())),
     )
+    .await?;
+    let claims = NODE_CLAIMS.all(&client);
+    until("one NodeClaim is left", &claims, labels, SOON, |seen| {
+        Ok((seen.len() == 1).then_some(()))
+    })
     .await?;
     claims_and_nodes_belong_together(&client, labels).await?;
 

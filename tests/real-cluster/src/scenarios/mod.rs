@@ -7,7 +7,7 @@ mod disruption;
 mod faults;
 pub(crate) mod install;
 mod scaling;
-pub(crate) mod verdicts;
+mod verdicts;
 
 use anyhow::Result;
 use futures::future::BoxFuture;

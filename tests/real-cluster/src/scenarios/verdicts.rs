@@ -81,7 +81,7 @@ async fn manifests(cluster: &Cluster) -> Result<()> {
 }
 
 /// All of it, with the definitions of the AWS provider.
-pub(crate) async fn aws(cluster: &Cluster) -> Result<()> {
+pub(super) async fn aws(cluster: &Cluster) -> Result<()> {
     recorded_objects(cluster).await?;
     manifests(cluster).await
 }

@@ -133,11 +133,13 @@ impl Controller for Tagging {
             annotations::TAGGED: "true",
             annotations::CLUSTER_NAME_TAGGED: "true",
         } } });
-        self.cx
-            .node_claims()
+        let (api, writes) = (self.cx.node_claims(), &self.cx.claim_writes);
+        let _turn = writes.turn(claim).await;
+        let written = api
             .patch(claim.name(), &PatchParams::default(), &Patch::Merge(done))
             .await
             .doing("annotating nodeclaim")?;
+        writes.remember(&written);
         Ok(Next::Wait)
     }
 }

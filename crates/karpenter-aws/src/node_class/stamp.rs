@@ -69,14 +69,16 @@ impl NodeClasses {
         let api = self.cx.node_claims();
         let claims = view.snapshot.node_claims().filter(|c| is_of(c, class));
         let writes = claims.map(|claim| {
-            let (api, claim) = (api.clone(), NodeClaim::clone(claim));
+            let writes = &self.cx.claim_writes;
+            let (api, claim) = (api.clone(), writes.latest(claim));
             async move {
-                let mut stamped = claim.clone();
+                let mut stamped = NodeClaim::clone(&claim);
                 let written = stamped.metadata.annotations.get_or_insert_default();
                 for (key, value) in hash::restamp(class, authority, &claim) {
                     written.insert(key.to_owned(), value);
                 }
-                match patch_object(&api, &claim, &stamped, Lock::Optimistic).await {
+                let written = writes.patch_object(api, &claim, &stamped, Lock::Optimistic);
+                match written.await {
                     Err(error) if karpenter_kube::controller::is_not_found(&error) => Ok(()),
                     written => written.map(|_| ()).doing("updating nodeclaim"),
                 }

@@ -9,25 +9,22 @@ use anyhow::{Context as _, bail};
 /// Runs `real-cluster` with its arguments, after building it and the controllers that it starts.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<()> {
     let command = arguments.first().map_or("help", String::as_str);
-    let mut more: Vec<String> = Vec::new();
-    let controllers: &[&str] = match command {
-        "test" => &["karpenter-kwok-controller", "karpenter"],
-        "up" => &["karpenter-kwok-controller"],
-        _ => &[],
-    };
-    build(root, &[&["real-cluster"], controllers].concat(), &[])?;
-    // What is measured is what is shipped.
-    if ["burst", "scale", "idle"].contains(&command)
-        && !arguments.iter().any(|a| a.starts_with("--controller"))
-    {
+    let mut arguments = arguments.to_vec();
+    // Always the same packages, but for the AWS SDK: another selection would build their dependencies anew.
+    let mut packages = vec!["real-cluster", "karpenter-kwok-controller"];
+    if command == "test" {
+        packages.push("karpenter");
+    }
+    build(root, &packages, &[])?;
+    let measures = ["burst", "scale", "idle"].contains(&command);
+    if measures && !arguments.iter().any(|a| a.starts_with("--controller")) {
+        // What is measured is what is shipped.
         build(root, &["karpenter-kwok-controller"], &["--release"])?;
         let binary = root.join("target/release/karpenter-kwok");
-        more = vec!["--controller".to_owned(), binary.display().to_string()];
+        arguments.extend(["--controller".to_owned(), binary.display().to_string()]);
     }
-    let status = Command::new(root.join("target/debug/real-cluster"))
-        .args(arguments)
-        .args(more)
-        .current_dir(root)
+    let status = real_cluster(root)
+        .args(&arguments)
         .status()
         .context("cannot run target/debug/real-cluster")?;
     if !status.success() {
@@ -36,25 +33,22 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The part for every CI run: builds the control plane where it can be built, and runs the quick scenarios. Returns their closing line.
+/// The part for every CI run, with the programs that the tests were built with: builds the control plane where there is Go, and runs the
+/// quick scenarios. Returns their closing line, or that they were skipped.
 ///
-/// All scenarios would not fit: a cold run may take an hour on two cores, of which the control plane's build is a quarter.
+/// All of them would not fit into every run: a cold one is to end within an hour on two cores, and the control plane's build takes a quarter.
 pub(crate) fn ci(root: &Path) -> anyhow::Result<String> {
-    let arguments = |words: &[&str]| words.iter().map(|&w| w.to_owned()).collect::<Vec<_>>();
-    build(
-        root,
-        &["real-cluster", "karpenter-kwok-controller", "karpenter"],
-        &[],
-    )?;
     let go = Command::new("go").arg("version").output();
-    if go.is_ok_and(|go| go.status.success()) {
-        run(root, &arguments(&["build"]))?;
+    if go.is_ok_and(|go| go.status.success())
+        && !real_cluster(root).arg("build").status()?.success()
+    {
+        bail!("the control plane cannot be built");
     }
-    let mut child = Command::new(root.join("target/debug/real-cluster"))
+    let mut child = real_cluster(root)
         .args(["test", "--quick"])
-        .current_dir(root)
         .stdout(Stdio::piped())
-        .spawn()?;
+        .spawn()
+        .context("cannot run target/debug/real-cluster, which `cargo test` builds")?;
     let output = BufReader::new(child.stdout.take().context("there is no output")?);
     let mut closing = String::new();
     for line in output.lines() {
@@ -68,6 +62,12 @@ pub(crate) fn ci(root: &Path) -> anyhow::Result<String> {
         bail!("the real cluster's scenarios failed: {closing}");
     }
     Ok(closing)
+}
+
+fn real_cluster(root: &Path) -> Command {
+    let mut command = Command::new(root.join("target/debug/real-cluster"));
+    command.current_dir(root);
+    command
 }
 
 fn build(root: &Path, packages: &[&str], options: &[&str]) -> anyhow::Result<()> {

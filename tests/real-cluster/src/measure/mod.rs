@@ -311,13 +311,11 @@ async fn until_quiet(case: &Case) -> Result<Instant> {
     pin_mut!(events);
     while let Ok(event) = tokio::time::timeout_at((last + QUIET).min(limit), events.next()).await {
         match event.context("the watch ended")? {
-            Ok(Event::Apply(node)) => {
-                if known.insert(node.metadata.uid) {
-                    last = Instant::now();
-                }
-            }
             Ok(Event::InitApply(node)) => {
                 known.insert(node.metadata.uid);
+            }
+            Ok(Event::Apply(node)) if known.insert(node.metadata.uid.clone()) => {
+                last = Instant::now();
             }
             Ok(Event::Delete(_)) => last = Instant::now(),
             _ => {}

@@ -6,15 +6,18 @@
 //!
 //! - [`solve`] places the pods; [`Solution`] is also what a plan of the engine is read as.
 //! - [`check`] verifies a solution, whoever made it, one placement at a time.
+//! - [`replay`] binds its pods as kube-scheduler would, by rules of its own.
 //! - [`cost`] prices it.
 // UPSTREAM: pkg/controllers/provisioning/scheduling/scheduler.go, nodeclaim.go, existingnode.go, topology.go, preferences.go
 
 pub mod catalogue;
 mod check;
+pub mod clusters;
 mod devices;
 pub mod engine;
 mod order;
 mod pod;
+pub mod replay;
 mod solve;
 mod template;
 mod topology;

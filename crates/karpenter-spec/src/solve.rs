@@ -656,7 +656,7 @@ impl<'w> Solver<'w> {
 impl Node {
     fn new(world: &World, machine: Machine, guests: &[&Pod]) -> Node {
         let labels = Requirements::from_labels(&machine.labels, &Unaliased);
-        let (mut daemons, _) = sum_daemons(world, &machine.taints, |wanted| {
+        let (mut daemons, daemon_ports) = sum_daemons(world, &machine.taints, |wanted| {
             labels.is_compatible(wanted, AllowUndefined::Nothing)
         });
         let (mut remaining, mut running_daemons) = (machine.allocatable.clone(), Resources::new());
@@ -698,7 +698,7 @@ impl Node {
             machine,
             labels,
             remaining,
-            ports: vec![],
+            ports: daemon_ports,
             attached: BTreeMap::new(),
             limits,
         };

@@ -118,7 +118,7 @@ impl Topology<'_> {
         let written = written.unwrap_or(pod);
         let counts_on = |host: &Requirements, taints: &[Taint]| {
             (!honor_affinity || accepts(written, host, AllowUndefined::Nothing))
-                && (!honor_taints || self.tolerates(pod, taints))
+                && (!honor_taints || tolerates_hard(pod, taints))
         };
         let (mut load, mut along): (BTreeMap<String, usize>, usize) = (BTreeMap::new(), 0);
         for located in self
@@ -140,17 +140,38 @@ impl Topology<'_> {
             };
             let undefined = AllowUndefined::Keys(&self.world.well_known);
             (!honor_affinity || accepts(written, pool, undefined))
-                && (!honor_taints || self.tolerates(pod, &source.taints))
+                && (!honor_taints || tolerates_hard(pod, &source.taints))
         });
         let (own, there) = (strict.get_or_exists(key), candidate.get_or_exists(key));
         let eligible: Vec<&String> = known.iter().filter(|domain| own.has(domain)).collect();
+        // What bounds the skew are the domains that some alternative of the node affinity admits, and under the policy Ignore
+        // all in which there is a node.
+        let admitted = admitted_by_alternatives(written, key);
+        let occupied = |domain: &str| {
+            let is_here = |host: &Requirements, taints: &[Taint]| {
+                counts_on(host, taints)
+                    && host.get(key).and_then(Requirement::single) == Some(domain)
+            };
+            let there = self.sources.iter().filter(|source| source.pool.is_none());
+            let mut there = there.map(|source| (&source.labels, source.taints.as_slice()));
+            let mut planned = self.located.iter().map(|l| (l.host, l.taints));
+            !honor_affinity
+                && (there.any(|(host, taints)| is_here(host, taints))
+                    || planned.any(|(host, taints)| is_here(host, taints)))
+        };
+        let counted: Vec<&String> = known
+            .iter()
+            .filter(|domain| {
+                admitted.iter().any(|own| own.has(domain)) || occupied(domain.as_str())
+            })
+            .collect();
         let few = constraint
             .min_domains
-            .is_some_and(|least| (eligible.len() as i64) < i64::from(least));
+            .is_some_and(|least| (counted.len() as i64) < i64::from(least));
         let least = if key == HOSTNAME || few {
             0
         } else {
-            eligible
+            counted
                 .iter()
                 .map(|domain| load_of(domain))
                 .min()
@@ -180,11 +201,19 @@ impl Topology<'_> {
     ) -> Options {
         let key = &term.topology_key;
         let (own, there) = (strict.get_or_exists(key), candidate.get_or_exists(key));
-        let concerned = self
-            .located
-            .iter()
-            .filter(|located| self.concerns(pod, term, located.pod));
-        let populated: BTreeSet<&str> = concerned
+        // Pods count for a required term only if they match all of them.
+        let required = pod::affinity_terms(pod, false);
+        let together = if required.contains(term) {
+            required
+        } else {
+            vec![term.clone()]
+        };
+        let matches_all = |other: &Pod| together.iter().all(|term| self.concerns(pod, term, other));
+        let concerned = || {
+            let located = self.located.iter();
+            located.filter(|located| matches_all(located.pod))
+        };
+        let populated: BTreeSet<&str> = concerned()
             .filter_map(|located| located.host.get(key)?.single())
             .collect();
         let reachable: Vec<&str> = populated
@@ -195,7 +224,14 @@ impl Topology<'_> {
         if !reachable.is_empty() {
             return vec![Requirement::new(key, Operator::In, reachable)];
         }
-        if !self.concerns(pod, term, pod) || populated.iter().any(|domain| own.has(domain)) {
+        let counted = |located: &Located<'_>| {
+            let single = |term: &PodAffinityTerm| {
+                let value = located.host.get(&term.topology_key);
+                value.is_some_and(|value| value.single().is_some())
+            };
+            together.iter().any(single)
+        };
+        if !matches_all(pod) || concerned().any(counted) {
             return Options::new();
         }
         let known = self.domains(key, candidate, |source| self.tolerates(pod, &source.taints));
@@ -285,6 +321,29 @@ impl Topology<'_> {
         let selector = pod::with_label_keys(term.label_selector.as_ref(), keys.0, keys.1, owner);
         in_namespace && pod::selects(selector.as_ref(), &pod::labels(other))
     }
+}
+
+/// Whether a pod tolerates all taints but those that kube-scheduler only prefers to avoid.
+fn tolerates_hard(pod: &Pod, taints: &[Taint]) -> bool {
+    let hard = taints
+        .iter()
+        .filter(|taint| taint.effect != "PreferNoSchedule");
+    pod::tolerates(pod, &hard.cloned().collect::<Vec<_>>())
+}
+
+/// What each alternative of a pod's node affinity admits of a label.
+fn admitted_by_alternatives(pod: &Pod, key: &str) -> Vec<Requirement> {
+    let selector = pod::selector_requirements(pod);
+    let terms = pod::required_terms(pod);
+    if terms.is_empty() {
+        return vec![selector.get_or_exists(key).into_owned()];
+    }
+    let of = |term| {
+        let mut all = Requirements::from_node_selector_term(term, &Unaliased).ok()?;
+        all.add_all(&selector);
+        Some(all.get_or_exists(key).into_owned())
+    };
+    terms.iter().filter_map(of).collect()
 }
 
 /// Whether a node with these labels is one the pod's node selector and some required term accept.

@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 
 use super::{
     bits::Bits,
-    class::{GroupId, Variant},
+    class::{GroupId, Owned, Variant},
     run::Run,
-    topology::{GroupKind, Hosts},
+    topology::{Asker, GroupKind, Hosts},
 };
 
 /// The domains of an axis that all constraints leave, before the machine is looked at.
@@ -48,12 +48,21 @@ impl Run<'_> {
     /// What the topology constraints of a variant leave; the group that leaves nothing, if one does.
     pub(super) fn choices(&mut self, class: usize, variant: &Variant) -> Result<Choices, GroupId> {
         let mut choices = Choices::default();
+        // kube-scheduler lets a pod start its affinity group only if no pod anywhere matches all of its terms.
+        let joins = variant.owned.iter().any(|owned| {
+            let group = &self.groups[owned.group];
+            !owned.soft && group.kind() == GroupKind::Affinity && group.is_populated()
+        });
         for owned in &variant.owned {
-            self.choose(&mut choices, variant, owned.group, owned.own)?;
+            self.choose(&mut choices, class, variant, *owned, joins)?;
         }
         for index in 0..self.classes[class].kept_away.len() {
-            let group = self.classes[class].kept_away[index];
-            self.choose(&mut choices, variant, group, false)?;
+            let kept_away = Owned {
+                group: self.classes[class].kept_away[index],
+                own: false,
+                soft: false,
+            };
+            self.choose(&mut choices, class, variant, kept_away, false)?;
         }
         Ok(choices)
     }
@@ -61,10 +70,22 @@ impl Run<'_> {
     fn choose(
         &mut self,
         choices: &mut Choices,
+        class: usize,
         variant: &Variant,
-        group_id: GroupId,
-        own: bool,
+        owned: Owned,
+        joins: bool,
     ) -> Result<(), GroupId> {
+        let Owned {
+            group: group_id,
+            own,
+            soft,
+        } = owned;
+        let group = &self.groups[group_id];
+        // Of those it would join, some may be on planned nodes whose domain is open: they go where it goes.
+        let starts = own
+            && group.kind() == GroupKind::Affinity
+            && !group.is_populated()
+            && (soft || !joins || !self.undecided(group_id).is_empty());
         let axis = self.groups[group_id].axis;
         if self.axes[axis].is_hostname {
             let group = &self.groups[group_id];
@@ -77,7 +98,7 @@ impl Run<'_> {
                     choices.no_new_machine |= group.identity.max_skew < 0;
                     HostRule::NotOver
                 }
-                GroupKind::Affinity if own && !group.any => return Ok(()),
+                GroupKind::Affinity if starts => return Ok(()),
                 GroupKind::Affinity if !group.any => return Err(group_id),
                 GroupKind::Affinity => {
                     choices.no_new_machine = true;
@@ -93,12 +114,19 @@ impl Run<'_> {
             .algebra
             .get(variant.strict, key)
             .map(|req| self.admitted(axis, req));
+        let counted = self.counted_domains(class, group_id);
         let group = &self.groups[group_id];
-        let mut valid = group.valid_domains(pod.as_deref(), own);
+        let mut valid = group.valid_domains(&Asker {
+            reach: pod.as_deref(),
+            counted: counted.as_ref(),
+            own,
+            along: 0,
+            starts,
+        });
         let kind = group.kind();
-        let starts = kind == GroupKind::Affinity && group.starts(pod.as_deref(), own);
-        // DIFFERS: a pod with anti-affinity settles for one domain, so that the next one has the others.
-        let single = starts || matches!(kind, GroupKind::Spread | GroupKind::Anti);
+        // DIFFERS: a pod with required anti-affinity settles for one domain, so that the next one has the others. One that only
+        // prefers to be apart does not: a node for each of them is more than a preference is worth.
+        let single = starts || kind == GroupKind::Spread || (kind == GroupKind::Anti && !soft);
         if starts && self.narrow_to_company(group_id, &mut valid) {
             choices.company.push(group_id);
         }
@@ -130,6 +158,53 @@ impl Run<'_> {
         } else {
             Ok(())
         }
+    }
+
+    /// The domains whose least load bounds a spread, as far as a class's node affinity decides: those that one of its alternatives
+    /// admits; and with node affinity policy Ignore those of nodes that are there or planned. `None` is all that there are for
+    /// the group.
+    ///
+    /// DIFFERS: upstream takes those of the alternative that is being tried.
+    pub(super) fn counted_domains(&mut self, class: usize, group: GroupId) -> Option<Bits> {
+        let axis = self.groups[group].axis;
+        if self.groups[group].kind() != GroupKind::Spread || self.axes[axis].is_hostname {
+            return None;
+        }
+        let key = self.axes[axis].key;
+        let mut counted = Bits::default();
+        for term in 0..self.classes[class].term_sets.len() {
+            let req = self.algebra.get(self.classes[class].term_sets[term], key)?;
+            counted.unite(&self.admitted(axis, req));
+        }
+        if self.groups[group].identity.filter.terms.is_none() {
+            counted.unite(&self.occupied_domains(group));
+        }
+        Some(counted)
+    }
+
+    /// The domains that nodes are in that a group does not leave out: those that are there, and planned ones that are settled.
+    fn occupied_domains(&self, group: GroupId) -> Bits {
+        let axis = &self.axes[self.groups[group].axis];
+        let passing = self.groups[group].machines.as_ref();
+        let mut occupied = Bits::default();
+        for domain in 0..axis.domains.len() {
+            let mut machines = axis.machines[domain].clone();
+            machines.intersect(&self.present);
+            if let Some(passing) = passing {
+                machines.intersect(passing);
+            }
+            let elsewhere = |claim: usize| {
+                let mut others = axis.claims.iter().enumerate();
+                others.any(|(other, claims)| other != domain && claims.contains(claim))
+            };
+            let mut claims = axis.claims[domain].iter();
+            if !machines.is_empty()
+                || claims.any(|claim| !elsewhere(claim) && self.taints_pass(claim, group))
+            {
+                occupied.insert(domain);
+            }
+        }
+        occupied
     }
 
     /// The hosts that hostname constraints leave, 64 at a time.

@@ -3,7 +3,7 @@
 //! Claims are tried by number of pods, then by age. A claim only fills up and narrows, so most refusals are for good and are
 //! remembered with the variant; what topology or a reservation refused is tried again.
 
-use std::{rc::Rc, sync::Arc};
+use std::{collections::BTreeSet, rc::Rc, sync::Arc};
 
 use smallvec::{SmallVec, smallvec};
 
@@ -15,7 +15,7 @@ use super::{
     class::{GroupId, Variant},
     fit::{NO_ROW, Target},
     run::{Fate, Run},
-    topology::{GroupKind, Host},
+    topology::{Asker, GroupKind, Host},
     vectors::{Vector, add},
 };
 use crate::{pod::ports_conflict, requirements::Requirement, taints::untolerated};
@@ -92,7 +92,7 @@ impl Run<'_> {
         {
             return Err(Refusal::Permanent);
         }
-        let others = self.others_along(claim, variant, choices)?;
+        let others = self.others_along(claim, class, variant, choices)?;
         let choices = others.as_ref().unwrap_or(choices);
         let held = &self.claims[claim];
         let (alive, used, reservations) = (
@@ -121,6 +121,7 @@ impl Run<'_> {
     fn others_along(
         &mut self,
         claim: usize,
+        class: usize,
         variant: &Variant,
         choices: &Choices,
     ) -> Result<Option<Choices>, Refusal> {
@@ -158,8 +159,14 @@ impl Run<'_> {
                 .algebra
                 .get(variant.strict, key)
                 .map(|req| self.admitted(axis, req));
-            let valid =
-                self.groups[owned.group].valid_domains_with(pod.as_deref(), owned.own, along);
+            let counted = self.counted_domains(class, owned.group);
+            let valid = self.groups[owned.group].valid_domains(&Asker {
+                reach: pod.as_deref(),
+                counted: counted.as_ref(),
+                own: owned.own,
+                along,
+                starts: false,
+            });
             let narrowed = narrowed.get_or_insert_with(|| choices.clone());
             for domains in narrowed.domains.iter_mut().filter(|all| all.axis == axis) {
                 domains.allowed.intersect(&valid);
@@ -227,16 +234,7 @@ impl Run<'_> {
             self.prune(index);
         }
         if let Some(reservations) = fit.reservations {
-            let reservations = Rc::new(reservations);
-            let held =
-                std::mem::replace(&mut self.claims[index].reservations, reservations.clone());
-            for id in reservations.difference(&held) {
-                self.reservations_left[*id] = self.reservations_left[*id].saturating_sub(1);
-            }
-            for id in held.difference(&reservations) {
-                self.reservations_left[*id] += 1;
-                self.epoch += 1;
-            }
+            self.hold(index, reservations);
         }
         if let Some(allocation) = fit.devices {
             self.commit_devices(index, allocation);
@@ -258,6 +256,19 @@ impl Run<'_> {
         self.settle_labels(index, class);
         self.items[item].fate = Fate::Placed(Host::Claim(index));
         self.record_on_claim(index, class);
+    }
+
+    /// Makes a claim hold these reservations instead of those it held.
+    pub(super) fn hold(&mut self, index: usize, reservations: BTreeSet<usize>) {
+        let reservations = Rc::new(reservations);
+        let held = std::mem::replace(&mut self.claims[index].reservations, reservations.clone());
+        for id in reservations.difference(&held) {
+            self.reservations_left[*id] = self.reservations_left[*id].saturating_sub(1);
+        }
+        for id in held.difference(&reservations) {
+            self.reservations_left[*id] += 1;
+            self.epoch += 1;
+        }
     }
 
     /// Forgets rows that cannot hold what the claim holds already.
@@ -541,7 +552,7 @@ impl Run<'_> {
     }
 
     /// Whether a group counts pods on a claim as far as its taints are concerned, which never change.
-    fn taints_pass(&self, index: usize, group: GroupId) -> bool {
+    pub(super) fn taints_pass(&self, index: usize, group: GroupId) -> bool {
         let taints = &self.solver.templates[self.claims[index].template].taints;
         let tolerations = self.groups[group].identity.filter.tolerations.as_ref();
         tolerations.is_none_or(|tolerations| untolerated(taints, tolerations).is_none())

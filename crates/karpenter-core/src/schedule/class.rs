@@ -24,6 +24,14 @@ pub(super) type GroupId = usize;
 pub(super) struct Owned {
     pub(super) group: GroupId,
     pub(super) own: bool,
+    /// It is a preference, as yet asked for as if it were required.
+    pub(super) soft: bool,
+}
+
+impl Owned {
+    pub(super) fn as_preference(self) -> Self {
+        Self { soft: true, ..self }
+    }
 }
 
 /// What can be dropped, in the order it is dropped.
@@ -80,6 +88,8 @@ pub(super) struct Class {
     pub(super) claims: Vec<String>,
     /// Alternatives of the required node affinity, with the node selector.
     pub(super) terms: Vec<Requirements>,
+    /// The same, interned.
+    pub(super) term_sets: Vec<SetId>,
     pub(super) hard: Vec<Owned>,
     pub(super) soft: Soft,
     /// Groups that keep the class away from where their owners are.

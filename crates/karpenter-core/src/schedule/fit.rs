@@ -2,7 +2,7 @@
 //!
 //! 1. Requirements of the claim and the pod are joined, then those of each alternative its volumes leave.
 //! 2. Some row (instance type) must meet them and have room. The claim's witness usually still does; else the first alive.
-//! 3. Topology narrows to one domain per key, for a new claim to the cheapest of the least loaded.
+//! 3. Topology narrows to one domain per key, to the cheapest of the least loaded.
 //! 4. minValues and reservations are looked at where there are any.
 
 use std::{collections::BTreeSet, rc::Rc};
@@ -135,7 +135,7 @@ impl Run<'_> {
         Err(refusal)
     }
 
-    /// Narrows to domains, axis by axis, and takes the first (for a new claim: the cheapest of the least loaded) that fits.
+    /// Narrows to domains, axis by axis, and takes the cheapest of the least loaded that fits.
     fn fit_domains(
         &mut self,
         target: &Target<'_>,
@@ -172,7 +172,7 @@ impl Run<'_> {
             .map(|domain| (order.in_domain(domain), domain))
             .collect();
         ordered.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| names[a.1].cmp(&names[b.1])));
-        let by_price = target.is_new && ordered.len() > 1;
+        let by_price = ordered.len() > 1;
         let mut best: Option<(u32, Fit)> = None;
         let mut refusal = Refusal::Topology;
         for (count, domain) in ordered {
@@ -189,7 +189,7 @@ impl Run<'_> {
                     if !by_price {
                         return Ok(fit);
                     }
-                    fit.price = self.price_of(target.template, class, &fit);
+                    fit.price = self.price_of(target, class, &fit);
                     if best.as_ref().is_none_or(|(_, best)| fit.price < best.price) {
                         best = Some((count, fit));
                     }
@@ -201,16 +201,16 @@ impl Run<'_> {
         best.map(|(_, fit)| fit).ok_or(refusal)
     }
 
-    /// The price of the cheapest row on which a class fits as `fit` says.
-    fn price_of(&mut self, template: usize, class: usize, fit: &Fit) -> f64 {
+    /// The price of the cheapest row on which a class fits as `fit` says, beside what is there already.
+    fn price_of(&mut self, target: &Target<'_>, class: usize, fit: &Fit) -> f64 {
+        let template = target.template;
         let mask = self.mask(template, fit.set);
-        let none: Vector = smallvec![0; self.width];
         let need = &self.classes[class].requests;
         let fits = |row: usize| {
             fit.allowed
                 .as_ref()
                 .is_none_or(|allowed| allowed.contains(row))
-                && self.row_fits(template, row, &none, need)
+                && self.row_fits(template, row, target.used, need)
         };
         self.by_price(template, fit.set, &mask)
             .iter()
@@ -300,7 +300,8 @@ impl Run<'_> {
             let rows = self.rows_with_room(target.template, set, &total, fit.allowed.as_deref());
             self.check_min_values(target, &mut fit, &rows)?;
             if tracked {
-                fit.reservations = Some(self.check_reservations(target, set, &rows)?);
+                fit.reservations =
+                    Some(self.reservations_of(target.template, target.held, set, &rows)?);
             }
         }
         Ok(fit)
@@ -352,14 +353,15 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The reservations a machine of `rows` would hold.
-    fn check_reservations(
+    /// The reservations a machine of `rows` would hold that holds `held` now.
+    pub(super) fn reservations_of(
         &mut self,
-        target: &Target<'_>,
+        template: usize,
+        held: &BTreeSet<usize>,
         set: SetId,
         rows: &Bits,
     ) -> Result<BTreeSet<usize>, Refusal> {
-        let catalogue_index = self.solver.templates[target.template].catalogue;
+        let catalogue_index = self.solver.templates[template].catalogue;
         let kinds = self.kinds(catalogue_index, set);
         let catalogue = &self.solver.catalogues[catalogue_index];
         let offered = |kind: usize| {
@@ -373,10 +375,10 @@ impl Run<'_> {
         let holds: BTreeSet<usize> = compatible
             .iter()
             .copied()
-            .filter(|id| target.held.contains(id) || self.reservations_left[*id] > 0)
+            .filter(|id| held.contains(id) || self.reservations_left[*id] > 0)
             .collect();
         let strict = self.request.reserved_mode == ReservedMode::Strict;
-        if strict && holds.is_empty() && (!compatible.is_empty() || !target.held.is_empty()) {
+        if strict && holds.is_empty() && (!compatible.is_empty() || !held.is_empty()) {
             return Err(Refusal::Reserved);
         }
         // A machine that holds no reservation must not be one that only reserved capacity offers.

@@ -161,6 +161,7 @@ impl Run<'_> {
             attached: volumes.attached,
             claims: claims.as_ref().cloned().unwrap_or_default(),
             terms: node_filter_terms(shape, names),
+            term_sets: Vec::new(),
             hard: Vec::new(),
             soft: Soft::default(),
             kept_away: Vec::new(),
@@ -180,6 +181,11 @@ impl Run<'_> {
             .volume_requirements
             .iter()
             .map(|all| self.algebra.set(all, |key| names.contains(key)))
+            .collect();
+        class.term_sets = class
+            .terms
+            .iter()
+            .map(|term| self.algebra.set(term, |key| names.contains(key)))
             .collect();
         if class.volumes.is_empty() {
             class.volumes.push(ANYTHING);
@@ -205,13 +211,13 @@ impl Run<'_> {
                 class.hard.push(owned);
             } else if respect {
                 let owned = self.spread_group(&shape, &class.terms, &constraint);
-                class.soft.spread.push(owned);
+                class.soft.spread.push(owned.as_preference());
             }
         }
         for term in &shape.required_affinity {
             let owned = self.group(
                 &shape,
-                GroupIdentity::affinity(GroupKind::Affinity, term, names),
+                GroupIdentity::required_affinity(term, &shape.required_affinity, names),
             );
             class.hard.push(owned);
         }
@@ -230,14 +236,14 @@ impl Run<'_> {
                     &shape,
                     GroupIdentity::affinity(GroupKind::Affinity, &preferred.term, names),
                 );
-                class.soft.affinity.push(owned);
+                class.soft.affinity.push(owned.as_preference());
             }
             for preferred in heaviest_first(&shape.preferred_anti_affinity) {
                 let owned = self.group(
                     &shape,
                     GroupIdentity::affinity(GroupKind::Anti, &preferred.term, names),
                 );
-                class.soft.anti_affinity.push(owned);
+                class.soft.anti_affinity.push(owned.as_preference());
             }
             let preferred: Vec<&Weighted<NodeTerm>> = heaviest_first(&shape.preferred_nodes);
             class.soft.nodes = preferred
@@ -277,11 +283,14 @@ impl Run<'_> {
                 selector: None,
             },
             selector: constraint.selector.clone(),
+            also: Vec::new(),
             max_skew: constraint.max_skew,
             min_domains: constraint.min_domains,
             filter: NodeFilter {
                 terms: (constraint.honor_affinity && constrains).then(|| terms.to_vec()),
-                tolerations: constraint.honor_taints.then(|| shape.tolerations.clone()),
+                tolerations: constraint
+                    .honor_taints
+                    .then(|| with_soft_taints(&shape.tolerations)),
             },
         };
         self.group(shape, identity)
@@ -290,7 +299,12 @@ impl Run<'_> {
     fn group(&mut self, shape: &Shape, identity: GroupIdentity) -> Owned {
         let own = identity.selects(&shape.namespace, &shape.labels, &self.solver.snapshot);
         if let Some(group) = self.group_ids.get(&identity) {
-            return Owned { group: *group, own };
+            let group = *group;
+            return Owned {
+                group,
+                own,
+                soft: false,
+            };
         }
         let axis = self.axis(&identity.key);
         let identity = Arc::new(identity);
@@ -322,6 +336,7 @@ impl Run<'_> {
         Owned {
             group: self.groups.len() - 1,
             own,
+            soft: false,
         }
     }
 
@@ -428,6 +443,15 @@ impl Run<'_> {
             tolerated_templates,
         })
     }
+}
+
+/// Tolerations as node inclusion policies see them: a taint that kube-scheduler only prefers to avoid hides no node.
+///
+/// DIFFERS: upstream leaves nodes with an untolerated PreferNoSchedule taint out.
+fn with_soft_taints(tolerations: &[Toleration]) -> Vec<Toleration> {
+    let mut all = tolerations.to_vec();
+    all.push(Toleration::any_prefer_no_schedule());
+    all
 }
 
 /// The first 16 bytes of a text as a number that orders as the text does.

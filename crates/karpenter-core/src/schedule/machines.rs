@@ -71,6 +71,10 @@ impl Run<'_> {
         }
         if !self.classes[class].ports.is_empty() {
             let ports = &self.classes[class].ports;
+            // DIFFERS: upstream keeps the ports of DaemonSets free on new machines only.
+            if ports_conflict(ports, &self.solver.machines[machine].daemon_ports) {
+                return false;
+            }
             let added = self
                 .loads
                 .get(&machine)

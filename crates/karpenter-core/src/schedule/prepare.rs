@@ -31,7 +31,7 @@ use crate::{
     dra::Inventory,
     limits::{Sizes, known_usage},
     overlay,
-    pod::{Pod, Shape, Toleration},
+    pod::{HostPort, Pod, Shape, Toleration},
     requirements::{LabelNames, Requirement, Requirements},
     resources::Resources,
     taints::{Effect, Taint, untolerated},
@@ -47,6 +47,8 @@ pub(super) struct Machine {
     pub(super) requirements: Option<Requirements>,
     /// Resources below zero: nothing fits.
     pub(super) broken: bool,
+    /// Host ports of the DaemonSets that run on it, or will.
+    pub(super) daemon_ports: Vec<HostPort>,
 }
 
 impl Machine {
@@ -604,6 +606,7 @@ fn machines(
             taints: state.taints(),
             requirements,
             broken: false,
+            daemon_ports: Vec::new(),
         };
         let pods = snapshot.node_pods(state.name());
         // What a Node does not list is of no account, whoever asks for it already.
@@ -623,6 +626,8 @@ fn machines(
                     .any(|alternative| machine.meets_all(alternative));
             if runs {
                 expected.add_assign(&daemon.shape.requests);
+                let ports = daemon.shape.host_ports.iter().cloned();
+                machine.daemon_ports.extend(ports);
             }
         }
         expected.retain(|name, _| available.contains(name));
@@ -662,6 +667,7 @@ fn staying(snapshot: &Snapshot, leaving: &[Arc<Pod>]) -> Vec<Staying> {
                 taints: state.taints(),
                 requirements: None,
                 broken: false,
+                daemon_ports: Vec::new(),
             },
             pods,
         })

@@ -40,6 +40,15 @@ pub(super) struct Namespaces {
     pub(super) selector: Option<LabelSelector>,
 }
 
+impl Namespaces {
+    fn of(term: &AffinityTerm) -> Self {
+        Self {
+            list: term.namespaces.clone(),
+            selector: term.namespace_selector.clone(),
+        }
+    }
+}
+
 /// Which nodes count for a spread constraint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(super) struct NodeFilter {
@@ -56,6 +65,9 @@ pub(super) struct GroupIdentity {
     pub(super) key: String,
     pub(super) namespaces: Namespaces,
     pub(super) selector: LabelSelector,
+    /// Namespaces and selectors that a counted pod must match as well: kube-scheduler lets pods count for a required affinity
+    /// term only if they match all of them.
+    pub(super) also: Vec<(Namespaces, LabelSelector)>,
     pub(super) max_skew: i32,
     pub(super) min_domains: Option<i32>,
     pub(super) filter: NodeFilter,
@@ -66,14 +78,33 @@ impl GroupIdentity {
         Self {
             kind,
             key: canonical_key(&term.topology_key, names),
-            namespaces: Namespaces {
-                list: term.namespaces.clone(),
-                selector: term.namespace_selector.clone(),
-            },
+            namespaces: Namespaces::of(term),
             selector: term.selector.clone(),
+            also: Vec::new(),
             max_skew: 0,
             min_domains: None,
             filter: NodeFilter::default(),
+        }
+    }
+
+    /// One of a pod's required affinity terms, for which those pods count that match all of them.
+    ///
+    /// DIFFERS: upstream counts pods that match the term, whatever the others ask for.
+    pub(super) fn required_affinity(
+        term: &AffinityTerm,
+        all: &[AffinityTerm],
+        names: &WellKnown,
+    ) -> Self {
+        let own = (Namespaces::of(term), term.selector.clone());
+        let others = all
+            .iter()
+            .map(|other| (Namespaces::of(other), other.selector.clone()));
+        let mut also: Vec<_> = others.filter(|other| *other != own).collect();
+        also.sort();
+        also.dedup();
+        Self {
+            also,
+            ..Self::affinity(GroupKind::Affinity, term, names)
         }
     }
 
@@ -98,7 +129,11 @@ impl GroupIdentity {
         labels: &BTreeMap<String, String>,
         snapshot: &Snapshot,
     ) -> bool {
-        self.selector.matches(labels) && self.namespaces.contain(namespace, snapshot)
+        self.selector.matches(labels)
+            && self.namespaces.contain(namespace, snapshot)
+            && self.also.iter().all(|(namespaces, selector)| {
+                selector.matches(labels) && namespaces.contain(namespace, snapshot)
+            })
     }
 
     /// Whether the group counts a bound pod: by its labels, or (for Inverse) by the terms it has itself.
@@ -178,6 +213,21 @@ impl Hosts {
 pub(super) enum Host {
     Machine(usize),
     Claim(usize),
+}
+
+/// What a group has to know of a pod to tell where it may go.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Asker<'a> {
+    /// The domains it may go to for other reasons; `None` is all.
+    pub(super) reach: Option<&'a Bits>,
+    /// The domains whose least load bounds a spread, as far as the pod's node affinity decides; `None` is all.
+    pub(super) counted: Option<&'a Bits>,
+    /// Whether it counts itself.
+    pub(super) own: bool,
+    /// How many others that count go with it: they are on a planned node whose domain is still open.
+    pub(super) along: u32,
+    /// Whether it may start the affinity group: no pod that it could join is anywhere.
+    pub(super) starts: bool,
 }
 
 /// The counters of a group.
@@ -281,21 +331,19 @@ impl Group {
         self.counts.get(domain).copied().unwrap_or(0)
     }
 
-    /// Domains a pod may go to, before the node is looked at. `pod` are the domains it may go to for other reasons; `own`
-    /// tells whether it counts itself.
-    pub(super) fn valid_domains(&self, pod: Option<&Bits>, own: bool) -> Bits {
-        self.valid_domains_with(pod, own, 0)
-    }
-
-    /// The same, where `along` others that count go with the pod: they are on a machine whose domain is still open.
-    pub(super) fn valid_domains_with(&self, pod: Option<&Bits>, own: bool, along: u32) -> Bits {
+    /// Domains a pod may go to, before the node is looked at.
+    pub(super) fn valid_domains(&self, asker: &Asker<'_>) -> Bits {
         let mut reachable = self.known.clone();
-        if let Some(pod) = pod {
-            reachable.intersect(pod);
+        if let Some(reach) = asker.reach {
+            reachable.intersect(reach);
         }
         match self.kind() {
             GroupKind::Spread => {
-                let fewest = reachable
+                let mut counted = self.known.clone();
+                if let Some(included) = asker.counted {
+                    counted.intersect(included);
+                }
+                let fewest = counted
                     .iter()
                     .map(|domain| self.in_domain(domain))
                     .min()
@@ -303,11 +351,11 @@ impl Group {
                 let too_few = self
                     .identity
                     .min_domains
-                    .is_some_and(|least| (reachable.len() as i64) < i64::from(least));
+                    .is_some_and(|least| (counted.len() as i64) < i64::from(least));
                 let fewest = i64::from(if too_few { 0 } else { fewest });
+                let more = i64::from(asker.along) + i64::from(asker.own) - fewest;
                 let fits = |domain: &usize| {
-                    i64::from(self.in_domain(*domain)) + i64::from(along) + i64::from(own) - fewest
-                        <= i64::from(self.identity.max_skew)
+                    i64::from(self.in_domain(*domain)) + more <= i64::from(self.identity.max_skew)
                 };
                 reachable.iter().filter(fits).collect()
             }
@@ -316,11 +364,7 @@ impl Group {
                     .iter()
                     .filter(|domain| self.in_domain(*domain) > 0)
                     .collect();
-                if populated.is_empty() && own {
-                    reachable
-                } else {
-                    populated
-                }
+                if asker.starts { reachable } else { populated }
             }
             GroupKind::Anti | GroupKind::Inverse => reachable
                 .iter()
@@ -329,12 +373,11 @@ impl Group {
         }
     }
 
-    /// Whether a pod that counts itself starts the group: nothing it could join is there.
-    pub(super) fn starts(&self, pod: Option<&Bits>, own: bool) -> bool {
-        own && !self
-            .known
-            .iter()
-            .any(|domain| self.in_domain(domain) > 0 && pod.is_none_or(|pod| pod.contains(domain)))
+    /// Whether a pod is counted somewhere, in a domain or on a host.
+    pub(super) fn is_populated(&self) -> bool {
+        self.counts.iter().any(|count| *count > 0)
+            || self.populated.machines.iter().next().is_some()
+            || self.populated.claims.iter().next().is_some()
     }
 
     /// The name upstream gives the constraint in messages.

@@ -12,7 +12,7 @@ use std::{
 
 use karpenter_api::labels::ZONE;
 
-use super::{class::Class, run::Run};
+use super::{class::Class, run::Run, topology::Asker};
 use crate::{pod::Phase, requirements::Requirements};
 
 /// Where a pending pod can go, as far as zones are concerned.
@@ -89,7 +89,17 @@ impl Run<'_> {
             });
             let valid: Vec<_> = groups
                 .iter()
-                .map(|(group, own)| self.groups[*group].valid_domains(pod.as_deref(), *own))
+                .map(|(group, own)| {
+                    let counted = self.counted_domains(index, *group);
+                    let group = &self.groups[*group];
+                    group.valid_domains(&Asker {
+                        reach: pod.as_deref(),
+                        counted: counted.as_ref(),
+                        own: *own,
+                        along: 0,
+                        starts: *own && !group.is_populated(),
+                    })
+                })
                 .collect();
             let reachable = |zone: &&String| {
                 let domain = axis.and_then(|axis| self.axes[axis].ids.get(zone.as_str()));

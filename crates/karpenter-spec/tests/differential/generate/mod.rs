@@ -162,19 +162,10 @@ fn build(
     for (index, sketch) in daemons.iter().enumerate() {
         world.daemon_sets.push(object(build_daemon(index, sketch)));
     }
-    // Whether a preference not to be used counts as a taint to be honoured changes as it is relaxed: not pinned down either.
-    let soft_taints = pools
-        .iter()
-        .map(|pool| pool.taint)
-        .chain(nodes.iter().map(|node| node.taint))
-        .any(|taint| taint == 2);
     let mut workloads = workloads.to_vec();
-    // Nor is spread over capacity types while claims become reserved only at the end.
+    // What spread over capacity types means is not pinned down while claims become reserved only at the end.
     let reserved = types.iter().any(|sketch| sketch.reserved > 0);
     for tie in workloads.iter_mut().flat_map(|sketch| &mut sketch.ties) {
-        if let Tie::Spread { honor_taints, .. } = tie {
-            *honor_taints &= !soft_taints;
-        }
         let (Tie::Spread { key, .. } | Tie::Near { key, .. } | Tie::Apart { key, .. }) = tie;
         if reserved && topology_key(*key) == labels::CAPACITY_TYPE {
             *key = 0;

@@ -1,0 +1,151 @@
+//! Plans of the engine under kube-scheduler's own rules.
+//!
+//! The cases of `cases.jsonl` are minimal clusters in which a plan was wrong or dearer than it had to be.
+
+mod case;
+
+use karpenter_core::schedule::schedule;
+use karpenter_spec::clusters::{self, Shape};
+use karpenter_spec::replay::{Launch, Replay, replay};
+use karpenter_spec::{Settings, Solution, World, check, cost, engine};
+
+/// The engine's plan for a cluster, as provisioning asks for it.
+fn plan(world: &World) -> Solution {
+    let request = engine::request(Settings::default());
+    engine::solution(&schedule(&engine::snapshot(world), &request))
+}
+
+/// The plan of a case, in which every pod has to be placed and bound on as many new nodes, for so much an hour.
+fn placed(id: &str, nodes: usize, price: f64) {
+    let world = case::world(id);
+    let solution = plan(&world);
+    let unplaced: Vec<_> = solution.unplaced.iter().collect();
+    assert!(unplaced.is_empty(), "{id}: unplaced {unplaced:?}");
+    assert_eq!(solution.claims.len(), nodes, "{id}: {:#?}", solution.claims);
+    let paid = cost(&world, &solution).unwrap();
+    assert!(
+        (paid - price).abs() < 1e-6,
+        "{id}: {paid}, not {price}: {:#?}",
+        solution.claims
+    );
+    binds(id, &world, &solution);
+}
+
+/// Every pod that a plan places gets to its node, every planned node gets a pod, and the plan keeps the engine's own rules.
+fn binds(id: &str, world: &World, solution: &Solution) {
+    assert_eq!(
+        check(world, Settings::default(), solution),
+        vec![],
+        "{id}: {solution:#?}"
+    );
+    let replayed = replay(world, solution, Launch::Cheapest);
+    assert_eq!(replayed, Replay::default(), "{id}: {solution:#?}");
+}
+
+#[test]
+fn a_pool_s_soft_taint_does_not_hide_its_domains_from_a_spread_that_honors_taints() {
+    placed("ours-1-soft-taint-honor", 1, 0.04867);
+}
+
+#[test]
+fn min_values_do_not_keep_a_pod_from_the_pods_it_wants_to_be_with() {
+    placed("ours-2-minvalues-affinity", 1, 0.3);
+}
+
+#[test]
+fn a_pod_apart_by_zone_that_joins_a_planned_node_settles_its_cheapest_zone() {
+    placed("ours-3-dearer-zone-anti", 1, 0.10631);
+}
+
+#[test]
+fn a_spread_pod_that_joins_a_planned_node_settles_its_cheapest_zone() {
+    placed("ours-3-dearer-zone-spread", 1, 0.37651);
+}
+
+#[test]
+fn a_pod_that_joins_a_planned_node_settles_its_cheapest_capacity_type() {
+    placed("ours-3-dearer-capacity-type", 1, 0.14811);
+}
+
+#[test]
+fn a_spread_counts_the_domains_of_all_alternatives_of_the_node_affinity() {
+    placed("both-1-or-affinity-spread", 1, 0.11781);
+}
+
+#[test]
+fn a_pod_does_not_start_its_affinity_group_where_it_cannot_join_it() {
+    let id = "both-2-affinity-starts-elsewhere";
+    let world = case::world(id);
+    let solution = plan(&world);
+    assert_eq!(
+        (solution.existing.len(), solution.claims.len()),
+        (0, 0),
+        "{solution:#?}"
+    );
+    binds(id, &world, &solution);
+}
+
+#[test]
+fn existing_nodes_with_a_soft_taint_are_domains_of_a_spread_that_honors_taints() {
+    placed("both-3-soft-taint-honor-existing", 0, 0.0);
+}
+
+#[test]
+fn a_spread_that_ignores_node_affinity_counts_domains_the_pod_cannot_use() {
+    let id = "both-4-affinity-policy-ignore";
+    let world = case::world(id);
+    let solution = plan(&world);
+    assert_eq!(
+        (solution.existing.len(), solution.claims.len()),
+        (0, 0),
+        "{solution:#?}"
+    );
+    binds(id, &world, &solution);
+}
+
+#[test]
+fn host_ports_of_daemons_that_do_not_run_yet_stay_free_on_existing_nodes() {
+    placed("both-5-daemon-port-existing", 1, 0.04867);
+}
+
+/// How many generated clusters are looked at, and where they begin; more on demand. Of the first 300, two are not right yet: 67,
+/// which may be bound in an order that the replay does not find, and 156, where a node that comes later adds a domain.
+fn seeds() -> std::ops::Range<u64> {
+    let read = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
+    let first = read("KARPENTER_SPEC_FIRST").unwrap_or(0);
+    first..first + read("KARPENTER_SPEC_CASES").unwrap_or(40)
+}
+
+#[test]
+fn no_plan_for_a_generated_cluster_leaves_a_pod_stuck() {
+    let mut wrong = Vec::new();
+    for seed in seeds() {
+        let world = clusters::cluster(seed, Shape::SMALL);
+        let solution = plan(&world);
+        for launch in [Launch::Cheapest, Launch::Drawn(seed)] {
+            let replayed = replay(&world, &solution, launch);
+            if replayed != Replay::default() {
+                wrong.push((seed, launch, replayed));
+            }
+        }
+    }
+    for (seed, ..) in wrong.iter().take(1) {
+        let world = clusters::cluster(*seed, Shape::SMALL);
+        eprintln!("{world:?}\n{:#?}", plan(&world));
+    }
+    let list: Vec<String> = wrong
+        .iter()
+        .take(40)
+        .map(|one| format!("{one:?}"))
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "{} wrong:\n{}",
+        wrong.len(),
+        list.join("\n")
+    );
+}

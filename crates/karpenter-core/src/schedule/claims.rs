@@ -28,6 +28,114 @@ impl Run<'_> {
         variant: &mut Variant,
         choices: &Choices,
     ) -> Option<Host> {
+        let candidates = self.candidates(variant, choices)?;
+        let levels = std::mem::take(&mut self.levels);
+        let mut found = None;
+        'search: for level in levels.values() {
+            for (index, candidates) in candidates.iter().enumerate() {
+                for bit in Ones(level.word(index) & candidates) {
+                    let claim = index * 64 + bit;
+                    match self.try_claim(claim, class, variant, choices) {
+                        Ok(fit) => {
+                            found = Some((claim, fit));
+                            break 'search;
+                        }
+                        Err(Refusal::Permanent) => variant.refused_claims.insert(claim),
+                        Err(Refusal::Topology | Refusal::Reserved) => {}
+                    }
+                }
+            }
+        }
+        self.levels = levels;
+        let (claim, fit) = found?;
+        self.join(claim, fit, item, class);
+        Some(Host::Claim(claim))
+    }
+
+    /// Joins the claim whose machine becomes dearer by least; opens one of the first NodePool that takes the pod if that costs
+    /// less.
+    pub(super) fn try_cheapest(
+        &mut self,
+        item: usize,
+        class: usize,
+        variant: &mut Variant,
+        choices: &Choices,
+    ) -> Option<Host> {
+        let candidates = self.candidates(variant, choices)?;
+        let levels = std::mem::take(&mut self.levels);
+        let mut best: Option<(f64, usize, Fit)> = None;
+        'search: for level in levels.values() {
+            for (index, candidates) in candidates.iter().enumerate() {
+                for bit in Ones(level.word(index) & candidates) {
+                    let claim = index * 64 + bit;
+                    let fit = match self.try_claim(claim, class, variant, choices) {
+                        Ok(fit) => fit,
+                        Err(Refusal::Permanent) => {
+                            variant.refused_claims.insert(claim);
+                            continue;
+                        }
+                        Err(Refusal::Topology | Refusal::Reserved) => continue,
+                    };
+                    let increase = self.increase(claim, class, &fit);
+                    if best.as_ref().is_none_or(|(least, ..)| increase < *least) {
+                        best = Some((increase, claim, fit));
+                    }
+                    if increase <= 0.0 {
+                        break 'search;
+                    }
+                }
+            }
+        }
+        self.levels = levels;
+        let (increase, claim, fit) = best?;
+        if increase > 0.0
+            && let Some((template, fit)) = self.cheaper_new(class, variant, choices, increase)
+        {
+            return Some(self.open(template, fit, item, class));
+        }
+        self.join(claim, fit, item, class);
+        Some(Host::Claim(claim))
+    }
+
+    /// How much dearer a claim's machine becomes with a pod.
+    fn increase(&mut self, claim: usize, class: usize, fit: &Fit) -> f64 {
+        let held = &self.claims[claim];
+        let (template, set, mut used) = (held.template, held.set, held.used.clone());
+        let allowed = held.allowed.clone();
+        let before = self.lowest_price(template, set, &used, allowed.as_deref());
+        add(&mut used, &self.classes[class].requests);
+        self.lowest_price(template, fit.set, &used, fit.allowed.as_deref()) - before
+    }
+
+    /// How a pod fits on a new claim of the first NodePool that takes it, if that costs less than `most`.
+    fn cheaper_new(
+        &mut self,
+        class: usize,
+        variant: &Variant,
+        choices: &Choices,
+        most: f64,
+    ) -> Option<(usize, Fit)> {
+        for template in 0..self.solver.templates.len() {
+            if !variant.tolerated_templates.contains(template)
+                || variant.refused_templates.contains(template)
+            {
+                continue;
+            }
+            match self.try_template(template, class, variant, choices) {
+                Ok(fit) => {
+                    let used = self.classes[class].requests.clone();
+                    let price = self.lowest_price(template, fit.set, &used, fit.allowed.as_deref());
+                    return (price < most).then_some((template, fit));
+                }
+                Err(Refusal::Reserved) => return None,
+                Err(Refusal::Permanent | Refusal::Topology) => {}
+            }
+        }
+        None
+    }
+
+    /// The claims that neither refused the variant for good nor are out of its reach, 64 to a word; `None` if there are none.
+    fn candidates(&self, variant: &Variant, choices: &Choices) -> Option<SmallVec<[u64; 64]>> {
         if self.claims.is_empty() {
             return None;
         }
@@ -50,30 +158,7 @@ impl Run<'_> {
             any |= word;
             candidates.push(word);
         }
-        if any == 0 {
-            return None;
-        }
-        let levels = std::mem::take(&mut self.levels);
-        let mut found = None;
-        'search: for level in levels.values() {
-            for (index, candidates) in candidates.iter().enumerate() {
-                for bit in Ones(level.word(index) & candidates) {
-                    let claim = index * 64 + bit;
-                    match self.try_claim(claim, class, variant, choices) {
-                        Ok(fit) => {
-                            found = Some((claim, fit));
-                            break 'search;
-                        }
-                        Err(Refusal::Permanent) => variant.refused_claims.insert(claim),
-                        Err(Refusal::Topology | Refusal::Reserved) => {}
-                    }
-                }
-            }
-        }
-        self.levels = levels;
-        let (claim, fit) = found?;
-        self.join(claim, fit, item, class);
-        Some(Host::Claim(claim))
+        (any != 0).then_some(candidates)
     }
 
     fn try_claim(

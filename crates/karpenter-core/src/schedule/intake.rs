@@ -112,6 +112,7 @@ impl Run<'_> {
                 fate: Fate::Waiting,
                 asked: ANYTHING,
                 volume: ANYTHING,
+                dropped: 0,
             });
         }
         self.prepare_devices();

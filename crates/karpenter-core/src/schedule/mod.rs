@@ -23,6 +23,7 @@ mod packing;
 mod place;
 mod plan;
 mod polish;
+mod portfolio;
 mod prepare;
 mod repack;
 mod request;

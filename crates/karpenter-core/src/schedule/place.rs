@@ -1,15 +1,19 @@
 //! Placing pods one by one: machines that exist, then claims, then new claims, variant by variant.
 
+use rustc_hash::FxHashMap;
+
 use super::{
+    algebra::SetId,
     claim::Refusal,
     class::Variant,
+    portfolio::Order,
     run::{Fate, Run},
 };
 
 impl Run<'_> {
     /// Places pods until nothing moves any more.
     pub(super) fn place_all(&mut self) {
-        let mut queue: Vec<usize> = (0..self.items.len()).collect();
+        let mut queue = self.queue();
         loop {
             let before = queue.len();
             let mut again = Vec::new();
@@ -42,6 +46,32 @@ impl Run<'_> {
         }
     }
 
+    /// The pods in the order of the strategy. They stand in the order of their size.
+    fn queue(&self) -> Vec<usize> {
+        let mut queue: Vec<usize> = (0..self.items.len()).collect();
+        let class = |item: &usize| &self.classes[self.items[*item].class];
+        match self.strategy.order {
+            Order::Size => {}
+            Order::Memory => queue.sort_by_cached_key(|item| {
+                let asked = &class(item).shape.requests;
+                let memory = asked.get("memory").saturating_neg();
+                (self.items[*item].buffer, memory, *item)
+            }),
+            Order::Alike => {
+                // The largest pod of those that ask for the same says when they come: ids depend on the order of objects.
+                let mut first: FxHashMap<&[SetId], usize> = FxHashMap::default();
+                for item in &queue {
+                    first.entry(&class(item).term_sets).or_insert(*item);
+                }
+                queue.sort_by_cached_key(|item| {
+                    let largest = first.get(class(item).term_sets.as_slice()).copied();
+                    (self.items[*item].buffer, largest, *item)
+                });
+            }
+        }
+        queue
+    }
+
     fn place(&mut self, item: usize) -> Fate {
         let class = self.items[item].class;
         if self.classes[class].refused_at == self.epoch {
@@ -56,7 +86,11 @@ impl Run<'_> {
             let fate = self.try_variant(item, class, &mut variant);
             self.classes[class].variants[index] = Some(variant);
             match fate {
-                Fate::Placed(_) => return fate,
+                Fate::Placed(_) => {
+                    let alternatives = self.classes[class].terms.len().max(1);
+                    self.items[item].dropped = index / alternatives;
+                    return fate;
+                }
                 Fate::Deferred => return self.refuse(class, Fate::Deferred),
                 Fate::Refused | Fate::Waiting => {}
             }
@@ -90,7 +124,13 @@ impl Run<'_> {
             return Fate::Placed(host);
         }
         self.items[item].asked = variant.set;
-        if let Some(host) = self.try_claims(item, class, variant, &choices) {
+        let may_open = !choices.no_new_machine && self.hopeless.is_none();
+        let joined = if self.strategy.least_increase && may_open {
+            self.try_cheapest(item, class, variant, &choices)
+        } else {
+            self.try_claims(item, class, variant, &choices)
+        };
+        if let Some(host) = joined {
             self.gather(&choices, host);
             return Fate::Placed(host);
         }

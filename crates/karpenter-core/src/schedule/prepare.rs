@@ -19,8 +19,8 @@ use super::{
     bits::Bits,
     catalogue::{Catalogue, Compiler, Reservations},
     plan::{Plan, PoolOutcome, PoolReport},
+    portfolio,
     request::{PodSet, ScheduleRequest},
-    run::Run,
     template::{Daemon, Template, TemplateCompiler, alternatives},
     topology::{BaseCounts, GroupIdentity, Namespaces},
     vectors::{Dimensions, subtract},
@@ -264,7 +264,7 @@ impl Solver {
 
     /// Places pods. May be called any number of times, from any number of threads.
     pub fn solve(&self, request: &ScheduleRequest) -> Plan {
-        Run::new(self, request).solve()
+        portfolio::solve(self, request)
     }
 
     fn inverse_of_bound(&self) -> Vec<(GroupIdentity, Vec<(u32, u32)>)> {

@@ -487,7 +487,7 @@ impl<'a> Run<'a> {
     }
 
     /// The price of the cheapest row that meets a set and has room.
-    fn lowest_price(
+    pub(super) fn lowest_price(
         &mut self,
         template: usize,
         set: SetId,

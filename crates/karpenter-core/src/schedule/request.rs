@@ -45,14 +45,14 @@ pub enum Packing {
     FewestMachines,
     /// Pods of a machine that costs clearly more than what they need are packed anew, on machines that cost less together.
     LowestCost {
-        /// Machines of fewer pods stay whole: what they could save is less than what another machine costs beside its price.
+        /// Machines of fewer pods stay whole; 1 leaves none out.
         from_pods: usize,
     },
 }
 
 impl Default for Packing {
     fn default() -> Self {
-        Self::LowestCost { from_pods: 11 }
+        Self::LowestCost { from_pods: 1 }
     }
 }
 

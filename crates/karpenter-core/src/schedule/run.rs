@@ -28,6 +28,7 @@ use super::{
     devices::Devices,
     masks::RowMask,
     plan::{DraftShape, Plan, PoolOutcome, WhyNot},
+    portfolio::Strategy,
     prepare::Solver,
     request::{PodSet, ScheduleRequest},
     topology::{Axis, Group, GroupIdentity, Host},
@@ -59,6 +60,8 @@ pub(super) struct Item {
     /// What it asked for where it was placed: node selector and affinity, and what its volumes left.
     pub(super) asked: SetId,
     pub(super) volume: SetId,
+    /// How many of its preferences it dropped to be placed.
+    pub(super) dropped: usize,
 }
 
 /// What a run added to a machine, beside resources.
@@ -76,6 +79,7 @@ pub(super) type ShapeKey = (usize, SetId, Bits, Rc<BTreeSet<usize>>);
 pub(super) struct Run<'a> {
     pub(super) solver: &'a Solver,
     pub(super) request: &'a ScheduleRequest,
+    pub(super) strategy: Strategy,
     pub(super) algebra: Algebra,
     pub(super) width: usize,
     pub(super) items: Vec<Item>,
@@ -115,7 +119,11 @@ pub(super) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn new(solver: &'a Solver, request: &'a ScheduleRequest) -> Self {
+    pub(super) fn new(
+        solver: &'a Solver,
+        request: &'a ScheduleRequest,
+        strategy: Strategy,
+    ) -> Self {
         let width = solver.dimensions.len();
         let machine = |name: &String| solver.machine_of.get(name).map(|index| *index as usize);
         let mut usable = Bits::full(solver.machines.len());
@@ -153,6 +161,7 @@ impl<'a> Run<'a> {
         let mut run = Self {
             solver,
             request,
+            strategy,
             algebra: solver.algebra.layer(),
             width,
             items: Vec::new(),
@@ -186,7 +195,8 @@ impl<'a> Run<'a> {
         run
     }
 
-    pub(super) fn solve(mut self) -> Plan {
+    /// Makes the plan, and tells how many preferences its pods dropped.
+    pub(super) fn solve(mut self) -> (Plan, usize) {
         self.collect();
         let any_dynamic = self.solver.pools.iter().any(|pool| {
             matches!(
@@ -209,10 +219,12 @@ impl<'a> Run<'a> {
         };
         self.place_all();
         self.repack();
-        Plan {
+        let dropped = self.items.iter().map(|item| item.dropped).sum();
+        let plan = Plan {
             pending_by_zone,
             ..self.into_plan()
-        }
+        };
+        (plan, dropped)
     }
 
     /// Labels that exist in the simulation only.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use karpenter_core::fake::{self, GPU_VENDOR_A, GPU_VENDOR_B, instance_type, offering};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::resources::Resources;
+use karpenter_core::schedule::{Packing, ScheduleRequest, schedule};
 
 use crate::fixture::*;
 
@@ -138,10 +139,13 @@ fn every_listed_type_has_room_for_all_pods_and_the_overhead() {
             let one = pod("p")
                 .cpu(&format!("{}m", cpu * 100))
                 .memory(&format!("{}Mi", gib * 100));
-            let plan = World::new()
-                .with_types(all.clone())
-                .with(copies(&one, 3))
-                .plan();
+            // One node, though two small ones may cost less.
+            let world = World::new().with_types(all.clone()).with(copies(&one, 3));
+            let request = ScheduleRequest {
+                packing: Packing::FewestMachines,
+                ..world.request.clone()
+            };
+            let plan = schedule(&world.cluster.snapshot(), &request);
             assert_eq!(sizes(&plan), [3]);
             for name in plan.new_claims[0].instance_types.iter() {
                 let listed = all.iter().find(|listed| listed.name == *name).unwrap();

@@ -64,11 +64,18 @@ fn pods_that_must_not_be_interrupted_do_not_keep_others_off_spot() {
 }
 
 #[test]
-fn a_machine_with_few_pods_stays_whole() {
+fn a_machine_with_few_pods_is_packed_again_unless_it_is_to_stay_whole() {
     let world = world()
         .with([on_demand()])
         .with(copies(&pod("p").cpu("1"), 9));
-    assert_eq!(sizes(&world.plan()), [10]);
+    let whole = ScheduleRequest {
+        packing: Packing::FewestMachines,
+        ..world.request.clone()
+    };
+    assert_eq!(sizes(&schedule(&world.cluster.snapshot(), &whole)), [10]);
+    let plan = world.plan();
+    assert!(all_placed(&plan));
+    assert!(plan.hourly_price() < 0.6 * first_fit(&world).hourly_price());
 }
 
 #[test]
@@ -88,7 +95,15 @@ fn pods_affine_to_a_host_stay_together() {
         .with(copies(&pair, 4))
         .with(copies(&on_demand(), 2))
         .with(copies(&pod("p").cpu("1"), 40));
-    assert_eq!(world.plan(), first_fit(&world));
+    let plan = world.plan();
+    assert!(all_placed(&plan));
+    assert!(plan.hourly_price() <= first_fit(&world).hourly_price());
+    let pairs = |draft: &karpenter_core::schedule::ClaimDraft| {
+        let pods = draft.pods.iter();
+        pods.filter(|pod| pod.name.starts_with("pair")).count()
+    };
+    let pairs: Vec<usize> = plan.new_claims.iter().map(pairs).collect();
+    assert_eq!(pairs.iter().max(), Some(&4), "{pairs:?}");
 }
 
 #[test]

@@ -1,0 +1,158 @@
+//! Several plans for the same pods, of which the best is kept.
+//!
+//! First fit depends on who comes first and joins the first node with room; which way of choosing suits a cluster is only seen
+//! from the plan. A plan for some hundred pods takes milliseconds, so a few [`Strategy`]s are tried. The one that is kept is
+//! chosen by a stated rule:
+//!
+//! 1. No pod that first fit places is left out, no pod drops more of its preferences than first fit has them drop in sum, and no
+//!    rule is read differently: a strategy only decides what the rules leave open.
+//! 2. Of those plans, the one that leaves out fewest pods; of these the cheapest; of those within a hundredth of the cheapest the
+//!    one of fewest nodes, then the cheapest, then the strategy that stands first in [`STRATEGIES`].
+//!
+//! Strategies are tried only where new nodes are provisioned for their price: disruption, which asks thousands of questions for
+//! the fewest nodes ([`Packing::FewestMachines`]), gets first fit's plan alone, and so do plans for more than [`MOST_PODS`] pods,
+//! in which repacking leaves less to be won than the time is worth.
+
+use std::collections::BTreeSet;
+
+use super::{
+    plan::Plan,
+    prepare::Solver,
+    request::{Packing, ScheduleRequest},
+    run::Run,
+};
+use crate::pod::PodKey;
+
+/// Plans for more pods are made once.
+const MOST_PODS: usize = 1_500;
+/// Plans for more pods are not made by comparing what joining each node costs.
+const MOST_COMPARED: usize = 600;
+/// A plan of fewer nodes may have this much higher a price.
+const FEWER_IF: f64 = 1.01;
+
+/// Who comes first. Buffers' pods come last whatever it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) enum Order {
+    /// Those that ask for most cpu, then memory: upstream's.
+    #[default]
+    Size,
+    /// Those that ask for most memory, then cpu.
+    Memory,
+    /// Those that ask for the same of a node one after the other.
+    Alike,
+}
+
+/// What a strategy decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) struct Strategy {
+    pub(super) order: Order,
+    /// Joins the planned node that becomes dearer by least, or opens one if that costs less; else joins the first that has room.
+    pub(super) least_increase: bool,
+}
+
+/// What is tried beside first fit.
+const STRATEGIES: [Strategy; 5] = [
+    Strategy {
+        order: Order::Size,
+        least_increase: true,
+    },
+    Strategy {
+        order: Order::Memory,
+        least_increase: false,
+    },
+    Strategy {
+        order: Order::Alike,
+        least_increase: false,
+    },
+    Strategy {
+        order: Order::Memory,
+        least_increase: true,
+    },
+    Strategy {
+        order: Order::Alike,
+        least_increase: true,
+    },
+];
+
+/// A plan, and how many preferences its pods dropped.
+struct Attempt {
+    plan: Plan,
+    dropped: usize,
+}
+
+/// Makes the plan of a request.
+pub(super) fn solve(solver: &Solver, request: &ScheduleRequest) -> Plan {
+    let attempt = |request: &ScheduleRequest, strategy| {
+        let (plan, dropped) = Run::new(solver, request, strategy).solve();
+        Attempt { plan, dropped }
+    };
+    let first = attempt(request, Strategy::default());
+    let cancelled = || request.cancel.as_ref().is_some_and(|cancel| cancel());
+    let pods = pods(&first.plan);
+    let is_worth_it = matches!(request.packing, Packing::LowestCost { .. })
+        && !first.plan.new_claims.is_empty()
+        && (2..=MOST_PODS).contains(&pods);
+    if !is_worth_it || cancelled() {
+        return first.plan;
+    }
+    // Who wants to know how far the run is does not want to see it begin again.
+    let quiet = ScheduleRequest {
+        progress: None,
+        ..request.clone()
+    };
+    let mut attempts = vec![first];
+    for strategy in STRATEGIES {
+        if strategy.least_increase && pods > MOST_COMPARED {
+            continue;
+        }
+        let attempt = attempt(&quiet, strategy);
+        if cancelled() {
+            break;
+        }
+        attempts.push(attempt);
+    }
+    choose(attempts)
+}
+
+/// How many pods a plan is about.
+fn pods(plan: &Plan) -> usize {
+    let on_claims = plan.new_claims.iter();
+    let on_claims: usize = on_claims
+        .map(|draft| draft.pods.len() + draft.buffer_pods.len())
+        .sum();
+    on_claims + plan.existing.len() + plan.unplaced.len()
+}
+
+/// The best of plans, of which the first is first fit's. See the module documentation.
+fn choose(attempts: Vec<Attempt>) -> Plan {
+    let left_out = |plan: &Plan| -> BTreeSet<(PodKey, bool)> {
+        let unplaced = plan.unplaced.iter();
+        unplaced
+            .map(|left| (left.pod.clone(), left.buffer))
+            .collect()
+    };
+    let mut attempts = attempts.into_iter();
+    let Some(first) = attempts.next() else {
+        return Plan::default();
+    };
+    let (first_left_out, dropped) = (left_out(&first.plan), first.dropped);
+    let may_replace = |attempt: &Attempt| {
+        attempt.dropped <= dropped
+            && attempt.plan.undecided.is_empty()
+            && left_out(&attempt.plan).is_subset(&first_left_out)
+    };
+    let mut plans = vec![first.plan];
+    plans.extend(attempts.filter(may_replace).map(|attempt| attempt.plan));
+    let fewest = plans.iter().map(|plan| plan.unplaced.len()).min();
+    plans.retain(|plan| Some(plan.unplaced.len()) == fewest);
+    let prices = plans.iter().map(Plan::hourly_price);
+    let least = prices.min_by(f64::total_cmp).unwrap_or_default();
+    let cheap = plans
+        .into_iter()
+        .filter(|plan| plan.hourly_price() <= least * FEWER_IF);
+    let best = cheap.min_by(|a, b| {
+        (a.new_claims.len().cmp(&b.new_claims.len()))
+            .then_with(|| a.hourly_price().total_cmp(&b.hourly_price()))
+    });
+    best.unwrap_or_default()
+}

@@ -148,7 +148,7 @@ fn preferences(count: usize) -> Vec<Value> {
     let preferred = |weight: i32, key: &str| json!({ "weight": weight, "podAffinityTerm": { "topologyKey": key, "labelSelector": selector(json!({ "app": "nginx" })) } });
     (0..count)
         .map(|index| {
-            let mut value = pod(&format!("pod-{index:06}"), json!({ "app": "nginx" }), "500m", "512Mi");
+            let mut value = pod(&format!("pod-{index:06}"), json!({ "app": "nginx" }), "100m", "4096Mi");
             value["spec"]["affinity"] = json!({
                 "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [
                     { "weight": 1, "preference": { "matchExpressions": [{ "key": ZONE, "operator": "In", "values": ["test-zone-1"] }] } },
@@ -284,6 +284,19 @@ fn growth_seconds([pods, nodes, kinds, pools]: [usize; 4]) -> f64 {
 
 fn main() {
     let mut suite = Suite::from_args("schedule");
+    // First of all, so that nothing is warm if every case is asked for: what the first pass after a start takes.
+    suite.case("cold-diverse-20000", |run| {
+        let snapshot = with_pods(cluster(1, &fake::instance_types(400)), diverse(20_000));
+        let (start, busy) = (Instant::now(), karpenter_bench::cpu_time());
+        let plan = schedule(&snapshot, &request());
+        let (took, after) = (start.elapsed(), karpenter_bench::cpu_time());
+        if let (Some(before), Some(after)) = (busy, after) {
+            run.record("first_run_cpu_seconds", (after - before).as_secs_f64());
+        }
+        run.parameter("pods", 20_000);
+        run.record("claims", plan.new_claims.len());
+        run.sample(20_000, took);
+    });
     for count in [1, 50, 100, 500, 1000, 1500, 2000, 5000, 10_000, 20_000] {
         suite.case(&format!("diverse-{count}"), |run| {
             let snapshot = with_pods(cluster(1, &fake::instance_types(400)), diverse(count));

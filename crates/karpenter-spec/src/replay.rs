@@ -734,7 +734,7 @@ fn launched(world: &World, index: usize, claim: &Claim, launch: Launch) -> Optio
     let chosen = match launch {
         Launch::Cheapest => 0,
         Launch::Drawn(seed) => {
-            (mixed(seed ^ (index as u64) << 40) % options.len().max(1) as u64) as usize
+            (mixed(seed ^ ((index as u64) << 40)) % options.len().max(1) as u64) as usize
         }
     };
     let (instance_type, offering) = options.get(chosen)?;

@@ -71,11 +71,9 @@ impl Provisioner {
                 before,
                 after: Some(after),
                 ..
-            } => {
-                if is_disrupted(after) && !before.as_deref().is_some_and(is_disrupted) {
-                    self.batcher
-                        .trigger(after.metadata.uid.as_deref().unwrap_or_default());
-                }
+            } if is_disrupted(after) && !before.as_deref().is_some_and(is_disrupted) => {
+                self.batcher
+                    .trigger(after.metadata.uid.as_deref().unwrap_or_default());
             }
             // What was to carry pods is gone, or could carry them now: do not wait for the next look.
             Change::NodeClaim {
@@ -96,11 +94,7 @@ impl Provisioner {
                 name,
                 before,
                 after,
-            } => {
-                if !offers_the_same(before.as_deref(), after.as_deref()) {
-                    self.wake(view, name);
-                }
-            }
+            } if !offers_the_same(before.as_deref(), after.as_deref()) => self.wake(view, name),
             Change::Synced => self.wake(view, "synced"),
             _ => {}
         }

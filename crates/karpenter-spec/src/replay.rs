@@ -45,11 +45,14 @@ pub enum Launch {
     Drawn(u64),
 }
 
+/// A pod that waits, and the node that the plan places it on; both by their place in the cluster.
+type Waiting = (usize, Option<usize>);
+
 /// Binds the pods of a plan as kube-scheduler would.
 pub fn replay(world: &World, solution: &Solution, launch: Launch) -> Replay {
     let mut cluster = Cluster::of(world, solution, launch);
     let mut waiting = cluster.planned(world, solution);
-    let mut best: Option<(Vec<(usize, Option<usize>)>, Cluster)> = None;
+    let mut best: Option<(Vec<Waiting>, Cluster)> = None;
     for attempt in 0..ORDERS {
         cluster.order(&mut waiting, attempt);
         let mut trial = cluster.clone();
@@ -78,7 +81,7 @@ pub fn replay(world: &World, solution: &Solution, launch: Launch) -> Replay {
             best = left.into_iter().map(|at| waiting[at]).collect();
         }
     }
-    let reason = |(pod, node): &(usize, Option<usize>)| {
+    let reason = |(pod, node): &Waiting| {
         let why = node.map_or(Some("launch"), |node| last.refusal(*pod, node));
         (last.pods[*pod].id.clone(), why.unwrap_or("order"))
     };
@@ -494,7 +497,7 @@ impl Cluster {
     }
 
     /// The pods of the plan with their nodes; a planned node that could not be launched is none.
-    fn planned(&mut self, world: &World, solution: &Solution) -> Vec<(usize, Option<usize>)> {
+    fn planned(&mut self, world: &World, solution: &Solution) -> Vec<Waiting> {
         let existing = solution.existing.iter();
         let mut planned: Vec<(&PodId, Option<usize>)> = existing
             .map(|(id, name)| (id, self.by_name.get(name).copied()))
@@ -517,7 +520,7 @@ impl Cluster {
 
     /// Puts pods in an order: those that ask for most first; then the same, but those under a constraint before all others; and
     /// then shuffled, with and without that.
-    fn order(&self, waiting: &mut [(usize, Option<usize>)], attempt: u64) {
+    fn order(&self, waiting: &mut [Waiting], attempt: u64) {
         waiting.sort_by_cached_key(|(pod, _)| {
             let info = &self.pods[*pod];
             let free =
@@ -539,7 +542,7 @@ impl Cluster {
     }
 
     /// Binds the first pod that can be bound, again and again; what is left.
-    fn bind_all(&mut self, pods: &[(usize, Option<usize>)]) -> Vec<(usize, Option<usize>)> {
+    fn bind_all(&mut self, pods: &[Waiting]) -> Vec<Waiting> {
         let mut waiting = pods.to_vec();
         loop {
             let binds = |(pod, node): &(usize, Option<usize>)| {
@@ -554,7 +557,7 @@ impl Cluster {
     }
 
     /// Looks for an order of binding, going back where it gets stuck; the places of what is left where it got furthest.
-    fn search(&self, pods: &[(usize, Option<usize>)]) -> Vec<usize> {
+    fn search(&self, pods: &[Waiting]) -> Vec<usize> {
         let look = |(pod, node): &(usize, Option<usize>)| {
             let mut info = self.pods[*pod].clone();
             info.id.name.clear();

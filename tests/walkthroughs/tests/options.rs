@@ -38,7 +38,8 @@ fn karpenter(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
 fn refused(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let output = karpenter(arguments, environment);
     assert!(!output.status.success(), "{arguments:?} {environment:?}");
-    String::from_utf8(output.stderr).unwrap()
+    // What clap refuses is on standard error; what is said once the log is open is a line of the log.
+    String::from_utf8([output.stderr, output.stdout].concat()).unwrap()
 }
 
 #[test]

@@ -4,7 +4,8 @@
 //! later pods are planned into what is left. Otherwise every decision would plan pods again that kube-scheduler is about to
 //! bind, some of them to other nodes than planned, and launch nodes for the rest.
 //!
-//! A nomination ends when the pod is bound, when its node is gone, and when the node could have run it for longer than a
+//! A nomination ends when the pod is bound, when its node is gone or its room there was taken by other pods that kube-scheduler
+//! bound, and when the node could have run it for longer than a
 //! back-off that starts at upstream's ten seconds and doubles: kube-scheduler then knows something that the engine does not,
 //! and launching as fast as the engine decides would never end.
 //!
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::conditions::{HasConditions, types};
-use karpenter_core::cluster::NodeState;
+use karpenter_core::cluster::{NodeState, Snapshot};
 use karpenter_core::pod::{Pod, Shape};
 use karpenter_core::taints::{Effect, Taint, untolerated};
 use rustc_hash::FxHashMap;
@@ -79,6 +80,20 @@ fn could_run_since(node: &NodeState, shape: &Shape) -> Option<Timestamp> {
     };
     let condition = claim.condition(condition).filter(|c| c.status == "True")?;
     Some(condition.last_transition_time.0)
+}
+
+/// Whether an initialized node has no room for the pod any more beside the pods that are bound to it: kube-scheduler binds pods
+/// to other nodes than planned. What they leave is elsewhere, and there is nothing to wait for.
+fn is_taken(node: &NodeState, pod: &Pod, snapshot: &Snapshot) -> bool {
+    if !node.is_initialized() {
+        return false;
+    }
+    let mut left = node.allocatable();
+    if let Some(bound) = snapshot.node_pods(node.name()) {
+        left.sub_assign(bound.requests());
+    }
+    let requests = &pod.shape.requests;
+    requests.iter().any(|(name, asked)| asked > left.get(name))
 }
 
 /// A pod that kube-scheduler did not bind to the node it was nominated to.
@@ -147,9 +162,9 @@ impl Nominations {
             .retain(|_, nomination| nomination.target != claim);
     }
 
-    /// Sorts the waiting pods of `view`.
+    /// Sorts the waiting pods of `view`; forgets the places that were taken.
     pub(super) fn standing(&self, view: &View, now: Timestamp) -> Standing {
-        let pods = self.lock();
+        let mut pods = self.lock();
         let mut standing = Standing::default();
         for pod in view.snapshot.pending_pods() {
             let known = pods.get(&pod.key.uid);
@@ -159,6 +174,11 @@ impl Nominations {
             };
             let node = view.snapshot.node(&known.target);
             let node = node.filter(|node| !node.is_deleting());
+            if node.is_some_and(|node| is_taken(node, pod, &view.snapshot)) {
+                pods.remove(&pod.key.uid);
+                standing.unplaced.push(Arc::clone(pod));
+                continue;
+            }
             let due = known.due(node.map(AsRef::as_ref));
             if due.is_some_and(|due| due <= now) {
                 standing.unplaced.push(Arc::clone(pod));
@@ -234,7 +254,7 @@ mod tests {
             .map(|(_, label)| (label.to_owned(), json!("true")))
             .collect();
         if !marks.is_empty() {
-            let node = json!({"metadata": {"name": "node-of-n", "uid": "m", "labels": marks}, "spec": {"providerID": "test://n", "taints": taints}});
+            let node = json!({"metadata": {"name": "node-of-n", "uid": "m", "labels": marks}, "spec": {"providerID": "test://n", "taints": taints}, "status": {"allocatable": {"cpu": "4", "pods": "10"}}});
             state.apply_node(serde_json::from_value(node).unwrap());
         }
         state
@@ -326,6 +346,31 @@ mod tests {
         assert!(is_planned(&nominations, &state, 10));
         nominations.release("n");
         assert!(is_planned(&nominations, &state, 0));
+    }
+
+    #[test]
+    fn a_pod_whose_room_was_taken_by_others_is_planned_at_once_and_begins_anew() {
+        let nominations = Nominations::default();
+        let mut state = cluster(pod(json!({})), &READY, json!([]));
+        for _ in 0..3 {
+            nominations.nominate(&pod(json!({})), "n", at(0));
+        }
+        assert!(!is_planned(&nominations, &state, 51));
+        for index in 0..10 {
+            let name = format!("other-{index}");
+            let other = json!({
+                "metadata": {"name": name, "namespace": "default", "uid": name},
+                "spec": {"nodeName": "node-of-n", "containers": []}, "status": {"phase": "Running"},
+            });
+            state.apply_pod(Pod::parse(&serde_json::from_value(other).unwrap()));
+        }
+        assert!(is_planned(&nominations, &state, 51));
+        nominations.nominate(&pod(json!({})), "gone", at(51));
+        assert!(!is_planned(&nominations, &state, 60));
+        assert!(
+            is_planned(&nominations, &state, 61),
+            "ten seconds, not eighty"
+        );
     }
 
     #[test]

@@ -26,6 +26,7 @@ impl Run<'_> {
         class: usize,
         variant: &mut Variant,
         choices: &Choices,
+        only: Option<&Bits>,
     ) -> Option<Host> {
         let words = self.usable.words().len();
         let allowed: SmallVec<[Bits; 2]> = choices
@@ -46,7 +47,7 @@ impl Run<'_> {
             if keep_off {
                 word &= !self.reluctant.word(index);
             }
-            for allowed in &allowed {
+            for allowed in allowed.iter().chain(only) {
                 word &= allowed.word(index);
             }
             if word != 0 {

@@ -4,16 +4,19 @@ use rustc_hash::FxHashMap;
 
 use super::{
     algebra::SetId,
+    bits::Bits,
     claim::Refusal,
     class::Variant,
     portfolio::Order,
     run::{Fate, Run},
 };
+use crate::pod::PodKey;
 
 impl Run<'_> {
     /// Places pods until nothing moves any more.
     pub(super) fn place_all(&mut self) {
         let mut queue = self.queue();
+        self.keep_places(&mut queue);
         loop {
             let before = queue.len();
             let mut again = Vec::new();
@@ -44,6 +47,51 @@ impl Run<'_> {
             }
             queue = again;
         }
+    }
+
+    /// Gives pods that had a place it again where it is still one, and takes them out of the queue.
+    fn keep_places(&mut self, queue: &mut Vec<usize>) {
+        let (solver, nominated) = (self.solver, &self.request.nominated);
+        if nominated.is_empty() {
+            return;
+        }
+        let mut machines: FxHashMap<&PodKey, usize> = FxHashMap::default();
+        for (pod, target) in nominated {
+            let node = solver.snapshot.node(target);
+            let machine = node.and_then(|node| solver.machine_of.get(node.name()));
+            machines.extend(machine.map(|machine| (pod, *machine as usize)));
+        }
+        queue.retain(|item| {
+            let machine = machines.get(&self.items[*item].pod.key);
+            !machine.is_some_and(|machine| self.keeps_place(*item, *machine))
+        });
+    }
+
+    fn keeps_place(&mut self, item: usize, machine: usize) -> bool {
+        let class = self.items[item].class;
+        if self.classes[class].problem.is_some() {
+            return false;
+        }
+        let only = Bits::from_iter([machine]);
+        for index in 0..self.classes[class].variants.len() {
+            let mut variant = self.take_variant(class, index);
+            let host = self.choices(class, &variant).ok().and_then(|choices| {
+                let host = self.try_machines(item, class, &mut variant, &choices, Some(&only))?;
+                self.gather(&choices, host);
+                Some(host)
+            });
+            self.classes[class].variants[index] = Some(variant);
+            if host.is_some() {
+                self.items[item].dropped = index / self.classes[class].terms.len().max(1);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn take_variant(&mut self, class: usize, index: usize) -> Box<Variant> {
+        let known = self.classes[class].variants[index].take();
+        known.unwrap_or_else(|| self.form_variant(class, index))
     }
 
     /// The pods in the order of the strategy. They stand in the order of their size.
@@ -78,11 +126,7 @@ impl Run<'_> {
             return self.classes[class].refused_as;
         }
         for index in 0..self.classes[class].variants.len() {
-            let variant = self.classes[class].variants[index].take();
-            let mut variant = match variant {
-                Some(variant) => variant,
-                None => self.form_variant(class, index),
-            };
+            let mut variant = self.take_variant(class, index);
             let fate = self.try_variant(item, class, &mut variant);
             self.classes[class].variants[index] = Some(variant);
             match fate {
@@ -119,7 +163,7 @@ impl Run<'_> {
         let Ok(choices) = self.choices(class, variant) else {
             return Fate::Refused;
         };
-        if let Some(host) = self.try_machines(item, class, variant, &choices) {
+        if let Some(host) = self.try_machines(item, class, variant, &choices, None) {
             self.gather(&choices, host);
             return Fate::Placed(host);
         }

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use jiff::Timestamp;
 
-use crate::pod::Pod;
+use crate::pod::{Pod, PodKey};
 
 /// Whether preferences count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -114,6 +114,9 @@ pub struct ScheduleRequest {
     pub without: Vec<String>,
     /// Machines (Node or NodeClaim names) that only pending pods and pods of deleting nodes may use.
     pub reluctant: Arc<[String]>,
+    /// Pods that had a place, with its machine (Node or NodeClaim name). They get it again, before others are placed, if it is
+    /// still one: planning again moves nobody without need.
+    pub nominated: Vec<(PodKey, String)>,
     /// What machines are launched for. Disruption asks for the fewest: it replaces machines by at most one.
     pub packing: Packing,
     /// How many instance types a NodeClaim lists at most.
@@ -138,6 +141,7 @@ impl ScheduleRequest {
             buffer_pods: Vec::new(),
             without: Vec::new(),
             reluctant: Arc::default(),
+            nominated: Vec::new(),
             packing: Packing::default(),
             max_instance_types: 600,
             cancel: None,
@@ -159,6 +163,7 @@ impl fmt::Debug for ScheduleRequest {
             .field("buffer_pods", &self.buffer_pods.len())
             .field("without", &self.without)
             .field("reluctant", &self.reluctant)
+            .field("nominated", &self.nominated.len())
             .field("packing", &self.packing)
             .field("max_instance_types", &self.max_instance_types)
             .finish_non_exhaustive()

@@ -326,3 +326,71 @@ fn a_host_port_is_taken_once_a_machine() {
         .plan();
     assert_eq!((plan.existing.len(), plan.new_claims.len()), (1, 1));
 }
+
+fn with_place(mut world: World, places: &[(&str, &str)]) -> World {
+    for (pod, node) in places {
+        let snapshot = world.cluster.snapshot();
+        let key = snapshot.pod("default", pod).unwrap().key.clone();
+        world.request.nominated.push((key, (*node).to_owned()));
+    }
+    world
+}
+
+fn node_of(plan: &karpenter_core::schedule::Plan, pod: &str) -> Option<String> {
+    let placed = plan.existing.iter().find(|placed| placed.pod.name == pod);
+    placed.map(|placed| placed.node.clone())
+}
+
+#[test]
+fn a_pod_that_had_a_place_keeps_it_before_larger_pods_are_placed() {
+    let world = World::new().with([
+        node("a"),
+        node("b"),
+        pod("small").cpu("1"),
+        pod("large").cpu("4"),
+    ]);
+    let world = with_claim(world, "b", |_| ());
+    let world = with_place(world, &[("small", "b-claim")]);
+    let plan = world.plan();
+    assert_eq!(node_of(&plan, "small").as_deref(), Some("b"));
+    assert_eq!(node_of(&plan, "large").as_deref(), Some("a"));
+}
+
+#[test]
+fn a_pod_whose_place_is_none_any_more_is_placed_like_any_other() {
+    let tainted = node("a").push(
+        "/spec/taints",
+        json!({ "key": "example.com/t", "effect": "NoSchedule" }),
+    );
+    let full = copies(&pod("full").cpu("1").on("b"), 4);
+    let world = World::new()
+        .with([tainted, node("b"), node("c")])
+        .with(full);
+    let pods = ["tainted", "full", "gone", "other-zone"];
+    let world = world.with(pods[..3].iter().map(|name| pod(name).cpu("1")));
+    let world = world.with([pod("other-zone").cpu("1").select(ZONE, Z2)]);
+    let places = [
+        ("tainted", "a"),
+        ("full", "b"),
+        ("gone", "nowhere"),
+        ("other-zone", "c"),
+    ];
+    let plan = with_place(world, &places).plan();
+    for pod in &pods[..3] {
+        assert_eq!(node_of(&plan, pod).as_deref(), Some("c"), "{pod}");
+    }
+    assert_eq!(plan.new_claims.len(), 1);
+    assert_eq!(plan.new_claims[0].pods[0].name, "other-zone");
+}
+
+#[test]
+fn a_pod_that_keeps_its_place_counts_for_spread() {
+    let spread = |name: &str| {
+        let pod = pod(name).cpu("1").label("app", "web");
+        pod.spread(HOSTNAME, 1, ("app", "web"))
+    };
+    let world = World::new().with([node("a"), node("b"), spread("p"), spread("q")]);
+    let plan = with_place(world, &[("q", "a")]).plan();
+    assert_eq!(node_of(&plan, "q").as_deref(), Some("a"));
+    assert_eq!(node_of(&plan, "p").as_deref(), Some("b"));
+}

@@ -5,21 +5,24 @@
 //! bind, some of them to other nodes than planned, and launch nodes for the rest.
 //!
 //! A nomination ends when the pod is bound, when its node is gone or its room there was taken by other pods that kube-scheduler
-//! bound, and when the node could have run it for longer than a
-//! back-off that starts at upstream's ten seconds and doubles: kube-scheduler then knows something that the engine does not,
-//! and launching as fast as the engine decides would never end.
+//! bound, and when the node could have run it for longer than a back-off that starts at upstream's ten seconds and doubles:
+//! kube-scheduler then knows something that the engine does not, and launching as fast as the engine decides would never end.
+//! A pod whose back-off is over is planned again, and gets the same place if nothing that the engine knows speaks against it:
+//! kube-scheduler may only not have come to it.
 //!
 //! DIFFERS: upstream plans every waiting pod again every ten seconds and with every batch, for ever.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_core::cluster::{NodeState, Snapshot};
-use karpenter_core::pod::{Pod, Shape};
+use karpenter_core::pod::{Pod, PodKey, Shape};
 use karpenter_core::taints::{Effect, Taint, untolerated};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::model::View;
 
@@ -82,18 +85,41 @@ fn could_run_since(node: &NodeState, shape: &Shape) -> Option<Timestamp> {
     Some(condition.last_transition_time.0)
 }
 
-/// Whether an initialized node has no room for the pod any more beside the pods that are bound to it: kube-scheduler binds pods
-/// to other nodes than planned. What they leave is elsewhere, and there is nothing to wait for.
-fn is_taken(node: &NodeState, pod: &Pod, snapshot: &Snapshot) -> bool {
-    if !node.is_initialized() {
-        return false;
+/// Of pods that were nominated to initialized nodes, the uids of those that no longer have room there beside the pods that are
+/// bound: kube-scheduler binds pods to other nodes than planned. What they leave is elsewhere, and there is nothing to wait for.
+///
+/// The largest pods of a node keep their room: the others are easier to place.
+fn without_room<'a>(
+    nominated: impl IntoIterator<Item = (&'a Arc<Pod>, &'a Arc<NodeState>)>,
+    snapshot: &Snapshot,
+) -> FxHashSet<&'a str> {
+    let mut by_node: BTreeMap<&str, (&NodeState, Vec<&Pod>)> = BTreeMap::new();
+    for (pod, node) in nominated {
+        if node.is_initialized() {
+            let (_, pods) = by_node.entry(node.name()).or_insert((node, Vec::new()));
+            pods.push(pod);
+        }
     }
-    let mut left = node.allocatable();
-    if let Some(bound) = snapshot.node_pods(node.name()) {
-        left.sub_assign(bound.requests());
+    let mut without = FxHashSet::default();
+    for (name, (node, mut pods)) in by_node {
+        let mut left = node.allocatable();
+        if let Some(bound) = snapshot.node_pods(name) {
+            left.sub_assign(bound.requests());
+        }
+        pods.sort_by_cached_key(|pod| {
+            let asked = |name| Reverse(pod.shape.requests.get(name));
+            (asked("cpu"), asked("memory"), &pod.key.uid)
+        });
+        for pod in pods {
+            let requests = &pod.shape.requests;
+            if requests.iter().any(|(name, asked)| asked > left.get(name)) {
+                without.insert(pod.key.uid.as_str());
+            } else {
+                left.sub_assign(requests);
+            }
+        }
     }
-    let requests = &pod.shape.requests;
-    requests.iter().any(|(name, asked)| asked > left.get(name))
+    without
 }
 
 /// A pod that kube-scheduler did not bind to the node it was nominated to.
@@ -104,6 +130,13 @@ pub(super) struct Overdue {
     pub(super) target: String,
     /// How often it was nominated.
     pub(super) attempts: u32,
+}
+
+impl Overdue {
+    /// The pod with its node.
+    pub(super) fn place(&self) -> (PodKey, String) {
+        (self.pod.key.clone(), self.target.clone())
+    }
 }
 
 /// The waiting pods, by whether they are to be planned.
@@ -166,15 +199,23 @@ impl Nominations {
     pub(super) fn standing(&self, view: &View, now: Timestamp) -> Standing {
         let mut pods = self.lock();
         let mut standing = Standing::default();
+        let node_of = |nomination: &Nomination| {
+            let node = view.snapshot.node(&nomination.target);
+            node.filter(|node| !node.is_deleting())
+        };
+        let nominated = view.snapshot.pending_pods().filter_map(|pod| {
+            let known = pods.get(&pod.key.uid)?;
+            Some((pod, node_of(known)?))
+        });
+        let without_room = without_room(nominated, &view.snapshot);
         for pod in view.snapshot.pending_pods() {
             let known = pods.get(&pod.key.uid);
             let Some(known) = known.filter(|known| known.shape == pod.shape) else {
                 standing.unplaced.push(Arc::clone(pod));
                 continue;
             };
-            let node = view.snapshot.node(&known.target);
-            let node = node.filter(|node| !node.is_deleting());
-            if node.is_some_and(|node| is_taken(node, pod, &view.snapshot)) {
+            let node = node_of(known);
+            if without_room.contains(pod.key.uid.as_str()) {
                 pods.remove(&pod.key.uid);
                 standing.unplaced.push(Arc::clone(pod));
                 continue;
@@ -371,6 +412,37 @@ mod tests {
             is_planned(&nominations, &state, 61),
             "ten seconds, not eighty"
         );
+    }
+
+    #[test]
+    fn of_the_pods_that_no_longer_fit_together_the_largest_keep_their_room() {
+        let sized = |name: &str, cpu: &str, node: Option<&str>| {
+            let pod = json!({
+                "metadata": {"name": name, "namespace": "default", "uid": name},
+                "spec": {"nodeName": node, "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]},
+                "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
+            });
+            Pod::parse(&serde_json::from_value(pod).unwrap())
+        };
+        let nominations = Nominations::default();
+        let mut state = cluster(sized("large", "2", None), &READY, json!([]));
+        nominations.nominate(&sized("large", "2", None), "n", at(0));
+        for name in ["b", "c", "d"] {
+            state.apply_pod(sized(name, "500m", None));
+            nominations.nominate(&sized(name, "500m", None), "n", at(0));
+        }
+        let names = |pods: &[Arc<Pod>]| -> Vec<String> {
+            pods.iter().map(|pod| pod.key.name.clone()).collect()
+        };
+        let standing = nominations.standing(&state.view(), at(41));
+        assert_eq!(names(&standing.unplaced), [""; 0], "3.5 of 4 cores");
+        // kube-scheduler binds a pod here that was planned for elsewhere.
+        state.apply_pod(sized("other", "1500m", Some("node-of-n")));
+        let standing = nominations.standing(&state.view(), at(41));
+        assert_eq!(names(&standing.unplaced), ["c", "d"]);
+        let kept = standing.nominated.iter();
+        let kept: Vec<&str> = kept.map(|(pod, _)| pod.key.name.as_str()).collect();
+        assert_eq!(kept, ["b", "large"]);
     }
 
     #[test]

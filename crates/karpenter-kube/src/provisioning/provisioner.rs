@@ -27,7 +27,7 @@ use karpenter_core::schedule::{
 };
 use tokio::time::Instant;
 
-use super::nominations::Standing;
+use super::nominations::{Overdue, Standing};
 use super::progress::Shown;
 use super::{Batcher, Nominations, PodLedger, catalogue, launch, report};
 use crate::context::Context;
@@ -222,6 +222,7 @@ impl Provisioner {
             cancel: Some(cancel),
             progress: Some(progress),
             buffer_pods,
+            nominated: standing.overdue.iter().map(Overdue::place).collect(),
             ..request(&self.cx)
         };
         let plan = compute("the scheduler", move || schedule(&snapshot, &request)).await?;

@@ -139,6 +139,9 @@ impl Controller {
 
 impl Drop for Controller {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("the controller said last:\n{}", self.tail(60));
+        }
         // It may have ended.
         let _ = self.process.kill();
         let _ = self.process.wait();

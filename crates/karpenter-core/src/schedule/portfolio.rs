@@ -7,7 +7,9 @@
 //! 1. No pod that first fit places is left out, no pod drops more of its preferences than first fit has them drop in sum, and no
 //!    rule is read differently: a strategy only decides what the rules leave open.
 //! 2. Of those plans, the one that leaves out fewest pods; of these the cheapest; of those within a hundredth of the cheapest the
-//!    one of fewest nodes, then the cheapest, then the strategy that stands first in [`STRATEGIES`].
+//!    one of fewest nodes, then the cheapest, then the strategy that stands first in [`STRATEGIES`]. Where nodes have few pods,
+//!    each one more than first fit takes counts for a fifth of what first fit's cost on the mean, as in
+//!    [`repack`](super::repack).
 //!
 //! Strategies are tried only where new nodes are provisioned for their price: disruption, which asks thousands of questions for
 //! the fewest nodes ([`Packing::FewestMachines`]), gets first fit's plan alone, and so do plans for more than [`MOST_PODS`] pods,
@@ -18,6 +20,7 @@ use std::collections::BTreeSet;
 use super::{
     plan::Plan,
     prepare::Solver,
+    repack::{BESIDE_FEW, MANY_PODS},
     request::{Packing, ScheduleRequest},
     run::Run,
 };
@@ -141,18 +144,25 @@ fn choose(attempts: Vec<Attempt>) -> Plan {
             && attempt.plan.undecided.is_empty()
             && left_out(&attempt.plan).is_subset(&first_left_out)
     };
+    let nodes = first.plan.new_claims.len();
+    let few = pods(&first.plan) < nodes * MANY_PODS;
+    let mean = first.plan.hourly_price() / nodes.max(1) as f64;
+    let beside = if few { mean * BESIDE_FEW } else { 0.0 };
+    let cost = |plan: &Plan| {
+        let more = plan.new_claims.len().saturating_sub(nodes);
+        plan.hourly_price() + beside * more as f64
+    };
     let mut plans = vec![first.plan];
     plans.extend(attempts.filter(may_replace).map(|attempt| attempt.plan));
     let fewest = plans.iter().map(|plan| plan.unplaced.len()).min();
     plans.retain(|plan| Some(plan.unplaced.len()) == fewest);
-    let prices = plans.iter().map(Plan::hourly_price);
-    let least = prices.min_by(f64::total_cmp).unwrap_or_default();
+    let costs = plans.iter().map(cost);
+    let least = costs.min_by(f64::total_cmp).unwrap_or_default();
     let cheap = plans
         .into_iter()
-        .filter(|plan| plan.hourly_price() <= least * FEWER_IF);
+        .filter(|plan| cost(plan) <= least * FEWER_IF);
     let best = cheap.min_by(|a, b| {
-        (a.new_claims.len().cmp(&b.new_claims.len()))
-            .then_with(|| a.hourly_price().total_cmp(&b.hourly_price()))
+        (a.new_claims.len().cmp(&b.new_claims.len())).then_with(|| cost(a).total_cmp(&cost(b)))
     });
     best.unwrap_or_default()
 }

@@ -9,7 +9,9 @@
 //! 2. Their pods are packed anew, several times (see [`packing`](super::packing)); of plans alike within a hundredth the one of
 //!    fewest machines is taken, and made cheaper (see [`polish`](super::polish)).
 //! 3. What comes out replaces the claims if it saves a twentieth, and is within the limits of the NodePool. Each machine counts
-//!    for half the cheapest one more than its price, so that a fleet does not fall apart into many small machines.
+//!    for half the cheapest one more than its price, so that a fleet does not fall apart into many small machines. Claims of
+//!    few pods are packed among themselves, and each machine counts for a fifth of what theirs cost: ten pods that fit one
+//!    machine are not spread over two for a sixth of its price.
 //!
 //! No pod changes its NodePool, nor its domain under a topology constraint; pods under a hostname constraint only stay with
 //! pods they were with, so that constraints hold as they did. Claims with reservations, minValues, host ports, devices or
@@ -42,6 +44,10 @@ const GOOD_ENOUGH: f64 = 1.02;
 const WORTH_IT: f64 = 0.95;
 /// What a machine costs beside its price, as a share of the cheapest one: its disk, its address, what runs on every machine.
 const BESIDE: f64 = 0.5;
+/// Claims of fewer pods have few.
+pub(super) const MANY_PODS: usize = 11;
+/// What a machine of few pods costs beside its price, as a share of what those of the plan cost on the mean.
+pub(super) const BESIDE_FEW: f64 = 0.2;
 /// Machines of a market that are considered.
 const MOST_OFFERS: usize = 64;
 /// Different kinds of pods that are packed together.
@@ -144,12 +150,13 @@ impl<'a> Run<'a> {
 
     /// Claims of a template that cost clearly more than their pods are worth, in chunks to be packed together.
     fn wasteful(&mut self, template: usize, from_pods: usize, ledger: &mut Ledger) -> Vec<Chunk> {
-        let mut found: Vec<(f64, usize, f64, Vec<Lot>)> = Vec::new();
+        let mut found: Vec<(bool, f64, usize, f64, Vec<Lot>)> = Vec::new();
         for index in 0..self.claims.len() {
             let claim = &self.claims[index];
             if claim.template != template || claim.pods.len() < from_pods {
                 continue;
             }
+            let few = claim.pods.len() < MANY_PODS;
             let Some(lots) = self.lots(index, ledger) else {
                 continue;
             };
@@ -161,19 +168,22 @@ impl<'a> Run<'a> {
             let (set, used, allowed) = (claim.set, claim.used.clone(), claim.allowed.clone());
             let price = self.lowest_price(template, set, &used, allowed.as_deref());
             if price > worth * GOOD_ENOUGH {
-                found.push((price - worth, index, price, lots));
+                found.push((few, price - worth, index, price, lots));
             }
         }
-        found.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        found.sort_by(|a, b| (a.0.cmp(&b.0).then(b.1.total_cmp(&a.1))).then(a.2.cmp(&b.2)));
         let mut chunks: Vec<Chunk> = Vec::new();
-        for (_, index, price, lots) in found {
+        for (few, _, index, price, lots) in found {
             let last = chunks.len().wrapping_sub(1);
             match chunks.get_mut(last) {
-                Some(chunk) if chunk.lots.len() + lots.len() <= MOST_LOTS => {
+                Some(chunk) if chunk.few == few && chunk.lots.len() + lots.len() <= MOST_LOTS => {
                     chunk.take(index, price, lots)
                 }
                 _ => {
-                    let mut chunk = Chunk::default();
+                    let mut chunk = Chunk {
+                        few,
+                        ..Chunk::default()
+                    };
                     chunk.take(index, price, lots);
                     chunks.push(chunk);
                 }
@@ -325,9 +335,10 @@ impl<'a> Run<'a> {
         chunk: &Chunk,
         ledger: &mut Ledger,
     ) -> Option<Vec<Claim>> {
+        let beside = chunk.beside(ledger.beside);
         let mut packer = Packer {
             stalls: self.stalls(template, chunk, ledger),
-            beside: ledger.beside,
+            beside,
             width: self.width,
             work: ledger.work,
             most_work: MOST_WORK,
@@ -358,8 +369,8 @@ impl<'a> Run<'a> {
         for (bin, _) in &mut bins {
             bin.price = self.lowest_price(template, bin.set, &bin.used, None);
         }
-        let price = price(&bins) + ledger.beside * machines(&bins) as f64;
-        let before = chunk.price + ledger.beside * chunk.claims.len() as f64;
+        let price = price(&bins) + beside * machines(&bins) as f64;
+        let before = chunk.price + beside * chunk.claims.len() as f64;
         if price > before * WORTH_IT {
             return None;
         }
@@ -513,6 +524,8 @@ impl<'a> Run<'a> {
 /// Claims that are packed anew together.
 #[derive(Default)]
 struct Chunk {
+    /// Its claims have few pods each.
+    few: bool,
     claims: Bits,
     /// What they cost.
     price: f64,
@@ -520,6 +533,15 @@ struct Chunk {
 }
 
 impl Chunk {
+    /// What a machine counts for beside its price; `usual` is what it does where machines have many pods.
+    fn beside(&self, usual: f64) -> f64 {
+        if !self.few {
+            return usual;
+        }
+        let mean = self.price / self.claims.len().max(1) as f64;
+        usual.max(mean * BESIDE_FEW)
+    }
+
     fn take(&mut self, claim: usize, price: f64, lots: Vec<Lot>) {
         self.claims.insert(claim);
         self.price += price;

@@ -2,10 +2,8 @@
 //! provider for the same in vain as fast as it answers.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use rustc_hash::FxHasher;
 use tokio::time::Instant;
 
 use crate::controller::Backoff;
@@ -16,16 +14,6 @@ use crate::controller::Backoff;
 pub(crate) struct Resting {
     backoff: Backoff,
     pools: BTreeMap<String, (u32, Instant)>,
-}
-
-/// How long a pool rests after this many failures in a row.
-fn rest(backoff: &Backoff, pool: &str, failures: u32) -> Duration {
-    let longest = backoff.after(failures);
-    let mut hasher = FxHasher::default();
-    (pool, failures).hash(&mut hasher);
-    // The upper bits are the well-mixed ones.
-    let share = (hasher.finish() >> 32) as f64 / f64::from(u32::MAX);
-    longest.mul_f64(0.5 + share / 2.0)
 }
 
 impl Resting {
@@ -40,7 +28,7 @@ impl Resting {
     /// Something failed in this pool; `until` says when a duration from now will have passed.
     pub(crate) fn failed(&mut self, pool: &str, until: impl Fn(Duration) -> Instant) {
         let failures = self.pools.get(pool).map_or(0, |(failures, _)| *failures) + 1;
-        let entry = (failures, until(rest(&self.backoff, pool, failures)));
+        let entry = (failures, until(self.backoff.of(pool, failures)));
         self.pools.insert(pool.to_owned(), entry);
     }
 
@@ -92,7 +80,7 @@ mod tests {
     #[test]
     fn pools_that_failed_together_do_not_try_again_together() {
         let rests: Vec<Duration> = (0..100)
-            .map(|n| rest(&BACKOFF, &format!("pool-{n}"), 1))
+            .map(|n| BACKOFF.of(&format!("pool-{n}"), 1))
             .collect();
         let half = Duration::from_secs(30);
         assert!(rests.iter().all(|rest| (half..=2 * half).contains(rest)));

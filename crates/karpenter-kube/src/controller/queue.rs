@@ -7,15 +7,15 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::hash::Hash;
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHasher};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long a failing key waits: `base` doubled with each failure, up to `max`.
+/// How long a failing key waits at most: `base` doubled with each failure, up to `max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     /// Wait after the first failure.
@@ -36,6 +36,17 @@ impl Backoff {
     pub fn after(&self, failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
         self.base.saturating_mul(1 << doublings).min(self.max)
+    }
+
+    /// The wait of one key: half of [`Self::after`] is certain, the other half differs from key to key and from failure to
+    /// failure, so that those who failed together do not come back together. The same each time, so that simulations repeat.
+    pub fn of(&self, key: &(impl Hash + ?Sized), failures: u32) -> Duration {
+        let mut hasher = FxHasher::default();
+        key.hash(&mut hasher);
+        failures.hash(&mut hasher);
+        // The upper bits are the well-mixed ones.
+        let share = (hasher.finish() >> 32) as f64 / f64::from(u32::MAX);
+        self.after(failures).mul_f64(0.5 + share / 2.0)
     }
 }
 
@@ -396,6 +407,26 @@ mod tests {
         queue.add("a");
         assert_eq!(queue.next(), Some("a"));
         assert_eq!(queue.failed("a", |n| backoff.after(n)), 1);
+    }
+
+    #[test]
+    fn keys_that_failed_together_do_not_come_back_together() {
+        let backoff = Backoff {
+            base: SECOND,
+            max: 60 * SECOND,
+        };
+        let mut waits: Vec<Duration> = (0..100).map(|key| backoff.of(&key, 4)).collect();
+        assert!(waits.iter().all(|w| (4 * SECOND..=8 * SECOND).contains(w)));
+        waits.sort_unstable();
+        let (first, last) = (waits[0], waits[99]);
+        assert!(last - first > 3 * SECOND, "{first:?} to {last:?}");
+        waits.dedup();
+        assert!(waits.len() > 95, "{} different waits", waits.len());
+        assert_eq!(
+            backoff.of(&"a", 4),
+            backoff.of(&"a", 4),
+            "a simulation's seed repeats"
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -276,21 +276,26 @@ fn settle<C: Controller>(
     outcome: Option<Result<Next, ReconcileError>>,
 ) {
     let backoff = controller.backoff();
-    let again = |failures| clock.real_duration(backoff.after(failures));
+    let failed = |key: C::Key| {
+        let of = key.clone();
+        queue.failed(key, |failures| {
+            clock.real_duration(backoff.of(&of, failures))
+        })
+    };
     match outcome {
         Some(Ok(Next::Wait)) => queue.done(key, None),
         Some(Ok(Next::After(wait))) => queue.done(key, Some(clock.instant_after(wait))),
         Some(Err(error)) if error.is_not_found() => queue.done(key, None),
         Some(Err(error)) if error.is_expected() => {
-            queue.failed(key, again);
+            failed(key);
         }
         Some(Err(ReconcileError::Stopping)) => queue.done(key, None),
         Some(Err(error)) => {
-            let failures = queue.failed(key, again);
+            let failures = failed(key);
             tracing::error!(error = %error, failures, "Reconciler error");
         }
         None => {
-            queue.failed(key, again);
+            failed(key);
             tracing::error!("reconciler panicked");
         }
     }
@@ -343,12 +348,12 @@ pub async fn run_periodic<P: Periodic>(mut periodic: P, cx: &Context, stop: Canc
                 if !error.is_expected() {
                     span.in_scope(|| tracing::error!(error = %error, failures, "Reconciler error"));
                 }
-                backoff.after(failures)
+                backoff.of(name, failures)
             }
             Err(_) => {
                 failures += 1;
                 span.in_scope(|| tracing::error!(failures, "reconciler panicked"));
-                backoff.after(failures).max(Duration::from_secs(1))
+                backoff.of(name, failures).max(Duration::from_secs(1))
             }
         };
         tokio::select! {

@@ -21,6 +21,7 @@
 //! | `price_list` | price list entries to answer, null for the catalogue's |
 //! | `policy` | an IAM policy document to enforce, null for none |
 //! | `interrupt_spot`, `interrupt_reservation`, `rebalance`, `stop`, `terminate` | list of instance ids |
+//! | `protect` | whether the API may not terminate it, by instance id |
 //! | `health` | `{instances, code, start}` |
 //! | `send` | `{queue, body}` |
 //! | `advance_s` | seconds to move a manual clock |
@@ -65,6 +66,7 @@ struct Command {
     rebalance: Option<Vec<String>>,
     stop: Option<Vec<String>>,
     terminate: Option<Vec<String>>,
+    protect: Option<BTreeMap<String, bool>>,
     health: Option<Health>,
     send: Option<Send>,
     advance_s: Option<f64>,
@@ -257,6 +259,9 @@ impl AwsFake {
         }
         for id in command.terminate.into_iter().flatten() {
             self.terminate(&id);
+        }
+        for (id, protected) in command.protect.into_iter().flatten() {
+            self.protect(&id, protected);
         }
         if let Some(h) = command.health {
             let ids: Vec<&str> = h.instances.iter().map(String::as_str).collect();

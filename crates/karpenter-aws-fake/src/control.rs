@@ -436,6 +436,15 @@ impl AwsFake {
         });
     }
 
+    /// Protects an instance from termination by the API, or no more.
+    pub fn protect(&self, id: &str, protected: bool) {
+        self.change(|r, _| {
+            if let Some(instance) = r.ec2.instances.get_mut(id) {
+                instance.protected = protected;
+            }
+        });
+    }
+
     /// Terminates an instance behind the controller's back.
     pub fn terminate(&self, id: &str) {
         let shutting_down = self.world().settings.shutting_down();

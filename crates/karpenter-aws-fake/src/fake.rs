@@ -375,6 +375,7 @@ impl World {
             needed: vec![],
             policy: policy.as_ref(),
             denied: &settings.denied,
+            denied_resources: &settings.denied_resources,
             service: incoming.service,
             caller,
             region: &region_name,

@@ -214,6 +214,7 @@ pub(crate) struct Auth<'a> {
     pub(crate) needed: Vec<Permission>,
     pub(crate) policy: Option<&'a Policy>,
     pub(crate) denied: &'a [String],
+    pub(crate) denied_resources: &'a [String],
     pub(crate) service: &'static str,
     pub(crate) caller: &'a str,
     pub(crate) region: &'a str,
@@ -226,10 +227,11 @@ impl Auth<'_> {
     /// The service's access error when the permission is not granted.
     pub(crate) fn need(&mut self, permission: Permission) -> Result<(), AwsError> {
         let permission = permission.with("aws:RequestedRegion", self.region);
-        let denied = self
-            .denied
-            .iter()
-            .any(|d| crate::glob::matches(d, &permission.action));
+        let any = |globs: &[String], text: &str| {
+            globs.iter().any(|glob| crate::glob::matches(glob, text))
+        };
+        let denied = any(self.denied, &permission.action)
+            || any(self.denied_resources, &permission.resource);
         let granted = !denied && self.policy.is_none_or(|p| p.allows(&permission));
         let refusal = (!granted).then(|| self.refusal(&permission, denied));
         self.needed.push(permission);

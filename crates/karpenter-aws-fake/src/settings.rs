@@ -36,6 +36,10 @@ pub struct Settings {
     pub spot_role: bool,
     /// IAM actions that are denied, with `*` and `?`.
     pub denied: Vec<String>,
+    /// ARNs of single resources on which every action is denied, with `*` and `?`.
+    pub denied_resources: Vec<String>,
+    /// Whether the error about a capacity reservation that does not exist keeps its id to itself.
+    pub nameless_errors: bool,
     /// Whether calls are recorded.
     pub record: bool,
 }
@@ -64,6 +68,8 @@ impl Default for Settings {
             spot_vcpus: None,
             spot_role: true,
             denied: Vec::new(),
+            denied_resources: Vec::new(),
+            nameless_errors: false,
             record: true,
         }
     }

@@ -512,6 +512,58 @@ async fn a_policy_decides_by_tags_and_passed_roles_and_names_what_is_missing() {
 }
 
 #[tokio::test]
+async fn a_protected_instance_fails_the_call_and_spares_its_zone_only() {
+    let aws = Aws::with(|b| b.unlimited());
+    aws.template(&[]).await;
+    let (protected, peer) = (aws.launch("on-demand").await, aws.launch("on-demand").await);
+    aws.fake.protect(&protected, true);
+    let zone = aws.fake.instance(&protected).unwrap().zone;
+    let answer = aws.fleet("on-demand", &[("m5.large", SUBNET_B)], &[]);
+    let answer = answer.await.unwrap();
+    let elsewhere = &answer["fleetInstanceSet"][0]["instanceIds"][0];
+    let elsewhere = elsewhere.as_str().unwrap().to_owned();
+    assert_ne!(aws.fake.instance(&elsewhere).unwrap().zone, zone);
+    let all = [
+        ("InstanceId.1", protected.as_str()),
+        ("InstanceId.2", &peer),
+        ("InstanceId.3", &elsewhere),
+    ];
+    let (code, message) = aws
+        .ec2("TerminateInstances", &all)
+        .await
+        .expect_err("refused");
+    assert_eq!(code, "OperationNotPermitted");
+    assert!(message.contains(&protected), "{message}");
+    let ending = aws.fake.instances_in(InstanceState::ShuttingDown);
+    let ending: Vec<&str> = ending.iter().map(|i| i.id.as_str()).collect();
+    assert_eq!(ending, [elsewhere.as_str()]);
+    aws.fake.protect(&protected, false);
+    aws.ec2("TerminateInstances", &all).await.unwrap();
+}
+
+#[tokio::test]
+async fn one_resource_may_be_denied_and_a_missing_reservation_may_be_left_unnamed() {
+    let aws = Aws::with(|b| b.unlimited());
+    aws.template(&[]).await;
+    let (denied, other) = (aws.launch("on-demand").await, aws.launch("on-demand").await);
+    let arn = format!("*:instance/{denied}");
+    aws.fake.set(|s| {
+        s.denied_resources = vec![arn];
+        s.nameless_errors = true;
+    });
+    let end = async |id: &str| aws.ec2("TerminateInstances", &[("InstanceId.1", id)]).await;
+    assert_eq!(code(end(&denied).await), "UnauthorizedOperation");
+    end(&other).await.unwrap();
+    let asked = [("CapacityReservationId.1", "cr-9")];
+    let (code, message) = aws
+        .ec2("DescribeCapacityReservations", &asked)
+        .await
+        .expect_err("refused");
+    assert_eq!(code, "InvalidCapacityReservationId.NotFound");
+    assert!(!message.contains("cr-9"), "{message}");
+}
+
+#[tokio::test]
 async fn a_long_poll_ends_when_a_message_arrives_and_when_its_time_is_over() {
     let aws = Aws::new();
     let poll = || {

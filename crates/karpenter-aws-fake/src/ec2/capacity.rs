@@ -401,15 +401,18 @@ impl Ec2Call<'_> {
             ));
         }
         let page = self.page(p, (1, 1000))?;
+        let nameless = self.settings.nameless_errors;
         let found = super::network::by_id(
             &ids,
             self.ec2.reservations.values(),
             |r| &r.id,
             |id| {
-                AwsError::new(
-                    "InvalidCapacityReservationId.NotFound",
-                    format!("The capacity reservation '{id}' does not exist"),
-                )
+                let message = if nameless {
+                    "The capacity reservation does not exist".to_owned()
+                } else {
+                    format!("The capacity reservation '{id}' does not exist")
+                };
+                AwsError::new("InvalidCapacityReservationId.NotFound", message)
             },
         )?;
         let rows = found.into_iter().filter(|r| filters.keep(*r)).map(|r| {

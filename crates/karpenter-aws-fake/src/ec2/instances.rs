@@ -162,6 +162,8 @@ pub struct Instance {
     pub launched: Timestamp,
     /// State.
     pub state: InstanceState,
+    /// Whether it is protected from termination by the API (`disableApiTermination`).
+    pub protected: bool,
     /// Why it is going or gone: code and message.
     pub reason: Option<(String, String)>,
     /// How it is paid for.
@@ -314,10 +316,21 @@ impl Ec2Call<'_> {
         }
         self.check_instances(&ids)?;
         self.check_dry_run(p)?;
+        // AWS documents it so: the request fails, and yet ends what it names in zones without a protected instance.
+        let guarded: BTreeMap<String, String> = ids
+            .iter()
+            .filter_map(|id| self.ec2.instances.get(id))
+            .filter(|instance| instance.protected)
+            .map(|instance| (instance.id.clone(), instance.zone.clone()))
+            .collect();
         let now = self.now;
         let shutting_down = self.settings.shutting_down();
         let mut rows = Vec::new();
         for id in ids {
+            let zone = self.ec2.instances.get(id).map(|i| &i.zone);
+            if zone.is_some_and(|zone| guarded.values().any(|guarded| guarded == zone)) {
+                continue;
+            }
             let Some(before) = self.ec2.instances.get(id).map(|i| i.state) else {
                 continue;
             };
@@ -337,7 +350,15 @@ impl Ec2Call<'_> {
                 "previousState": before.wire(),
             }));
         }
-        Ok(Reply::Tree(json!({"instancesSet": rows})))
+        match guarded.keys().next() {
+            Some(id) => Err(AwsError::new(
+                "OperationNotPermitted",
+                format!(
+                    "The instance '{id}' may not be terminated. Modify its 'disableApiTermination' instance attribute and try again."
+                ),
+            )),
+            None => Ok(Reply::Tree(json!({"instancesSet": rows}))),
+        }
     }
 }
 

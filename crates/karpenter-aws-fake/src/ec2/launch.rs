@@ -269,6 +269,9 @@ impl Ec2Call<'_> {
             tags: a.tags.clone(),
             launched: self.now,
             state: InstanceState::Pending,
+            protected: Params(&a.data)
+                .flag("DisableApiTermination")
+                .unwrap_or(false),
             reason: None,
             lifecycle: a.lifecycle,
             spot_request: (a.lifecycle == Lifecycle::Spot).then(|| self.ids.hex("sir-", 8)),

@@ -329,9 +329,9 @@ fn truncate(
         prices.min_by(f64::total_cmp).unwrap_or(f64::INFINITY)
     };
     types.sort_by_cached_key(|found| (OrderedPrice(price(found)), found.name.clone()));
-    let cut = types.len() > MAX_INSTANCE_TYPES;
     types.truncate(MAX_INSTANCE_TYPES);
-    if cut && request.strict_min_values {
+    // Also of types that are fewer: since the plan was made, some may have run out of capacity.
+    if request.strict_min_values {
         for requirement in request.requirements.iter() {
             let Some(least) = requirement.min_values() else {
                 continue;
@@ -677,6 +677,25 @@ mod tests {
             strict_min_values: false,
         };
         assert_eq!(filter(&types, lenient).unwrap().len(), 60);
+    }
+
+    #[test]
+    fn min_values_must_hold_for_few_instance_types_too() {
+        let types = ["m5.large", "m5.xlarge", "m5.2xlarge"]
+            .map(|name| instance(name, vec![offering("on-demand", "a", 1.0)]));
+        let least = |n| claim(&[Requirement::exists(core::INSTANCE_TYPE).with_min_values(Some(n))]);
+        assert_eq!(run(&types, &least(3)).unwrap().len(), 3);
+        let error = run(&types[..2], &least(3)).unwrap_err();
+        assert!(
+            matches!(&error, NothingLeft::MinValues { count: 2, .. }),
+            "{error}"
+        );
+        let best_effort = Request {
+            requirements: &least(3),
+            resources: &Resources::new(),
+            strict_min_values: false,
+        };
+        assert_eq!(filter(&types[..2], best_effort).unwrap().len(), 2);
     }
 
     #[test]

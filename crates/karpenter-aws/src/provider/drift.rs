@@ -37,9 +37,6 @@ pub enum Unknown {
     /// The node class has no images.
     #[error("no amis exist given constraints")]
     NoAmis,
-    /// No image fits the instance type.
-    #[error("no instance types satisfy requirements of amis {0}")]
-    NoAmiFor(String),
     /// The claim does not say which image it runs.
     #[error("nodeclaim has no image id")]
     NoImage,
@@ -97,12 +94,9 @@ pub fn is_ami_changed(
         return Err(Unknown::NoAmis);
     }
     let ours = claim.status.image_id.as_deref().ok_or(Unknown::NoImage)?;
-    let ami =
-        first_compatible(&class.status.amis, &instance_type.requirements).ok_or_else(|| {
-            let ids: Vec<&str> = class.status.amis.iter().map(|a| a.id.as_str()).collect();
-            Unknown::NoAmiFor(ids.join(", "))
-        })?;
-    Ok(ami.id != ours)
+    // Without any image for its type, the node's own is not among those to run.
+    let ami = first_compatible(&class.status.amis, &instance_type.requirements);
+    Ok(ami.is_none_or(|ami| ami.id != ours))
 }
 
 /// Why the instance differs from what the node class resolves to, apart from reservations.
@@ -303,6 +297,19 @@ mod tests {
             is_ami_changed(&class(), &claim("ami-gone"), &types()),
             Ok(true)
         );
+    }
+
+    #[test]
+    fn a_node_for_whose_type_no_image_is_left_has_drifted() {
+        let mut arm = class();
+        arm.status.amis = vec![
+            serde_json::from_value(json!({
+                "id": "ami-arm",
+                "requirements": [{ "key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"] }],
+            }))
+            .unwrap(),
+        ];
+        assert_eq!(is_ami_changed(&arm, &claim("ami-new"), &types()), Ok(true));
     }
 
     /// Conformance: AWS-drift-02

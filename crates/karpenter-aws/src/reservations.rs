@@ -4,7 +4,7 @@
 //!
 //! UPSTREAM: pkg/providers/capacityreservation/provider.go, pkg/cache/capacityreservation
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -185,11 +185,15 @@ impl Reservations {
         match asked.await {
             Ok(()) => {}
             // One that is gone is as good as one that was never there; the others are asked for without it.
-            Err(error) if error.is_not_found() => {
-                if let Some(rest) = without_named(&question, &error) {
-                    return Box::pin(self.ask(rest)).await;
+            Err(error) if error.is_not_found() => match apart(&question, &error) {
+                Some(parts) => {
+                    let parts = parts.into_iter().map(|part| Box::pin(self.ask(part)));
+                    for part in futures::future::join_all(parts).await {
+                        found.extend(part?.iter().cloned());
+                    }
                 }
-            }
+                None => return Err(error),
+            },
             Err(error) => return Err(error),
         }
         let found: Arc<[CapacityReservation]> = found.into();
@@ -198,17 +202,27 @@ impl Reservations {
     }
 }
 
-/// The question without the ids the error names; nothing if none would be left, or none is named.
-fn without_named(question: &Question, error: &AwsError) -> Option<Question> {
+/// What to ask instead when one of the ids does not exist: the others, if the error names it; each alone, if it names none or
+/// all, as an answer to several says nothing about any one of them; nothing, if there is one only. None if there are no ids.
+fn apart(question: &Question, error: &AwsError) -> Option<Vec<Question>> {
     let Question::Ids(ids) = question else {
         return None;
     };
-    let rest: Vec<String> = ids
-        .iter()
-        .filter(|id| !error.message.contains(id.as_str()))
-        .cloned()
+    if ids.len() == 1 {
+        return Some(Vec::new());
+    }
+    let words: BTreeSet<&str> = error
+        .message
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '-')
         .collect();
-    (!rest.is_empty() && rest.len() < ids.len()).then_some(Question::Ids(rest))
+    let rest = ids.iter().filter(|id| !words.contains(id.as_str()));
+    let rest: Vec<String> = rest.cloned().collect();
+    Some(if rest.is_empty() || rest.len() == ids.len() {
+        let each = ids.iter().cloned();
+        each.map(|id| Question::Ids(vec![id])).collect()
+    } else {
+        vec![Question::Ids(rest)]
+    })
 }
 
 /// Whether a reservation is about to end: only blocks do.

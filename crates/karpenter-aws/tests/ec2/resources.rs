@@ -222,6 +222,52 @@ async fn reservations_are_found_by_all_of_a_terms_members_and_those_gone_do_not_
     assert_eq!(find(&[term(json!({ "id": "cr-99" }))]).await, [""; 0]);
 }
 
+#[tokio::test]
+async fn a_reservation_that_is_gone_does_not_take_the_others_along_whatever_ec2_names() {
+    let world = World::new().await;
+    for id in ["cr-1", "cr-12", "cr-2"] {
+        let reservation = CapacityReservation::new(id, "m5.large", "us-west-2a", 3);
+        world.fake.add_capacity_reservation(reservation);
+    }
+    let now = Timestamp::now();
+    let ids = |ids: &[&str]| -> Vec<_> { ids.iter().map(|id| term(json!({ "id": id }))).collect() };
+    let find = async |terms: &[CapacityReservationSelectorTerm]| -> Vec<String> {
+        let fresh = Reservations::new(world.aws.clone(), ReservationCounts::default());
+        let found = fresh.list(terms, now).await.unwrap();
+        found.into_iter().map(|r| r.id).collect()
+    };
+    world.fake.set(|s| s.nameless_errors = true);
+    let found = find(&ids(&["cr-1", "cr-2", "cr-99"])).await;
+    assert_eq!(found, ["cr-1", "cr-2"], "none is named");
+    assert_eq!(find(&ids(&["cr-99"])).await, [""; 0]);
+
+    let all_named = Fault::error(
+        "DescribeCapacityReservations",
+        "InvalidCapacityReservationId.NotFound",
+    )
+    .message("one of 'cr-1, cr-2' does not exist");
+    world.fake.add_fault(all_named);
+    let found = find(&ids(&["cr-1", "cr-2"])).await;
+    assert_eq!(found, ["cr-1", "cr-2"], "all are named");
+
+    world.fake.set(|s| s.nameless_errors = false);
+    let found = find(&ids(&["cr-1", "cr-12", "cr-123"])).await;
+    assert_eq!(found, ["cr-1", "cr-12"], "names are words");
+}
+
+#[tokio::test]
+async fn a_selection_by_tags_that_is_answered_with_not_found_is_an_error_and_not_nothing() {
+    let world = World::new().await;
+    let gone = Fault::error(
+        "DescribeCapacityReservations",
+        "InvalidCapacityReservationId.NotFound",
+    );
+    world.fake.add_fault(gone);
+    let reservations = Reservations::new(world.aws.clone(), ReservationCounts::default());
+    let terms = [term(json!({ "tags": { "team": "x" } }))];
+    assert!(reservations.list(&terms, Timestamp::now()).await.is_err());
+}
+
 /// Conformance: AWS-pg-02
 #[tokio::test]
 async fn a_placement_group_that_cannot_be_asked_for_is_told_as_it_was() {

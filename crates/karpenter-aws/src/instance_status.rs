@@ -180,7 +180,7 @@ impl Periodic for InstanceStatus {
         for (id, claims) in &claims {
             for kind in wrong.get(id).into_iter().flatten() {
                 if !self.found.contains(&(id.clone(), *kind)) {
-                    self.unhealthy.inc(&[kind.as_str()]);
+                    self.unhealthy.inc(&[kind.category()]);
                 }
                 found.insert((id.clone(), *kind));
                 handled.extend(claims.iter().map(|claim| self.handler.handle(*kind, claim)));

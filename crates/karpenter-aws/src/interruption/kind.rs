@@ -52,6 +52,17 @@ pub struct Telling {
 }
 
 impl Kind {
+    /// The category in the metric of unhealthy instances; upstream's word.
+    #[must_use]
+    pub fn category(self) -> &'static str {
+        match self {
+            Self::InstanceStatus => "InstanceStatus",
+            Self::SystemStatus => "SystemStatus",
+            Self::EventStatus => "EventStatus",
+            other => other.as_str(),
+        }
+    }
+
     /// The value of metric labels.
     #[must_use]
     pub fn as_str(self) -> &'static str {

@@ -86,7 +86,7 @@ async fn a_machine_that_is_to_be_stopped_is_drained() {
     let claim: NodeClaim = world.get("a").await.unwrap();
     assert_eq!(deadline(&claim), None);
     assert!(!world.is_leaving("b").await);
-    world.counts(&unhealthy("event_status"), 1.0).await;
+    world.counts(&unhealthy("EventStatus"), 1.0).await;
 }
 
 /// Conformance: AWS-interruption-07
@@ -98,7 +98,7 @@ async fn what_lasts_is_counted_once_and_again_after_it_recovered() {
         system_impaired_since: Some(ago(&world, 150)),
         ..StatusReport::default()
     };
-    let series = unhealthy("system_status");
+    let series = unhealthy("SystemStatus");
     world.fake.set_status(&id, broken());
     world.counts(&series, 1.0).await;
     world.more_calls("DescribeInstanceStatus", 9).await;

@@ -55,10 +55,11 @@ async fn run() -> Result<()> {
     )?;
     let how = Connect {
         registry: registry.clone(),
-        ..Connect::default()
+        ..Connect::from_env(env)?
     };
     let aws = Aws::connect(&how).await?;
-    let authority = discovery::ca_bundle(config.root_cert.as_deref().unwrap_or_default());
+    let trusted = config.root_cert.as_deref().unwrap_or_default();
+    let authority = discovery::authority(discovery::raw_authorities(), trusted);
     let settings = Settings::from_options(&args.core, &args.aws, authority);
     let clock = Clock::real();
     let assembly = assemble(aws, clients.api.clone(), clock, &registry, settings).await?;

@@ -11,12 +11,15 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use karpenter_aws_fake::AwsFake;
+use karpenter_aws_fake::{AwsFake, Fault};
 use karpenter_playground::aws::{CLUSTER, Ground, REGION, Settings};
 use karpenter_testbed::server::ServedOverHttps;
+use rustls::pki_types::PrivateKeyDer;
 use tempfile::TempDir;
+use tokio_rustls::TlsAcceptor;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -368,6 +371,8 @@ async fn what_is_missing_at_the_start_is_named_and_the_process_ends() {
         for (more, word) in [
             (("CLUSTER_NAME", ""), "cluster-name is required"),
             (("CLUSTER_NAME", CLUSTER), "ec2:DescribeInstanceTypes"),
+            (("AWS_MAX_ATTEMPTS", "often"), "AWS_MAX_ATTEMPTS"),
+            (("AWS_CA_BUNDLE", "/nowhere"), "AWS_CA_BUNDLE"),
         ] {
             let mut karpenter = Karpenter::start(&folder, &endpoint, &[more]);
             assert!(!karpenter.ended().success());
@@ -379,6 +384,97 @@ async fn what_is_missing_at_the_start_is_named_and_the_process_ends() {
     })
     .await
     .unwrap();
+    drop(served);
+    ground.shutdown().await;
+}
+
+/// What a pod has whose account stands for a role (IRSA).
+fn web_identity(home: &Path) -> [(String, String); 4] {
+    let token = home.join("token");
+    std::fs::write(&token, "a token").unwrap();
+    [
+        ("AWS_ACCESS_KEY_ID", ""),
+        ("AWS_SECRET_ACCESS_KEY", ""),
+        ("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/karpenter"),
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", token.to_str().unwrap()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+}
+
+/// More than this process' own attempts of its first call, which had no others for credentials before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn credentials_that_are_throttled_do_not_end_the_start() {
+    let (ground, served, home) = ground().await;
+    let throttled = Fault::error("AssumeRoleWithWebIdentity", "Throttling");
+    ground.fake.add_fault(throttled.times(4));
+    let (endpoint, folder) = (ground.endpoint(), home.path().to_owned());
+    tokio::task::spawn_blocking(move || {
+        let identity = web_identity(&folder);
+        let more: Vec<(&str, &str)> = identity
+            .iter()
+            .map(|(n, v)| (n.as_str(), v.as_str()))
+            .collect();
+        let mut karpenter = Karpenter::start(&folder, &endpoint, &more);
+        until(&folder, "readiness", || page(karpenter.probes, "/readyz"));
+        karpenter.stop();
+    })
+    .await
+    .unwrap();
+    let asked = ground.fake.call_counts();
+    assert!(asked["AssumeRoleWithWebIdentity"] >= 5, "{asked:?}");
+    drop(served);
+    ground.shutdown().await;
+}
+
+/// Ends TLS and passes on what is inside.
+async fn terminate_tls(
+    listener: tokio::net::TcpListener,
+    own: rcgen::CertifiedKey<rcgen::KeyPair>,
+    to: String,
+) {
+    let key = PrivateKeyDer::Pkcs8(own.signing_key.serialize_der().into());
+    let config = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![own.cert.der().clone()], key)
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        let (acceptor, to) = (acceptor.clone(), to.clone());
+        tokio::spawn(async move {
+            // A client that does not trust it hangs up.
+            let Ok(mut inside) = acceptor.accept(stream).await else {
+                return;
+            };
+            let mut outside = tokio::net::TcpStream::connect(to).await.unwrap();
+            let _ = tokio::io::copy_bidirectional(&mut inside, &mut outside).await;
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn aws_is_trusted_by_the_bundle_that_the_environment_names() {
+    let (ground, served, home) = ground().await;
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let bundle = home.path().join("aws.pem");
+    std::fs::write(&bundle, own.cert.pem()).unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let to = ground.endpoint().replace("http://", "");
+    let proxy = tokio::spawn(terminate_tls(listener, own, to));
+    let (endpoint, folder) = (format!("https://localhost:{port}"), home.path().to_owned());
+    tokio::task::spawn_blocking(move || {
+        let mut wary = Karpenter::start(&folder, &endpoint, &[]);
+        assert!(!wary.ended().success(), "it is trusted without");
+        let more = ("AWS_CA_BUNDLE", bundle.to_str().unwrap());
+        let mut karpenter = Karpenter::start(&folder, &endpoint, &[more]);
+        until(&folder, "readiness", || page(karpenter.probes, "/readyz"));
+        karpenter.stop();
+    })
+    .await
+    .unwrap();
+    proxy.abort();
     drop(served);
     ground.shutdown().await;
 }

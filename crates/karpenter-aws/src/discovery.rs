@@ -7,12 +7,22 @@ use std::net::IpAddr;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::core::v1::Service;
+use kube::config::Kubeconfig;
 use kube::{Api, Client};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 
 use crate::sdk::{Aws, AwsError};
 
 /// Versions of Kubernetes that this was made for, as minor versions of 1.
 pub const VERSIONS: std::ops::RangeInclusive<u32> = 26..=36;
+
+/// Whether this was made for a version such as `1.34`.
+#[must_use]
+pub fn is_tested_with(version: &str) -> bool {
+    let minor = version.strip_prefix("1.").map(str::parse::<u32>);
+    matches!(minor, Some(Ok(minor)) if VERSIONS.contains(&minor))
+}
 
 /// Why the start failed.
 #[derive(Debug, thiserror::Error)]
@@ -124,20 +134,55 @@ pub async fn version(client: &Client) -> Result<String, DiscoveryError> {
         .map_err(|error| DiscoveryError::Version(error.to_string()))?;
     let minor = info.minor.trim_end_matches('+');
     match (info.major.as_str(), minor.parse::<u32>()) {
-        ("1", Ok(number)) => {
-            if !VERSIONS.contains(&number) {
-                tracing::error!(
-                    logger = "operator",
-                    version = format!("1.{number}"),
-                    "karpenter is not tested with this version of Kubernetes"
-                );
-            }
-            Ok(format!("1.{number}"))
-        }
+        ("1", Ok(number)) => Ok(format!("1.{number}")),
         _ => Err(DiscoveryError::Version(format!(
             "`{}.{}` is no version",
             info.major, info.minor
         ))),
+    }
+}
+
+/// The cluster's authority as nodes are told and classes are hashed: base64 of the very bytes that the connection was
+/// configured with, comments and line ends included, as upstream does; otherwise every node would differ from what a
+/// controller before wrote down. `raw` is where the bytes may be from; those count that hold the connection's certificates.
+///
+/// UPSTREAM: pkg/operator/operator.go GetCABundle
+#[must_use]
+pub fn authority(raw: impl IntoIterator<Item = Vec<u8>>, trusted: &[Vec<u8>]) -> Option<String> {
+    let holds = |raw: &Vec<u8>| {
+        let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(raw).collect();
+        read.is_ok_and(|read| read.iter().map(AsRef::as_ref).eq(trusted.iter()))
+    };
+    if trusted.is_empty() {
+        return None;
+    }
+    let raw = raw.into_iter().find(holds);
+    raw.map(|raw| STANDARD.encode(raw))
+        .or_else(|| ca_bundle(trusted))
+}
+
+/// Where the bytes of the authority may be from: the cluster of the kubeconfig's present context, and a pod's own account.
+#[must_use]
+pub fn raw_authorities() -> Vec<Vec<u8>> {
+    let of_pod = std::fs::read("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt");
+    let kubeconfig = Kubeconfig::read().ok();
+    let of_file = kubeconfig.as_ref().and_then(authority_of_context);
+    of_file.into_iter().chain(of_pod.ok()).collect()
+}
+
+fn authority_of_context(all: &Kubeconfig) -> Option<Vec<u8>> {
+    let name = all.current_context.as_deref()?;
+    let context = all.contexts.iter().find(|context| context.name == name)?;
+    let name = &context.context.as_ref()?.cluster;
+    let cluster = all.clusters.iter().find(|cluster| &cluster.name == name)?;
+    let cluster = cluster.cluster.as_ref()?;
+    match (
+        &cluster.certificate_authority_data,
+        &cluster.certificate_authority,
+    ) {
+        (Some(data), _) => STANDARD.decode(data).ok(),
+        (None, Some(path)) => std::fs::read(path).ok(),
+        (None, None) => None,
     }
 }
 
@@ -163,6 +208,42 @@ pub fn ca_bundle(certificates: &[Vec<u8>]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A certificate in PEM, as tools other than Go's write it.
+    fn pem(comment: &str, end: &str) -> Vec<u8> {
+        format!("{comment}-----BEGIN CERTIFICATE-----{end}AQID{end}-----END CERTIFICATE-----")
+            .into()
+    }
+
+    #[test]
+    fn the_authority_is_told_by_the_bytes_it_was_configured_with() {
+        let trusted = [vec![1, 2, 3]];
+        for raw in [
+            pem("# the cluster's own\n", "\n"),
+            pem("", "\r\n"),
+            pem("", "\n"),
+        ] {
+            let told = authority([b"no PEM".to_vec(), raw.clone()], &trusted);
+            assert_eq!(told, Some(STANDARD.encode(&raw)));
+        }
+        let elsewhere = b"-----BEGIN CERTIFICATE-----\nBAUG\n-----END CERTIFICATE-----\n";
+        let told = authority([elsewhere.to_vec(), b"no PEM".to_vec()], &trusted);
+        assert_eq!(told, ca_bundle(&trusted), "not that of this connection");
+        assert_eq!(authority([pem("", "\n")], &[]), None, "nothing is trusted");
+    }
+
+    #[test]
+    fn the_authority_of_a_kubeconfig_is_that_of_its_present_context() {
+        let text = |data: &str| {
+            format!(
+                "{{current-context: b, contexts: [{{name: a, context: {{cluster: one}}}}, {{name: b, context: {{cluster: two}}}}], \
+                 clusters: [{{name: one, cluster: {{certificate-authority-data: b25l}}}}, {{name: two, cluster: {{certificate-authority-data: {data}}}}}]}}"
+            )
+        };
+        let of = |data: &str| authority_of_context(&Kubeconfig::from_yaml(&text(data)).unwrap());
+        assert_eq!(of("dHdv"), Some(b"two".to_vec()));
+        assert_eq!(of("'?'"), None);
+    }
 
     #[test]
     fn certificates_are_told_as_pem_in_base64() {

@@ -23,6 +23,7 @@ impl KubernetesVersion {
     /// A version to begin with.
     #[must_use]
     pub fn new(version: &str) -> Self {
+        check(version);
         Self(Arc::new(RwLock::new(version.to_owned())))
     }
 
@@ -42,8 +43,20 @@ impl KubernetesVersion {
                 version,
                 "discovered kubernetes version"
             );
+            check(version);
             version.clone_into(&mut current);
         }
+    }
+}
+
+/// Says, once for each version, that this was not made for it, whoever told the version.
+fn check(version: &str) {
+    if !discovery::is_tested_with(version) {
+        tracing::error!(
+            logger = "providers.version",
+            version,
+            "karpenter is not tested with this version of Kubernetes"
+        );
     }
 }
 
@@ -91,5 +104,47 @@ impl Periodic for Following {
             .doing("discovering the version of kubernetes")?;
         self.version.set(&version);
         Ok(LOOK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_version_this_is_not_tested_with_is_said_once_whoever_told_it() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let version = KubernetesVersion::new("1.34");
+            for told in ["1.34", "1.99", "1.99", "1.35"] {
+                version.set(told);
+            }
+            KubernetesVersion::new("1.25");
+        });
+        let said = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let said: Vec<&str> = said.lines().filter(|l| l.contains("not tested")).collect();
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(said[0].contains("1.99") && said[1].contains("1.25"));
     }
 }

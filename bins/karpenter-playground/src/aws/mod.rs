@@ -242,6 +242,7 @@ impl Stack {
             credentials: Some(("AKIAPLAYGROUND".into(), "playground".into())),
             pause: settings.pause,
             registry: registry.clone(),
+            ..Connect::default()
         };
         let aws = Aws::connect(&how).await?;
         let provider_settings = ProviderSettings {

@@ -5,6 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_config::BehaviorVersion;
+use aws_config::identity::IdentityCache;
+use aws_smithy_http_client::proxy::ProxyConfig;
+use aws_smithy_http_client::{Builder, Connector, tls};
+use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use aws_smithy_runtime_api::client::result::SdkError;
 use aws_smithy_types::error::metadata::ProvideErrorMetadata;
@@ -13,6 +17,8 @@ use aws_smithy_types::timeout::TimeoutConfig;
 use aws_types::app_name::AppName;
 use aws_types::region::Region;
 use karpenter_kube::metrics::Registry;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use tokio::time::Instant;
 
 use super::errors::AwsError;
@@ -21,6 +27,10 @@ use super::telemetry::Telemetry;
 
 /// One attempt may take that long; a long poll of SQS takes 20 seconds of it.
 const ATTEMPT: Duration = Duration::from_secs(45);
+/// An instant fleet answers when all its instances are launched, which takes longer the more there are.
+const FLEET_ATTEMPT: Duration = Duration::from_secs(240);
+/// How long credentials may be waited for, with the pauses between attempts.
+const CREDENTIALS: Duration = Duration::from_secs(30);
 /// How often a call that AWS throttles is made, spread over about half a minute by the back-off.
 const THROTTLED_ATTEMPTS: u32 = 8;
 /// How often a call that nobody answers is made.
@@ -73,6 +83,10 @@ pub struct Connect {
     pub credentials: Option<(String, String)>,
     /// The first pause before a call is repeated.
     pub pause: Duration,
+    /// How often a call is made at most, credentials included; otherwise it depends on what went wrong.
+    pub attempts: Option<u32>,
+    /// Certificates in PEM to trust instead of the system's.
+    pub roots: Option<Vec<u8>>,
     /// Where calls are counted.
     pub registry: Registry,
 }
@@ -84,15 +98,107 @@ impl Default for Connect {
             endpoint: None,
             credentials: None,
             pause: Duration::from_millis(100),
+            attempts: None,
+            roots: None,
             registry: Registry::new(),
         }
     }
 }
 
-/// The region is known from nowhere.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("no AWS region: set AWS_REGION, or let the pod reach the instance metadata service")]
-pub struct NoRegion;
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The region is known from nowhere.
+    #[error("no AWS region: set AWS_REGION, or let the pod reach the instance metadata service")]
+    NoRegion,
+    /// `AWS_MAX_ATTEMPTS` is no number of attempts.
+    #[error("AWS_MAX_ATTEMPTS must be a whole number of at least 1, not `{0}`")]
+    Attempts(String),
+    /// `AWS_RETRY_MODE` is no mode.
+    #[error("AWS_RETRY_MODE must be `standard` or `adaptive`, not `{0}`")]
+    Mode(String),
+    /// `AWS_CA_BUNDLE` cannot be read.
+    #[error("the file of AWS_CA_BUNDLE, `{path}`, cannot be read: {source}")]
+    Bundle {
+        /// The file.
+        path: String,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// There are certificates to trust that are none.
+    #[error("the certificates to trust (AWS_CA_BUNDLE) cannot be used: {0}")]
+    Roots(String),
+}
+
+impl Connect {
+    /// What the environment says that the SDK does not read by itself, or would end the process for if it is wrong.
+    ///
+    /// Both modes of `AWS_RETRY_MODE` are the same here: calls are always paced by what AWS answers.
+    ///
+    /// # Errors
+    /// With the variable that cannot be used.
+    pub fn from_env(env: impl Fn(&str) -> Option<String>) -> Result<Self, ConnectError> {
+        let said = |name: &str| env(name).filter(|value| !value.trim().is_empty());
+        let attempts = match said("AWS_MAX_ATTEMPTS") {
+            None => None,
+            Some(text) => match text.trim().parse::<u32>() {
+                Ok(attempts) if attempts > 0 => Some(attempts),
+                _ => return Err(ConnectError::Attempts(text)),
+            },
+        };
+        if let Some(mode) = said("AWS_RETRY_MODE")
+            && !["standard", "adaptive"].contains(&mode.trim().to_ascii_lowercase().as_str())
+        {
+            return Err(ConnectError::Mode(mode));
+        }
+        let roots = match said("AWS_CA_BUNDLE") {
+            None => None,
+            Some(path) => match std::fs::read(&path) {
+                Ok(pem) => Some(pem),
+                Err(source) => return Err(ConnectError::Bundle { path, source }),
+            },
+        };
+        Ok(Self {
+            attempts,
+            roots,
+            ..Self::default()
+        })
+    }
+}
+
+/// A client that trusts these certificates only, and is otherwise the SDK's own.
+fn trusting(pem: &[u8]) -> Result<SharedHttpClient, ConnectError> {
+    let bad = |why: String| ConnectError::Roots(why);
+    // The SDK ends the process for what it cannot read.
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|error| bad(error.to_string()))?;
+        roots
+            .add(certificate)
+            .map_err(|error| bad(error.to_string()))?;
+    }
+    if roots.is_empty() {
+        return Err(bad("there are none in PEM".to_owned()));
+    }
+    let store = tls::TrustStore::empty().with_pem_certificate(pem);
+    let context = tls::TlsContext::builder()
+        .with_trust_store(store)
+        .build()
+        .map_err(|error| bad(error.to_string()))?;
+    let client = Builder::new().build_with_connector_fn(move |settings, components| {
+        let provider = tls::Provider::Rustls(tls::rustls_provider::CryptoMode::AwsLc);
+        let mut connector = Connector::builder()
+            .tls_provider(provider)
+            .tls_context(context.clone())
+            .proxy_config(ProxyConfig::from_env());
+        connector.set_connector_settings(settings.cloned());
+        connector.set_sleep_impl(components.and_then(|all| all.sleep_impl()));
+        connector.build()
+    });
+    Ok(client)
+}
 
 struct Inner {
     ec2: aws_sdk_ec2::Client,
@@ -104,6 +210,7 @@ struct Inner {
     zonal_shift: aws_sdk_arczonalshift::Client,
     region: String,
     pause: Duration,
+    attempts: Option<u32>,
     pacing: Pacing,
     telemetry: Telemetry,
 }
@@ -111,7 +218,7 @@ struct Inner {
 /// The services of one region. Cheap to clone; clones share pace and counters.
 ///
 /// Calls go through [`Aws::ec2`] and its siblings, which repeat what is worth repeating: the SDK's own retries are off, as
-/// they know nothing of each other.
+/// they know nothing of each other. Only credentials are left to the SDK with its retries.
 #[derive(Clone)]
 pub struct Aws(Arc<Inner>);
 
@@ -137,14 +244,23 @@ impl Aws {
     /// Connects. Nothing is sent yet, but the region may be asked from the instance metadata service.
     ///
     /// # Errors
-    /// When the region is not known.
-    pub async fn connect(how: &Connect) -> Result<Self, NoRegion> {
+    /// When the region is not known, or the certificates to trust are none.
+    pub async fn connect(how: &Connect) -> Result<Self, ConnectError> {
         let timeouts = TimeoutConfig::builder()
-            .operation_attempt_timeout(ATTEMPT)
+            .operation_attempt_timeout(FLEET_ATTEMPT)
             .build();
+        let identities = IdentityCache::lazy().load_timeout(CREDENTIALS).build();
+        let mut retries = RetryConfig::standard();
+        if let Some(attempts) = how.attempts {
+            retries = retries.with_max_attempts(attempts);
+        }
         let mut loader = aws_config::defaults(BehaviorVersion::v2026_01_12())
-            .retry_config(RetryConfig::disabled())
+            .retry_config(retries)
+            .identity_cache(identities)
             .timeout_config(timeouts);
+        if let Some(pem) = &how.roots {
+            loader = loader.http_client(trusting(pem)?);
+        }
         if let Ok(name) = AppName::new(concat!("karpenter.sh-", env!("CARGO_PKG_VERSION"))) {
             loader = loader.app_name(name);
         }
@@ -160,7 +276,12 @@ impl Aws {
             loader = loader.credentials_provider(credentials);
         }
         let config = loader.load().await;
-        let region = config.region().ok_or(NoRegion)?.to_string();
+        let region = config.region().ok_or(ConnectError::NoRegion)?.to_string();
+        // Of the loader's own they would be for credentials as well, which nobody else repeats.
+        let config = config
+            .into_builder()
+            .retry_config(RetryConfig::disabled())
+            .build();
         let pricing = aws_sdk_pricing::config::Builder::from(&config)
             .region(Region::new(pricing_region(&region)));
         Ok(Self(Arc::new(Inner {
@@ -173,6 +294,7 @@ impl Aws {
             zonal_shift: aws_sdk_arczonalshift::Client::new(&config),
             region,
             pause: how.pause,
+            attempts: how.attempts,
             pacing: Pacing::default(),
             telemetry: Telemetry::new(&how.registry),
         })))
@@ -280,7 +402,14 @@ impl Inner {
         E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
     {
         let started = Instant::now();
-        let result = send.await.map_err(|error| AwsError::new(operation, &error));
+        let limit = match operation {
+            "CreateFleet" => FLEET_ATTEMPT,
+            _ => ATTEMPT,
+        };
+        let result = match tokio::time::timeout(limit, send).await {
+            Ok(result) => result.map_err(|error| AwsError::new(operation, &error)),
+            Err(_) => Err(AwsError::no_answer(operation, limit)),
+        };
         let outcome = match &result {
             Err(error) if error.is_rate_limited() => Outcome::Throttled,
             Err(error) if error.is_server_fault() => Outcome::Failed,
@@ -315,8 +444,12 @@ impl Inner {
             let sent = Box::pin(send());
             let result = self.attempt(service, operation, sent).await;
             let again = match &result {
-                Err(error) if error.is_rate_limited() => attempts < THROTTLED_ATTEMPTS,
-                Err(error) if error.is_server_fault() => attempts < FAILED_ATTEMPTS,
+                Err(error) if error.is_rate_limited() => {
+                    attempts < self.attempts.unwrap_or(THROTTLED_ATTEMPTS)
+                }
+                Err(error) if error.is_server_fault() => {
+                    attempts < self.attempts.unwrap_or(FAILED_ATTEMPTS)
+                }
                 _ => false,
             };
             if !again {
@@ -363,6 +496,70 @@ mod tests {
             ("sa-east-1", "us-east-1"),
         ] {
             assert_eq!(pricing_region(region), wanted);
+        }
+    }
+
+    async fn unreached() -> Aws {
+        let how = Connect {
+            region: Some("us-west-2".into()),
+            credentials: Some(("AKIATEST".into(), "secret".into())),
+            pause: Duration::from_millis(1),
+            attempts: Some(1),
+            ..Connect::default()
+        };
+        Aws::connect(&how).await.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fleet_has_longer_to_answer_than_other_calls() {
+        use aws_sdk_ec2::operation::create_fleet::CreateFleetError;
+        use std::future::pending;
+        let aws = unreached().await;
+        for (operation, wanted) in [("CreateFleet", 240), ("DescribeSubnets", 45)] {
+            let started = Instant::now();
+            let answer = aws.ec2(operation, |_| {
+                pending::<Result<(), SdkError<CreateFleetError, HttpResponse>>>()
+            });
+            let error = answer.await.unwrap_err();
+            assert_eq!(error.failure, crate::sdk::errors::Failure::NoAnswer);
+            assert_eq!(started.elapsed().as_secs(), wanted, "{operation}");
+        }
+    }
+
+    #[test]
+    fn what_the_environment_says_of_retries_and_trust_counts_or_is_named() {
+        let of = |pairs: &[(&str, &str)]| {
+            Connect::from_env(|name| {
+                let found = pairs.iter().find(|(key, _)| *key == name);
+                found.map(|(_, value)| (*value).to_owned())
+            })
+        };
+        assert_eq!(of(&[]).unwrap().attempts, None);
+        assert_eq!(of(&[("AWS_MAX_ATTEMPTS", "")]).unwrap().attempts, None);
+        let said = [("AWS_MAX_ATTEMPTS", "7"), ("AWS_RETRY_MODE", "Adaptive")];
+        assert_eq!(of(&said).unwrap().attempts, Some(7));
+        for (name, value) in [
+            ("AWS_MAX_ATTEMPTS", "0"),
+            ("AWS_MAX_ATTEMPTS", "many"),
+            ("AWS_RETRY_MODE", "legacy"),
+            ("AWS_CA_BUNDLE", "/nowhere/ca.pem"),
+        ] {
+            let error = of(&[(name, value)]).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains(value), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn certificates_to_trust_that_are_none_are_an_error_and_no_panic() {
+        let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        for pem in ["", "no certificate", broken] {
+            let how = Connect {
+                region: Some("us-west-2".into()),
+                roots: Some(pem.into()),
+                ..Connect::default()
+            };
+            let error = Aws::connect(&how).await.unwrap_err().to_string();
+            assert!(error.contains("AWS_CA_BUNDLE"), "{error}");
         }
     }
 

@@ -120,6 +120,8 @@ const UNFULFILLABLE: [&str; 8] = [
 pub const SPOT_ROLE_MISSING: &str = "AuthFailure.ServiceLinkedRoleCreationNotPermitted";
 /// The subnet has no addresses left.
 pub const NO_FREE_ADDRESSES: &str = "InsufficientFreeAddressesInSubnet";
+/// The reason of a launch that the caller may not make.
+const UNAUTHORIZED_REASON: &str = "Unauthorized";
 /// The start of the sentence by which EC2 tells that a spread placement group is full in a zone.
 const SPREAD_LIMIT: &str = "limit of instances in this spread placement group";
 
@@ -168,6 +170,18 @@ impl AwsError {
             failure: Failure::Refused,
             code: Some(code.to_owned()),
             message: message.to_owned(),
+            request_id: None,
+            status: None,
+        }
+    }
+
+    /// No answer came for so long.
+    pub fn no_answer(operation: &'static str, waited: std::time::Duration) -> Self {
+        Self {
+            operation,
+            failure: Failure::NoAnswer,
+            code: None,
+            message: format!("no answer came within {} seconds", waited.as_secs()),
             request_id: None,
             status: None,
         }
@@ -359,14 +373,6 @@ impl AwsError {
     pub fn is_spot_role_missing(&self) -> bool {
         self.is_code(&[SPOT_ROLE_MISSING])
     }
-
-    /// The parameters do not fit the client token they were sent with.
-    pub fn is_token_mismatch(&self) -> bool {
-        self.is_code(&[
-            "IdempotentParameterMismatch",
-            "IdempotentInstanceTerminated",
-        ])
-    }
 }
 
 /// The reason and the sentence of a NodeClaim's condition for a launch that failed with these errors: what tells most
@@ -374,8 +380,9 @@ impl AwsError {
 #[must_use]
 pub fn reason_and_message<'a>(
     errors: impl IntoIterator<Item = &'a AwsError>,
-) -> (&'static str, &'static str) {
-    let text: String = errors.into_iter().map(|e| format!("{e}\n")).collect();
+) -> (&'static str, String) {
+    let errors: Vec<&AwsError> = errors.into_iter().collect();
+    let text: String = errors.iter().map(|e| format!("{e}\n")).collect();
     let has = |needle: &str| text.contains(needle);
     let known: [(bool, &str, &str); 19] = [
         (
@@ -390,7 +397,7 @@ pub fn reason_and_message<'a>(
         ),
         (
             has("UnauthorizedOperation") || has("AccessDenied") || has("AuthFailure"),
-            "Unauthorized",
+            UNAUTHORIZED_REASON,
             "User is not authorized to perform this operation because no identity-based policy allows it",
         ),
         (
@@ -471,10 +478,15 @@ pub fn reason_and_message<'a>(
         ),
         (true, "LaunchFailed", "Instance launch failed"),
     ];
-    known
+    let (reason, message) = known
         .iter()
         .find(|(applies, ..)| *applies)
-        .map_or(("LaunchFailed", "Instance launch failed"), |k| (k.1, k.2))
+        .map_or(("LaunchFailed", "Instance launch failed"), |k| (k.1, k.2));
+    let forbidden = errors.iter().find(|e| e.is_forbidden());
+    match forbidden.filter(|_| reason == UNAUTHORIZED_REASON) {
+        Some(error) => (reason, error.denial()),
+        None => (reason, message.to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -556,6 +568,34 @@ mod tests {
             "DescribeImages is not answered by AWS"
         );
         assert!(!unreached.is_refusal());
+    }
+
+    #[test]
+    fn a_refused_launch_is_told_by_the_kind_of_policy_that_refuses_it() {
+        let told = |text: &str| {
+            let message = format!(
+                "User: arn:aws:sts::1:assumed-role/k/s is not authorized to perform: ec2:RunInstances on resource: arn:aws:ec2:r:1:instance/* {text}"
+            );
+            reason_and_message([&error("UnauthorizedOperation", &message)])
+        };
+        for (text, wanted) in [
+            (
+                "with an explicit deny in a service control policy",
+                "(SCP) denies it",
+            ),
+            (
+                "because no permissions boundary allows the ec2:RunInstances action",
+                "no permissions boundary allows it",
+            ),
+            (
+                "because no identity-based policy allows the ec2:RunInstances action",
+                "no identity-based policy allows it",
+            ),
+        ] {
+            let (reason, message) = told(text);
+            assert_eq!(reason, "Unauthorized");
+            assert!(message.contains(wanted), "{message}");
+        }
     }
 
     #[test]

@@ -163,6 +163,7 @@ impl World {
             credentials: Some(("AKIATEST".into(), "secret".into())),
             pause: Duration::from_millis(1),
             registry: registry.clone(),
+            ..Connect::default()
         };
         let aws = Aws::connect(&how).await.unwrap();
         let mut settings = Settings {

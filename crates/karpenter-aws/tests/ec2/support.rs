@@ -20,7 +20,7 @@ pub struct World {
     pub aws: Aws,
     /// Where calls are counted.
     pub registry: Registry,
-    _server: Server,
+    server: Server,
 }
 
 impl World {
@@ -39,13 +39,18 @@ impl World {
         fake.add_instance_profile("profile", Some("KarpenterNodeRole-test"));
         let server = fake.serve(0).await.unwrap();
         let registry = Registry::new();
-        let aws = connect(&server, registry.clone()).await;
+        let aws = Aws::connect(&how(&server, registry.clone())).await.unwrap();
         Self {
             fake,
             aws,
             registry,
-            _server: server,
+            server,
         }
+    }
+
+    /// How it is connected to.
+    pub fn how(&self) -> Connect {
+        how(&self.server, Registry::new())
     }
 
     pub fn calls(&self, action: &str) -> usize {
@@ -76,15 +81,15 @@ impl World {
     }
 }
 
-async fn connect(server: &Server, registry: Registry) -> Aws {
-    let how = Connect {
+fn how(server: &Server, registry: Registry) -> Connect {
+    Connect {
         region: Some(REGION.into()),
         endpoint: Some(server.url()),
         credentials: Some(("AKIATEST".into(), "secret".into())),
         pause: Duration::from_millis(1),
         registry,
-    };
-    Aws::connect(&how).await.unwrap()
+        ..Connect::default()
+    }
 }
 
 /// A node class that selects by the tag of the cluster, changed by `spec`.

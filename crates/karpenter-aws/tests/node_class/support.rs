@@ -147,6 +147,7 @@ impl World {
             credentials: Some(("AKIATEST".into(), "secret".into())),
             pause: Duration::from_millis(1),
             registry: registry.clone(),
+            ..Connect::default()
         };
         let connected = Aws::connect(&how).await.unwrap();
         let mut told = Settings::for_cluster(CLUSTER);

@@ -471,27 +471,67 @@ fn named(error: &AwsError, ids: &BTreeSet<String>) -> BTreeSet<String> {
     words.filter_map(|word| ids.get(word).cloned()).collect()
 }
 
-/// Splits ids so that those EC2 does not know do not spoil the answer for the others: what it names apart, or halves.
-fn split(error: &AwsError, ids: BTreeSet<String>) -> (BTreeSet<String>, BTreeSet<String>) {
-    let bad = named(error, &ids);
-    if bad.is_empty() || bad.len() == ids.len() {
-        let half = ids.len() / 2;
-        let mut ids = ids.into_iter();
-        return (ids.by_ref().take(half).collect(), ids.collect());
-    }
-    ids.into_iter().partition(|id| !bad.contains(id))
+/// What became of each id; an id without an entry is one EC2 does not know.
+type Each<T> = HashMap<String, Result<T, AwsError>>;
+
+/// So few ids are asked for one by one instead of by halves.
+const FEW: usize = 8;
+
+/// Ids that were refused together, and how they are tried again.
+#[derive(Clone, Debug)]
+struct Together {
+    ids: BTreeSet<String>,
+    /// They are the rest of a request whose error named one of them, and are now halved: an error that names another one each
+    /// time would otherwise make a chain as long as the list.
+    rest: bool,
 }
 
-/// What EC2 says about instances, by id; those it does not know are missing.
+impl Together {
+    fn new(ids: BTreeSet<String>) -> Self {
+        Self { ids, rest: false }
+    }
+
+    /// Splits the ids so that those AWS refuses do not spoil the answer for the others: what it names apart, else halves, and
+    /// in the end each alone.
+    fn split(self, error: &AwsError) -> Vec<Self> {
+        let bad = named(error, &self.ids);
+        let several = !bad.is_empty() && bad.len() < self.ids.len();
+        if several && (error.is_not_found() || !self.rest) {
+            let (bad, good) = self.ids.into_iter().partition(|id| bad.contains(id));
+            let rest = Self {
+                ids: good,
+                rest: true,
+            };
+            return vec![rest, Self::new(bad)];
+        }
+        let size = if self.ids.len() <= FEW {
+            1
+        } else {
+            self.ids.len().div_ceil(2)
+        };
+        let ids: Vec<String> = self.ids.into_iter().collect();
+        ids.chunks(size)
+            .map(|ids| Self::new(ids.iter().cloned().collect()))
+            .collect()
+    }
+
+    /// The same for all of them.
+    fn all<T>(&self, error: &AwsError) -> Each<T> {
+        let each = self.ids.iter().cloned();
+        each.map(|id| (id, Err(error.clone()))).collect()
+    }
+}
+
+/// What EC2 says about instances; those it does not know are missing.
 fn describe_some(
     aws: Aws,
-    ids: BTreeSet<String>,
+    asked: Together,
     reserved_capacity: bool,
-) -> BoxFuture<'static, Result<HashMap<String, Arc<Instance>>, AwsError>> {
+) -> BoxFuture<'static, Each<Arc<Instance>>> {
     Box::pin(async move {
         let mut pages = Vec::new();
-        let asked = {
-            let (aws, ids) = (&aws, &ids);
+        let answer = {
+            let (aws, ids) = (&aws, &asked.ids);
             let ask = |token: Option<String>| {
                 aws.ec2("DescribeInstances", move |client| {
                     client
@@ -504,28 +544,23 @@ fn describe_some(
             };
             each_page(ask, |page| pages.push(page)).await
         };
-        let mut found = HashMap::new();
-        match asked {
+        match answer {
             Ok(()) => {}
-            Err(error) if error.is_not_found() && ids.len() > 1 => {
-                let (left, right) = split(&error, ids);
-                let (left, right) = futures::join!(
-                    describe_some(aws.clone(), left, reserved_capacity),
-                    describe_some(aws, right, reserved_capacity)
-                );
-                let mut both = left?;
-                both.extend(right?);
-                return Ok(both);
+            // Permission to describe is given for all instances or none.
+            Err(error) if asked.ids.len() > 1 && error.is_refusal() && !error.is_forbidden() => {
+                let parts = asked.split(&error).into_iter();
+                let parts = parts.map(|part| describe_some(aws.clone(), part, reserved_capacity));
+                return join_all(parts).await.into_iter().flatten().collect();
             }
-            Err(error) if error.is_not_found() => return Ok(found),
-            Err(error) => return Err(error),
+            Err(error) if error.is_not_found() => return Each::new(),
+            Err(error) => return asked.all(&error),
         }
         let all = pages.iter().flat_map(|page| page.reservations());
-        for raw in all.flat_map(|r| r.instances()) {
-            let instance = Instance::read(raw, reserved_capacity)?;
-            found.insert(instance.id.clone(), Arc::new(instance));
-        }
-        Ok(found)
+        let read = all.flat_map(|r| r.instances()).filter_map(|raw| {
+            let id = raw.instance_id()?.to_owned();
+            Some((id, Instance::read(raw, reserved_capacity).map(Arc::new)))
+        });
+        read.collect()
     })
 }
 
@@ -535,67 +570,53 @@ async fn describe(
     reserved_capacity: bool,
 ) -> Vec<Result<Option<Arc<Instance>>, AwsError>> {
     let unique: BTreeSet<String> = ids.iter().cloned().collect();
-    let mut found = match describe_some(aws.clone(), unique.clone(), reserved_capacity).await {
-        Ok(found) => found,
-        Err(error) => return ids.iter().map(|_| Err(error.clone())).collect(),
-    };
+    let asked = Together::new(unique.clone());
+    let mut found = describe_some(aws.clone(), asked, reserved_capacity).await;
     // What an answer leaves out may be on its way to all of EC2's replicas: the absent are asked for once more.
     let absent: BTreeSet<String> = unique
         .into_iter()
         .filter(|id| !found.contains_key(id))
         .collect();
     let alone = ids.len() == absent.len() && absent.len() == 1;
-    let mut failed = None;
     if !absent.is_empty() && !alone {
-        match describe_some(aws, absent.clone(), reserved_capacity).await {
-            Ok(late) => found.extend(late),
-            Err(error) => failed = Some(error),
-        }
+        found.extend(describe_some(aws, Together::new(absent), reserved_capacity).await);
     }
     ids.iter()
-        .map(|id| match (found.get(id), &failed) {
-            (Some(instance), _) => Ok(Some(Arc::clone(instance))),
-            (None, Some(error)) => Err(error.clone()),
-            (None, None) => Ok(None),
-        })
+        .map(|id| found.get(id).cloned().transpose())
         .collect()
 }
 
-/// Terminates, and answers which ids EC2 now reports as ending.
-fn terminate_some(
-    aws: Aws,
-    ids: BTreeSet<String>,
-) -> BoxFuture<'static, Result<BTreeSet<String>, AwsError>> {
+/// Terminates, and answers for which ids EC2 now reports that they end, or why it does not end them.
+///
+/// UPSTREAM: pkg/batcher/terminateinstances.go, which tries each id alone after any failure.
+fn terminate_some(aws: Aws, asked: Together) -> BoxFuture<'static, Each<()>> {
     Box::pin(async move {
         let answer = aws
             .ec2("TerminateInstances", |client| {
                 client
                     .terminate_instances()
-                    .set_instance_ids(Some(ids.iter().cloned().collect()))
+                    .set_instance_ids(Some(asked.ids.iter().cloned().collect()))
                     .send()
             })
             .await;
         match answer {
-            Ok(answer) => Ok(answer
+            Ok(answer) => answer
                 .terminating_instances()
                 .iter()
                 .filter(|change| {
                     let state = change.current_state().and_then(|s| s.name());
                     state.is_some_and(|s| matches!(s.as_str(), "shutting-down" | "terminated"))
                 })
-                .filter_map(|change| change.instance_id().map(str::to_owned))
-                .collect()),
-            Err(error) if error.is_not_found() && ids.len() > 1 => {
-                let (left, right) = split(&error, ids);
-                let halves = [left, right].map(|half| terminate_some(aws.clone(), half));
-                let mut ended = BTreeSet::new();
-                for half in join_all(halves).await {
-                    ended.extend(half?);
-                }
-                Ok(ended)
+                .filter_map(|change| Some((change.instance_id()?.to_owned(), Ok(()))))
+                .collect(),
+            // One that is protected, or that a policy's conditions leave out, is not to keep the others running.
+            Err(error) if asked.ids.len() > 1 && error.is_refusal() => {
+                let parts = asked.split(&error).into_iter();
+                let parts = parts.map(|part| terminate_some(aws.clone(), part));
+                join_all(parts).await.into_iter().flatten().collect()
             }
-            Err(error) if error.is_not_found() => Ok(BTreeSet::new()),
-            Err(error) => Err(error),
+            Err(error) if error.is_not_found() => Each::new(),
+            Err(error) => asked.all(&error),
         }
     })
 }
@@ -603,27 +624,22 @@ fn terminate_some(
 async fn terminate(aws: Aws, ids: Vec<String>) -> Vec<Result<bool, AwsError>> {
     let unique: BTreeSet<String> = ids.iter().cloned().collect();
     let several = unique.len() > 1;
-    let mut ended = match terminate_some(aws.clone(), unique.clone()).await {
-        Ok(ended) => ended,
-        Err(error) => return ids.iter().map(|_| Err(error.clone())).collect(),
-    };
-    let left: BTreeSet<String> = unique.difference(&ended).cloned().collect();
+    let asked = Together::new(unique.clone());
+    let mut ended = terminate_some(aws.clone(), asked).await;
+    let left: BTreeSet<String> = unique
+        .into_iter()
+        .filter(|id| !ended.contains_key(id))
+        .collect();
     if several && !left.is_empty() {
-        match terminate_some(aws, left.clone()).await {
-            Ok(late) => ended.extend(late),
-            Err(error) => {
-                let answer = |id| {
-                    if left.contains(id) {
-                        Err(error.clone())
-                    } else {
-                        Ok(true)
-                    }
-                };
-                return ids.iter().map(answer).collect();
-            }
-        }
+        ended.extend(terminate_some(aws, Together::new(left)).await);
     }
-    ids.iter().map(|id| Ok(ended.contains(id))).collect()
+    ids.iter()
+        .map(|id| match ended.get(id) {
+            Some(Ok(())) => Ok(true),
+            Some(Err(error)) => Err(error.clone()),
+            None => Ok(false),
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -681,18 +697,34 @@ mod tests {
     }
 
     #[test]
-    fn what_ec2_names_is_split_off_and_otherwise_halves_are_tried() {
-        let ids: BTreeSet<String> = ["i-1", "i-2", "i-3", "i-4"].map(str::to_owned).into();
-        let error = |message: &str| {
-            AwsError::refused("DescribeInstances", "InvalidInstanceID.NotFound", message)
+    fn what_ec2_names_is_split_off_and_otherwise_halves_are_tried_and_a_few_alone() {
+        let ids = |ids: &[&str]| Together::new(ids.iter().map(|id| (*id).to_owned()).collect());
+        let split = |together: Together, code: &str, message: &str| -> Vec<Vec<String>> {
+            let error = AwsError::refused("TerminateInstances", code, message);
+            let parts = together.split(&error).into_iter();
+            parts.map(|part| part.ids.into_iter().collect()).collect()
         };
-        let (rest, bad) = split(
-            &error("The instance IDs 'i-2, i-4' do not exist"),
-            ids.clone(),
+        let few = || ids(&["i-1", "i-2", "i-3", "i-4"]);
+        let (unknown, protected) = ("InvalidInstanceID.NotFound", "OperationNotPermitted");
+        assert_eq!(
+            split(few(), unknown, "The instance IDs 'i-2, i-4' do not exist"),
+            [["i-1", "i-3"], ["i-2", "i-4"]]
         );
-        assert_eq!(rest.into_iter().collect::<Vec<_>>(), ["i-1", "i-3"]);
-        assert_eq!(bad.into_iter().collect::<Vec<_>>(), ["i-2", "i-4"]);
-        let (left, right) = split(&error("some do not exist"), ids);
-        assert_eq!((left.len(), right.len()), (2, 2));
+        assert_eq!(
+            split(few(), unknown, "some do not exist"),
+            [["i-1"], ["i-2"], ["i-3"], ["i-4"]]
+        );
+        let rest = Together {
+            rest: true,
+            ..few()
+        };
+        assert_eq!(
+            split(rest, protected, "'i-2' may not be terminated").len(),
+            4,
+            "no chain of names"
+        );
+        let many: BTreeSet<String> = (0..20).map(|n| format!("i-{n}")).collect();
+        let halves = split(Together::new(many), protected, "no name");
+        assert_eq!((halves[0].len(), halves[1].len()), (10, 10));
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::join_all;
 use karpenter_aws::instances::{Freshness, InstanceError, Instances};
+use karpenter_aws::sdk::{Aws, Connect};
 use karpenter_aws::shifted_zones::ShiftedZones;
 use karpenter_aws_fake::{Fault, InstanceState};
 
@@ -176,4 +177,107 @@ async fn a_machine_that_cannot_be_given_back_is_counted_by_its_zone() {
     assert!(instances(&world).delete(&ids[0]).await.is_err());
     let failed = r#"karpenter_cloudprovider_instance_termination_failures_total{zone="us-west-2a",zone_id="usw2-az2"} 1"#;
     assert!(world.registry.render().contains(failed));
+}
+
+/// Ends all `ids` at once; the ids of those that could not be ended, with the error's code.
+async fn delete_all(instances: &Instances, ids: &[String]) -> BTreeMap<String, String> {
+    let ended = join_all(ids.iter().map(|id| instances.delete(id))).await;
+    let failed = ids.iter().zip(ended).filter_map(|(id, ended)| match ended {
+        Ok(()) => None,
+        Err(InstanceError::Aws(error)) => Some((id.clone(), error.code.unwrap_or_default())),
+        Err(error) => Some((id.clone(), error.to_string())),
+    });
+    failed.collect()
+}
+
+fn ending(world: &World) -> BTreeSet<String> {
+    let ending = world.fake.instances_in(InstanceState::ShuttingDown);
+    ending.into_iter().map(|i| i.id).collect()
+}
+
+#[tokio::test]
+async fn an_instance_that_is_protected_from_termination_does_not_keep_the_others_running() {
+    let world = World::new().await;
+    let ids = launch(&world, fleet(&world, "default").await, 40).await;
+    world.fake.protect(&ids[7], true);
+    let failed = delete_all(&instances(&world), &ids).await;
+    let wanted = BTreeMap::from([(ids[7].clone(), "OperationNotPermitted".to_owned())]);
+    assert_eq!(failed, wanted);
+    assert_eq!(ending(&world).len(), 39);
+    let called = world.calls("TerminateInstances");
+    assert!(called < 10, "{called} calls, as EC2 names the instance");
+}
+
+#[tokio::test]
+async fn an_instance_that_may_not_be_terminated_does_not_keep_the_others_running() {
+    let world = World::new().await;
+    let ids = launch(&world, fleet(&world, "default").await, 40).await;
+    let denied = [3, 30].map(|n: usize| format!("*:instance/{}", ids[n]));
+    world.fake.set(|s| s.denied_resources = denied.into());
+    let failed = delete_all(&instances(&world), &ids).await;
+    let wanted = [3, 30].map(|n: usize| (ids[n].clone(), "UnauthorizedOperation".to_owned()));
+    assert_eq!(failed, BTreeMap::from(wanted));
+    assert_eq!(ending(&world).len(), 38);
+}
+
+#[tokio::test]
+async fn a_refusal_that_names_no_instance_is_found_by_halves() {
+    let world = World::new().await;
+    let ids = launch(&world, fleet(&world, "default").await, 40).await;
+    let refusal = Fault::error("TerminateInstances", "OperationNotPermitted")
+        .message("an instance may not be terminated")
+        .containing(&ids[11]);
+    world.fake.add_fault(refusal.always());
+    let failed = delete_all(&instances(&world), &ids).await;
+    assert_eq!(failed.into_keys().collect::<Vec<_>>(), [ids[11].clone()]);
+    assert_eq!(ending(&world).len(), 39);
+    let called = world.calls("TerminateInstances");
+    assert!(called <= 2 * 8 + 8, "{called} calls");
+}
+
+#[tokio::test]
+async fn terminations_that_are_all_refused_cost_about_one_call_each() {
+    let world = World::new().await;
+    let ids = launch(&world, fleet(&world, "default").await, 40).await;
+    let denied = vec!["ec2:TerminateInstances".to_owned()];
+    world.fake.set(|s| s.denied = denied);
+    assert_eq!(delete_all(&instances(&world), &ids).await.len(), 40);
+    let called = world.calls("TerminateInstances");
+    assert!(called <= 60, "{called} calls");
+}
+
+#[tokio::test]
+async fn an_id_that_cannot_be_asked_for_does_not_hide_the_other_instances() {
+    let world = World::new().await;
+    let ids = launch(&world, fleet(&world, "default").await, 8).await;
+    let refusal = Fault::error("DescribeInstances", "InvalidInstanceID.Malformed")
+        .message("Invalid id")
+        .containing(&ids[5]);
+    world.fake.add_fault(refusal.always());
+    let instances = instances(&world);
+    let found = join_all(ids.iter().map(|id| instances.get(id, Freshness::Asked))).await;
+    for (n, found) in found.iter().enumerate() {
+        assert_eq!(found.is_ok(), n != 5, "{n}");
+    }
+    assert!(!found[5].as_ref().unwrap_err().is_not_found());
+}
+
+#[tokio::test]
+async fn a_call_is_made_as_often_as_the_environment_says() {
+    let world = World::new().await;
+    let how = Connect {
+        attempts: Some(2),
+        ..world.how()
+    };
+    let aws = Aws::connect(&how).await.unwrap();
+    let instances = Instances::new(aws, "test", true, ShiftedZones::default());
+    for code in ["RequestLimitExceeded", "InternalError"] {
+        world.fake.clear_faults();
+        world.fake.forget_calls();
+        world
+            .fake
+            .add_fault(Fault::error("DescribeInstances", code).always());
+        instances.list().await.unwrap_err();
+        assert_eq!(world.calls("DescribeInstances"), 2, "{code}");
+    }
 }

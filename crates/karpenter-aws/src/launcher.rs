@@ -3,7 +3,7 @@
 //! UPSTREAM: pkg/providers/instance/instance.go
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use jiff::Timestamp;
 use karpenter_api::labels::{self as core_labels, annotations};
@@ -11,6 +11,7 @@ use karpenter_api::v1::NodeClaim;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::provider::CloudProviderError;
 use karpenter_core::requirements::{Requirement, Requirements};
+use karpenter_kube::events::{Event, Recorder, reference};
 use karpenter_kube::metrics::{Counter, Registry};
 
 use crate::api::labels::{self, resources, tags};
@@ -24,9 +25,12 @@ use crate::launch_templates::{
 use crate::placement_groups::PlacementGroup;
 use crate::reservations::ReservationCounts;
 use crate::sdk::AwsError;
-use crate::sdk::errors::reason_and_message;
+use crate::sdk::errors::{SPOT_ROLE_MISSING, reason_and_message};
 use crate::subnets::Subnets;
 use crate::unavailable::{CapacityType, Placement, Pool, Unavailable};
+
+/// On a NodeClaim: the account lacks the role that spot instances need, and it may not be created here.
+pub const SPOT_ROLE_FAILED: &str = "SpotServiceLinkedRoleCreationFailure";
 
 /// With fewer instance types than this, on-demand capacity is likely to run out where spot was admitted, too.
 const FLEXIBLE: usize = 5;
@@ -82,6 +86,8 @@ pub struct Launcher {
     pub settings: SharedSettings,
     /// Launches that failed, by pool.
     pub failures: Counter,
+    /// Where users are told, once somebody listens.
+    pub told: Arc<OnceLock<Recorder>>,
 }
 
 /// The counter of failed launches.
@@ -227,6 +233,13 @@ impl Launcher {
         )
     }
 
+    /// Tells users, if there is somebody to do so.
+    pub fn tell(&self, event: Event) {
+        if let Some(recorder) = self.told.get() {
+            recorder.publish(event);
+        }
+    }
+
     /// Takes note of pools that gave nothing.
     fn learn(
         &self,
@@ -257,10 +270,19 @@ impl Launcher {
                 partition,
             }),
         };
+        if errors.iter().any(|e| e.error.is_spot_role_missing()) {
+            self.tell(Event::warning(
+                reference(order.claim),
+                SPOT_ROLE_FAILED,
+                format!(
+                    "Attempted to launch a spot instance but failed due to \"{SPOT_ROLE_MISSING}\""
+                ),
+            ));
+        }
         for e in errors {
-            let code = e.error.code.as_deref().unwrap_or_default();
+            let reason = reason_and_message([&e.error]).0;
             self.failures
-                .inc(&[&e.zone, &zone_id(&e.zone), order.capacity_type, code]);
+                .inc(&[&e.zone, &zone_id(&e.zone), order.capacity_type, reason]);
             if e.error.is_out_of_addresses() {
                 unavailable.mark_subnet(&e.subnet, now);
                 self.subnets.exhausted(&e.subnet);
@@ -401,7 +423,6 @@ fn template_error(error: &TemplateError) -> CloudProviderError {
         TemplateError::UserData(crate::user_data::UserDataError::TooLarge { .. }) => {
             create_error("UserDataSizeLimitExceeded", error.to_string())
         }
-        TemplateError::NoImage(_) => CloudProviderError::InsufficientCapacity(error.to_string()),
         other => create_error(
             "LaunchFailed",
             format!("getting launch template configs, {other}"),

@@ -215,6 +215,10 @@ pub async fn assemble(
     let kubernetes = KubernetesVersion::new(&kubernetes);
     let (stores, watches) = Stores::new();
     let shifted = ShiftedZones::default();
+    if let Some(managed) = &zonal_shift {
+        // Nothing is to be launched into such a zone before the controller's first look.
+        shifted.set(managed.at_first(clock.now()).into_keys().collect());
+    }
     let counts = ReservationCounts::default();
     let unavailable = Arc::new(Mutex::new(Unavailable::default()));
     let offered = Arc::new(Offered::new(
@@ -250,6 +254,7 @@ pub async fn assemble(
         unavailable,
         settings: cluster.clone(),
         failures: launcher::failures(registry),
+        told: Arc::default(),
     };
     let provider = Arc::new(Ec2Provider::new(
         stores.clone(),

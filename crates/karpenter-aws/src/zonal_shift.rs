@@ -36,6 +36,7 @@ pub const CLEARED: &str = "ZonalShiftCleared";
 pub struct Managed {
     aws: Aws,
     arn: String,
+    first: BTreeMap<String, Timestamp>,
 }
 
 /// Why zonal shifts cannot be followed.
@@ -69,14 +70,23 @@ impl Managed {
         let managed = Self {
             aws: aws.clone(),
             arn: arn.unwrap_or_default(),
+            first: BTreeMap::new(),
         };
         match managed.ask().await {
-            Ok(_) => Ok(managed),
+            Ok(first) => Ok(Self { first, ..managed }),
             Err(source) => Err(NotManaged::Unregistered {
                 arn: managed.arn,
                 source,
             }),
         }
+    }
+
+    /// The shifts in effect at the start that are not over by now: zone ids, and when they end.
+    #[must_use]
+    pub fn at_first(&self, now: Timestamp) -> BTreeMap<String, Timestamp> {
+        let mut shifts = self.first.clone();
+        shifts.retain(|_, end| *end > now);
+        shifts
     }
 
     /// The shifts in effect: zone ids, and when they end.
@@ -121,12 +131,12 @@ impl ZonalShift {
     #[must_use]
     pub fn new(cx: Arc<Context>, managed: Managed, stores: Stores, zones: ShiftedZones) -> Self {
         Self {
+            shifts: managed.first.clone(),
             cx,
             managed,
             stores,
             zones,
             well_known: crate::api::well_known(),
-            shifts: BTreeMap::new(),
             told: BTreeSet::new(),
         }
     }

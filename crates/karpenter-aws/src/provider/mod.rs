@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::ObjectReference;
 use karpenter_api::conditions::{HasConditions, Status, types};
 use karpenter_api::labels as core_labels;
 use karpenter_api::v1::{NodeClaim, NodePool};
@@ -62,7 +63,6 @@ pub struct Ec2Provider {
     clock: Clock,
     well_known: WellKnown,
     strict_min_values: bool,
-    recorder: OnceLock<Recorder>,
     overlays: OnceLock<Arc<dyn Overlays>>,
     /// The NodeClaims that instances were launched for by this process, by instance id: who lists instances before the claim
     /// says which is its own knows whose it is.
@@ -121,7 +121,6 @@ impl Ec2Provider {
             clock,
             well_known: crate::api::well_known(),
             strict_min_values,
-            recorder: OnceLock::new(),
             overlays: OnceLock::new(),
             made_for: Mutex::default(),
             turns: Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)),
@@ -131,7 +130,7 @@ impl Ec2Provider {
     /// Lets it tell users what it sees.
     pub fn tell_through(&self, recorder: Recorder) {
         // It is set once, at the start.
-        let _ = self.recorder.set(recorder);
+        let _ = self.launcher.told.set(recorder);
     }
 
     /// The instances.
@@ -156,10 +155,13 @@ impl Ec2Provider {
         self.made_for.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, event: Event) {
-        if let Some(recorder) = self.recorder.get() {
-            recorder.publish(event);
-        }
+    /// Tells users of an object whose node class is not there.
+    fn class_is_missing(&self, about: ObjectReference) {
+        self.launcher.tell(Event::warning(
+            about,
+            "FailedResolvingNodeClass",
+            "Failed resolving NodeClass",
+        ));
     }
 
     /// The node class of a claim that is to be launched.
@@ -170,11 +172,7 @@ impl Ec2Provider {
             .class_of_claim(claim)
             .filter(|class| !class.is_deleting());
         let Some(class) = class else {
-            self.tell(Event::warning(
-                reference(claim),
-                "FailedResolvingNodeClass",
-                "Failed resolving NodeClass",
-            ));
+            self.class_is_missing(reference(claim));
             // A claim without its class can never be launched; giving up on it lets another pool try.
             return Err(CloudProviderError::InsufficientCapacity(format!(
                 "resolving node class, ec2nodeclass `{name}` not found"
@@ -471,6 +469,7 @@ impl CloudProvider for Ec2Provider {
         pool: &NodePool,
     ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
         let class = self.stores.class_of_pool(pool).ok_or_else(|| {
+            self.class_is_missing(reference(pool));
             let name = &pool.spec.template.spec.node_class_ref.name;
             CloudProviderError::other(format!(
                 "resolving node class, ec2nodeclass `{name}` not found"

@@ -315,3 +315,36 @@ async fn throttling_says_nothing_about_a_reservation() {
     let counts = world.parts.offered.counts();
     assert_eq!(counts.left("cr-00000000000000001"), 10);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_wants_spot_is_told_that_the_role_for_it_is_missing() {
+    let world = World::new().await;
+    world.fake.set(|s| s.spot_role = false);
+    let mut wish = World::wish("a", &[(TYPE, &["m5.large"]), (KIND, &["spot"])]);
+    wish.metadata.uid = Some("uid-a".into());
+    world.parts.provider.create(&wish).await.unwrap_err();
+    let told = world
+        .told("NodeClaim", "a", "SpotServiceLinkedRoleCreationFailure")
+        .await;
+    assert_eq!(
+        told,
+        r#"Attempted to launch a spot instance but failed due to "AuthFailure.ServiceLinkedRoleCreationNotPermitted""#
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_whose_class_is_missing_is_told() {
+    let world = World::new().await;
+    world.pool("lost", "nowhere", json!([])).await;
+    let pool = world
+        .until("the pool", async || world.parts.stores.pool("lost"))
+        .await;
+    world
+        .parts
+        .provider
+        .instance_types(&pool)
+        .await
+        .unwrap_err();
+    let told = world.told("NodePool", "lost", "FailedResolvingNodeClass");
+    assert_eq!(told.await, "Failed resolving NodeClass");
+}

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use karpenter_aws_fake::{Cluster, ZonalShift};
+use karpenter_aws_fake::{AwsFake, Cluster, ZonalShift};
 use serde_json::json;
 
-use crate::world::{CLUSTER, World};
+use crate::world::{CLUSTER, How, World};
 
 fn cluster(away_from: &[&str], world: &World) -> Cluster {
     let now = world.fake.clock().now();
@@ -110,4 +110,30 @@ async fn an_outage_of_the_service_leaves_the_zones_as_they_were() {
         .set(|s| s.denied = vec!["arc-zonal-shift:GetManagedResource".into()]);
     world.more_calls("GetManagedResource", 3).await;
     assert!(shifted.contains("us-west-2a", Some("usw2-az2")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_zone_that_is_shifted_away_at_the_start_is_known_before_any_controller_runs() {
+    let how = How {
+        controllers: false,
+        ..How::default()
+    };
+    let furnish = |fake: &AwsFake| {
+        let now = fake.clock().now();
+        let shift = |zone: &str, seconds| ZonalShift {
+            away_from: zone.into(),
+            status: "APPLIED".into(),
+            start: now,
+            expiry: now + Duration::from_secs(seconds),
+        };
+        fake.add_cluster(Cluster {
+            zonal_shift: true,
+            shifts: vec![shift("usw2-az2", 36_000)],
+            ..Cluster::new(CLUSTER, "1.34")
+        });
+    };
+    let world = World::start(|b| b, furnish, |s| s.zonal_shift = true, how).await;
+    let shifted = world.parts.offered.shifted();
+    assert!(shifted.contains("us-west-2a", Some("usw2-az2")));
+    assert_eq!(shifted.ids().len(), 1);
 }

@@ -20,7 +20,6 @@ use karpenter_core::offering::Offering;
 use karpenter_core::provider::CloudProviderError;
 use karpenter_core::requirements::{Operator, Requirement, Requirements};
 use karpenter_core::resources::Resources;
-use karpenter_kube::metrics::Registry;
 use serde_json::Value;
 
 use crate::support::World;
@@ -78,7 +77,8 @@ impl Case {
             counts: ReservationCounts::default(),
             unavailable: Arc::new(Mutex::new(Unavailable::default())),
             settings: settings().into(),
-            failures: failures(&Registry::new()),
+            failures: failures(&world.registry),
+            told: Arc::default(),
         };
         let mut claim = NodeClaim::new("c", Default::default());
         claim.metadata.uid = Some("uid-c".into());
@@ -230,6 +230,37 @@ async fn al2023_is_not_launched_before_the_range_of_service_addresses_is_known()
     assert_eq!(case.world.calls("CreateFleet"), 0);
     case.launcher.settings.learn_service_cidr("10.100.0.0/16");
     case.launch().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_launch_for_which_there_is_no_image_fails_and_is_no_shortage() {
+    let mut case = Case::new("on-demand").await;
+    for t in &mut case.types {
+        t.requirements
+            .replace(Requirement::equal(core_labels::ARCH, "arm64"));
+    }
+    let error = case.launch().await.unwrap_err();
+    let CloudProviderError::Create { reason, message } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(reason, "LaunchFailed");
+    assert!(
+        message.contains("no instance types satisfy requirements of amis"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn failed_launches_are_counted_by_the_reasons_of_the_condition() {
+    let case = Case::new("on-demand").await;
+    case.world.fake.set(|s| s.on_demand_vcpus = Some(0));
+    case.launch().await.unwrap_err();
+    let rendered = case.world.registry.render();
+    assert!(
+        rendered.contains(r#"reason="VCPULimitExceeded""#),
+        "{rendered}"
+    );
+    assert!(!rendered.contains(r#"reason="VcpuLimitExceeded""#));
 }
 
 /// Conformance: AWS-lt-02

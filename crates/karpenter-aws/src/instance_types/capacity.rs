@@ -10,7 +10,7 @@ use karpenter_core::{
 
 use super::{Architecture, InstanceTypeInfo, Shape, tables};
 use crate::{
-    api::labels::resources,
+    api::{BlockDeviceMapping, labels::resources},
     kubelet::{Evaluator, ExpressionError, Reserved, Variables},
 };
 
@@ -207,22 +207,25 @@ fn ephemeral_storage(info: &InstanceTypeInfo, shape: &Shape) -> i64 {
             .unwrap_or(i64::MAX)
             .saturating_mul(1_000_000_000);
     }
-    if shape.devices.is_empty() {
-        return shape.family.default_ephemeral_gib() * GIB;
-    }
-    let root = shape.devices.iter().find(|device| device.root_volume);
-    let chosen = root.or_else(|| match shape.family.ephemeral_device() {
-        None => shape.devices.last(),
-        Some(name) => shape
-            .devices
-            .iter()
-            .find(|device| device.device_name.as_deref() == Some(name)),
-    });
-    let Some(chosen) = chosen else {
-        return shape.family.default_ephemeral_gib() * GIB;
+    let size = |device: &BlockDeviceMapping| {
+        let size = device.ebs.as_ref().and_then(|volume| volume.size());
+        size.map(|size| size.units_floor())
     };
-    let size = chosen.ebs.as_ref().and_then(|volume| volume.size());
-    size.map_or(DEFAULT, |size| size.units_floor())
+    let root = shape.devices.iter().find(|device| device.root_volume);
+    if let Some(size) = root.and_then(size) {
+        return size;
+    }
+    // A mapping that does not say its size leaves it to the image, as if there were none.
+    let family = shape.family.default_ephemeral_gib() * GIB;
+    match (shape.family.ephemeral_device(), shape.devices.last()) {
+        (None, Some(last)) => size(last).unwrap_or(DEFAULT),
+        (None, None) => family,
+        (Some(name), _) => {
+            let mut devices = shape.devices.iter();
+            let found = devices.find(|device| device.device_name.as_deref() == Some(name));
+            found.and_then(size).unwrap_or(family)
+        }
+    }
 }
 
 /// What Kubernetes keeps by default: a share of the cores that shrinks with their number, and memory by the number of pods.
@@ -539,6 +542,26 @@ mod tests {
         assert_eq!(storage(Custom, &plain), 40_000_000_000);
         assert_eq!(storage(Bottlerocket, &plain), 20 * GIB);
         assert_eq!(storage(Windows2022, &json!({})), 50 * GIB);
+    }
+
+    #[test]
+    fn a_mapping_without_a_size_leaves_the_family_s_default() {
+        let storage = |family, spec: Value| {
+            of("m5.xlarge", family, spec)
+                .capacity
+                .get(EPHEMERAL_STORAGE)
+        };
+        let windows = json!({ "blockDeviceMappings": [{ "deviceName": "/dev/sda1", "ebs": { "encrypted": true } }] });
+        assert_eq!(storage(Windows2022, windows), 50 * GIB);
+        let root = json!({ "blockDeviceMappings": [
+            { "deviceName": "/dev/sdz", "rootVolume": true, "ebs": { "encrypted": true } },
+            { "deviceName": "/dev/xvda", "ebs": { "volumeSize": "30Gi" } },
+        ] });
+        assert_eq!(
+            storage(Al2023, root),
+            30 * GIB,
+            "the family's own device is next"
+        );
     }
 
     /// Conformance: AWS-cel-08

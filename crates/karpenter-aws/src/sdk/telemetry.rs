@@ -4,16 +4,17 @@
 
 use std::time::Duration;
 
-use karpenter_kube::metrics::{Counter, Histogram, Registry};
+use karpenter_kube::metrics::{Counter, DURATION_BUCKETS, Histogram, Registry};
 
 /// Buckets of request durations, in seconds.
 const DURATIONS: [f64; 14] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0,
 ];
-/// Buckets of batch sizes.
-const SIZES: [f64; 21] = [
-    1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 20.0, 24.0, 28.0, 32.0, 36.0, 40.0, 50.0, 75.0, 100.0, 150.0,
-    200.0, 300.0, 400.0, 500.0, 1000.0,
+/// Buckets of batch sizes; upstream's, so that its dashboards hold.
+const SIZES: [f64; 34] = [
+    1.0, 2.0, 4.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0,
+    125.0, 150.0, 175.0, 200.0, 225.0, 250.0, 275.0, 300.0, 350.0, 400.0, 450.0, 500.0, 550.0,
+    600.0, 700.0, 800.0, 900.0, 1000.0,
 ];
 
 /// Counters of calls.
@@ -68,7 +69,7 @@ impl Telemetry {
                 "karpenter_cloudprovider_batcher_batch_time_seconds",
                 "Duration of the batching window per batcher",
                 &["batcher"],
-                &DURATIONS,
+                DURATION_BUCKETS,
             ),
             batch_size: registry.histogram(
                 "karpenter_cloudprovider_batcher_batch_size",
@@ -111,5 +112,32 @@ impl Telemetry {
             .observe(&[service, operation], f64::from(retries));
         self.durations
             .observe(&[service, operation], took.as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_batcher_s_buckets_are_upstream_s() {
+        let registry = Registry::new();
+        let telemetry = Telemetry::new(&registry);
+        telemetry.batch_size.observe(&["create_fleet"], 3.0);
+        telemetry.batch_time.observe(&["create_fleet"], 0.12);
+        let rendered = registry.render();
+        let bounds = |name: &str| -> Vec<f64> {
+            let start = format!("karpenter_cloudprovider_batcher_{name}_bucket{{");
+            let lines = rendered.lines().filter(|line| line.starts_with(&start));
+            let bounds = lines.filter_map(|line| line.split("le=\"").nth(1)?.split('"').next());
+            bounds
+                .filter_map(|b| b.parse().ok())
+                .filter(|b: &f64| b.is_finite())
+                .collect()
+        };
+        let sizes = bounds("batch_size");
+        assert_eq!((sizes.len(), sizes[3], sizes[33]), (34, 5.0, 1000.0));
+        let times = bounds("batch_time_seconds");
+        assert_eq!(times, DURATION_BUCKETS);
     }
 }

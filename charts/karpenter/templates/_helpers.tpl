@@ -92,12 +92,15 @@ The settings, with those of earlier generations of the chart under their present
 {{- toJson $settings }}
 {{- end }}
 
-{{/* An environment variable for a setting that is there, false and 0 included. Arguments: (list name value). */}}
+{{/*
+An environment variable for a setting that is there, false and 0 included. Templates in it are rendered, so that an umbrella
+chart can hand down what it knows. Arguments: (list name value context).
+*/}}
 {{- define "karpenter.env" -}}
 {{- $value := index . 1 -}}
 {{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) -}}
 - name: {{ index . 0 }}
-  value: {{ toString $value | quote }}
+  value: {{ tpl (toString $value) (index . 2) | quote }}
 {{- end }}
 {{- end }}
 
@@ -111,7 +114,7 @@ The settings, with those of earlier generations of the chart under their present
 {{- join "," $gates }}
 {{- end }}
 
-{{/* A pod anti-affinity or spread entry with this release's selector if it has none. Arguments: (list context entry). */}}
+{{/* A pod affinity, anti-affinity or spread entry with this release's selector if it has none. Arguments: (list context entry). */}}
 {{- define "karpenter.withSelector" -}}
 {{- $entry := index . 1 -}}
 {{- if not (hasKey $entry "labelSelector") }}

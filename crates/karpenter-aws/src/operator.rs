@@ -26,7 +26,7 @@ use crate::node_class;
 use crate::options::AwsOptions;
 use crate::placement_groups::PlacementGroups;
 use crate::provider::Ec2Provider;
-use crate::provider::offered::Offered;
+use crate::provider::offered::{self, Offered};
 use crate::reservations::{ReservationCounts, Reservations};
 use crate::sdk::{Aws, AwsError};
 use crate::security_groups::SecurityGroups;
@@ -61,6 +61,8 @@ pub struct Settings {
     pub strict_min_values: bool,
     /// How often subnets are asked for.
     pub subnet_refresh: Duration,
+    /// How often spot prices are asked for.
+    pub spot_prices: Duration,
     /// The queue with notices of interruptions, if there is one.
     pub interruption_queue: Option<String>,
     /// Whether to keep away from zones that traffic is shifted away from.
@@ -92,6 +94,7 @@ impl Settings {
             reserved_capacity: core.feature_gates.reserved_capacity,
             strict_min_values: core.min_values_policy == MinValuesPolicy::Strict,
             subnet_refresh: aws.subnet_refresh_interval,
+            spot_prices: aws.spot_price_interval,
             interruption_queue: some(&aws.interruption_queue),
             zonal_shift: aws.enable_zonal_shift,
             ami_refresh: aws.ami_refresh_interval,
@@ -117,6 +120,7 @@ impl Settings {
             reserved_capacity: true,
             strict_min_values: true,
             subnet_refresh: Duration::from_secs(60),
+            spot_prices: offered::SPOT,
             interruption_queue: None,
             zonal_shift: false,
             ami_refresh: Duration::from_secs(60),
@@ -365,7 +369,8 @@ impl Assembly {
         let recorder = setup.context().recorder.clone();
         setup.task(move |stop| watches.run(client, recorder, stop));
         let offered = Arc::clone(&parts.offered);
-        setup.task(move |stop| offered.run(clock, stop));
+        let spot_prices = parts.settings.spot_prices;
+        setup.task(move |stop| offered.run(clock, spot_prices, stop));
         let templates = parts.templates.clone();
         setup.task(move |stop| templates.run(SWEEP, stop));
         node_class::add(setup, &parts);

@@ -58,6 +58,9 @@ pub struct AwsOptions {
     /// How often subnets are looked for.
     #[arg(long, env = "SUBNET_REFRESH_INTERVAL", default_value = "1m", value_parser = duration)]
     pub subnet_refresh_interval: Duration,
+    /// How often spot prices are asked for.
+    #[arg(long, env = "SPOT_PRICE_INTERVAL", default_value = "5m", value_parser = duration)]
+    pub spot_price_interval: Duration,
     /// Comma-separated `Gate=true|false` pairs of AWS' own features.
     #[arg(long, env = "AWS_FEATURE_GATES", default_value = "", value_parser = feature_gates)]
     pub aws_feature_gates: AwsFeatureGates,
@@ -109,6 +112,10 @@ impl AwsOptions {
             self.subnet_refresh_interval >= LEAST_INTERVAL,
             "subnet-refresh-interval cannot be less than 1m",
         );
+        check(
+            self.spot_price_interval >= LEAST_INTERVAL,
+            "spot-price-interval cannot be less than 1m",
+        );
         if problems.is_empty() {
             Ok(())
         } else {
@@ -132,7 +139,9 @@ pub fn prepare(command: Command, env: impl Fn(&str) -> Option<String>) -> Comman
         }
         "vm_memory_overhead_percent" => Some(value.parse::<f64>().is_ok()),
         "reserved_enis" => Some(value.parse::<i64>().is_ok()),
-        "ami_refresh_interval" | "subnet_refresh_interval" => Some(duration(value).is_ok()),
+        "ami_refresh_interval" | "subnet_refresh_interval" | "spot_price_interval" => {
+            Some(duration(value).is_ok())
+        }
         "cluster_name" | "cluster_endpoint" | "cluster_ca_bundle" | "interruption_queue"
         | "aws_feature_gates" => Some(true),
         _ => None,
@@ -240,6 +249,7 @@ mod tests {
             "--cluster-endpoint=https://",
             "--ami-refresh-interval=59s",
             "--subnet-refresh-interval=1ms",
+            "--spot-price-interval=30s",
         ] {
             let options = read(&["--cluster-name=a", wrong], &[]).unwrap();
             assert!(options.validate().is_err(), "{wrong}");
@@ -289,6 +299,7 @@ mod tests {
             ("--reserved-enis", "few"),
             ("--disable-dry-run", "maybe"),
             ("--subnet-refresh-interval", "often"),
+            ("--spot-price-interval", "seldom"),
         ] {
             let error = read(&[&format!("{flag}={value}")], &[]).unwrap_err();
             let error = error.to_string();

@@ -15,6 +15,10 @@ use crate::changes::Changes;
 /// The region whose prices stand for regions without a table.
 const FALLBACK_REGION: &str = "us-east-1";
 
+/// The share of a spot price that it must change by to count: prices move all the time, and whatever looks at instance types
+/// anew for a hundredth of a cent finds nothing else than before.
+const SPOT_THRESHOLD: f64 = 0.05;
+
 static TABLE: LazyLock<Table> = LazyLock::new(Table::read);
 
 struct Table {
@@ -123,7 +127,8 @@ impl Pricing {
     }
 
     /// Takes over spot prices by type and zone. A type in the answer has no price in zones that are missing from it; types that
-    /// are missing keep theirs. Whether that changed anything.
+    /// are missing keep theirs. A price that is hardly another than the one that counts does not count. Whether that changed
+    /// anything.
     // DIFFERS: upstream keeps prices of zones that have vanished.
     pub fn update_spot(&mut self, prices: impl IntoIterator<Item = (String, String, f64)>) -> bool {
         let mut by_type: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
@@ -138,7 +143,14 @@ impl Pricing {
             self.spot_known = true;
             self.changes.of_all();
         }
-        for (name, zones) in by_type {
+        for (name, mut zones) in by_type {
+            for (zone, price) in &mut zones {
+                if let Some(known) = self.spot.get(&name).and_then(|known| known.get(zone))
+                    && (*price - known).abs() < SPOT_THRESHOLD * known
+                {
+                    *price = *known;
+                }
+            }
             if self.spot.get(&name) != Some(&zones) {
                 self.changes.of(&name);
                 self.spot.insert(name, zones);
@@ -278,6 +290,25 @@ mod tests {
         pricing.update_spot([spot("m5.large", "a", 1.5)]);
         assert_eq!(pricing.spot("m5.large", "a"), Some(1.5));
         assert_eq!(pricing.spot("c5.large", "a"), Some(2.0));
+    }
+
+    #[test]
+    fn a_spot_price_that_hardly_moves_wakes_nothing_and_many_small_steps_count_as_one() {
+        let mut pricing = Pricing::new("us-east-1");
+        let mut told = |price: f64| {
+            let prices = [spot("m5.large", "a", price), spot("m5.large", "b", 2.0)];
+            (
+                pricing.update_spot(prices),
+                pricing.spot("m5.large", "a").unwrap(),
+            )
+        };
+        assert_eq!(told(1.0), (true, 1.0));
+        assert_eq!(told(1.02), (false, 1.0));
+        assert_eq!(told(0.97), (false, 1.0));
+        assert_eq!(told(1.04), (false, 1.0));
+        assert_eq!(told(1.06), (true, 1.06), "measured from what counts");
+        assert_eq!(told(1.03), (false, 1.06));
+        assert_eq!(told(0.5), (true, 0.5));
     }
 
     /// Conformance: AWS-pricing-03

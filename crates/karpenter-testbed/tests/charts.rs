@@ -263,6 +263,90 @@ fn values_of_earlier_charts_are_taken_over_and_pointed_out() {
     assert_snapshot!("notes-early", notes(EARLY));
 }
 
+/// The pod that a values file makes.
+fn pod(values: &str) -> serde_json::Value {
+    let manifests = template("karpenter", values);
+    let deployments = objects(&manifests, "Deployment");
+    assert_eq!(deployments.len(), 1, "{manifests}");
+    deployments[0]["spec"]["template"]["spec"].clone()
+}
+
+#[test]
+fn templates_in_settings_are_rendered() {
+    if is_missing("helm", "version") {
+        return;
+    }
+    let pod = pod("
+settings:
+  clusterName: '{{ .Release.Namespace }}-cluster'
+  clusterEndpoint: 'https://{{ .Release.Name }}.example'
+  interruptionQueue: '{{ .Release.Name }}'
+  isolatedVPC: '{{ eq .Release.Name \"karpenter\" }}'
+  reservedENIs: '{{ add 1 1 }}'
+");
+    let env = pod["containers"][0]["env"].as_array().unwrap();
+    for (name, value) in [
+        ("CLUSTER_NAME", "kube-system-cluster"),
+        ("CLUSTER_ENDPOINT", "https://karpenter.example"),
+        ("INTERRUPTION_QUEUE", "karpenter"),
+        ("ISOLATED_VPC", "true"),
+        ("RESERVED_ENIS", "2"),
+    ] {
+        let wanted = serde_json::json!({ "name": name, "value": value });
+        assert!(env.contains(&wanted), "{name}: {env:?}");
+    }
+}
+
+#[test]
+fn init_containers_are_a_list_or_a_map_by_name() {
+    if is_missing("helm", "version") {
+        return;
+    }
+    let wanted = serde_json::json!([{ "name": "wait", "image": "busybox" }]);
+    for containers in ["[{name: wait, image: busybox}]", "{wait: {image: busybox}}"] {
+        let pod = pod(&format!(
+            "{{settings: {{clusterName: demo}}, initContainers: {containers}}}"
+        ));
+        assert_eq!(pod["initContainers"], wanted, "{containers}");
+    }
+}
+
+#[test]
+fn sidecars_see_what_the_controller_mounts_and_their_own_wins() {
+    if is_missing("helm", "version") {
+        return;
+    }
+    let pod = pod("
+settings: {clusterName: demo}
+controller:
+  extraVolumeMounts: [{name: a, mountPath: /a}, {name: b, mountPath: /b}]
+  sidecarVolumeMounts: [{name: c, mountPath: /b}]
+  sidecarContainer: [{name: side, image: side}]
+");
+    assert_eq!(
+        pod["containers"][1]["volumeMounts"],
+        serde_json::json!([{ "name": "c", "mountPath": "/b" }, { "name": "a", "mountPath": "/a" }])
+    );
+}
+
+#[test]
+fn affinities_between_pods_select_this_release_unless_they_say_whom() {
+    if is_missing("helm", "version") {
+        return;
+    }
+    let term = "requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone}]";
+    let pod = pod(&format!(
+        "{{settings: {{clusterName: demo}}, affinity: {{podAffinity: {{{term}}}, podAntiAffinity: {{{term}}}}}}}"
+    ));
+    for kind in ["podAffinity", "podAntiAffinity"] {
+        let term = &pod["affinity"][kind]["requiredDuringSchedulingIgnoredDuringExecution"][0];
+        assert_eq!(
+            term["labelSelector"]["matchLabels"]["app.kubernetes.io/instance"], "karpenter",
+            "{kind}: {term}"
+        );
+    }
+}
+
 #[test]
 fn values_that_cannot_be_meant_are_refused_by_name() {
     if is_missing("helm", "version") {

@@ -24,9 +24,9 @@ use crate::unavailable::Unavailable;
 
 /// How often EC2 is asked for instance types, zones and on-demand prices.
 const CATALOGUE: Duration = Duration::from_secs(12 * 3600);
-/// How often EC2 is asked for spot prices.
+/// How often EC2 is asked for spot prices if nothing is said.
 // DIFFERS: upstream asks every 12 hours, while prices move by the minute.
-const SPOT: Duration = Duration::from_secs(5 * 60);
+pub const SPOT: Duration = Duration::from_secs(5 * 60);
 /// How often marks are looked at whose time is over.
 const MARKS: Duration = Duration::from_secs(10);
 /// How soon a question is asked again that was not answered.
@@ -226,7 +226,12 @@ impl Offered {
     }
 
     /// Keeps everything up to date until told to stop.
-    pub async fn run(self: Arc<Self>, clock: Clock, stop: CancellationToken) {
+    pub async fn run(
+        self: Arc<Self>,
+        clock: Clock,
+        spot_prices: Duration,
+        stop: CancellationToken,
+    ) {
         // They were asked for before anything else could start.
         let told = self.lock().types_told;
         let fresh = told.map_or(Duration::ZERO, |at| {
@@ -244,7 +249,7 @@ impl Offered {
             let done = self.refresh_on_demand_prices().await;
             done.map_err(|e| e.to_string())
         });
-        let spot = repeat(&clock, SPOT, "providers.pricing", || async {
+        let spot = repeat(&clock, spot_prices, "providers.pricing", || async {
             let done = self.refresh_spot_prices(clock.now()).await;
             done.map_err(|e| e.to_string())
         });

@@ -30,7 +30,7 @@ pub fn is_tested_with(version: &str) -> bool {
 pub enum DiscoveryError {
     /// Nobody here may call EC2, or EC2 is not reached.
     #[error(
-        "EC2 cannot be used: {0}; the role needs `ec2:DescribeInstanceTypes`, see docs/iam-policy.json"
+        "EC2 cannot be used: {0}; the role needs `ec2:DescribeInstanceTypes`, see docs/getting-started/cloudformation.yaml"
     )]
     Ec2(#[source] AwsError),
     /// The cluster's endpoint is not known.

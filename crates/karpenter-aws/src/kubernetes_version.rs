@@ -140,7 +140,7 @@ mod tests {
             for told in ["1.34", "1.99", "1.99", "1.35"] {
                 version.set(told);
             }
-            KubernetesVersion::new("1.25");
+            let _ = KubernetesVersion::new("1.25");
         });
         let said = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
         let said: Vec<&str> = said.lines().filter(|l| l.contains("not tested")).collect();

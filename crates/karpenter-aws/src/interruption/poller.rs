@@ -233,7 +233,7 @@ impl Shared {
             )
         } else if error.is_unauthorized() {
             format!(
-                "the interruption queue `{name}` may not be used: allow sqs:GetQueueUrl, sqs:ReceiveMessage and sqs:DeleteMessage on it, see docs/iam-policy.json"
+                "the interruption queue `{name}` may not be used: allow sqs:GetQueueUrl, sqs:ReceiveMessage and sqs:DeleteMessage on it, see docs/getting-started/cloudformation.yaml"
             )
         } else {
             format!("the interruption queue `{name}` cannot be used")

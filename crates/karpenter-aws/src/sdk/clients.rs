@@ -477,7 +477,7 @@ fn pause(first: Duration, attempts: u32) -> Duration {
 }
 
 /// Between half and all of a pause, so that callers who failed together do not come back together.
-fn jittered(pause: Duration) -> Duration {
+pub(super) fn jittered(pause: Duration) -> Duration {
     let random = std::hash::RandomState::new().build_hasher().finish();
     pause.mul_f64(0.5 + (random % 1024) as f64 / 2048.0)
 }

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::clients::jittered;
+
 /// The slowest an operation gets, in calls a second.
 const SLOWEST: f64 = 0.5;
 /// What a success adds to a reduced rate.
@@ -20,7 +22,7 @@ const FORGET: Duration = Duration::from_secs(60);
 const MEASURED: Duration = Duration::from_secs(1);
 /// So many failures in a row open the circuit.
 const FAILURES: u32 = 5;
-/// How long the circuit stays open at first, and at most.
+/// How long the circuit stays open at first, and at most; between half and all of it, as other processes see the same outage.
 const OPEN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// What became of a call.
@@ -129,7 +131,7 @@ impl Pacing {
             if circuit.failures >= FAILURES && due {
                 circuit.open = (circuit.open * 2).clamp(OPEN.0, OPEN.1);
                 circuit.set = Some(now);
-                circuit.until = Some(now + circuit.open);
+                circuit.until = Some(now + jittered(circuit.open));
             }
         } else {
             *circuit = Circuit::default();
@@ -211,6 +213,27 @@ mod tests {
             pacing.learn(OP.0, OP.1, Outcome::Throttled);
         }
         assert_eq!(pacing.rate(OP.1), Some(50.0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn processes_that_lost_a_service_together_do_not_come_back_together() {
+        let mut ends = Vec::new();
+        for _ in 0..20 {
+            let pacing = Pacing::default();
+            for _ in 0..FAILURES {
+                call(&pacing, Outcome::Failed).await;
+            }
+            let lost = Instant::now();
+            while pacing.admit(OP.0, OP.1).await.is_err() {
+                tokio::time::advance(Duration::from_millis(1)).await;
+            }
+            let left = lost.elapsed();
+            assert!((OPEN.0 / 2..=OPEN.0 + Duration::from_millis(2)).contains(&left));
+            ends.push(left);
+        }
+        ends.sort_unstable();
+        ends.dedup();
+        assert!(ends.len() > 5, "{ends:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,5 +1,6 @@
 //! What the leader keeps in order: the certificate in the Secret, and its authority in the definitions.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 use base64::Engine;
@@ -8,6 +9,7 @@ use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
+use karpenter_kube::controller::Backoff;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watcher as watch};
@@ -23,8 +25,11 @@ use crate::webhook;
 const CHECK: Duration = Duration::from_secs(3600);
 /// How long changes are collected.
 const TOGETHER: Duration = Duration::from_millis(200);
-/// How soon something that failed is tried again, at first and at last.
-const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// How soon something that failed is tried again.
+const AGAIN: Backoff = Backoff {
+    base: Duration::from_secs(2),
+    max: Duration::from_secs(60),
+};
 
 #[derive(Debug, thiserror::Error)]
 enum KeepError {
@@ -48,17 +53,19 @@ fn doing(doing: String) -> impl FnOnce(kube::Error) -> KeepError {
 pub(super) async fn keep(client: Client, place: Place) {
     let keeper = Keeper::new(client, place);
     let mut changes = keeper.changes();
-    let mut again = AGAIN.0;
+    // Replicas that failed together do not try again together.
+    let replica = RandomState::new().build_hasher().finish();
+    let mut failures = 0;
     loop {
         let wait = match keeper.tidy(Timestamp::now()).await {
             Ok(()) => {
-                again = AGAIN.0;
+                failures = 0;
                 CHECK
             }
             Err(error) => {
                 tracing::error!(logger = "webhook", error = %error, "cannot keep the webhook's certificate");
-                again = (again * 2).min(AGAIN.1);
-                again
+                failures += 1;
+                AGAIN.of(&replica, failures)
             }
         };
         // Whatever changed in the meantime is one more look; after a failure, not before its time.

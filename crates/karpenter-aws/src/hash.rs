@@ -254,6 +254,23 @@ mod tests {
         assert!(hashes.len() > 20, "changes change the hash");
     }
 
+    /// The bytes of the CA count as they are: a comment and other line ends make another hash.
+    #[test]
+    fn kubelet_settings_and_a_real_ca_are_hashed_as_by_karpenter_in_go() {
+        let file: Value = serde_json::from_str(include_str!(
+            "../tests/data/ec2nodeclass-hash-kubelet-ca.json"
+        ))
+        .unwrap();
+        let vectors = file["vectors"].as_array().unwrap();
+        assert_eq!(vectors.len(), 5);
+        for vector in vectors {
+            let spec: EC2NodeClassSpec = serde_json::from_value(vector["spec"].clone()).unwrap();
+            let class = EC2NodeClass::new("default", spec);
+            let ours = static_hash(&class, vector["caBundle"].as_str().unwrap());
+            assert_eq!(vector["hash"], ours, "{}", vector["case"]);
+        }
+    }
+
     /// Conformance: AWS-hash-02
     #[test]
     fn selectors_and_prefix_counts_do_not_count() {

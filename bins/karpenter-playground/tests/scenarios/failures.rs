@@ -94,14 +94,15 @@ async fn a_launch_that_fails_for_five_minutes_is_given_up() {
         "{}",
         world.describe().await
     );
-    world.pass(30).await;
+    // A claim that fails is looked at again within a minute.
+    world.pass(80).await;
     assert!(
         world.claims().await.iter().all(|c| c.uid() != first.uid()),
         "{}",
         world.describe().await
     );
     // The next claim fails as well, and two failures say that the pool does not work.
-    world.pass(330).await;
+    world.pass(360).await;
     assert!(
         world.list::<NodePool>().await[0].is_false(types::NODE_REGISTRATION_HEALTHY),
         "{}",

@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<()> {
     let command = arguments.first().map_or("help", String::as_str);
     let mut arguments = arguments.to_vec();
-    // Always the same packages, but for the AWS SDK: another selection would build their dependencies anew.
+    // Always the same packages, but for the AWS SDK: another selection would rebuild their dependencies.
     let mut packages = vec!["real-cluster", "karpenter-kwok-controller"];
     if command == "test" {
         packages.push("karpenter");

@@ -49,7 +49,7 @@ impl KubernetesVersion {
     }
 }
 
-/// Says, once for each version, that this was not made for it, whoever told the version.
+/// Logs, once for each version, that Karpenter is not tested with it, wherever the version came from.
 fn check(version: &str) {
     if !discovery::is_tested_with(version) {
         tracing::error!(

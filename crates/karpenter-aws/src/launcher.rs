@@ -86,7 +86,7 @@ pub struct Launcher {
     pub settings: SharedSettings,
     /// Launches that failed, by pool.
     pub failures: Counter,
-    /// Where users are told, once somebody listens.
+    /// Where events are published; set once the controllers start.
     pub told: Arc<OnceLock<Recorder>>,
 }
 
@@ -233,7 +233,7 @@ impl Launcher {
         )
     }
 
-    /// Tells users, if there is somebody to do so.
+    /// Publishes an event, once there is a recorder.
     pub fn tell(&self, event: Event) {
         if let Some(recorder) = self.told.get() {
             recorder.publish(event);

@@ -15,8 +15,8 @@ use crate::changes::Changes;
 /// The region whose prices stand for regions without a table.
 const FALLBACK_REGION: &str = "us-east-1";
 
-/// The share of a spot price that it must change by to count: prices move all the time, and whatever looks at instance types
-/// anew for a hundredth of a cent finds nothing else than before.
+/// The share of a spot price that it must change by to count: prices move all the time, and looking at instance
+/// types again for a hundredth of a cent finds nothing else than before.
 const SPOT_THRESHOLD: f64 = 0.05;
 
 static TABLE: LazyLock<Table> = LazyLock::new(Table::read);

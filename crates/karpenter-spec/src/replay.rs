@@ -249,7 +249,7 @@ impl PodInfo {
             && (self.terms.as_ref()).is_none_or(|terms| terms.iter().any(|t| term_meets(t, labels)))
     }
 
-    /// TaintToleration: `PreferNoSchedule` keeps nobody away.
+    /// TaintToleration: `PreferNoSchedule` keeps no pod away.
     fn tolerates(&self, taints: &[Taint]) -> bool {
         let hard = taints.iter().filter(|t| t.effect != "PreferNoSchedule");
         let mut hard = hard.map(|taint| self.tolerations.iter().any(|t| tolerates(t, taint)));

@@ -277,7 +277,7 @@ impl Aws {
         }
         let config = loader.load().await;
         let region = config.region().ok_or(ConnectError::NoRegion)?.to_string();
-        // Of the loader's own they would be for credentials as well, which nobody else repeats.
+        // Set on the loader, it would disable retries of credential calls, which nothing else retries.
         let config = config
             .into_builder()
             .retry_config(RetryConfig::disabled())

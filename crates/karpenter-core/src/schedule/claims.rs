@@ -52,7 +52,7 @@ impl Run<'_> {
         Some(Host::Claim(claim))
     }
 
-    /// Joins the claim whose machine becomes dearer by least; opens one of the first NodePool that takes the pod if that costs
+    /// Joins the planned node whose price rises least; opens one of the first NodePool that takes the pod if that costs
     /// less.
     pub(super) fn try_cheapest(
         &mut self,
@@ -97,7 +97,7 @@ impl Run<'_> {
         Some(Host::Claim(claim))
     }
 
-    /// How much dearer a claim's machine becomes with a pod.
+    /// How much the price of a planned node rises with a pod.
     fn increase(&mut self, claim: usize, class: usize, fit: &Fit) -> f64 {
         let held = &self.claims[claim];
         let (template, set, mut used) = (held.template, held.set, held.used.clone());

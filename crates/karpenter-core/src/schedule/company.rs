@@ -12,7 +12,7 @@ use super::{
     template::unmet_min_values, topology::Host,
 };
 
-/// What a planned machine is once it is settled.
+/// What a planned node is once it is settled.
 pub(super) struct Settled {
     set: SetId,
     /// A row that fits.
@@ -77,7 +77,7 @@ impl Run<'_> {
         (0..self.claims.len()).filter(waits).collect()
     }
 
-    /// What a planned machine is in a domain; `None` if it cannot be there. What is on it still has room there, minValues hold, and
+    /// What a planned node is in a domain; `None` if it cannot be there. What is on it still has room there, minValues hold, and
     /// where it counts on reserved capacity, some of that is left.
     pub(super) fn settled(&mut self, claim: usize, axis: usize, domain: usize) -> Option<Settled> {
         let one: Bits = [domain].into_iter().collect();

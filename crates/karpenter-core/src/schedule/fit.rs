@@ -353,7 +353,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The reservations a machine of `rows` would hold that holds `held` now.
+    /// The reservations a node of `rows` would hold that holds `held` now.
     pub(super) fn reservations_of(
         &mut self,
         template: usize,

@@ -10,8 +10,8 @@
 //!    fewest machines is taken, and made cheaper (see [`polish`](super::polish)).
 //! 3. What comes out replaces the claims if it saves a twentieth, and is within the limits of the NodePool. Each machine counts
 //!    for half the cheapest one more than its price, so that a fleet does not fall apart into many small machines. Claims of
-//!    few pods are packed among themselves, and each machine counts for a fifth of what theirs cost: ten pods that fit one
-//!    machine are not spread over two for a sixth of its price.
+//!    few pods are packed among themselves, and each node counts for a fifth of what theirs cost: ten pods that fit one
+//!    node are not spread over two to save a sixth of its price.
 //!
 //! No pod changes its NodePool, nor its domain under a topology constraint; pods under a hostname constraint only stay with
 //! pods they were with, so that constraints hold as they did. Claims with reservations, minValues, host ports, devices or
@@ -46,7 +46,7 @@ const WORTH_IT: f64 = 0.95;
 const BESIDE: f64 = 0.5;
 /// Claims of fewer pods have few.
 pub(super) const MANY_PODS: usize = 11;
-/// What a machine of few pods costs beside its price, as a share of what those of the plan cost on the mean.
+/// What a node of few pods costs beside its price, as a share of what those of the plan cost on the mean.
 pub(super) const BESIDE_FEW: f64 = 0.2;
 /// Machines of a market that are considered.
 const MOST_OFFERS: usize = 64;
@@ -533,7 +533,7 @@ struct Chunk {
 }
 
 impl Chunk {
-    /// What a machine counts for beside its price; `usual` is what it does where machines have many pods.
+    /// What a node counts for beside its price; `usual` is what it does where nodes have many pods.
     fn beside(&self, usual: f64) -> f64 {
         if !self.few {
             return usual;

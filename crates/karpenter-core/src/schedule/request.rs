@@ -114,8 +114,8 @@ pub struct ScheduleRequest {
     pub without: Vec<String>,
     /// Machines (Node or NodeClaim names) that only pending pods and pods of deleting nodes may use.
     pub reluctant: Arc<[String]>,
-    /// Pods that had a place, with its machine (Node or NodeClaim name). They get it again, before others are placed, if it is
-    /// still one: planning again moves nobody without need.
+    /// Pods that were nominated to a node (Node or NodeClaim name). They are tried there before other pods are placed, and are
+    /// placed elsewhere only if that node cannot take them any more.
     pub nominated: Vec<(PodKey, String)>,
     /// What machines are launched for. Disruption asks for the fewest: it replaces machines by at most one.
     pub packing: Packing,

@@ -348,6 +348,18 @@ impl Cluster {
         }
     }
 
+    /// Waits until the API server can have versions converted. The definitions are told first whom to trust, and the webhook
+    /// listens after that: a `caBundle` alone does not mean that anybody answers yet.
+    pub async fn until_versions_are_converted(&mut self) {
+        self.says(
+            0,
+            "serving conversion webhook",
+            Duration::from_secs(60),
+            |_| true,
+        )
+        .await;
+    }
+
     /// How much was logged so far.
     pub fn log_end(&self) -> usize {
         self.controller.lines().last().map_or(0, |line| line.at + 1)

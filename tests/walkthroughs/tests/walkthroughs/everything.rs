@@ -96,13 +96,7 @@ async fn the_roles_of_the_chart_are_enough_with_every_feature_gate_open() {
     let Some(mut cluster) = Cluster::start(start).await else {
         return;
     };
-    cluster
-        .until("the definitions trust the webhook", MINUTE, |cluster| {
-            let definition = cluster.get(&["crd", "nodepools.karpenter.sh"]);
-            let bundle = &definition["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"];
-            bundle.is_string().then_some(())
-        })
-        .await;
+    cluster.until_versions_are_converted().await;
     cluster.apply_text(OBJECTS);
     cluster
         .until("pods run on the discounted family", MINUTE, |cluster| {

@@ -68,13 +68,7 @@ async fn walkthrough_3() {
     let Some(mut cluster) = Cluster::start(start).await else {
         return;
     };
-    cluster
-        .until("v1beta1 is served", MINUTE, |cluster| {
-            let definition = cluster.get(&["crd", "nodepools.karpenter.sh"]);
-            let bundle = &definition["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"];
-            bundle.is_string().then_some(())
-        })
-        .await;
+    cluster.until_versions_are_converted().await;
     cluster.step("A NodePool and an EC2NodeClass of v1beta1 are applied.");
     cluster.apply(&format!("{SEED}/nodepool.yaml"));
     cluster

@@ -7,7 +7,7 @@
     reason = "what fails here fails the test"
 )]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,6 +23,7 @@ use kube::runtime::finalizer::{Event, finalizer};
 use kube::runtime::watcher;
 use kube::{Api, Client, Config, ResourceExt};
 use serde_json::{Value, json};
+use skipped::skipped;
 use tokio::process::{Child, Command};
 
 const NS: &str = "conformance";
@@ -425,19 +426,22 @@ async fn the_embedded_server_conforms_over_https() {
 #[tokio::test]
 async fn a_real_server_conforms() {
     let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from) else {
-        eprintln!("skipped: KUBEBUILDER_ASSETS is not set");
+        skipped("kube-apiserver", "KUBEBUILDER_ASSETS is not set");
         return;
     };
     if !assets.join("kube-apiserver").exists() || !assets.join("etcd").exists() {
-        eprintln!(
-            "skipped: `{}` holds no etcd and kube-apiserver",
-            assets.display()
+        let assets = assets.display();
+        skipped(
+            "kube-apiserver",
+            format!("`{assets}` holds no etcd and kube-apiserver"),
         );
         return;
     }
     let directory = tempfile::tempdir().unwrap();
     let (etcd_port, peer_port, port) = (free_port(), free_port(), free_port());
+    let log = directory.path().join("log");
     let _etcd = spawn(
+        &log,
         Command::new(assets.join("etcd"))
             .arg(format!(
                 "--data-dir={}",
@@ -448,14 +452,23 @@ async fn a_real_server_conforms() {
                 "--advertise-client-urls=http://127.0.0.1:{etcd_port}"
             ))
             .arg(format!("--listen-peer-urls=http://127.0.0.1:{peer_port}"))
+            .arg(format!(
+                "--initial-advertise-peer-urls=http://127.0.0.1:{peer_port}"
+            ))
+            .arg(format!(
+                "--initial-cluster=default=http://127.0.0.1:{peer_port}"
+            ))
             .arg("--unsafe-no-fsync=true"),
     );
     let key = rcgen::KeyPair::generate().unwrap();
     let key_file = directory.path().join("sa.key");
     std::fs::write(&key_file, key.serialize_pem()).unwrap();
+    let public_key_file = directory.path().join("sa.pub");
+    std::fs::write(&public_key_file, key.public_key_pem()).unwrap();
     let tokens = directory.path().join("tokens.csv");
     std::fs::write(&tokens, "token,admin,admin,system:masters\n").unwrap();
     let _server = spawn(
+        &log,
         Command::new(assets.join("kube-apiserver"))
             .arg(format!("--etcd-servers=http://127.0.0.1:{etcd_port}"))
             .arg(format!(
@@ -465,7 +478,10 @@ async fn a_real_server_conforms() {
             .arg("--bind-address=127.0.0.1")
             .arg(format!("--secure-port={port}"))
             .arg("--service-account-issuer=https://localhost")
-            .arg(format!("--service-account-key-file={}", key_file.display()))
+            .arg(format!(
+                "--service-account-key-file={}",
+                public_key_file.display()
+            ))
             .arg(format!(
                 "--service-account-signing-key-file={}",
                 key_file.display()
@@ -492,9 +508,12 @@ async fn a_real_server_conforms() {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), ready)
-        .await
-        .unwrap();
+    let ready = tokio::time::timeout(Duration::from_secs(60), ready).await;
+    let said = std::fs::read_to_string(&log).unwrap();
+    assert!(
+        ready.is_ok(),
+        "the API server is not ready after a minute:\n{said}"
+    );
     suite(client).await;
 }
 
@@ -506,11 +525,13 @@ fn free_port() -> u16 {
         .port()
 }
 
-fn spawn(command: &mut Command) -> Child {
+/// Starts a program that adds what it says to `log`.
+fn spawn(log: &Path, command: &mut Command) -> Child {
+    let log = std::fs::File::options().create(true).append(true).open(log);
     command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(log.unwrap())
         .kill_on_drop(true)
         .spawn()
         .unwrap()

@@ -1,6 +1,6 @@
 //! Looking for an order in which things can be done that depend on what was done before.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How many states are looked at before the search goes on at random.
 const MOST_STATES: usize = 500;
@@ -17,7 +17,7 @@ pub(crate) fn stuck(classes: &[usize], may: impl FnMut(&[usize], usize) -> bool)
         seen: BTreeSet::new(),
         left: (0..classes.len()).collect(),
     };
-    if !search.go() {
+    if !search.go() && !search.freest() {
         (1..=SHUFFLES).any(|turn| search.shuffled(turn));
     }
     search.left
@@ -45,6 +45,44 @@ impl<F: FnMut(&[usize], usize) -> bool> Search<'_, F> {
         let mut done = vec![];
         while let Some(next) = waiting.iter().position(|thing| (self.may)(&done, *thing)) {
             done.push(waiting.remove(next));
+        }
+        if waiting.len() < self.left.len() {
+            self.left = waiting;
+        }
+        self.left.is_empty()
+    }
+
+    /// Does next what keeps most others possible.
+    fn freest(&mut self) -> bool {
+        let mut waiting: Vec<usize> = (0..self.classes.len()).collect();
+        let mut done = vec![];
+        loop {
+            let mut best: Option<(usize, usize)> = None;
+            let mut tried = BTreeSet::new();
+            for at in 0..waiting.len() {
+                let thing = waiting[at];
+                if !tried.insert(self.classes[thing]) || !(self.may)(&done, thing) {
+                    continue;
+                }
+                done.push(thing);
+                let mut known: BTreeMap<usize, bool> = BTreeMap::new();
+                let free = waiting.iter().filter(|other| {
+                    let class = self.classes[**other];
+                    **other != thing
+                        && *known
+                            .entry(class)
+                            .or_insert_with(|| (self.may)(&done, **other))
+                });
+                let free = free.count();
+                done.pop();
+                if best.is_none_or(|(most, _)| free > most) {
+                    best = Some((free, at));
+                }
+            }
+            let Some((_, at)) = best else {
+                break;
+            };
+            done.push(waiting.remove(at));
         }
         if waiting.len() < self.left.len() {
             self.left = waiting;
@@ -99,6 +137,23 @@ mod tests {
         // The first one keeps the last one from being done; which of the others were done is no matter.
         let may = |done: &[usize], thing: usize| thing != 32 || !done.contains(&0);
         let classes: Vec<usize> = (0..33).collect();
+        assert_eq!(stuck(&classes, may), [0; 0]);
+    }
+
+    #[test]
+    fn an_order_is_found_in_which_each_thing_has_to_wait_for_one_of_another_kind() {
+        // Of forty things every other one makes room for one more of the rest, of which a few make none and take it.
+        let balance = |done: &[usize]| -> i64 {
+            let of = |thing: &usize| if *thing < 20 { 1 } else { -1 };
+            done.iter().map(of).sum()
+        };
+        let may = |done: &[usize], thing: usize| match thing {
+            // Takes room, whether there is any or not.
+            35.. => true,
+            20.. => balance(done) > 0,
+            _ => balance(done) < 3,
+        };
+        let classes: Vec<usize> = (0..40).collect();
         assert_eq!(stuck(&classes, may), [0; 0]);
     }
 

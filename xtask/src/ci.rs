@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: what has to hold for every commit. Every check runs, and the last lines say how each went.
 
 use std::{
-    fs,
+    fmt, fs,
     io::{BufRead as _, BufReader},
     path::Path,
     process::{Command, Stdio},
@@ -18,13 +18,12 @@ const IMPURE: [&str; 4] = ["tokio", "hyper", "kube-client", "aws-"];
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let mut failed = Vec::new();
     let mut summary = Vec::new();
-    let mut step = |name: &str, check: &dyn Fn() -> anyhow::Result<String>| {
+    let mut all_skipped = Vec::new();
+    let mut step = |name: &str, check: &mut dyn FnMut() -> anyhow::Result<String>| {
         println!("=== {name}");
         match check() {
-            Ok(note) => summary.push(format!(
-                "ok      {name}{}{note}",
-                if note.is_empty() { "" } else { ": " }
-            )),
+            Ok(note) if note.is_empty() => summary.push(format!("ok      {name}")),
+            Ok(note) => summary.push(format!("ok      {name}: {note}")),
             Err(problem) => {
                 println!("{problem:#}");
                 summary.push(format!("FAILED  {name}"));
@@ -32,13 +31,15 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
             }
         }
     };
-    step("format", &|| cargo(root, &["fmt", "--all", "--check"]));
-    step("crds", &|| crds::run(root, true).map(|()| String::new()));
-    step("conformance", &|| {
+    step("format", &mut || cargo(root, &["fmt", "--all", "--check"]));
+    step("crds", &mut || {
+        crds::run(root, true).map(|()| String::new())
+    });
+    step("conformance", &mut || {
         conformance::run(root, true, false).map(|()| String::new())
     });
-    step("purity", &|| purity(root));
-    step("clippy", &|| {
+    step("purity", &mut || purity(root));
+    step("clippy", &mut || {
         cargo(
             root,
             &[
@@ -52,17 +53,19 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
             ],
         )
     });
-    step("docs", &|| docs(root));
-    step("tests", &|| {
-        let without = missing_programs(root);
-        let totals = tests(root)?;
-        Ok(match without.is_empty() {
-            true => totals,
-            false => format!("{totals}; without {}", without.join(", ")),
-        })
+    step("docs", &mut || docs(root));
+    // Some tests want a real API server, too, and the program that builds one is among what is built for them.
+    step("build", &mut || {
+        cargo(root, &["test", "--workspace", "--no-run", "--quiet"])
     });
-    step("realcluster", &|| realcluster::ci(root));
-    step("deny", &|| {
+    step("control plane", &mut || {
+        realcluster::build_control_plane(root)
+    });
+    step("tests", &mut || tests(root, &mut all_skipped));
+    step("realcluster", &mut || {
+        realcluster::ci(root, &mut all_skipped)
+    });
+    step("deny", &mut || {
         cargo(
             root,
             &[
@@ -76,14 +79,76 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
             ],
         )
     });
+    step("skipped", &mut || judge_skipped(&all_skipped));
     println!("=== summary");
     for line in &summary {
         println!("{line}");
+    }
+    for skipped in &all_skipped {
+        println!("skipped {skipped}");
     }
     if !failed.is_empty() {
         bail!("failed: {}", failed.join(", "));
     }
     Ok(())
+}
+
+/// A test, or a part of the checks, that did not run for want of a program.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Skipped {
+    pub(crate) program: String,
+    pub(crate) what: String,
+    pub(crate) why: String,
+}
+
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, without {}: {}", self.what, self.program, self.why)
+    }
+}
+
+impl Skipped {
+    /// Reads a line that [`skipped::skipped`] wrote.
+    fn read(line: &str) -> Option<Self> {
+        let mut parts = line.strip_prefix(skipped::PREFIX)?.splitn(3, ": ");
+        let mut part = || parts.next().map(str::to_owned);
+        Some(Self {
+            program: part()?,
+            what: part()?,
+            why: part()?,
+        })
+    }
+}
+
+/// Lets tests be skipped on somebody's own machine, and in CI (`CI=true`) only for want of the programs that `.ci/run` could not
+/// install, which it names in `KARPENTER_CI_WITHOUT`.
+fn judge_skipped(skipped: &[Skipped]) -> anyhow::Result<String> {
+    let is_ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
+    let without = std::env::var("KARPENTER_CI_WITHOUT").unwrap_or_default();
+    let unexpected = unexpected(skipped, is_ci, &without);
+    if !unexpected.is_empty() {
+        bail!(
+            "CI may not skip what needs {}: .ci/run installs it, or says in KARPENTER_CI_WITHOUT that it is not to be had",
+            unexpected.join(", ")
+        );
+    }
+    Ok(match skipped.len() {
+        0 => "nothing".to_owned(),
+        number => format!("{number}, named below"),
+    })
+}
+
+/// The programs without which something was skipped that should have run.
+fn unexpected<'s>(skipped: &'s [Skipped], is_ci: bool, without: &str) -> Vec<&'s str> {
+    if !is_ci {
+        return Vec::new();
+    }
+    let without: Vec<&str> = without.split_whitespace().collect();
+    let programs = skipped.iter().map(|skipped| skipped.program.as_str());
+    let mut programs: Vec<&str> = programs.filter(|p| !without.contains(p)).collect();
+    programs.sort_unstable();
+    programs.dedup();
+    programs
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> anyhow::Result<String> {
@@ -110,16 +175,32 @@ fn docs(root: &Path) -> anyhow::Result<String> {
     Ok(String::new())
 }
 
-/// Runs the test command of the README, and repeats its closing lines.
-fn tests(root: &Path) -> anyhow::Result<String> {
+/// Runs the test command of the README, and repeats its closing lines. Tests that need a real API server get the one that was built
+/// here, if there is one.
+fn tests(root: &Path, all_skipped: &mut Vec<Skipped>) -> anyhow::Result<String> {
     let readme = fs::read_to_string(root.join("README.md"))?;
     let command = test_command(&readme).context("README.md has no line `cargo test …`")?;
     println!("{command}");
-    let mut child = Command::new("cargo")
+    let mut cargo = Command::new("cargo");
+    cargo
         .args(command.split_whitespace().skip(1))
         .current_dir(root)
         .stdout(Stdio::piped())
-        .spawn()?;
+        .stderr(Stdio::piped());
+    let built = root.join("target/realcluster/bin");
+    if std::env::var_os("KUBEBUILDER_ASSETS").is_none() && built.is_dir() {
+        cargo.env("KUBEBUILDER_ASSETS", built);
+    }
+    let mut child = cargo.spawn()?;
+    let errors = child.stderr.take().context("cargo has no error output")?;
+    let errors = std::thread::spawn(move || {
+        let mut found = Vec::new();
+        for line in BufReader::new(errors).lines().map_while(Result::ok) {
+            found.extend(Skipped::read(&line));
+            eprintln!("{line}");
+        }
+        found
+    });
     let mut closing = Vec::new();
     for line in BufReader::new(child.stdout.take().context("cargo has no output")?).lines() {
         let line = line?;
@@ -129,51 +210,19 @@ fn tests(root: &Path) -> anyhow::Result<String> {
         println!("{line}");
     }
     let status = child.wait()?;
+    all_skipped.extend(errors.join().unwrap_or_default());
     println!("--- closing lines of `{command}`");
     closing.iter().for_each(|line| println!("{line}"));
     let totals = totals(&closing);
     if !status.success() {
         bail!("`{command}` failed: {totals}");
     }
-    Ok(totals)
-}
-
-/// The programs of others that are not on this machine: tests that need one of them have skipped themselves.
-fn missing_programs(root: &Path) -> Vec<&'static str> {
-    let there = |name: &&&str| {
-        let paths = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&paths).any(|folder| folder.join(name).is_file())
-    };
-    let mut missing: Vec<&str> = ["kubectl", "prometheus", "helm"]
-        .iter()
-        .filter(|name| !there(name))
-        .copied()
-        .collect();
-    if !missing.contains(&"kubectl") && kubectl_is_old() {
-        missing.push("kubectl of 1.28 or later");
-    }
-    if !root.join("target/tools/moto/bin/moto_server").is_file() {
-        missing.push("moto");
-    }
-    missing
-}
-
-/// Whether kubectl is older than what the tests that apply manifests need.
-fn kubectl_is_old() -> bool {
-    let asked = Command::new("kubectl")
-        .args(["version", "--client", "--output=json"])
-        .output();
-    asked.is_ok_and(|answer| is_old(&answer.stdout))
-}
-
-fn is_old(kubectl_version: &[u8]) -> bool {
-    let answer: serde_json::Value = serde_json::from_slice(kubectl_version).unwrap_or_default();
-    let version = answer["clientVersion"]["gitVersion"].as_str();
-    let numbers = version.and_then(|v| v.strip_prefix('v')).map(|v| {
-        let mut parts = v.split('.').map(|part| part.parse::<u32>().ok());
-        (parts.next().flatten(), parts.next().flatten())
-    });
-    numbers.is_some_and(|(major, minor)| (major, minor) < (Some(1), Some(28)))
+    Ok(match all_skipped.len() {
+        0 => totals,
+        number => {
+            format!("{totals}; {number} of those passed without running, for want of a program")
+        }
+    })
 }
 
 /// The one line of the README that runs the whole test suite.
@@ -279,15 +328,28 @@ mod tests {
         );
     }
 
+    fn skipped(program: &str) -> Skipped {
+        Skipped {
+            program: program.into(),
+            what: "charts::render".into(),
+            why: "it is not in PATH".into(),
+        }
+    }
+
     #[test]
-    fn a_kubectl_that_tests_skip_is_told_by_its_version() {
-        let of = |version: &str| {
-            format!(r#"{{"clientVersion": {{"minor": "9+", "gitVersion": "{version}"}}}}"#)
-        };
-        assert!(is_old(of("v1.20.2").as_bytes()));
-        assert!(!is_old(of("v1.28.0").as_bytes()));
-        assert!(!is_old(of("v1.32.4-dispatcher").as_bytes()));
-        assert!(!is_old(b"not JSON"));
+    fn the_line_of_a_skipped_test_names_program_test_and_reason() {
+        let line = "skipped for want of helm: charts::render: it is not in PATH";
+        assert_eq!(Skipped::read(line), Some(skipped("helm")));
+        assert_eq!(Skipped::read("warning: helm: it: is"), None);
+    }
+
+    #[test]
+    fn ci_may_skip_only_what_ci_run_could_not_install() {
+        let all = [skipped("helm"), skipped("moto"), skipped("helm")];
+        assert_eq!(unexpected(&all, true, "moto kubectl"), ["helm"]);
+        assert_eq!(unexpected(&all, true, ""), ["helm", "moto"]);
+        assert_eq!(unexpected(&all, true, "moto helm"), [""; 0]);
+        assert_eq!(unexpected(&all, false, ""), [""; 0]);
     }
 
     #[test]

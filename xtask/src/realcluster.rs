@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 
+use crate::ci::Skipped;
+
 /// Runs `real-cluster` with its arguments, after building it and the controllers that it starts.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<()> {
     let command = arguments.first().map_or("help", String::as_str);
@@ -33,17 +35,23 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The part for every CI run, with the programs that the tests were built with: builds the control plane where there is Go, and runs the
-/// quick scenarios. Returns their closing line, or that they were skipped.
-///
-/// All of them would not fit into every run: a cold one is to end within an hour on two cores, and the control plane's build takes a quarter.
-pub(crate) fn ci(root: &Path) -> anyhow::Result<String> {
+/// Builds the programs of a control plane where there is Go, with the program that the tests were built with.
+pub(crate) fn build_control_plane(root: &Path) -> anyhow::Result<String> {
     let go = Command::new("go").arg("version").output();
-    if go.is_ok_and(|go| go.status.success())
-        && !real_cluster(root).arg("build").status()?.success()
-    {
+    if !go.is_ok_and(|go| go.status.success()) {
+        return Ok("there is no Go to build it with".to_owned());
+    }
+    if !real_cluster(root).arg("build").status()?.success() {
         bail!("the control plane cannot be built");
     }
+    Ok(String::new())
+}
+
+/// The part for every CI run: the quick scenarios, with the programs that the tests were built with. Returns their closing line; where programs
+/// are missing, they are skipped.
+///
+/// All of them would not fit into every run: a cold one is to end within an hour on two cores, and the control plane's build takes a quarter.
+pub(crate) fn ci(root: &Path, all_skipped: &mut Vec<Skipped>) -> anyhow::Result<String> {
     let mut child = real_cluster(root)
         .args(["test", "--quick"])
         .stdout(Stdio::piped())
@@ -54,7 +62,14 @@ pub(crate) fn ci(root: &Path) -> anyhow::Result<String> {
     for line in output.lines() {
         let line = line?;
         println!("{line}");
-        if line.starts_with("skipped:") || line.starts_with("real cluster:") {
+        if let Some(why) = line.strip_prefix("skipped: ") {
+            all_skipped.push(Skipped {
+                program: "go".to_owned(),
+                what: "the scenarios on a real cluster".to_owned(),
+                why: why.to_owned(),
+            });
+        }
+        if line.starts_with("real cluster:") {
             closing = line;
         }
     }

@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use skipped::skipped;
 use tempfile::TempDir;
 
 /// A process that ends with the test.
@@ -89,7 +90,7 @@ fn prometheus_scrapes_everything_and_answers_every_query_of_the_dashboards() {
         .output()
         .is_err()
     {
-        println!("skipped: there is no prometheus");
+        skipped("prometheus", "it is not in PATH");
         return;
     }
     let home = TempDir::new().unwrap();
@@ -173,7 +174,7 @@ fn promtool_accepts_the_alert_rules() {
         .arg(dashboards().join("alerts.yaml"))
         .output();
     let Ok(output) = check else {
-        println!("skipped: there is no promtool");
+        skipped("promtool", "it is not in PATH");
         return;
     };
     let said = String::from_utf8_lossy(&output.stdout).into_owned()

@@ -18,6 +18,7 @@ use karpenter_aws_fake::{AwsFake, Fault};
 use karpenter_playground::aws::{CLUSTER, Ground, REGION, Settings};
 use karpenter_testbed::server::ServedOverHttps;
 use rustls::pki_types::PrivateKeyDer;
+use skipped::skipped;
 use tempfile::TempDir;
 use tokio_rustls::TlsAcceptor;
 
@@ -347,7 +348,7 @@ fn metrics_are_scraped_over_tls(home: &Path, endpoint: &str) {
 async fn prometheus_scrapes_the_metrics_over_tls_if_it_trusts_their_certificate() {
     let version = Command::new("prometheus").arg("--version").output();
     if version.is_err() {
-        println!("skipped: there is no prometheus");
+        skipped("prometheus", "it is not in PATH");
         return;
     }
     let (ground, served, home) = ground().await;

@@ -17,6 +17,7 @@ use karpenter_aws_fake::{
     CapacityReservation, Fault, InstanceState, Lifecycle, Policy, SecurityGroup, Shortage,
 };
 use serde_json::{Value, json};
+use skipped::skipped;
 use support::{Aws, NODE_GROUP, SUBNET_A, SUBNET_B};
 
 fn code(result: Result<Value, support::Refused>) -> String {
@@ -693,7 +694,7 @@ async fn boto3_understands_every_answer() {
     });
     let probe = Command::new(&python).args(["-c", "import boto3"]).output();
     if !probe.is_ok_and(|o| o.status.success()) {
-        eprintln!("skipped: `{python}` has no boto3");
+        skipped("boto3", format!("`{python}` cannot import it"));
         return;
     }
     let fake = karpenter_aws_fake::AwsFake::builder()

@@ -13,6 +13,7 @@ use std::process::{Command, Output, Stdio};
 
 use insta::assert_snapshot;
 use karpenter_testbed::Testbed;
+use skipped::skipped;
 use tempfile::TempDir;
 
 /// What an operator of the v0.33 and later walkthroughs sets.
@@ -103,7 +104,7 @@ fn is_missing(program: &str, argument: &str) -> bool {
         .output()
         .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
     if missing {
-        println!("skipped: there is no {program}");
+        skipped(program, "it is not in PATH");
     }
     missing
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
+use skipped::skipped;
 
 /// The binary: what `KARPENTER` names, else what was built next to the tests.
 fn binary() -> PathBuf {
@@ -21,7 +22,7 @@ fn binary() -> PathBuf {
 fn is_missing() -> bool {
     let missing = !binary().exists();
     if missing {
-        println!("skipped: {} is not built", binary().display());
+        skipped("karpenter", format!("{} is not built", binary().display()));
     }
     missing
 }

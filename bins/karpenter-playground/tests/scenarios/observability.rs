@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_testbed::faults::{Fault, Rule};
 use serde_json::json;
+use skipped::skipped;
 
 use crate::world::{World, pool};
 
@@ -363,7 +364,7 @@ async fn promtool_finds_no_fault_with_the_metrics() {
         .stderr(Stdio::piped())
         .spawn();
     let Ok(mut promtool) = promtool else {
-        println!("skipped: there is no promtool");
+        skipped("promtool", "it is not in PATH");
         return;
     };
     let mut stdin = promtool.stdin.take().unwrap();

@@ -24,6 +24,7 @@ use karpenter_aws::security_groups::SecurityGroups;
 use karpenter_aws::shifted_zones::ShiftedZones;
 use karpenter_aws::subnets::Subnets;
 use serde_json::{Value, json};
+use skipped::skipped;
 
 use crate::support::{self, World};
 use crate::templates::template;
@@ -56,7 +57,7 @@ impl Moto {
     /// Starts one on a free port of loopback; none if there is no moto.
     fn start() -> Option<Self> {
         let Some(program) = program() else {
-            println!("skipped: there is no moto; tests/moto.sh installs it");
+            skipped("moto", "tests/moto.sh installs it");
             return None;
         };
         let mut child = Command::new(&program)

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use skipped::skipped;
+
 /// Those before ask for OpenAPI v2 to validate with, which the embedded server does not have.
 pub const OLDEST: (u32, u32) = (1, 28);
 
@@ -13,14 +15,15 @@ pub fn kubectl_is_missing(program: &Path) -> bool {
         .args(["version", "--client", "--output=json"])
         .output();
     let Ok(answer) = asked else {
-        println!("skipped: there is no `{program_name}`");
+        skipped("kubectl", format!("there is no `{program_name}`"));
         return true;
     };
     match version(&String::from_utf8_lossy(&answer.stdout)) {
         Some(found) if found < OLDEST => {
             let ((major, minor), (from, on)) = (found, OLDEST);
-            println!(
-                "skipped: `{program_name}` is of {major}.{minor}, not of {from}.{on} or later"
+            skipped(
+                "kubectl",
+                format!("`{program_name}` is of {major}.{minor}, not of {from}.{on} or later"),
             );
             true
         }

@@ -14,6 +14,7 @@ use karpenter_testbed::loops::node_agent::NodeAgentOptions;
 use karpenter_testbed::loops::{self, Loops};
 use karpenter_testbed::server::ServedOverHttps;
 use serde_json::{Value, json};
+use skipped::skipped;
 use tempfile::TempDir;
 
 use crate::controller::{self, Controller, Line};
@@ -89,7 +90,7 @@ fn is_missing(program: &str) -> bool {
             std::env::var_os("WALKTHROUGH").is_none(),
             "a walkthrough needs {program}; `.ci/run` says where it comes from"
         );
-        println!("skipped: there is no {program}");
+        skipped(program, "it is not in PATH");
     }
     missing
 }

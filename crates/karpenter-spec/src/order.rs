@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// How many states are looked at before the search goes on at random.
 const MOST_STATES: usize = 500;
+/// How often the search that looks a step ahead begins again, with what was left before all else.
+const TURNS: usize = 8;
 /// How many orders are tried then.
 const SHUFFLES: u64 = 500;
 
@@ -52,9 +54,23 @@ impl<F: FnMut(&[usize], usize) -> bool> Search<'_, F> {
         self.left.is_empty()
     }
 
-    /// Does next what keeps most others possible.
+    /// Does next what keeps most others possible, and what was left the time before as soon as it is no worse.
     fn freest(&mut self) -> bool {
-        let mut waiting: Vec<usize> = (0..self.classes.len()).collect();
+        let mut order: Vec<usize> = (0..self.classes.len()).collect();
+        for _ in 0..TURNS {
+            let left = self.freest_in(order.clone());
+            if left.len() < self.left.len() {
+                self.left.clone_from(&left);
+            }
+            if left.is_empty() {
+                return true;
+            }
+            order.sort_by_key(|thing| !left.contains(thing));
+        }
+        false
+    }
+
+    fn freest_in(&mut self, mut waiting: Vec<usize>) -> Vec<usize> {
         let mut done = vec![];
         loop {
             let mut best: Option<(usize, usize)> = None;
@@ -80,14 +96,10 @@ impl<F: FnMut(&[usize], usize) -> bool> Search<'_, F> {
                 }
             }
             let Some((_, at)) = best else {
-                break;
+                return waiting;
             };
             done.push(waiting.remove(at));
         }
-        if waiting.len() < self.left.len() {
-            self.left = waiting;
-        }
-        self.left.is_empty()
     }
 
     fn go(&mut self) -> bool {

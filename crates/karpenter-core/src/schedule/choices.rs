@@ -127,7 +127,8 @@ impl Run<'_> {
         // DIFFERS: a pod with required anti-affinity settles for one domain, so that the next one has the others. One that only
         // prefers to be apart does not: a node for each of them is more than a preference is worth.
         let single = starts || kind == GroupKind::Spread || (kind == GroupKind::Anti && !soft);
-        if starts && self.narrow_to_company(group_id, &mut valid) {
+        // A preference does not decide where nodes of others are: what it makes dearer may be many times its pod.
+        if starts && !soft && self.narrow_to_company(group_id, &mut valid) {
             choices.company.push(group_id);
         }
         let allowed = match choices

@@ -172,7 +172,7 @@ impl Run<'_> {
             .map(|domain| (order.in_domain(domain), domain))
             .collect();
         ordered.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| names[a.1].cmp(&names[b.1])));
-        let by_price = ordered.len() > 1;
+        let by_price = ordered.len() > 1 && !self.strategy.domains_by_name;
         let mut best: Option<(u32, Fit)> = None;
         let mut refusal = Refusal::Topology;
         for (count, domain) in ordered {

@@ -4,8 +4,8 @@
 //! from the plan. A plan for some hundred pods takes milliseconds, so a few [`Strategy`]s are tried. The one that is kept is
 //! chosen by a stated rule:
 //!
-//! 1. No pod that first fit places is left out, no pod drops more of its preferences than first fit has them drop in sum, and no
-//!    rule is read differently: a strategy only decides what the rules leave open.
+//! 1. Of each class of pods it leaves out no more than first fit, its pods drop no more preferences in sum, and no rule is read
+//!    differently: a strategy only decides what the rules leave open.
 //! 2. Of those plans, the one that leaves out fewest pods; of these the cheapest; of those within a hundredth of the cheapest the
 //!    one of fewest nodes, then the cheapest, then the strategy that stands first in [`STRATEGIES`]. Where nodes have few pods,
 //!    each one more than first fit takes counts for a fifth of what first fit's cost on the mean, as in
@@ -15,7 +15,7 @@
 //! the fewest nodes ([`Packing::FewestMachines`]), gets first fit's plan alone, and so do plans for more than [`MOST_PODS`] pods,
 //! in which repacking leaves less to be won than the time is worth.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use super::{
     plan::Plan,
@@ -24,7 +24,6 @@ use super::{
     request::{Packing, ScheduleRequest},
     run::Run,
 };
-use crate::pod::PodKey;
 
 /// Plans for more pods are made once.
 const MOST_PODS: usize = 1_500;
@@ -51,44 +50,54 @@ pub(super) struct Strategy {
     pub(super) order: Order,
     /// Joins the planned node that becomes dearer by least, or opens one if that costs less; else joins the first that has room.
     pub(super) least_increase: bool,
+    /// Of domains that are as good for a topology constraint the first by name is taken, as upstream does, else the cheapest for the
+    /// pod: what is cheapest for the first pod may be dear for those that follow it.
+    pub(super) domains_by_name: bool,
+}
+
+impl Strategy {
+    const fn new(order: Order) -> Self {
+        Self {
+            order,
+            least_increase: false,
+            domains_by_name: false,
+        }
+    }
+
+    const fn least_increase(order: Order) -> Self {
+        Self {
+            least_increase: true,
+            ..Self::new(order)
+        }
+    }
 }
 
 /// What is tried beside first fit.
-const STRATEGIES: [Strategy; 5] = [
+const STRATEGIES: [Strategy; 6] = [
     Strategy {
-        order: Order::Size,
-        least_increase: true,
+        domains_by_name: true,
+        ..Strategy::new(Order::Size)
     },
-    Strategy {
-        order: Order::Memory,
-        least_increase: false,
-    },
-    Strategy {
-        order: Order::Alike,
-        least_increase: false,
-    },
-    Strategy {
-        order: Order::Memory,
-        least_increase: true,
-    },
-    Strategy {
-        order: Order::Alike,
-        least_increase: true,
-    },
+    Strategy::least_increase(Order::Size),
+    Strategy::new(Order::Memory),
+    Strategy::new(Order::Alike),
+    Strategy::least_increase(Order::Memory),
+    Strategy::least_increase(Order::Alike),
 ];
 
-/// A plan, and how many preferences its pods dropped.
-struct Attempt {
-    plan: Plan,
-    dropped: usize,
+/// A plan, and what it is judged by beside its price.
+#[derive(Default)]
+pub(super) struct Attempt {
+    pub(super) plan: Plan,
+    /// How many of their preferences its pods dropped.
+    pub(super) dropped: usize,
+    /// How many pods of each class it leaves out, buffers' apart. Pods of a class stand in for each other.
+    pub(super) left_out: BTreeMap<(usize, bool), usize>,
 }
 
 /// Makes the plan of a request.
 pub(super) fn solve(solver: &Solver, request: &ScheduleRequest) -> Plan {
-    let attempt = |request: &ScheduleRequest, strategy| {
-        let (plan, dropped) = Run::new(solver, request, strategy).solve();
-        Attempt { plan, dropped }
-    };
+    let attempt = |request: &ScheduleRequest, strategy| Run::new(solver, request, strategy).solve();
     let first = attempt(request, Strategy::default());
     let cancelled = || request.cancel.as_ref().is_some_and(|cancel| cancel());
     let pods = pods(&first.plan);
@@ -128,22 +137,17 @@ fn pods(plan: &Plan) -> usize {
 
 /// The best of plans, of which the first is first fit's. See the module documentation.
 fn choose(attempts: Vec<Attempt>) -> Plan {
-    let left_out = |plan: &Plan| -> BTreeSet<(PodKey, bool)> {
-        let unplaced = plan.unplaced.iter();
-        unplaced
-            .map(|left| (left.pod.clone(), left.buffer))
-            .collect()
-    };
     let mut attempts = attempts.into_iter();
     let Some(first) = attempts.next() else {
         return Plan::default();
     };
-    let (first_left_out, dropped) = (left_out(&first.plan), first.dropped);
     let may_replace = |attempt: &Attempt| {
-        attempt.dropped <= dropped
+        let mut left_out = attempt.left_out.iter();
+        attempt.dropped <= first.dropped
             && attempt.plan.undecided.is_empty()
-            && left_out(&attempt.plan).is_subset(&first_left_out)
+            && left_out.all(|(class, number)| first.left_out.get(class).copied() >= Some(*number))
     };
+    let attempts: Vec<Attempt> = attempts.filter(may_replace).collect();
     let nodes = first.plan.new_claims.len();
     let few = pods(&first.plan) < nodes * MANY_PODS;
     let mean = first.plan.hourly_price() / nodes.max(1) as f64;
@@ -153,7 +157,7 @@ fn choose(attempts: Vec<Attempt>) -> Plan {
         plan.hourly_price() + beside * more as f64
     };
     let mut plans = vec![first.plan];
-    plans.extend(attempts.filter(may_replace).map(|attempt| attempt.plan));
+    plans.extend(attempts.into_iter().map(|attempt| attempt.plan));
     let fewest = plans.iter().map(|plan| plan.unplaced.len()).min();
     plans.retain(|plan| Some(plan.unplaced.len()) == fewest);
     let costs = plans.iter().map(cost);

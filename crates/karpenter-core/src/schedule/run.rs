@@ -28,7 +28,7 @@ use super::{
     devices::Devices,
     masks::RowMask,
     plan::{DraftShape, Plan, PoolOutcome, WhyNot},
-    portfolio::Strategy,
+    portfolio::{Attempt, Strategy},
     prepare::Solver,
     request::{PodSet, ScheduleRequest},
     topology::{Axis, Group, GroupIdentity, Host},
@@ -195,8 +195,8 @@ impl<'a> Run<'a> {
         run
     }
 
-    /// Makes the plan, and tells how many preferences its pods dropped.
-    pub(super) fn solve(mut self) -> (Plan, usize) {
+    /// Makes the plan.
+    pub(super) fn solve(mut self) -> Attempt {
         self.collect();
         let any_dynamic = self.solver.pools.iter().any(|pool| {
             matches!(
@@ -220,11 +220,21 @@ impl<'a> Run<'a> {
         self.place_all();
         self.repack();
         let dropped = self.items.iter().map(|item| item.dropped).sum();
+        let mut left_out: BTreeMap<(usize, bool), usize> = BTreeMap::new();
+        for item in &self.items {
+            if !matches!(item.fate, Fate::Placed(_)) {
+                *left_out.entry((item.class, item.buffer)).or_default() += 1;
+            }
+        }
         let plan = Plan {
             pending_by_zone,
             ..self.into_plan()
         };
-        (plan, dropped)
+        Attempt {
+            plan,
+            dropped,
+            left_out,
+        }
     }
 
     /// Labels that exist in the simulation only.

@@ -1,5 +1,6 @@
 //! A cluster on AWS: the testbed's API server, the stand-in for AWS over HTTP, the real provider and controllers.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -12,6 +13,7 @@ use karpenter_aws::operator::{Parts, Settings, assemble};
 use karpenter_aws::sdk::{Aws, Connect};
 use karpenter_aws_fake::{AwsFake, Builder, Instance, Policy, Server};
 use karpenter_kube::clock::Clock;
+use karpenter_kube::context::Context;
 use karpenter_kube::logging::JsonLines;
 use karpenter_kube::metrics::Registry;
 use karpenter_kube::operator::Operator;
@@ -64,6 +66,8 @@ pub struct World {
     pub client: Client,
     pub parts: Parts,
     pub registry: Registry,
+    /// What the controllers share, if there are any.
+    pub cx: Option<Arc<Context>>,
     controllers: bool,
     _server: Server,
     testbed: Testbed,
@@ -183,20 +187,25 @@ impl World {
             .unwrap();
         let parts = assembly.parts.clone();
         let stop = CancellationToken::new();
-        if controllers {
+        let cx = if controllers {
             let operator = Operator::builder(assembly.provider(), client, options)
                 .clock(clock)
                 .registry(registry.clone())
-                .with(move |setup| assembly.add(setup));
+                .with(move |setup| assembly.add(setup))
+                .build();
+            let cx = Arc::clone(operator.context());
             tokio::spawn(operator.run(stop.clone()));
+            Some(cx)
         } else {
             tokio::spawn(assembly.watch(stop.clone()));
-        }
+            None
+        };
         let world = Self {
             client: testbed.admin_client(),
             fake,
             parts,
             registry,
+            cx,
             controllers,
             _server: server,
             testbed,

@@ -49,6 +49,8 @@ pub struct How {
     pub controllers: bool,
     /// A node class that cannot be read and is there before the controllers are.
     pub unreadable: Option<&'static str>,
+    /// Whether the feature gate NodeOverlay is open.
+    pub node_overlay: bool,
 }
 
 impl Default for How {
@@ -57,6 +59,7 @@ impl Default for How {
             speed: SPEED,
             controllers: true,
             unreadable: None,
+            node_overlay: false,
         }
     }
 }
@@ -113,6 +116,7 @@ impl World {
             speed,
             controllers,
             unreadable,
+            node_overlay,
         }: How,
     ) -> Self {
         if std::env::var_os("TEST_LOG").is_some() {
@@ -175,12 +179,13 @@ impl World {
             ..Settings::for_cluster(CLUSTER)
         };
         settle(&mut settings);
-        let options = Options {
+        let mut options = Options {
             metrics_port: 0,
             health_probe_port: 0,
             disable_leader_election: true,
             ..Options::default()
         };
+        options.feature_gates.node_overlay = node_overlay;
         let client = testbed.client();
         let assembly = assemble(aws, client.clone(), clock, &registry, settings)
             .await

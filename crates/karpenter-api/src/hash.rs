@@ -16,15 +16,12 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::api::core::v1::Taint;
 
 use crate::{
-    conditions::{HasConditions, types},
     duration::{Duration, NillableDuration},
-    labels::annotations,
     v1::{
-        NodeClaim, NodeClaimTemplate, NodeClaimTemplateSpec, NodeClassReference, NodePool,
-        TemplateMetadata,
+        NodeClaimTemplate, NodeClaimTemplateSpec, NodeClassReference, NodePool, TemplateMetadata,
     },
 };
 
@@ -155,49 +152,6 @@ impl Struct {
 /// expireAfter. Requirements drift by comparison, the rest does not concern running nodes.
 pub fn node_pool(pool: &NodePool) -> String {
     template(&pool.spec.template).to_string()
-}
-
-/// Whether a NodeClaim's static fields differ from its NodePool's. Both must carry a hash of the same version; where one is
-/// missing nothing is known, and nothing drifts.
-///
-/// UPSTREAM: pkg/controllers/nodeclaim/disruption/drift.go, areStaticFieldsDrifted
-pub fn is_drifted(pool: &NodePool, claim: &NodeClaim) -> bool {
-    let of_pool = stamp_of(&pool.metadata);
-    let of_claim = stamp_of(&claim.metadata);
-    matches!((of_pool, of_claim), (Some((hash, version)), Some((claim_hash, claim_version))) if version == claim_version && hash != claim_hash)
-}
-
-/// The annotations to write on a NodeClaim whose hash was computed by another version of the algorithm: the version, and the
-/// hash only while the claim has not drifted, so that a drift found before the upgrade is not forgotten. Nothing when the
-/// version is ours.
-///
-/// UPSTREAM: pkg/controllers/nodepool/hash/controller.go, updateNodeClaimHash
-pub fn restamp(pool: &NodePool, claim: &NodeClaim) -> BTreeMap<&'static str, String> {
-    if claim.annotation(annotations::NODE_POOL_HASH_VERSION) == Some(NODE_POOL_HASH_VERSION) {
-        return BTreeMap::new();
-    }
-    let mut stamp = stamp(pool);
-    if claim.condition(types::DRIFTED).is_some() {
-        stamp.remove(annotations::NODE_POOL_HASH);
-    }
-    stamp
-}
-
-/// The annotations that carry the static hash, for the NodePool itself and for NodeClaims made from it.
-pub fn stamp(pool: &NodePool) -> BTreeMap<&'static str, String> {
-    BTreeMap::from([
-        (annotations::NODE_POOL_HASH, node_pool(pool)),
-        (
-            annotations::NODE_POOL_HASH_VERSION,
-            NODE_POOL_HASH_VERSION.to_owned(),
-        ),
-    ])
-}
-
-fn stamp_of(metadata: &ObjectMeta) -> Option<(&str, &str)> {
-    let written = metadata.annotations.as_ref()?;
-    let hash = written.get(annotations::NODE_POOL_HASH)?;
-    Some((hash, written.get(annotations::NODE_POOL_HASH_VERSION)?))
 }
 
 fn template(template: &NodeClaimTemplate) -> u64 {
@@ -414,73 +368,6 @@ mod tests {
         assert_eq!(
             ordered(1, 2),
             bytes(&[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0])
-        );
-    }
-
-    fn stamped(pool: &NodePool, changes: &[(&'static str, Option<&str>)]) -> NodeClaim {
-        let mut annotations = stamp(pool);
-        for (key, value) in changes {
-            match value {
-                Some(value) => annotations.insert(key, (*value).to_owned()),
-                None => annotations.remove(key),
-            };
-        }
-        let mut claim = pool.spec.template.to_node_claim();
-        claim.metadata.annotations = Some(
-            annotations
-                .into_iter()
-                .map(|(key, value)| (key.to_owned(), value))
-                .collect(),
-        );
-        claim
-    }
-
-    fn stamped_pool() -> NodePool {
-        let mut pool = pool(json!({}));
-        pool.metadata.annotations = stamped(&pool, &[]).metadata.annotations;
-        pool
-    }
-
-    /// Conformance: API-069
-    #[test]
-    fn drift_needs_both_hashes_of_the_same_version() {
-        let pool = stamped_pool();
-        let drifted =
-            |changes: &[(&'static str, Option<&str>)]| is_drifted(&pool, &stamped(&pool, changes));
-        let other_hash = (annotations::NODE_POOL_HASH, Some("1"));
-        assert!(!drifted(&[]));
-        assert!(drifted(&[other_hash]));
-        assert!(!drifted(&[
-            other_hash,
-            (annotations::NODE_POOL_HASH_VERSION, Some("v2"))
-        ]));
-        assert!(!drifted(&[
-            other_hash,
-            (annotations::NODE_POOL_HASH_VERSION, None)
-        ]));
-        assert!(!drifted(&[(annotations::NODE_POOL_HASH, None)]));
-        let mut unstamped = pool.clone();
-        unstamped.metadata.annotations = None;
-        assert!(!is_drifted(&unstamped, &stamped(&pool, &[other_hash])));
-    }
-
-    /// Conformance: API-068
-    #[test]
-    fn a_claim_of_another_version_is_stamped_and_stays_drifted() {
-        let pool = stamped_pool();
-        assert_eq!(restamp(&pool, &stamped(&pool, &[])), BTreeMap::new());
-        let mut claim = stamped(
-            &pool,
-            &[
-                (annotations::NODE_POOL_HASH, Some("1")),
-                (annotations::NODE_POOL_HASH_VERSION, Some("v2")),
-            ],
-        );
-        assert_eq!(restamp(&pool, &claim), stamp(&pool));
-        claim.set_true("Drifted", Timestamp::UNIX_EPOCH);
-        assert_eq!(
-            restamp(&pool, &claim),
-            BTreeMap::from([(annotations::NODE_POOL_HASH_VERSION, "v3".to_owned())])
         );
     }
 

@@ -4,7 +4,10 @@
 //!
 //! UPSTREAM: pkg/providers/pricing/pricing.go
 
-use std::{collections::BTreeMap, sync::LazyLock};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
+};
 
 use karpenter_api::v1::Operator;
 use karpenter_api::v1alpha1::NodeOverlay;
@@ -202,17 +205,10 @@ pub fn currency(region: &str) -> &'static str {
     }
 }
 
-/// Prices by instance type that validated NodeOverlays give: those that fix the price and require nothing but the type.
-///
-/// `is_valid` says whether an overlay's status tells that it is in order. Heavier overlays win.
-pub fn overlay_prices(
-    overlays: &[NodeOverlay],
-    is_valid: impl Fn(&NodeOverlay) -> bool,
-) -> BTreeMap<String, f64> {
-    let mut lightest_first: Vec<&NodeOverlay> = overlays
-        .iter()
-        .filter(|overlay| is_valid(overlay))
-        .collect();
+/// Returns prices by instance type that NodeOverlays give: those that fix the price and require nothing but the type. Heavier
+/// overlays win.
+pub fn overlay_prices(overlays: &[Arc<NodeOverlay>]) -> BTreeMap<String, f64> {
+    let mut lightest_first: Vec<&Arc<NodeOverlay>> = overlays.iter().collect();
     lightest_first.sort_by_key(|overlay| (overlay.spec.weight.unwrap_or(0), overlay.name()));
     let mut prices = BTreeMap::new();
     for overlay in lightest_first {
@@ -369,13 +365,14 @@ mod tests {
 
     #[test]
     fn overlays_that_require_only_a_type_give_prices() {
-        let overlay = |name: &str, weight: i32, spec: serde_json::Value| -> NodeOverlay {
+        let overlay = |name: &str, weight: i32, spec: serde_json::Value| -> Arc<NodeOverlay> {
             let mut spec = spec;
             spec["weight"] = weight.into();
-            serde_json::from_value(
+            let overlay: NodeOverlay = serde_json::from_value(
                 serde_json::json!({ "metadata": { "name": name }, "spec": spec }),
             )
-            .unwrap()
+            .unwrap();
+            overlay.into()
         };
         let types = |values: &[&str]| serde_json::json!([{ "key": "node.kubernetes.io/instance-type", "operator": "In", "values": values }]);
         let overlays = [
@@ -400,7 +397,7 @@ mod tests {
                 serde_json::json!({ "price": "1", "requirements": [{ "key": "a", "operator": "In", "values": ["e.x"] }] }),
             ),
         ];
-        let all = overlay_prices(&overlays, |_| true);
+        let all = overlay_prices(&overlays);
         assert_eq!(
             all,
             BTreeMap::from([
@@ -409,6 +406,5 @@ mod tests {
                 ("c.x".into(), 1.0)
             ])
         );
-        assert!(overlay_prices(&overlays, |_| false).is_empty());
     }
 }

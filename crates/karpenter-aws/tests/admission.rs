@@ -84,12 +84,13 @@ fn accepted(spec: Value) {
     );
 }
 
+/// Refused by the rule whose message says this, or by the schema at this path.
 #[track_caller]
-fn refused(spec: Value) {
-    assert_ne!(
-        CLASS.refusals(&class(spec.clone()), None),
-        [""; 0],
-        "{spec}"
+fn refused(spec: Value, rule: &str) {
+    let refusals = CLASS.refusals(&class(spec.clone()), None);
+    assert!(
+        refusals.iter().any(|refusal| refusal.contains(rule)),
+        "{refusals:?} for {spec}"
     );
 }
 
@@ -98,10 +99,14 @@ fn refused(spec: Value) {
 fn there_is_a_role_or_an_instance_profile() {
     accepted(json!({}));
     accepted(json!({ "role": null, "instanceProfile": "p" }));
-    refused(json!({ "instanceProfile": "p" }));
-    refused(json!({ "role": null }));
-    refused(json!({ "role": "" }));
-    refused(json!({ "role": null, "instanceProfile": "" }));
+    let one = "must specify exactly one of ['role', 'instanceProfile']";
+    refused(json!({ "instanceProfile": "p" }), one);
+    refused(json!({ "role": null }), one);
+    refused(json!({ "role": "" }), "role cannot be empty");
+    refused(
+        json!({ "role": null, "instanceProfile": "" }),
+        "instanceProfile cannot be empty",
+    );
 }
 
 /// Conformance: AWS-api-02
@@ -118,7 +123,10 @@ fn the_role_may_change() {
 /// Conformance: AWS-api-03, AWS-api-04, AWS-api-05, AWS-api-06
 #[test]
 fn the_family_is_known_and_goes_with_the_alias() {
-    refused(json!({ "amiFamily": "Ubuntu" }));
+    refused(
+        json!({ "amiFamily": "Ubuntu" }),
+        "/spec/amiFamily: \"Ubuntu\" is not one of",
+    );
     for (alias, family) in [
         ("al2@latest", "AL2"),
         ("al2023@latest", "AL2023"),
@@ -131,43 +139,64 @@ fn the_family_is_known_and_goes_with_the_alias() {
             |family: &str| json!({ "amiSelectorTerms": [{ "alias": alias }], "amiFamily": family });
         accepted(with(family));
         accepted(with("Custom"));
-        refused(with(if family == "AL2" { "AL2023" } else { "AL2" }));
+        refused(
+            with(if family == "AL2" { "AL2023" } else { "AL2" }),
+            &format!("if set, amiFamily must be '{family}' or 'Custom' when using a"),
+        );
     }
     accepted(
         json!({ "amiSelectorTerms": [{ "alias": "al2023@v20240703" }], "amiFamily": "Custom" }),
     );
     accepted(json!({ "amiSelectorTerms": [{ "id": "ami-1" }], "amiFamily": "Custom" }));
-    refused(json!({ "amiSelectorTerms": [{ "id": "ami-1" }] }));
+    refused(
+        json!({ "amiSelectorTerms": [{ "id": "ami-1" }] }),
+        "must specify amiFamily if amiSelectorTerms does not contain an alias",
+    );
 }
 
 /// Conformance: AWS-api-07, AWS-api-08, AWS-api-09, AWS-api-10
 #[test]
 fn image_terms_have_one_way_to_select() {
     let of = |terms: Value| json!({ "amiSelectorTerms": terms, "amiFamily": "AL2023" });
-    refused(of(json!([{ "alias": "al2023@latest" }, { "id": "ami-1" }])));
-    refused(of(
-        json!([{ "alias": "al2023@latest" }, { "alias": "al2023@latest" }]),
-    ));
-    for alias in [
-        "al2023",
-        "@latest",
-        "al2023@",
-        "al2023#latest",
-        "al2023/latest",
-        "ubuntu@latest",
+    let alone =
+        "'alias' is mutually exclusive, cannot be set with a combination of other amiSelectorTerms";
+    refused(
+        of(json!([{ "alias": "al2023@latest" }, { "id": "ami-1" }])),
+        alone,
+    );
+    refused(
+        of(json!([{ "alias": "al2023@latest" }, { "alias": "al2023@latest" }])),
+        alone,
+    );
+    let format = "'alias' is improperly formatted, must match the format 'family@version'";
+    for (alias, rule) in [
+        ("al2023", format),
+        ("@latest", format),
+        ("al2023@", format),
+        ("al2023#latest", format),
+        ("al2023/latest", format),
+        ("ubuntu@latest", "family is not supported, must be one of"),
     ] {
-        refused(json!({ "amiSelectorTerms": [{ "alias": alias }] }));
+        refused(json!({ "amiSelectorTerms": [{ "alias": alias }] }), rule);
     }
     for family in ["windows2019", "windows2022", "windows2025"] {
-        refused(json!({ "amiSelectorTerms": [{ "alias": format!("{family}@v1.0.0") }] }));
+        refused(
+            json!({ "amiSelectorTerms": [{ "alias": format!("{family}@v1.0.0") }] }),
+            "windows families may only specify version 'latest'",
+        );
         accepted(json!({ "amiSelectorTerms": [{ "alias": format!("{family}@latest") }] }));
     }
     accepted(of(json!([{ "owner": "self", "tags": { "a": "b" } }])));
     accepted(of(json!([{ "owner": "self", "name": "a" }])));
     accepted(of(json!([{ "ssmParameter": "/a" }])));
-    refused(of(json!([{ "owner": "self" }])));
-    refused(of(json!([{}])));
-    refused(of(json!([])));
+    let something =
+        "expected at least one, got none, ['tags', 'id', 'name', 'alias', 'ssmParameter']";
+    refused(of(json!([{ "owner": "self" }])), something);
+    refused(of(json!([{}])), something);
+    refused(
+        of(json!([])),
+        "/spec/amiSelectorTerms: [] has less than 1 item",
+    );
     for other in [
         json!({ "tags": { "a": "b" } }),
         json!({ "name": "a" }),
@@ -176,26 +205,51 @@ fn image_terms_have_one_way_to_select() {
     ] {
         let mut term = other;
         term["id"] = "ami-1".into();
-        refused(of(json!([term])));
+        refused(
+            of(json!([term])),
+            "'id' is mutually exclusive, cannot be set with a combination of other fields in amiSelectorTerms",
+        );
     }
 }
 
 /// Conformance: AWS-api-11, AWS-api-12, AWS-api-13
 #[test]
 fn subnet_and_security_group_terms_select_something() {
-    for field in ["subnetSelectorTerms", "securityGroupSelectorTerms"] {
-        for terms in [
-            Value::Null,
-            json!([]),
-            json!([{}]),
-            json!([{ "tags": {} }]),
-            json!([{ "tags": { "a": "b" } }, {}]),
-            json!([{ "tags": { "": "b" } }]),
-            json!([{ "tags": { "a": "" } }]),
-            json!([{ "tags": { "a": "b" } }, { "tags": { "a": "" } }]),
-            json!([{ "id": "x-1" }]),
+    let empty_tags = "empty tag keys or values aren't supported";
+    for (field, something, id) in [
+        (
+            "subnetSelectorTerms",
+            "expected at least one, got none, ['tags', 'id']",
+            "subnet-",
+        ),
+        (
+            "securityGroupSelectorTerms",
+            "expected at least one, got none, ['tags', 'id', 'name']",
+            "sg-",
+        ),
+    ] {
+        let of_field = |rule: &str| format!("{field}{rule}");
+        for (terms, rule) in [
+            (Value::Null, of_field("\" is a required property")),
+            (json!([]), of_field(" cannot be empty")),
+            (json!([{}]), something.to_owned()),
+            (
+                json!([{ "tags": {} }]),
+                of_field("/0/tags: {} has less than 1 property"),
+            ),
+            (json!([{ "tags": { "a": "b" } }, {}]), something.to_owned()),
+            (json!([{ "tags": { "": "b" } }]), empty_tags.to_owned()),
+            (json!([{ "tags": { "a": "" } }]), empty_tags.to_owned()),
+            (
+                json!([{ "tags": { "a": "b" } }, { "tags": { "a": "" } }]),
+                empty_tags.to_owned(),
+            ),
+            (
+                json!([{ "id": "x-1" }]),
+                of_field(&format!("/0/id: \"x-1\" does not match \"{id}")),
+            ),
         ] {
-            refused(json!({ field: terms }));
+            refused(json!({ field: terms }), &rule);
         }
         accepted(json!({ field: [{ "tags": { "a": "*" } }, { "tags": { "c": "d" } }] }));
     }
@@ -203,18 +257,42 @@ fn subnet_and_security_group_terms_select_something() {
     let group = |term: Value| json!({ "securityGroupSelectorTerms": [term] });
     accepted(group(json!({ "id": "sg-1" })));
     accepted(group(json!({ "name": "a" })));
-    refused(group(json!({ "id": "sg-1", "tags": { "a": "b" } })));
-    refused(group(json!({ "id": "sg-1", "name": "a" })));
-    refused(group(json!({ "name": "a", "tags": { "a": "b" } })));
+    refused(
+        group(json!({ "id": "sg-1", "tags": { "a": "b" } })),
+        &exclusive("id", GROUP),
+    );
+    refused(
+        group(json!({ "id": "sg-1", "name": "a" })),
+        &exclusive("id", GROUP),
+    );
+    refused(
+        group(json!({ "name": "a", "tags": { "a": "b" } })),
+        &exclusive("name", GROUP),
+    );
+}
+
+const GROUP: &str = "with a combination of other fields in a security group selector term";
+const SUBNET: &str = "with a combination of other fields in a subnet selector term";
+const RESERVATION: &str = "along with other fields in a capacity reservation selector term";
+
+fn exclusive(field: &str, terms: &str) -> String {
+    format!("'{field}' is mutually exclusive, cannot be set {terms}")
 }
 
 #[test]
 fn one_good_term_does_not_hide_a_bad_one() {
     let good = json!({ "tags": { "a": "b" } });
-    refused(json!({ "subnetSelectorTerms": [good, { "id": "subnet-1", "tags": { "a": "b" } }] }));
-    refused(json!({ "securityGroupSelectorTerms": [good, { "id": "sg-1", "name": "a" }] }));
+    refused(
+        json!({ "subnetSelectorTerms": [good, { "id": "subnet-1", "tags": { "a": "b" } }] }),
+        &exclusive("id", SUBNET),
+    );
+    refused(
+        json!({ "securityGroupSelectorTerms": [good, { "id": "sg-1", "name": "a" }] }),
+        &exclusive("name", GROUP),
+    );
     refused(
         json!({ "capacityReservationSelectorTerms": [good, { "id": "cr-1", "ownerID": "012345678901" }] }),
+        &exclusive("id", RESERVATION),
     );
 }
 
@@ -222,17 +300,27 @@ fn one_good_term_does_not_hide_a_bad_one() {
 #[test]
 fn reservation_terms_are_refined_by_their_owner() {
     let of = |term: Value| json!({ "capacityReservationSelectorTerms": [term] });
-    refused(of(json!({ "ownerID": "012345678901" })));
-    refused(of(json!({ "id": "r-1" })));
-    refused(of(
-        json!({ "tags": { "a": "b" }, "ownerID": "01234567890" }),
-    ));
+    refused(
+        of(json!({ "ownerID": "012345678901" })),
+        "expected at least one, got none, ['tags', 'id', 'instanceMatchCriteria']",
+    );
+    refused(of(json!({ "id": "r-1" })), "/0/id: \"r-1\" does not match");
+    refused(
+        of(json!({ "tags": { "a": "b" }, "ownerID": "01234567890" })),
+        "/0/ownerID: \"01234567890\" does not match",
+    );
     accepted(of(json!({ "id": "cr-1" })));
     accepted(of(
         json!({ "instanceMatchCriteria": "open", "tags": { "a": "b" }, "ownerID": "012345678901" }),
     ));
-    refused(of(json!({ "instanceMatchCriteria": "closed" })));
-    refused(of(json!({ "instanceMatchCriteria": "open", "id": "cr-1" })));
+    refused(
+        of(json!({ "instanceMatchCriteria": "closed" })),
+        "/0/instanceMatchCriteria: \"closed\" is not one of \"open\" or \"targeted\"",
+    );
+    refused(
+        of(json!({ "instanceMatchCriteria": "open", "id": "cr-1" })),
+        &exclusive("id", RESERVATION),
+    );
 }
 
 /// Conformance: AWS-api-17
@@ -240,15 +328,30 @@ fn reservation_terms_are_refined_by_their_owner() {
 fn karpenter_s_own_tags_cannot_be_set() {
     accepted(json!({ "tags": {} }));
     accepted(json!({ "tags": { "Name": "a", "team": "b" } }));
-    for key in [
-        "",
-        "eks:eks-cluster-name",
-        "kubernetes.io/cluster/a",
-        "karpenter.sh/nodepool",
-        "karpenter.sh/nodeclaim",
-        "karpenter.k8s.aws/ec2nodeclass",
+    for (key, rule) in [
+        ("", "empty tag keys aren't supported"),
+        (
+            "eks:eks-cluster-name",
+            "restricted tag matching eks:eks-cluster-name",
+        ),
+        (
+            "kubernetes.io/cluster/a",
+            "restricted tag matching kubernetes.io/cluster/",
+        ),
+        (
+            "karpenter.sh/nodepool",
+            "restricted tag matching karpenter.sh/nodepool",
+        ),
+        (
+            "karpenter.sh/nodeclaim",
+            "restricted tag matching karpenter.sh/nodeclaim",
+        ),
+        (
+            "karpenter.k8s.aws/ec2nodeclass",
+            "restricted tag matching karpenter.k8s.aws/ec2nodeclass",
+        ),
     ] {
-        refused(json!({ "tags": { key: "a" } }));
+        refused(json!({ "tags": { key: "a" } }), rule);
         assert!(api::labels::tags::restriction(key).is_some(), "{key}");
     }
     assert_eq!(api::labels::tags::restriction("Name"), None);
@@ -259,7 +362,10 @@ fn karpenter_s_own_tags_cannot_be_set() {
 fn disks_have_a_size_within_bounds() {
     let root = json!({ "rootVolume": true, "ebs": { "volumeSize": "10Gi" } });
     accepted(json!({ "blockDeviceMappings": [root] }));
-    refused(json!({ "blockDeviceMappings": [root, root] }));
+    refused(
+        json!({ "blockDeviceMappings": [root, root] }),
+        "must have only one blockDeviceMappings with rootVolume",
+    );
     let sized = |size: &str| json!({ "blockDeviceMappings": [{ "ebs": { "volumeSize": size } }] });
     for size in [
         "1Gi", "59000Gi", "64000G", "4G", "1Ti", "18Ti", "58Ti", "64T",
@@ -269,22 +375,31 @@ fn disks_have_a_size_within_bounds() {
     for size in [
         "0Gi", "65T", "59Ti", "59001Gi", "64001G", "Ti", "10", "1Mi", "big", "",
     ] {
-        refused(sized(size));
+        refused(
+            sized(size),
+            &format!("/0/ebs/volumeSize: \"{size}\" does not match"),
+        );
     }
     let rate = |ebs: Value| json!({ "blockDeviceMappings": [{ "ebs": ebs }] });
     accepted(rate(
         json!({ "snapshotID": "snap-1", "volumeInitializationRate": 100 }),
     ));
-    refused(rate(
-        json!({ "volumeSize": "1Gi", "volumeInitializationRate": 100 }),
-    ));
-    refused(rate(
-        json!({ "snapshotID": "snap-1", "volumeInitializationRate": 99 }),
-    ));
-    refused(rate(
-        json!({ "snapshotID": "snap-1", "volumeInitializationRate": 301 }),
-    ));
-    refused(rate(json!({ "encrypted": true })));
+    refused(
+        rate(json!({ "volumeSize": "1Gi", "volumeInitializationRate": 100 })),
+        "snapshotID must be set when volumeInitializationRate is set",
+    );
+    refused(
+        rate(json!({ "snapshotID": "snap-1", "volumeInitializationRate": 99 })),
+        "volumeInitializationRate: 99 is less than the minimum of 100",
+    );
+    refused(
+        rate(json!({ "snapshotID": "snap-1", "volumeInitializationRate": 301 })),
+        "volumeInitializationRate: 301 is greater than the maximum of 300",
+    );
+    refused(
+        rate(json!({ "encrypted": true })),
+        "snapshotID or volumeSize must be defined",
+    );
 }
 
 /// Conformance: AWS-api-21
@@ -300,24 +415,43 @@ fn network_interfaces_have_a_primary_one_and_places_of_their_own() {
         interface(0, 1, "efa-only"),
         interface(1, 0, "efa-only"),
     ]));
-    refused(of(vec![interface(0, 1, "interface")]));
-    refused(of(vec![interface(0, 0, "efa-only")]));
-    refused(of(vec![primary.clone(), primary.clone()]));
-    refused(of(vec![primary.clone(), interface(-1, 0, "interface")]));
-    refused(of(vec![primary.clone(), interface(0, -1, "interface")]));
-    refused(of(vec![
-        primary.clone(),
-        interface(1, 0, "efa-only"),
-        interface(1, 1, "efa-only"),
-    ]));
-    refused(of(vec![primary, interface(1, 0, "token-ring")]));
+    let no_primary = "networkInterfaces must include an interface of type 'interface' with networkCardIndex 0 and deviceIndex 0";
+    refused(of(vec![interface(0, 1, "interface")]), no_primary);
+    refused(of(vec![interface(0, 0, "efa-only")]), no_primary);
+    refused(
+        of(vec![primary.clone(), primary.clone()]),
+        "the pair of networkCardIndex and deviceIndex must be unique in networkInterfaces",
+    );
+    refused(
+        of(vec![primary.clone(), interface(-1, 0, "interface")]),
+        "/1/networkCardIndex: -1 is less than the minimum of 0",
+    );
+    refused(
+        of(vec![primary.clone(), interface(0, -1, "interface")]),
+        "/1/deviceIndex: -1 is less than the minimum of 0",
+    );
+    refused(
+        of(vec![
+            primary.clone(),
+            interface(1, 0, "efa-only"),
+            interface(1, 1, "efa-only"),
+        ]),
+        "at most one interface of type 'efa-only' is allowed on a network card",
+    );
+    refused(
+        of(vec![primary, interface(1, 0, "token-ring")]),
+        "/1/interfaceType: \"token-ring\" is not one of",
+    );
 }
 
 /// Conformance: AWS-api-22, AWS-api-23
 #[test]
 fn connection_tracking_and_processor_options_are_within_bounds() {
     let tracking = |value: Value| json!({ "connectionTracking": value });
-    refused(tracking(json!({})));
+    refused(
+        tracking(json!({})),
+        "expected at least one, got none, ['tcpEstablishedTimeout', 'udpStreamTimeout', 'udpTimeout']",
+    );
     for (field, least, most) in [
         ("tcpEstablishedTimeout", 60, 432_000),
         ("udpStreamTimeout", 60, 180),
@@ -325,22 +459,39 @@ fn connection_tracking_and_processor_options_are_within_bounds() {
     ] {
         accepted(tracking(json!({ field: least })));
         accepted(tracking(json!({ field: most })));
-        refused(tracking(json!({ field: least - 1 })));
-        refused(tracking(json!({ field: most + 1 })));
+        let bound = |value: i64, bound: &str| format!("{field}: {value} is {bound}");
+        refused(
+            tracking(json!({ field: least - 1 })),
+            &bound(least - 1, "less than the minimum"),
+        );
+        refused(
+            tracking(json!({ field: most + 1 })),
+            &bound(most + 1, "greater than the maximum"),
+        );
     }
     accepted(json!({ "cpuOptions": {} }));
     accepted(json!({ "cpuOptions": { "nestedVirtualization": "enabled" } }));
     accepted(json!({ "cpuOptions": { "nestedVirtualization": "disabled" } }));
-    refused(json!({ "cpuOptions": { "nestedVirtualization": "maybe" } }));
+    refused(
+        json!({ "cpuOptions": { "nestedVirtualization": "maybe" } }),
+        "/spec/cpuOptions/nestedVirtualization: \"maybe\" is not one of",
+    );
 }
 
 #[test]
 fn a_placement_group_has_a_name_or_an_id() {
     accepted(json!({ "placementGroupSelector": { "name": "a" } }));
     accepted(json!({ "placementGroupSelector": { "id": "pg-1" } }));
-    refused(json!({ "placementGroupSelector": {} }));
-    refused(json!({ "placementGroupSelector": { "name": "a", "id": "pg-1" } }));
-    refused(json!({ "placementGroupSelector": { "id": "1" } }));
+    let one = "must specify exactly one of ['name', 'id']";
+    refused(json!({ "placementGroupSelector": {} }), one);
+    refused(
+        json!({ "placementGroupSelector": { "name": "a", "id": "pg-1" } }),
+        one,
+    );
+    refused(
+        json!({ "placementGroupSelector": { "id": "1" } }),
+        "/spec/placementGroupSelector/id: \"1\" does not match",
+    );
 }
 
 /// Conformance: AWS-api-24
@@ -386,7 +537,10 @@ fn metadata_options_have_defaults() {
         json!({ "metadataOptions": { "httpTokens": "optional" } }),
     ));
     assert_eq!(partly["spec"]["metadataOptions"]["httpEndpoint"], "enabled");
-    refused(json!({ "metadataOptions": { "httpPutResponseHopLimit": 65 } }));
+    refused(
+        json!({ "metadataOptions": { "httpPutResponseHopLimit": 65 } }),
+        "httpPutResponseHopLimit: 65 is greater than the maximum of 64",
+    );
 }
 
 #[test]

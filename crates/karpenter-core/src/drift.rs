@@ -128,7 +128,7 @@ mod tests {
         Value::Object(map)
     }
 
-    /// Conformance: DIS-060
+    /// Conformance: DIS-060, API-069
     #[test]
     fn the_static_part_drifts_only_when_both_sides_know_hash_and_version() {
         let changed = |pool_says: Value, claim_says: Value| {

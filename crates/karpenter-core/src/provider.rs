@@ -9,6 +9,7 @@ use jiff::SignedDuration;
 use karpenter_api::{
     duration::Duration,
     v1::{NodeClaim, NodePool},
+    v1alpha1::NodeOverlay,
     validation::WellKnown,
 };
 
@@ -72,6 +73,9 @@ pub trait Overlays: Send + Sync {
         node_pool: &str,
         types: Arc<[InstanceType]>,
     ) -> Result<Arc<[InstanceType]>, CloudProviderError>;
+
+    /// Returns the overlays that count: those that are valid and do not contradict another.
+    fn accepted(&self) -> Vec<Arc<NodeOverlay>>;
 }
 
 /// A cloud.

@@ -395,6 +395,11 @@ mod tests {
             "scaling down comes first"
         );
         assert_eq!(
+            reservations.drift_room(&limited(9), population(3, 1, 0)),
+            0,
+            "the replacement counts although there is room"
+        );
+        assert_eq!(
             reservations.drift_room(&pool(json!({ "replicas": 3 })), population(3, 0, 0)),
             u32::MAX - 3
         );
@@ -403,6 +408,18 @@ mod tests {
             0,
             "not a static pool"
         );
+    }
+
+    /// Conformance: DIS-088
+    #[test]
+    fn what_one_pool_reserved_leaves_the_drift_of_others_alone() {
+        let limited = pool(json!({ "replicas": 3, "limits": { "nodes": "5" } }));
+        let room = |reserved_by: &str| {
+            let mut reservations = Reservations::default();
+            reservations.reserve(reserved_by, population(3, 0, 0), 5, 2);
+            reservations.drift_room(&limited, population(3, 0, 0))
+        };
+        assert_eq!((room("p"), room("other")), (0, 2));
     }
 
     #[test]
@@ -569,6 +586,30 @@ mod tests {
                 "i-protected-daemon"
             ]
         );
-        assert_eq!(Population::count(&snapshot, &claims), population(7, 1, 1));
+        let counted = Population::count(&snapshot, &claims);
+        assert_eq!(counted, population(7, 1, 1));
+        assert_eq!(
+            (counted.excess(7), counted.excess(6)),
+            (0, 1),
+            "those that are deleted or held by a command are no excess"
+        );
+    }
+
+    #[test]
+    fn of_equal_nodes_the_one_nearer_its_expiry_is_given_up_first() {
+        let mut cluster = Cluster::new(ClusterConfig::default());
+        let mut claims = vec![
+            claim(&mut cluster, "a", true),
+            claim(&mut cluster, "b-expiring", true),
+        ];
+        pod(&mut cluster, "a", "1", |_| ());
+        pod(&mut cluster, "b-expiring", "2", |_| ());
+        claims[1].spec.expire_after = serde_json::from_value(json!("25h")).unwrap();
+        cluster.apply_node_claim(&claims[1]);
+        let now = "2026-01-02T00:00:00Z".parse().unwrap();
+        let snapshot = cluster.snapshot();
+        let order = removal_order(&snapshot, &claims, now);
+        let names: Vec<&str> = order.iter().map(|claim| claim.name()).collect();
+        assert_eq!(names, ["b-expiring", "a"]);
     }
 }

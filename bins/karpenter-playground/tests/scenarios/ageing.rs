@@ -1,12 +1,19 @@
 //! What happens to machines that stay: drift, expiry, loss, and the checks that find it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::{HasConditions, Status, types};
+use karpenter_api::hash;
 use karpenter_api::labels::annotations;
 use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_kube::operator::Operator;
+use karpenter_core::provider::CloudProvider;
+use karpenter_core::static_capacity;
+use karpenter_kube::context::Context;
+use karpenter_kube::operator::{Operator, OperatorError};
+use karpenter_kube::provisioning::launch::create_claims;
 use karpenter_kwok::{KwokNodeClass, KwokProvider};
 use karpenter_testbed::loops::node_agent::NodeFault;
 use kube::Api;
@@ -14,6 +21,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::cloud::Scripted;
 use crate::world::{World, pool, settings};
 
 /// A world with pods on one machine of a pool that never consolidates.
@@ -115,7 +123,7 @@ async fn every_static_field_of_the_template_drifts_the_machines() {
     }
 }
 
-/// Conformance: DIS-063
+/// Conformance: DIS-063, API-068
 #[tokio::test(start_paused = true)]
 async fn claims_with_another_hash_version_are_rewritten_before_they_can_drift() {
     let world = settled(1, json!({})).await;
@@ -135,6 +143,18 @@ async fn claims_with_another_hash_version_are_rewritten_before_they_can_drift() 
             let claims = w.claims().await;
             claims[0].annotation(annotations::NODE_POOL_HASH)
                 == claim.annotation(annotations::NODE_POOL_HASH)
+        })
+        .await;
+    world
+        .until(5, "the pool has its hash and version again", async |w| {
+            let pool = w.list::<NodePool>().await.remove(0);
+            let annotations = pool.metadata.annotations.unwrap_or_default();
+            [
+                annotations::NODE_POOL_HASH,
+                annotations::NODE_POOL_HASH_VERSION,
+            ]
+            .iter()
+            .all(|key| annotations.get(*key).map(String::as_str) == claim.annotation(key))
         })
         .await;
     assert_eq!(drifted(&world).await, None);
@@ -163,15 +183,17 @@ async fn machines_expire_whatever_budgets_say_and_are_counted_once() {
 /// Conformance: DIS-050
 #[tokio::test(start_paused = true)]
 async fn a_claim_whose_machine_is_gone_goes_once_its_node_is_not_ready() {
-    let world = settled(1, json!({})).await;
+    let mut world = settled(1, json!({})).await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     let claim = world.claims().await.remove(0);
     world
         .stack
         .cloud
         .kill(claim.status.provider_id.as_deref().unwrap());
-    world.pass(20).await;
+    cloud.listed(&world, 3).await;
+    let is_kept = |c: &NodeClaim| c.uid() == claim.uid() && !c.is_deleting();
     assert!(
-        !world.claims().await[0].is_deleting(),
+        world.claims().await.iter().any(is_kept),
         "the node still says that it is ready"
     );
     let node = world.nodes().await.remove(0).metadata.name.unwrap();
@@ -184,6 +206,82 @@ async fn a_claim_whose_machine_is_gone_goes_once_its_node_is_not_ready() {
     let series = world.stack.registry.render();
     assert!(series.contains("karpenter_nodeclaims_disrupted_total{reason=\"garbage_collected\""));
     world.until_running(1, 120).await;
+}
+
+/// Conformance: DIS-050
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_has_not_registered_is_not_collected() {
+    let mut world = World::new().await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    world.stack.cloud.never_register(true);
+    world.deploy("app", 1).await;
+    world
+        .until(60, "a claim is launched", async |w| {
+            w.claims().await.iter().any(|c| c.is_true(types::LAUNCHED))
+        })
+        .await;
+    let claim = world.claims().await.remove(0);
+    world
+        .stack
+        .cloud
+        .kill(claim.status.provider_id.as_deref().unwrap());
+    cloud.listed(&world, 3).await;
+    let is_kept = |c: &NodeClaim| c.uid() == claim.uid() && !c.is_deleting();
+    assert!(
+        world.claims().await.iter().any(is_kept),
+        "it is left to liveness"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_without_a_claim_has_half_a_minute() {
+    let mut world = settled(1, json!({})).await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    let mut claim = world.claims().await.remove(0);
+    claim.metadata = kube::core::ObjectMeta {
+        name: Some("unrecorded".to_owned()),
+        uid: Some("unrecorded".to_owned()),
+        labels: claim.metadata.labels,
+        ..Default::default()
+    };
+    let id = cloud.create(&claim).await.unwrap().status.provider_id;
+    let is_there = |w: &World| {
+        let instances = w.stack.cloud.machines();
+        instances.iter().any(|i| i.answer.status.provider_id == id)
+    };
+    assert!(is_there(&world));
+    // Looked at every ten seconds.
+    world.pass(25).await;
+    assert!(is_there(&world), "its claim may be about to be written");
+    world
+        .until(30, "the instance is terminated", async |w| !is_there(w))
+        .await;
+    assert_eq!(world.claims().await.len(), 1);
+}
+
+/// The controllers were interrupted between the launch and writing it down, and go on with the same claim.
+#[tokio::test(start_paused = true)]
+async fn an_instance_whose_claim_is_still_launching_is_left_to_the_claim() {
+    let mut world = World::new().await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    cloud.loses_launches.store(true, Ordering::Relaxed);
+    world.deploy("app", 1).await;
+    world
+        .until(60, "an instance is launched", async |w| {
+            w.stack.cloud.launched() == 1
+        })
+        .await;
+    // Longer than the half minute that an instance without any claim has.
+    world.pass(60).await;
+    cloud.listed(&world, 1).await;
+    assert_eq!(world.stack.cloud.machines().len(), 1);
+    cloud.loses_launches.store(false, Ordering::Relaxed);
+    world.until_running(1, 300).await;
+    assert_eq!(
+        world.stack.cloud.launched(),
+        1,
+        "the claim got its instance"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -220,11 +318,14 @@ async fn a_machine_without_a_claim_is_given_back_with_its_node() {
     world.assert_no_orphans().await;
 }
 
-/// Conformance: DIS-019
-#[tokio::test(start_paused = true)]
-async fn a_claim_that_only_the_model_knows_is_forgotten() {
-    let mut world = World::bare(settings()).await;
-    world.stack.stop_controllers().await;
+/// Controllers beside the world's own, whose context a scenario can look into.
+fn operator(
+    world: &World,
+) -> (
+    Arc<Context>,
+    CancellationToken,
+    tokio::task::JoinHandle<Result<(), OperatorError>>,
+) {
     let provider = KwokProvider::new(
         world.client.clone(),
         world.stack.clock,
@@ -237,6 +338,52 @@ async fn a_claim_that_only_the_model_knows_is_forgotten() {
         .build();
     let (cx, stop) = (Arc::clone(operator.context()), CancellationToken::new());
     let running = tokio::spawn(operator.run(stop.clone()));
+    (cx, stop, running)
+}
+
+/// Conformance: SCH-008
+#[tokio::test(start_paused = true)]
+async fn a_claim_has_the_hash_of_its_pool_when_it_was_planned() {
+    let mut world = World::new().await;
+    world.stack.stop_controllers().await;
+    let (cx, stop, running) = operator(&world);
+    let known = async |label: Option<&str>| {
+        let what = format!("the model knows the pool with {label:?}");
+        world
+            .until(30, &what, async |_| {
+                let view = cx.view();
+                view.node_pool("default").is_some_and(|pool| {
+                    let labels = pool.spec.template.metadata.labels.as_ref();
+                    labels.and_then(|l| l.get("team")).map(String::as_str) == label
+                })
+            })
+            .await;
+        NodePool::clone(cx.view().node_pool("default").unwrap())
+    };
+    let planned = known(None).await;
+    let draft = static_capacity::draft(&planned, cx.provider.well_known());
+    let label = json!({"spec": {"template": {"metadata": {"labels": {"team": "a"}}}}});
+    patch::<NodePool>(&world, "default", label).await;
+    let edited = known(Some("a")).await;
+    assert_ne!(hash::node_pool(&planned), hash::node_pool(&edited));
+    let created = create_claims(&cx, &[draft], &BTreeSet::new(), "provisioned").await;
+    let [Ok(created)] = &created[..] else {
+        panic!("{created:?}");
+    };
+    assert_eq!(
+        created.annotation(annotations::NODE_POOL_HASH),
+        Some(hash::node_pool(&planned).as_str())
+    );
+    stop.cancel();
+    running.await.unwrap().unwrap();
+}
+
+/// Conformance: DIS-019
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_only_the_model_knows_is_forgotten() {
+    let mut world = World::bare(settings()).await;
+    world.stack.stop_controllers().await;
+    let (cx, stop, running) = operator(&world);
     world.pass(1).await;
     let ghost = |name: &str| NodeClaim {
         metadata: kube::core::ObjectMeta {

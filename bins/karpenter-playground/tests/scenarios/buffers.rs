@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::PodTemplate;
 use karpenter_api::autoscaling::{CapacityBuffer, conditions};
-use karpenter_kwok::KwokNodeClass;
+use karpenter_kwok::{CapacityPool, KwokNodeClass};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
@@ -83,6 +83,12 @@ async fn a_buffer_of_a_template_gets_its_room_and_loses_it_with_its_end() {
         "NotReadyForProvisioning",
     )
     .await;
+    let everything = CapacityPool {
+        instance_type: None,
+        zone: None,
+        capacity_type: None,
+    };
+    world.stack.cloud.exhaust(everything);
     template(&world, "1").await;
     until(
         &world,
@@ -91,6 +97,22 @@ async fn a_buffer_of_a_template_gets_its_room_and_loses_it_with_its_end() {
         "Resolved",
     )
     .await;
+    until(
+        &world,
+        conditions::PROVISIONING,
+        "False",
+        "RequiresNewCapacity",
+    )
+    .await;
+    world.pass(60).await;
+    until(
+        &world,
+        conditions::PROVISIONING,
+        "False",
+        "RequiresNewCapacity",
+    )
+    .await;
+    world.stack.cloud.restock();
     until(
         &world,
         conditions::PROVISIONING,

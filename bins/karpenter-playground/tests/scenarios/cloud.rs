@@ -1,6 +1,7 @@
 //! A cloud that says what a scenario wants it to say.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -68,6 +69,9 @@ pub struct Scripted {
     pub deletions: Mutex<VecDeque<Result<(), CloudProviderError>>>,
     /// NodePools for which NodeOverlays count as not evaluated.
     pub unevaluated: Mutex<Vec<String>>,
+    /// Whether launches are carried out and answered with an error all the same.
+    pub loses_launches: AtomicBool,
+    lists: AtomicUsize,
     calls: Mutex<Vec<Call>>,
 }
 
@@ -85,6 +89,8 @@ impl Scripted {
                 grace: Mutex::default(),
                 deletions: Mutex::default(),
                 unevaluated: Mutex::default(),
+                loses_launches: AtomicBool::default(),
+                lists: AtomicUsize::default(),
                 calls: Mutex::default(),
             });
             made = Some(Arc::clone(&scripted));
@@ -96,6 +102,18 @@ impl Scripted {
     fn note(&self, method: &'static str, claim: &NodeClaim) {
         let (at, claim) = (self.clock.now(), claim.clone());
         self.calls.lock().unwrap().push(Call { at, method, claim });
+    }
+
+    /// Lets the world go on until all instances were listed this many times more.
+    pub async fn listed(&self, world: &World, times: usize) {
+        let wanted = self.lists.load(Ordering::Relaxed) + times;
+        world
+            .until(300, "instances are listed", async |_| {
+                self.lists.load(Ordering::Relaxed) >= wanted
+            })
+            .await;
+        // What comes of the last time.
+        world.pass(1).await;
     }
 
     /// The calls of a method so far.
@@ -137,7 +155,11 @@ impl CloudProvider for Scripted {
     }
     async fn create(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {
         self.note("create", claim);
-        self.inner.create(claim).await
+        let launched = self.inner.create(claim).await;
+        if self.loses_launches.load(Ordering::Relaxed) {
+            return Err(CloudProviderError::other("the answer was lost"));
+        }
+        launched
     }
     async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudProviderError> {
         self.note("delete", claim);
@@ -151,6 +173,7 @@ impl CloudProvider for Scripted {
         self.inner.get(provider_id).await
     }
     async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
+        self.lists.fetch_add(1, Ordering::Relaxed);
         self.inner.list().await
     }
     async fn instance_types(

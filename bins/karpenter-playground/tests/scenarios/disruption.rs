@@ -788,3 +788,58 @@ async fn a_machine_that_could_not_be_marked_for_all_one_knows_counts_until_it_is
         .await;
     assert_eq!(most.get(), 2, "as many at a time as the budget allows");
 }
+
+/// Three nodes can only together be replaced by one that is cheaper, and a claim whose mark failed stays.
+#[tokio::test(start_paused = true)]
+async fn a_replacement_is_launched_only_if_all_its_nodes_could_be_marked() {
+    let shut = json!({"consolidateAfter": "0s", "budgets": [{"nodes": "0"}]});
+    let world = on_demand(&[SMALL], shut).await;
+    let containers =
+        json!([{"name": "app", "image": "pause", "resources": {"requests": {"cpu": "2300m"}}}]);
+    world
+        .deploy_with("app", 3, json!({"containers": containers}))
+        .await;
+    world.until_running(3, 60).await;
+    world.pass(60).await;
+    assert_eq!(types(&world.claims().await), [SMALL, SMALL, SMALL]);
+    // The first patch of a NodeClaim from now on is a mark.
+    let refused = Fault::Error {
+        code: 403,
+        retry_after: None,
+    };
+    let rule = Rule::new(refused).verb("patch").times(1);
+    let faults = world.stack.testbed.faults();
+    faults.add(rule.resource("nodeclaims/status"));
+    let open = json!({"spec": {
+        "template": {"spec": {"requirements": [
+            {"key": "karpenter.sh/capacity-type", "operator": "In", "values": [ON_DEMAND]},
+            {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [SMALL, MIDDLE]},
+        ]}},
+        "disruption": {"budgets": [{"nodes": "100%"}]},
+    }});
+    let api = world.api::<NodePool>();
+    api.patch("default", &PatchParams::default(), &Patch::Merge(open))
+        .await
+        .unwrap();
+    world
+        .until(600, "one larger node is left", async |w| {
+            types(&w.claims().await) == [MIDDLE]
+        })
+        .await;
+    let decisions = |decision: &str, kind: &str| {
+        let series = format!(
+            "karpenter_voluntary_disruption_decisions_total{{decision=\"{decision}\",reason=\"underutilized\",consolidation_type=\"{kind}\"}}"
+        );
+        world.metric(&series).unwrap_or_default()
+    };
+    assert_eq!(
+        [
+            decisions("replace", "multi"),
+            decisions("delete", "multi"),
+            decisions("delete", "single")
+        ],
+        [1.0, 0.0, 0.0],
+        "all three went with one command"
+    );
+    assert_eq!(world.stack.cloud.launched(), 4);
+}

@@ -1,8 +1,11 @@
 //! NodePools of a fixed size (gate StaticCapacity).
 
+use std::cell::Cell;
+
 use karpenter_api::conditions::{HasConditions, types};
-use karpenter_api::v1::NodePool;
+use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_kwok::{CapacityPool, KwokNodeClass};
+use karpenter_testbed::faults::{Fault, Rule};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
@@ -71,15 +74,40 @@ async fn a_static_pool_has_as_many_machines_as_it_asks_for_and_repeats_make_none
 #[tokio::test(start_paused = true)]
 async fn the_limit_is_never_exceeded() {
     let world = world().await;
+    let most = Cell::new(0);
+    let watch = async |seconds: usize, limit: usize| {
+        for _ in 0..seconds {
+            world.pass(1).await;
+            let claims = world.claims().await.len();
+            most.set(most.get().max(claims));
+            assert!(claims <= limit, "{}", world.describe().await);
+        }
+    };
     let spec = json!({"replicas": 15, "limits": {"nodes": "10"}});
     world.create(&pool("fixed", spec)).await;
-    until_alive(&world, 10).await;
-    for _ in 0..20 {
-        world.pass(30).await;
-        assert!(world.claims().await.len() <= 10);
-    }
+    watch(30, 10).await;
+    assert_eq!((alive(&world).await, most.get()), (10, 10));
     change(&world, json!({"limits": {"nodes": "12"}})).await;
-    until_alive(&world, 12).await;
+    watch(30, 12).await;
+    assert_eq!(alive(&world).await, 12);
+    // Drift and provisioning want to launch at the same time, and nodes go away meanwhile.
+    change(
+        &world,
+        json!({"replicas": 11, "template": {"metadata": {"labels": {"generation": "two"}}}}),
+    )
+    .await;
+    for _ in 0..6 {
+        let claims = world.claims().await;
+        let old = claims.iter().find(|c| !is_new(c) && !c.is_deleting());
+        if let Some(old) = old {
+            world.delete::<NodeClaim>(old.name()).await;
+        }
+        watch(20, 12).await;
+    }
+    watch(300, 12).await;
+    let claims = world.claims().await;
+    assert_eq!((claims.len(), most.get()), (11, 12));
+    assert!(claims.iter().all(is_new), "all were replaced");
 }
 
 /// Conformance: DIS-084
@@ -96,6 +124,65 @@ async fn a_pool_that_is_not_ready_makes_nothing() {
         "the NodeClass does not exist"
     );
     world.create(&KwokNodeClass::new("default")).await;
+    until_alive(&world, 2).await;
+}
+
+/// Conformance: DIS-084
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_is_being_deleted_makes_nothing() {
+    let world = world().await;
+    let mut held = pool("fixed", json!({"replicas": 2}));
+    held.metadata.finalizers = Some(vec!["example.com/held".to_owned()]);
+    world.create(&held).await;
+    until_alive(&world, 2).await;
+    world.delete::<NodePool>("fixed").await;
+    for claim in world.claims().await {
+        world.delete::<NodeClaim>(claim.name()).await;
+    }
+    world.pass(300).await;
+    assert_eq!(world.claims().await.len(), 0);
+    assert_eq!(world.stack.cloud.launched(), 2);
+}
+
+/// Conformance: DIS-084
+#[tokio::test(start_paused = true)]
+async fn a_pool_of_another_provider_s_class_makes_nothing() {
+    let world = world().await;
+    let class = json!({"group": "other.cloud", "kind": "OtherNodeClass", "name": "default"});
+    let spec = json!({"replicas": 2, "template": {"spec": {"nodeClassRef": class}}});
+    world.create(&pool("fixed", spec)).await;
+    // Whoever manages it says that it is ready.
+    let ready = json!({"status": {"conditions": [{
+        "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }]}});
+    let api: Api<NodePool> = world.api();
+    api.patch_status("fixed", &PatchParams::default(), &Patch::Merge(ready))
+        .await
+        .unwrap();
+    world.pass(120).await;
+    assert_eq!(world.claims().await.len(), 0);
+}
+
+/// Conformance: DIS-084
+#[tokio::test(start_paused = true)]
+async fn a_nodeclaim_that_cannot_be_created_is_an_error_and_keeps_no_room() {
+    let world = world().await;
+    let faults = world.stack.testbed.faults();
+    let refused = Fault::Error {
+        code: 403,
+        retry_after: None,
+    };
+    faults.add(Rule::new(refused).verb("create").resource("nodeclaims"));
+    let spec = json!({"replicas": 2, "limits": {"nodes": "2"}});
+    world.create(&pool("fixed", spec)).await;
+    let errors = "controller_runtime_reconcile_errors_total{controller=\"static.provisioning\"}";
+    world
+        .until(60, "errors are counted", async |w| {
+            w.metric(errors).is_some_and(|errors| errors >= 2.0)
+        })
+        .await;
+    assert_eq!(world.claims().await.len(), 0);
+    faults.clear();
     until_alive(&world, 2).await;
 }
 
@@ -121,9 +208,7 @@ async fn a_machine_that_goes_is_made_up_for() {
     world.create(&pool("fixed", json!({"replicas": 2}))).await;
     until_alive(&world, 2).await;
     let claim = world.claims().await.remove(0);
-    world
-        .delete::<karpenter_api::v1::NodeClaim>(claim.name())
-        .await;
+    world.delete::<NodeClaim>(claim.name()).await;
     world
         .until(120, "there are two others", async |w| {
             let claims = w.claims().await;
@@ -172,7 +257,7 @@ async fn a_pool_without_capacity_asks_ever_less_often_and_has_its_machines_soon_
         .await;
 }
 
-fn is_new(claim: &karpenter_api::v1::NodeClaim) -> bool {
+fn is_new(claim: &NodeClaim) -> bool {
     claim.label("generation") == Some("two")
 }
 

@@ -7,7 +7,7 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_kwok::KwokNodeClass;
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::world::{World, deployment, pool, settings};
@@ -89,6 +89,41 @@ async fn a_deleted_pool_takes_everything_along() {
     world.delete::<NodePool>("default").await;
     world.until_empty(300).await;
     assert_eq!(world.list::<NodePool>().await.len(), 0);
+}
+
+/// A pod that was bound just before the node was tainted must be seen.
+#[tokio::test(start_paused = true)]
+async fn an_empty_node_drains_for_five_seconds_however_often_it_is_looked_at() {
+    let never = json!({"disruption": {"consolidateAfter": "Never"}});
+    let world = running(1, json!({}), never).await;
+    world.scale("app", 0).await;
+    world
+        .until(60, "the pod is gone", async |w| w.pods().await.is_empty())
+        .await;
+    let name = world.claims().await[0].name().to_owned();
+    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    let is_drained = async |world: &World| {
+        let claim = world.api::<NodeClaim>().get_opt(&name).await.unwrap()?;
+        let condition = claim.condition(types::DRAINED)?;
+        Some(condition.status == "True")
+    };
+    world.delete::<NodeClaim>(&name).await;
+    world
+        .until(30, "the node is drained", async |w| {
+            is_drained(w).await.is_some()
+        })
+        .await;
+    for second in 1..4 {
+        assert_eq!(is_drained(&world).await, Some(false), "second {second}");
+        let looked_at = json!({"metadata": {"annotations": {"second": second.to_string()}}});
+        let api: Api<Node> = world.api();
+        api.patch(&node, &PatchParams::default(), &Patch::Merge(looked_at))
+            .await
+            .unwrap();
+        world.pass(1).await;
+    }
+    assert_eq!(is_drained(&world).await, Some(false), "before five seconds");
+    world.until_empty(60).await;
 }
 
 /// Conformance: DIS-068

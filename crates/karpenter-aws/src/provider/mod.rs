@@ -44,6 +44,7 @@ use crate::launch::filter::{Request, capacity_type, filter};
 use crate::launch_templates::template::launch_annotations;
 use crate::launcher::{Launcher, Order};
 use crate::placement_groups::{PlacementGroup, PlacementGroups};
+use crate::pricing::overlay_prices;
 use crate::stores::Stores;
 use offered::Offered;
 
@@ -237,7 +238,18 @@ impl Ec2Provider {
         class: &EC2NodeClass,
     ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
         let group = self.placement_group(class).await?;
+        self.take_overlay_prices();
         self.offered.types(class, group, self.clock.now())
+    }
+
+    /// Takes over the prices that NodeOverlays give types without one, as they are now: those become available by it. Without
+    /// the feature gate the provider is not told of overlays.
+    fn take_overlay_prices(&self) {
+        if let Some(overlays) = self.overlays.get() {
+            let prices = overlay_prices(&overlays.accepted());
+            self.offered
+                .with_pricing(|pricing| pricing.update_overlays(prices));
+        }
     }
 
     /// The node class and the instance types of an instance's NodePool; of its tags alone.
@@ -373,6 +385,7 @@ impl CloudProvider for Ec2Provider {
         let announced = self.launcher.fleets.announce();
         // In turns: a thousand claims at once would keep calls that are under way from being answered in time.
         let turn = self.turns.acquire().await;
+        self.take_overlay_prices();
         let resolved = self.offered.resolve(&seen, group.clone(), now)?;
         let mut all = Arc::clone(&resolved.types);
         if let (Some(overlays), Some(pool)) = (self.overlays.get(), claim.node_pool()) {

@@ -94,18 +94,16 @@ async fn a_reservation_whose_machine_is_taken_back_counts_as_empty() {
     counts.told("cr-1", 5);
     let labels = json!({ "metadata": { "labels": { "karpenter.k8s.aws/capacity-reservation-id": "cr-1" } } });
     world.patch::<NodeClaim>("a", labels).await;
-    // The label must have reached the model; messages are read at once.
+    // Messages are read at once, and looked at with what the model knows by then.
+    let view = || world.cx.as_ref().unwrap().view();
     world
-        .until("the label to be known", async || {
-            let known = r#"capacity-reservation-id":"cr-1"#;
-            let claim = world.get::<NodeClaim>("a").await?;
-            serde_json::to_string(&claim)
-                .unwrap()
-                .contains(known)
-                .then_some(())
+        .until("the model to know the label", async || {
+            let view = view();
+            let claim = view.node_claim("a")?;
+            let reservation = claim.label("karpenter.k8s.aws/capacity-reservation-id")?;
+            (reservation == "cr-1").then_some(())
         })
         .await;
-    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     let detail = json!({ "instance-id": id, "instance-action": "terminate" });
     let kind = "EC2 Capacity Reservation Instance Interruption Warning";
     world.fake.send_message(QUEUE, &message(1, kind, detail));

@@ -8,6 +8,7 @@ mod instance_status;
 mod interruption;
 mod launch;
 mod metrics;
+mod overlays;
 mod placement;
 mod policy;
 mod reserved;

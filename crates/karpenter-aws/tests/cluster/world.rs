@@ -1,5 +1,6 @@
 //! A cluster on AWS: the testbed's API server, the stand-in for AWS over HTTP, the real provider and controllers.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -12,6 +13,7 @@ use karpenter_aws::operator::{Parts, Settings, assemble};
 use karpenter_aws::sdk::{Aws, Connect};
 use karpenter_aws_fake::{AwsFake, Builder, Instance, Policy, Server};
 use karpenter_kube::clock::Clock;
+use karpenter_kube::context::Context;
 use karpenter_kube::logging::JsonLines;
 use karpenter_kube::metrics::Registry;
 use karpenter_kube::operator::Operator;
@@ -47,6 +49,8 @@ pub struct How {
     pub controllers: bool,
     /// A node class that cannot be read and is there before the controllers are.
     pub unreadable: Option<&'static str>,
+    /// Whether the feature gate NodeOverlay is open.
+    pub node_overlay: bool,
 }
 
 impl Default for How {
@@ -55,6 +59,7 @@ impl Default for How {
             speed: SPEED,
             controllers: true,
             unreadable: None,
+            node_overlay: false,
         }
     }
 }
@@ -64,6 +69,8 @@ pub struct World {
     pub client: Client,
     pub parts: Parts,
     pub registry: Registry,
+    /// What the controllers share, if there are any.
+    pub cx: Option<Arc<Context>>,
     controllers: bool,
     _server: Server,
     testbed: Testbed,
@@ -109,6 +116,7 @@ impl World {
             speed,
             controllers,
             unreadable,
+            node_overlay,
         }: How,
     ) -> Self {
         if std::env::var_os("TEST_LOG").is_some() {
@@ -171,32 +179,38 @@ impl World {
             ..Settings::for_cluster(CLUSTER)
         };
         settle(&mut settings);
-        let options = Options {
+        let mut options = Options {
             metrics_port: 0,
             health_probe_port: 0,
             disable_leader_election: true,
             ..Options::default()
         };
+        options.feature_gates.node_overlay = node_overlay;
         let client = testbed.client();
         let assembly = assemble(aws, client.clone(), clock, &registry, settings)
             .await
             .unwrap();
         let parts = assembly.parts.clone();
         let stop = CancellationToken::new();
-        if controllers {
+        let cx = if controllers {
             let operator = Operator::builder(assembly.provider(), client, options)
                 .clock(clock)
                 .registry(registry.clone())
-                .with(move |setup| assembly.add(setup));
+                .with(move |setup| assembly.add(setup))
+                .build();
+            let cx = Arc::clone(operator.context());
             tokio::spawn(operator.run(stop.clone()));
+            Some(cx)
         } else {
             tokio::spawn(assembly.watch(stop.clone()));
-        }
+            None
+        };
         let world = Self {
             client: testbed.admin_client(),
             fake,
             parts,
             registry,
+            cx,
             controllers,
             _server: server,
             testbed,

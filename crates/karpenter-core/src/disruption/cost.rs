@@ -61,3 +61,75 @@ pub fn price(machine: &NodeState, instance_type: Option<&InstanceType>) -> f64 {
         .filter(|price| price.is_finite())
         .unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(priority: i32, deletion_cost: Value) -> Pod {
+        let pod = json!({
+            "metadata": { "name": "p", "annotations": { POD_DELETION_COST: deletion_cost } },
+            "spec": { "containers": [], "priority": priority },
+        });
+        Pod::parse(&serde_json::from_value(pod).unwrap())
+    }
+
+    fn cost(priority: i32, deletion_cost: i32) -> f64 {
+        eviction_cost(&pod(priority, json!(deletion_cost.to_string())))
+    }
+
+    #[test]
+    fn deletion_cost_counts_per_2_27_and_priority_per_2_25() {
+        assert_eq!(cost(0, 0), 1.0);
+        assert_eq!(cost(0, 1 << 27), 2.0);
+        assert_eq!(cost(0, -(1 << 26)), 0.5);
+        assert_eq!(cost(1 << 25, 0), 2.0);
+        assert_eq!(cost(1 << 25, 1 << 27), 3.0);
+    }
+
+    #[test]
+    fn an_eviction_costs_ten_at_most_and_minus_ten_at_least() {
+        assert_eq!(cost(1_000_000_000, 0), 10.0);
+        assert_eq!(cost(i32::MIN, 0), -10.0);
+        assert_eq!(cost(1_000_000_000, i32::MIN), 10.0);
+    }
+
+    #[test]
+    fn a_deletion_cost_that_is_no_number_counts_as_none() {
+        for text in ["", "much", "1.5", "99999999999"] {
+            assert_eq!(eviction_cost(&pod(0, json!(text))), 1.0, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_node_costs_one_and_what_its_pods_cost_but_never_less_for_a_pod() {
+        let pods = [
+            pod(0, json!("0")),
+            pod(1 << 25, json!("0")),
+            pod(i32::MIN, json!("0")),
+        ];
+        assert_eq!(reschedule_cost(&pods), 1.0 + 1.0 + 2.0 + 0.0);
+        assert_eq!(reschedule_cost([]), 1.0);
+    }
+
+    #[test]
+    fn the_life_that_is_left_falls_from_one_to_zero_at_expiry() {
+        let at = |expire_after: &str, now: &str| {
+            let claim: NodeClaim = serde_json::from_value(json!({
+                "metadata": { "name": "c", "creationTimestamp": "2026-01-01T00:00:00Z" },
+                "spec": {
+                    "nodeClassRef": { "group": "g", "kind": "k", "name": "n" }, "requirements": [],
+                    "expireAfter": expire_after,
+                },
+            }))
+            .unwrap();
+            lifetime_remaining(&claim, now.parse().unwrap())
+        };
+        assert_eq!(at("4h", "2026-01-01T00:00:00Z"), 1.0);
+        assert_eq!(at("4h", "2026-01-01T01:00:00Z"), 0.75);
+        assert_eq!(at("4h", "2026-01-01T05:00:00Z"), 0.0);
+        assert_eq!(at("0s", "2026-01-01T00:00:00Z"), 0.0);
+        assert_eq!(at("Never", "2027-01-01T00:00:00Z"), 1.0);
+    }
+}

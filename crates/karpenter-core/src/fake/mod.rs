@@ -397,18 +397,47 @@ mod tests {
 
     /// Conformance: API-142
     #[test]
-    fn the_catalogue_has_upstreams_types() {
+    fn the_catalogue_has_upstreams_types_and_sizes() {
         let types = catalogue();
-        let names: Vec<_> = types.iter().map(|t| t.name.as_str()).collect();
+        let all: Vec<_> = types
+            .iter()
+            .map(|t| {
+                let size = ["cpu", "memory", "pods", GPU_VENDOR_A, GPU_VENDOR_B]
+                    .map(|name| t.capacity.get(name));
+                let values = |key: &str| {
+                    let values = t.requirements.get(key).unwrap().values();
+                    values.collect::<Vec<_>>().join(" ")
+                };
+                let system = format!("{}: {}", values(labels::ARCH), values(labels::OS));
+                (t.name.as_str(), size, system)
+            })
+            .collect();
+        let usual = || "amd64: darwin linux windows".to_owned();
         let expected = [
-            "default-instance-type",
-            "small-instance-type",
-            "gpu-vendor-instance-type",
-            "gpu-vendor-b-instance-type",
-            "arm-instance-type",
-            "single-pod-instance-type",
+            ("default-instance-type", [4000, 4 * GIB, 5, 0, 0], usual()),
+            ("small-instance-type", [2000, 2 * GIB, 5, 0, 0], usual()),
+            (
+                "gpu-vendor-instance-type",
+                [4000, 4 * GIB, 5, 2, 0],
+                usual(),
+            ),
+            (
+                "gpu-vendor-b-instance-type",
+                [4000, 4 * GIB, 5, 0, 2],
+                usual(),
+            ),
+            (
+                "arm-instance-type",
+                [16_000, 128 * GIB, 5, 0, 0],
+                "arm64: darwin ios linux windows".to_owned(),
+            ),
+            (
+                "single-pod-instance-type",
+                [4000, 4 * GIB, 1, 0, 0],
+                usual(),
+            ),
         ];
-        assert_eq!(names, expected);
+        assert_eq!(all, expected);
     }
 
     /// Conformance: API-143

@@ -49,37 +49,63 @@ fn a_move_that_saves_less_than_its_share_is_rejected() {
     assert_eq!(verdict(&plan, "a"), "Score 0.38 is below 0.50");
 }
 
-/// Conformance: DIS-122
-#[test]
-fn one_pool_that_rejects_rejects_the_move() {
-    // `busy` has many pods to move on its only machine, which costs next to nothing of the pool.
-    let world = |policy: &str| {
-        let busy =
-            on_demand_pool("busy").set("/spec/disruption/consolidationPolicy", json!(policy));
-        let world = World::empty()
-            .with_types(sizes())
-            .with_pool(on_demand_pool("default"))
-            .with_pool(busy);
-        let mut pods: Vec<_> = (0..20)
-            .map(|index| running(&format!("p{index}"), "b", "10m"))
-            .collect();
-        pods.push(running("big", "c", "15"));
-        pods.push(running("q", "a", "1").select("karpenter.sh/nodepool", "default"));
-        let machines = [
+/// Pools `default` and `busy`: `a` and `b` can go together, as `c` has room for their pods. For `default` that is all it has;
+/// `busy` would move nearly all of its pods for a ninth of its price.
+fn two_pools(policy_of_busy: &str) -> World {
+    let policy = "/spec/disruption/consolidationPolicy";
+    let busy = on_demand_pool("busy").set(policy, json!(policy_of_busy));
+    let mut pods: Vec<_> = (0..20)
+        .map(|index| running(&format!("p{index}"), "b", "10m"))
+        .collect();
+    pods.push(running("big", "c", "13"));
+    pods.push(running("q", "a", "1"));
+    World::empty()
+        .with_types(sizes())
+        .with_pool(balanced("default"))
+        .with_pool(busy)
+        .run([
             machine("a", "small"),
             machine("b", "small").pool("busy"),
             machine("c", "huge").pool("busy"),
-        ];
-        world.run(machines).with(pods).decide()
-    };
-    assert_eq!(world("WhenEmptyOrUnderutilized"), ["delete b (saves 0.20)"]);
-    assert!(
-        world("Balanced")
-            .iter()
-            .all(|command| !command.contains(" b")),
-        "{:?}",
-        world("Balanced")
+        ])
+        .with(pods)
+}
+
+/// Conformance: DIS-122
+#[test]
+fn one_pool_that_rejects_rejects_the_move() {
+    assert_eq!(
+        two_pools("WhenEmptyOrUnderutilized").decide(),
+        ["delete a b (saves 0.40)"]
     );
+    assert_eq!(two_pools("Balanced").decide(), ["delete a (saves 0.20)"]);
+}
+
+/// Conformance: DIS-122
+#[test]
+fn pools_share_the_savings_of_a_move_by_price_and_the_least_score_counts() {
+    use karpenter_core::disruption::{Candidates, balanced::Totals};
+    let world = two_pools("Balanced");
+    let snapshot = world.cluster.snapshot();
+    let all = Candidates::new(&snapshot, &<_>::default(), now());
+    let of = |name: &str| {
+        let mut candidates = all.candidates.iter();
+        candidates.find(|candidate| candidate.name() == name)
+    };
+    let (a, c) = (of("a").unwrap(), of("c").unwrap());
+    let totals = Totals::new(&snapshot, &all.candidates, &all.prices);
+    // `a` costs 0.2 and `c` 1.6, so of 0.9 saved 0.1 is the share of `default` and 0.8 that of `busy`.
+    let close = |value: f64, expected: f64| (value - expected).abs() < 1e-9;
+    let scores = totals.judge(&[a, c], 0.9);
+    let [busy, default] = &scores[..] else {
+        panic!("{scores:?}");
+    };
+    assert!(close(default.savings, 0.1 / 0.2), "{default:?}");
+    assert!(close(default.disruption, 1.0), "{default:?}");
+    assert!(close(busy.savings, 0.8 / 1.8), "{busy:?}");
+    assert!(close(busy.disruption, 2.0 / 23.0), "{busy:?}");
+    assert!(close(default.score, 0.5) && busy.score > 5.0, "{scores:?}");
+    assert!(close(totals.score(&[a, c], 0.9).unwrap(), 0.5));
 }
 
 /// Conformance: DIS-121

@@ -1,8 +1,9 @@
 //! Who is a candidate, and why the others are not.
 
+use karpenter_core::{disruption::Candidates, pod::Pod};
 use serde_json::json;
 
-use crate::fixture::{World, now, pod};
+use crate::fixture::{World, now, pod, read};
 use crate::fleet::{Fleet, commands, machine, open_pool, running, verdict, world};
 
 /// What blocks machine `a`, on which one pod runs.
@@ -50,6 +51,109 @@ fn a_node_may_refuse_consolidation_by_the_annotation_of_the_first_generation() {
         "consolidation is blocked through the \"karpenter.sh/do-not-consolidate\" annotation"
     );
     assert_eq!(says("false"), "deleted");
+}
+
+#[test]
+fn a_pool_of_when_empty_deletes_empty_nodes_that_refuse_consolidation() {
+    let says = |pod: Option<crate::fixture::Object>| {
+        let pool =
+            open_pool("default").set("/spec/disruption/consolidationPolicy", json!("WhenEmpty"));
+        let annotation = "/metadata/annotations/karpenter.sh~1do-not-consolidate";
+        let world = World::empty()
+            .with_types(crate::fleet::sizes())
+            .with_pool(pool)
+            .run([machine("a", "huge").node(annotation, json!("true"))])
+            .with(pod);
+        verdict(&world.decide_with(|_| ()), "a")
+    };
+    assert_eq!(says(None), "deleted");
+    assert_eq!(
+        says(Some(running("p", "a", "1"))),
+        "consolidation is blocked through the \"karpenter.sh/do-not-consolidate\" annotation"
+    );
+}
+
+/// Ten minutes, as docs/DIFFERENCES.md has it; who counts them hands over the names.
+#[test]
+fn a_node_that_consolidation_has_just_launched_is_not_consolidated_again_unless_it_is_empty() {
+    let says = |pods: Vec<crate::fixture::Object>| {
+        let world = world().run([machine("a", "huge")]).with(pods);
+        let plan = world.decide_with(|request| {
+            let settling = &mut request.surroundings.settling;
+            settling.insert("a-claim".to_owned());
+        });
+        verdict(&plan, "a")
+    };
+    assert_eq!(
+        says(vec![running("p", "a", "1")]),
+        "Node changed within consolidateAfter"
+    );
+    assert_eq!(says(vec![]), "deleted");
+}
+
+#[test]
+fn candidates_are_ordered_by_price_per_cost_of_moving() {
+    // The dearer node has so many pods that less is saved for each.
+    let pods = (0..7).map(|index| running(&format!("p{index}"), "a", "1"));
+    let world = world()
+        .run([
+            machine("a", "huge"),
+            machine("b", "large"),
+            machine("c", "medium"),
+        ])
+        .with(pods)
+        .with([running("q", "b", "1")]);
+    let all = Candidates::new(&world.cluster.snapshot(), &<_>::default(), now());
+    let order: Vec<(&str, f64)> = all
+        .candidates
+        .iter()
+        .map(|candidate| {
+            (
+                candidate.name(),
+                candidate.price / candidate.reschedule_cost,
+            )
+        })
+        .collect();
+    assert_eq!(order, [("b", 0.4), ("c", 0.4), ("a", 0.2)]);
+}
+
+#[test]
+fn a_node_costs_what_its_zone_and_capacity_type_cost() {
+    use crate::fixture::{Z1, Z2};
+    let offering = karpenter_core::fake::offering;
+    let types = [crate::fleet::sold_as(
+        "large",
+        8,
+        vec![
+            offering("on-demand", Z2, 0.9),
+            offering("spot", Z1, 0.3),
+            offering("on-demand", Z1, 0.8),
+            offering("spot", Z2, 0.4),
+        ],
+    )];
+    let in_zone =
+        |name: &str, zone: &str| machine(name, "large").label("topology.kubernetes.io/zone", zone);
+    let world = World::empty()
+        .with_types(types.into())
+        .with_pool(open_pool("default"))
+        .run([
+            in_zone("a", Z1),
+            in_zone("b", Z2),
+            in_zone("c", Z1).spot(),
+            in_zone("d", Z2).spot(),
+            in_zone("e", "elsewhere"),
+        ]);
+    let all = Candidates::new(&world.cluster.snapshot(), &<_>::default(), now());
+    let mut prices: Vec<(&str, f64)> = all
+        .candidates
+        .iter()
+        .map(|candidate| (candidate.name(), candidate.price))
+        .collect();
+    prices.sort_by_key(|(name, _)| *name);
+    assert_eq!(
+        prices,
+        [("a", 0.8), ("b", 0.9), ("c", 0.3), ("d", 0.4), ("e", 0.0)]
+    );
 }
 
 /// Conformance: DIS-091
@@ -113,26 +217,29 @@ fn two_budgets_on_one_pod_block_its_node() {
 
 /// Conformance: DIS-104
 #[test]
-fn budgets_elsewhere_and_pods_that_may_always_go_do_not_block() {
-    let with = |namespace: &str, spec: serde_json::Value| {
+fn budgets_elsewhere_and_pods_that_are_not_ready_and_may_go_then_do_not_block() {
+    let with = |namespace: &str, spec: serde_json::Value, ready: Option<&str>| {
+        let conditions = ready.map(|status| json!({ "type": "Ready", "status": status }));
+        let guarded = running("p", "a", "1")
+            .label("app", "guarded")
+            .set("/status/conditions", conditions.into_iter().collect());
         let world = world()
             .run([machine("a", "small"), machine("b", "huge")])
-            .with([
-                running("p", "a", "1").label("app", "guarded"),
-                running("q", "b", "12"),
-            ])
+            .with([guarded, running("q", "b", "12")])
             .pdb("pdb", namespace, spec, 0);
         verdict(&world.decide_with(|_| ()), "a")
     };
-    assert_eq!(with("other", json!({})), "deleted");
+    let always = || json!({ "unhealthyPodEvictionPolicy": "AlwaysAllow" });
+    let blocked = "pdb prevents pod evictions (PodDisruptionBudget=default/pdb)";
+    assert_eq!(with("other", json!({}), Some("True")), "deleted");
+    assert_eq!(with("default", always(), Some("False")), "deleted");
     assert_eq!(
-        with(
-            "default",
-            json!({ "unhealthyPodEvictionPolicy": "AlwaysAllow" })
-        ),
-        "deleted"
+        with("default", always(), None),
+        "deleted",
+        "as the eviction API has it"
     );
-    assert!(with("default", json!({})).starts_with("pdb prevents"));
+    assert_eq!(with("default", always(), Some("True")), blocked);
+    assert_eq!(with("default", json!({}), Some("False")), blocked);
 }
 
 #[test]
@@ -199,6 +306,28 @@ fn a_node_that_only_buffers_reckon_with_is_not_empty() {
     });
     assert_eq!(commands(&plan), ["delete b (saves 1.60)"]);
     assert_eq!(world.decide(), ["delete a b (saves 3.20)"]);
+}
+
+/// Conformance: API-109
+#[test]
+fn a_node_with_a_buffer_goes_once_the_buffer_has_another_place() {
+    let decide = |used: &str| {
+        let buffer = pod("capacity-buffer-b-1")
+            .cpu("3")
+            .annotation("karpenter.sh/capacity-buffer-fake-pod", "true");
+        let buffer: std::sync::Arc<_> = Pod::parse(&read(buffer.0)).into();
+        let stays = running("q", "b", used).annotation("karpenter.sh/do-not-disrupt", "true");
+        let plan = world()
+            .run([machine("a", "medium"), machine("b", "huge")])
+            .with([stays])
+            .decide_with(|request| {
+                request.schedule.buffer_pods = vec![buffer];
+                request.surroundings.buffer_pods.insert("a".to_owned(), 1);
+            });
+        verdict(&plan, "a")
+    };
+    assert_eq!(decide("14"), "Can't replace with a cheaper node");
+    assert_eq!(decide("12"), "deleted");
 }
 
 #[test]

@@ -5,8 +5,8 @@ use serde_json::json;
 
 use crate::fixture::{CAPACITY_TYPE, World, Z1, Z2, now, pod, values};
 use crate::fleet::{
-    Fleet, ON_DEMAND, SPOT, commands, machine, on_demand_pool, open_pool, running, sizes, sold_as,
-    verdict, world as fresh,
+    Fleet, Machine, ON_DEMAND, SPOT, commands, machine, on_demand_pool, open_pool, running, sizes,
+    sold_as, verdict, world as fresh,
 };
 
 /// Conformance: DIS-096
@@ -249,6 +249,68 @@ fn of_two_machines_of_the_cheapest_type_one_is_deleted_rather_than_both_replaced
     let decided = world.decide();
     assert_eq!(decided.len(), 1);
     assert!(decided[0].starts_with("delete "), "{decided:?}");
+}
+
+/// Nodes of four cores with room for two, as others than pods use the rest, and a pod of 1.5 on each.
+fn half_used(types: &[karpenter_core::instance_type::InstanceType], nodes: Vec<Machine>) -> World {
+    let pods: Vec<_> = nodes
+        .iter()
+        .map(|node| running(&format!("on-{}", node.name()), node.name(), "1500m"))
+        .collect();
+    let nodes = nodes
+        .into_iter()
+        .map(|node| node.node("/status/allocatable/cpu", json!("2")));
+    World::empty()
+        .with_types(types.into())
+        .with_pool(open_pool("default"))
+        .run(nodes)
+        .with(pods)
+}
+
+/// Conformance: DIS-103
+#[test]
+fn two_nodes_are_not_replaced_by_one_of_their_type_spot_or_not() {
+    for capacity_type in [ON_DEMAND, SPOT] {
+        let types = [sold_as(
+            "same",
+            4,
+            vec![fake::offering(capacity_type, Z1, 0.4)],
+        )];
+        let node = |name| machine(name, "same").label(CAPACITY_TYPE, capacity_type);
+        let world = half_used(&types, vec![node("a"), node("b")]);
+        let plan = world.decide_with(|request| request.spot_to_spot = true);
+        assert_eq!(commands(&plan), Vec::<String>::new(), "{capacity_type}");
+    }
+}
+
+/// Conformance: DIS-103
+#[test]
+fn one_node_for_two_is_cheaper_than_the_cheaper_of_those_of_a_type_that_would_do() {
+    let in_zone =
+        |name: &str, zone: &str| machine(name, "same").label("topology.kubernetes.io/zone", zone);
+    let decide = |other: f64| {
+        let types = [
+            sold_as(
+                "same",
+                4,
+                vec![
+                    fake::offering(ON_DEMAND, Z1, 0.3),
+                    fake::offering(ON_DEMAND, Z2, 0.4),
+                ],
+            ),
+            sold_as("other", 4, vec![fake::offering(ON_DEMAND, Z1, other)]),
+        ];
+        half_used(&types, vec![in_zone("a", Z1), in_zone("b", Z2)]).decide()
+    };
+    assert_eq!(
+        decide(0.25),
+        ["replace a b with other on-demand (saves 0.45)"]
+    );
+    // Alone, the node of 0.4 may be replaced at 0.35.
+    assert_eq!(
+        decide(0.35),
+        ["replace b with other on-demand (saves 0.05)"]
+    );
 }
 
 /// Conformance: DIS-105
@@ -515,22 +577,26 @@ fn a_price_that_is_no_number_counts_as_nothing_and_one_sold_out_counts() {
 /// Conformance: DIS-119
 #[test]
 fn pools_that_a_cut_pass_did_not_reach_come_first_next_time() {
+    // Both nodes can be replaced, that of `default` at the larger gain.
     let world = fresh().with_pool(on_demand_pool("late"));
     let world = world
         .run([machine("a", "huge"), machine("b", "large").pool("late")])
         .with([
-            running("p", "a", "12").select("karpenter.sh/nodepool", "default"),
+            running("p", "a", "1").select("karpenter.sh/nodepool", "default"),
             running("q", "b", "1").select("karpenter.sh/nodepool", "late"),
         ]);
     let cut = world
         .decide_with(|request| request.single_node_cancel = Some(std::sync::Arc::new(|| true)));
     assert!(commands(&cut).is_empty());
     assert!(cut.unseen_pools.contains("late"));
-    let next = world.decide_with(|request| {
-        request.unseen_pools = ["late".to_owned()].into();
-        request.max_commands = 1;
-    });
-    assert_eq!(next.commands[0].candidates[0].name(), "b");
+    let first = |unseen: &[&str]| {
+        let plan = world.decide_with(|request| {
+            request.unseen_pools = unseen.iter().map(|pool| (*pool).to_owned()).collect();
+            request.max_commands = 1;
+        });
+        plan.commands[0].candidates[0].name().to_owned()
+    };
+    assert_eq!((first(&[]), first(&["late"])), ("a".into(), "b".into()));
 }
 
 #[test]

@@ -8,22 +8,41 @@ use crate::fleet::{Fleet, commands, machine, open_pool, running, sizes, verdict,
 
 /// Conformance: DIS-090
 #[test]
-fn a_grace_period_overrules_pods_that_refuse_for_drift_alone() {
-    let refusing = || running("p", "a", "15").annotation("karpenter.sh/do-not-disrupt", "true");
-    let with = |grace: bool, drifted: bool| {
-        let mut a = machine("a", "huge");
-        if grace {
-            a = a.claim("/spec/terminationGracePeriod", json!("10m"));
-        }
-        if drifted {
-            a = a.drifted("2026-01-01T00:00:00Z");
-        }
-        commands(&world().run([a]).with([refusing()]).decide_with(|_| ()))
+fn a_grace_period_overrules_pods_and_budgets_that_refuse_for_drift_alone() {
+    let pod = || running("p", "a", "15");
+    let refusing =
+        |world: World| world.with([pod().annotation("karpenter.sh/do-not-disrupt", "true")]);
+    let guarded = |world: World| world.with([pod().label("app", "guarded")]);
+    let one = |world| {
+        let never = json!({ "maxUnavailable": 0 });
+        guarded(world).pdb("pdb", "default", never, 0)
     };
-    // The pod is not moved before the end of the grace period, so nothing is bought for it.
-    assert_eq!(with(true, true), ["delete a (saves 1.60)"]);
-    assert!(with(false, true).is_empty());
-    assert!(with(true, false).is_empty());
+    let two = |world| {
+        guarded(world)
+            .pdb("one", "default", json!({}), 1)
+            .pdb("two", "default", json!({}), 1)
+    };
+    let cases: [(&str, &dyn Fn(World) -> World); 3] = [
+        ("do-not-disrupt", &refusing),
+        ("one PodDisruptionBudget", &one),
+        ("two PodDisruptionBudgets", &two),
+    ];
+    for (kind, blocked) in cases {
+        let with = |grace: bool, drifted: bool| {
+            let mut a = machine("a", "huge");
+            if grace {
+                a = a.claim("/spec/terminationGracePeriod", json!("10m"));
+            }
+            if drifted {
+                a = a.drifted("2026-01-01T00:00:00Z");
+            }
+            commands(&blocked(world().run([a])).decide_with(|_| ()))
+        };
+        // The pod is not moved before the end of the grace period, so nothing is launched for it.
+        assert_eq!(with(true, true), ["delete a (saves 1.60)"], "{kind}");
+        assert!(with(false, true).is_empty(), "{kind}");
+        assert!(with(true, false).is_empty(), "{kind}");
+    }
 }
 
 /// Conformance: DIS-130

@@ -123,6 +123,10 @@ pub fn machine(name: &str, instance_type: &str) -> Machine {
 }
 
 impl Machine {
+    pub fn name(&self) -> &str {
+        self.node.name()
+    }
+
     /// Sets a label of NodeClaim and Node.
     pub fn label(mut self, key: &str, value: &str) -> Self {
         self.claim.0["metadata"]["labels"][key] = json!(value);

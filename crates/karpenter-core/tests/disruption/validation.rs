@@ -66,7 +66,11 @@ fn what_happened_meanwhile_rejects_a_command() {
     assert_eq!(replacing.replacements[0].instance_types.len(), 3);
     let others = with_types(sizes().iter().skip(1).cloned().collect());
     assert_eq!(check(&replacing, &others), Err(Rejection::Scheduling));
-    assert!(check(&replacing, &with_types(sizes().to_vec())).is_ok());
+    let unchanged = || with_types(sizes().to_vec());
+    assert!(check(&replacing, &unchanged()).is_ok());
+    // By now the pod finds room on another node: the replacement is not needed.
+    let roomy = unchanged().run([machine("b", "small")]);
+    assert_eq!(check(&replacing, &roomy), Err(Rejection::Scheduling));
 }
 
 /// Conformance: DIS-112

@@ -6,6 +6,7 @@ use karpenter_core::fake::instance_type;
 
 use crate::fixture::*;
 
+const DB: (&str, &str) = ("role", "db");
 const WEB: (&str, &str) = ("app", "web");
 
 fn claim_index(plan: &karpenter_core::schedule::Plan, name: &str) -> Option<usize> {
@@ -226,19 +227,22 @@ fn affinity_to_a_pod_that_is_not_there_fails() {
 /// Conformance: SCH-139
 #[test]
 fn followers_wait_until_the_zone_of_their_target_is_decided() {
-    let followers = || copies(&pod("follower").affinity(ZONE, WEB).cpu("100m"), 10);
-    let target = pod("a-target").label("app", "web").cpu("2");
+    let follower = pod("follower").label("app", "web").affinity(ZONE, DB);
+    let followers = || copies(&follower.clone().cpu("3"), 10);
+    // Followers that were left to themselves would be launched in zone 1.
+    let target = pod("a-target").label("app", "web").label("role", "db");
+    let target = target.cpu("3").require(ZONE, "In", &[Z2, Z3]);
     let mut world = World::new().with([target.clone()]).with(followers());
     let plan = world.settle();
     assert_eq!(plan.unplaced.len(), 10);
     let plan = world.settle();
     assert!(all_placed(&plan));
-    assert!(all_placed(
-        &World::new()
-            .with([target.select(ZONE, Z1)])
-            .with(followers())
-            .plan()
-    ));
+    assert_eq!(world.skew(ZONE, WEB), [11], "all in one zone");
+    let mut decided = World::new()
+        .with([target.select(ZONE, Z2)])
+        .with(followers());
+    assert!(all_placed(&decided.settle()));
+    assert_eq!(decided.skew(ZONE, WEB), [11]);
 }
 
 /// Conformance: SCH-140

@@ -323,33 +323,15 @@ fn a_typo_in_a_label_is_hinted_at() {
     assert!(text.contains("label \"topology.kubernetes.io/zon\" does not have known values (typo of \"topology.kubernetes.io/zone\"?)"), "{text}");
 }
 
-/// Conformance: SCH-008
 #[test]
-fn a_claim_keeps_the_hash_its_pool_had_when_it_was_planned() {
-    let mut world = World::new().with([pod("p")]);
-    let hash = |world: &World| {
-        let plan = world.plan();
-        plan.new_claims[0]
-            .claim
-            .metadata
-            .annotations
-            .as_ref()
-            .unwrap()["karpenter.sh/nodepool-hash"]
-            .clone()
-    };
-    let planned = world.plan();
-    let before = hash(&world);
-    world = world.with_pool(pool("default").node_label("team", "b"));
-    assert_ne!(hash(&world), before);
-    assert_eq!(
-        planned.new_claims[0]
-            .claim
-            .metadata
-            .annotations
-            .as_ref()
-            .unwrap()["karpenter.sh/nodepool-hash"],
-        before
-    );
+fn a_planned_claim_carries_the_hash_of_its_pool() {
+    for team in ["a", "b"] {
+        let pool = pool("default").node_label("team", team);
+        let expected = karpenter_api::hash::node_pool(&read(pool.0.clone()));
+        let plan = World::empty().with_pool(pool).with([pod("p")]).plan();
+        let annotations = plan.new_claims[0].claim.metadata.annotations.as_ref();
+        assert_eq!(annotations.unwrap()["karpenter.sh/nodepool-hash"], expected);
+    }
 }
 
 #[test]

@@ -126,12 +126,23 @@ fn machines(plan: &Plan) -> Vec<String> {
 /// Conformance: SCH-168
 #[test]
 fn with_the_flag_pods_with_claims_fail_and_daemons_with_claims_do_not_count() {
-    let mut ignoring = with_gpus(1).claim("c", one()).with([using("p", "c")]);
-    ignoring.request.ignore_dra_requests = true;
-    assert_eq!(
-        why(&ignoring.plan(), "p"),
-        "pod has Dynamic Resource Allocation requirements, which are not simulated"
-    );
+    // A container names one of the pod's claims: the API server refuses others. So it does not matter who uses the claim.
+    let claims = |user: &str| match user {
+        "pod" => using("p", "c"),
+        user => using("p", "c").set(
+            &format!("/spec/{user}"),
+            json!([{ "name": "x", "resources": { "claims": [{ "name": "gpu" }] } }]),
+        ),
+    };
+    for user in ["pod", "initContainers", "containers"] {
+        let mut ignoring = with_gpus(1).claim("c", one()).with([claims(user)]);
+        ignoring.request.ignore_dra_requests = true;
+        assert_eq!(
+            why(&ignoring.plan(), "p"),
+            "pod has Dynamic Resource Allocation requirements, which are not simulated",
+            "{user}"
+        );
+    }
     let overhead = |ignore: bool| {
         let mut world = with_gpus(1).with([pod("p").cpu("1")]);
         world.request.ignore_dra_requests = ignore;

@@ -232,6 +232,11 @@ fn who_carries_out_a_plan_second_finds_the_room_that_is_left() {
     // Unless it is that one which is replaced.
     let replaced = BTreeSet::from(["other".to_owned()]);
     assert_eq!(Room::new(&snapshot, &replaced).take(pool, large), Ok(()));
+    // Or it is being deleted.
+    claim.metadata.deletion_timestamp = read(json!("2026-01-01T00:00:00Z"));
+    world.cluster.apply_node_claim(&claim);
+    let snapshot = world.cluster.snapshot();
+    assert_eq!(Room::new(&snapshot, &nobody).take(pool, large), Ok(()));
 }
 
 // Volumes and machines that exist --------------------------------------------------------------------------------------

@@ -141,47 +141,67 @@ fn pods_go_on_in_one_zone_up_to_the_skew() {
     assert_eq!(settled(world, copies(&five, 10), ZONE), [6, 1, 1]);
 }
 
+/// The zones that two pods of skew 1 get, two zones being on offer, with these pods in the cluster.
+///
+/// With nothing counted they take one zone each. With two pods counted in zone 1 both go to zone 2.
+fn zones_beside(existing: Vec<Object>) -> Vec<String> {
+    let mut without_zone = node("zoneless");
+    without_zone.0["metadata"]["labels"]
+        .as_object_mut()
+        .unwrap()
+        .remove(ZONE);
+    let no_room = json!({ "cpu": "0", "pods": "9" });
+    let plan = zones(&[Z1, Z2])
+        .with([
+            node_in("n", Z1),
+            without_zone.set("/status/allocatable", no_room),
+        ])
+        .with(existing)
+        .with(copies(&spread("p", ZONE).cpu("3"), 2))
+        .plan();
+    assert!(all_placed(&plan));
+    let mut chosen: Vec<String> = plan
+        .new_claims
+        .iter()
+        .flat_map(|draft| vec![values(draft, ZONE).join("/"); draft.pods.len()])
+        .collect();
+    chosen.sort_unstable();
+    chosen
+}
+
 /// Conformance: SCH-109
 #[test]
 fn only_running_pods_of_the_namespace_on_known_nodes_count() {
-    let no_zone = {
-        let mut node = node("bare");
-        node.0["metadata"]["labels"]
-            .as_object_mut()
-            .unwrap()
-            .remove(ZONE);
-        node.set("/status/allocatable", json!({ "cpu": "0", "pods": "9" }))
-    };
-    let existing = |name: &str| pod(name).label("app", "x");
-    let others = [
-        pod("other").label("app", "y").on("n"),
-        existing("pending").set("/status/conditions", json!([])),
-        existing("bare").on("bare"),
-        existing("elsewhere").namespace("other").on("n"),
-        existing("terminating")
-            .on("n")
-            .set("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")),
-        existing("failed")
-            .on("n")
-            .set("/status/phase", json!("Failed")),
-        existing("succeeded")
-            .on("n")
-            .set("/status/phase", json!("Succeeded")),
-        existing("lost").on("no-such-node"),
-    ];
-    let mut world = World::new()
-        .with([node_in("n", Z1), no_zone])
-        .with(others)
-        .with(copies(&spread("p", ZONE).cpu("1"), 2));
-    let plan = world.settle();
-    let mut chosen: Vec<&str> = plan
-        .new_claims
-        .iter()
-        .flat_map(|draft| values(draft, ZONE))
-        .collect();
-    chosen.sort_unstable();
-    assert_eq!(chosen.len(), 2);
-    assert_ne!(chosen[0], chosen[1]);
+    let existing = || pod("existing").label("app", "x");
+    let deleted = json!("2026-01-01T00:00:00Z");
+    let two = |pod: Object| zones_beside(copies(&pod, 2));
+    assert_eq!(two(existing().on("n")), [Z2, Z2], "running pods count");
+    for (kind, uncounted) in [
+        ("other label", pod("existing").label("app", "y").on("n")),
+        ("other namespace", existing().namespace("other").on("n")),
+        ("pending", {
+            let waiting = existing().select(ZONE, Z1);
+            waiting.set("/status/conditions", json!([]))
+        }),
+        ("node without zone", existing().on("zoneless")),
+        ("unknown node", existing().on("no-such-node")),
+        (
+            "terminating",
+            existing()
+                .on("n")
+                .set("/metadata/deletionTimestamp", deleted),
+        ),
+        (
+            "failed",
+            existing().on("n").set("/status/phase", json!("Failed")),
+        ),
+        (
+            "succeeded",
+            existing().on("n").set("/status/phase", json!("Succeeded")),
+        ),
+    ] {
+        assert_eq!(two(uncounted), [Z1, Z2], "{kind}");
+    }
 }
 
 /// Conformance: SCH-110
@@ -548,6 +568,42 @@ fn the_affinity_policy_decides_which_domains_count() {
             .plan();
         assert_eq!(5 - plan.unplaced.len(), placed, "{policy}");
     }
+}
+
+#[test]
+fn pods_on_nodes_that_the_node_filter_excludes_do_not_count_for_a_spread() {
+    // Zone 1 has two pods on a node that the spread pods do not select.
+    let placed = |policy: &str, on_selected: bool| {
+        let existing = node_in("n", Z1).set(
+            "/metadata/labels/team",
+            json!(if on_selected { "mine" } else { "other" }),
+        );
+        let asked = pod("p")
+            .label("app", "x")
+            .cpu("3")
+            .select("team", "mine")
+            .spread_with(ZONE, 1, APP, json!({ "nodeAffinityPolicy": policy }));
+        let pool = pool("default")
+            .needs(ZONE, "In", &[Z1, Z2])
+            .node_label("team", "mine");
+        let plan = World::empty()
+            .with_pool(pool)
+            .with([existing])
+            .with(copies(&pod("existing").label("app", "x").on("n"), 2))
+            .with(copies(&asked, 2))
+            .plan();
+        assert!(all_placed(&plan), "{policy}");
+        let mut chosen: Vec<String> = plan
+            .new_claims
+            .iter()
+            .flat_map(|draft| vec![values(draft, ZONE).join("/"); draft.pods.len()])
+            .collect();
+        chosen.sort_unstable();
+        chosen
+    };
+    assert_eq!(placed("Honor", false), [Z1, Z2]);
+    assert_eq!(placed("Honor", true), [Z2, Z2]);
+    assert_eq!(placed("Ignore", false), [Z2, Z2]);
 }
 
 /// Conformance: SCH-125

@@ -289,29 +289,41 @@ fn a_local_volume_s_host_is_an_alternative_without_constraint() {
 
 /// Conformance: SCH-097
 #[test]
-fn alternatives_of_a_volume_are_all_used() {
-    let either = json!([in_zone(Z1), in_zone(Z2)]);
+fn alternatives_of_a_volume_or_class_are_all_used() {
     let apart = |name: &str, claim: &str| {
         pod(name)
             .label("app", "x")
             .anti_affinity(ZONE, ("app", "x"))
             .volume(claim)
     };
-    let mut two = world(
+    let zones = |mut world: World| {
+        world.add(apart("p", "a"));
+        world.add(apart("q", "b"));
+        let plan = world.settle();
+        assert!(all_placed(&plan));
+        let mut zones: Vec<String> = plan
+            .new_claims
+            .iter()
+            .flat_map(|draft| values(draft, ZONE))
+            .map(str::to_owned)
+            .collect();
+        zones.sort_unstable();
+        zones
+    };
+    let either = json!([in_zone(Z1), in_zone(Z2)]);
+    let of_volumes = world(
         &[bound("a", "va"), bound("b", "vb")],
         &[volume("va", either.clone()), volume("vb", either)],
         &[],
     );
-    two.add(apart("p", "a"));
-    two.add(apart("q", "b"));
-    let plan = two.settle();
-    let mut zones: Vec<&str> = plan
-        .new_claims
-        .iter()
-        .flat_map(|draft| values(draft, ZONE))
-        .collect();
-    zones.sort_unstable();
-    assert_eq!(zones, [Z1, Z2]);
+    assert_eq!(zones(of_volumes), [Z1, Z2], "PersistentVolumes");
+    let alternative =
+        |zone: &str| json!({ "matchLabelExpressions": [{ "key": ZONE, "values": [zone] }] });
+    let mut either = class("either", &[]);
+    either["allowedTopologies"] = json!([alternative(Z1), alternative(Z2)]);
+    let unbound = |name: &str| claim(name, json!({ "storageClassName": "either" }));
+    let of_class = world(&[unbound("a"), unbound("b")], &[], &[either]);
+    assert_eq!(zones(of_class), [Z1, Z2], "StorageClass");
 }
 
 /// Conformance: SCH-098

@@ -123,7 +123,7 @@ impl Controller for Hash {
 mod tests {
     use super::*;
 
-    /// Conformance: DIS-063
+    /// Conformance: DIS-063, API-068
     #[test]
     fn a_new_version_rewrites_the_hash_unless_the_claim_has_drifted() {
         let mut claim = NodeClaim::new("a", Default::default());

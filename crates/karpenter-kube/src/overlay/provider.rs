@@ -123,6 +123,10 @@ impl Overlays for Seen {
             pool.ok_or_else(|| CloudProviderError::UnevaluatedNodePool(node_pool.to_owned()))?;
         self.accepted.apply(&pool, types, &self.names)
     }
+
+    fn accepted(&self) -> Vec<Arc<NodeOverlay>> {
+        self.accepted.current.load().overlays.clone()
+    }
 }
 
 /// A provider whose instance types are as overlays change them.

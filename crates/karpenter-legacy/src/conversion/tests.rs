@@ -54,6 +54,110 @@ fn the_nodepool_of_the_walkthrough_says_the_same_in_v1() {
     assert_eq!(round_trip(&old, V1), old);
 }
 
+/// What translation alone makes of a NodePool with this part. Nothing was carried, so that nothing can make up for it.
+fn translated(from: &'static str, to: &str, at: &str, part: Value) -> Value {
+    let reference = json!({ "name": "default" });
+    let mut pool = of(
+        Kind::NodePool,
+        from,
+        json!({ "template": { "spec": { "nodeClassRef": reference } }, "disruption": {} }),
+    );
+    *pool.pointer_mut(at).unwrap() = part;
+    let translated = convert(&pool, to, &NoLookup).unwrap();
+    translated.pointer(at).unwrap().clone()
+}
+
+#[test]
+fn consolidation_of_v1beta1_means_the_same_in_v1() {
+    for (old, new) in [
+        (json!({}), ("WhenEmptyOrUnderutilized", "0s")),
+        (
+            json!({ "consolidationPolicy": "WhenUnderutilized" }),
+            ("WhenEmptyOrUnderutilized", "0s"),
+        ),
+        (
+            json!({ "consolidationPolicy": "WhenUnderutilized", "consolidateAfter": null }),
+            ("WhenEmptyOrUnderutilized", "0s"),
+        ),
+        (
+            json!({ "consolidationPolicy": "WhenUnderutilized", "consolidateAfter": "Never" }),
+            ("WhenEmptyOrUnderutilized", "Never"),
+        ),
+        (
+            json!({ "consolidationPolicy": "WhenEmpty", "consolidateAfter": "30s" }),
+            ("WhenEmpty", "30s"),
+        ),
+        (
+            json!({ "consolidationPolicy": "WhenEmpty", "consolidateAfter": null }),
+            ("WhenEmpty", "Never"),
+        ),
+        (
+            json!({ "consolidationPolicy": "WhenEmpty" }),
+            ("WhenEmpty", "Never"),
+        ),
+    ] {
+        let expected = json!({ "consolidationPolicy": new.0, "consolidateAfter": new.1 });
+        let disruption = translated(V1BETA1, V1, "/spec/disruption", old.clone());
+        assert_eq!(disruption, expected, "{old}");
+    }
+}
+
+#[test]
+fn consolidation_of_v1_means_the_same_in_v1beta1_as_far_as_it_can() {
+    let policy = |policy: &str, after: &str| json!({ "consolidationPolicy": policy, "consolidateAfter": after });
+    let underutilized = || json!({ "consolidationPolicy": "WhenUnderutilized" });
+    for (new, old) in [
+        (policy("WhenEmptyOrUnderutilized", "0s"), underutilized()),
+        (policy("WhenEmptyOrUnderutilized", "5m"), underutilized()),
+        (policy("Balanced", "5m"), underutilized()),
+        (
+            policy("WhenEmptyOrUnderutilized", "Never"),
+            policy("WhenUnderutilized", "Never"),
+        ),
+        (policy("WhenEmpty", "5m"), policy("WhenEmpty", "5m")),
+    ] {
+        let disruption = translated(V1, V1BETA1, "/spec/disruption", new.clone());
+        assert_eq!(disruption, old, "{new}");
+    }
+}
+
+const REFERENCE: &str = "/spec/template/spec/nodeClassRef";
+
+#[test]
+fn the_group_of_a_nodeclass_reference_comes_from_its_api_version() {
+    for (api_version, group) in [
+        (Value::Null, "karpenter.k8s.aws"),
+        (json!(""), "karpenter.k8s.aws"),
+        (json!("karpenter.k8s.aws/v1beta1"), "karpenter.k8s.aws"),
+        (json!("example.com/v2"), "example.com"),
+    ] {
+        let old = json!({ "apiVersion": api_version, "kind": "Some", "name": "default" });
+        let new = translated(V1BETA1, V1, REFERENCE, old);
+        let expected = json!({ "group": group, "kind": "Some", "name": "default" });
+        assert_eq!(new, expected, "{api_version}");
+    }
+    let unnamed = translated(V1BETA1, V1, REFERENCE, json!({ "name": "default" }));
+    assert_eq!(unnamed["kind"], "EC2NodeClass");
+}
+
+#[test]
+fn a_reference_that_was_edited_in_v1_is_not_put_back() {
+    let old =
+        r#"{"apiVersion":"karpenter.k8s.aws/v1beta1","kind":"EC2NodeClass","name":"default"}"#;
+    let reference = |name: &str| {
+        let now = json!({ "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": name });
+        let spec = json!({ "template": { "spec": { "nodeClassRef": now } } });
+        let mut stored = v1(Kind::NodePool, spec);
+        stored["metadata"]["annotations"] = json!({ names::NODE_CLASS_REF_COMPATIBILITY: old });
+        let old = convert(&stored, V1BETA1, &NoLookup).unwrap();
+        old.pointer(REFERENCE).unwrap().clone()
+    };
+    for name in ["default", "other"] {
+        let expected = json!({ "apiVersion": "karpenter.k8s.aws/v1beta1", "kind": "EC2NodeClass", "name": name });
+        assert_eq!(reference(name), expected);
+    }
+}
+
 #[test]
 fn the_nodeclass_of_the_walkthrough_says_the_same_in_v1() {
     let old = beta(

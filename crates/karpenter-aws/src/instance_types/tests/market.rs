@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Conformance: AWS-types-11
 #[test]
 fn a_type_without_a_price_may_get_one_from_an_overlay() {
     let mut world = World::new();

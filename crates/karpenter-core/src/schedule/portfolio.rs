@@ -26,7 +26,7 @@ use super::{
 };
 
 /// Plans for more pods are made once.
-const MOST_PODS: usize = 1_500;
+pub(super) const MOST_PODS: usize = 1_500;
 /// Plans for more pods are not made by comparing what joining each node costs.
 const MOST_COMPARED: usize = 600;
 /// A plan of fewer nodes may have this much higher a price.
@@ -53,6 +53,9 @@ pub(super) struct Strategy {
     /// Of domains that are as good for a topology constraint the first by name is taken, as upstream does, else the cheapest for the
     /// pod: what is cheapest for the first pod may be dear for those that follow it.
     pub(super) domains_by_name: bool,
+    /// Looks long for cheaper packings of wasteful nodes. Done once, for the strategy that is best without: what it wins differs
+    /// little between strategies, and it takes most of the time.
+    pub(super) thorough: bool,
 }
 
 impl Strategy {
@@ -61,6 +64,7 @@ impl Strategy {
             order,
             least_increase: false,
             domains_by_name: false,
+            thorough: false,
         }
     }
 
@@ -89,10 +93,13 @@ const STRATEGIES: [Strategy; 6] = [
 #[derive(Default)]
 pub(super) struct Attempt {
     pub(super) plan: Plan,
+    pub(super) strategy: Strategy,
     /// How many of their preferences its pods dropped.
     pub(super) dropped: usize,
     /// How many pods of each class it leaves out, buffers' apart. Pods of a class stand in for each other.
     pub(super) left_out: BTreeMap<(usize, bool), usize>,
+    /// Wasteful nodes were packed again, but not thoroughly.
+    pub(super) hasty: bool,
 }
 
 /// Makes the plan of a request.
@@ -123,7 +130,21 @@ pub(super) fn solve(solver: &Solver, request: &ScheduleRequest) -> Plan {
         }
         attempts.push(attempt);
     }
-    choose(attempts)
+    let best = choose(attempts);
+    if best.hasty && !cancelled() {
+        let thorough = true;
+        let again = attempt(
+            &quiet,
+            Strategy {
+                thorough,
+                ..best.strategy
+            },
+        );
+        if again.plan.hourly_price() < best.plan.hourly_price() && !cancelled() {
+            return again.plan;
+        }
+    }
+    best.plan
 }
 
 /// How many pods a plan is about.
@@ -136,10 +157,10 @@ fn pods(plan: &Plan) -> usize {
 }
 
 /// The best of plans, of which the first is first fit's. See the module documentation.
-fn choose(attempts: Vec<Attempt>) -> Plan {
+fn choose(attempts: Vec<Attempt>) -> Attempt {
     let mut attempts = attempts.into_iter();
     let Some(first) = attempts.next() else {
-        return Plan::default();
+        return Attempt::default();
     };
     let may_replace = |attempt: &Attempt| {
         let mut left_out = attempt.left_out.iter();
@@ -147,26 +168,27 @@ fn choose(attempts: Vec<Attempt>) -> Plan {
             && attempt.plan.undecided.is_empty()
             && left_out.all(|(class, number)| first.left_out.get(class).copied() >= Some(*number))
     };
-    let attempts: Vec<Attempt> = attempts.filter(may_replace).collect();
+    let others: Vec<Attempt> = attempts.filter(may_replace).collect();
     let nodes = first.plan.new_claims.len();
     let few = pods(&first.plan) < nodes * MANY_PODS;
     let mean = first.plan.hourly_price() / nodes.max(1) as f64;
     let beside = if few { mean * BESIDE_FEW } else { 0.0 };
-    let cost = |plan: &Plan| {
-        let more = plan.new_claims.len().saturating_sub(nodes);
-        plan.hourly_price() + beside * more as f64
+    let cost = |attempt: &Attempt| {
+        let more = attempt.plan.new_claims.len().saturating_sub(nodes);
+        attempt.plan.hourly_price() + beside * more as f64
     };
-    let mut plans = vec![first.plan];
-    plans.extend(attempts.into_iter().map(|attempt| attempt.plan));
-    let fewest = plans.iter().map(|plan| plan.unplaced.len()).min();
-    plans.retain(|plan| Some(plan.unplaced.len()) == fewest);
-    let costs = plans.iter().map(cost);
+    let mut attempts = vec![first];
+    attempts.extend(others);
+    let left_out = |attempt: &Attempt| attempt.plan.unplaced.len();
+    let fewest = attempts.iter().map(left_out).min();
+    attempts.retain(|attempt| Some(left_out(attempt)) == fewest);
+    let costs = attempts.iter().map(cost);
     let least = costs.min_by(f64::total_cmp).unwrap_or_default();
-    let cheap = plans
+    let cheap = attempts
         .into_iter()
-        .filter(|plan| cost(plan) <= least * FEWER_IF);
-    let best = cheap.min_by(|a, b| {
-        (a.new_claims.len().cmp(&b.new_claims.len())).then_with(|| cost(a).total_cmp(&cost(b)))
-    });
+        .filter(|attempt| cost(attempt) <= least * FEWER_IF);
+    let nodes = |attempt: &Attempt| attempt.plan.new_claims.len();
+    let best =
+        cheap.min_by(|a, b| (nodes(a).cmp(&nodes(b))).then_with(|| cost(a).total_cmp(&cost(b))));
     best.unwrap_or_default()
 }

@@ -30,6 +30,7 @@ use super::{
     class::Class,
     fit::NO_ROW,
     packing::{Bin, Kind, Offer, Packer, Stall, choose, learn, machines, price},
+    portfolio::MOST_PODS,
     request::{Packing, ReservedMode},
     run::{Fate, Run},
     topology::{GroupKind, Host},
@@ -95,6 +96,8 @@ type Own = (SetId, bool);
 /// What is remembered while claims are repacked.
 #[derive(Default)]
 struct Ledger {
+    /// Packs several rounds, and polishes.
+    thorough: bool,
     markets: FxHashMap<SetId, Market>,
     /// What pods ask for of machines of their own.
     sets: FxHashMap<Asked, Option<Own>>,
@@ -105,19 +108,23 @@ struct Ledger {
 }
 
 impl<'a> Run<'a> {
-    /// See the module documentation.
-    pub(super) fn repack(&mut self) {
+    /// See the module documentation. Returns whether something was packed anew, but not thoroughly.
+    pub(super) fn repack(&mut self) -> bool {
         let Packing::LowestCost { from_pods } = self.request.packing else {
-            return;
+            return false;
         };
         if self.request.cancel.as_ref().is_some_and(|cancel| cancel()) {
-            return;
+            return false;
         }
+        // Plans for more pods are made once; of several, the best one thoroughly.
+        let thorough = self.strategy.thorough || self.items.len() > MOST_PODS;
         let mut replaced = Bits::default();
         let mut added: Vec<Claim> = Vec::new();
+        let mut hasty = false;
         let (mut work, mut polishing) = (0, 0);
         for template in 0..self.solver.templates.len() {
             let mut ledger = Ledger {
+                thorough,
                 work,
                 polishing,
                 ..Ledger::default()
@@ -136,6 +143,7 @@ impl<'a> Run<'a> {
                 if ledger.work > MOST_WORK {
                     break;
                 }
+                hasty |= !thorough;
                 if let Some(claims) = self.repack_chunk(template, &chunk, &mut ledger) {
                     replaced.unite(&chunk.claims);
                     added.extend(claims);
@@ -146,6 +154,7 @@ impl<'a> Run<'a> {
         if !added.is_empty() {
             self.replace_claims(&replaced, added);
         }
+        hasty
     }
 
     /// Claims of a template that cost clearly more than their pods are worth, in chunks to be packed together.
@@ -343,12 +352,13 @@ impl<'a> Run<'a> {
             work: ledger.work,
             most_work: MOST_WORK,
         };
+        let rounds = if ledger.thorough { ROUNDS } else { 1 };
         let mut plans = Vec::new();
         for balanced in [false, true] {
             let worth = |lot: &Lot| if balanced { lot.balanced } else { lot.worth };
             let lots = chunk.lots.iter();
             let mut kinds: Vec<Kind> = lots.map(|lot| lot.kind(worth(lot))).collect();
-            for _ in 0..ROUNDS {
+            for _ in 0..rounds {
                 let Some(mut bins) = packer.pack(&kinds) else {
                     break;
                 };
@@ -360,14 +370,16 @@ impl<'a> Run<'a> {
             }
         }
         ledger.work = packer.work;
-        let bins = choose(plans)?;
-        let mut kinds: Vec<Kind> = chunk.lots.iter().map(|lot| lot.kind(lot.worth)).collect();
-        learn(&mut kinds, &bins);
-        let left = MOST_POLISHING.saturating_sub(ledger.polishing);
-        let mut bins = packer.polish(&kinds, bins, left);
-        ledger.polishing += packer.work - ledger.work;
-        for (bin, _) in &mut bins {
-            bin.price = self.lowest_price(template, bin.set, &bin.used, None);
+        let mut bins = choose(plans)?;
+        if ledger.thorough {
+            let mut kinds: Vec<Kind> = chunk.lots.iter().map(|lot| lot.kind(lot.worth)).collect();
+            learn(&mut kinds, &bins);
+            let left = MOST_POLISHING.saturating_sub(ledger.polishing);
+            bins = packer.polish(&kinds, bins, left);
+            ledger.polishing += packer.work - ledger.work;
+            for (bin, _) in &mut bins {
+                bin.price = self.lowest_price(template, bin.set, &bin.used, None);
+            }
         }
         let price = price(&bins) + beside * machines(&bins) as f64;
         let before = chunk.price + beside * chunk.claims.len() as f64;

@@ -218,7 +218,8 @@ impl<'a> Run<'a> {
             BTreeMap::new()
         };
         self.place_all();
-        self.repack();
+        let hasty = self.repack();
+        let strategy = self.strategy;
         let dropped = self.items.iter().map(|item| item.dropped).sum();
         let mut left_out: BTreeMap<(usize, bool), usize> = BTreeMap::new();
         for item in &self.items {
@@ -232,8 +233,10 @@ impl<'a> Run<'a> {
         };
         Attempt {
             plan,
+            strategy,
             dropped,
             left_out,
+            hasty,
         }
     }
 

@@ -120,15 +120,15 @@ impl Skipped {
     }
 }
 
-/// Lets tests be skipped on somebody's own machine, and in CI (`CI=true`) only for want of the programs that `.ci/run` could not
-/// install, which it names in `KARPENTER_CI_WITHOUT`.
+/// Fails if CI (`CI=true`) skipped something for want of a program that `.ci/run` does not list in `KARPENTER_CI_WITHOUT` as not
+/// installable. Outside CI anything may be skipped.
 fn judge_skipped(skipped: &[Skipped]) -> anyhow::Result<String> {
     let is_ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
     let without = std::env::var("KARPENTER_CI_WITHOUT").unwrap_or_default();
     let unexpected = unexpected(skipped, is_ci, &without);
     if !unexpected.is_empty() {
         bail!(
-            "CI may not skip what needs {}: .ci/run installs it, or says in KARPENTER_CI_WITHOUT that it is not to be had",
+            "tests were skipped because these programs are missing: {}. Install them in .ci/run, or list them in KARPENTER_CI_WITHOUT",
             unexpected.join(", ")
         );
     }

@@ -1,6 +1,6 @@
 //! Tells CI which tests were skipped for want of a program.
 //!
-//! A test that needs kubectl, Helm or Prometheus cannot fail a machine that does not have them, and the test harness knows no third
+//! A test that needs kubectl, Helm or Prometheus cannot fail where they are not installed, and the test harness knows no third
 //! outcome: it says `ok`, and captures what the test prints. `cargo xtask ci` counts the lines that [`skipped`] writes, names them
 //! in its summary, and fails on them in CI.
 
@@ -14,6 +14,6 @@ pub const PREFIX: &str = "skipped for want of ";
 pub fn skipped(program: &str, why: impl Display) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
-    // Whoever closes standard error does not want to know.
+    // A closed standard error is no reason to fail a test.
     let _ = writeln!(std::io::stderr(), "{PREFIX}{program}: {test}: {why}");
 }

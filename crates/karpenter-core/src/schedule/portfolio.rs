@@ -1,8 +1,8 @@
 //! Several plans for the same pods, of which the best is kept.
 //!
 //! First fit depends on who comes first and joins the first node with room; which way of choosing suits a cluster is only seen
-//! from the plan. A plan for some hundred pods takes milliseconds, so a few [`Strategy`]s are tried. The one that is kept is
-//! chosen by a stated rule:
+//! from the plan. So a few [`Strategy`]s are tried, with one round of repacking each. The one that is kept is chosen by a stated
+//! rule, and its plan is made once more with thorough repacking, which counts if it costs less:
 //!
 //! 1. Of each class of pods it leaves out no more than first fit, its pods drop no more preferences in sum, and no rule is read
 //!    differently: a strategy only decides what the rules leave open.

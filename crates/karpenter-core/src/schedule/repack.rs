@@ -108,7 +108,7 @@ struct Ledger {
 }
 
 impl<'a> Run<'a> {
-    /// See the module documentation. Returns whether something was packed anew, but not thoroughly.
+    /// See the module documentation. Returns whether pods were packed again, but not thoroughly.
     pub(super) fn repack(&mut self) -> bool {
         let Packing::LowestCost { from_pods } = self.request.packing else {
             return false;

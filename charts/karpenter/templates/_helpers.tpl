@@ -34,7 +34,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
-{{/* Name and labels of a cluster-wide object, with the annotations of all. Arguments: (list context name). */}}
+{{/* Name and labels of a cluster-scoped object, with the annotations common to all objects. Arguments: (list context name). */}}
 {{- define "karpenter.metadata" -}}
 {{- $context := index . 0 -}}
 name: {{ index . 1 }}
@@ -54,7 +54,7 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* Not empty where the conversion webhook is served, which only AWS's provider has anything to convert for. */}}
+{{/* Not empty if the conversion webhook is served; only the AWS provider needs it. */}}
 {{- define "karpenter.webhook" -}}
 {{- if and .Values.webhook.enabled (eq .Values.provider "aws") }}true{{ end }}
 {{- end }}
@@ -67,8 +67,8 @@ annotations:
 {{- end }}
 
 {{/*
-The settings, with those of earlier generations of the chart under their present names: `settings.aws.*` (v0.19 to v0.31) and
-`clusterName`, `clusterEndpoint`, `aws.*` (before). A value under its present name wins.
+The settings, with those of earlier chart generations under their current names: `settings.aws.*` (v0.19 to v0.31) and
+`clusterName`, `clusterEndpoint`, `aws.*` (before). A value under its current name takes precedence.
 */}}
 {{- define "karpenter.settings" -}}
 {{- $settings := deepCopy .Values.settings -}}
@@ -93,8 +93,8 @@ The settings, with those of earlier generations of the chart under their present
 {{- end }}
 
 {{/*
-An environment variable for a setting that is there, false and 0 included. Templates in it are rendered, so that an umbrella
-chart can hand down what it knows. Arguments: (list name value context).
+An environment variable for a setting that is set, false and 0 included. Templates in it are rendered, so that an umbrella
+chart can pass its own values. Arguments: (list name value context).
 */}}
 {{- define "karpenter.env" -}}
 {{- $value := index . 1 -}}
@@ -104,7 +104,7 @@ chart can hand down what it knows. Arguments: (list name value context).
 {{- end }}
 {{- end }}
 
-{{/* Gates as `Name=true,…`, without those that are no gates any more. Argument: the map of gates. */}}
+{{/* Feature gates as `Name=true,…`, without removed feature gates. Argument: the map of feature gates. */}}
 {{- define "karpenter.gates" -}}
 {{- $gates := list }}
 {{- range $name, $on := omit . "drift" "driftEnabled" }}
@@ -114,7 +114,7 @@ chart can hand down what it knows. Arguments: (list name value context).
 {{- join "," $gates }}
 {{- end }}
 
-{{/* A pod affinity, anti-affinity or spread entry with this release's selector if it has none. Arguments: (list context entry). */}}
+{{/* A pod affinity, anti-affinity or spread entry with the selector of this release if it has none. Arguments: (list context entry). */}}
 {{- define "karpenter.withSelector" -}}
 {{- $entry := index . 1 -}}
 {{- if not (hasKey $entry "labelSelector") }}

@@ -1,10 +1,10 @@
-# The image of the controller: the binary and the few libraries it needs, no shell, not root.
+# The image of the controller: the binary and the libraries it needs, without a shell, not as root.
 #
-#   docker buildx build --load -t karpenter .                                     for this machine
+#   docker buildx build --load -t karpenter .                                     for this computer's architecture
 #   docker buildx build --platform linux/amd64,linux/arm64 --push -t REPOSITORY . for both architectures
 #
-# The second builds the foreign architecture under emulation, which takes hours. With a builder node of each architecture
-# (`docker buildx create --append`) each builds its own.
+# The second builds the other architecture under emulation, which takes hours. With a builder node for each architecture
+# (`docker buildx create --append`) each is built natively.
 FROM rust:1.95-bookworm AS source
 WORKDIR /src
 COPY . .

@@ -1,2 +1,2 @@
-//! Nothing: the walkthroughs are tests, see `tests/walkthroughs/main.rs`. They are a package of their own because they run the binary
-//! of the controller as it is, and so need not be built with the AWS SDK.
+//! Empty: the walkthroughs are tests, see `tests/walkthroughs/main.rs`. They are a separate package because they run the
+//! controller's binary as it is, and do not need to be built with the AWS SDK.

@@ -1,13 +1,11 @@
 //! `cargo xtask bench`: finds the bench targets of the workspace and runs those asked for.
 //!
-//! The convention stands in CONTRIBUTING.md, its other half in the crate `karpenter-bench`.
+//! CONTRIBUTING.md describes the convention; the crate `karpenter-bench` implements its other half.
 
-use std::{
-    collections::BTreeMap,
-    io::{BufRead as _, BufReader},
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
@@ -21,14 +19,14 @@ struct Metadata {
 struct Package {
     name: String,
     targets: Vec<Target>,
-    /// The table `package.metadata` of its manifest.
+    /// The table `package.metadata` of the manifest.
     #[serde(default)]
     metadata: serde_json::Value,
 }
 
 impl Package {
-    /// Whether the manifest says `package.metadata.bench.default-features = false`: what is measured does without, and they
-    /// take long to build.
+    /// Whether the manifest has `package.metadata.bench.default-features = false`: the benches do not need the default features,
+    /// which take long to build.
     fn without_default_features(&self) -> bool {
         self.metadata["bench"]["default-features"] == false
     }
@@ -61,7 +59,7 @@ pub(crate) fn run(root: &Path, json: bool, names: &[String]) -> anyhow::Result<(
     })
 }
 
-/// Runs what is asked for of every target, though some fail; those are named at the end.
+/// Runs the requested benches of every target, even if some fail; failed targets are listed at the end.
 fn each<'a, T>(
     targets: BTreeMap<&'a str, T>,
     mut run: impl FnMut(&'a str, T) -> anyhow::Result<()>,
@@ -79,7 +77,7 @@ fn each<'a, T>(
     Ok(())
 }
 
-/// Runs one target, and passes on what it prints.
+/// Runs one target, and forwards its output.
 fn measure(
     root: &Path,
     json: bool,
@@ -108,21 +106,28 @@ fn measure(
     }
     let mut child = command.args(cases).stdout(Stdio::piped()).spawn()?;
     let mut results = 0;
-    for line in BufReader::new(child.stdout.take().context("cargo has no output")?).lines() {
+    for line in BufReader::new(
+        child
+            .stdout
+            .take()
+            .context("cannot read the output of cargo")?,
+    )
+    .lines()
+    {
         let line = line?;
         results += usize::from(!line.is_empty());
         println!("{line}");
     }
     if !child.wait()?.success() {
-        bail!("the bench `{target}` failed");
+        bail!("bench `{target}` failed");
     }
     if results == 0 {
-        bail!("the bench `{target}` has none of {}", cases.join(", "));
+        bail!("bench `{target}` has no case {}", cases.join(", "));
     }
     Ok(())
 }
 
-/// The targets to run, each with its package and the names to hand to it.
+/// Returns the targets to run, each with its package and the names to pass to it.
 fn select<'a>(
     metadata: &'a Metadata,
     names: &[String],
@@ -138,12 +143,12 @@ fn select<'a>(
                 .insert(target.name.as_str(), (package.name.as_str(), Vec::new()))
                 .is_some()
             {
-                bail!("two bench targets are called `{}`", target.name);
+                bail!("duplicate bench target `{}`", target.name);
             }
         }
     }
     for name in names {
-        // A case belongs to the most particular target: `schedule-cost-gpu` to `schedule-cost`, not to `schedule`.
+        // A case belongs to the most specific target: `schedule-cost-gpu` to `schedule-cost`, not to `schedule`.
         let of_case = targets
             .keys()
             .filter(|target| continues(name, target))
@@ -158,7 +163,7 @@ fn select<'a>(
         }
         if !found {
             let known = targets.keys().copied().collect::<Vec<_>>().join(", ");
-            bail!("no bench target is called `{name}`; there are {known}");
+            bail!("unknown bench target `{name}`; the targets are {known}");
         }
     }
     if !names.is_empty() {
@@ -167,7 +172,7 @@ fn select<'a>(
     Ok(targets)
 }
 
-/// Whether `name` is `start`, or goes on from it after a dash.
+/// Whether `name` is `start`, or starts with `start` and a dash.
 fn continues(name: &str, start: &str) -> bool {
     name.strip_prefix(start)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
@@ -245,7 +250,7 @@ mod tests {
         let error = each(targets, |target, asked| {
             measured.push((target, asked));
             match target {
-                "binary" => bail!("there is no target/dist/karpenter"),
+                "binary" => bail!("cannot find target/dist/karpenter"),
                 _ => Ok(()),
             }
         });
@@ -258,7 +263,7 @@ mod tests {
         let error = selected(&["enigne"]).unwrap_err().to_string();
         assert_eq!(
             error,
-            "no bench target is called `enigne`; there are engine, engine-cost, testbed"
+            "unknown bench target `enigne`; the targets are engine, engine-cost, testbed"
         );
         assert!(select(&metadata(&[("a", "x"), ("b", "x")]), &[]).is_err());
     }

@@ -1,19 +1,26 @@
-//! `cargo xtask ci`: what has to hold for every commit. Every check runs, and the last lines say how each went.
+//! `cargo xtask ci`: the checks for every commit. All checks run, and the last lines show the result of each.
 
-use std::{
-    fmt, fs,
-    io::{BufRead as _, BufReader},
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::{fmt, fs};
 
 use anyhow::{Context as _, bail};
 
-use crate::{conformance, crds, realcluster};
+use crate::{conformance, crds, realcluster, words};
 
-/// Crates that stay free of I/O, clients and runtimes, and what must not be in their dependencies.
+/// Crates that must stay free of I/O, clients and runtimes, and the dependencies that they must not have.
 const PURE: [&str; 3] = ["karpenter-api", "karpenter-core", "karpenter-spec"];
 const IMPURE: [&str; 4] = ["tokio", "hyper", "kube-client", "aws-"];
+
+/// Stand-ins that share no code with what they judge: a mistake made twice would go unseen.
+const APART: [(&str, &[&str]); 2] = [
+    (
+        "karpenter-testbed",
+        &["karpenter-core", "karpenter-kube", "karpenter-spec"],
+    ),
+    ("karpenter-aws-fake", &["karpenter-aws"]),
+];
 
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let mut failed = Vec::new();
@@ -38,7 +45,8 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     step("conformance", &mut || {
         conformance::run(root, true, false).map(|()| String::new())
     });
-    step("purity", &mut || purity(root));
+    step("dependencies", &mut || dependencies(root));
+    step("words", &mut || words::check(root));
     step("clippy", &mut || {
         cargo(
             root,
@@ -54,7 +62,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
         )
     });
     step("docs", &mut || docs(root));
-    // Some tests want a real API server, too, and the program that builds one is among what is built for them.
+    // Some tests need a real API server; the program that builds one is built with them.
     step("build", &mut || {
         cargo(root, &["test", "--workspace", "--no-run", "--quiet"])
     });
@@ -93,7 +101,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A test, or a part of the checks, that did not run for want of a program.
+/// A test, or a part of the checks, that was skipped because a program is missing.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Skipped {
     pub(crate) program: String,
@@ -108,7 +116,7 @@ impl fmt::Display for Skipped {
 }
 
 impl Skipped {
-    /// Reads a line that [`skipped::skipped`] wrote.
+    /// Parses a line that [`skipped::skipped`] wrote.
     fn read(line: &str) -> Option<Self> {
         let mut parts = line.strip_prefix(skipped::PREFIX)?.splitn(3, ": ");
         let mut part = || parts.next().map(str::to_owned);
@@ -120,8 +128,8 @@ impl Skipped {
     }
 }
 
-/// Fails if CI (`CI=true`) skipped something for want of a program that `.ci/run` does not list in `KARPENTER_CI_WITHOUT` as not
-/// installable. Outside CI anything may be skipped.
+/// Fails in CI (`CI=true`) if something was skipped because of a missing program that `.ci/run` does not list in
+/// `KARPENTER_CI_WITHOUT` as not installable. Outside of CI any test may be skipped.
 fn judge_skipped(skipped: &[Skipped]) -> anyhow::Result<String> {
     let is_ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
     let without = std::env::var("KARPENTER_CI_WITHOUT").unwrap_or_default();
@@ -134,11 +142,11 @@ fn judge_skipped(skipped: &[Skipped]) -> anyhow::Result<String> {
     }
     Ok(match skipped.len() {
         0 => "nothing".to_owned(),
-        number => format!("{number}, named below"),
+        number => format!("{number}, listed below"),
     })
 }
 
-/// The programs without which something was skipped that should have run.
+/// Returns the missing programs whose tests should have run.
 fn unexpected<'s>(skipped: &'s [Skipped], is_ci: bool, without: &str) -> Vec<&'s str> {
     if !is_ci {
         return Vec::new();
@@ -162,7 +170,7 @@ fn cargo(root: &Path, arguments: &[&str]) -> anyhow::Result<String> {
     Ok(String::new())
 }
 
-/// Pages of all public items, without a warning.
+/// Builds the documentation of all public items; warnings are errors.
 fn docs(root: &Path) -> anyhow::Result<String> {
     let status = Command::new("cargo")
         .args(["doc", "--workspace", "--no-deps", "--quiet"])
@@ -175,11 +183,12 @@ fn docs(root: &Path) -> anyhow::Result<String> {
     Ok(String::new())
 }
 
-/// Runs the test command of the README, and repeats its closing lines. Tests that need a real API server get the one that was built
-/// here, if there is one.
+/// Runs the test command of the README, and repeats its summary lines. Tests that need a real API server use the one that was
+/// built here, if there is one.
 fn tests(root: &Path, all_skipped: &mut Vec<Skipped>) -> anyhow::Result<String> {
     let readme = fs::read_to_string(root.join("README.md"))?;
-    let command = test_command(&readme).context("README.md has no line `cargo test …`")?;
+    let command =
+        test_command(&readme).context("cannot find a line `cargo test …` in README.md")?;
     println!("{command}");
     let mut cargo = Command::new("cargo");
     cargo
@@ -192,7 +201,10 @@ fn tests(root: &Path, all_skipped: &mut Vec<Skipped>) -> anyhow::Result<String> 
         cargo.env("KUBEBUILDER_ASSETS", built);
     }
     let mut child = cargo.spawn()?;
-    let errors = child.stderr.take().context("cargo has no error output")?;
+    let errors = child
+        .stderr
+        .take()
+        .context("cannot read the error output of cargo")?;
     let errors = std::thread::spawn(move || {
         let mut found = Vec::new();
         for line in BufReader::new(errors).lines().map_while(Result::ok) {
@@ -202,7 +214,14 @@ fn tests(root: &Path, all_skipped: &mut Vec<Skipped>) -> anyhow::Result<String> 
         found
     });
     let mut closing = Vec::new();
-    for line in BufReader::new(child.stdout.take().context("cargo has no output")?).lines() {
+    for line in BufReader::new(
+        child
+            .stdout
+            .take()
+            .context("cannot read the output of cargo")?,
+    )
+    .lines()
+    {
         let line = line?;
         if line.starts_with("test result:") {
             closing.push(line.clone());
@@ -211,7 +230,7 @@ fn tests(root: &Path, all_skipped: &mut Vec<Skipped>) -> anyhow::Result<String> 
     }
     let status = child.wait()?;
     all_skipped.extend(errors.join().unwrap_or_default());
-    println!("--- closing lines of `{command}`");
+    println!("--- summary of `{command}`");
     closing.iter().for_each(|line| println!("{line}"));
     let totals = totals(&closing);
     if !status.success() {
@@ -220,12 +239,14 @@ fn tests(root: &Path, all_skipped: &mut Vec<Skipped>) -> anyhow::Result<String> 
     Ok(match all_skipped.len() {
         0 => totals,
         number => {
-            format!("{totals}; {number} of those passed without running, for want of a program")
+            format!(
+                "{totals}; {number} of the passed tests were skipped because a program is missing"
+            )
         }
     })
 }
 
-/// The one line of the README that runs the whole test suite.
+/// Returns the line of the README that runs the whole test suite.
 fn test_command(readme: &str) -> Option<&str> {
     readme
         .lines()
@@ -233,7 +254,7 @@ fn test_command(readme: &str) -> Option<&str> {
         .find(|line| line.starts_with("cargo test"))
 }
 
-/// The sums of lines like `test result: ok. 12 passed; 0 failed; 1 ignored; …`.
+/// Sums lines like `test result: ok. 12 passed; 0 failed; 1 ignored; …`.
 fn totals(lines: &[String]) -> String {
     let count = |what: &str| -> u64 {
         let number = |line: &String| {
@@ -251,36 +272,41 @@ fn totals(lines: &[String]) -> String {
     )
 }
 
-/// Checks that the pure crates depend on nothing that waits or talks.
-fn purity(root: &Path) -> anyhow::Result<String> {
+/// Checks that the pure crates have no dependency that performs I/O or blocks, and fakes none on what they judge.
+fn dependencies(root: &Path) -> anyhow::Result<String> {
     for package in PURE {
-        let tree = Command::new("cargo")
-            .args([
-                "tree",
-                "--package",
-                package,
-                "--edges",
-                "normal",
-                "--prefix",
-                "none",
-                "--format",
-                "{p}",
-            ])
-            .current_dir(root)
-            .output()?;
-        if !tree.status.success() {
-            bail!(
-                "`cargo tree` failed for {package}: {}",
-                String::from_utf8_lossy(&tree.stderr)
-            );
-        }
-        let tree = String::from_utf8_lossy(&tree.stdout).into_owned();
+        let tree = tree(root, package)?;
         let found = impure(&tree);
         if !found.is_empty() {
             bail!("{package} depends on {}", found.join(", "));
         }
     }
+    for (package, judged) in APART {
+        let tree = tree(root, package)?;
+        let mut names = tree
+            .lines()
+            .filter_map(|line| line.split_whitespace().next());
+        if let Some(found) = names.find(|name| judged.contains(name)) {
+            bail!("{package} depends on {found}, which it judges");
+        }
+    }
     Ok(String::new())
+}
+
+/// The dependencies of a package, one a line.
+fn tree(root: &Path, package: &str) -> anyhow::Result<String> {
+    let tree = Command::new("cargo")
+        .args(["tree", "--package", package, "--edges", "normal"])
+        .args(["--prefix", "none", "--format", "{p}"])
+        .current_dir(root)
+        .output()?;
+    if !tree.status.success() {
+        bail!(
+            "`cargo tree` failed for {package}: {}",
+            String::from_utf8_lossy(&tree.stderr)
+        );
+    }
+    Ok(String::from_utf8_lossy(&tree.stdout).into_owned())
 }
 
 fn impure(tree: &str) -> Vec<&str> {
@@ -338,7 +364,7 @@ mod tests {
 
     #[test]
     fn the_line_of_a_skipped_test_names_program_test_and_reason() {
-        let line = "skipped for want of helm: charts::render: it is not in PATH";
+        let line = "skipped, missing program helm: charts::render: it is not in PATH";
         assert_eq!(Skipped::read(line), Some(skipped("helm")));
         assert_eq!(Skipped::read("warning: helm: it: is"), None);
     }

@@ -1,24 +1,26 @@
-//! `cargo xtask crds`: the CustomResourceDefinitions as files, for charts and for `kubectl apply -f crds/`.
+//! `cargo xtask crds`: writes the CustomResourceDefinitions as files, for charts and for `kubectl apply -f crds/`.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-/// The definition that only AWS's provider uses.
+/// The CRD that only the AWS provider uses.
 const EC2_NODE_CLASSES: &str = "karpenter.k8s.aws_ec2nodeclasses.yaml";
 const HEADER: &str = "# Generated from the Rust types by `cargo xtask crds`. Do not edit.\n---\n";
-/// Where definitions of older generations are kept, to be applied by those who need them.
+/// Directory of the CRDs of older generations, which are optional.
 const LEGACY: &str = "legacy/";
-/// The directory of the definitions of the kwok provider, for clusters that run it instead of AWS's.
+/// Directory of the CRDs of the kwok provider, for clusters that run it instead of the AWS provider.
 const KWOK: &str = "kwok/";
-/// The condition of the chart's definitions that only AWS's provider has.
+/// The condition in the chart for CRDs of the AWS provider.
 const IS_AWS: &str = r#"if eq .Values.provider "aws""#;
-/// The condition of the chart's definitions that only the kwok provider has.
+/// The condition in the chart for CRDs of the kwok provider.
 const IS_KWOK: &str = r#"if eq .Values.provider "kwok""#;
-/// When the chart serves v1beta1.
+/// The condition under which the chart serves v1beta1.
 const SERVES_V1BETA1: &str = r#"if and .Values.webhook.enabled (eq .Values.provider "aws")"#;
-/// When the chart has the resources before v1beta1.
+/// The condition under which the chart installs the resources before v1beta1.
 const HAS_ALPHA: &str = r#"if and .Values.legacy.enabled (eq .Values.provider "aws")"#;
 
 pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
@@ -42,7 +44,7 @@ pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every file with its contents: the definitions themselves, and as templates of the chart.
+/// Returns every file with its contents: the CRDs themselves, and as templates of the chart.
 fn files() -> anyhow::Result<BTreeMap<String, String>> {
     let mut rendered = BTreeMap::new();
     for (name, definition) in definitions() {
@@ -60,7 +62,7 @@ fn files() -> anyhow::Result<BTreeMap<String, String>> {
         let older = rendered.get(format!("{LEGACY}{plain}").as_str());
         let template = match (rendered.get(plain), older) {
             (Some(plain), Some(older)) => switched(plain, older)
-                .with_context(|| format!("{name} is not what it is with v1beta1"))?,
+                .with_context(|| format!("cannot merge {name} with its v1beta1 version"))?,
             (Some(plain), None) => template(plain),
             // Only in older generations.
             (None, _) => guarded(HAS_ALPHA, &template(text)),
@@ -74,7 +76,7 @@ fn files() -> anyhow::Result<BTreeMap<String, String>> {
     Ok(files)
 }
 
-/// Every definition, with the file name it is kept under. Karpenter's own ones reserve the label domain of AWS.
+/// Returns every CRD, with its file name. Karpenter's own CRDs reserve the label domain of AWS.
 fn definitions() -> Vec<(&'static str, Value)> {
     use karpenter_aws::api;
     let mut all = karpenter_api::crd::all(&[api::restricted_domain()], &[api::overlay_domain()]);
@@ -87,7 +89,7 @@ fn definitions() -> Vec<(&'static str, Value)> {
     all
 }
 
-/// A definition as YAML, with sorted keys and one line a string.
+/// Serializes a CRD as YAML, with sorted keys and one line per string.
 fn render(mut definition: Value) -> anyhow::Result<String> {
     definition.sort_all_objects();
     let options =
@@ -98,7 +100,7 @@ fn render(mut definition: Value) -> anyhow::Result<String> {
     ))
 }
 
-/// The definition as the template of a chart, which adds the annotations of its values.
+/// Returns the CRD as a template of the chart, which adds the annotations of its values.
 fn template(text: &str) -> String {
     const ANNOTATIONS: &str = "
 metadata:
@@ -111,29 +113,29 @@ metadata:
         .replacen("\nmetadata:\n", ANNOTATIONS, 1)
 }
 
-/// Text that is only rendered on a condition.
+/// Wraps text in a template condition.
 fn guarded(condition: &str, text: &str) -> String {
     format!("{{{{- {condition} }}}}\n{text}{{{{- end }}}}\n")
 }
 
-/// The template of a definition that serves v1beta1 on a condition: what `older` adds to `plain` is guarded.
+/// Returns the template of a CRD that serves v1beta1 on a condition: the difference between `older` and `plain` is conditional.
 fn switched(plain: &str, older: &str) -> anyhow::Result<String> {
     let older = template(older);
     let (head, rest) = older
         .split_once("\n  conversion:\n")
-        .context("there is no conversion")?;
+        .context("cannot find the conversion")?;
     let (conversion, rest) = rest
         .split_once("\n  group:")
-        .context("there is nothing behind the conversion")?;
+        .context("cannot find the end of the conversion")?;
     let versions = rest
         .match_indices("\n    - ")
         .map(|(at, _)| at)
         .filter(|at| !rest[*at..].starts_with("\n    - - "))
         .collect::<Vec<_>>();
-    let added = *versions.last().context("there are no versions")?;
+    let added = *versions.last().context("cannot find the versions")?;
     let (rest, added) = rest.split_at(added);
     if template(plain) != format!("{head}\n  group:{rest}\n") {
-        bail!("the definitions differ in more than a version and its conversion");
+        bail!("the CRDs differ in more than a version and its conversion");
     }
     let mut conversion = format!("  conversion:\n{conversion}\n");
     for (key, value, setting) in [
@@ -147,7 +149,7 @@ fn switched(plain: &str, older: &str) -> anyhow::Result<String> {
     ] {
         let line = format!("          {key}: {value}\n");
         if !conversion.contains(&line) {
-            bail!("the conversion names no {key}");
+            bail!("cannot find {key} in the conversion");
         }
         conversion = conversion.replace(&line, &format!("          {key}: {setting}\n"));
     }
@@ -170,7 +172,7 @@ mod tests {
         }
     }
 
-    /// What a template is when a condition is false.
+    /// Renders a template with a false condition.
     fn without(template: &str, condition: &str) -> String {
         let (mut inside, mut kept) = (false, String::new());
         for line in template.lines() {

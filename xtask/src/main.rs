@@ -1,19 +1,22 @@
-//! The project's one door for people and CI: `cargo xtask COMMAND`.
+//! Development tasks of the project, for contributors and CI: `cargo xtask COMMAND`.
 
 mod bench;
 mod ci;
 mod conformance;
 mod crds;
+mod mutants;
 mod realcluster;
 mod sim;
 mod walkthrough;
+mod words;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
-/// The project's one door for people and CI.
+/// Development tasks of the project, for contributors and CI.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Arguments {
@@ -23,56 +26,71 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Write crds/*.yaml from the Rust types.
+    /// Write the CRDs (crds/*.yaml and charts/karpenter-crd) from the Rust types.
     Crds {
         /// Only check that the files are up to date.
         #[arg(long)]
         check: bool,
     },
-    /// Write docs/conformance.md: which test or recorded difference covers each line of the catalogues.
+    /// Write docs/conformance.md: the tests and documented differences that cover each line of the catalogues.
     Conformance {
         /// Only check that the file is up to date.
         #[arg(long)]
         check: bool,
-        /// Print a line per catalogue instead of writing the file.
+        /// Print a summary line per catalogue instead of writing the file.
         #[arg(long)]
         summary: bool,
     },
-    /// Run benchmarks; without names all of them.
+    /// Run benchmarks; by default all of them.
     Bench {
-        /// Print one JSON object a line instead of a table.
+        /// Print one JSON object per line instead of a table.
         #[arg(long)]
         json: bool,
-        /// A bench target (`consolidate`) or a case (`consolidate-multi-1000`), and all that go on from that name after a dash.
+        /// Bench targets (`consolidate`) or cases (`consolidate-multi-1000`); a name also selects names that start with it and a
+        /// dash.
         names: Vec<String>,
     },
-    /// Simulate whole clusters from random seeds.
+    /// Simulate whole clusters in virtual time, with random workloads, faults and restarts.
     Sim {
-        /// How many seeds.
+        /// Number of seeds (clusters) to simulate.
         #[arg(long)]
         seeds: u64,
         /// The first seed.
         #[arg(long, default_value_t = 0)]
         seed: u64,
-        /// How many hours of each cluster's life.
+        /// Simulated hours per cluster.
         #[arg(long, default_value_t = 24.0)]
         hours: f64,
-        /// What else `karpenter-sim` is to be given, such as `--trace`.
+        /// Arguments passed to `karpenter-sim`, such as `--trace`.
         #[arg(last = true)]
         more: Vec<String>,
     },
-    /// Run one of the walkthroughs of docs/walkthroughs.md, and print what happens.
+    /// Run one of the walkthroughs of docs/walkthroughs.md, and print its output.
     Walkthrough {
-        /// Its number: 1 to 3.
+        /// Number of the walkthrough: 1 to 3.
         number: u32,
     },
     /// Run the controllers on a real Kubernetes control plane: `build`, `up`, `down`, `test`, `burst`, `scale`, `idle`.
     Realcluster {
-        /// What `real-cluster` is to be given; `help` says more.
+        /// Arguments passed to `real-cluster`; `help` lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Everything CI checks.
+    /// Run mutation tests: change the source in one place at a time and check that a test fails. Without names, mutate what changed.
+    Mutants {
+        /// Modules to mutate as a whole, such as `core/limits`, or `all`.
+        modules: Vec<String>,
+        /// Without names: the commit since which changes are mutated.
+        #[arg(long, default_value = "HEAD")]
+        since: String,
+        /// With names: the part of the mutants to run. `1/20` is the first of twenty parts.
+        #[arg(long, default_value = "1/1")]
+        sample: String,
+        /// With names: record the scores in tests/mutants.toml.
+        #[arg(long)]
+        record: bool,
+    },
+    /// Run all checks of CI.
     Ci,
 }
 
@@ -100,15 +118,21 @@ fn run(command: Command) -> anyhow::Result<()> {
         } => sim::run(&root, seeds, seed, hours, &more),
         Command::Walkthrough { number } => walkthrough::run(&root, number),
         Command::Realcluster { arguments } => realcluster::run(&root, &arguments),
+        Command::Mutants {
+            modules,
+            since,
+            sample,
+            record,
+        } => mutants::run(&root, &modules, &since, &sample, record),
         Command::Ci => ci::run(&root),
     }
 }
 
-/// The directory of the workspace: the parent of this package's.
+/// Returns the directory of the workspace: the parent of this package's directory.
 fn workspace_root() -> anyhow::Result<PathBuf> {
     let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     package
         .parent()
         .map(PathBuf::from)
-        .context("xtask stands in no workspace")
+        .context("cannot find the workspace of xtask")
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask realcluster`: the controllers on a real Kubernetes control plane, by the package `real-cluster`.
+//! `cargo xtask realcluster`: runs the controllers on a real Kubernetes control plane, with the package `real-cluster`.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -8,11 +8,11 @@ use anyhow::{Context as _, bail};
 
 use crate::ci::Skipped;
 
-/// Runs `real-cluster` with its arguments, after building it and the controllers that it starts.
+/// Builds `real-cluster` and the controllers that it starts, and runs it with its arguments.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<()> {
     let command = arguments.first().map_or("help", String::as_str);
     let mut arguments = arguments.to_vec();
-    // Always the same packages, but for the AWS SDK: another selection would rebuild their dependencies.
+    // Always the same packages, except for the AWS SDK: another selection would rebuild their dependencies.
     let mut packages = vec!["real-cluster", "karpenter-kwok-controller"];
     if command == "test" {
         packages.push("karpenter");
@@ -20,7 +20,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<()> {
     build(root, &packages, &[])?;
     let measures = ["burst", "scale", "idle"].contains(&command);
     if measures && !arguments.iter().any(|a| a.starts_with("--controller")) {
-        // What is measured is what is shipped.
+        // Measurements use the release profile, as the image does.
         build(root, &["karpenter-kwok-controller"], &["--release"])?;
         let binary = root.join("target/release/karpenter-kwok");
         arguments.extend(["--controller".to_owned(), binary.display().to_string()]);
@@ -35,29 +35,33 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the programs of a control plane where there is Go, with the program that the tests were built with.
+/// Builds the programs of a control plane if Go is installed, with the program that the tests were built with.
 pub(crate) fn build_control_plane(root: &Path) -> anyhow::Result<String> {
     let go = Command::new("go").arg("version").output();
     if !go.is_ok_and(|go| go.status.success()) {
-        return Ok("there is no Go to build it with".to_owned());
+        return Ok("skipped: Go is not installed".to_owned());
     }
     if !real_cluster(root).arg("build").status()?.success() {
-        bail!("the control plane cannot be built");
+        bail!("cannot build the control plane");
     }
     Ok(String::new())
 }
 
-/// The part for every CI run: the quick scenarios, with the programs that the tests were built with. Returns their closing line; where programs
-/// are missing, they are skipped.
-///
-/// All of them would not fit into every run: a cold one is to end within an hour on two cores, and the control plane's build takes a quarter.
+/// Runs the quick scenarios of every CI run, with the programs that the tests were built with. Returns their summary line; if
+/// programs are missing, the scenarios are skipped. All scenarios would take too long for every run: a cold run must end within
+/// an hour on two cores, and building the control plane takes a quarter of it.
 pub(crate) fn ci(root: &Path, all_skipped: &mut Vec<Skipped>) -> anyhow::Result<String> {
     let mut child = real_cluster(root)
         .args(["test", "--quick"])
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot run target/debug/real-cluster, which `cargo test` builds")?;
-    let output = BufReader::new(child.stdout.take().context("there is no output")?);
+    let output = BufReader::new(
+        child
+            .stdout
+            .take()
+            .context("cannot read the output of real-cluster")?,
+    );
     let mut closing = String::new();
     for line in output.lines() {
         let line = line?;
@@ -65,7 +69,7 @@ pub(crate) fn ci(root: &Path, all_skipped: &mut Vec<Skipped>) -> anyhow::Result<
         if let Some(why) = line.strip_prefix("skipped: ") {
             all_skipped.push(Skipped {
                 program: "go".to_owned(),
-                what: "the scenarios on a real cluster".to_owned(),
+                what: "scenarios on a real cluster".to_owned(),
                 why: why.to_owned(),
             });
         }
@@ -74,7 +78,7 @@ pub(crate) fn ci(root: &Path, all_skipped: &mut Vec<Skipped>) -> anyhow::Result<
         }
     }
     if !child.wait()?.success() {
-        bail!("the real cluster's scenarios failed: {closing}");
+        bail!("scenarios on a real cluster failed: {closing}");
     }
     Ok(closing)
 }
@@ -95,7 +99,7 @@ fn build(root: &Path, packages: &[&str], options: &[&str]) -> anyhow::Result<()>
         .status()
         .context("cannot run cargo")?;
     if !status.success() {
-        bail!("the controllers cannot be built");
+        bail!("cannot build the controllers");
     }
     Ok(())
 }

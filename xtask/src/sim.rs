@@ -1,6 +1,7 @@
-//! `cargo xtask sim`: builds the simulator as fast as it gets, and runs it.
+//! `cargo xtask sim`: builds the simulator in release mode, and runs it.
 
-use std::{path::Path, process::Command};
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
@@ -28,7 +29,7 @@ pub(crate) fn run(
         .status()
         .context("cannot run cargo")?;
     if !status.success() {
-        bail!("not everything holds that must hold");
+        bail!("the simulation found violated invariants");
     }
     Ok(())
 }

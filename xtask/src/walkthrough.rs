@@ -1,17 +1,19 @@
-//! `cargo xtask walkthrough N`: one of the walkthroughs that users showed us, with the controller as a process of its own.
+//! `cargo xtask walkthrough N`: runs one of the users' walkthroughs, with the controller as a separate process.
 
-use std::{env, path::Path, process::Command};
+use std::env;
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
-/// How many there are.
+/// Number of walkthroughs.
 const COUNT: u32 = 3;
 
 pub(crate) fn run(root: &Path, number: u32) -> anyhow::Result<()> {
     if !(1..=COUNT).contains(&number) {
-        bail!("there is no walkthrough {number}: they are 1 to {COUNT}");
+        bail!("unknown walkthrough {number}: must be 1 to {COUNT}");
     }
-    // `KARPENTER` names a binary that is already there.
+    // `KARPENTER` names an existing binary.
     if env::var_os("KARPENTER").is_none() {
         let built = Command::new("cargo")
             .args(["build", "--package", "karpenter"])
@@ -19,21 +21,21 @@ pub(crate) fn run(root: &Path, number: u32) -> anyhow::Result<()> {
             .status()
             .context("cannot run cargo")?;
         if !built.success() {
-            bail!("the controller cannot be built");
+            bail!("cannot build the controller");
         }
     }
     let status = Command::new("cargo")
         .args(["test", "--quiet", "--package", "walkthroughs"])
         .args(["--test", "walkthroughs", "--", "--exact", "--nocapture"])
         .arg(format!("{}::walkthrough_{number}", module(number)))
-        // A tool that is missing is an error, and said.
+        // A missing tool is an error here.
         .env("WALKTHROUGH", number.to_string())
         .env("PATH", path(root)?)
         .current_dir(root)
         .status()
         .context("cannot run cargo")?;
     if !status.success() {
-        bail!("walkthrough {number} did not show what must be seen");
+        bail!("walkthrough {number} failed");
     }
     Ok(())
 }
@@ -46,12 +48,12 @@ fn module(number: u32) -> &'static str {
     }
 }
 
-/// The search path, with the Helm that `.ci/run` installs where there is no other.
+/// Returns the search path, with the Helm that `.ci/run` installs if there is no other.
 fn path(root: &Path) -> anyhow::Result<std::ffi::OsString> {
     let before = env::var_os("PATH").unwrap_or_default();
     let ours = root.join("target/tools/helm/bin");
     let all = env::split_paths(&before).chain([ours]);
-    env::join_paths(all).context("the search path cannot be extended")
+    env::join_paths(all).context("cannot extend the search path")
 }
 
 #[cfg(test)]
@@ -62,7 +64,7 @@ mod tests {
     fn there_are_three() {
         for number in [0, 4] {
             let error = run(Path::new("/"), number).unwrap_err().to_string();
-            assert!(error.contains("they are 1 to 3"), "{error}");
+            assert!(error.contains("must be 1 to 3"), "{error}");
         }
     }
 }

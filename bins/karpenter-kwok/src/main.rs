@@ -1,4 +1,4 @@
-//! Karpenter with the kwok provider, as it runs in a cluster: it launches nodes that exist as Node objects only, which kwok
+//! Karpenter with the kwok provider, as it runs in a cluster: it creates Node objects without instances, which kwok
 //! (<https://kwok.sigs.k8s.io>) keeps ready.
 //!
 //! UPSTREAM: kwok/main.go
@@ -20,13 +20,13 @@ use karpenter_kube::process::{exit_with, log, stop_on_signal};
 use karpenter_kwok::{Cloud, KwokProvider, controllers};
 use tokio_util::sync::CancellationToken;
 
-/// Karpenter with the kwok provider: nodes without instances, for tests of Karpenter in any cluster.
+/// Karpenter with the kwok provider: launches simulated nodes (Node objects without instances) in any cluster.
 #[derive(Debug, Parser)]
 #[command(name = "karpenter-kwok", version)]
 struct Args {
     #[command(flatten)]
     core: Options,
-    /// JSON file of the instance types to launch; without it, the 144 built-in ones.
+    /// JSON file of the instance types to launch; by default, 144 built-in instance types.
     #[arg(long, help_heading = "KWOK", env = "INSTANCE_TYPES_FILE_PATH")]
     instance_types_file_path: Option<PathBuf>,
 }
@@ -39,11 +39,14 @@ async fn main() -> ExitCode {
 async fn run() -> Result<()> {
     let command = Options::prepare(Args::command(), |name: &str| std::env::var(name).ok());
     let args = Args::from_arg_matches(&command.get_matches())?;
-    log(&args.core, env!("CARGO_PKG_VERSION")).context("opening the log")?;
-    // Two providers may be linked in; whoever asks first must find the one we mean. It is only refused if one is set.
+    log(&args.core, env!("CARGO_PKG_VERSION")).context("cannot initialize logging")?;
+    // Two crypto providers may be linked in: install ours as the default before its first use. Installing fails only if a default
+    // is already set.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let types = instance_types::load(args.instance_types_file_path.as_deref())?;
-    let config = kube::Config::infer().await.context("finding the cluster")?;
+    let config = kube::Config::infer()
+        .await
+        .context("cannot load the kubeconfig or the in-cluster configuration")?;
     let registry = Registry::new();
     let clients = Clients::connect(
         &config,
@@ -53,7 +56,7 @@ async fn run() -> Result<()> {
     )?;
     let clock = Clock::real();
     let provider = KwokProvider::new(clients.api.clone(), clock, types, Cloud::new());
-    let provider = Arc::new(provider.machines_through(clients.no_retry.clone()));
+    let provider = Arc::new(provider.instances_through(clients.no_retry.clone()));
     let kwok = Arc::clone(&provider);
 
     let stop = CancellationToken::new();

@@ -1,4 +1,4 @@
-//! The binary's options, from outside.
+//! The command line options of the binary.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -13,7 +13,7 @@ fn karpenter_kwok(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn help_names_its_own_option_beside_those_of_every_provider() {
+fn help_lists_the_kwok_options_and_those_of_all_providers() {
     let help = String::from_utf8(karpenter_kwok(&["--help"]).stdout).unwrap();
     for word in [
         "\nProcess:\n",
@@ -32,7 +32,7 @@ fn help_names_its_own_option_beside_those_of_every_provider() {
 }
 
 #[test]
-fn a_file_of_instance_types_that_cannot_be_used_ends_the_process_with_a_line_of_the_log() {
+fn an_invalid_instance_types_file_ends_the_process_with_an_error_in_the_log() {
     let folder = tempfile::tempdir().unwrap();
     let broken = folder.path().join("broken.json");
     let types = r#"[{"name": "tiny", "architecture": "arm64", "operatingSystems": ["linux"], "resources": {"cpu": "many"}, "offerings": []}]"#;

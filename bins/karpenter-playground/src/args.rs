@@ -6,32 +6,33 @@ use std::path::PathBuf;
 use clap::{Parser, ValueEnum};
 use karpenter_kube::options::FeatureGates;
 
-/// Karpenter on a laptop: an embedded control plane, simulated machines, and the controllers.
+/// A cluster with Karpenter on a laptop: an embedded control plane, simulated nodes, and Karpenter's controllers.
 #[derive(Debug, Clone, PartialEq, Parser)]
 #[command(name = "karpenter-playground", version)]
 pub struct Args {
-    /// Where the API server listens; port 0 takes a free one.
+    /// Address of the API server; port 0 selects a free port.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
     pub listen: SocketAddr,
-    /// Where the kubeconfig is written.
+    /// Path of the kubeconfig that is written at startup.
     #[arg(long, value_name = "PATH", default_value = "./playground.kubeconfig")]
     pub kubeconfig: PathBuf,
-    /// Where the controllers' metrics are served, for Prometheus; port 0 takes a free one.
+    /// Address of the controllers' Prometheus metrics; port 0 selects a free port. By default no metrics are served.
     #[arg(long, value_name = "ADDR:PORT")]
     pub metrics: Option<SocketAddr>,
-    /// Who sells the machines.
+    /// Cloud provider to use.
     #[arg(long, value_enum, default_value_t = Provider::Kwok)]
     pub provider: Provider,
-    /// Leave Karpenter out: the control plane, AWS and its machines wait for a `karpenter` that is started by hand.
+    /// Start only the control plane, the fake of AWS and its instances, without Karpenter, so that you can start your own
+    /// `karpenter`.
     #[cfg(feature = "aws")]
     #[arg(long)]
     pub no_controllers: bool,
-    /// Versions of Kubernetes that images are published for, with `--provider aws`; the control plane's is the first.
+    /// Kubernetes versions for which `--provider aws` has images, comma-separated; the first is the version of the control plane.
     #[cfg(feature = "aws")]
-    #[arg(long, value_name = "VERSION", value_delimiter = ',', default_value = crate::aws::KUBERNETES)]
+    #[arg(long, value_name = "VERSION", value_delimiter = ',', default_value = karpenter_lab::aws::KUBERNETES)]
     pub kubernetes: Vec<String>,
-    /// Optional features, as `karpenter` takes them: NodeRepair, NodeOverlay, StaticCapacity, CapacityBuffer,
-    /// SpotToSpotConsolidation, ReservedCapacity.
+    /// Feature gates, as for `karpenter`: NodeRepair, NodeOverlay, StaticCapacity, CapacityBuffer, SpotToSpotConsolidation,
+    /// ReservedCapacity.
     #[arg(
         long,
         value_name = "GATE=BOOL,...",
@@ -39,65 +40,65 @@ pub struct Args {
         default_value = ""
     )]
     pub feature_gates: FeatureGates,
-    /// How many times faster than real time the cluster runs.
+    /// Speed of time in the cluster, relative to real time.
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = speed)]
     pub speed: f64,
-    /// A JSON file of instance types instead of the generated ones.
+    /// JSON file of instance types, instead of the built-in ones.
     #[arg(long, value_name = "FILE")]
     pub instance_types: Option<PathBuf>,
-    /// Manifests to apply at the start.
+    /// Files with manifests to apply at startup.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub apply: Vec<PathBuf>,
-    /// What goes wrong.
+    /// Faults to inject.
     #[arg(long, value_name = "PROFILE", value_enum, default_value_t = FaultProfile::None)]
     pub faults: FaultProfile,
-    /// End once nothing moves any more, with a summary; the exit code says whether every pod runs.
+    /// Exit with a summary once the cluster is idle; the exit code is 0 if every pod runs.
     #[arg(long)]
     pub exit_when_idle: bool,
-    /// Show what Karpenter does: 500 pods come, and go.
+    /// Run a demo: scale a Deployment to 500 pods and back to none.
     #[arg(long)]
     pub demo: bool,
-    /// Seed of generated names and of chance.
+    /// Seed of generated names and injected faults.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Least severe level that is logged to standard error: off, error, info or debug.
+    /// Log level of messages to standard error.
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t = Verbosity::Error)]
     pub log_level: Verbosity,
 }
 
-/// Who sells the machines.
+/// Cloud provider to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Provider {
-    /// Simulated machines of no cloud.
+    /// Simulated nodes without a cloud.
     Kwok,
-    /// The provider for AWS against a stand-in for AWS, with EC2NodeClasses.
+    /// The AWS provider (EC2NodeClasses), against a fake of AWS.
     #[cfg(feature = "aws")]
     Aws,
 }
 
-/// How much is logged.
+/// Log level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Verbosity {
-    /// Nothing.
+    /// No messages.
     Off,
-    /// What fails.
+    /// Errors only.
     Error,
-    /// Milestones, too.
+    /// Errors, warnings and the main steps.
     Info,
-    /// Everything.
+    /// All messages.
     Debug,
 }
 
-/// What goes wrong on purpose.
+/// Faults to inject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum FaultProfile {
-    /// Nothing.
+    /// No faults.
     None,
-    /// The API server fails, answers late and drops watches now and then.
+    /// The API server sometimes returns errors, answers late and closes watches.
     Api,
-    /// Spot capacity is out in half of the zones.
+    /// No spot capacity in half of the zones.
     Capacity,
-    /// Both.
+    /// The faults of `api` and `capacity`.
     Chaos,
 }
 

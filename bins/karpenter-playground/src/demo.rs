@@ -1,4 +1,4 @@
-//! What the playground does by itself: the built-in scenario, and waiting until nothing moves.
+//! The built-in demo, and waiting until the cluster is idle.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -7,30 +7,29 @@ use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
+use karpenter_lab::manifests;
+use karpenter_lab::progress::Progress;
+use karpenter_lab::stack::Stack;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use crate::manifests;
-use crate::progress::Progress;
-use crate::stack::Stack;
-
-/// The pool and the workload of the demo.
+/// The NodePool and the Deployment of the demo.
 pub const MANIFESTS: &str = include_str!("demo.yaml");
 
-/// How many pods come and go.
+/// Number of replicas of the demo's Deployment.
 pub const REPLICAS: i32 = 500;
 
-/// How often the cluster is looked at (real time).
+/// How often the cluster is polled (real time).
 const LOOK: Duration = Duration::from_millis(200);
 
-/// How long (cluster time) pods may wait with nothing else moving before they count as waiting for ever.
+/// Time (cluster time) without other changes after which pending pods count as permanently pending.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long (cluster time) nothing must move before the cluster counts as settled.
+/// Time (cluster time) without changes after which the cluster counts as idle.
 const CALM: Duration = Duration::from_secs(3);
 
-/// A live line on a terminal, plain lines elsewhere.
+/// Progress output: a live line on a terminal, plain lines otherwise.
 #[derive(Debug)]
 pub struct Screen {
     bar: Option<ProgressBar>,
@@ -39,7 +38,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// A screen whose times count from `started`.
+    /// Returns a screen that shows times relative to `started`.
     #[must_use]
     pub fn new(started: Timestamp) -> Self {
         let bar = std::io::stdout().is_terminal().then(|| {
@@ -57,7 +56,7 @@ impl Screen {
         }
     }
 
-    /// Says what begins now.
+    /// Prints the next step.
     pub fn step(&mut self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
@@ -65,7 +64,7 @@ impl Screen {
         }
     }
 
-    /// Shows how far things are.
+    /// Shows the progress towards `goal` running pods.
     pub fn show(&mut self, progress: &Progress, goal: usize, now: Timestamp) {
         let line = progress.line();
         if let Some(bar) = &self.bar {
@@ -81,7 +80,7 @@ impl Screen {
         }
     }
 
-    /// Leaves the terminal as it was.
+    /// Clears the live line.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -89,21 +88,21 @@ impl Screen {
     }
 }
 
-/// Waits until nothing moves; true if every pod runs.
+/// Waits until the cluster is idle; returns whether every pod runs.
 ///
 /// # Errors
-/// When the API server does not answer.
+/// If the API server does not answer.
 pub async fn until_idle(stack: &Stack, screen: &mut Screen) -> anyhow::Result<bool> {
     let mut still_since: Option<Timestamp> = None;
     loop {
         let progress = Progress::of(stack)
             .await
-            .context("looking at the cluster")?;
+            .context("cannot read the cluster state")?;
         let now = stack.clock.now();
         screen.show(&progress, progress.running + progress.pending, now);
         if progress.is_still() {
             let calm = stack.clock.since(*still_since.get_or_insert(now));
-            if progress.is_quiet() && progress.unsettled == 0 && calm >= CALM {
+            if progress.is_quiet() && progress.updating_deployments == 0 && calm >= CALM {
                 return Ok(true);
             }
             if calm >= PATIENCE {
@@ -116,14 +115,14 @@ pub async fn until_idle(stack: &Stack, screen: &mut Screen) -> anyhow::Result<bo
     }
 }
 
-/// The summary of a run: what is there, what it costs, how long it took.
+/// Returns the summary of a run: pods, nodes, cost and duration.
 ///
 /// # Errors
-/// When the API server does not answer.
+/// If the API server does not answer.
 pub async fn summary(stack: &Stack, started: Timestamp) -> anyhow::Result<String> {
     let progress = Progress::of(stack)
         .await
-        .context("looking at the cluster")?;
+        .context("cannot read the cluster state")?;
     let now = stack.clock.now();
     let mut lines = vec![
         format!(
@@ -131,7 +130,7 @@ pub async fn summary(stack: &Stack, started: Timestamp) -> anyhow::Result<String
             progress.running, progress.pending
         ),
         format!(
-            "nodes:     {} ready, {} nodeclaims, {} launched in all",
+            "nodes:     {} ready, {} nodeclaims, {} launched in total",
             progress.ready_nodes,
             progress.claims,
             stack.cloud.launched()
@@ -152,43 +151,47 @@ pub async fn summary(stack: &Stack, started: Timestamp) -> anyhow::Result<String
     Ok(lines.join("\n"))
 }
 
-/// Applies a pool and a workload, scales it up and down, and shows what happens.
+/// Applies a NodePool and a Deployment, scales it up and down, and shows the progress.
 ///
 /// # Errors
-/// When something does not come about in time.
+/// If a step does not finish in time.
 pub async fn run(stack: &Stack) -> anyhow::Result<()> {
     let started = stack.clock.now();
     let mut screen = Screen::new(started);
     let client = stack.client();
     let goal = usize::try_from(REPLICAS).unwrap_or_default();
 
-    screen.step("A NodePool, a KWOKNodeClass, and a deployment that nothing runs yet.");
+    screen.step("Create a NodePool, a KWOKNodeClass, and a Deployment without replicas.");
     manifests::apply(&client, &manifests::parse(MANIFESTS)?).await?;
 
-    screen.step(&format!("Scale up: {REPLICAS} pods ask for a CPU each."));
+    screen.step(&format!("Scale up: {REPLICAS} pods request 1 CPU each."));
     scale(stack, REPLICAS).await?;
-    wait(stack, &mut screen, goal, "the pods did not run", |p| {
+    wait(stack, &mut screen, goal, "the pods do not run", |p| {
         p.running == goal && p.moving == 0
     })
     .await?;
     let up = stack.clock.since(started);
     let peak = Progress::of(stack).await?;
     screen.step(&format!(
-        "All {REPLICAS} run after {:.1} s on {} nodes at ${:.4} per hour.",
+        "All {REPLICAS} pods run after {:.1} s on {} nodes at ${:.4} per hour.",
         up.as_secs_f64(),
         peak.ready_nodes,
         peak.hourly_price
     ));
 
-    screen.step("Scale down: nobody needs the nodes any more.");
+    screen.step("Scale down: the nodes are empty.");
     let before = stack.clock.now();
     scale(stack, 0).await?;
-    wait(stack, &mut screen, goal, "the nodes did not go", |p| {
-        p.claims == 0 && p.running == 0 && p.types.is_empty()
-    })
+    wait(
+        stack,
+        &mut screen,
+        goal,
+        "the nodes are not terminated",
+        |p| p.claims == 0 && p.running == 0 && p.types.is_empty(),
+    )
     .await?;
     screen.step(&format!(
-        "Every node is gone after {:.1} s.",
+        "All nodes are terminated after {:.1} s.",
         stack.clock.since(before).as_secs_f64()
     ));
     screen.finish();
@@ -207,7 +210,7 @@ async fn wait(
     while tokio::time::Instant::now() < limit {
         let progress = Progress::of(stack)
             .await
-            .context("looking at the cluster")?;
+            .context("cannot read the cluster state")?;
         screen.show(&progress, goal, stack.clock.now());
         if done(&progress) {
             return Ok(());

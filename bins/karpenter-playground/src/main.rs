@@ -1,18 +1,20 @@
 //! `karpenter-playground`: see `--help`.
 
+mod args;
+mod demo;
+
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use karpenter_kube::admin::{self, Site};
+use karpenter_kube::admin;
+use karpenter_kube::admin::Site;
 use karpenter_kube::logging::JsonLines;
 use karpenter_kube::metrics::Registry;
 use karpenter_kwok::{CapacityPool, catalogue};
-use karpenter_playground::args::{Args, FaultProfile, Verbosity};
-use karpenter_playground::demo::{self, Screen};
-use karpenter_playground::manifests;
-use karpenter_playground::stack::{Settings, Stack};
+use karpenter_lab::manifests;
+use karpenter_lab::stack::{Settings, Stack};
 use karpenter_testbed::Testbed;
 use karpenter_testbed::faults::{Fault, Rule};
 use karpenter_testbed::server::ServedOverHttps;
@@ -20,6 +22,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::prelude::*;
+
+use crate::args::{Args, FaultProfile, Verbosity};
+use crate::demo::Screen;
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -52,11 +57,12 @@ fn log(verbosity: Verbosity) {
 }
 
 async fn run(args: &Args) -> Result<bool> {
-    // Two providers may be linked in; whoever asks first must find the one we mean. It is only refused if one is set.
+    // Two crypto providers may be linked in: install ours as the default before its first use. Installing fails only if a default
+    // is already set.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 
     #[cfg(feature = "aws")]
-    if args.provider == karpenter_playground::args::Provider::Aws {
+    if args.provider == args::Provider::Aws {
         return run_aws(args).await.map(|()| true);
     }
     let mut settings = Settings {
@@ -74,7 +80,7 @@ async fn run(args: &Args) -> Result<bool> {
     }
     let stack = Stack::start(settings)
         .await
-        .context("starting the control plane")?;
+        .context("cannot start the control plane")?;
     break_things(&stack, args.faults);
 
     let _served = serve(&stack.testbed, args).await?;
@@ -90,19 +96,19 @@ async fn run(args: &Args) -> Result<bool> {
     } else {
         tokio::signal::ctrl_c()
             .await
-            .context("waiting for Ctrl-C")
+            .context("cannot wait for Ctrl-C")
             .map(|()| true)
     };
     stack.shutdown().await;
     outcome
 }
 
-/// Opens the API server, and says where it is.
+/// Serves the API server, and prints its address.
 async fn serve(testbed: &Testbed, args: &Args) -> Result<ServedOverHttps> {
     let served = testbed
         .serve(args.listen)
         .await
-        .with_context(|| format!("listening on {}", args.listen))?;
+        .with_context(|| format!("cannot listen on {}", args.listen))?;
     served
         .write_kubeconfig(&args.kubeconfig)
         .with_context(|| format!("writing {}", args.kubeconfig.display()))?;
@@ -115,7 +121,7 @@ async fn serve(testbed: &Testbed, args: &Args) -> Result<ServedOverHttps> {
     Ok(served)
 }
 
-/// Opens the metrics until the process ends, if they are wanted, and says where they are.
+/// Serves the metrics until the process exits, if `--metrics` is set, and prints their address.
 async fn serve_metrics(registry: &Registry, args: &Args) -> Result<()> {
     let Some(address) = args.metrics else {
         return Ok(());
@@ -132,17 +138,17 @@ async fn serve_metrics(registry: &Registry, args: &Args) -> Result<()> {
         CancellationToken::new(),
     )
     .await
-    .with_context(|| format!("listening on {address}"))?;
+    .with_context(|| format!("cannot listen on {address}"))?;
     println!("metrics at    http://{bound}/metrics");
     Ok(())
 }
 
 #[cfg(feature = "aws")]
 async fn run_aws(args: &Args) -> Result<()> {
-    use karpenter_playground::aws;
+    use karpenter_lab::aws;
     if args.demo || args.exit_when_idle || args.faults != FaultProfile::None {
         anyhow::bail!(
-            "--demo, --exit-when-idle and --faults go with --provider kwok; AWS is broken over its own endpoint"
+            "--demo, --exit-when-idle and --faults need --provider kwok; inject faults of AWS through the endpoint of its fake"
         );
     }
     let mut settings = aws::Settings {
@@ -154,39 +160,41 @@ async fn run_aws(args: &Args) -> Result<()> {
     };
     settings.options.feature_gates = args.feature_gates;
     if args.no_controllers {
-        let ground = aws::Ground::start(&settings)
+        let cluster = aws::AwsCluster::start(&settings)
             .await
             .context("starting AWS")?;
-        wait_on_aws(&ground, args).await?;
-        ground.shutdown().await;
+        wait_on_aws(&cluster, args).await?;
+        cluster.shutdown().await;
     } else {
         let stack = aws::Stack::start(settings).await.context("starting AWS")?;
         serve_metrics(&stack.registry, args).await?;
-        wait_on_aws(&stack.ground, args).await?;
+        wait_on_aws(&stack.cluster, args).await?;
         stack.shutdown().await;
     }
     Ok(())
 }
 
-/// Opens the API server, says where everything is, and waits to be stopped.
+/// Serves the API server, prints all addresses, and waits for Ctrl-C.
 #[cfg(feature = "aws")]
-async fn wait_on_aws(ground: &karpenter_playground::aws::Ground, args: &Args) -> Result<()> {
-    use karpenter_playground::aws::{CLUSTER, REGION};
-    let _served = serve(&ground.testbed, args).await?;
-    println!("AWS at        {}", ground.endpoint());
+async fn wait_on_aws(cluster: &karpenter_lab::aws::AwsCluster, args: &Args) -> Result<()> {
+    use karpenter_lab::aws::{CLUSTER, REGION};
+    let _served = serve(&cluster.testbed, args).await?;
+    println!("AWS at        {}", cluster.endpoint());
     println!(
         "use it with:  export AWS_ENDPOINT_URL={} AWS_REGION={REGION} AWS_ACCESS_KEY_ID=x AWS_SECRET_ACCESS_KEY=x",
-        ground.endpoint()
+        cluster.endpoint()
     );
     if args.no_controllers {
-        let webhook = ground.webhook_port().unwrap_or_default();
+        let webhook = cluster.webhook_port().unwrap_or_default();
         println!(
             "then start:   karpenter --cluster-name {CLUSTER} --interruption-queue {CLUSTER} --webhook-port {webhook}"
         );
     }
     println!("ready");
-    manifests::apply_files(&ground.client(), &args.apply).await?;
-    tokio::signal::ctrl_c().await.context("waiting for Ctrl-C")
+    manifests::apply_files(&cluster.client(), &args.apply).await?;
+    tokio::signal::ctrl_c()
+        .await
+        .context("cannot wait for Ctrl-C")
 }
 
 async fn idle(stack: &Stack, started: jiff::Timestamp) -> Result<bool> {

@@ -1,4 +1,4 @@
-//! The playground as a user meets it: the binary, and a real kubectl. Skipped, with a word, where there is no kubectl of today.
+//! The playground as users run it: the binary, and a real kubectl. Skipped, with a message, without a recent kubectl.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// The playground's process, stopped at the end.
+/// The process of the playground, killed on drop.
 struct Playground {
     child: Child,
     home: TempDir,
@@ -41,7 +41,7 @@ impl Playground {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap() == "ready"));
-        // Whoever prints more must not block.
+        // The output must be read, or the process blocks.
         std::thread::spawn(move || lines.count());
         Self { child, home }
     }
@@ -86,7 +86,7 @@ impl Playground {
         String::from_utf8(output.stderr).unwrap()
     }
 
-    /// Asks kubectl until the answer is right.
+    /// Runs kubectl until the answer is as expected.
     fn until(&self, args: &[&str], right: impl Fn(&str) -> bool) -> String {
         let start = Instant::now();
         loop {
@@ -96,7 +96,7 @@ impl Playground {
             }
             assert!(
                 start.elapsed() < Duration::from_secs(60),
-                "kubectl {args:?} still says {answer}"
+                "kubectl {args:?} still prints {answer}"
             );
         }
     }
@@ -107,7 +107,7 @@ fn seed(name: &str) -> String {
     std::fs::read_to_string(root.join(name)).unwrap()
 }
 
-/// A walkthrough's deployment without its node selector, which names machines of another cloud.
+/// Returns the Deployment of a walkthrough without its node selector, which names instance types of another cloud.
 fn inflate() -> String {
     let text = seed("3-inflate.yaml");
     let (head, rest) = text.split_once("      nodeSelector:\n").unwrap();
@@ -119,7 +119,7 @@ fn inflate() -> String {
 }
 
 #[test]
-fn a_hundred_pods_come_and_go_under_a_real_kubectl() {
+fn nodes_for_a_hundred_pods_are_launched_and_terminated_with_a_real_kubectl() {
     if kubectl_is_missing() {
         return;
     }
@@ -190,7 +190,7 @@ fn a_hundred_pods_come_and_go_under_a_real_kubectl() {
 }
 
 #[test]
-fn bad_manifests_are_refused_with_a_word_and_the_server_goes_on() {
+fn invalid_manifests_are_rejected_with_the_field_and_the_server_keeps_running() {
     if kubectl_is_missing() {
         return;
     }
@@ -243,7 +243,7 @@ fn bad_manifests_are_refused_with_a_word_and_the_server_goes_on() {
 }
 
 #[test]
-fn a_run_until_idle_ends_with_a_summary() {
+fn a_run_with_exit_when_idle_ends_with_a_summary() {
     let home = TempDir::new().unwrap();
     let manifest = home.path().join("all.yaml");
     let all = format!(
@@ -269,7 +269,7 @@ fn a_run_until_idle_ends_with_a_summary() {
     assert!(text.contains("per hour"), "{text}");
 }
 
-/// The fenced blocks of a language in the book and the README, each with where it stands.
+/// Returns the fenced blocks of a language in the book and the README, each with its position.
 fn blocks(language: &str) -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let summary = std::fs::read_to_string(root.join("docs/SUMMARY.md")).unwrap();
@@ -333,7 +333,7 @@ fn every_kubectl_command_of_the_book_that_reads_or_scales_runs() {
     for (place, block) in blocks("sh") {
         for line in block.lines().filter(|line| line.starts_with("kubectl ")) {
             let words: Vec<&str> = line.split_whitespace().skip(1).collect();
-            // A file of the repository, an object that only the reader has, or our plugin, which has tests of its own.
+            // Commands that need a file of the repository, an object of the reader, or our plugin, which has tests of its own.
             let others = ["apply", "describe", "karpenter"].contains(&words[0]);
             if others || words.contains(&"|") {
                 continue;

@@ -1,6 +1,6 @@
 //! A real Prometheus that scrapes the playground, with the alert rules and the dashboards of the book.
 //!
-//! Skipped, with a word, where there is no `prometheus`; `.ci/run` installs it.
+//! Skipped, with a message, without `prometheus`; `.ci/run` installs it.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 use skipped::skipped;
 use tempfile::TempDir;
 
-/// A process that ends with the test.
+/// A process that is killed on drop.
 struct Process(Child);
 
 impl Drop for Process {
@@ -28,7 +28,7 @@ fn dashboards() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/dashboards")
 }
 
-/// The playground with demo pods, and the address of its metrics.
+/// Starts the playground with the pods of the demo; returns it with the address of its metrics.
 fn playground(home: &Path) -> (Process, String) {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/demo.yaml");
     let mut child = Command::new(env!("CARGO_BIN_EXE_karpenter-playground"))
@@ -45,7 +45,7 @@ fn playground(home: &Path) -> (Process, String) {
         .by_ref()
         .map(Result::unwrap)
         .find(|l| l.starts_with("metrics at"));
-    // Whoever prints more must not block.
+    // The output must be read, or the process blocks.
     std::thread::spawn(move || lines.count());
     let url = line.unwrap().split_whitespace().last().unwrap().to_owned();
     let address = url
@@ -54,7 +54,7 @@ fn playground(home: &Path) -> (Process, String) {
     (process, address.to_owned())
 }
 
-/// What Prometheus answers to a query, as `promtool` gets it.
+/// Returns Prometheus' answer to a query, from `promtool`.
 fn query(server: &str, expression: &str) -> Result<Value, String> {
     let output = Command::new("promtool")
         .args(["query", "instant", "--format", "json", server, expression])
@@ -67,7 +67,7 @@ fn query(server: &str, expression: &str) -> Result<Value, String> {
     }
 }
 
-/// The queries of a dashboard, with every value of its variables.
+/// Returns the queries of a dashboard, with every value of its variables.
 fn expressions(dashboard: &Value, found: &mut Vec<String>) {
     match dashboard {
         Value::Object(fields) => {
@@ -84,7 +84,7 @@ fn expressions(dashboard: &Value, found: &mut Vec<String>) {
 }
 
 #[test]
-fn prometheus_scrapes_everything_and_answers_every_query_of_the_dashboards() {
+fn prometheus_scrapes_the_metrics_and_evaluates_every_query_of_the_dashboards() {
     if Command::new("prometheus")
         .arg("--version")
         .output()
@@ -123,7 +123,7 @@ fn prometheus_scrapes_everything_and_answers_every_query_of_the_dashboards() {
             .unwrap(),
     );
     let started = Instant::now();
-    // Two scrapes at least, for rates; the pods of the demo are nodes by then.
+    // At least two scrapes, for rates; by then the pods of the demo have nodes.
     let scraped = "count_over_time(karpenter_cluster_state_synced[1m]) > 1 and on() up{job=\"karpenter\"} == 1";
     loop {
         let answer = query(&server, scraped);

@@ -1,4 +1,4 @@
-//! Karpenter for AWS, as it runs in the cluster: options, provider, operator.
+//! Karpenter for AWS: the controller that runs in the cluster.
 
 mod profiling;
 
@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{CommandFactory, FromArgMatches, Parser};
-use karpenter_aws::discovery;
 use karpenter_aws::operator::{Settings, assemble};
-use karpenter_aws::options::{self, AwsOptions};
+use karpenter_aws::options::AwsOptions;
 use karpenter_aws::sdk::{Aws, Connect};
+use karpenter_aws::{discovery, options};
 use karpenter_kube::client::Clients;
 use karpenter_kube::clock::Clock;
 use karpenter_kube::metrics::Registry;
@@ -19,7 +19,7 @@ use karpenter_kube::process::{exit_with, log, stop_on_signal};
 use karpenter_legacy::options::LegacyOptions;
 use tokio_util::sync::CancellationToken;
 
-/// Just-in-time nodes for Kubernetes on AWS.
+/// Karpenter for AWS: launches nodes for pending pods, and consolidates, replaces and terminates nodes.
 #[derive(Debug, Parser)]
 #[command(name = "karpenter", version)]
 struct Args {
@@ -40,12 +40,15 @@ async fn run() -> Result<()> {
     let env = |name: &str| std::env::var(name).ok();
     let command = options::prepare(Options::prepare(Args::command(), env), env);
     let args = Args::from_arg_matches(&command.get_matches())?;
-    log(&args.core, env!("CARGO_PKG_VERSION")).context("opening the log")?;
+    log(&args.core, env!("CARGO_PKG_VERSION")).context("cannot initialize logging")?;
     args.aws.validate()?;
-    // Two providers may be linked in; whoever asks first must find the one we mean. It is only refused if one is set.
+    // Two crypto providers may be linked in: install ours as the default before its first use. Installing fails only if a default
+    // is already set.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 
-    let config = kube::Config::infer().await.context("finding the cluster")?;
+    let config = kube::Config::infer()
+        .await
+        .context("cannot load the kubeconfig or the in-cluster configuration")?;
     let registry = Registry::new();
     let clients = Clients::connect(
         &config,

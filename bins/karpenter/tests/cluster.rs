@@ -1,5 +1,5 @@
-//! The binary as it runs in a cluster: told what the chart tells it, against an API server and AWS on loopback, with a real
-//! kubectl. Skipped, with a word, where there is no kubectl of today.
+//! Tests of the binary as it runs in a cluster: with the environment of the chart, against an API server and AWS on loopback,
+//! with a real kubectl. Skipped, with a message, without a recent kubectl.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use karpenter_aws_fake::{AwsFake, Fault};
-use karpenter_playground::aws::{CLUSTER, Ground, REGION, Settings};
+use karpenter_lab::aws::{AwsCluster, CLUSTER, REGION, Settings};
 use karpenter_testbed::server::ServedOverHttps;
 use rustls::pki_types::PrivateKeyDer;
 use skipped::skipped;
@@ -60,7 +60,7 @@ spec:
         - { name: inflate, image: pause, resources: { requests: { cpu: "1" } } }
 "#;
 
-/// What the chart's gates are by default.
+/// The default feature gates of the chart.
 const GATES: &str = "CapacityBuffer=false,NodeOverlay=false,NodeRepair=false,ReservedCapacity=true,SpotToSpotConsolidation=false,StaticCapacity=false";
 
 /// The process, killed if the test fails.
@@ -83,7 +83,8 @@ fn free_port() -> u16 {
 }
 
 impl Karpenter {
-    /// Starts it with the environment of `charts/karpenter` with its default values, and what a pod has besides.
+    /// Starts the binary with the environment of `charts/karpenter` with its default values, and with the rest of a pod's
+    /// environment.
     fn start(home: &Path, endpoint: &str, more: &[(&str, &str)]) -> Self {
         let (metrics, probes) = (free_port(), free_port());
         let log = File::create(home.join("log")).unwrap();
@@ -141,11 +142,11 @@ impl Karpenter {
         }
     }
 
-    /// Tells it to stop, as Kubernetes does, and waits.
+    /// Sends SIGTERM, as Kubernetes does, and waits.
     fn stop(&mut self) -> ExitStatus {
         let pid = self.child.id().to_string();
-        let told = Command::new("kill").args(["-TERM", &pid]).status();
-        assert!(told.unwrap().success());
+        let killed = Command::new("kill").args(["-TERM", &pid]).status();
+        assert!(killed.unwrap().success());
         self.ended()
     }
 
@@ -155,13 +156,13 @@ impl Karpenter {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(start.elapsed() < PATIENCE, "it does not end");
+            assert!(start.elapsed() < PATIENCE, "the process does not exit");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 }
 
-/// The body of a page, if it is served and fine.
+/// Returns the body of a page, if it is served successfully.
 fn page(port: u16, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
@@ -183,7 +184,7 @@ fn kubectl(home: &Path, args: &[&str], input: &str) -> Output {
         .spawn()
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    // One that does not read its input may be gone by now.
+    // A client that does not read its input may have exited by now.
     let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
     child.wait_with_output().unwrap()
@@ -197,7 +198,7 @@ fn succeeds(home: &Path, args: &[&str], input: &str) -> String {
     let output = kubectl(home, args, input);
     assert!(
         output.status.success(),
-        "kubectl {args:?}: {}\nkarpenter said\n{}",
+        "kubectl {args:?}: {}\nlog of karpenter:\n{}",
         String::from_utf8_lossy(&output.stderr),
         log_of(home)
     );
@@ -212,7 +213,7 @@ fn until<T>(home: &Path, what: &str, mut check: impl FnMut() -> Option<T>) -> T 
         }
         assert!(
             start.elapsed() < PATIENCE,
-            "waited for {what} in vain; karpenter said\n{}",
+            "timed out waiting for {what}; log of karpenter:\n{}",
             log_of(home)
         );
         std::thread::sleep(Duration::from_millis(50));
@@ -223,22 +224,22 @@ fn kubectl_is_missing() -> bool {
     usable::kubectl_is_missing(Path::new("kubectl"))
 }
 
-/// A cluster without Karpenter, with its kubeconfig in a folder of its own.
-async fn ground() -> (Ground, ServedOverHttps, TempDir) {
+/// A cluster without Karpenter, with its kubeconfig in a folder.
+async fn aws_cluster() -> (AwsCluster, ServedOverHttps, TempDir) {
     let settings = Settings {
         pending_s: 1.0,
         ..Settings::default()
     };
-    let ground = Ground::start(&settings).await.unwrap();
+    let cluster = AwsCluster::start(&settings).await.unwrap();
     let address = "127.0.0.1:0".parse().unwrap();
-    let served = ground.testbed.serve(address).await.unwrap();
+    let served = cluster.testbed.serve(address).await.unwrap();
     let home = TempDir::new().unwrap();
     let kubeconfig = home.path().join("kubeconfig");
     served.write_kubeconfig(&kubeconfig).unwrap();
-    (ground, served, home)
+    (cluster, served, home)
 }
 
-fn nodes_come_and_go(home: &Path, endpoint: &str, fake: &AwsFake) {
+fn nodes_are_launched_and_terminated(home: &Path, endpoint: &str, fake: &AwsFake) {
     let mut karpenter = Karpenter::start(home, endpoint, &[]);
     until(home, "readiness", || page(karpenter.probes, "/readyz"));
     page(karpenter.probes, "/healthz").unwrap();
@@ -265,11 +266,11 @@ fn nodes_come_and_go(home: &Path, endpoint: &str, fake: &AwsFake) {
     }
 
     succeeds(home, &["delete", "deployment", "inflate"], "");
-    until(home, "machines to be given back", || {
+    until(home, "the instances to be terminated", || {
         let alive = fake.instances().iter().any(|i| i.state.is_alive());
         (!alive).then_some(())
     });
-    assert!(karpenter.stop().success(), "it ends in order when told to");
+    assert!(karpenter.stop().success(), "it exits gracefully on SIGTERM");
     let log = log_of(home);
     assert!(!log.contains("panicked"), "{log}");
     for line in log.lines() {
@@ -278,22 +279,24 @@ fn nodes_come_and_go(home: &Path, endpoint: &str, fake: &AwsFake) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_binary_makes_nodes_for_pods_gives_them_back_and_ends_when_told() {
+async fn the_binary_launches_nodes_for_pods_terminates_them_and_exits_on_sigterm() {
     if kubectl_is_missing() {
         return;
     }
-    let (ground, served, home) = ground().await;
-    let (endpoint, fake) = (ground.endpoint(), ground.fake.clone());
+    let (cluster, served, home) = aws_cluster().await;
+    let (endpoint, fake) = (cluster.endpoint(), cluster.fake.clone());
     let folder = home.path().to_owned();
-    tokio::task::spawn_blocking(move || nodes_come_and_go(&folder, &endpoint, &fake))
-        .await
-        .unwrap();
+    tokio::task::spawn_blocking(move || {
+        nodes_are_launched_and_terminated(&folder, &endpoint, &fake)
+    })
+    .await
+    .unwrap();
     drop(served);
-    ground.shutdown().await;
+    cluster.shutdown().await;
 }
 
-/// What Prometheus answers to a query, as `promtool` prints it.
-fn prometheus_says(server: &str, query: &str) -> String {
+/// Returns Prometheus' answer to a query, as printed by `promtool`.
+fn prometheus_query(server: &str, query: &str) -> String {
     let mut promtool = Command::new("promtool");
     let output = promtool.args(["query", "instant", server, query]).output();
     String::from_utf8(output.unwrap().stdout).unwrap()
@@ -333,17 +336,21 @@ fn metrics_are_scraped_over_tls(home: &Path, endpoint: &str) {
         .unwrap();
     let scraped = r#"karpenter_build_info{job="trusting"}"#;
     until(home, "a scrape", || {
-        let found = prometheus_says(&server, scraped);
+        let found = prometheus_query(&server, scraped);
         found.contains("version=").then_some(())
     });
-    let wary = prometheus_says(&server, r#"up{job="wary"}"#);
+    // Prometheus spreads the first scrapes of its jobs over an interval.
+    let wary = until(home, "a refused scrape", || {
+        let up = prometheus_query(&server, r#"up{job="wary"}"#);
+        up.contains("=>").then_some(up)
+    });
     prometheus.kill().unwrap();
     prometheus.wait().unwrap();
     assert!(wary.contains("=> 0 @"), "{wary}");
     assert!(page(karpenter.metrics, "/metrics").is_none(), "without TLS");
 }
 
-/// Skipped, with a word, where there is no `prometheus`.
+/// Skipped, with a message, without `prometheus`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prometheus_scrapes_the_metrics_over_tls_if_it_trusts_their_certificate() {
     let version = Command::new("prometheus").arg("--version").output();
@@ -351,20 +358,21 @@ async fn prometheus_scrapes_the_metrics_over_tls_if_it_trusts_their_certificate(
         skipped("prometheus", "it is not in PATH");
         return;
     }
-    let (ground, served, home) = ground().await;
-    let (endpoint, folder) = (ground.endpoint(), home.path().to_owned());
+    let (cluster, served, home) = aws_cluster().await;
+    let (endpoint, folder) = (cluster.endpoint(), home.path().to_owned());
     tokio::task::spawn_blocking(move || metrics_are_scraped_over_tls(&folder, &endpoint))
         .await
         .unwrap();
     drop(served);
-    ground.shutdown().await;
+    cluster.shutdown().await;
 }
 
+/// Conformance: AWS-startup-01, AWS-log-01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_missing_at_the_start_is_named_and_the_process_ends() {
-    let (ground, served, home) = ground().await;
-    let endpoint = ground.endpoint();
-    ground
+async fn missing_settings_are_named_and_the_process_exits() {
+    let (cluster, served, home) = aws_cluster().await;
+    let endpoint = cluster.endpoint();
+    cluster
         .fake
         .set(|s| s.denied = vec!["ec2:DescribeInstanceTypes".into()]);
     let folder = home.path().to_owned();
@@ -381,15 +389,18 @@ async fn what_is_missing_at_the_start_is_named_and_the_process_ends() {
             let last = log.lines().last().unwrap_or_default();
             assert!(last.starts_with('{') && last.contains(word), "{log}");
             assert!(last.contains(r#""level":"ERROR""#), "{log}");
+            let refused = more == ("CLUSTER_NAME", CLUSTER);
+            let code = r#""aws-error-code":"UnauthorizedOperation""#;
+            assert_eq!(last.contains(code), refused, "{log}");
         }
     })
     .await
     .unwrap();
     drop(served);
-    ground.shutdown().await;
+    cluster.shutdown().await;
 }
 
-/// What a pod has whose account stands for a role (IRSA).
+/// Returns the environment of a pod whose service account has a role (IRSA).
 fn web_identity(home: &Path) -> [(String, String); 4] {
     let token = home.join("token");
     std::fs::write(&token, "a token").unwrap();
@@ -402,13 +413,13 @@ fn web_identity(home: &Path) -> [(String, String); 4] {
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
 }
 
-/// More than this process' own attempts of its first call, which had no others for credentials before.
+/// More throttled answers than the attempts of a first call without its own retries for credentials.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn credentials_that_are_throttled_do_not_end_the_start() {
-    let (ground, served, home) = ground().await;
+async fn throttled_credentials_do_not_end_startup() {
+    let (cluster, served, home) = aws_cluster().await;
     let throttled = Fault::error("AssumeRoleWithWebIdentity", "Throttling");
-    ground.fake.add_fault(throttled.times(4));
-    let (endpoint, folder) = (ground.endpoint(), home.path().to_owned());
+    cluster.fake.add_fault(throttled.times(4));
+    let (endpoint, folder) = (cluster.endpoint(), home.path().to_owned());
     tokio::task::spawn_blocking(move || {
         let identity = web_identity(&folder);
         let more: Vec<(&str, &str)> = identity
@@ -421,13 +432,13 @@ async fn credentials_that_are_throttled_do_not_end_the_start() {
     })
     .await
     .unwrap();
-    let asked = ground.fake.call_counts();
+    let asked = cluster.fake.call_counts();
     assert!(asked["AssumeRoleWithWebIdentity"] >= 5, "{asked:?}");
     drop(served);
-    ground.shutdown().await;
+    cluster.shutdown().await;
 }
 
-/// Ends TLS and passes on what is inside.
+/// Terminates TLS and forwards the decrypted bytes.
 async fn terminate_tls(
     listener: tokio::net::TcpListener,
     own: rcgen::CertifiedKey<rcgen::KeyPair>,
@@ -443,7 +454,7 @@ async fn terminate_tls(
         let (stream, _) = listener.accept().await.unwrap();
         let (acceptor, to) = (acceptor.clone(), to.clone());
         tokio::spawn(async move {
-            // A client that does not trust it hangs up.
+            // A client that does not trust the certificate closes the connection.
             let Ok(mut inside) = acceptor.accept(stream).await else {
                 return;
             };
@@ -454,20 +465,20 @@ async fn terminate_tls(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn aws_is_trusted_by_the_bundle_that_the_environment_names() {
-    let (ground, served, home) = ground().await;
+async fn aws_ca_bundle_is_trusted() {
+    let (cluster, served, home) = aws_cluster().await;
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let bundle = home.path().join("aws.pem");
     std::fs::write(&bundle, own.cert.pem()).unwrap();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let to = ground.endpoint().replace("http://", "");
+    let to = cluster.endpoint().replace("http://", "");
     let proxy = tokio::spawn(terminate_tls(listener, own, to));
     let (endpoint, folder) = (format!("https://localhost:{port}"), home.path().to_owned());
     tokio::task::spawn_blocking(move || {
         let mut wary = Karpenter::start(&folder, &endpoint, &[]);
-        assert!(!wary.ended().success(), "it is trusted without");
+        assert!(!wary.ended().success(), "it is trusted without the bundle");
         let more = ("AWS_CA_BUNDLE", bundle.to_str().unwrap());
         let mut karpenter = Karpenter::start(&folder, &endpoint, &[more]);
         until(&folder, "readiness", || page(karpenter.probes, "/readyz"));
@@ -477,5 +488,5 @@ async fn aws_is_trusted_by_the_bundle_that_the_environment_names() {
     .unwrap();
     proxy.abort();
     drop(served);
-    ground.shutdown().await;
+    cluster.shutdown().await;
 }

@@ -1,56 +1,56 @@
-//! `kubectl karpenter convert`: documents of any generation become v1.
+//! `kubectl karpenter convert`: converts documents of any generation to v1.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::{fs, io};
 
 use anyhow::Context as _;
-use karpenter_legacy::alpha::{self, Settings};
-use karpenter_legacy::beta;
+use karpenter_legacy::alpha::Settings;
 use karpenter_legacy::conversion::Kind;
 use karpenter_legacy::finding::{Finding, Severity, Subject};
 use karpenter_legacy::v1alpha1::AWSNodeTemplate;
 use karpenter_legacy::v1alpha5::{Machine, Provisioner};
+use karpenter_legacy::{alpha, beta};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::stream;
 
-/// The ConfigMap in which releases before v0.33 kept their settings.
+/// The ConfigMap with the settings of releases before v0.33.
 const SETTINGS: &str = "karpenter-global-settings";
 
-/// Convert Karpenter's resources of any generation to v1.
+/// Convert Karpenter resources of any generation to v1.
 ///
-/// Documents of other kinds pass through unchanged. What has no equivalent is said on stderr, with the way out.
-/// The settings of the ConfigMap karpenter-global-settings are used if it is among the documents.
+/// Documents of other kinds are printed unchanged. Fields without an equivalent are reported on stderr, with the fix.
+/// The settings of the ConfigMap karpenter-global-settings are used if it is one of the documents.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A file with YAML documents, or `-` for standard input. May be repeated.
     #[arg(short, long = "filename", required = true)]
     filename: Vec<PathBuf>,
-    /// Exit with 1 if something is lossy.
+    /// Exit with code 1 if a conversion is lossy.
     #[arg(long)]
     check: bool,
-    /// The setting aws.defaultInstanceProfile, for AWSNodeTemplates without an instance profile.
+    /// Instance profile for AWSNodeTemplates without one (the setting aws.defaultInstanceProfile).
     #[arg(long, value_name = "NAME")]
     default_instance_profile: Option<String>,
-    /// A tag of the setting aws.tags. May be repeated.
+    /// A tag for the EC2NodeClasses (an entry of the setting aws.tags). May be repeated.
     #[arg(long = "tag", value_name = "KEY=VALUE", value_parser = key_value)]
     tags: Vec<(String, String)>,
-    /// Give nodes the label karpenter.sh/provisioner-name, by which pods may select them.
+    /// Set the label karpenter.sh/provisioner-name on nodes, for pods with this node selector.
     #[arg(long)]
     provisioner_label: bool,
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("write it as KEY=VALUE")?;
+    let (key, value) = text.split_once('=').ok_or("must be KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// Reads, converts, writes; the exit code says whether something is wrong.
+/// Converts the documents; returns the exit code.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut stream = String::new();
     for path in &args.filename {
@@ -91,21 +91,21 @@ fn read(path: &PathBuf) -> anyhow::Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read `{}`", path.display()))
 }
 
-/// What a document is to the conversion.
+/// A document, by how it is converted.
 enum Part {
-    /// Something else.
+    /// Any other document.
     Other,
-    /// Legacy objects, by their name.
+    /// A Provisioner, by its name.
     Provisioner(String),
     Template(String),
     Machine(Box<Machine>),
-    /// A place among the documents that have v1beta1.
+    /// The index among the documents of a kind with v1beta1.
     Beta(usize),
     /// A `List`; its items.
     List(Vec<(Value, Part)>),
 }
 
-/// Everything that is converted together.
+/// The objects that are converted together.
 #[derive(Default)]
 struct Objects {
     provisioners: Vec<Provisioner>,
@@ -114,7 +114,7 @@ struct Objects {
     findings: Vec<Finding>,
 }
 
-/// What everything became.
+/// The result of the conversion.
 struct Outcome {
     projection: alpha::Projection,
     betas: Vec<Vec<Value>>,
@@ -133,7 +133,7 @@ fn convert(stream: &str, args: &Args) -> anyhow::Result<(String, Vec<Finding>)> 
     let mut parts = Vec::new();
     for (index, document) in documents.iter().enumerate() {
         let value = stream::read(document.text)
-            .with_context(|| format!("document {} is no YAML", index + 1))?;
+            .with_context(|| format!("document {} is not YAML", index + 1))?;
         let Some(value) = value else {
             parts.push(Part::Other);
             continue;
@@ -171,7 +171,7 @@ fn convert(stream: &str, args: &Args) -> anyhow::Result<(String, Vec<Finding>)> 
     Ok((output, outcome.findings))
 }
 
-/// The old settings, where the command line does not say otherwise.
+/// Reads the settings of the ConfigMap; flags take precedence.
 fn settings_of(value: &Value, settings: &mut Settings, args: &Args, findings: &mut Vec<Finding>) {
     if value["kind"] != "ConfigMap" || value["metadata"]["name"] != SETTINGS {
         return;
@@ -193,8 +193,8 @@ fn settings_of(value: &Value, settings: &mut Settings, args: &Args, findings: &m
                 severity: Severity::Error,
                 subject: Subject::new("ConfigMap", SETTINGS),
                 field: "data.aws.tags".to_owned(),
-                problem: format!("is no JSON object of texts: {error}"),
-                way_out: "mend it, or pass --tag".to_owned(),
+                problem: format!("is not a JSON object of strings: {error}"),
+                way_out: "fix it, or pass --tag".to_owned(),
             }),
         }
     }
@@ -251,7 +251,7 @@ impl Objects {
         }
     }
 
-    /// A document that does not look like its kind passes through, with an error.
+    /// Decodes an object; a document that does not match its kind is printed unchanged, with an error.
     fn decode<T: DeserializeOwned>(&mut self, value: &Value, kind: &str, name: &str) -> Option<T> {
         match serde_json::from_value(value.clone()) {
             Ok(object) => Some(object),
@@ -260,15 +260,15 @@ impl Objects {
                     severity: Severity::Error,
                     subject: Subject::new(kind, name),
                     field: "spec".to_owned(),
-                    problem: format!("cannot be read: {error}"),
-                    way_out: "compare it with what `kubectl explain` says".to_owned(),
+                    problem: format!("cannot be decoded: {error}"),
+                    way_out: "compare it with the output of `kubectl explain`".to_owned(),
                 });
                 None
             }
         }
     }
 
-    /// Labels and annotations of old in workloads, which are not converted.
+    /// Reports labels and annotations of older generations in workloads, which are not converted.
     fn mentions(&mut self, value: &Value, args: &Args) {
         let text = value.to_string();
         let mut say = |severity, name: &str, problem: &str, way_out: &str| {
@@ -306,7 +306,7 @@ impl Objects {
                 say(
                     Severity::Note,
                     annotation,
-                    "still counts here, but not for Karpenter in Go since v1.0",
+                    "is still honored here, but not by Karpenter in Go since v1.0",
                     "use karpenter.sh/do-not-disrupt instead",
                 );
             }
@@ -315,7 +315,7 @@ impl Objects {
 }
 
 impl Outcome {
-    /// What takes a document's place, as texts; `None` if it stays.
+    /// Returns the YAML documents that replace a document; `None` if it stays unchanged.
     fn replacement(
         &mut self,
         part: &Part,
@@ -368,16 +368,16 @@ impl Outcome {
                 (!same).then(|| new.clone())
             }
         }
-        // What could not be converted stays.
+        // A document that cannot be converted stays unchanged.
         .filter(|objects| !objects.is_empty()))
     }
 }
 
 fn value(object: &impl Serialize) -> anyhow::Result<Value> {
-    serde_json::to_value(object).context("cannot write an object")
+    serde_json::to_value(object).context("cannot serialize an object")
 }
 
-/// An object as YAML, in the order in which people read it.
+/// Serializes an object as YAML, with the keys in the usual order of manifests.
 fn yaml(object: &Value) -> anyhow::Result<String> {
     const FIRST: [&str; 4] = ["apiVersion", "kind", "metadata", "spec"];
     let mut ordered: Vec<(&str, &Value)> = Vec::new();

@@ -1,4 +1,4 @@
-//! `kubectl karpenter`: the user's side of Karpenter.
+//! `kubectl karpenter`: the kubectl plugin for Karpenter.
 
 mod convert;
 mod stream;
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// The user's side of Karpenter.
+/// Converts resources of older Karpenter generations to v1.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-karpenter", bin_name = "kubectl karpenter", version)]
 struct Args {

@@ -1,19 +1,19 @@
-//! Streams of YAML documents, cut so that whatever is not converted comes out byte for byte.
+//! Streams of YAML documents, split so that documents that are not converted are printed byte for byte.
 
 use serde_json::Value;
 
 /// A document of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Document<'a> {
-    /// The line with the marker that starts it; empty for a first document without one.
+    /// The line with the marker that starts it; empty for a first document without a marker.
     pub marker: &'a str,
-    /// Its text without the marker's line.
+    /// Its text without the marker line.
     pub text: &'a str,
 }
 
-/// Cuts a stream at its document markers: lines that are `---`, perhaps with a comment.
+/// Splits a stream at its document markers: lines that are `---`, optionally with a comment.
 ///
-/// A line `--- value` is one, too, in YAML; its value is then part of the document, so it is left in the text.
+/// A line `--- value` is also a marker in YAML; its value is part of the document, so it is left in the text.
 pub fn documents(stream: &str) -> Vec<Document<'_>> {
     let mut documents = Vec::new();
     let (mut marker, mut start, mut at) = (&stream[..0], 0, 0);
@@ -48,10 +48,10 @@ fn starts_document(line: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
 }
 
-/// Reads a document; fields that are `null` are dropped, as the API server does. `None` if there is nothing in it.
+/// Parses a document; drops fields that are `null`, as the API server does. Returns `None` for an empty document.
 ///
 /// # Errors
-/// When it is no YAML.
+/// If it is not YAML.
 pub fn read(text: &str) -> Result<Option<Value>, serde_saphyr::Error> {
     let blank = |line: &str| {
         let line = line.trim();
@@ -83,7 +83,7 @@ mod tests {
     fn cut(stream: &str) -> Vec<(&str, &str)> {
         let documents = documents(stream);
         let joined: String = documents.iter().flat_map(|d| [d.marker, d.text]).collect();
-        assert_eq!(joined, stream, "nothing is lost");
+        assert_eq!(joined, stream, "no text is lost");
         documents.iter().map(|d| (d.marker, d.text)).collect()
     }
 

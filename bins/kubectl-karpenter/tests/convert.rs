@@ -29,7 +29,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// Exit code, findings and documents, for a snapshot.
+/// Returns exit code, findings and documents, for a snapshot.
 fn shown(output: &Output) -> String {
     format!(
         "exit {}\n{}\n{}",
@@ -79,7 +79,7 @@ fn the_layered_constraints_walkthrough() {
 }
 
 #[test]
-fn other_kinds_pass_byte_for_byte() {
+fn other_kinds_pass_through_byte_for_byte() {
     for name in [
         "1-just-in-time-v0.16/inflate.yaml",
         "2-windows-v0.29/deployment-2019.yaml",
@@ -96,7 +96,7 @@ fn other_kinds_pass_byte_for_byte() {
 }
 
 #[test]
-fn what_is_converted_already_stays_as_it_is() {
+fn documents_of_v1_stay_unchanged() {
     let first = convert(
         &[
             "-f",
@@ -113,9 +113,9 @@ fn what_is_converted_already_stays_as_it_is() {
     assert_eq!(text(&again.stderr), "");
 }
 
-/// One of each kind of trouble, between documents that are fine.
+/// One document for each kind of error, between valid documents.
 #[test]
-fn trouble_is_named_with_its_way_out() {
+fn errors_and_losses_name_the_field_and_the_fix() {
     let input = "\
 apiVersion: v1
 kind: ConfigMap
@@ -203,7 +203,7 @@ items:
 }
 
 #[test]
-fn check_fails_on_what_is_lossy_only() {
+fn check_fails_only_on_lossy_conversions() {
     let pool = |disruption: &str| {
         format!(
             "apiVersion: karpenter.sh/v1beta1\nkind: NodePool\nmetadata: {{name: a}}\n\
@@ -237,10 +237,10 @@ fn several_files_are_one_stream() {
 }
 
 #[test]
-fn what_cannot_be_read_is_an_error_and_not_a_panic() {
+fn invalid_input_is_an_error_and_not_a_panic() {
     let broken = convert(&["-f", "-"], "a: 1\n---\nb: [\n");
     assert_eq!(broken.status.code(), Some(1));
-    assert!(text(&broken.stderr).starts_with("error: document 2 is no YAML: "));
+    assert!(text(&broken.stderr).starts_with("error: document 2 is not YAML: "));
     let missing = convert(&["-f", "/does/not/exist"], "");
     assert_eq!(missing.status.code(), Some(1));
     assert!(text(&missing.stderr).starts_with("error: cannot read `/does/not/exist`"));

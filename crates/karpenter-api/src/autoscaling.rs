@@ -1,42 +1,40 @@
-//! `autoscaling.x-k8s.io/v1beta1`: CapacityBuffer, spare room kept for pods that do not exist yet.
+//! `autoscaling.x-k8s.io/v1beta1`: CapacityBuffer, spare capacity kept for pods that do not exist yet.
 //!
 //! UPSTREAM: pkg/apis/autoscaling/v1beta1/capacitybuffer.go
 
-use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::Condition};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    ResourceList,
-    crd::{fields, rules},
-    resource,
-    serialisation::default_if_null,
-};
+use crate::crd::{fields, rules};
+use crate::serialization::default_if_null;
+use crate::{ResourceList, resource};
 
 /// The default provisioning strategy, and the only one.
 pub const ACTIVE_CAPACITY: &str = "buffer.x-k8s.io/active-capacity";
 
 resource! {
-    /// CapacityBuffer keeps room for pods of a template or of a workload, in chunks the size of one pod.
+    /// CapacityBuffer keeps spare capacity for pods of a template or of a workload, in chunks the size of one pod.
     CapacityBuffer {
         group: "autoscaling.x-k8s.io", version: "v1beta1", plural: "capacitybuffers", scope: NamespaceResourceScope,
         spec: CapacityBufferSpec, status: CapacityBufferStatus
     }
 }
 
-/// What the user asks for.
+/// The desired state of a CapacityBuffer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = rules::capacity_buffer_spec()))]
 pub struct CapacityBufferSpec {
-    /// How the buffer is kept.
+    /// The provisioning strategy of the buffer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-default" = ACTIVE_CAPACITY))]
     pub provisioning_strategy: Option<String>,
-    /// The PodTemplate in the same namespace that is the shape of a chunk. Give this or scalableRef.
+    /// The PodTemplate in the same namespace that defines a chunk. Set this or scalableRef.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_template_ref: Option<LocalObjectRef>,
-    /// The workload in the same namespace whose pods are the shape of a chunk. Give this or podTemplateRef.
+    /// The workload in the same namespace whose pods define a chunk. Set this or podTemplateRef.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scalable_ref: Option<ScalableRef>,
     /// The number of chunks. With percentage, the larger of the two counts.
@@ -47,7 +45,7 @@ pub struct CapacityBufferSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub percentage: Option<i32>,
-    /// The most the chunks may add up to, by resource. Without replicas and percentage, as many chunks as fit are kept.
+    /// The upper bound on the sum of the chunks, by resource. Without replicas and percentage, as many chunks as fit are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "fields::resource_list")]
     pub limits: Option<ResourceList>,
@@ -76,20 +74,20 @@ pub struct ScalableRef {
     pub name: String,
 }
 
-/// What Karpenter has observed.
+/// The observed state of a CapacityBuffer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CapacityBufferStatus {
-    /// The PodTemplate the chunks are made from.
+    /// The PodTemplate of the chunks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_template_ref: Option<LocalObjectRef>,
     /// The number of chunks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
-    /// The generation of the PodTemplate the chunks are made from.
+    /// The generation of the PodTemplate of the chunks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_template_generation: Option<i64>,
-    /// Signals of health and readiness.
+    /// Conditions of health and readiness.
     #[serde(
         default,
         deserialize_with = "default_if_null",
@@ -104,16 +102,16 @@ pub struct CapacityBufferStatus {
 
 /// Types and reasons of a CapacityBuffer's conditions. There is no root condition.
 pub mod conditions {
-    /// The buffer's shape and size are known.
+    /// The chunks and their number are known.
     pub const READY_FOR_PROVISIONING: &str = "ReadyForProvisioning";
-    /// The buffer's room exists or is being made.
+    /// The capacity of the buffer exists or is being provisioned.
     pub const PROVISIONING: &str = "Provisioning";
 
     /// ReadyForProvisioning=True.
     pub const RESOLVED: &str = "Resolved";
-    /// ReadyForProvisioning=False: no such PodTemplate.
+    /// ReadyForProvisioning=False: the PodTemplate does not exist.
     pub const POD_TEMPLATE_NOT_FOUND: &str = "PodTemplateNotFound";
-    /// ReadyForProvisioning=False: no such workload.
+    /// ReadyForProvisioning=False: the workload does not exist.
     pub const SCALABLE_REF_NOT_FOUND: &str = "ScalableRefNotFound";
     /// ReadyForProvisioning=False: any other reason.
     pub const RESOLUTION_FAILED: &str = "ResolutionFailed";

@@ -1,48 +1,46 @@
 //! How many nodes of a NodePool may be disrupted voluntarily at a time.
 //!
-//! The strictest budget that covers the reason and is active counts; without one there is no limit. A percentage is of the
-//! pool's managed and initialised nodes that are not terminating, rounded up. Budgets hold up emptiness, drift and
-//! consolidation; expiry, repair, interruption and deletion by hand pass them by.
+//! The strictest active budget that covers the reason applies; without one there is no limit. A percentage is of the pool's
+//! managed and initialized nodes that are not terminating, rounded up. Budgets limit emptiness, drift and consolidation, not
+//! expiration, repair, interruption and deletion by a user.
 //!
-//! DIFFERS: a budget that cannot be read allows nothing for the reasons *it covers*; upstream then allows nothing for any
-//! reason. An empty list of reasons covers every reason; upstream's covers none. A schedule without a single time (the
+//! DIFFERS: an invalid budget allows no disruption for the reasons *it covers*; upstream then allows nothing for any
+//! reason. An empty list of reasons covers every reason; upstream's covers none. A schedule that never matches (the
 //! 30th of February) is never active; upstream's is always.
 //!
 //! UPSTREAM: pkg/apis/v1/nodepool.go, GetAllowedDisruptionsByReason, pkg/controllers/disruption/helpers.go
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::{
-    cron::{InvalidSchedule, Schedule},
-    v1::{Budget, DisruptionReason, NodePool},
-};
+use crate::cron::{InvalidSchedule, Schedule};
+use crate::v1::{Budget, DisruptionReason, NodePool};
 
-/// What is allowed where no budget limits it.
+/// The number of allowed disruptions where no budget applies.
 pub const UNBOUNDED: u32 = i32::MAX as u32;
 
-/// A budget that cannot be read. The schema rules most of these out.
+/// An invalid budget. The schema rejects most of these.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidBudget {
-    /// The schedule is no cron expression.
+    /// The schedule is not a valid cron expression.
     #[error(transparent)]
     Schedule(#[from] InvalidSchedule),
     /// The number of nodes is neither a number nor a percentage.
     #[error("invalid number of nodes `{nodes}`")]
     Nodes {
-        /// What the user wrote.
+        /// The value of the field `nodes`.
         nodes: String,
     },
 }
 
 impl Budget {
-    /// Whether the budget applies to disruption for this reason.
+    /// Returns whether the budget applies to disruption for this reason.
     pub fn covers(&self, reason: &DisruptionReason) -> bool {
         self.reasons
             .as_ref()
             .is_none_or(|reasons| reasons.is_empty() || reasons.contains(reason))
     }
 
-    /// Whether the budget is active: always without schedule and duration, else from each time of the schedule on for the
+    /// Returns whether the budget is active: always without schedule and duration, else from each time of the schedule on for the
     /// duration, its end excluded.
     pub fn is_active(&self, now: Timestamp) -> Result<bool, InvalidBudget> {
         let (schedule, duration) = match (&self.schedule, &self.duration) {
@@ -59,7 +57,7 @@ impl Budget {
         Ok(schedule.next(window_start).is_some_and(|hit| hit <= now))
     }
 
-    /// How many of `nodes` nodes may be disrupted while the budget is active.
+    /// Returns how many of `nodes` nodes may be disrupted while the budget is active.
     pub fn value(&self, nodes: u32) -> Result<u32, InvalidBudget> {
         let invalid = || InvalidBudget::Nodes {
             nodes: self.nodes.clone(),
@@ -68,7 +66,7 @@ impl Budget {
         if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
             return Err(invalid());
         }
-        // More digits than fit mean "very many", not "wrong".
+        // A number with too many digits saturates; it is not invalid.
         let number = digits.parse::<u64>().unwrap_or(u64::MAX);
         let value = if self.nodes.ends_with('%') {
             u64::from(nodes).saturating_mul(number).div_ceil(100)
@@ -86,7 +84,7 @@ impl Budget {
         })
     }
 
-    /// What is wrong with the budget, if anything is.
+    /// Checks the schedule and the number of nodes.
     pub fn validate(&self) -> Result<(), InvalidBudget> {
         if let Some(schedule) = &self.schedule {
             schedule.parse::<Schedule>()?;
@@ -95,7 +93,7 @@ impl Budget {
     }
 }
 
-/// How many of `nodes` nodes of a pool may be disrupted at a time for a reason; [`UNBOUNDED`] where nothing limits it.
+/// Returns how many of `nodes` nodes of a pool may be disrupted at a time for a reason, or [`UNBOUNDED`] if no budget applies.
 pub fn allowed(pool: &NodePool, reason: &DisruptionReason, nodes: u32, now: Timestamp) -> u32 {
     let budgets = pool
         .spec
@@ -109,16 +107,17 @@ pub fn allowed(pool: &NodePool, reason: &DisruptionReason, nodes: u32, now: Time
         .unwrap_or(UNBOUNDED)
 }
 
-/// How many more may be disrupted when `disrupting` nodes are not ready or marked for deletion already.
+/// Returns how many more nodes may be disrupted if `disrupting` nodes are already not ready or marked for deletion.
 pub fn remaining(allowed: u32, disrupting: u32) -> u32 {
     allowed.saturating_sub(disrupting)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use DisruptionReason::{Drifted, Empty, Underutilized};
     use serde_json::{Value, json};
+
+    use super::*;
 
     fn allowed_of(budgets: Value, reason: DisruptionReason, nodes: u32, now: &str) -> u32 {
         let mut pool = NodePool::default();
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_that_cannot_be_read_allows_nothing_for_the_reasons_it_covers() {
+    fn an_invalid_budget_allows_nothing_for_the_reasons_it_covers() {
         let budgets = json!([{ "nodes": "5" }, { "nodes": "3", "reasons": ["Empty"], "schedule": "@dailyx", "duration": "1h" }]);
         assert_eq!(allowed_of(budgets.clone(), Empty, 10, NOON), 0);
         assert_eq!(allowed_of(budgets, Drifted, 10, NOON), 5);
@@ -194,7 +193,7 @@ mod tests {
 
     /// Conformance: API-043
     #[test]
-    fn what_is_disrupted_already_counts_against_the_budget() {
+    fn nodes_that_are_already_disrupted_count_against_the_budget() {
         assert_eq!(remaining(5, 2), 3);
         assert_eq!(remaining(1, 2), 0);
     }
@@ -241,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_without_a_time_is_never_active() {
+    fn a_schedule_that_never_matches_is_never_active() {
         assert_eq!(
             allowed_of(
                 json!([{ "nodes": "0", "schedule": "0 0 30 2 *", "duration": "1h" }]),

@@ -1,9 +1,9 @@
 //! Status conditions: their types and reasons, and the rules by which they change.
 //!
-//! 1. Every write first makes sure that the root and its dependents exist: Unknown, reason `AwaitingReconciliation`, since
+//! 1. Every write first ensures that the root and its dependents exist: Unknown, reason `AwaitingReconciliation`, since
 //!    the object's creation.
 //! 2. Setting a condition stamps the object's generation; its transition time moves only when the *status* changes.
-//! 3. After each change the root follows: True when every dependent is True at the current generation, False when one is
+//! 3. Each change updates the root: True when every dependent is True at the current generation, False when one is
 //!    False at the current generation, else Unknown. Its message lists the others, newest transition first.
 //! 4. Conditions are ordered by transition time, the root last.
 //!
@@ -20,37 +20,37 @@ use kube_core::Resource;
 pub mod types {
     /// The root of every condition set.
     pub const READY: &str = "Ready";
-    /// NodePool, NodeOverlay: what the schema cannot check is in order.
+    /// NodePool, NodeOverlay: the checks beyond the schema pass.
     pub const VALIDATION_SUCCEEDED: &str = "ValidationSucceeded";
     /// NodePool: its NodeClass exists and is ready.
     pub const NODE_CLASS_READY: &str = "NodeClassReady";
     /// NodePool: recent nodes have registered. Not part of Ready.
     pub const NODE_REGISTRATION_HEALTHY: &str = "NodeRegistrationHealthy";
-    /// NodeClaim: the provider has made the machine.
+    /// NodeClaim: the provider has launched the instance.
     pub const LAUNCHED: &str = "Launched";
-    /// NodeClaim: the machine has joined the cluster.
+    /// NodeClaim: the node has joined the cluster.
     pub const REGISTERED: &str = "Registered";
     /// NodeClaim: the node is ready for pods.
     pub const INITIALIZED: &str = "Initialized";
-    /// NodeClaim: nothing has happened on the node for consolidateAfter.
+    /// NodeClaim: no pod event has occurred on the node for consolidateAfter.
     pub const CONSOLIDATABLE: &str = "Consolidatable";
-    /// NodeClaim: it is no longer what is asked for.
+    /// NodeClaim: it no longer matches its NodePool or NodeClass.
     pub const DRIFTED: &str = "Drifted";
     /// NodeClaim: it is being disrupted voluntarily.
     pub const DISRUPTION_REASON: &str = "DisruptionReason";
-    /// NodeClaim: the node is what the provider promised.
+    /// NodeClaim: the node has the resources that the provider reported.
     pub const CONSISTENT_STATE_FOUND: &str = "ConsistentStateFound";
-    /// NodeClaim: its pods are gone.
+    /// NodeClaim: its node is drained of pods.
     pub const DRAINED: &str = "Drained";
     /// NodeClaim: its volumes are detached.
     pub const VOLUMES_DETACHED: &str = "VolumesDetached";
-    /// NodeClaim: the provider has accepted the machine's deletion.
+    /// NodeClaim: the provider has accepted the deletion of the instance.
     pub const INSTANCE_TERMINATING: &str = "InstanceTerminating";
 }
 
 /// Condition reasons. A condition set True without a reason has its type as reason.
 pub mod reasons {
-    /// Unknown: nobody has looked yet.
+    /// Unknown: no controller has reconciled the condition yet.
     pub const AWAITING_RECONCILIATION: &str = "AwaitingReconciliation";
     /// Ready=False: a dependent is False.
     pub const UNHEALTHY_DEPENDENTS: &str = "UnhealthyDependents";
@@ -59,11 +59,11 @@ pub mod reasons {
 
     /// NodePool ValidationSucceeded=False.
     pub const NODE_POOL_VALIDATION_FAILED: &str = "NodePoolValidationFailed";
-    /// NodePool NodeClassReady=False: it does not exist.
+    /// NodePool NodeClassReady=False: the NodeClass does not exist.
     pub const NODE_CLASS_NOT_FOUND: &str = "NodeClassNotFound";
-    /// NodePool NodeClassReady=False: it is being deleted.
+    /// NodePool NodeClassReady=False: the NodeClass is being deleted.
     pub const NODE_CLASS_TERMINATING: &str = "NodeClassTerminating";
-    /// NodePool NodeClassReady=False: it does not say whether it is ready.
+    /// NodePool NodeClassReady=False: the NodeClass has no Ready condition.
     pub const NODE_CLASS_READINESS_UNKNOWN: &str = "NodeClassReadinessUnknown";
     /// NodePool NodeRegistrationHealthy=False.
     pub const REGISTRATION_FAILED: &str = "RegistrationFailed";
@@ -82,7 +82,7 @@ pub mod reasons {
     pub const STARTUP_TAINTS_EXIST: &str = "StartupTaintsExist";
     /// NodeClaim Initialized=Unknown.
     pub const KNOWN_EPHEMERAL_TAINTS_EXIST: &str = "KnownEphemeralTaintsExist";
-    /// NodeClaim Initialized=Unknown: a requested resource is not there yet.
+    /// NodeClaim Initialized=Unknown: the node has not reported a requested resource yet.
     pub const RESOURCE_NOT_REGISTERED: &str = "ResourceNotRegistered";
     /// NodeClaim Initialized=Unknown: a requested DRA driver has published no devices.
     pub const DRA_DRIVER_POOLS_NOT_PUBLISHED: &str = "DRADriverPoolsNotPublished";
@@ -101,25 +101,25 @@ pub mod reasons {
     /// NodeClaim VolumesDetached=False.
     pub const TERMINATION_GRACE_PERIOD_ELAPSED: &str = "TerminationGracePeriodElapsed";
 
-    /// NodeOverlay ValidationSucceeded=False: the overlay itself is wrong.
+    /// NodeOverlay ValidationSucceeded=False: the overlay itself is invalid.
     pub const RUNTIME_VALIDATION: &str = "RuntimeValidation";
-    /// NodeOverlay ValidationSucceeded=False: another overlay of the same weight says something else.
+    /// NodeOverlay ValidationSucceeded=False: another overlay of the same weight conflicts with it.
     pub const CONFLICT: &str = "Conflict";
 }
 
 /// A condition's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// It holds.
+    /// The condition is met.
     True,
-    /// It does not hold.
+    /// The condition is not met.
     False,
-    /// Nobody knows.
+    /// It is not known whether the condition is met.
     Unknown,
 }
 
 impl Status {
-    /// The status as it is written.
+    /// Returns the status as in the API: `True`, `False` or `Unknown`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::True => "True",
@@ -128,7 +128,7 @@ impl Status {
         }
     }
 
-    /// The status of a condition; anything but `True` and `False` is unknown.
+    /// Returns the status of a condition; any value but `True` and `False` is unknown.
     pub fn of(condition: &Condition) -> Self {
         match condition.status.as_str() {
             "True" => Self::True,
@@ -138,65 +138,66 @@ impl Status {
     }
 }
 
-/// The conditions a kind always has: a root, and those it depends on.
+/// The conditions that a kind always has: a root and its dependents.
 #[derive(Clone, Copy, Debug)]
 pub struct ConditionTypes {
     /// The summary of the dependents.
     pub root: &'static str,
-    /// What the root depends on.
+    /// The conditions on which the root depends.
     pub dependents: &'static [&'static str],
 }
 
 impl ConditionTypes {
-    /// Whether the kind always has this condition.
+    /// Returns whether the kind always has this condition.
     pub fn contains(&self, condition_type: &str) -> bool {
         self.root == condition_type || self.dependents.contains(&condition_type)
     }
 }
 
-/// A condition that is always there cannot be cleared.
+/// The error of clearing a condition that the kind always has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("condition `{condition_type}` cannot be cleared")]
 pub struct NotClearable {
     condition_type: String,
 }
 
-/// An object with a condition set. `now` is the time of the change; every method that changes something says whether it did.
+/// An object with a condition set. `now` is the time of the change; the methods that change
+/// conditions return whether they did.
 pub trait HasConditions: Resource {
-    /// The conditions the kind always has.
+    /// The conditions that the kind always has.
     const TYPES: ConditionTypes;
 
-    /// The conditions as they are.
+    /// Returns the conditions.
     fn conditions(&self) -> &[Condition];
 
-    /// The conditions, for writing. Use the `set_` methods.
+    /// Returns the conditions for the `set_` methods, which callers use instead.
     fn conditions_mut(&mut self) -> &mut Vec<Condition>;
 
-    /// The condition of this type.
+    /// Returns the condition of this type.
     fn condition(&self, condition_type: &str) -> Option<&Condition> {
         self.conditions()
             .iter()
             .find(|condition| condition.type_ == condition_type)
     }
 
-    /// The status of the condition of this type; a missing one is unknown.
+    /// Returns the status of the condition of this type; a missing one is unknown.
     fn condition_status(&self, condition_type: &str) -> Status {
         self.condition(condition_type)
             .map_or(Status::Unknown, Status::of)
     }
 
-    /// Whether the condition is there and True.
+    /// Returns whether the condition exists and is True.
     fn is_true(&self, condition_type: &str) -> bool {
         self.condition_status(condition_type) == Status::True
     }
 
-    /// Whether the condition is there and False.
+    /// Returns whether the condition exists and is False.
     fn is_false(&self, condition_type: &str) -> bool {
         self.condition_status(condition_type) == Status::False
     }
 
-    /// Makes sure that the root and its dependents exist.
-    fn initialise_conditions(&mut self, now: Timestamp) -> bool {
+    /// Adds the root and its dependents if they are missing.
+    fn initialize_conditions(&mut self, now: Timestamp) -> bool {
         let mut changed = false;
         for condition_type in
             std::iter::once(Self::TYPES.root).chain(Self::TYPES.dependents.iter().copied())
@@ -215,7 +216,7 @@ pub trait HasConditions: Resource {
         changed
     }
 
-    /// Sets a condition, and the root after it.
+    /// Sets a condition and updates the root.
     fn set_condition(
         &mut self,
         condition_type: &str,
@@ -224,8 +225,8 @@ pub trait HasConditions: Resource {
         message: &str,
         now: Timestamp,
     ) -> bool {
-        let initialised = self.initialise_conditions(now);
-        put(self, condition_type, status, reason, message, now) || initialised
+        let initialized = self.initialize_conditions(now);
+        put(self, condition_type, status, reason, message, now) || initialized
     }
 
     /// Sets a condition True, with its type as reason.
@@ -255,7 +256,7 @@ pub trait HasConditions: Resource {
         self.set_condition(condition_type, Status::False, reason, message, now)
     }
 
-    /// Sets a condition Unknown, waiting for somebody to look.
+    /// Sets a condition Unknown with the reason `AwaitingReconciliation`.
     fn set_unknown(&mut self, condition_type: &str, now: Timestamp) -> bool {
         self.set_condition(
             condition_type,
@@ -293,12 +294,12 @@ pub trait HasConditions: Resource {
 
 const AWAITING_MESSAGE: &str = "object is awaiting reconciliation";
 
-/// A time as Kubernetes writes it: whole seconds.
+/// Truncates a time to whole seconds, as Kubernetes writes it.
 fn whole_seconds(time: Timestamp) -> Time {
     Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }
 
-/// Sets one condition and, unless it is the root or nothing changed, recomputes the root.
+/// Sets one condition and recomputes the root, unless the condition is the root or is unchanged.
 fn put<T: HasConditions + ?Sized>(
     object: &mut T,
     condition_type: &str,
@@ -419,7 +420,7 @@ mod tests {
     #[test]
     fn missing_conditions_start_unknown_at_the_object_s_creation() {
         let mut claim = claim();
-        assert!(claim.initialise_conditions(at(200)));
+        assert!(claim.initialize_conditions(at(200)));
         assert_eq!(
             summary(&claim),
             [
@@ -434,8 +435,8 @@ mod tests {
             "Launched=Unknown, Registered=Unknown, Initialized=Unknown"
         );
         assert!(
-            !claim.initialise_conditions(at(300)),
-            "the second time nothing is missing"
+            !claim.initialize_conditions(at(300)),
+            "the second call changes nothing"
         );
     }
 
@@ -469,7 +470,7 @@ mod tests {
             claim.condition("Launched").unwrap().last_transition_time.0,
             at(400)
         );
-        assert!(!claim.set_true("Launched", at(500)), "nothing changed");
+        assert!(!claim.set_true("Launched", at(500)), "no change");
     }
 
     /// Conformance: API-013

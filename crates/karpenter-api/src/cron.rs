@@ -6,15 +6,14 @@
 //!
 //! UPSTREAM: robfig/cron v3 parser.go and spec.go
 
-use std::{fmt, str::FromStr};
+use std::fmt;
+use std::str::FromStr;
 
-use jiff::{
-    Timestamp, ToSpan,
-    civil::{Date, Time},
-    tz::TimeZone,
-};
+use jiff::civil::{Date, Time};
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan};
 
-/// How far ahead a time is looked for: schedules like the 30th of February have none.
+/// How far ahead the next time is searched: schedules like the 30th of February have none.
 const YEARS_AHEAD: i16 = 5;
 
 /// A parsed schedule.
@@ -29,7 +28,7 @@ pub struct Schedule {
     either_day: bool,
 }
 
-/// A text that is no schedule.
+/// The error of parsing an invalid schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid schedule `{schedule}`: {problem}")]
 pub struct InvalidSchedule {
@@ -43,7 +42,7 @@ enum Problem {
     FieldCount(usize),
     #[error("unknown macro")]
     Macro,
-    #[error("`{part}` is no {field}")]
+    #[error("`{part}` is not a valid {field}")]
     Part { part: String, field: &'static str },
 }
 
@@ -88,7 +87,7 @@ const DAY_OF_WEEK: Field = Field {
 };
 
 impl Field {
-    /// The values a field names, as bits, and whether it leaves the choice open (`*`).
+    /// Parses a field into its values as bits, and whether it is unrestricted (`*`).
     fn parse(&self, text: &str) -> Result<(u64, bool), Problem> {
         let (mut bits, mut open) = (0, false);
         for part in text.split(',').filter(|part| !part.is_empty()) {
@@ -120,7 +119,7 @@ impl Field {
         };
         let open = low == "*" || low == "?";
         let (first, last) = match (open, high) {
-            // What follows a star is ignored, as robfig/cron does.
+            // The text after a star is ignored, as in robfig/cron.
             (true, _) => (self.first, self.last),
             (false, Some(high)) => (self.value(low)?, self.value(high)?),
             (false, None) if step.is_some() => (self.value(low)?, self.last),
@@ -192,11 +191,11 @@ impl FromStr for Schedule {
 }
 
 impl Schedule {
-    /// The first time strictly after `after`, if there is one before the end of the fifth year from then on.
+    /// Returns the first time strictly after `after`, or None if there is none before the end of the fifth year from then.
     pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
         let after = after.to_zoned(TimeZone::UTC).datetime();
         let (last_year, mut date) = (after.year().saturating_add(YEARS_AHEAD), after.date());
-        // On the first day only what is left of it counts.
+        // On the first day only times after `after` count.
         let mut from = Some((after.hour(), after.minute()));
         while date.year() <= last_year {
             if !has(self.months, date.month()) {
@@ -230,7 +229,7 @@ impl Schedule {
         }
     }
 
-    /// The first time of a day, after `from`'s hour and minute.
+    /// Returns the first time of a day after the hour and minute of `from`.
     fn next_time(&self, from: Option<(i8, i8)>) -> Option<Time> {
         let (hour, minute) = from.unwrap_or((0, -1));
         let same_hour = if has(self.hours, hour) {
@@ -253,7 +252,7 @@ fn has(bits: u64, value: i8) -> bool {
     bits >> value & 1 == 1
 }
 
-/// The lowest bit at or above `from`.
+/// Returns the lowest set bit at or above `from`.
 fn first_from(bits: u64, from: i8) -> Option<i8> {
     let left = bits >> from << from;
     if left == 0 {
@@ -286,8 +285,9 @@ impl fmt::Display for Schedule {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn next(schedule: &str, after: &str) -> String {
         let schedule: Schedule = schedule.parse().unwrap();
@@ -298,7 +298,7 @@ mod tests {
 
     /// Conformance: API-046
     #[test]
-    fn five_fields_in_utc_are_understood() {
+    fn five_fields_in_utc_are_parsed() {
         // 2026-01-01 is a Thursday.
         for (schedule, expected) in [
             ("* * * * *", "2026-01-01T00:01:00Z"),
@@ -322,7 +322,7 @@ mod tests {
 
     /// Conformance: API-046
     #[test]
-    fn macros_are_understood() {
+    fn macros_are_parsed() {
         for (schedule, expected) in [
             ("@yearly", "2027-01-01T00:00:00Z"),
             ("@annually", "2027-01-01T00:00:00Z"),
@@ -355,7 +355,7 @@ mod tests {
             next("0 0 * * fri", "2026-01-01T00:00:00Z"),
             "2026-01-02T00:00:00Z"
         );
-        // A step makes a star a restriction, unless it is 1.
+        // A star with a step is a restriction, unless the step is 1.
         assert_eq!(
             next("0 0 */1 * fri", "2026-01-01T00:00:00Z"),
             "2026-01-02T00:00:00Z"
@@ -368,7 +368,7 @@ mod tests {
 
     /// Conformance: API-048
     #[test]
-    fn what_robfig_cron_rejects_is_rejected() {
+    fn texts_that_robfig_cron_rejects_are_rejected() {
         for schedule in [
             "",
             "* * * *",
@@ -396,13 +396,13 @@ mod tests {
         let error = "* * * * 7".parse::<Schedule>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "invalid schedule `* * * * 7`: `7` is no day of the week"
+            "invalid schedule `* * * * 7`: `7` is not a valid day of the week"
         );
     }
 
     /// Conformance: API-045
     #[test]
-    fn a_hit_is_strictly_later_and_a_schedule_may_have_none() {
+    fn the_next_time_is_strictly_later_and_a_schedule_may_have_none() {
         assert_eq!(
             next("0 0 * * *", "2026-01-01T00:00:00Z"),
             "2026-01-02T00:00:00Z"
@@ -426,7 +426,7 @@ mod tests {
         prop::collection::vec(part, 1..=2).prop_map(|parts| parts.join(","))
     }
 
-    /// Reads the text once more, in another way: by testing a value against each part.
+    /// Evaluates the text independently of the parser, by testing a value against each part.
     fn admits(text: &str, first: u32, last: u32, value: u32) -> bool {
         text.split(',').any(|part| {
             let (range, step) = part
@@ -451,7 +451,7 @@ mod tests {
 
         /// Conformance: API-046, API-047
         #[test]
-        fn the_next_time_is_what_a_scan_minute_by_minute_finds(
+        fn the_next_time_is_that_of_a_scan_minute_by_minute(
             fields in (field(0, 59), field(0, 23), field(1, 31), field(1, 12), field(0, 6)),
             start in 1_767_225_600_i64..1_830_297_600,
         ) {
@@ -459,7 +459,7 @@ mod tests {
             let text = format!("{minute} {hour} {day} {month} {weekday}");
             let schedule: Schedule = text.parse().unwrap();
             let after = Timestamp::from_second(start).unwrap();
-            // Two days of minutes; a later time must then not be within them.
+            // The scan covers two days; a later time must not be within them.
             let limit = 2 * 24 * 60;
             let scanned = (1..=limit).map(|minutes| (start / 60 + minutes) * 60).find(|second| {
                 let time = Timestamp::from_second(*second).unwrap().to_zoned(TimeZone::UTC);
@@ -479,7 +479,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_the_parser_panic(text in "[0-9a-z*?/,@ -]{0,24}") {
+        fn the_parser_does_not_panic_on_any_text(text in "[0-9a-z*?/,@ -]{0,24}") {
             if let Ok(schedule) = text.parse::<Schedule>() {
                 schedule.next(Timestamp::UNIX_EPOCH);
             }

@@ -1,18 +1,21 @@
-//! Durations as users write them.
+//! Durations that keep the text of the user.
 //!
-//! The text a user wrote is kept and written back verbatim (`720h`, never `720h0m0s`), because GitOps tools compare it.
-//! What a duration means is Go's `time.ParseDuration`. A value past what 64-bit nanoseconds hold (292 years) saturates:
-//! the CRD patterns admit it. DIFFERS: upstream fails to decode such an object, and with it every list it is part of.
+//! The text of a user is kept and serialized verbatim (`720h`, never `720h0m0s`), because GitOps tools compare it.
+//! The text is parsed as by Go's `time.ParseDuration`. A value beyond 64-bit nanoseconds (292 years) saturates: the CRD
+//! patterns admit it. DIFFERS: upstream fails to decode such an object, and with it every list it is part of.
 //!
 //! UPSTREAM: pkg/apis/v1/duration.go
 
-use std::{fmt, str::FromStr, time::Duration as StdDuration};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration as StdDuration;
 
 use jiff::SignedDuration;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A text that is no duration.
+/// The error of parsing an invalid duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid duration `{text}`")]
 pub struct InvalidDuration {
@@ -89,7 +92,7 @@ pub fn parse(text: &str) -> Result<SignedDuration, InvalidDuration> {
     Ok(SignedDuration::from_nanos(clamped))
 }
 
-/// The nanoseconds of `0.<digits>` of a unit of `unit` nanoseconds.
+/// Returns the nanoseconds of `0.<digits>` of a unit of `unit` nanoseconds.
 fn fraction_of(digits: &str, unit: i128) -> i128 {
     // INVARIANT: 18 digits times the longest unit stay far below i128::MAX, and later digits are below a nanosecond.
     let digits = &digits[..digits.len().min(18)];
@@ -97,7 +100,7 @@ fn fraction_of(digits: &str, unit: i128) -> i128 {
     digits.parse::<i128>().unwrap_or(0) * unit / scale
 }
 
-/// Writes a duration as Go's `Duration.String` does: `1h0m0s`, `1.5s`, `250ms`, `0s`.
+/// Formats a duration as Go's `Duration.String` does: `1h0m0s`, `1.5s`, `250ms`, `0s`.
 pub fn format(duration: SignedDuration) -> String {
     let nanos = duration.as_nanos();
     let (sign, nanos) = (if nanos < 0 { "-" } else { "" }, nanos.unsigned_abs());
@@ -120,7 +123,7 @@ pub fn format(duration: SignedDuration) -> String {
     }
 }
 
-/// `value / unit` with as many decimals as it needs.
+/// Formats `value / unit` with as many decimals as needed.
 fn decimal(value: u128, unit: u128) -> String {
     let (whole, rest) = (value / unit, value % unit);
     if rest == 0 {
@@ -133,7 +136,7 @@ fn decimal(value: u128, unit: u128) -> String {
     )
 }
 
-/// A duration with the text it was written as. Equality is that of the value: `90m` equals `1h30m`.
+/// A duration with its text. Equality is that of the value: `90m` equals `1h30m`.
 #[derive(Clone, Debug)]
 pub struct Duration {
     raw: String,
@@ -141,7 +144,7 @@ pub struct Duration {
 }
 
 impl Duration {
-    /// A duration written in Go's format.
+    /// Creates a duration with the text in Go's format.
     pub fn new(value: SignedDuration) -> Self {
         // INVARIANT: the value fits 64-bit nanoseconds, as one that was read does.
         let value = value.clamp(
@@ -154,22 +157,22 @@ impl Duration {
         }
     }
 
-    /// What the text means.
+    /// Returns the parsed value.
     pub fn value(&self) -> SignedDuration {
         self.value
     }
 
-    /// What the text means, for APIs that know no negative durations: those are zero.
+    /// Returns the parsed value for APIs without negative durations: those are zero.
     pub fn unsigned(&self) -> StdDuration {
         self.value.try_into().unwrap_or(StdDuration::ZERO)
     }
 
-    /// The text as the user wrote it.
+    /// Returns the text of the user.
     pub fn raw(&self) -> &str {
         &self.raw
     }
 
-    /// The value in nanoseconds.
+    /// Returns the value in nanoseconds.
     pub fn nanos(&self) -> i64 {
         i64::try_from(self.value.as_nanos()).unwrap_or(i64::MAX)
     }
@@ -229,19 +232,19 @@ impl JsonSchema for Duration {
 /// A duration or `Never`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NillableDuration {
-    /// The thing never happens.
+    /// `Never`.
     Never,
-    /// The thing happens after this time.
+    /// A duration.
     After(Duration),
 }
 
 impl NillableDuration {
-    /// A duration written in Go's format.
+    /// Creates a duration with the text in Go's format.
     pub fn after(value: SignedDuration) -> Self {
         Self::After(Duration::new(value))
     }
 
-    /// The duration; `None` for `Never`.
+    /// Returns the duration, or `None` for `Never`.
     pub fn value(&self) -> Option<SignedDuration> {
         match self {
             Self::Never => None,
@@ -321,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn go_s_grammar_is_understood() {
+    fn go_s_grammar_is_parsed() {
         for (text, nanos) in [
             ("0", 0),
             ("1ns", 1),
@@ -355,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_print_like_go_s() {
+    fn durations_are_formatted_like_go_s() {
         for (nanos, text) in [
             (0, "0s"),
             (1, "1ns"),
@@ -372,7 +375,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_is_printed_reads_back(nanos: i64) {
+        fn a_printed_duration_is_parsed_back(nanos: i64) {
             let duration = SignedDuration::from_nanos(nanos);
             proptest::prop_assert_eq!(parse(&format(duration)), Ok(duration));
         }

@@ -1,8 +1,8 @@
-//! The hashes that tell static drift, bit for bit as upstream computes them.
+//! The hashes that detect static drift, bit for bit as upstream computes them.
 //!
-//! A NodePool or NodeClass and every node launched from it carry a hash of the fields that cannot be compared with a node
-//! afterwards. Another value for the same object would replace every node of a cluster that changes from upstream to us,
-//! so the arithmetic of Go's hashstructure v2 is repeated here: FNV-1 (multiply, then xor) over little-endian words,
+//! A NodePool or NodeClass and every NodeClaim created from it have a hash of the fields that cannot be compared with a node
+//! afterwards. Another value for the same object would replace every node of a cluster that migrates from upstream, so the
+//! arithmetic of Go's hashstructure v2 is repeated here: FNV-1 (multiply, then xor) over little-endian words,
 //! structures by type and field name in order of declaration, lists and maps regardless of order.
 //!
 //! ```
@@ -18,47 +18,45 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 
-use crate::{
-    duration::{Duration, NillableDuration},
-    v1::{
-        NodeClaimTemplate, NodeClaimTemplateSpec, NodeClassReference, NodePool, TemplateMetadata,
-    },
+use crate::duration::{Duration, NillableDuration};
+use crate::v1::{
+    NodeClaimTemplate, NodeClaimTemplateSpec, NodeClassReference, NodePool, TemplateMetadata,
 };
 
-/// The version of [`node_pool`], written beside the hash. Nodes with another version are stamped anew instead of drifting.
+/// The version of [`node_pool`], stored with the hash. Nodes with another version get the new hash instead of drifting.
 pub const NODE_POOL_HASH_VERSION: &str = "v3";
 
 const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// 64-bit FNV-1 of bytes.
+/// Returns the 64-bit FNV-1 hash of bytes.
 pub fn bytes(bytes: &[u8]) -> u64 {
     bytes.iter().fold(OFFSET, |hash, byte| {
         hash.wrapping_mul(PRIME) ^ u64::from(*byte)
     })
 }
 
-/// The hash of a string.
+/// Returns the hash of a string.
 pub fn string(text: &str) -> u64 {
     bytes(text.as_bytes())
 }
 
-/// The hash of a 64-bit integer, or of a duration in nanoseconds.
+/// Returns the hash of a 64-bit integer, or of a duration in nanoseconds.
 pub fn int64(value: i64) -> u64 {
     bytes(&value.to_le_bytes())
 }
 
-/// The hash of a 32-bit integer.
+/// Returns the hash of a 32-bit integer.
 pub fn int32(value: i32) -> u64 {
     bytes(&value.to_le_bytes())
 }
 
-/// The hash of a boolean.
+/// Returns the hash of a boolean.
 pub fn boolean(value: bool) -> u64 {
     bytes(&[u8::from(value)])
 }
 
-/// The hash of two hashes in order.
+/// Returns the hash of two hashes in order.
 pub fn ordered(a: u64, b: u64) -> u64 {
     let mut words = [0; 16];
     words[..8].copy_from_slice(&a.to_le_bytes());
@@ -66,17 +64,17 @@ pub fn ordered(a: u64, b: u64) -> u64 {
     bytes(&words)
 }
 
-/// The hash of a hash: what hashstructure does after gathering something unordered.
+/// Returns the hash of a hash, which hashstructure computes after combining unordered elements.
 pub fn finish(hash: u64) -> u64 {
     bytes(&hash.to_le_bytes())
 }
 
-/// The hash of a list, of its elements' hashes. Order does not matter, and equal elements cancel each other out.
+/// Returns the hash of a list from its elements' hashes. Order does not matter, and equal elements cancel each other out.
 pub fn list(elements: impl IntoIterator<Item = u64>) -> u64 {
     elements.into_iter().fold(0, |hash, element| hash ^ element)
 }
 
-/// The hash of a map of strings.
+/// Returns the hash of a map of strings.
 pub fn map(entries: &BTreeMap<String, String>) -> u64 {
     finish(list(
         entries
@@ -85,7 +83,7 @@ pub fn map(entries: &BTreeMap<String, String>) -> u64 {
     ))
 }
 
-/// The hash of a point in time as Go marshals it, in a process whose time zone is UTC.
+/// Returns the hash of a time as Go marshals it, in a process whose time zone is UTC.
 pub fn time(time: Timestamp) -> u64 {
     /// Seconds from the year 1 to 1970.
     const UNIX_TO_YEAR_ONE: i64 = 62_135_596_800;
@@ -98,7 +96,7 @@ pub fn time(time: Timestamp) -> u64 {
     bytes(&marshalled)
 }
 
-/// The hash of a structure in the making: name it, add its fields in the order of declaration, finish.
+/// A builder of the hash of a structure: create it with the type name, add the fields in the order of declaration, and finish it.
 ///
 /// A field with Go's zero value (`""`, 0, false, a nil pointer, list or map) must be left out; a pointer to a zero value
 /// and an empty but present list or map must not.
@@ -109,7 +107,7 @@ pub struct Struct {
 }
 
 impl Struct {
-    /// A structure of this Go type.
+    /// Creates the builder for a structure of this Go type.
     pub fn new(type_name: &str) -> Self {
         Self {
             hash: string(type_name),
@@ -140,16 +138,16 @@ impl Struct {
         }
     }
 
-    /// The structure's hash.
+    /// Returns the hash of the structure.
     pub fn finish(self) -> u64 {
         self.hash
     }
 }
 
-/// The static hash of a NodePool, as written into [`crate::labels::annotations::NODE_POOL_HASH`].
+/// Returns the static hash of a NodePool, as in [`crate::labels::annotations::NODE_POOL_HASH`].
 ///
 /// It covers the template's labels, annotations, taints, startup taints, NodeClass reference, terminationGracePeriod and
-/// expireAfter. Requirements drift by comparison, the rest does not concern running nodes.
+/// expireAfter. Requirements drift by comparison; the other fields do not affect running nodes.
 pub fn node_pool(pool: &NodePool) -> String {
     template(&pool.spec.template).to_string()
 }
@@ -204,7 +202,7 @@ fn node_class_ref(reference: &NodeClassReference) -> u64 {
         .finish()
 }
 
-/// The hash of a `metav1.Duration`.
+/// Returns the hash of a `metav1.Duration`.
 pub fn duration(duration: &Duration) -> u64 {
     let hash = Struct::new("Duration");
     match duration.nanos() {
@@ -213,9 +211,9 @@ pub fn duration(duration: &Duration) -> u64 {
     }
 }
 
-/// The hash of a `NillableDuration`; `None` for `Never`, which is Go's zero value.
+/// Returns the hash of a `NillableDuration`, or `None` for `Never`, which is Go's zero value.
 ///
-/// The structure's zero test looks at the pointer it holds and at the raw text, so `0s` counts.
+/// The zero test of the structure checks its pointer and the raw text, so `0s` is hashed.
 pub fn nillable_duration(duration: &NillableDuration) -> Option<u64> {
     match duration {
         NillableDuration::Never => None,
@@ -229,8 +227,9 @@ pub fn nillable_duration(duration: &NillableDuration) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     fn pool(template: serde_json::Value) -> NodePool {
         let mut written = json!({ "spec": { "template": { "spec": {
@@ -280,7 +279,7 @@ mod tests {
 
     /// Conformance: API-063
     #[test]
-    fn requirements_and_what_is_outside_the_template_do_not_matter() {
+    fn requirements_and_fields_outside_the_template_do_not_matter() {
         let mut other =
             pool(json!({ "spec": { "requirements": [{ "key": "a", "operator": "Exists" }] } }));
         other.spec.weight = Some(3);
@@ -360,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn primitives_have_the_widths_go_writes() {
+    fn primitives_have_the_widths_of_go() {
         assert_eq!(int64(0), bytes(&[0; 8]));
         assert_eq!(int32(-1), bytes(&[0xff; 4]));
         assert_eq!(boolean(true), bytes(&[1]));
@@ -372,7 +371,7 @@ mod tests {
     }
 
     /// A vector of upstream's EC2NodeClass hash (v6), which combines structures, lists, maps, pointers to zero values and both
-    /// widths of integers: what is provided here suffices for it.
+    /// widths of integers: the functions of this module suffice for it.
     #[test]
     fn a_node_class_of_aws_can_be_hashed() {
         let tags = ["1", "2"].map(|n| (format!("keyTag-{n}"), format!("valueTag-{n}")));

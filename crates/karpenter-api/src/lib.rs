@@ -1,14 +1,14 @@
-//! What Karpenter's Kubernetes resources look like, and the rules that belong to them alone.
+//! Karpenter's Kubernetes resources and the rules that depend on them alone.
 //!
 //! - [`v1`]: NodePool and NodeClaim (`karpenter.sh/v1`); [`v1alpha1`]: NodeOverlay; [`autoscaling`]: CapacityBuffer.
-//! - [`labels`], [`conditions`], [`events`]: the vocabulary users, dashboards and providers depend on.
+//! - [`labels`], [`conditions`], [`events`]: names that users, dashboards and providers depend on.
 //! - [`duration`], [`budget`], [`cron`], [`hash`]: the semantics of single fields.
-//! - [`validation`]: what is checked beyond the CRD schema, and the labels a provider knows ([`validation::WellKnown`]).
+//! - [`validation`]: checks beyond the CRD schema, and the labels of a provider ([`validation::WellKnown`]).
 //! - [`crd`]: the CustomResourceDefinitions, generated from the types.
 //!
 //! The crate is pure: no client, no clock, no runtime. The time and the registered labels are arguments.
 
-// The exported macro names this crate, here as elsewhere.
+// The exported macro refers to this crate by name, inside this crate, too.
 extern crate self as karpenter_api;
 
 pub mod autoscaling;
@@ -21,7 +21,7 @@ pub mod events;
 pub mod hash;
 pub mod labels;
 mod resource;
-mod serialisation;
+mod serialization;
 pub mod v1;
 pub mod v1alpha1;
 pub mod validation;

@@ -1,17 +1,17 @@
-//! The root types: `apiVersion`, `kind`, `metadata`, `spec`, `status`, and what kube-core needs to know about them.
+//! The root types of resources: `apiVersion`, `kind`, `metadata`, `spec`, `status`, with their kube-core implementations.
 
 /// Defines the root type of a custom resource with its serde and [`kube_core::Resource`] implementations. Providers define
 /// their NodeClasses with it, too.
 ///
-/// `apiVersion` and `kind` are constants of the type: written always, ignored on reading. A status equal to its default
-/// is not written, like an absent one.
+/// `apiVersion` and `kind` are constants of the type: always serialized, ignored on deserializing. A status equal to its
+/// default is not serialized.
 ///
 /// ```
 /// use karpenter_api::{crd::{Column, Definition}, k8s_openapi::ClusterResourceScope};
 /// use schemars::JsonSchema;
 /// use serde::{Deserialize, Serialize};
 ///
-/// /// What the user asks for.
+/// /// The desired state of a ToyNodeClass.
 /// #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 /// pub struct ToyNodeClassSpec {
 ///     /// The kind of toy.
@@ -20,7 +20,7 @@
 ///     pub toy: String,
 /// }
 ///
-/// /// What was observed.
+/// /// The observed state of a ToyNodeClass.
 /// #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 /// pub struct ToyNodeClassStatus {}
 ///
@@ -61,9 +61,9 @@ macro_rules! resource {
             /// Standard object metadata.
             #[serde(default)]
             pub metadata: $crate::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
-            /// What the user asks for.
+            /// The desired state.
             pub spec: $spec,
-            /// What Karpenter has observed.
+            /// The observed state.
             #[serde(default)]
             pub status: $status,
         }
@@ -78,18 +78,18 @@ macro_rules! resource {
             /// The plural name of the resource, as in URLs.
             pub const PLURAL: &'static str = $plural;
 
-            /// An object with this name and specification.
+            /// Creates an object with this name and specification.
             pub fn new(name: &str, spec: $spec) -> Self {
                 let metadata = $crate::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta { name: Some(name.to_owned()), ..Default::default() };
                 Self { metadata, spec, status: Default::default() }
             }
 
-            /// The object's name; empty while it has none.
+            /// Returns the object's name; empty if it has none.
             pub fn name(&self) -> &str {
                 self.metadata.name.as_deref().unwrap_or_default()
             }
 
-            /// The object's uid; empty while it has none.
+            /// Returns the object's uid; empty if it has none.
             pub fn uid(&self) -> &str {
                 self.metadata.uid.as_deref().unwrap_or_default()
             }

@@ -2,18 +2,16 @@
 //!
 //! UPSTREAM: pkg/apis/v1alpha1/nodeoverlay.go
 
-use k8s_openapi::{ClusterResourceScope, apimachinery::pkg::apis::meta::v1::Condition};
+use k8s_openapi::ClusterResourceScope;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    ResourceList,
-    conditions::{ConditionTypes, HasConditions, types},
-    crd::{fields, rules},
-    resource,
-    serialisation::default_if_null,
-    v1::NodeSelectorRequirement,
-};
+use crate::conditions::{ConditionTypes, HasConditions, types};
+use crate::crd::{fields, rules};
+use crate::serialization::default_if_null;
+use crate::v1::NodeSelectorRequirement;
+use crate::{ResourceList, resource};
 
 resource! {
     /// NodeOverlay changes the price or adds to the capacity of the instance types it matches, in Karpenter's simulations.
@@ -24,12 +22,12 @@ resource! {
 }
 
 impl NodeOverlay {
-    /// `weight`, where absent counts as 0.
+    /// Returns `weight`; an absent one is 0.
     pub fn weight(&self) -> i32 {
         self.spec.weight.unwrap_or(0)
     }
 
-    /// The order in which overlays are applied: weight descending, ties by name descending.
+    /// Compares overlays in the order in which they are applied: weight descending, ties by name descending.
     ///
     /// UPSTREAM: pkg/apis/v1alpha1/nodeoverlay.go, OrderByWeight
     pub fn application_order(a: &Self, b: &Self) -> std::cmp::Ordering {
@@ -54,13 +52,13 @@ impl HasConditions for NodeOverlay {
     }
 }
 
-/// What the user asks for.
+/// The desired state of a NodeOverlay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = rules::node_overlay_spec()))]
 pub struct NodeOverlaySpec {
     /// The instance types the overlay applies to, by well-known labels and labels of the NodePool's template. An empty list
-    /// is all of them.
+    /// selects all of them.
     #[serde(default, deserialize_with = "default_if_null")]
     #[schemars(length(max = 100), extend("x-kubernetes-list-type" = "atomic", "x-kubernetes-validations" = rules::overlay_requirements(), "x-required" = true))]
     pub requirements: Vec<NodeSelectorRequirement>,
@@ -74,7 +72,7 @@ pub struct NodeOverlaySpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^\d+(\.\d+)?$"))]
     pub price: Option<String>,
-    /// Extended resources that nodes will have beyond what the provider knows. The standard resources cannot be changed.
+    /// Extended resources of the nodes in addition to those of the provider. The standard resources cannot be changed.
     #[serde(
         default,
         deserialize_with = "default_if_null",
@@ -88,10 +86,10 @@ pub struct NodeOverlaySpec {
     pub weight: Option<i32>,
 }
 
-/// What Karpenter has observed.
+/// The observed state of a NodeOverlay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeOverlayStatus {
-    /// Signals of health and readiness.
+    /// Conditions of health and readiness.
     #[serde(
         default,
         deserialize_with = "default_if_null",

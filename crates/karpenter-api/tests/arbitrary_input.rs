@@ -1,18 +1,16 @@
-//! Whatever a user manages to store: it is read or refused, validated, hashed and counted, and nothing panics.
+//! Arbitrary input of users is deserialized or rejected, validated, hashed and counted without a panic.
 #![expect(clippy::unwrap_used, reason = "a failing test panics")]
 
 use jiff::Timestamp;
-use karpenter_api::{
-    budget,
-    conditions::{Condition, HasConditions, Status},
-    hash,
-    v1::{DisruptionReason, NodeClaim, NodePool},
-    validation::{self, WellKnown},
-};
-use proptest::{prelude::*, sample::select};
+use karpenter_api::conditions::{Condition, HasConditions, Status};
+use karpenter_api::v1::{DisruptionReason, NodeClaim, NodePool};
+use karpenter_api::validation::WellKnown;
+use karpenter_api::{budget, hash, validation};
+use proptest::prelude::*;
+use proptest::sample::select;
 use serde_json::{Value, json};
 
-/// Words that appear in NodePools, and others.
+/// Words that appear in NodePools, and other words.
 fn word() -> impl Strategy<Value = String> {
     prop_oneof![
         3 => select(vec![
@@ -91,13 +89,13 @@ proptest! {
     }
 
     #[test]
-    fn any_json_is_read_or_refused(text in "[\\[\\]{}\":,a-z0-9.]{0,40}") {
+    fn any_json_is_deserialized_or_rejected(text in "[\\[\\]{}\":,a-z0-9.]{0,40}") {
         let _read_or_refused = serde_json::from_str::<NodePool>(&text).is_ok();
     }
 
     /// Conformance: API-014, API-015, API-018
     #[test]
-    fn the_root_sums_up_its_dependents_after_any_sequence(
+    fn the_root_summarizes_its_dependents_after_any_sequence(
         changes in prop::collection::vec((select(vec!["Launched", "Registered", "Initialized", "Drifted", "Ready"]), 0..3_usize, any::<bool>()), 1..20),
     ) {
         let mut claim = NodeClaim::new("a", Default::default());
@@ -114,7 +112,7 @@ proptest! {
             prop_assert!(order[..order.len() - 1].is_sorted());
             prop_assert_eq!(claim.conditions().last().unwrap().type_.as_str(), "Ready");
         }
-        // A caller that set the root itself is corrected by the next change.
+        // The next change corrects a root that a caller set itself.
         let generation = claim.metadata.generation;
         claim.set_unknown_with_reason("Launched", "Last", "", Timestamp::from_second(100).unwrap());
         let dependents: Vec<&Condition> = ["Launched", "Registered", "Initialized"].iter().map(|name| claim.condition(name).unwrap()).collect();

@@ -12,7 +12,8 @@ use karpenter_aws::instances::instance_id;
 use karpenter_bench::{Run, Suite};
 use kube::api::{ListParams, PostParams};
 use serde_json::json;
-use world::{How, QUEUE, World};
+
+use world::{QUEUE, World, WorldOptions};
 
 #[path = "../tests/cluster/world.rs"]
 #[expect(dead_code, reason = "tests use more of it")]
@@ -21,10 +22,10 @@ mod world;
 const MESSAGES: usize = 1000;
 
 async fn world() -> World {
-    let how = How {
+    let how = WorldOptions {
         speed: 1.0,
         controllers: true,
-        ..How::default()
+        ..WorldOptions::default()
     };
     World::start(|b| b, |_| {}, |_| {}, how).await
 }
@@ -47,7 +48,7 @@ fn record(run: &mut Run, world: &World) {
 fn main() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let mut suite = Suite::from_args("aws-interruption");
-    // What most messages are: other people's machines in the same account.
+    // The usual case: most messages concern instances of other clusters in the same account.
     suite.case("foreign", |run| {
         runtime.block_on(async {
             let world = world().await;
@@ -72,7 +73,7 @@ fn main() {
             record(run, &world);
         });
     });
-    // The worst: every message costs a machine.
+    // The worst case: every message interrupts an instance of the cluster.
     suite.case("storm", |run| {
         runtime.block_on(async {
             let world = world().await;
@@ -80,9 +81,9 @@ fn main() {
             for n in 0..MESSAGES {
                 let name = format!("claim-{n}");
                 let spot = [("karpenter.sh/capacity-type", &["spot"][..])];
-                let mut wish = World::wish(&name, &spot);
-                wish.metadata.uid = None;
-                claims.create(&PostParams::default(), &wish).await.unwrap();
+                let mut manifest = World::manifest(&name, &spot);
+                manifest.metadata.uid = None;
+                claims.create(&PostParams::default(), &manifest).await.unwrap();
             }
             let mut ids = Vec::new();
             until(async || {

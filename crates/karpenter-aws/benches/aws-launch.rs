@@ -1,4 +1,4 @@
-//! A thousand machines at once: how long it takes, and what it costs in calls: `cargo xtask bench aws-launch`.
+//! Launch of a thousand NodeClaims at once, its duration and its calls: `cargo xtask bench aws-launch`.
 //!
 //! Calls are counted where they arrive, at a stand-in for AWS over HTTP with EC2's rate limits.
 
@@ -12,7 +12,8 @@ use karpenter_api::v1::NodeClaim;
 use karpenter_bench::{Run, Suite};
 use karpenter_core::provider::CloudProvider;
 use kube::api::{ListParams, PostParams};
-use world::{How, World};
+
+use world::{World, WorldOptions};
 
 #[path = "../tests/cluster/world.rs"]
 #[expect(dead_code, reason = "tests use more of it")]
@@ -20,27 +21,27 @@ mod world;
 
 const CLAIMS: usize = 1000;
 
-fn wishes() -> Vec<NodeClaim> {
-    let wish = |n: usize| {
-        World::wish(
+fn manifests() -> Vec<NodeClaim> {
+    let manifest = |n: usize| {
+        World::manifest(
             &format!("claim-{n}"),
             &[("karpenter.sh/capacity-type", &["spot", "on-demand"])],
         )
     };
-    (0..CLAIMS).map(wish).collect()
+    (0..CLAIMS).map(manifest).collect()
 }
 
 async fn world(controllers: bool) -> World {
-    let how = How {
+    let how = WorldOptions {
         speed: 1.0,
         controllers,
-        ..How::default()
+        ..WorldOptions::default()
     };
     let limits = |s: &mut karpenter_aws_fake::Settings| s.rate_limits = true;
     World::start(|b| b.settings(limits), |_| {}, |_| {}, how).await
 }
 
-/// What was asked of EC2 for it.
+/// Records the calls to EC2.
 fn record(run: &mut Run, world: &World) {
     let counts = world.fake.call_counts();
     let of = |prefix: &str| -> usize {
@@ -69,10 +70,10 @@ fn main() {
             let world = world(false).await;
             world.fake.forget_calls();
             let started = Instant::now();
-            let wishes = wishes();
-            let created = wishes.into_iter().map(|wish| {
+            let manifests = manifests();
+            let created = manifests.into_iter().map(|manifest| {
                 let provider = world.parts.provider.clone();
-                tokio::spawn(async move { provider.create(&wish).await.map(|_| ()) })
+                tokio::spawn(async move { provider.create(&manifest).await.map(|_| ()) })
             });
             for created in join_all(created).await {
                 created.unwrap().unwrap();
@@ -87,9 +88,12 @@ fn main() {
             world.fake.forget_calls();
             let started = Instant::now();
             let claims = world.api::<NodeClaim>();
-            for mut wish in wishes() {
-                wish.metadata.uid = None;
-                claims.create(&PostParams::default(), &wish).await.unwrap();
+            for mut manifest in manifests() {
+                manifest.metadata.uid = None;
+                claims
+                    .create(&PostParams::default(), &manifest)
+                    .await
+                    .unwrap();
             }
             run.record("written_seconds", started.elapsed().as_secs_f64());
             loop {

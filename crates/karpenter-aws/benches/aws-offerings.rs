@@ -1,21 +1,22 @@
 //! How fast the instance types of node classes are resolved: `cargo xtask bench aws-offerings`.
 //!
-//! A thousand types as EC2 describes them, six zones, twenty node classes that differ in images, zones, disks and kubelet
-//! settings as the teams of a large cluster would have them.
+//! A thousand instance types as EC2 describes them, six zones, twenty node classes that differ in AMIs, zones, disks
+//! and kubelet settings like those of the teams of a large cluster.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the benchmark")]
 
-use std::{collections::BTreeSet, io::Read as _, path::Path};
+use std::collections::BTreeSet;
+use std::io::Read as _;
+use std::path::Path;
 
 use jiff::Timestamp;
-use karpenter_aws::{
-    api::{EC2NodeClass, Subnet},
-    instance_types::{
-        DiscoveredMemory, InstanceTypeInfo, Market, Resolver, ResolverSettings, Shape, SizeSettings,
-    },
-    pricing::Pricing,
-    unavailable::{CapacityType, Pool, Unavailable},
+use karpenter_aws::api::{EC2NodeClass, Subnet};
+use karpenter_aws::instance_types::{
+    DiscoveredMemory, InstanceTypeInfo, OfferingState, Resolver, ResolverSettings, Shape,
+    SizeSettings,
 };
+use karpenter_aws::pricing::Pricing;
+use karpenter_aws::unavailable::{CapacityType, Pool, Unavailable};
 use karpenter_bench::Suite;
 use serde_json::{Value, json};
 
@@ -23,25 +24,25 @@ const TYPES: usize = 1000;
 const ZONES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 const CLASSES: usize = 20;
 
-/// The first thousand of EC2's recorded answers.
+/// Returns the first thousand of EC2's recorded responses.
 fn infos() -> Vec<InstanceTypeInfo> {
-    fn capitalised(value: Value) -> Value {
+    fn capitalized(value: Value) -> Value {
         match value {
             Value::Object(object) => object
                 .into_iter()
-                .map(|(key, value)| (key[..1].to_uppercase() + &key[1..], capitalised(value)))
+                .map(|(key, value)| (key[..1].to_uppercase() + &key[1..], capitalized(value)))
                 .collect(),
-            Value::Array(values) => values.into_iter().map(capitalised).collect(),
+            Value::Array(values) => values.into_iter().map(capitalized).collect(),
             other => other,
         }
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../karpenter-aws-fake/data/instance-types.json.gz");
+        .join("../../tests/aws-fake/data/instance-types.json.gz");
     let mut text = String::new();
     flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap())
         .read_to_string(&mut text)
         .unwrap();
-    /// Reads one record at a time: all at once they take more memory than what is measured.
+    /// Reads one record at a time: all at once take more memory than what is measured.
     struct Records(Vec<InstanceTypeInfo>);
     impl<'de> serde::Deserialize<'de> for Records {
         fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -57,7 +58,7 @@ fn infos() -> Vec<InstanceTypeInfo> {
                 ) -> Result<Records, A::Error> {
                     let mut infos = Vec::new();
                     while let Some(record) = seq.next_element::<Value>()? {
-                        infos.push(serde_json::from_value(capitalised(record)).unwrap());
+                        infos.push(serde_json::from_value(capitalized(record)).unwrap());
                     }
                     Ok(Records(infos))
                 }
@@ -81,7 +82,7 @@ fn shapes() -> Vec<(String, Shape)> {
                 "kubelet": if n % 4 == 0 { json!({ "maxPods": 110 }) } else { json!({}) },
             });
             let mut class = EC2NodeClass::new(&format!("class-{n}"), serde_json::from_value(spec).unwrap());
-            // Every third class keeps to half of the zones.
+            // Every third class has only half of the zones.
             let zones = if n % 3 == 0 { &ZONES[..3] } else { &ZONES[..] };
             class.status.subnets = zones
                 .iter()
@@ -136,9 +137,9 @@ impl World {
         }
     }
 
-    /// Resolves every class; the number of types looked at.
+    /// Resolves every class; returns the number of recomputed instance types.
     fn resolve(&mut self) -> usize {
-        let market = Market {
+        let state = OfferingState {
             pricing: &self.pricing,
             unavailable: &self.unavailable,
             shifted_zones: &self.shifted,
@@ -148,7 +149,7 @@ impl World {
         for (uid, shape) in &self.shapes {
             let resolved = self
                 .resolver
-                .resolve(uid, shape, &self.discovered, &market)
+                .resolve(uid, shape, &self.discovered, &state)
                 .unwrap();
             assert_eq!(resolved.types.len(), TYPES);
             refreshed += resolved.refreshed;

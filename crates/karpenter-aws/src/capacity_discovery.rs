@@ -1,4 +1,4 @@
-//! Nodes teach how much memory their type really has.
+//! Records the memory that registered nodes report, per instance type and AMI.
 //!
 //! UPSTREAM: pkg/controllers/providers/instancetype/capacity/controller.go
 
@@ -14,7 +14,7 @@ use karpenter_kube::model::{Change, View};
 use crate::provider::Ec2Provider;
 use crate::stores::Stores;
 
-/// Takes note of the memory of registered nodes.
+/// Controller that records the memory capacity of registered nodes.
 #[derive(Debug)]
 pub struct CapacityDiscovery {
     cx: Arc<Context>,
@@ -23,7 +23,7 @@ pub struct CapacityDiscovery {
 }
 
 impl CapacityDiscovery {
-    /// The controller.
+    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>, stores: Stores, provider: Arc<Ec2Provider>) -> Self {
         Self {
@@ -42,7 +42,7 @@ fn is_registered(node: &Node) -> bool {
     label(node, core_labels::REGISTERED) == Some("true")
 }
 
-/// The memory in bytes that a node reports.
+/// Returns the memory capacity of a node in bytes.
 fn memory(node: &Node) -> Option<i64> {
     let capacity = node.status.as_ref()?.capacity.as_ref()?;
     let memory: Quantity = capacity.get("memory")?.0.parse().ok()?;
@@ -95,7 +95,7 @@ impl Controller for CapacityDiscovery {
         let Some(class) = self.stores.class_of_claim(claim) else {
             return Ok(Next::Wait);
         };
-        // What cannot be listed now is no reason to fail: the next node of this type teaches the same.
+        // A failure to list instance types is not reported: the next node of the type carries the same information.
         let Ok(types) = self.provider.types_of(&class).await else {
             return Ok(Next::Wait);
         };
@@ -104,11 +104,11 @@ impl Controller for CapacityDiscovery {
         };
         let now = self.cx.clock.now();
         let amis = &class.status.amis;
-        let learnt = self.provider.offered().with_discovered(|discovered| {
+        let changed = self.provider.offered().with_discovered(|discovered| {
             discovered.expire(now);
             discovered.observe(amis, name, &t.requirements, image, bytes, now)
         });
-        if learnt {
+        if changed {
             tracing::debug!(
                 logger = self.name(),
                 "instance-type" = name,

@@ -1,35 +1,35 @@
-//! What has changed since somebody looked last, so that he looks again at no more than that.
+//! Change tracking by version: a reader recomputes only what changed since the version it has seen.
 
 use std::collections::BTreeSet;
 
 use rustc_hash::FxHashMap;
 
-/// Counts changes, and remembers which instance types the last ones concerned.
+/// Counts changes, and records which instance types they concern.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     version: u64,
-    /// The version of the last change that concerned all types.
+    /// The version of the last change that concerns all instance types.
     of_all: u64,
-    /// The version of the last change that concerned a type.
+    /// The version of the last change that concerns an instance type.
     of_type: FxHashMap<String, u64>,
 }
 
-/// What has changed since a version.
+/// The instance types that changed since a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Changed<'a> {
-    /// It may be any type.
+    /// Any instance type may have changed.
     Everything,
-    /// Nothing but these types.
+    /// Only these instance types changed.
     These(BTreeSet<&'a str>),
 }
 
 impl Changes {
-    /// Counts up with every change.
+    /// Returns the current version, which increases with every change.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Something changed that concerns one type.
+    /// Records a change that concerns one instance type.
     pub fn of(&mut self, instance_type: &str) {
         self.version += 1;
         match self.of_type.get_mut(instance_type) {
@@ -40,14 +40,14 @@ impl Changes {
         }
     }
 
-    /// Something changed that concerns all types.
+    /// Records a change that concerns all instance types.
     pub fn of_all(&mut self) {
         self.version += 1;
         self.of_all = self.version;
         self.of_type.clear();
     }
 
-    /// What changed since `version`.
+    /// Returns the instance types that changed since `version`.
     pub fn since(&self, version: u64) -> Changed<'_> {
         if version < self.of_all {
             return Changed::Everything;
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_changed_since_is_told() {
+    fn only_changes_since_the_version_are_returned() {
         let mut changes = Changes::default();
         assert_eq!(changes.since(0), Changed::These(BTreeSet::new()));
         changes.of("a");

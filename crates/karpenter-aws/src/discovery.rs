@@ -1,4 +1,4 @@
-//! What is to be known of the cluster and of ourselves before anything is launched.
+//! Discovery of the cluster's endpoint, version, DNS address and certificate authority at the start.
 //!
 //! UPSTREAM: pkg/operator/operator.go
 
@@ -14,45 +14,48 @@ use rustls::pki_types::pem::PemObject;
 
 use crate::sdk::{Aws, AwsError};
 
-/// Versions of Kubernetes that this was made for, as minor versions of 1.
+/// Minor versions of Kubernetes 1 that this release is tested with.
 pub const VERSIONS: std::ops::RangeInclusive<u32> = 26..=36;
 
-/// Whether this was made for a version such as `1.34`.
+/// Returns whether this release is tested with a version such as `1.34`.
 #[must_use]
 pub fn is_tested_with(version: &str) -> bool {
     let minor = version.strip_prefix("1.").map(str::parse::<u32>);
     matches!(minor, Some(Ok(minor)) if VERSIONS.contains(&minor))
 }
 
-/// Why the start failed.
+/// A discovery that failed at the start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiscoveryError {
-    /// Nobody here may call EC2, or EC2 is not reached.
+    /// EC2 cannot be reached, or the role may not call it.
     #[error(
-        "EC2 cannot be used: {0}; the role needs `ec2:DescribeInstanceTypes`, see docs/getting-started/cloudformation.yaml"
+        "cannot use EC2: {0}; the role needs `ec2:DescribeInstanceTypes`, see docs/getting-started/cloudformation.yaml"
     )]
     Ec2(#[source] AwsError),
-    /// The cluster's endpoint is not known.
+    /// The endpoint of the cluster cannot be discovered.
     #[error(
-        "the endpoint of cluster `{cluster}` cannot be found: {source}; set --cluster-endpoint, or allow `eks:DescribeCluster`"
+        "cannot find the endpoint of cluster `{cluster}`: {source}; set --cluster-endpoint, or allow `eks:DescribeCluster`"
     )]
     Endpoint {
-        /// The cluster.
+        /// Name of the cluster.
         cluster: String,
-        /// Why not.
+        /// The error of EKS.
         #[source]
         source: AwsError,
     },
-    /// The version of the API server is not known.
-    #[error("the version of Kubernetes cannot be found: {0}")]
+    /// The version of the API server cannot be discovered.
+    #[error("cannot find the version of Kubernetes: {0}")]
     Version(String),
+    /// EKS does not tell the version of the cluster.
+    #[error("the version of Kubernetes cannot be found: {0}")]
+    VersionOfEks(#[source] AwsError),
 }
 
-/// Checks that calls to EC2 are answered, by one that has no effect.
+/// Checks with a dry run of DescribeInstanceTypes that EC2 can be called.
 ///
 /// # Errors
-/// With what EC2 said instead.
+/// The error of EC2, if it answers anything other than a successful dry run.
 pub async fn self_test(aws: &Aws) -> Result<(), DiscoveryError> {
     let answer = aws
         .ec2("DescribeInstanceTypes", |client| {
@@ -65,25 +68,25 @@ pub async fn self_test(aws: &Aws) -> Result<(), DiscoveryError> {
     }
 }
 
-/// What EKS says of a cluster.
+/// A cluster as EKS describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControlPlane {
-    /// Its ARN.
+    /// ARN of the cluster.
     pub arn: Option<String>,
     /// URL of the API server.
     pub endpoint: Option<String>,
-    /// Its certificate authority, base64 of its PEM.
+    /// Certificate authority of the API server, base64 of its PEM.
     pub certificate_authority: Option<String>,
-    /// The range of service addresses; IPv4 where there are both.
+    /// CIDR of the cluster's services; the IPv4 one in a dual-stack cluster.
     pub service_cidr: Option<String>,
-    /// `1.34`.
+    /// Kubernetes version, such as `1.34`.
     pub version: Option<String>,
 }
 
-/// Asks EKS for a cluster.
+/// Describes a cluster in EKS.
 ///
 /// # Errors
-/// EKS's.
+/// The error of EKS.
 pub async fn control_plane(aws: &Aws, name: &str) -> Result<ControlPlane, AwsError> {
     let answer = aws
         .eks("DescribeCluster", |client| {
@@ -93,7 +96,7 @@ pub async fn control_plane(aws: &Aws, name: &str) -> Result<ControlPlane, AwsErr
     let Some(cluster) = answer.cluster() else {
         return Err(AwsError::unreadable(
             "DescribeCluster",
-            "the answer lacks the cluster",
+            "the response lacks the cluster",
         ));
     };
     let network = cluster.kubernetes_network_config();
@@ -110,7 +113,7 @@ pub async fn control_plane(aws: &Aws, name: &str) -> Result<ControlPlane, AwsErr
     })
 }
 
-/// The address of the cluster's DNS, if it has the usual service.
+/// Returns the address of the service `kube-dns`, if the cluster has it.
 pub async fn dns(client: &Client) -> Option<IpAddr> {
     let services: Api<Service> = Api::namespaced(client.clone(), "kube-system");
     let found = match services.get_opt("kube-dns").await {
@@ -123,10 +126,10 @@ pub async fn dns(client: &Client) -> Option<IpAddr> {
     found?.spec?.cluster_ip?.parse().ok()
 }
 
-/// `1.34` of what the API server says.
+/// Returns the version of the API server as a minor version, such as `1.34`.
 ///
 /// # Errors
-/// When it cannot be asked, or says something else.
+/// If the API server cannot be reached, or its version is not a version of Kubernetes 1.
 pub async fn version(client: &Client) -> Result<String, DiscoveryError> {
     let info = client
         .apiserver_version()
@@ -136,15 +139,16 @@ pub async fn version(client: &Client) -> Result<String, DiscoveryError> {
     match (info.major.as_str(), minor.parse::<u32>()) {
         ("1", Ok(number)) => Ok(format!("1.{number}")),
         _ => Err(DiscoveryError::Version(format!(
-            "`{}.{}` is no version",
+            "`{}.{}` is not a version of Kubernetes 1",
             info.major, info.minor
         ))),
     }
 }
 
-/// The cluster's authority as nodes are told and classes are hashed: base64 of the very bytes that the connection was
-/// configured with, comments and line ends included, as upstream does; otherwise every node would differ from what a
-/// controller before wrote down. `raw` is where the bytes may be from; those count that hold the connection's certificates.
+/// Returns the certificate authority that is written into user data and covered by the hash of EC2NodeClasses: base64
+/// of the exact bytes that the connection was configured with, comments and line ends included, as upstream does. Other
+/// bytes would change the hash and let every node drift. `raw` are the candidates; the first that contains exactly the
+/// certificates in `trusted` is used.
 ///
 /// UPSTREAM: pkg/operator/operator.go GetCABundle
 #[must_use]
@@ -161,7 +165,8 @@ pub fn authority(raw: impl IntoIterator<Item = Vec<u8>>, trusted: &[Vec<u8>]) ->
         .or_else(|| ca_bundle(trusted))
 }
 
-/// Where the bytes of the authority may be from: the cluster of the kubeconfig's present context, and a pod's own account.
+/// Returns the certificate authority files that the connection may be configured with: that of the kubeconfig's current
+/// context, and that of the pod's service account.
 #[must_use]
 pub fn raw_authorities() -> Vec<Vec<u8>> {
     let of_pod = std::fs::read("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt");
@@ -186,7 +191,7 @@ fn authority_of_context(all: &Kubeconfig) -> Option<Vec<u8>> {
     }
 }
 
-/// Certificates in DER as machines are told: base64 of their PEM.
+/// Encodes certificates in DER as user data carries them: base64 of their PEM.
 #[must_use]
 pub fn ca_bundle(certificates: &[Vec<u8>]) -> Option<String> {
     if certificates.is_empty() {
@@ -209,26 +214,26 @@ pub fn ca_bundle(certificates: &[Vec<u8>]) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// A certificate in PEM, as tools other than Go's write it.
+    /// Returns a certificate in PEM, as tools other than Go's write it.
     fn pem(comment: &str, end: &str) -> Vec<u8> {
         format!("{comment}-----BEGIN CERTIFICATE-----{end}AQID{end}-----END CERTIFICATE-----")
             .into()
     }
 
     #[test]
-    fn the_authority_is_told_by_the_bytes_it_was_configured_with() {
+    fn the_authority_is_encoded_with_the_bytes_it_was_configured_with() {
         let trusted = [vec![1, 2, 3]];
         for raw in [
             pem("# the cluster's own\n", "\n"),
             pem("", "\r\n"),
             pem("", "\n"),
         ] {
-            let told = authority([b"no PEM".to_vec(), raw.clone()], &trusted);
-            assert_eq!(told, Some(STANDARD.encode(&raw)));
+            let encoded = authority([b"not PEM".to_vec(), raw.clone()], &trusted);
+            assert_eq!(encoded, Some(STANDARD.encode(&raw)));
         }
         let elsewhere = b"-----BEGIN CERTIFICATE-----\nBAUG\n-----END CERTIFICATE-----\n";
-        let told = authority([elsewhere.to_vec(), b"no PEM".to_vec()], &trusted);
-        assert_eq!(told, ca_bundle(&trusted), "not that of this connection");
+        let encoded = authority([elsewhere.to_vec(), b"not PEM".to_vec()], &trusted);
+        assert_eq!(encoded, ca_bundle(&trusted), "not that of this connection");
         assert_eq!(authority([pem("", "\n")], &[]), None, "nothing is trusted");
     }
 
@@ -246,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_are_told_as_pem_in_base64() {
+    fn certificates_are_encoded_as_base64_of_their_pem() {
         assert_eq!(ca_bundle(&[]), None);
         let bundle = ca_bundle(&[vec![1; 60]]).unwrap();
         let pem = String::from_utf8(STANDARD.decode(bundle).unwrap()).unwrap();

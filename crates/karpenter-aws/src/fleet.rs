@@ -1,9 +1,9 @@
-//! CreateFleet: many launches that ask for the same go out as one call, and a call that is repeated launches nothing twice.
+//! CreateFleet: launches with equal parameters are sent as one call, and a repeated call launches no instance twice.
 //!
-//! A call's client token follows from what is asked for and from the claims it is for. When the process dies between the
-//! call and its record, the claims are launched again with the same token, and EC2 answers with the machines it has already
-//! started. Claims that come together with others than before get new machines; nobody claims the first ones, and they are
-//! collected as garbage.
+//! The client token of a call is derived from its parameters and its NodeClaims. If the process dies between the call
+//! and its record, the next process launches the NodeClaims with the same token, and EC2 returns the instances it has
+//! already launched. NodeClaims that are batched with other NodeClaims than before get new instances; the first
+//! instances have no NodeClaim and are garbage collected.
 //!
 //! UPSTREAM: pkg/batcher/createfleet.go, pkg/providers/instance/instance.go
 
@@ -18,10 +18,10 @@ use aws_sdk_ec2::types as ec2;
 
 use crate::launch_templates::request::tag_specification;
 use crate::sdk::batcher::{Announced, Batcher, Window};
-use crate::sdk::terms::Remembered;
+use crate::sdk::terms::TtlCache;
 use crate::sdk::{Aws, AwsError};
 
-/// How long launches are collected. A fleet takes at most a thousand.
+/// Batching window of launches. A fleet launches at most a thousand instances.
 pub const WINDOW: Window = Window {
     idle: Duration::from_millis(35),
     longest: Duration::from_secs(1),
@@ -29,35 +29,35 @@ pub const WINDOW: Window = Window {
 };
 const OPERATION: &str = "CreateFleet";
 
-/// How the machines of a fleet are paid for.
+/// How the instances of a fleet are billed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purchase {
-    /// On demand, also into a reservation that was bought on demand.
+    /// On demand, also into an on-demand capacity reservation.
     OnDemand,
-    /// Spot.
+    /// As spot instances.
     Spot,
-    /// From a reservation that may be interrupted.
+    /// From an interruptible capacity reservation.
     Interruptible,
     /// From a capacity block.
     CapacityBlock,
 }
 
-/// One way to launch.
+/// One combination of instance type, subnet and image that the fleet may launch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Override {
-    /// Instance type.
+    /// Name of the instance type.
     pub type_: String,
-    /// Zone of the subnet.
+    /// Name of the subnet's zone.
     pub zone: String,
-    /// Subnet.
+    /// ID of the subnet.
     pub subnet: String,
-    /// Image.
+    /// ID of the AMI.
     pub image: String,
-    /// Dollars an hour; ranks, where the strategy goes by rank.
+    /// Price in dollars per hour; the priority where the allocation strategy is prioritized.
     pub price: Price,
 }
 
-/// A price that can be compared for being the same.
+/// A price that implements `Eq` and `Hash` by its bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Price(u64);
 
@@ -73,92 +73,93 @@ impl From<Price> for f64 {
     }
 }
 
-/// The ways to launch by one template.
+/// The overrides of one launch template.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
-    /// The template's name.
+    /// Name of the launch template.
     pub template: String,
-    /// The reservation it launches into.
+    /// ID of the capacity reservation that the template launches into.
     pub reservation: Option<String>,
-    /// Types and subnets.
+    /// Instance types, subnets and images to launch.
     pub overrides: Vec<Override>,
 }
 
-/// What a fleet is asked for. Equal ones go out together.
+/// The parameters of a fleet. Launches with equal parameters are sent as one call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Fleet {
-    /// Ways to launch.
+    /// Launch templates and their overrides.
     pub configs: Vec<Config>,
-    /// How it is paid for.
+    /// How the instances are billed.
     pub purchase: Purchase,
-    /// Whether prices are ours, so that EC2 goes by rank instead of by its own prices.
+    /// Whether the overrides are ranked by our prices instead of EC2's, as NodeOverlays changed them.
     pub prioritized: bool,
-    /// Tags of what is created.
+    /// Tags of the created resources.
     pub tags: BTreeMap<String, String>,
-    /// EC2's `Context`.
+    /// The parameter `Context`.
     pub context: Option<String>,
 }
 
-/// A machine that was launched.
+/// An instance that the fleet launched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launched {
-    /// Instance id.
+    /// ID of the instance.
     pub id: String,
-    /// Instance type.
+    /// Name of the instance type.
     pub type_: String,
-    /// Zone.
+    /// Name of the zone.
     pub zone: String,
-    /// Subnet.
+    /// ID of the subnet.
     pub subnet: String,
-    /// Image.
+    /// ID of the AMI.
     pub image: String,
-    /// The reservation it was launched into.
+    /// ID of the capacity reservation it was launched into.
     pub reservation: Option<String>,
 }
 
-/// A pool that gave nothing.
+/// An override that failed to launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolError {
-    /// Instance type.
+    /// Name of the instance type.
     pub type_: String,
-    /// Zone.
+    /// Name of the zone.
     pub zone: String,
-    /// Subnet.
+    /// ID of the subnet.
     pub subnet: String,
-    /// The reservation that was asked for.
+    /// ID of the capacity reservation that was targeted.
     pub reservation: Option<String>,
-    /// Why.
+    /// The error of EC2.
     pub error: AwsError,
 }
 
-/// What became of one launch.
+/// The outcome of one launch.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// The machine, if there is one.
+    /// The launched instance; `None` if the fleet launched too few.
     pub launched: Option<Launched>,
-    /// The pools of the whole fleet that gave nothing.
+    /// The overrides of the whole fleet that failed.
     pub errors: Arc<[PoolError]>,
-    /// Whether this launch is the one that tells of the errors: they are the same for all launches of a fleet.
-    pub tells: bool,
+    /// Whether this launch handles the errors, which all launches of a fleet share. Set for one launch per fleet.
+    pub handles_errors: bool,
 }
 
-/// One launch: whose, and the how-manieth.
+/// One launch: the NodeClaim's uid and its attempt.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Item {
     uid: String,
     attempt: u32,
 }
 
-/// Launches machines.
+/// Launches instances with CreateFleet.
 #[derive(Debug)]
 pub struct Fleets {
     batcher: Batcher<Fleet, Item, Answer>,
-    /// Definite answers without a machine so far, by claim: the same token would get the same answer.
-    attempts: Mutex<Remembered<String, u32>>,
+    /// Number of definite failures so far by NodeClaim uid. It is part of the client token, because the same token gets
+    /// the same answer.
+    attempts: Mutex<TtlCache<String, u32>>,
 }
 
 impl Fleets {
-    /// Launches through `aws`, collecting launches for `window`.
+    /// Creates a launcher that calls `aws` and batches launches within `window`.
     #[must_use]
     pub fn new(aws: Aws, window: Window) -> Self {
         let telemetry = aws.telemetry().clone();
@@ -175,14 +176,14 @@ impl Fleets {
                 telemetry,
                 Arc::new(execute),
             ),
-            attempts: Mutex::new(Remembered::for_(Duration::from_secs(3600))),
+            attempts: Mutex::new(TtlCache::new(Duration::from_secs(3600))),
         }
     }
 
-    /// Launches a machine for the claim with this uid.
+    /// Launches an instance for the NodeClaim with this uid.
     ///
     /// # Errors
-    /// When EC2 refuses the fleet as a whole.
+    /// If EC2 refuses the fleet as a whole.
     pub async fn launch(&self, fleet: Fleet, uid: &str) -> Result<Answer, AwsError> {
         let attempt = self.attempt(uid);
         let item = Item {
@@ -201,7 +202,7 @@ impl Fleets {
         answer
     }
 
-    /// Announces a launch that is being made up, so that it goes out with those that wait already.
+    /// Announces a launch that is being prepared, so that the open window waits for it.
     pub fn announce(&self) -> Announced {
         self.batcher.announce()
     }
@@ -212,13 +213,13 @@ impl Fleets {
     }
 }
 
-/// The client token: 64 characters at most, and the same for the same claims asking for the same.
+/// Returns the client token: at most 64 characters, and equal for equal parameters and NodeClaims.
 fn token(fleet: &Fleet, items: &[Item]) -> String {
     let mut text = format!("{fleet:?}");
     for item in items {
         let _ = write!(text, "|{}/{}", item.uid, item.attempt);
     }
-    // FNV-1a, 128 bits: a collision of two tokens that live for a day is out of the question.
+    // FNV-1a, 128 bits: a collision within the day that EC2 remembers tokens is practically impossible.
     let hash = text.bytes().fold(
         0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128,
         |hash, byte| {
@@ -229,7 +230,7 @@ fn token(fleet: &Fleet, items: &[Item]) -> String {
 }
 
 async fn create(aws: &Aws, fleet: &Fleet, items: Vec<Item>) -> Vec<Result<Answer, AwsError>> {
-    // In the order of their names, so that it does not matter in which they came.
+    // Sorted, so that the token does not depend on the order of arrival.
     let mut order: Vec<usize> = (0..items.len()).collect();
     order.sort_by(|a, b| items[*a].cmp(&items[*b]));
     let sorted: Vec<Item> = order.iter().map(|i| items[*i].clone()).collect();
@@ -246,15 +247,15 @@ async fn create(aws: &Aws, fleet: &Fleet, items: Vec<Item>) -> Vec<Result<Answer
         let answer = Answer {
             launched: launched.next(),
             errors: Arc::clone(&errors),
-            tells: n == 0,
+            handles_errors: n == 0,
         };
         answers.insert(index, answer);
     }
     (0..items.len())
         .map(|index| {
-            answers.remove(&index).ok_or_else(|| {
-                AwsError::unreadable(OPERATION, "a launch got lost among the answers")
-            })
+            answers
+                .remove(&index)
+                .ok_or_else(|| AwsError::unreadable(OPERATION, "a launch has no answer"))
         })
         .collect()
 }
@@ -271,11 +272,11 @@ async fn send(
     .await
 }
 
-/// Asks EC2 whether a fleet for one machine would be launched, without launching it.
+/// Checks with a dry run whether EC2 would launch a fleet of one instance.
 ///
 /// # Errors
-/// What EC2 would have said.
-pub async fn try_out(aws: &Aws, fleet: &Fleet) -> Result<(), AwsError> {
+/// The error of the dry run.
+pub async fn dry_run(aws: &Aws, fleet: &Fleet) -> Result<(), AwsError> {
     let answer = aws
         .ec2_once(OPERATION, |client| {
             request(client, fleet, 1).dry_run(true).send()
@@ -287,7 +288,7 @@ pub async fn try_out(aws: &Aws, fleet: &Fleet) -> Result<(), AwsError> {
     }
 }
 
-/// The members of a call, apart from its token.
+/// Builds the request without its client token.
 fn request(client: &aws_sdk_ec2::Client, fleet: &Fleet, total: i32) -> CreateFleetFluentBuilder {
     let configs: Vec<_> = fleet.configs.iter().map(config).collect();
     let kind = match fleet.purchase {
@@ -349,7 +350,7 @@ fn config(config: &Config) -> ec2::FleetLaunchTemplateConfigRequest {
             .instance_type(o.type_.as_str().into())
             .subnet_id(&o.subnet)
             .image_id(&o.image)
-            // EC2 knows the zone by the subnet; it is there to be read back from errors.
+            // EC2 derives the zone from the subnet; it is set so that errors carry it.
             .availability_zone(&o.zone)
             .priority(o.price.into())
             .build()
@@ -365,7 +366,8 @@ fn config(config: &Config) -> ec2::FleetLaunchTemplateConfigRequest {
         .build()
 }
 
-/// The override of `fleet` that an answer is about. Answers name templates by id, and may leave members out.
+/// Returns the override of `fleet` that a part of the response is about. The response names templates by ID and may
+/// leave members out.
 fn find<'a>(
     fleet: &'a Fleet,
     type_: &str,
@@ -451,7 +453,7 @@ fn instances(fleet: &Fleet, output: &CreateFleetOutput) -> Vec<Launched> {
             reservation: reservation.map(str::to_owned),
         }));
     }
-    // EC2 lists them as it likes; who gets which must not depend on it.
+    // EC2 returns instances in any order; the assignment to NodeClaims must not depend on it.
     all.sort_by(|a, b| a.id.cmp(&b.id));
     all
 }
@@ -488,8 +490,19 @@ mod tests {
         }
     }
 
+    /// Conformance: AWS-batcher-03
     #[test]
-    fn a_token_follows_from_the_claims_and_what_they_ask_for() {
+    fn launches_are_collected_as_long_as_by_upstream() {
+        let expected = Window {
+            idle: Duration::from_millis(35),
+            longest: Duration::from_secs(1),
+            items: 1000,
+        };
+        assert_eq!(WINDOW, expected);
+    }
+
+    #[test]
+    fn a_token_depends_on_the_claims_and_their_parameters() {
         let one = token(&fleet(1.0), &[item("a", 0), item("b", 0)]);
         assert!(one.len() <= 64);
         assert_eq!(one, token(&fleet(1.0), &[item("a", 0), item("b", 0)]));
@@ -499,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_answer_leaves_out_is_known_from_the_question() {
+    fn what_the_response_leaves_out_is_taken_from_the_request() {
         let over = ec2::FleetLaunchTemplateOverrides::builder()
             .instance_type("c5.large".into())
             .build();

@@ -1,32 +1,30 @@
 //! The static hash of an EC2NodeClass, bit for bit as upstream computes it.
 //!
-//! It covers what cannot be compared with a running instance: user data, disks, metadata options, kubelet settings, the
-//! cluster's CA, …. Selectors and prefix counts are left out. A cluster taken over from upstream must not drift, so field
-//! names, their order, integer widths and the tricks of Go's hashstructure are kept; see [`karpenter_api::hash`].
+//! It covers the fields that cannot be compared with a running instance: user data, block devices, metadata options,
+//! kubelet settings, the cluster's CA, and more. Selectors and prefix counts are not covered. Nodes of a cluster that
+//! upstream managed must not drift, so field names, their order, integer widths and the details of Go's hashstructure
+//! are kept; see [`karpenter_api::hash`].
 //!
 //! UPSTREAM: pkg/apis/v1/ec2nodeclass.go Hash, pkg/controllers/nodeclass/hash/controller.go
 
 use std::collections::BTreeMap;
 
-use karpenter_api::{
-    conditions::{HasConditions, types},
-    hash::{Struct, boolean, int32, int64, list, map, string},
-    v1::NodeClaim,
-};
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::hash::{Struct, boolean, int32, int64, list, map, string};
+use karpenter_api::v1::NodeClaim;
 
-use crate::{
-    api::{
-        BlockDevice, BlockDeviceMapping, ConnectionTracking, CpuOptions, EC2NodeClass,
-        EC2NodeClassSpec, MetadataOptions, NetworkInterface, PlacementGroupSelector,
-        labels::annotations,
-    },
-    kubelet,
+use crate::api::labels::annotations;
+use crate::api::{
+    BlockDevice, BlockDeviceMapping, ConnectionTracking, CpuOptions, EC2NodeClass,
+    EC2NodeClassSpec, MetadataOptions, NetworkInterface, PlacementGroupSelector,
 };
+use crate::kubelet;
 
-/// The version of [`static_hash`], written beside it. NodeClaims with another version are stamped anew instead of drifting.
+/// The version of [`static_hash`], written next to it. NodeClaims with another version get the new hash instead of
+/// drifting.
 pub const VERSION: &str = "v6";
 
-/// The static hash of a class in a cluster with this CA bundle (base64; empty for none).
+/// Returns the static hash of a class in a cluster with this CA bundle (base64; empty for none).
 pub fn static_hash(class: &EC2NodeClass, ca_bundle: &str) -> String {
     list([
         spec(&class.spec),
@@ -37,17 +35,18 @@ pub fn static_hash(class: &EC2NodeClass, ca_bundle: &str) -> String {
     .to_string()
 }
 
-/// The annotations that carry the hash, for the class itself and for NodeClaims made from it.
-pub fn stamp(class: &EC2NodeClass, ca_bundle: &str) -> BTreeMap<&'static str, String> {
+/// Returns the annotations with the hash and its version, for the class itself and for NodeClaims created from it.
+pub fn hash_annotations(class: &EC2NodeClass, ca_bundle: &str) -> BTreeMap<&'static str, String> {
     BTreeMap::from([
         (annotations::NODE_CLASS_HASH, static_hash(class, ca_bundle)),
         (annotations::NODE_CLASS_HASH_VERSION, VERSION.to_owned()),
     ])
 }
 
-/// The annotations to write on a NodeClaim whose hash was computed by another version: the version, and the hash only while
-/// the claim has not drifted, so that a drift found before the upgrade is not forgotten. Nothing when the version is ours.
-pub fn restamp(
+/// Returns the annotations to write on a NodeClaim whose hash has another version: the current version, and the current
+/// hash unless the NodeClaim has drifted, so that a drift found before the upgrade is kept. Empty if the version is
+/// current.
+pub fn updated_annotations(
     class: &EC2NodeClass,
     ca_bundle: &str,
     claim: &NodeClaim,
@@ -55,11 +54,11 @@ pub fn restamp(
     if claim.annotation(annotations::NODE_CLASS_HASH_VERSION) == Some(VERSION) {
         return BTreeMap::new();
     }
-    let mut stamp = stamp(class, ca_bundle);
+    let mut written = hash_annotations(class, ca_bundle);
     if claim.condition(types::DRIFTED).is_some() {
-        stamp.remove(annotations::NODE_CLASS_HASH);
+        written.remove(annotations::NODE_CLASS_HASH);
     }
-    stamp
+    written
 }
 
 fn text(value: &Option<String>) -> Option<u64> {
@@ -121,7 +120,7 @@ fn mapping(mapping: &BlockDeviceMapping) -> u64 {
 }
 
 fn volume(volume: &BlockDevice) -> u64 {
-    // A size is hashed in the canonical form of its quantity; admission lets nothing pass that is none.
+    // A size is hashed in the canonical form of its quantity; admission rejects sizes that are not quantities.
     let written = volume.volume_size.as_deref();
     let size = written.map(|written| match volume.size() {
         Some(quantity) => string(&quantity.to_string()),
@@ -212,9 +211,9 @@ mod tests {
             .collect()
     }
 
-    fn claim(stamp: BTreeMap<&'static str, String>) -> NodeClaim {
+    fn claim(written: BTreeMap<&'static str, String>) -> NodeClaim {
         let mut claim = NodeClaim::new("a", Default::default());
-        let written = stamp
+        let written = written
             .into_iter()
             .map(|(key, value)| (key.to_owned(), value));
         claim.metadata.annotations = Some(written.collect());
@@ -240,7 +239,7 @@ mod tests {
         assert!(hashes.len() > 20, "changes change the hash");
     }
 
-    /// The bytes of the CA count as they are: a comment and other line ends make another hash.
+    /// The hash covers the bytes of the CA: a comment and other line ends change it.
     #[test]
     fn kubelet_settings_and_a_real_ca_are_hashed_as_by_karpenter_in_go() {
         let file: Value = serde_json::from_str(include_str!(
@@ -259,7 +258,7 @@ mod tests {
 
     /// Conformance: AWS-hash-02
     #[test]
-    fn selectors_and_prefix_counts_do_not_count() {
+    fn selectors_and_prefix_counts_do_not_change_the_hash() {
         let mut other = class(golden()[0].1.clone());
         let before = static_hash(&other, "");
         other.spec.subnet_selector_terms = vec![Default::default()];
@@ -272,7 +271,7 @@ mod tests {
 
     /// Conformance: AWS-hash-03
     #[test]
-    fn the_order_of_disks_and_tags_does_not_count() {
+    fn the_order_of_disks_and_tags_does_not_change_the_hash() {
         let spec = json!({ "role": "r", "tags": { "a": "1", "b": "2" },
             "blockDeviceMappings": [{ "deviceName": "x" }, { "deviceName": "y" }] });
         let turned = json!({ "role": "r", "tags": { "b": "2", "a": "1" },
@@ -295,8 +294,36 @@ mod tests {
         assert_ne!(of(12), of(21));
     }
 
+    /// Conformance: AWS-hash-09
     #[test]
-    fn the_family_counts_as_resolved() {
+    fn what_is_unset_differs_from_zero_and_sizes_count_as_quantities() {
+        let of = |spec: Value| static_hash(&class(spec), "");
+        let plain = of(json!({ "role": "r" }));
+        for zero in [
+            json!({ "role": "r", "associatePublicIPAddress": false }),
+            json!({ "role": "r", "detailedMonitoring": false }),
+            json!({ "role": "r", "cpuOptions": {} }),
+            json!({ "role": "r", "userData": "" }),
+        ] {
+            assert_ne!(of(zero.clone()), plain, "{zero}");
+        }
+        for unset in [
+            json!({ "role": "r", "associatePublicIPAddress": null }),
+            json!({ "role": "r", "tags": null }),
+        ] {
+            assert_eq!(of(unset.clone()), plain, "{unset}");
+        }
+        let disk = |size: &str| {
+            of(json!({ "role": "r", "blockDeviceMappings": [{ "ebs": { "volumeSize": size } }] }))
+        };
+        assert_eq!(disk("1024Gi"), disk("1Ti"));
+        assert_eq!(disk("2000G"), disk("2T"));
+        assert_ne!(disk("2Gi"), disk("2G"));
+    }
+
+    /// Conformance: AWS-hash-11
+    #[test]
+    fn the_hash_covers_the_resolved_family() {
         let with = |family: Option<&str>| {
             let spec = json!({ "role": "r", "amiSelectorTerms": [{ "alias": "al2023@latest" }], "amiFamily": family });
             static_hash(
@@ -314,10 +341,10 @@ mod tests {
     fn another_ca_drifts_every_node() {
         use crate::provider::drift::is_static_part_changed;
         let mut class = class(json!({ "role": "r" }));
-        let old = claim(stamp(&class, "ca-1"));
+        let old = claim(hash_annotations(&class, "ca-1"));
         class.metadata.annotations = old.metadata.annotations.clone();
         assert!(!is_static_part_changed(&class, &old));
-        let new = claim(stamp(&class, "ca-2"));
+        let new = claim(hash_annotations(&class, "ca-2"));
         assert_ne!(new.metadata.annotations, old.metadata.annotations);
         class.metadata.annotations = new.metadata.annotations.clone();
         assert!(is_static_part_changed(&class, &old));
@@ -326,15 +353,18 @@ mod tests {
 
     /// Conformance: AWS-hash-06
     #[test]
-    fn another_version_is_stamped_anew() {
+    fn a_claim_with_another_hash_version_gets_the_current_hash() {
         let class = class(json!({ "role": "r" }));
-        let mut old = stamp(&class, "");
+        let mut old = hash_annotations(&class, "");
         old.insert(annotations::NODE_CLASS_HASH_VERSION, "v5".into());
         old.insert(annotations::NODE_CLASS_HASH, "1".into());
         for claim in [claim(old), claim(BTreeMap::new())] {
-            assert_eq!(restamp(&class, "", &claim), stamp(&class, ""));
+            assert_eq!(
+                updated_annotations(&class, "", &claim),
+                hash_annotations(&class, "")
+            );
         }
-        assert!(restamp(&class, "", &claim(stamp(&class, ""))).is_empty());
+        assert!(updated_annotations(&class, "", &claim(hash_annotations(&class, ""))).is_empty());
     }
 
     /// Conformance: AWS-hash-07
@@ -347,7 +377,7 @@ mod tests {
         )]));
         old.set_true(types::DRIFTED, Timestamp::UNIX_EPOCH);
         assert_eq!(
-            restamp(&class, "", &old),
+            updated_annotations(&class, "", &old),
             BTreeMap::from([(annotations::NODE_CLASS_HASH_VERSION, VERSION.to_owned())])
         );
     }

@@ -1,7 +1,8 @@
-//! Instance profiles: what lets a machine act in a role.
+//! Instance profiles, which give instances their IAM role.
 //!
-//! A node class that names a role gets a profile of its own, and a new one whenever the role changes, so that machines that
-//! run keep theirs. Old profiles are kept for an hour, as IAM and the API server tell changes late.
+//! A node class with a role gets its own instance profile, and a new one whenever the role changes, so that running
+//! instances keep theirs. An old profile is protected for an hour, because IAM and the API server are eventually
+//! consistent.
 //!
 //! UPSTREAM: pkg/providers/instanceprofile/instanceprofile.go
 
@@ -12,7 +13,7 @@ use std::time::Duration;
 use aws_sdk_iam::types as iam;
 
 use crate::sdk::pages::each_page;
-use crate::sdk::terms::Remembered;
+use crate::sdk::terms::TtlCache;
 use crate::sdk::{Aws, AwsError};
 
 const fn minutes(n: u64) -> Duration {
@@ -22,13 +23,13 @@ const fn minutes(n: u64) -> Duration {
 /// An instance profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Its name.
+    /// Name of the profile.
     pub name: String,
-    /// Where it stands; Karpenter's own are below `/karpenter/`.
+    /// Path of the profile; profiles that Karpenter creates are below `/karpenter/`.
     pub path: String,
-    /// The role in it, if any.
+    /// Name of the profile's role, if it has one.
     pub role: Option<String>,
-    /// Its tags; lists of profiles come without.
+    /// Tags of the profile; empty in the results of a list.
     pub tags: BTreeMap<String, String>,
 }
 
@@ -47,47 +48,47 @@ impl Profile {
     }
 }
 
-/// The instance profiles of a cluster.
+/// Reads and writes the instance profiles of a cluster.
 #[derive(Clone, Debug)]
 pub struct InstanceProfiles {
     aws: Aws,
     cluster: String,
-    found: Arc<Remembered<String, Profile>>,
-    no_role: Arc<Remembered<String, AwsError>>,
-    made: Arc<Remembered<(String, String), String>>,
-    protected: Arc<Remembered<String, ()>>,
+    found: Arc<TtlCache<String, Profile>>,
+    no_role: Arc<TtlCache<String, AwsError>>,
+    made: Arc<TtlCache<(String, String), String>>,
+    protected: Arc<TtlCache<String, ()>>,
 }
 
 impl InstanceProfiles {
-    /// The profiles of `cluster`.
+    /// Creates the provider of instance profiles for `cluster`.
     #[must_use]
     pub fn new(aws: Aws, cluster: &str) -> Self {
         Self {
             aws,
             cluster: cluster.to_owned(),
-            found: Arc::new(Remembered::for_(minutes(15))),
-            no_role: Arc::new(Remembered::for_(minutes(1))),
-            made: Arc::new(Remembered::for_(minutes(1))),
-            protected: Arc::new(Remembered::for_(minutes(60))),
+            found: Arc::new(TtlCache::new(minutes(15))),
+            no_role: Arc::new(TtlCache::new(minutes(1))),
+            made: Arc::new(TtlCache::new(minutes(1))),
+            protected: Arc::new(TtlCache::new(minutes(60))),
         }
     }
 
-    /// The path of all profiles of the cluster.
+    /// Returns the path of all profiles of the cluster.
     #[must_use]
     pub fn cluster_path(&self) -> String {
         format!("/karpenter/{}/{}/", self.aws.region(), self.cluster)
     }
 
-    /// The path of the profiles of a node class.
+    /// Returns the path of the profiles of a node class.
     #[must_use]
     pub fn class_path(&self, uid: &str) -> String {
         format!("{}{uid}/", self.cluster_path())
     }
 
-    /// The profile of this name.
+    /// Returns the profile with this name.
     ///
     /// # Errors
-    /// One that [is not found](AwsError::is_not_found) if there is none.
+    /// An error that [is not found](AwsError::is_not_found) if there is no such profile.
     pub async fn get(&self, name: &str) -> Result<Profile, AwsError> {
         match self.found.get(&name.to_owned()) {
             Some(profile) => Ok(profile),
@@ -110,21 +111,23 @@ impl InstanceProfiles {
             })
             .await?;
         let raw = answer.instance_profile().ok_or_else(|| {
-            AwsError::unreadable("GetInstanceProfile", "the answer lacks the profile")
+            AwsError::unreadable("GetInstanceProfile", "the response lacks the profile")
         })?;
         Ok(Profile::read(raw))
     }
 
-    /// The profile that was made for this role and node class within the last minute, which its status may not tell yet.
+    /// Returns the profile that was created for this role and node class within the last minute, which the status may
+    /// not have yet.
     #[must_use]
     pub fn just_made(&self, role: &str, uid: &str) -> Option<String> {
         self.made.get(&(role.to_owned(), uid.to_owned()))
     }
 
-    /// Makes sure that a profile of this name exists and has the role.
+    /// Ensures that a profile of this name exists and has the role.
     ///
     /// # Errors
-    /// IAM's; a role that does not exist is not tried again for a minute. What was made half-way is taken away again.
+    /// The error of IAM. A role that does not exist is retried after a minute. A profile without its role is deleted
+    /// again.
     pub async fn ensure(
         &self,
         name: &str,
@@ -142,7 +145,7 @@ impl InstanceProfiles {
         };
         if let Err(error) = self.attach(&profile, role).await {
             if created && let Err(left) = self.delete(name).await {
-                tracing::error!(logger = "instanceprofile", "instance-profile" = name, error = %left, "could not take back an instance profile");
+                tracing::error!(logger = "instanceprofile", "instance-profile" = name, error = %left, "aws-error-code" = left.code.as_deref(), "failed to roll back an instance profile");
             }
             return Err(error);
         }
@@ -185,17 +188,17 @@ impl InstanceProfiles {
                 role: None,
                 tags: tags.clone(),
             }),
-            // The answer to an earlier attempt was lost.
+            // An earlier attempt succeeded, and its response was lost.
             Err(error) if error.is_already_exists() => self.ask(name).await,
             Err(error) => Err(error),
         }
     }
 
-    /// Puts tags on a profile that has others, or none. Those it should not have any more stay: nothing grants taking tags away.
+    /// Tags a profile that lacks some of the tags. Surplus tags stay: the policy does not allow removing tags.
     ///
     /// # Errors
-    /// IAM's. A refusal is not asked for again until the profile is.
-    // DIFFERS: upstream tags profiles when it makes them, and never again.
+    /// The error of IAM. A refused call is not repeated until the profile is read again.
+    // DIFFERS: upstream tags profiles only when it creates them.
     pub async fn tag(
         &self,
         mut profile: Profile,
@@ -207,7 +210,7 @@ impl InstanceProfiles {
         {
             return Ok(());
         }
-        // All of them: the policy asks for the cluster's among them.
+        // All tags are sent, because the policy requires the tag of the cluster among them.
         let list = sdk_tags(tags);
         let tagged = self
             .aws
@@ -227,7 +230,7 @@ impl InstanceProfiles {
     }
 
     async fn attach(&self, profile: &Profile, role: &str) -> Result<(), AwsError> {
-        // A role is added by its name alone, wherever it stands.
+        // A role is added by its name without its path.
         let wanted = role_name(role);
         match &profile.role {
             Some(attached) if attached == wanted => return Ok(()),
@@ -271,10 +274,10 @@ impl InstanceProfiles {
         }
     }
 
-    /// Deletes a profile; one that is gone is no error.
+    /// Deletes a profile; a profile that does not exist is not an error.
     ///
     /// # Errors
-    /// IAM's.
+    /// The error of IAM.
     pub async fn delete(&self, name: &str) -> Result<(), AwsError> {
         self.found.forget(&name.to_owned());
         let profile = match self.ask(name).await {
@@ -303,10 +306,10 @@ impl InstanceProfiles {
         Ok(())
     }
 
-    /// The profiles below a path.
+    /// Returns the profiles below a path.
     ///
     /// # Errors
-    /// IAM's.
+    /// The error of IAM.
     pub async fn list(&self, path: &str) -> Result<Vec<Profile>, AwsError> {
         let ask = |marker: Option<String>| {
             self.aws.iam("ListInstanceProfiles", move |client| {
@@ -325,17 +328,17 @@ impl InstanceProfiles {
         Ok(found)
     }
 
-    /// Keeps a profile from being collected for an hour.
+    /// Protects a profile from garbage collection for an hour.
     pub fn protect(&self, name: &str) {
         self.protected.put(name.to_owned(), ());
     }
 
-    /// Lets a profile be collected again.
+    /// Ends the protection of a profile.
     pub fn unprotect(&self, name: &str) {
         self.protected.forget(&name.to_owned());
     }
 
-    /// Whether a profile may not be collected yet.
+    /// Returns whether a profile is protected from garbage collection.
     #[must_use]
     pub fn is_protected(&self, name: &str) -> bool {
         self.protected.get(&name.to_owned()).is_some()
@@ -348,7 +351,7 @@ fn sdk_tags(tags: &BTreeMap<String, String>) -> Vec<iam::Tag> {
         .collect()
 }
 
-/// A role's name without its path.
+/// Returns the name of a role without its path.
 #[must_use]
 pub fn role_name(role: &str) -> &str {
     role.rsplit('/').next().unwrap_or(role)
@@ -358,6 +361,7 @@ pub fn role_name(role: &str) -> &str {
 mod tests {
     use super::*;
 
+    /// Conformance: AWS-profile-09
     #[test]
     fn a_roles_path_is_not_part_of_its_name() {
         assert_eq!(role_name("KarpenterNodeRole"), "KarpenterNodeRole");

@@ -1,7 +1,8 @@
-//! Machines that are broken, or about to be taken away, as EC2's status checks and its calendar tell.
+//! Controller for instances that fail EC2's status checks or have a scheduled event.
 //!
 //! UPSTREAM: pkg/controllers/interruption/instancestatus
-//! DIFFERS: events that are over are passed by; without permission it looks again after ten minutes instead of never.
+//! DIFFERS: events that are over are ignored; after a denied call the controller retries after ten minutes instead of
+//! never.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,14 +23,14 @@ use crate::sdk::pages::each_page;
 use crate::sdk::{Aws, AwsError};
 
 const INTERVAL: Duration = Duration::from_secs(60);
-/// How long to wait for the model.
+/// Delay of a pass while the model is not synced.
 const UNSYNCED: Duration = Duration::from_secs(1);
-/// How soon it is tried again what was not allowed.
+/// Delay after a denied call.
 const DENIED: Duration = Duration::from_secs(10 * 60);
-/// How long a check may fail before the machine counts as broken: reboots take that long.
+/// How long a status check may fail before the instance counts as impaired: a reboot takes that long.
 const TOLERATED: SignedDuration = SignedDuration::from_secs(120);
 const PAGE: i32 = 1000;
-/// What EC2 may plan for an instance.
+/// Codes of the scheduled events that are handled.
 const EVENTS: [&str; 5] = [
     "instance-reboot",
     "system-reboot",
@@ -38,19 +39,19 @@ const EVENTS: [&str; 5] = [
     "instance-stop",
 ];
 
-/// Looks for broken machines.
+/// Finds impaired instances with DescribeInstanceStatus.
 #[derive(Debug)]
 pub struct InstanceStatus {
     cx: Arc<Context>,
     aws: Aws,
     handler: Handler,
     unhealthy: Counter,
-    /// What was found by the last look, to be counted once.
+    /// Instances and kinds that the last pass found, so that each is counted once.
     found: BTreeSet<(String, Kind)>,
 }
 
 impl InstanceStatus {
-    /// The controller.
+    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>, aws: Aws, handler: Handler) -> Self {
         Self {
@@ -62,9 +63,9 @@ impl InstanceStatus {
         }
     }
 
-    /// What is wrong with the account's instances.
+    /// Returns what is wrong with the account's instances, by instance ID.
     async fn ask(&self, now: Timestamp) -> Result<BTreeMap<String, BTreeSet<Kind>>, AwsError> {
-        // Filters of different names must hold together: one question for each.
+        // Filters of different names are ANDed, so each needs its own call.
         let questions = [
             ("instance-status.status", &["impaired"][..]),
             ("system-status.status", &["impaired"][..]),
@@ -115,7 +116,8 @@ fn unhealthy(registry: &Registry) -> Counter {
     )
 }
 
-/// What is wrong with an instance. Its volumes are not the instance's fault, and a check that began to fail may be a reboot.
+/// Returns what is wrong with an instance. Impaired volumes are ignored, and so is a check that began to fail recently,
+/// which may be a reboot.
 fn kinds(status: &ec2::InstanceStatus, now: Timestamp) -> BTreeSet<Kind> {
     let fails = |summary: Option<&ec2::InstanceStatusSummary>| {
         summary.is_some_and(|summary| {
@@ -163,8 +165,8 @@ impl Periodic for InstanceStatus {
             Err(error) if error.is_unauthorized() => {
                 tracing::error!(
                     logger = "interruption.instancestatus",
-                    error = %error,
-                    "broken instances are not found: allow ec2:DescribeInstanceStatus"
+                    error = %error, "aws-error-code" = error.code.as_deref(),
+                    "failed to find impaired instances, allow ec2:DescribeInstanceStatus"
                 );
                 return Ok(DENIED);
             }
@@ -218,8 +220,9 @@ mod tests {
         ec2::InstanceStatus::builder().events(event).build()
     }
 
+    /// Conformance: AWS-interruption-14
     #[test]
-    fn a_check_counts_once_it_failed_for_two_minutes() {
+    fn a_check_counts_after_it_failed_for_two_minutes() {
         let status = ec2::InstanceStatus::builder()
             .system_status(check(0))
             .instance_status(check(30))
@@ -233,6 +236,7 @@ mod tests {
         );
     }
 
+    /// Conformance: AWS-interruption-14
     #[test]
     fn volumes_and_events_that_are_over_do_not_count() {
         let volumes = ec2::EbsStatusSummary::builder()

@@ -1,6 +1,6 @@
-//! Instances: what they are, finding them, giving them back, tagging them.
+//! EC2 instances: get, list, terminate, tag.
 //!
-//! Requests for single instances go out together, so that a thousand NodeClaims do not make a thousand calls.
+//! Requests for single instances are batched, so that a thousand NodeClaims do not make a thousand calls.
 //!
 //! UPSTREAM: pkg/providers/instance/instance.go, types.go, pkg/batcher/describeinstances.go, terminateinstances.go
 
@@ -13,13 +13,14 @@ use futures::future::{BoxFuture, join_all};
 use jiff::Timestamp;
 use karpenter_api::labels as core_labels;
 
-use crate::api::labels::{self, tags};
+use crate::api::labels;
+use crate::api::labels::tags;
 use crate::sdk::batcher::{Batcher, Window};
 use crate::sdk::pages::each_page;
 use crate::sdk::{Aws, AwsError};
 use crate::shifted_zones::ShiftedZones;
 
-/// How long requests for single instances are collected.
+/// Batching window of requests for single instances.
 const WINDOW: Window = Window {
     idle: Duration::from_millis(100),
     longest: Duration::from_secs(1),
@@ -27,62 +28,62 @@ const WINDOW: Window = Window {
 };
 /// Largest page of DescribeInstances.
 const PAGE: i32 = 1000;
-/// States of instances that are there.
+/// States of instances that have not been terminated.
 const STATES: [&str; 5] = ["pending", "running", "stopping", "stopped", "shutting-down"];
 
-/// The reservation an instance runs in.
+/// The capacity reservation an instance runs in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InReservation {
-    /// Id of the reservation.
+    /// ID of the capacity reservation.
     pub id: String,
-    /// `default` or `capacity-block`.
+    /// Type of the reservation: `default` or `capacity-block`.
     pub type_: &'static str,
-    /// Whether it may be interrupted.
+    /// Whether instances of the reservation may be interrupted.
     pub interruptible: bool,
 }
 
-/// An instance, as far as Karpenter cares.
+/// An EC2 instance, reduced to the fields that are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// Id.
+    /// ID of the instance.
     pub id: String,
-    /// Instance type.
+    /// Name of the instance type.
     pub type_: String,
-    /// Image it was launched from.
+    /// ID of the AMI.
     pub image_id: String,
-    /// Zone.
+    /// Name of the zone.
     pub zone: String,
-    /// Id of the zone, if EC2 tells.
+    /// ID of the zone, if EC2 reports it.
     pub zone_id: Option<String>,
-    /// Subnet of its primary interface.
+    /// ID of the primary interface's subnet.
     pub subnet_id: String,
-    /// Security groups, ordered.
+    /// IDs of the security groups.
     pub security_groups: BTreeSet<String>,
-    /// `spot`, `on-demand` or `reserved`.
+    /// Capacity type: `spot`, `on-demand` or `reserved`.
     pub capacity_type: &'static str,
-    /// The reservation it runs in; only if `capacity_type` is `reserved`.
+    /// The capacity reservation it runs in; set only if `capacity_type` is `reserved`.
     pub reservation: Option<InReservation>,
-    /// When it was launched.
+    /// Launch time.
     pub launched: Timestamp,
-    /// `pending`, `running`, …
+    /// State: `pending`, `running`, …
     pub state: String,
-    /// `default` or `dedicated`.
+    /// Tenancy: `default` or `dedicated`.
     pub tenancy: String,
-    /// Placement group.
+    /// ID of the placement group.
     pub placement_group: Option<String>,
-    /// Partition within the placement group.
+    /// Number of the partition within the placement group.
     pub partition: Option<i32>,
-    /// Elastic Fabric Adapters attached.
+    /// Number of attached Elastic Fabric Adapters.
     pub efa: usize,
-    /// Tags.
+    /// Tags of the instance.
     pub tags: BTreeMap<String, String>,
 }
 
 impl Instance {
-    /// What EC2 says about an instance. `reserved_capacity` is the feature gate of that name.
+    /// Converts the SDK's instance. `reserved_capacity` is the feature gate ReservedCapacity.
     ///
     /// # Errors
-    /// When what every instance has is missing.
+    /// If a field that every instance has is missing.
     pub fn read(raw: &ec2::Instance, reserved_capacity: bool) -> Result<Self, AwsError> {
         let missing = |what: &str| {
             AwsError::unreadable("DescribeInstances", format!("an instance lacks {what}"))
@@ -163,20 +164,21 @@ impl Instance {
         })
     }
 
-    /// `aws:///<zone>/<id>`.
+    /// Returns the provider ID, `aws:///<zone>/<id>`.
     #[must_use]
     pub fn provider_id(&self) -> String {
         format!("aws:///{}/{}", self.zone, self.id)
     }
 
-    /// Whether it is on its way out.
+    /// Returns whether the instance is shutting down or terminated.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         matches!(self.state.as_str(), "shutting-down" | "terminated")
     }
 }
 
-/// The reservation of an instance that was launched into one on purpose; what landed in an open one by chance is on demand.
+/// Returns the reservation of an instance that was launched with it as a target. An instance in an open reservation
+/// that it happens to match counts as on demand.
 fn in_reservation(raw: &ec2::Instance) -> Option<InReservation> {
     let id = raw.capacity_reservation_id().filter(|id| !id.is_empty())?;
     let asked = raw.capacity_reservation_specification()?;
@@ -194,7 +196,7 @@ fn in_reservation(raw: &ec2::Instance) -> Option<InReservation> {
     })
 }
 
-/// The instance id in a provider id.
+/// Returns the instance ID in a provider ID.
 #[must_use]
 pub fn instance_id(provider_id: &str) -> Option<&str> {
     let (zone, id) = provider_id.strip_prefix("aws:///")?.split_once('/')?;
@@ -203,42 +205,42 @@ pub fn instance_id(provider_id: &str) -> Option<&str> {
     (!zone.is_empty() && well_formed).then_some(id)
 }
 
-/// How fresh an answer must be.
+/// Whether a cached instance is sufficient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// What is remembered will do.
-    Remembered,
-    /// EC2 is asked, unless its zone is shifted away.
-    Asked,
+    /// A cached instance is sufficient.
+    Cached,
+    /// EC2 is called, unless the instance's zone has a zonal shift.
+    Fresh,
 }
 
-/// Why an instance could not be had.
+/// An operation on an instance failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum InstanceError {
-    /// There is none.
+    /// The instance does not exist.
     #[error("instance `{0}` not found")]
     NotFound(String),
-    /// Nothing is changed in a zone that traffic is shifted away from.
+    /// The instance's zone has a zonal shift, so it is not changed.
     #[error("zone `{zone}` of instance `{id}` is shifted away")]
     Shifted {
-        /// The instance.
+        /// ID of the instance.
         id: String,
-        /// Its zone.
+        /// Name of its zone.
         zone: String,
     },
-    /// EC2 could not be asked.
+    /// The call to EC2 failed.
     #[error(transparent)]
     Aws(#[from] AwsError),
 }
 
 impl InstanceError {
-    /// There is no such instance.
+    /// Returns whether the instance does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound(_))
     }
 }
 
-/// The cluster's instances.
+/// Reads, terminates and tags the instances of a cluster.
 pub struct Instances {
     aws: Aws,
     cluster: String,
@@ -258,7 +260,7 @@ impl std::fmt::Debug for Instances {
 }
 
 impl Instances {
-    /// The instances of `cluster`. `reserved_capacity` is the feature gate of that name.
+    /// Creates the provider of instances for `cluster`. `reserved_capacity` is the feature gate ReservedCapacity.
     #[must_use]
     pub fn new(aws: Aws, cluster: &str, reserved_capacity: bool, shifted: ShiftedZones) -> Self {
         let telemetry = aws.telemetry().clone();
@@ -300,7 +302,7 @@ impl Instances {
         known.get(id).cloned()
     }
 
-    /// Takes note of an instance.
+    /// Caches an instance.
     pub fn remember(&self, instance: Arc<Instance>) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         known.insert(instance.id.clone(), instance);
@@ -316,13 +318,13 @@ impl Instances {
             .contains(&instance.zone, instance.zone_id.as_deref())
     }
 
-    /// The instance with this id.
+    /// Returns the instance with this ID.
     ///
     /// # Errors
-    /// [`InstanceError::NotFound`] if there is none any more.
+    /// [`InstanceError::NotFound`] if it does not exist or has been terminated.
     pub async fn get(&self, id: &str, fresh: Freshness) -> Result<Arc<Instance>, InstanceError> {
         if let Some(instance) = self.remembered(id)
-            && (fresh == Freshness::Remembered || self.is_shifted(&instance))
+            && (fresh == Freshness::Cached || self.is_shifted(&instance))
         {
             return Ok(instance);
         }
@@ -338,10 +340,10 @@ impl Instances {
         }
     }
 
-    /// All instances of the cluster that Karpenter launched.
+    /// Returns all instances of the cluster that Karpenter launched.
     ///
     /// # Errors
-    /// When EC2 cannot be asked; what is remembered stays.
+    /// If the call to EC2 fails; the cached instances stay.
     pub async fn list(&self) -> Result<Vec<Arc<Instance>>, AwsError> {
         let filters = vec![
             filter("tag-key", [tags::NODE_POOL]),
@@ -376,23 +378,24 @@ impl Instances {
         })
         .await?;
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        // What vanished from a zone that cannot be trusted is kept.
+        // Instances that are missing in a zone with a zonal shift are kept.
         known.retain(|_, instance| self.is_shifted(instance));
         known.extend(found.iter().map(|i| (i.id.clone(), Arc::clone(i))));
         Ok(found)
     }
 
-    /// Gives an instance back. `Ok` means EC2 has been told, now or before.
+    /// Terminates an instance. `Ok` means that EC2 has accepted the termination, now or before.
     ///
     /// # Errors
-    /// [`InstanceError::NotFound`] once it is gone; [`InstanceError::Shifted`] without asking.
+    /// [`InstanceError::NotFound`] once it is terminated; [`InstanceError::Shifted`] without a call.
     pub async fn delete(&self, id: &str) -> Result<(), InstanceError> {
         self.check_zone(id)?;
-        let instance = self.get(id, Freshness::Asked).await?;
+        let instance = self.get(id, Freshness::Fresh).await?;
         if instance.is_ending() {
             return Ok(());
         }
-        // Not found right after it was found: EC2 contradicts itself, and is asked again by the next attempt.
+        // TerminateInstances does not know an instance that DescribeInstances returned: the next attempt calls EC2
+        // again.
         if let Err(error) = self.terminate.run((), id.to_owned()).await {
             let zone_id = instance.zone_id.as_deref().unwrap_or_default();
             let failures = &self.aws.telemetry().termination_failures;
@@ -415,7 +418,7 @@ impl Instances {
     /// Adds tags to an instance.
     ///
     /// # Errors
-    /// [`InstanceError::NotFound`] if there is none; [`InstanceError::Shifted`] without asking.
+    /// [`InstanceError::NotFound`] if it does not exist; [`InstanceError::Shifted`] without a call.
     pub async fn create_tags(
         &self,
         id: &str,
@@ -448,7 +451,7 @@ impl Instances {
     }
 }
 
-/// A filter of EC2's.
+/// Creates a filter of EC2.
 pub(crate) fn filter<'a>(name: &str, values: impl IntoIterator<Item = &'a str>) -> ec2::Filter {
     ec2::Filter::builder()
         .name(name)
@@ -456,14 +459,14 @@ pub(crate) fn filter<'a>(name: &str, values: impl IntoIterator<Item = &'a str>) 
         .build()
 }
 
-/// Tags as EC2 takes them.
+/// Converts tags into the SDK's type.
 pub(crate) fn sdk_tags(tags: &BTreeMap<String, String>) -> Vec<ec2::Tag> {
     tags.iter()
         .map(|(key, value)| ec2::Tag::builder().key(key).value(value).build())
         .collect()
 }
 
-/// The ids among `ids` that an error names.
+/// Returns the ids among `ids` that an error names.
 fn named(error: &AwsError, ids: &BTreeSet<String>) -> BTreeSet<String> {
     let words = error
         .message
@@ -471,28 +474,28 @@ fn named(error: &AwsError, ids: &BTreeSet<String>) -> BTreeSet<String> {
     words.filter_map(|word| ids.get(word).cloned()).collect()
 }
 
-/// What became of each id; an id without an entry is one EC2 does not know.
+/// The result for each ID; an ID without an entry is unknown to EC2.
 type Each<T> = HashMap<String, Result<T, AwsError>>;
 
-/// So few ids are asked for one by one instead of by halves.
+/// Up to this many IDs are tried one by one instead of by halves.
 const FEW: usize = 8;
 
-/// Ids that were refused together, and how they are tried again.
+/// IDs that were refused together, and how they are retried.
 #[derive(Clone, Debug)]
-struct Together {
+struct IdBatch {
     ids: BTreeSet<String>,
-    /// They are the rest of a request whose error named one of them, and are now halved: an error that names another one each
-    /// time would otherwise make a chain as long as the list.
+    /// Whether the IDs are the rest of a request whose error named one of them. Such a rest is halved: if each error
+    /// named another ID, the number of calls would grow with the number of IDs.
     rest: bool,
 }
 
-impl Together {
+impl IdBatch {
     fn new(ids: BTreeSet<String>) -> Self {
         Self { ids, rest: false }
     }
 
-    /// Splits the ids so that those AWS refuses do not spoil the answer for the others: what it names apart, else halves, and
-    /// in the end each alone.
+    /// Splits the IDs so that those that AWS refuses do not fail the others: the IDs that the error names are tried
+    /// apart, else halves, and finally each ID alone.
     fn split(self, error: &AwsError) -> Vec<Self> {
         let bad = named(error, &self.ids);
         let several = !bad.is_empty() && bad.len() < self.ids.len();
@@ -515,17 +518,17 @@ impl Together {
             .collect()
     }
 
-    /// The same for all of them.
+    /// Returns the error for all of the IDs.
     fn all<T>(&self, error: &AwsError) -> Each<T> {
         let each = self.ids.iter().cloned();
         each.map(|id| (id, Err(error.clone()))).collect()
     }
 }
 
-/// What EC2 says about instances; those it does not know are missing.
+/// Describes instances; those that EC2 does not know are missing in the result.
 fn describe_some(
     aws: Aws,
-    asked: Together,
+    asked: IdBatch,
     reserved_capacity: bool,
 ) -> BoxFuture<'static, Each<Arc<Instance>>> {
     Box::pin(async move {
@@ -546,7 +549,7 @@ fn describe_some(
         };
         match answer {
             Ok(()) => {}
-            // Permission to describe is given for all instances or none.
+            // Permission to describe instances is granted for all instances or none.
             Err(error) if asked.ids.len() > 1 && error.is_refusal() && !error.is_forbidden() => {
                 let parts = asked.split(&error).into_iter();
                 let parts = parts.map(|part| describe_some(aws.clone(), part, reserved_capacity));
@@ -570,26 +573,26 @@ async fn describe(
     reserved_capacity: bool,
 ) -> Vec<Result<Option<Arc<Instance>>, AwsError>> {
     let unique: BTreeSet<String> = ids.iter().cloned().collect();
-    let asked = Together::new(unique.clone());
+    let asked = IdBatch::new(unique.clone());
     let mut found = describe_some(aws.clone(), asked, reserved_capacity).await;
-    // What an answer leaves out may be on its way to all of EC2's replicas: the absent are asked for once more.
+    // EC2 is eventually consistent: instances missing in the response are described once more.
     let absent: BTreeSet<String> = unique
         .into_iter()
         .filter(|id| !found.contains_key(id))
         .collect();
     let alone = ids.len() == absent.len() && absent.len() == 1;
     if !absent.is_empty() && !alone {
-        found.extend(describe_some(aws, Together::new(absent), reserved_capacity).await);
+        found.extend(describe_some(aws, IdBatch::new(absent), reserved_capacity).await);
     }
     ids.iter()
         .map(|id| found.get(id).cloned().transpose())
         .collect()
 }
 
-/// Terminates, and answers for which ids EC2 now reports that they end, or why it does not end them.
+/// Terminates instances. Returns the IDs whose termination EC2 confirms, and the errors of the others.
 ///
-/// UPSTREAM: pkg/batcher/terminateinstances.go, which tries each id alone after any failure.
-fn terminate_some(aws: Aws, asked: Together) -> BoxFuture<'static, Each<()>> {
+/// UPSTREAM: pkg/batcher/terminateinstances.go, which retries each ID alone after any failure.
+fn terminate_some(aws: Aws, asked: IdBatch) -> BoxFuture<'static, Each<()>> {
     Box::pin(async move {
         let answer = aws
             .ec2("TerminateInstances", |client| {
@@ -609,7 +612,8 @@ fn terminate_some(aws: Aws, asked: Together) -> BoxFuture<'static, Each<()>> {
                 })
                 .filter_map(|change| Some((change.instance_id()?.to_owned(), Ok(()))))
                 .collect(),
-            // One that is protected, or that a policy's conditions leave out, is not to keep the others running.
+            // An instance with termination protection, or one that a policy excludes, must not keep the others from
+            // being terminated.
             Err(error) if asked.ids.len() > 1 && error.is_refusal() => {
                 let parts = asked.split(&error).into_iter();
                 let parts = parts.map(|part| terminate_some(aws.clone(), part));
@@ -624,14 +628,14 @@ fn terminate_some(aws: Aws, asked: Together) -> BoxFuture<'static, Each<()>> {
 async fn terminate(aws: Aws, ids: Vec<String>) -> Vec<Result<bool, AwsError>> {
     let unique: BTreeSet<String> = ids.iter().cloned().collect();
     let several = unique.len() > 1;
-    let asked = Together::new(unique.clone());
+    let asked = IdBatch::new(unique.clone());
     let mut ended = terminate_some(aws.clone(), asked).await;
     let left: BTreeSet<String> = unique
         .into_iter()
         .filter(|id| !ended.contains_key(id))
         .collect();
     if several && !left.is_empty() {
-        ended.extend(terminate_some(aws, Together::new(left)).await);
+        ended.extend(terminate_some(aws, IdBatch::new(left)).await);
     }
     ids.iter()
         .map(|id| match ended.get(id) {
@@ -646,6 +650,7 @@ async fn terminate(aws: Aws, ids: Vec<String>) -> Vec<Result<bool, AwsError>> {
 mod tests {
     use super::*;
 
+    /// Conformance: AWS-labels-07
     #[test]
     fn provider_ids_are_read_strictly() {
         assert_eq!(instance_id("aws:///us-west-2a/i-0abc"), Some("i-0abc"));
@@ -696,10 +701,21 @@ mod tests {
         assert_eq!(type_of(&spot, true), "spot");
     }
 
+    /// Conformance: AWS-batcher-03
     #[test]
-    fn what_ec2_names_is_split_off_and_otherwise_halves_are_tried_and_a_few_alone() {
-        let ids = |ids: &[&str]| Together::new(ids.iter().map(|id| (*id).to_owned()).collect());
-        let split = |together: Together, code: &str, message: &str| -> Vec<Vec<String>> {
+    fn requests_for_instances_are_collected_as_long_as_by_upstream() {
+        let expected = Window {
+            idle: Duration::from_millis(100),
+            longest: Duration::from_secs(1),
+            items: 500,
+        };
+        assert_eq!(WINDOW, expected);
+    }
+
+    #[test]
+    fn ids_that_ec2_names_are_split_off_and_others_are_tried_by_halves_and_then_alone() {
+        let ids = |ids: &[&str]| IdBatch::new(ids.iter().map(|id| (*id).to_owned()).collect());
+        let split = |together: IdBatch, code: &str, message: &str| -> Vec<Vec<String>> {
             let error = AwsError::refused("TerminateInstances", code, message);
             let parts = together.split(&error).into_iter();
             parts.map(|part| part.ids.into_iter().collect()).collect()
@@ -714,7 +730,7 @@ mod tests {
             split(few(), unknown, "some do not exist"),
             [["i-1"], ["i-2"], ["i-3"], ["i-4"]]
         );
-        let rest = Together {
+        let rest = IdBatch {
             rest: true,
             ..few()
         };
@@ -724,7 +740,7 @@ mod tests {
             "no chain of names"
         );
         let many: BTreeSet<String> = (0..20).map(|n| format!("i-{n}")).collect();
-        let halves = split(Together::new(many), protected, "no name");
+        let halves = split(IdBatch::new(many), protected, "no name");
         assert_eq!((halves[0].len(), halves[1].len()), (10, 10));
     }
 }

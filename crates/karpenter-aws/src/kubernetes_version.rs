@@ -1,4 +1,4 @@
-//! The cluster's version of Kubernetes, which decides which images an alias means. It is upgraded while we run.
+//! The cluster's version of Kubernetes, which decides the AMIs of an alias. It may change while the controller runs.
 //!
 //! UPSTREAM: pkg/providers/version, pkg/controllers/providers/version
 
@@ -9,32 +9,33 @@ use karpenter_core::provider::CloudProviderError;
 use karpenter_kube::controller::{Doing, Periodic, ReconcileError};
 use kube::Client;
 
-use crate::discovery::{self, DiscoveryError};
+use crate::discovery;
+use crate::discovery::DiscoveryError;
 use crate::sdk::Aws;
 
-/// How often the version is looked at.
-const LOOK: Duration = Duration::from_secs(5 * 60);
+/// How often the version is read.
+const INTERVAL: Duration = Duration::from_secs(5 * 60);
 
-/// The version as it was last seen, such as `1.34`. Cheap to clone; clones agree.
+/// The last version read, such as `1.34`. Cheap to clone; clones share the value.
 #[derive(Clone, Debug)]
 pub struct KubernetesVersion(Arc<RwLock<String>>);
 
 impl KubernetesVersion {
-    /// A version to begin with.
+    /// Creates a holder with an initial version.
     #[must_use]
     pub fn new(version: &str) -> Self {
         check(version);
         Self(Arc::new(RwLock::new(version.to_owned())))
     }
 
-    /// The version.
+    /// Returns the current version.
     #[must_use]
     pub fn current(&self) -> String {
         let version = self.0.read().unwrap_or_else(PoisonError::into_inner);
         version.clone()
     }
 
-    /// Takes note of a version.
+    /// Replaces the version.
     pub fn set(&self, version: &str) {
         let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if *current != version {
@@ -49,7 +50,7 @@ impl KubernetesVersion {
     }
 }
 
-/// Logs, once for each version, that Karpenter is not tested with it, wherever the version came from.
+/// Logs once per version that Karpenter is not tested with it.
 fn check(version: &str) {
     if !discovery::is_tested_with(version) {
         tracing::error!(
@@ -60,31 +61,31 @@ fn check(version: &str) {
     }
 }
 
-/// Looks for the version again and again: at EKS if it runs the control plane, else at the API server.
+/// Reads the version periodically: from EKS if it runs the control plane, else from the API server.
 #[derive(Clone)]
-pub struct Following {
-    /// What is kept up to date.
+pub struct VersionController {
+    /// The version to update.
     pub version: KubernetesVersion,
-    /// The API server.
+    /// Client of the API server.
     pub client: Client,
-    /// EKS, and the cluster's name there.
+    /// EKS, and the name of the cluster there.
     pub eks: Option<(Aws, String)>,
 }
 
-impl std::fmt::Debug for Following {
+impl std::fmt::Debug for VersionController {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Following")
+        f.debug_struct("VersionController")
             .field("version", &self.version)
             .finish_non_exhaustive()
     }
 }
 
-impl Following {
-    async fn look(&self) -> Result<String, DiscoveryError> {
+impl VersionController {
+    async fn discover(&self) -> Result<String, DiscoveryError> {
         if let Some((aws, cluster)) = &self.eks {
-            let told = discovery::control_plane(aws, cluster).await;
-            let told = told.map_err(|error| DiscoveryError::Version(error.to_string()))?;
-            if let Some(version) = told.version {
+            let control_plane = discovery::control_plane(aws, cluster).await;
+            let control_plane = control_plane.map_err(DiscoveryError::VersionOfEks)?;
+            if let Some(version) = control_plane.version {
                 return Ok(version);
             }
         }
@@ -92,18 +93,18 @@ impl Following {
     }
 }
 
-impl Periodic for Following {
+impl Periodic for VersionController {
     fn name(&self) -> &'static str {
         "providers.version"
     }
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
-        let version = self.look().await;
+        let version = self.discover().await;
         let version = version
             .map_err(|error| CloudProviderError::Other(Box::new(error)))
             .doing("discovering the version of kubernetes")?;
         self.version.set(&version);
-        Ok(LOOK)
+        Ok(INTERVAL)
     }
 }
 
@@ -128,8 +129,9 @@ mod tests {
         }
     }
 
+    /// Conformance: AWS-startup-05
     #[test]
-    fn a_version_this_is_not_tested_with_is_said_once_whoever_told_it() {
+    fn a_version_that_is_not_tested_is_logged_once() {
         let log = Log::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt()
@@ -137,14 +139,17 @@ mod tests {
             .finish();
         tracing::subscriber::with_default(subscriber, || {
             let version = KubernetesVersion::new("1.34");
-            for told in ["1.34", "1.99", "1.99", "1.35"] {
-                version.set(told);
+            for discovered in ["1.34", "1.99", "1.99", "1.35"] {
+                version.set(discovered);
             }
             let _ = KubernetesVersion::new("1.25");
         });
-        let said = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-        let said: Vec<&str> = said.lines().filter(|l| l.contains("not tested")).collect();
-        assert_eq!(said.len(), 2, "{said:?}");
-        assert!(said[0].contains("1.99") && said[1].contains("1.25"));
+        let logged = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let logged: Vec<&str> = logged
+            .lines()
+            .filter(|l| l.contains("not tested"))
+            .collect();
+        assert_eq!(logged.len(), 2, "{logged:?}");
+        assert!(logged[0].contains("1.99") && logged[1].contains("1.25"));
     }
 }

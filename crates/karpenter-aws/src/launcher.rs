@@ -1,4 +1,4 @@
-//! One launch: subnets, templates, a fleet, and what is learnt from its answer.
+//! Launch of one instance: subnets, launch templates, a fleet, and the evaluation of its errors.
 //!
 //! UPSTREAM: pkg/providers/instance/instance.go
 
@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use jiff::Timestamp;
-use karpenter_api::labels::{self as core_labels, annotations};
+use karpenter_api::labels as core_labels;
+use karpenter_api::labels::annotations;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::provider::CloudProviderError;
@@ -14,8 +15,8 @@ use karpenter_core::requirements::{Requirement, Requirements};
 use karpenter_kube::events::{Event, Recorder, reference};
 use karpenter_kube::metrics::{Counter, Registry};
 
-use crate::api::labels::{self, resources, tags};
-use crate::api::{EC2NodeClass, Subnet};
+use crate::api::labels::{resources, tags};
+use crate::api::{EC2NodeClass, Subnet, labels};
 use crate::fleet::{Answer, Config, Fleet, Fleets, Launched, Override, PoolError, Purchase};
 use crate::instances::{InReservation, Instance, Instances};
 use crate::launch::filter::{tenancy, usable};
@@ -29,35 +30,36 @@ use crate::sdk::errors::{SPOT_ROLE_MISSING, reason_and_message};
 use crate::subnets::Subnets;
 use crate::unavailable::{CapacityType, Placement, Pool, Unavailable};
 
-/// On a NodeClaim: the account lacks the role that spot instances need, and it may not be created here.
+/// Event reason on a NodeClaim: the service-linked role for spot instances does not exist and may not be created.
 pub const SPOT_ROLE_FAILED: &str = "SpotServiceLinkedRoleCreationFailure";
 
-/// With fewer instance types than this, on-demand capacity is likely to run out where spot was admitted, too.
+/// With fewer instance types than this, a launch that falls back from spot to on-demand is likely to run out of
+/// capacity.
 const FLEXIBLE: usize = 5;
 
-/// What a machine is launched for.
+/// The parameters of a launch.
 #[derive(Clone, Copy, Debug)]
-pub struct Order<'a> {
-    /// The claim.
+pub struct LaunchRequest<'a> {
+    /// The NodeClaim to launch an instance for.
     pub claim: &'a NodeClaim,
-    /// Its node class.
+    /// The NodeClaim's node class.
     pub class: &'a EC2NodeClass,
-    /// The claim's requirements.
+    /// Requirements of the NodeClaim.
     pub requirements: &'a Requirements,
-    /// The instance types it may be, with the offerings that may be bought.
+    /// Instance types to launch one of, with the offerings to launch them through.
     pub types: &'a [InstanceType],
-    /// `spot`, `on-demand` or `reserved`.
+    /// Capacity type: `spot`, `on-demand` or `reserved`.
     pub capacity_type: &'static str,
-    /// The placement group.
+    /// The node class's placement group.
     pub placement_group: Option<&'a PlacementGroup>,
 }
 
-/// Why a launch came to nothing.
+/// A failed launch.
 #[derive(Debug)]
 enum Failed {
-    /// A template was deleted behind our back; the next attempt makes it anew.
+    /// A template was deleted by another actor; the next attempt creates it again.
     TemplateGone(AwsError),
-    /// Anything else.
+    /// Any other error.
     Other(CloudProviderError),
 }
 
@@ -67,30 +69,30 @@ impl From<CloudProviderError> for Failed {
     }
 }
 
-/// Launches machines.
+/// Launches instances.
 #[derive(Debug)]
 pub struct Launcher {
-    /// Subnets.
+    /// Selects subnets.
     pub subnets: Subnets,
-    /// Launch templates.
+    /// Creates launch templates.
     pub templates: LaunchTemplates,
-    /// Fleets.
+    /// Sends CreateFleet.
     pub fleets: Fleets,
-    /// Instances.
+    /// Cache of instances.
     pub instances: Arc<Instances>,
-    /// Machines left in reservations.
+    /// Number of instances left in capacity reservations.
     pub counts: ReservationCounts,
-    /// What is out of capacity.
+    /// Unavailable offerings, which failed launches add to.
     pub unavailable: Arc<Mutex<Unavailable>>,
-    /// What templates have in common.
+    /// Settings that all launch templates share.
     pub settings: SharedSettings,
-    /// Launches that failed, by pool.
+    /// Counter of failed launches by pool.
     pub failures: Counter,
-    /// Where events are published; set once the controllers start.
-    pub told: Arc<OnceLock<Recorder>>,
+    /// Recorder of events; set when the controllers start.
+    pub recorder: Arc<OnceLock<Recorder>>,
 }
 
-/// The counter of failed launches.
+/// Registers the counter of failed launches.
 #[must_use]
 pub fn failures(registry: &Registry) -> Counter {
     registry.counter(
@@ -104,88 +106,93 @@ fn create_error(reason: &str, message: impl Into<String>) -> CloudProviderError 
     CloudProviderError::Create {
         reason: reason.to_owned(),
         message: message.into(),
+        source: None,
+    }
+}
+
+/// The error of a call that a launch cannot do without.
+fn call_error(action: &str, error: AwsError) -> CloudProviderError {
+    let (reason, message) = reason_and_message([&error]);
+    CloudProviderError::Create {
+        reason: reason.to_owned(),
+        message: format!("{action}, {message}: {error}"),
+        source: Some(Box::new(error)),
     }
 }
 
 impl Launcher {
-    /// Launches a machine. `reserved_of` says what the kubelet of an instance type keeps by the user's wish.
+    /// Launches an instance. `reserved_of` returns the user's reserved resources for an instance type.
     ///
     /// # Errors
-    /// [`CloudProviderError::InsufficientCapacity`] if only capacity is missing, [`CloudProviderError::Create`] with the
-    /// reason otherwise.
+    /// [`CloudProviderError::InsufficientCapacity`] if only capacity is missing, otherwise
+    /// [`CloudProviderError::Create`] with the reason.
     pub async fn launch(
         &self,
-        order: Order<'_>,
+        request: LaunchRequest<'_>,
         now: Timestamp,
         reserved_of: impl Fn(&InstanceType) -> Reserved + Send + Sync,
     ) -> Result<Arc<Instance>, CloudProviderError> {
-        match self.attempt(order, now, &reserved_of).await {
+        match self.attempt(request, now, &reserved_of).await {
             Ok(instance) => Ok(instance),
             Err(Failed::Other(error)) => Err(error),
-            Err(Failed::TemplateGone(_)) => match self.attempt(order, now, &reserved_of).await {
+            Err(Failed::TemplateGone(_)) => match self.attempt(request, now, &reserved_of).await {
                 Ok(instance) => Ok(instance),
                 Err(Failed::Other(error)) => Err(error),
-                Err(Failed::TemplateGone(error)) => Err(refused(&error)),
+                Err(Failed::TemplateGone(error)) => Err(refused(error)),
             },
         }
     }
 
     async fn attempt(
         &self,
-        order: Order<'_>,
+        request: LaunchRequest<'_>,
         now: Timestamp,
         reserved_of: &(impl Fn(&InstanceType) -> Reserved + Send + Sync),
     ) -> Result<Arc<Instance>, Failed> {
-        let (class, claim) = (order.class, order.claim);
+        let (class, claim) = (request.class, request.claim);
         let announced = self.fleets.announce();
         let subnets = self
             .subnets
-            .for_launch(&class.status.subnets, order.types, order.capacity_type)
+            .for_launch(&class.status.subnets, request.types, request.capacity_type)
             .map_err(|error| {
                 create_error(
                     "SubnetResolutionFailed",
                     format!("getting subnets, {error}"),
                 )
             })?;
-        let tags = self.tags(order);
-        let partition = requested_partition(&order);
-        let tenancy = tenancy(order.requirements);
+        let tags = self.tags(request);
+        let partition = requested_partition(&request);
+        let tenancy = tenancy(request.requirements);
         let launch = Launch {
             class,
             claim,
-            requirements: order.requirements,
-            capacity_type: order.capacity_type,
+            requirements: request.requirements,
+            capacity_type: request.capacity_type,
             tenancy,
-            placement_group: order.placement_group,
+            placement_group: request.placement_group,
             partition,
             tags: &tags,
         };
-        let resolved = resolve(&launch, &self.settings.get(), order.types, reserved_of)
+        let resolved = resolve(&launch, &self.settings.get(), request.types, reserved_of)
             .map_err(|error| template_error(&error))?;
         drop(announced);
         let ensured = resolved.iter().map(|r| self.templates.ensure(&r.template));
         for ensured in futures::future::join_all(ensured).await {
-            ensured.map_err(|error| {
-                let (reason, message) = reason_and_message([&error]);
-                create_error(
-                    reason,
-                    format!("getting launch template configs, {message}: {error}"),
-                )
-            })?;
+            ensured.map_err(|error| call_error("getting launch template configs", error))?;
         }
         let zones = |zone: &str| subnets.of(zone).cloned();
-        let configs = configs(&order, &resolved, zones);
+        let configs = configs(&request, &resolved, zones);
         if configs.is_empty() {
             return Err(CloudProviderError::InsufficientCapacity(
                 "no capacity offerings are currently available given the constraints".into(),
             )
             .into());
         }
-        warn_of_fallback(&order);
-        // The scheduler writes it on every claim, mostly as `false`.
+        warn_of_fallback(&request);
+        // Every planned NodeClaim has this annotation, mostly with the value `false`.
         let relaxed = claim.annotation(annotations::MIN_VALUES_RELAXED) == Some("true");
         let fleet = Fleet {
-            purchase: purchase(order.capacity_type, &resolved),
+            purchase: purchase(request.capacity_type, &resolved),
             configs,
             prioritized: claim
                 .annotation(annotations::PRICE_OVERLAY_APPLIED)
@@ -202,17 +209,17 @@ impl Launcher {
                 }
                 return Err(Failed::TemplateGone(error));
             }
-            Err(error) => return Err(refused(&error).into()),
+            Err(error) => return Err(refused(error).into()),
         };
         let used = answer.launched.iter().map(|l| l.subnet.clone()).collect();
-        subnets.settle(&used);
-        if answer.tells {
-            self.learn(&order, &answer.errors, partition, now);
+        subnets.commit(&used);
+        if answer.handles_errors {
+            self.record_failures(&request, &answer.errors, partition, now);
         }
         match &answer.launched {
             Some(launched) => {
                 let instance =
-                    self.launched(&order, launched, &resolved, partition, fleet.tags, now);
+                    self.launched(&request, launched, &resolved, partition, fleet.tags, now);
                 if let Some(id) = &launched.reservation {
                     self.counts.launched(id);
                 }
@@ -224,32 +231,32 @@ impl Launcher {
         }
     }
 
-    /// Tags of everything that is created for a claim.
-    fn tags(&self, order: Order<'_>) -> BTreeMap<String, String> {
+    /// Returns the tags of all resources created for a NodeClaim.
+    fn tags(&self, request: LaunchRequest<'_>) -> BTreeMap<String, String> {
         launch_tags(
-            order.class,
+            request.class,
             &self.settings.get().cluster.name,
-            order.claim.node_pool().unwrap_or_default(),
+            request.claim.node_pool().unwrap_or_default(),
         )
     }
 
-    /// Publishes an event, once there is a recorder.
-    pub fn tell(&self, event: Event) {
-        if let Some(recorder) = self.told.get() {
+    /// Publishes an event, if the recorder is set.
+    pub fn publish(&self, event: Event) {
+        if let Some(recorder) = self.recorder.get() {
             recorder.publish(event);
         }
     }
 
-    /// Takes note of pools that gave nothing.
-    fn learn(
+    /// Marks the pools of a fleet's errors as unavailable, and counts the failures.
+    fn record_failures(
         &self,
-        order: &Order<'_>,
+        request: &LaunchRequest<'_>,
         errors: &[PoolError],
         partition: Option<u32>,
         now: Timestamp,
     ) {
         let zone_id = |zone: &str| {
-            let subnets = order.class.status.subnets.iter();
+            let subnets = request.class.status.subnets.iter();
             subnets
                 .filter(|s| s.zone == zone)
                 .find_map(|s| s.zone_id.clone())
@@ -260,19 +267,19 @@ impl Launcher {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let capacity_type =
-            CapacityType::from_label(order.capacity_type).unwrap_or(CapacityType::OnDemand);
+            CapacityType::from_label(request.capacity_type).unwrap_or(CapacityType::OnDemand);
         let pool = |instance_type: &str, zone: &str| Pool {
             capacity_type,
             instance_type: instance_type.to_owned(),
             zone: zone.to_owned(),
-            placement: order.placement_group.map(|group| Placement {
+            placement: request.placement_group.map(|group| Placement {
                 group: group.id.clone(),
                 partition,
             }),
         };
         if errors.iter().any(|e| e.error.is_spot_role_missing()) {
-            self.tell(Event::warning(
-                reference(order.claim),
+            self.publish(Event::warning(
+                reference(request.claim),
                 SPOT_ROLE_FAILED,
                 format!(
                     "Attempted to launch a spot instance but failed due to \"{SPOT_ROLE_MISSING}\""
@@ -282,7 +289,7 @@ impl Launcher {
         for e in errors {
             let reason = reason_and_message([&e.error]).0;
             self.failures
-                .inc(&[&e.zone, &zone_id(&e.zone), order.capacity_type, reason]);
+                .inc(&[&e.zone, &zone_id(&e.zone), request.capacity_type, reason]);
             if e.error.is_out_of_addresses() {
                 unavailable.mark_subnet(&e.subnet, now);
                 self.subnets.exhausted(&e.subnet);
@@ -296,7 +303,7 @@ impl Launcher {
                 continue;
             }
             if e.error.is_spread_limit() {
-                for t in order.types {
+                for t in request.types {
                     unavailable.mark(pool(&t.name, &e.zone), now);
                 }
             } else if e.error.is_unfulfillable() {
@@ -309,29 +316,29 @@ impl Launcher {
 
     fn launched(
         &self,
-        order: &Order<'_>,
+        request: &LaunchRequest<'_>,
         launched: &Launched,
         resolved: &[Resolved],
         partition: Option<u32>,
         tags: BTreeMap<String, String>,
         now: Timestamp,
     ) -> Instance {
-        let status = &order.class.status;
+        let status = &request.class.status;
         let target = resolved.iter().find_map(|r| {
             let target = r.template.reservation.as_ref()?.as_ref()?;
             (Some(&target.id) == launched.reservation.as_ref()).then_some(target)
         });
-        let listed = order.class.network_interfaces();
+        let listed = request.class.network_interfaces();
         let adapters = if !listed.is_empty() {
             listed.iter().filter(|i| i.is_efa_only()).count()
-        } else if order
+        } else if request
             .claim
             .spec
             .resources
             .requests
             .contains_key(resources::EFA)
         {
-            let found = order.types.iter().find(|t| t.name == launched.type_);
+            let found = request.types.iter().find(|t| t.name == launched.type_);
             found.map_or(0, |t| {
                 usize::try_from(t.capacity.get(resources::EFA)).unwrap_or(0)
             })
@@ -354,7 +361,7 @@ impl Launcher {
                 .iter()
                 .map(|g| g.id.clone())
                 .collect(),
-            capacity_type: order.capacity_type,
+            capacity_type: request.capacity_type,
             reservation: target.map(|t| InReservation {
                 id: t.id.clone(),
                 type_: if t.block { "capacity-block" } else { "default" },
@@ -362,8 +369,8 @@ impl Launcher {
             }),
             launched: now,
             state: "pending".into(),
-            tenancy: tenancy(order.requirements).to_owned(),
-            placement_group: order.placement_group.map(|g| g.id.clone()),
+            tenancy: tenancy(request.requirements).to_owned(),
+            placement_group: request.placement_group.map(|g| g.id.clone()),
             partition: partition.and_then(|n| i32::try_from(n).ok()),
             efa: adapters,
             tags,
@@ -371,7 +378,8 @@ impl Launcher {
     }
 }
 
-/// Tags of everything that is created for a node class: the user's, and those by which we find it again.
+/// Returns the tags of all resources created for a node class: the user's, and those that identify the cluster's
+/// resources.
 #[must_use]
 pub fn launch_tags(class: &EC2NodeClass, cluster: &str, pool: &str) -> BTreeMap<String, String> {
     let mut all = class.spec.tags.clone().unwrap_or_default();
@@ -387,16 +395,12 @@ pub fn launch_tags(class: &EC2NodeClass, cluster: &str, pool: &str) -> BTreeMap<
     all
 }
 
-/// The error of a fleet that was refused as a whole.
-fn refused(error: &AwsError) -> CloudProviderError {
-    let (reason, message) = reason_and_message([error]);
-    create_error(
-        reason,
-        format!("creating fleet request, {message}: {error}"),
-    )
+/// Returns the error for a fleet that EC2 refused as a whole.
+fn refused(error: AwsError) -> CloudProviderError {
+    call_error("creating fleet request", error)
 }
 
-/// The error of a fleet that launched nothing.
+/// Returns the error for a fleet that launched nothing.
 fn nothing(answer: &Answer) -> CloudProviderError {
     let errors: Vec<&AwsError> = answer.errors.iter().map(|e| &e.error).collect();
     let unique: BTreeSet<String> = answer.errors.iter().map(describe).collect();
@@ -430,14 +434,16 @@ fn template_error(error: &TemplateError) -> CloudProviderError {
     }
 }
 
-/// The partition to launch into: the lowest asked for of those that are not out of capacity.
-fn requested_partition(order: &Order<'_>) -> Option<u32> {
-    order.placement_group.filter(|g| g.partitions > 0)?;
-    let asked = order.requirements.get(labels::PLACEMENT_GROUP_PARTITION)?;
+/// Returns the lowest required partition that is not out of capacity.
+fn requested_partition(request: &LaunchRequest<'_>) -> Option<u32> {
+    request.placement_group.filter(|g| g.partitions > 0)?;
+    let asked = request
+        .requirements
+        .get(labels::PLACEMENT_GROUP_PARTITION)?;
     if asked.is_complement() {
         return None;
     }
-    let offered: BTreeSet<u32> = order
+    let offered: BTreeSet<u32> = request
         .types
         .iter()
         .flat_map(|t| t.offerings.iter())
@@ -466,23 +472,24 @@ fn purchase(capacity_type: &str, resolved: &[Resolved]) -> Purchase {
     }
 }
 
-/// The ways to launch by each template: its types in the subnets of the zones where they can be bought.
+/// Returns the fleet's overrides for each template: its instance types in the subnets of the zones where they have an
+/// offering.
 fn configs(
-    order: &Order<'_>,
+    request: &LaunchRequest<'_>,
     resolved: &[Resolved],
     subnet: impl Fn(&str) -> Option<Subnet>,
 ) -> Vec<Config> {
-    let mut wanted = order.requirements.clone();
+    let mut wanted = request.requirements.clone();
     wanted.replace(Requirement::equal(
         core_labels::CAPACITY_TYPE,
-        order.capacity_type,
+        request.capacity_type,
     ));
     let mut configs = Vec::new();
     for r in resolved {
         let target: Option<&Target> = r.template.reservation.as_ref().and_then(Option::as_ref);
         let mut seen: BTreeSet<(&str, String)> = BTreeSet::new();
         let mut overrides = Vec::new();
-        for t in order.types.iter().filter(|t| r.types.contains(&t.name)) {
+        for t in request.types.iter().filter(|t| r.types.contains(&t.name)) {
             for o in usable(t, &wanted) {
                 if Target::of(o).as_ref() != target {
                     continue;
@@ -490,7 +497,7 @@ fn configs(
                 let Some(subnet) = o.zone().and_then(&subnet) else {
                     continue;
                 };
-                // Partitions of a placement group are offerings of their own, but not of EC2's.
+                // Partitions of a placement group are separate offerings of Karpenter, but not of EC2.
                 if !seen.insert((&t.name, subnet.id.clone())) {
                     continue;
                 }
@@ -514,18 +521,18 @@ fn configs(
     configs
 }
 
-fn warn_of_fallback(order: &Order<'_>) {
-    let spot = order
+fn warn_of_fallback(request: &LaunchRequest<'_>) {
+    let spot = request
         .requirements
         .get(core_labels::CAPACITY_TYPE)
         .is_some_and(|r| r.has(core_labels::CAPACITY_TYPE_SPOT));
-    if order.capacity_type == core_labels::CAPACITY_TYPE_ON_DEMAND
+    if request.capacity_type == core_labels::CAPACITY_TYPE_ON_DEMAND
         && spot
-        && order.types.len() < FLEXIBLE
+        && request.types.len() < FLEXIBLE
     {
         tracing::info!(
             logger = "instance",
-            "instance-types" = order.types.len(),
+            "instance-types" = request.types.len(),
             "at least {FLEXIBLE} instance types are recommended when flexible to spot but requesting on-demand"
         );
     }

@@ -1,7 +1,7 @@
-//! Karpenter on AWS: from an EC2NodeClass to running instances and back.
+//! Karpenter's cloud provider for AWS: EC2NodeClass, launch and termination of EC2 instances, drift and interruption.
 //!
-//! Without the feature `sdk` the crate holds the resources and the decisions that need no call: it builds in seconds, and
-//! `karpenter-legacy`, tools and tests use it so.
+//! Without the feature `sdk` the crate contains the resources and the decisions that make no calls: it builds in
+//! seconds, and `karpenter-legacy`, tools and tests use it in this form.
 //!
 //! UPSTREAM: aws/karpenter-provider-aws
 
@@ -15,6 +15,8 @@ pub mod discovery;
 pub mod fleet;
 pub mod hash;
 pub mod images;
+#[cfg(feature = "sdk")]
+pub mod instance_controllers;
 #[cfg(feature = "sdk")]
 pub mod instance_profiles;
 #[cfg(feature = "sdk")]
@@ -60,8 +62,6 @@ pub mod subnets;
 #[cfg(feature = "sdk")]
 pub mod tagging;
 pub mod unavailable;
-#[cfg(feature = "sdk")]
-pub mod upkeep;
 pub mod user_data;
 #[cfg(feature = "sdk")]
 pub mod zonal_shift;

@@ -1,4 +1,4 @@
-//! What can be bought, as metrics: per instance type, capacity type and zone, over all NodePools.
+//! Metrics of offerings: per instance type, capacity type and zone, over all NodePools.
 //!
 //! UPSTREAM: pkg/controllers/metrics/metrics.go, pkg/providers/instancetype/metrics.go
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use karpenter_api::labels as core_labels;
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::provider::CloudProvider;
+use karpenter_core::provider::{CloudProvider, ErrorCode};
 use karpenter_kube::context::Context;
 use karpenter_kube::controller::{Periodic, ReconcileError, compute};
 use karpenter_kube::metrics::Registry;
@@ -20,7 +20,7 @@ use crate::stores::Stores;
 const INTERVAL: Duration = Duration::from_secs(60);
 const LABELS: [&str; 3] = ["instance_type", "capacity_type", "zone"];
 
-/// One offering over all NodePools.
+/// An offering over all NodePools.
 #[derive(Clone, Debug, PartialEq)]
 struct Row {
     instance_type: String,
@@ -32,18 +32,18 @@ struct Row {
 
 type Shown = Arc<Mutex<Arc<[Row]>>>;
 
-/// Keeps the metrics up to date.
+/// Controller that updates the metrics.
 #[derive(Debug)]
 pub struct OfferingMetrics {
     stores: Stores,
     provider: Arc<Ec2Provider>,
-    /// The gate ReservedCapacity: what is reserved nowhere is shown as not available.
+    /// The feature gate ReservedCapacity: types without reservation are exported as not available.
     reserved: bool,
     shown: Shown,
 }
 
 impl OfferingMetrics {
-    /// Registers the metrics of this provider.
+    /// Creates the controller, and registers the metrics of the provider.
     #[must_use]
     pub fn new(cx: &Context, stores: Stores, provider: Arc<Ec2Provider>) -> Self {
         let shown = Shown::default();
@@ -81,12 +81,12 @@ fn rows(shown: &Shown) -> Arc<[Row]> {
     Arc::clone(&shown.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The sizes of all instance types, whether they can be bought or not.
+/// Registers the metrics of all instance types, whether they have available offerings or not.
 fn of_types(registry: &Registry, offered: &Arc<Offered>) {
     let gauge = |name: &str, help: &str, value: fn(u32, u64) -> f64| {
         let offered = Arc::clone(offered);
         registry.live(name, help, &["instance_type"], move |emit| {
-            // Shared, so that nobody waits for the scrape.
+            // Shared, so that a scrape does not block the controller.
             let infos = offered.with_resolver(|resolver| resolver.infos().to_vec());
             for info in infos {
                 emit.set(&[&info.name], value(info.vcpus, info.memory_mib));
@@ -115,7 +115,7 @@ fn capacity_type(label: &str) -> Option<&'static str> {
     .find(|known| *known == label)
 }
 
-/// All offerings of these lists: available if one of them says so, with the price where it is.
+/// Merges the offerings of several lists: available if one of them is, with the price of the available one.
 fn merge(lists: &[Arc<[InstanceType]>], reserved: bool) -> Vec<Row> {
     let mut merged: BTreeMap<(&str, &str, &'static str), (bool, f64)> = BTreeMap::new();
     for list in lists {
@@ -164,14 +164,15 @@ impl Periodic for OfferingMetrics {
         let mut lists: Vec<Arc<[InstanceType]>> = Vec::new();
         for pool in self.stores.pools() {
             match self.provider.instance_types(&pool).await {
-                // Pools of one class share its list.
+                // NodePools of one class share its list.
                 Ok(list) if lists.iter().any(|known| Arc::ptr_eq(known, &list)) => {}
                 Ok(list) => lists.push(list),
                 Err(error) => tracing::debug!(
                     logger = self.name(),
                     NodePool = pool.metadata.name.as_deref(),
                     error = %error,
-                    "the NodePool has no instance types to be shown"
+                    "aws-error-code" = ErrorCode::of(&error).map(|code| &**code),
+                    "skipped a NodePool without instance types"
                 ),
             }
         }
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offering_is_available_if_one_list_says_so_and_costs_what_it_costs_there() {
+    fn an_offering_is_available_if_one_list_says_so_and_has_the_price_of_that_list() {
         let of = |lists: &[Arc<[InstanceType]>]| {
             let rows = merge(lists, false);
             assert_eq!(rows.len(), 1);
@@ -215,8 +216,9 @@ mod tests {
         assert_eq!(of(&[list(false, 1.0)]), (false, 1.0));
     }
 
+    /// Conformance: AWS-metrics-03
     #[test]
-    fn what_is_reserved_nowhere_is_shown_as_such_where_reservations_count() {
+    fn types_without_reservation_are_exported_as_unavailable_with_the_gate() {
         let rows = merge(&[list(true, 1.0)], true);
         let shown: Vec<_> = rows
             .iter()

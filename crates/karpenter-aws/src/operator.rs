@@ -1,4 +1,4 @@
-//! The provider put together: what is found out at the start, and what runs next to Karpenter's own controllers.
+//! Assembly of the provider: discovery at the start, and the controllers that run next to Karpenter's own.
 //!
 //! UPSTREAM: pkg/operator/operator.go, cmd/controller/main.go
 
@@ -13,20 +13,19 @@ use karpenter_kube::options::{MinValuesPolicy, Options};
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 
-use crate::discovery::{self, DiscoveryError};
-use crate::fleet::{self, Fleets};
+use crate::discovery::DiscoveryError;
+use crate::fleet::Fleets;
 use crate::images::Images;
 use crate::instance_profiles::InstanceProfiles;
 use crate::instance_types::{ResolverSettings, SizeSettings};
 use crate::instances::Instances;
 use crate::kubernetes_version::KubernetesVersion;
 use crate::launch_templates::{ClusterSettings, LaunchTemplates, SharedSettings};
-use crate::launcher::{self, Launcher};
-use crate::node_class;
+use crate::launcher::Launcher;
 use crate::options::AwsOptions;
 use crate::placement_groups::PlacementGroups;
-use crate::provider::Ec2Provider;
-use crate::provider::offered::{self, Offered};
+use crate::provider::offered::Offered;
+use crate::provider::{Ec2Provider, offered};
 use crate::reservations::{ReservationCounts, Reservations};
 use crate::sdk::{Aws, AwsError};
 use crate::security_groups::SecurityGroups;
@@ -36,49 +35,51 @@ use crate::subnets::Subnets;
 use crate::unavailable::Unavailable;
 use crate::user_data::Cluster;
 use crate::zonal_shift::{Managed, NotManaged};
+use crate::{discovery, fleet, launcher, node_class};
 
-/// How often unused launch templates are looked for.
+/// How often unused launch templates are deleted.
 const SWEEP: Duration = Duration::from_secs(10);
 
-/// What the provider is told.
+/// Settings of the provider.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The cluster's name.
+    /// Name of the cluster.
     pub cluster: String,
-    /// URL of the API server as nodes reach it; otherwise EKS is asked.
+    /// URL of the API server as nodes reach it; `None` to discover it from EKS.
     pub endpoint: Option<String>,
-    /// The certificate authority of the API server, base64 of its PEM; otherwise EKS is asked.
+    /// Certificate authority of the API server, base64 of its PEM; `None` to discover it from EKS.
     pub ca_bundle: Option<String>,
-    /// There is no way out of the VPC: the price list and IAM are not asked.
+    /// Whether the VPC has no way out: the price list and IAM are not called.
     pub isolated_vpc: bool,
-    /// How instance types are sized.
+    /// Options that determine capacity and overhead of instance types.
     pub sizes: SizeSettings,
-    /// The gate NodeClassCEL.
+    /// The feature gate NodeClassCEL.
     pub expressions: bool,
-    /// The gate ReservedCapacity.
+    /// The feature gate ReservedCapacity.
     pub reserved_capacity: bool,
-    /// The policy for minValues: whether they must hold to the end.
+    /// Whether the policy for minValues is Strict.
     pub strict_min_values: bool,
-    /// How often subnets are asked for.
+    /// How often subnets are described.
     pub subnet_refresh: Duration,
-    /// How often spot prices are asked for.
+    /// How often spot prices are requested.
     pub spot_prices: Duration,
-    /// The queue with notices of interruptions, if there is one.
+    /// Name of the interruption queue, if there is one.
     pub interruption_queue: Option<String>,
-    /// Whether to keep away from zones that traffic is shifted away from.
+    /// Whether zonal shifts are observed.
     pub zonal_shift: bool,
-    /// How often images are asked for.
+    /// How often AMIs are described.
     pub ami_refresh: Duration,
-    /// EKS runs the control plane, and knows its version.
+    /// Whether EKS runs the control plane; its version is then read from EKS.
     pub eks_control_plane: bool,
-    /// Node classes are not tried out on EC2.
+    /// Whether node classes are validated without dry runs.
     pub disable_dry_run: bool,
-    /// How long launches are collected.
+    /// Batching window of CreateFleet.
     pub fleet_window: crate::sdk::batcher::Window,
 }
 
 impl Settings {
-    /// What flags and environment say. `ca_bundle` is the authority of this process' own connection.
+    /// Creates the settings from flags and environment. `ca_bundle` is the certificate authority of this process's own
+    /// connection.
     #[must_use]
     pub fn from_options(core: &Options, aws: &AwsOptions, ca_bundle: Option<String>) -> Self {
         let some = |text: &str| Some(text.to_owned()).filter(|t| !t.is_empty());
@@ -104,7 +105,7 @@ impl Settings {
         }
     }
 
-    /// The defaults for a cluster.
+    /// Creates the default settings for a cluster.
     #[must_use]
     pub fn for_cluster(name: &str) -> Self {
         Self {
@@ -131,59 +132,59 @@ impl Settings {
     }
 }
 
-/// Why the provider could not start.
+/// A failed start of the provider.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Something could not be found out.
+    /// The discovery of the cluster failed.
     #[error(transparent)]
     Discovery(#[from] DiscoveryError),
-    /// Zonal shifts are to be followed and cannot be.
+    /// Zonal shifts are enabled and cannot be observed.
     #[error(transparent)]
     ZonalShift(#[from] NotManaged),
-    /// EC2 did not tell its instance types.
-    #[error("instance types cannot be listed: {0}")]
+    /// EC2 did not return its instance types.
+    #[error("cannot list instance types: {0}")]
     InstanceTypes(#[source] AwsError),
 }
 
-/// Everything the provider is made of, for its controllers.
+/// The parts of the provider, for its controllers.
 #[derive(Clone, Debug)]
 pub struct Parts {
-    /// AWS.
+    /// Clients of AWS.
     pub aws: Aws,
-    /// What it was told.
+    /// Settings of the provider.
     pub settings: Settings,
-    /// What launch templates have in common: how nodes reach the cluster.
+    /// Settings that all launch templates share: how nodes reach the cluster.
     pub cluster: SharedSettings,
-    /// `1.34`.
+    /// The cluster's version of Kubernetes.
     pub kubernetes: KubernetesVersion,
-    /// Node classes and NodePools.
+    /// Stores of node classes and NodePools.
     pub stores: Stores,
-    /// The provider.
+    /// The cloud provider.
     pub provider: Arc<Ec2Provider>,
-    /// What can be bought.
+    /// Instance types and offerings of node classes.
     pub offered: Arc<Offered>,
-    /// Images.
+    /// AMIs of node classes.
     pub images: Images,
-    /// Subnets.
+    /// Subnets of node classes.
     pub subnets: Subnets,
-    /// Security groups.
+    /// Security groups of node classes.
     pub security_groups: SecurityGroups,
-    /// Capacity reservations.
+    /// Capacity reservations of node classes.
     pub reservations: Reservations,
-    /// Placement groups.
+    /// Placement groups of node classes.
     pub placement_groups: PlacementGroups,
-    /// Instance profiles.
+    /// Instance profiles of the cluster.
     pub instance_profiles: InstanceProfiles,
-    /// Launch templates.
+    /// Launch templates of the cluster.
     pub templates: LaunchTemplates,
-    /// The cluster as it is registered for zonal shifts, if they are to be followed.
+    /// The cluster's registration for zonal shifts, if they are observed.
     pub zonal_shift: Option<Managed>,
 }
 
-/// A provider that is ready to be run.
+/// A provider that is ready to run.
 pub struct Assembly {
-    /// What it is made of.
+    /// The parts of the provider.
     pub parts: Parts,
     watches: Watches,
     client: Client,
@@ -198,10 +199,10 @@ impl std::fmt::Debug for Assembly {
     }
 }
 
-/// Finds out what is to be known and puts the provider together.
+/// Discovers the cluster and assembles the provider.
 ///
 /// # Errors
-/// When AWS or the cluster cannot be used, with what to change.
+/// If AWS or the cluster cannot be used, with what to change.
 pub async fn assemble(
     aws: Aws,
     client: Client,
@@ -220,7 +221,7 @@ pub async fn assemble(
     let (stores, watches) = Stores::new();
     let shifted = ShiftedZones::default();
     if let Some(managed) = &zonal_shift {
-        // Nothing is to be launched into such a zone before the controller's first look.
+        // No instance must be launched in such a zone before the controller's first pass.
         shifted.set(managed.at_first(clock.now()).into_keys().collect());
     }
     let counts = ReservationCounts::default();
@@ -258,7 +259,7 @@ pub async fn assemble(
         unavailable,
         settings: cluster.clone(),
         failures: launcher::failures(registry),
-        told: Arc::default(),
+        recorder: Arc::default(),
     };
     let provider = Arc::new(Ec2Provider::new(
         stores.clone(),
@@ -293,23 +294,23 @@ pub async fn assemble(
     })
 }
 
-/// How nodes reach the cluster, and its version.
+/// Discovers how nodes reach the cluster, and its version.
 async fn cluster(
     aws: &Aws,
     client: &Client,
     settings: &Settings,
 ) -> Result<(ClusterSettings, String), DiscoveryError> {
     let name = &settings.cluster;
-    let told = discovery::control_plane(aws, name).await;
-    if let Err(error) = &told
+    let described = discovery::control_plane(aws, name).await;
+    if let Err(error) = &described
         && settings.endpoint.is_some()
     {
-        // Clusters that are not EKS's are none of its business; what AL2023 needs besides is told then by nobody.
-        tracing::debug!(logger = "operator", error = %error, "unable to describe the cluster");
+        // A cluster outside of EKS cannot be described; the service CIDR that AL2023 needs then stays unknown.
+        tracing::debug!(logger = "operator", error = %error, "aws-error-code" = error.code.as_deref(), "unable to describe the cluster");
     }
-    let (endpoint, control_plane) = match (&settings.endpoint, told) {
-        (Some(endpoint), told) => (endpoint.clone(), told.unwrap_or_default()),
-        (None, Ok(told)) => (told.endpoint.clone().unwrap_or_default(), told),
+    let (endpoint, control_plane) = match (&settings.endpoint, described) {
+        (Some(endpoint), described) => (endpoint.clone(), described.unwrap_or_default()),
+        (None, Ok(described)) => (described.endpoint.clone().unwrap_or_default(), described),
         (None, Err(source)) => {
             return Err(DiscoveryError::Endpoint {
                 cluster: name.clone(),
@@ -336,26 +337,26 @@ async fn cluster(
 }
 
 impl Assembly {
-    /// The provider.
+    /// Returns the cloud provider.
     #[must_use]
     pub fn provider(&self) -> Arc<Ec2Provider> {
         Arc::clone(&self.parts.provider)
     }
 
-    /// Follows node classes and NodePools and runs nothing else, for those who only ask the provider.
+    /// Runs the stores of node classes and NodePools only, for embedders that use the provider without controllers.
     pub async fn watch(self, stop: CancellationToken) {
-        // Nobody writes events.
+        // There is no recorder for events.
         let (recorder, _) = Recorder::new(self.client.clone(), self.clock);
         self.watches.run(self.client, recorder, stop).await;
     }
 
-    /// What it is made of, and what fills its stores, for embedders that run only some of it.
+    /// Returns the parts and the watches that fill the stores, for embedders that run only some of the controllers.
     #[must_use]
     pub fn into_parts(self) -> (Parts, Watches) {
         (self.parts, self.watches)
     }
 
-    /// Adds what runs next to Karpenter's own controllers: `Operator::builder(..).with(|setup| assembly.add(setup))`.
+    /// Adds the provider's controllers to Karpenter's own: `Operator::builder(..).with(|setup| assembly.add(setup))`.
     pub fn add(self, setup: &mut Setup) {
         let Self {
             parts,
@@ -365,7 +366,7 @@ impl Assembly {
         } = self;
         parts
             .provider
-            .tell_through(setup.context().recorder.clone());
+            .set_recorder(setup.context().recorder.clone());
         let recorder = setup.context().recorder.clone();
         setup.task(move |stop| watches.run(client, recorder, stop));
         let offered = Arc::clone(&parts.offered);
@@ -374,6 +375,6 @@ impl Assembly {
         let templates = parts.templates.clone();
         setup.task(move |stop| templates.run(SWEEP, stop));
         node_class::add(setup, &parts);
-        crate::upkeep::add(&parts, setup);
+        crate::instance_controllers::add(&parts, setup);
     }
 }

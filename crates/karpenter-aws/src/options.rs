@@ -1,6 +1,7 @@
-//! Settings of Karpenter on AWS: upstream's flags and environment variables with upstream's defaults.
+//! Options of Karpenter on AWS: upstream's flags and environment variables with upstream's defaults.
 //!
-//! They are read together with the operator's own: a binary flattens both into one command, and hands it to [`prepare`].
+//! They are parsed together with the operator's own: a binary flattens both into one command, and passes it to
+//! [`prepare`].
 //!
 //! UPSTREAM: pkg/operator/options/options.go
 
@@ -8,35 +9,36 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Command};
 
-/// Settings of Karpenter on AWS.
+/// Options of Karpenter on AWS.
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(next_help_heading = "AWS")]
 pub struct AwsOptions {
-    /// Name of the cluster; its resources in AWS are found by it.
+    /// Name of the cluster, which identifies its resources in AWS.
     #[arg(long, env = "CLUSTER_NAME", default_value = "")]
     pub cluster_name: String,
-    /// URL of the cluster's API server, for new nodes; asked of EKS when it is empty.
+    /// URL of the cluster's API server, for new nodes; discovered from EKS when empty.
     #[arg(long, env = "CLUSTER_ENDPOINT", default_value = "")]
     pub cluster_endpoint: String,
-    /// The cluster's CA in base64, for new nodes; taken from this process' own connection when it is empty.
+    /// The cluster's CA in base64, for new nodes; taken from this process's own connection when empty.
     #[arg(long, env = "CLUSTER_CA_BUNDLE", default_value = "")]
     pub cluster_ca_bundle: String,
-    /// Name of the queue with notices of interruptions; none are heeded when it is empty.
+    /// Name of the SQS queue with interruption events; interruption handling is disabled when empty.
     #[arg(long, env = "INTERRUPTION_QUEUE", default_value = "")]
     pub interruption_queue: String,
-    /// The VPC does not reach AWS' global services: prices come from a table, and instance profiles are the user's affair.
+    /// Assume that the VPC does not reach global services of AWS: prices come from a built-in table, and instance
+    /// profiles are not managed.
     #[arg(long, env = "ISOLATED_VPC", default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
     pub isolated_vpc: bool,
-    /// The control plane is EKS: its version and endpoint are asked of EKS.
+    /// Assume that EKS runs the control plane, and read version and endpoint from EKS.
     #[arg(long, env = "EKS_CONTROL_PLANE", default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
     pub eks_control_plane: bool,
-    /// Do not try permissions and parameters of an EC2NodeClass with dry runs.
+    /// Disable the dry runs that validate permissions and parameters of an EC2NodeClass.
     #[arg(long, env = "DISABLE_DRY_RUN", default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
     pub disable_dry_run: bool,
-    /// Keep away from zones that traffic is shifted away from.
+    /// Do not launch instances in zones with an active zonal shift.
     #[arg(long, env = "ENABLE_ZONAL_SHIFT", default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
     pub enable_zonal_shift: bool,
-    /// The share of memory that is not seen by the operating system, used until a node has shown its own.
+    /// Share of memory that the operating system does not see, used until a node has reported its memory.
     #[arg(
         long,
         env = "VM_MEMORY_OVERHEAD_PERCENT",
@@ -44,7 +46,7 @@ pub struct AwsOptions {
         allow_hyphen_values = true
     )]
     pub vm_memory_overhead_percent: f64,
-    /// Network interfaces that are not for pods.
+    /// Number of network interfaces that are not for pods.
     #[arg(
         long,
         env = "RESERVED_ENIS",
@@ -52,37 +54,37 @@ pub struct AwsOptions {
         allow_hyphen_values = true
     )]
     pub reserved_enis: i64,
-    /// How often machine images are looked for.
+    /// How often AMIs are discovered.
     #[arg(long, env = "AMI_REFRESH_INTERVAL", default_value = "1m", value_parser = duration)]
     pub ami_refresh_interval: Duration,
-    /// How often subnets are looked for.
+    /// How often subnets are discovered.
     #[arg(long, env = "SUBNET_REFRESH_INTERVAL", default_value = "1m", value_parser = duration)]
     pub subnet_refresh_interval: Duration,
-    /// How often spot prices are asked for.
+    /// How often spot prices are updated.
     #[arg(long, env = "SPOT_PRICE_INTERVAL", default_value = "5m", value_parser = duration)]
     pub spot_price_interval: Duration,
-    /// Comma-separated `Gate=true|false` pairs of AWS' own features.
+    /// Comma-separated `Gate=true|false` pairs of AWS-specific feature gates.
     #[arg(long, env = "AWS_FEATURE_GATES", default_value = "", value_parser = feature_gates)]
     pub aws_feature_gates: AwsFeatureGates,
 }
 
-/// Which optional features are on.
+/// AWS-specific feature gates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AwsFeatureGates {
-    /// Evaluate expressions in kubelet settings.
+    /// Evaluate CEL expressions in kubelet settings.
     pub node_class_cel: bool,
 }
 
-/// Settings that make no sense.
+/// Options with invalid values.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.join("; "))]
 pub struct InvalidOptions(Vec<String>);
 
 impl AwsOptions {
-    /// Checks what a single flag's text does not tell.
+    /// Validates the options beyond the format of single flags.
     ///
     /// # Errors
-    /// Everything that is wrong, at once.
+    /// All invalid options at once.
     pub fn validate(&self) -> Result<(), InvalidOptions> {
         const LEAST_INTERVAL: Duration = Duration::from_secs(60);
         let mut problems = Vec::new();
@@ -123,14 +125,14 @@ impl AwsOptions {
         }
     }
 
-    /// Network interfaces that are not for pods.
+    /// Returns the number of network interfaces that are not for pods.
     pub fn reserved_enis(&self) -> u32 {
         u32::try_from(self.reserved_enis).unwrap_or(0)
     }
 }
 
-/// Gives the arguments of [`AwsOptions`] in `command` their values from the environment. An empty one counts as unset; one that
-/// cannot be read is left to clap, which refuses it by the name of its flag.
+/// Sets the values of [`AwsOptions`]' arguments in `command` from the environment. An empty variable counts as unset;
+/// clap rejects an invalid value with the name of its flag.
 #[must_use]
 pub fn prepare(command: Command, env: impl Fn(&str) -> Option<String>) -> Command {
     let readable = |id: &str, value: &str| match id {
@@ -155,7 +157,7 @@ pub fn prepare(command: Command, env: impl Fn(&str) -> Option<String>) -> Comman
             return arg.env(None::<&'static str>);
         }
         match readable(arg.get_id().as_str(), &value) {
-            // Read once at start; clap keeps its texts as long as the process lives.
+            // Read once at the start; clap keeps its strings for the life of the process.
             Some(true) => {
                 let value: &'static str = Box::leak(value.into_boxed_str());
                 arg.env(None::<&'static str>).default_value(value)
@@ -185,7 +187,7 @@ fn feature_gates(text: &str) -> Result<AwsFeatureGates, String> {
         let (name, value) = pair
             .split_once('=')
             .ok_or_else(|| format!("`{pair}` is not of the form `Gate=true`"))?;
-        // Gates of older and newer releases are ignored, so that a chart can be upgraded in either order.
+        // Unknown gates are ignored, so that chart and controller can be upgraded in either order.
         if name.trim() == "NodeClassCEL" {
             gates.node_class_cel = go_bool(value.trim())?;
         }
@@ -229,19 +231,36 @@ mod tests {
         Ok(Alone::from_arg_matches(&command.try_get_matches_from(args)?)?.aws)
     }
 
+    /// Conformance: AWS-options-03
     #[test]
     fn the_defaults_are_upstream_s() {
         let options = read(&["--cluster-name=a"], &[]).unwrap();
-        assert_eq!(options.vm_memory_overhead_percent, 0.075);
-        assert_eq!(options.reserved_enis(), 0);
-        assert_eq!(options.ami_refresh_interval, Duration::from_secs(60));
-        assert!(!options.isolated_vpc && !options.aws_feature_gates.node_class_cel);
+        let expected = AwsOptions {
+            cluster_name: "a".into(),
+            cluster_endpoint: String::new(),
+            cluster_ca_bundle: String::new(),
+            interruption_queue: String::new(),
+            isolated_vpc: false,
+            eks_control_plane: false,
+            disable_dry_run: false,
+            enable_zonal_shift: false,
+            vm_memory_overhead_percent: 0.075,
+            reserved_enis: 0,
+            ami_refresh_interval: Duration::from_secs(60),
+            subnet_refresh_interval: Duration::from_secs(60),
+            // DIFFERS: upstream has none, and asks every twelve hours.
+            spot_price_interval: Duration::from_secs(300),
+            aws_feature_gates: AwsFeatureGates {
+                node_class_cel: false,
+            },
+        };
+        assert_eq!(options, expected);
         assert_eq!(options.validate(), Ok(()));
     }
 
     /// Conformance: AWS-options-01
     #[test]
-    fn settings_that_make_no_sense_are_refused() {
+    fn invalid_options_are_refused() {
         for wrong in [
             "--vm-memory-overhead-percent=-0.01",
             "--reserved-enis=-1",
@@ -293,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_by_its_flag() {
+    fn an_invalid_variable_is_refused_with_the_name_of_its_flag() {
         for (flag, value) in [
             ("--vm-memory-overhead-percent", "much"),
             ("--reserved-enis", "few"),

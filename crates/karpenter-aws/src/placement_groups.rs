@@ -15,31 +15,31 @@ use crate::sdk::{Aws, AwsError};
 const REFRESH: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
-struct Known {
+struct CachedGroup {
     group: Option<PlacementGroup>,
     until: Instant,
 }
 
-/// The placement groups of node classes.
+/// Resolves and caches the placement groups of node classes.
 #[derive(Clone, Debug)]
 pub struct PlacementGroups {
     aws: Aws,
-    known: Arc<Mutex<HashMap<(bool, String), Known>>>,
+    known: Arc<Mutex<HashMap<(bool, String), CachedGroup>>>,
 }
 
-/// EC2 could not be asked; what was known before may still be right.
+/// The call to EC2 failed; the last result may still be valid.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{error}")]
-pub struct Unanswered {
-    /// What it was at the last answer.
+pub struct LookupFailed {
+    /// The result of the last successful call.
     pub last: Option<PlacementGroup>,
-    /// Why there is no answer.
+    /// The error of EC2.
     #[source]
     pub error: AwsError,
 }
 
 impl PlacementGroups {
-    /// Groups that are asked for anew every minute.
+    /// Creates a resolver whose results expire after a minute.
     #[must_use]
     pub fn new(aws: Aws) -> Self {
         Self {
@@ -48,14 +48,14 @@ impl PlacementGroups {
         }
     }
 
-    /// The group, if it exists and can be launched into.
+    /// Returns the group, if it exists and is available.
     ///
     /// # Errors
-    /// When EC2 cannot be asked; with what it said last.
+    /// If the call to EC2 fails; the error has the last result.
     pub async fn get(
         &self,
         selector: &PlacementGroupSelector,
-    ) -> Result<Option<PlacementGroup>, Unanswered> {
+    ) -> Result<Option<PlacementGroup>, LookupFailed> {
         let key = match (&selector.id, &selector.name) {
             (Some(id), _) => (true, id.clone()),
             (None, Some(name)) => (false, name.clone()),
@@ -91,10 +91,10 @@ impl PlacementGroups {
             Err(error) if error.is_not_found() => None,
             Err(error) => {
                 let last = self.lock().get(&key).and_then(|k| k.group.clone());
-                return Err(Unanswered { last, error });
+                return Err(LookupFailed { last, error });
             }
         };
-        let known = Known {
+        let known = CachedGroup {
             group: group.clone(),
             until: Instant::now() + REFRESH,
         };
@@ -102,7 +102,7 @@ impl PlacementGroups {
         Ok(group)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<(bool, String), Known>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<(bool, String), CachedGroup>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

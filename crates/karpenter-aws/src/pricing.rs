@@ -1,13 +1,11 @@
 //! Prices: on demand by instance type, spot by instance type and zone.
 //!
-//! A table that ships with the program is used until EC2 has answered, and stays for what it does not answer for.
+//! A built-in table is used until AWS has answered, and for instance types that are missing in the answer.
 //!
 //! UPSTREAM: pkg/providers/pricing/pricing.go
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, LazyLock},
-};
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
 
 use karpenter_api::v1::Operator;
 use karpenter_api::v1alpha1::NodeOverlay;
@@ -15,11 +13,11 @@ use rustc_hash::FxHashMap;
 
 use crate::changes::Changes;
 
-/// The region whose prices stand for regions without a table.
+/// The region whose prices are used for regions without a table.
 const FALLBACK_REGION: &str = "us-east-1";
 
-/// The share of a spot price that it must change by to count: prices move all the time, and looking at instance
-/// types again for a hundredth of a cent finds nothing else than before.
+/// Relative change of a spot price below which it is ignored: prices move all the time, and recomputing offerings for a
+/// hundredth of a cent changes nothing.
 const SPOT_THRESHOLD: f64 = 0.05;
 
 static TABLE: LazyLock<Table> = LazyLock::new(Table::read);
@@ -57,7 +55,7 @@ impl Table {
     }
 }
 
-/// The Pricing API has no prices for on-demand capacity of one kind, so that none of its prices are believed.
+/// The Pricing API returned no on-demand prices of one kind; then none of its prices are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no on-demand prices of {kind} found")]
 pub struct NoPrices {
@@ -69,14 +67,14 @@ pub struct NoPrices {
 pub struct Pricing {
     on_demand: FxHashMap<String, f64>,
     spot: FxHashMap<String, BTreeMap<String, f64>>,
-    /// Whether EC2 has answered for spot prices once.
+    /// Whether EC2 has returned spot prices.
     spot_known: bool,
     overlays: BTreeMap<String, f64>,
     changes: Changes,
 }
 
 impl Pricing {
-    /// The prices of the table for a region.
+    /// Creates the prices of the built-in table for a region.
     pub fn new(region: &str) -> Self {
         Self {
             on_demand: TABLE.of_region(region),
@@ -87,12 +85,13 @@ impl Pricing {
         }
     }
 
-    /// Dollars (CNY in China) an hour, if known.
+    /// Returns the on-demand price in dollars (CNY in China) per hour, if known.
     pub fn on_demand(&self, instance_type: &str) -> Option<f64> {
         self.on_demand.get(instance_type).copied()
     }
 
-    /// Dollars (CNY in China) an hour, if known. Until EC2 has answered it is the table's on-demand price everywhere.
+    /// Returns the spot price in dollars (CNY in China) per hour, if known. Until EC2 has answered, it is the table's
+    /// on-demand price in every zone.
     pub fn spot(&self, instance_type: &str, zone: &str) -> Option<f64> {
         if !self.spot_known {
             return self.on_demand(instance_type);
@@ -100,15 +99,15 @@ impl Pricing {
         self.spot.get(instance_type)?.get(zone).copied()
     }
 
-    /// What a NodeOverlay says a type without a price costs.
+    /// Returns the price that a NodeOverlay sets for a type without one.
     pub fn overlay(&self, instance_type: &str) -> Option<f64> {
         self.overlays.get(instance_type).copied()
     }
 
-    /// Takes over on-demand prices; types that are missing keep theirs. Whether that changed anything.
+    /// Updates on-demand prices; types that are missing keep theirs. Returns whether anything changed.
     ///
     /// # Errors
-    /// When one of the two lists is empty: then the answer is broken, and nothing changes.
+    /// If one of the two lists is empty; nothing is changed then.
     pub fn update_on_demand(
         &mut self,
         shared: Vec<(String, f64)>,
@@ -129,10 +128,9 @@ impl Pricing {
         Ok(self.changes.version() != before)
     }
 
-    /// Takes over spot prices by type and zone. A type in the answer has no price in zones that are missing from it; types that
-    /// are missing keep theirs. A price that is hardly another than the one that counts does not count. Whether that changed
-    /// anything.
-    // DIFFERS: upstream keeps prices of zones that have vanished.
+    /// Updates spot prices by type and zone. A type in the answer has no price in zones that are missing from it; types
+    /// that are missing keep theirs. Small changes are ignored. Returns whether anything changed.
+    // DIFFERS: upstream keeps prices of zones that are no longer in the answer.
     pub fn update_spot(&mut self, prices: impl IntoIterator<Item = (String, String, f64)>) -> bool {
         let mut by_type: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
         for (name, zone, price) in prices {
@@ -162,7 +160,7 @@ impl Pricing {
         self.changes.version() != before
     }
 
-    /// Takes over the prices that NodeOverlays give types without one. Whether that changed anything.
+    /// Replaces the prices that NodeOverlays set for types without one. Returns whether anything changed.
     pub fn update_overlays(&mut self, prices: BTreeMap<String, f64>) -> bool {
         if self.overlays == prices {
             return false;
@@ -176,14 +174,14 @@ impl Pricing {
         true
     }
 
-    /// What has changed, and when.
+    /// Returns the tracked changes of prices.
     pub fn changes(&self) -> &Changes {
         &self.changes
     }
 }
 
-/// The region whose Pricing API knows the prices of `region`, or none if on-demand prices cannot be asked for: there is no
-/// Pricing API in GovCloud, and an isolated VPC does not reach any.
+/// Returns the region whose Pricing API has the prices of `region`. `None` if on-demand prices are not available:
+/// GovCloud has no Pricing API, and an isolated VPC cannot reach one.
 pub fn api_region(region: &str, isolated_vpc: bool) -> Option<&'static str> {
     if isolated_vpc || region.starts_with("us-gov-") {
         return None;
@@ -196,7 +194,7 @@ pub fn api_region(region: &str, isolated_vpc: bool) -> Option<&'static str> {
     })
 }
 
-/// The currency of a region's prices.
+/// Returns the currency of a region's prices.
 pub fn currency(region: &str) -> &'static str {
     if region.starts_with("cn-") {
         "CNY"
@@ -205,8 +203,8 @@ pub fn currency(region: &str) -> &'static str {
     }
 }
 
-/// Returns prices by instance type that NodeOverlays give: those that fix the price and require nothing but the type. Heavier
-/// overlays win.
+/// Returns prices by instance type that NodeOverlays set: overlays that fix the price and require nothing but the type.
+/// Overlays with greater weight win.
 pub fn overlay_prices(overlays: &[Arc<NodeOverlay>]) -> BTreeMap<String, f64> {
     let mut lightest_first: Vec<&Arc<NodeOverlay>> = overlays.iter().collect();
     lightest_first.sort_by_key(|overlay| (overlay.spec.weight.unwrap_or(0), overlay.name()));
@@ -289,27 +287,27 @@ mod tests {
     }
 
     #[test]
-    fn a_spot_price_that_hardly_moves_wakes_nothing_and_many_small_steps_count_as_one() {
+    fn a_small_change_of_a_spot_price_is_ignored_and_small_changes_add_up() {
         let mut pricing = Pricing::new("us-east-1");
-        let mut told = |price: f64| {
+        let mut update = |price: f64| {
             let prices = [spot("m5.large", "a", price), spot("m5.large", "b", 2.0)];
             (
                 pricing.update_spot(prices),
                 pricing.spot("m5.large", "a").unwrap(),
             )
         };
-        assert_eq!(told(1.0), (true, 1.0));
-        assert_eq!(told(1.02), (false, 1.0));
-        assert_eq!(told(0.97), (false, 1.0));
-        assert_eq!(told(1.04), (false, 1.0));
-        assert_eq!(told(1.06), (true, 1.06), "measured from what counts");
-        assert_eq!(told(1.03), (false, 1.06));
-        assert_eq!(told(0.5), (true, 0.5));
+        assert_eq!(update(1.0), (true, 1.0));
+        assert_eq!(update(1.02), (false, 1.0));
+        assert_eq!(update(0.97), (false, 1.0));
+        assert_eq!(update(1.04), (false, 1.0));
+        assert_eq!(update(1.06), (true, 1.06), "relative to the price in use");
+        assert_eq!(update(1.03), (false, 1.06));
+        assert_eq!(update(0.5), (true, 0.5));
     }
 
     /// Conformance: AWS-pricing-03
     #[test]
-    fn govcloud_and_isolated_vpcs_have_the_table_alone() {
+    fn govcloud_and_isolated_vpcs_use_the_table_only() {
         assert_eq!(api_region("us-gov-west-1", false), None);
         assert_eq!(api_region("us-west-2", true), None);
         for (region, api) in [
@@ -341,7 +339,7 @@ mod tests {
         assert_eq!(pricing.spot("c5.large", "a"), None);
         assert!(
             pricing.update_spot([spot("m5.large", "a", 0.5)]),
-            "zone b has vanished"
+            "zone b is missing"
         );
         assert_eq!(pricing.spot("m5.large", "b"), None);
     }
@@ -363,8 +361,9 @@ mod tests {
         assert!(pricing.update_overlays(BTreeMap::new()));
     }
 
+    /// Conformance: AWS-offering-03
     #[test]
-    fn overlays_that_require_only_a_type_give_prices() {
+    fn overlays_that_require_only_a_type_set_prices() {
         let overlay = |name: &str, weight: i32, spec: serde_json::Value| -> Arc<NodeOverlay> {
             let mut spec = spec;
             spec["weight"] = weight.into();

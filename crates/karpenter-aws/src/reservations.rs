@@ -1,6 +1,6 @@
-//! Capacity reservations of a node class, and how many machines are left in them.
+//! Capacity reservations of a node class, and the number of instances left in them.
 //!
-//! EC2 tells the number with a delay; launches and terminations are counted on top of it.
+//! EC2 reports the number with a delay; launches and terminations are counted in addition.
 //!
 //! UPSTREAM: pkg/providers/capacityreservation/provider.go, pkg/cache/capacityreservation
 
@@ -16,22 +16,22 @@ use crate::api::{
     CapacityReservation, CapacityReservationSelectorTerm, ReservationState, ReservationType,
 };
 use crate::sdk::pages::each_page;
-use crate::sdk::terms::{Remembered, tag_filters};
+use crate::sdk::terms::{TtlCache, tag_filters};
 use crate::sdk::{Aws, AwsError};
 
 const REFRESH: Duration = Duration::from_secs(60);
 const PAGE: i32 = 1000;
-/// A capacity block is about to end that long before its end: EC2 takes its machines half an hour before.
+/// A capacity block expires this long before its end: EC2 terminates its instances half an hour before.
 const EXPIRING: SignedDuration = SignedDuration::from_mins(40);
 
-/// One question to EC2.
+/// One query of capacity reservations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Question {
+enum Query {
     Ids(Vec<String>),
     Filters(BTreeMap<String, String>, Option<String>, Option<String>),
 }
 
-/// Machines left in reservations. Cheap to clone; clones agree.
+/// Number of instances left in capacity reservations. Cheap to clone; clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub struct ReservationCounts(Arc<Mutex<HashMap<String, u32>>>);
 
@@ -40,65 +40,65 @@ impl ReservationCounts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Machines left; none if the reservation is not known.
+    /// Returns the number of instances left; zero if the reservation is unknown.
     pub fn left(&self, id: &str) -> u32 {
         self.lock().get(id).copied().unwrap_or(0)
     }
 
-    /// EC2 told the number.
-    pub fn told(&self, id: &str, left: u32) {
+    /// Sets the number that EC2 reports.
+    pub fn set_reported(&self, id: &str, left: u32) {
         self.lock().insert(id.to_owned(), left);
     }
 
-    /// A machine was launched.
+    /// Counts a launch into the reservation.
     pub fn launched(&self, id: &str) {
         if let Some(left) = self.lock().get_mut(id) {
             *left = left.saturating_sub(1);
         }
     }
 
-    /// A machine is gone.
+    /// Counts a termination in the reservation.
     pub fn terminated(&self, id: &str) {
         if let Some(left) = self.lock().get_mut(id) {
             *left = left.saturating_add(1);
         }
     }
 
-    /// There is nothing left, whatever EC2 told.
+    /// Sets the number to zero until EC2 reports it again.
     pub fn exhausted(&self, id: &str) {
         self.lock().insert(id.to_owned(), 0);
     }
 }
 
-/// The capacity reservations of node classes.
+/// Resolves and caches the capacity reservations of node classes.
 #[derive(Clone, Debug)]
 pub struct Reservations {
     aws: Aws,
-    found: Arc<Remembered<Question, Arc<[CapacityReservation]>>>,
+    found: Arc<TtlCache<Query, Arc<[CapacityReservation]>>>,
     counts: ReservationCounts,
 }
 
 impl Reservations {
-    /// Reservations that are asked for anew every minute.
+    /// Creates a resolver whose results expire after a minute.
     #[must_use]
     pub fn new(aws: Aws, counts: ReservationCounts) -> Self {
         Self {
             aws,
-            found: Arc::new(Remembered::for_(REFRESH)),
+            found: Arc::new(TtlCache::new(REFRESH)),
             counts,
         }
     }
 
-    /// Machines left in them.
+    /// Returns the number of instances left in each reservation.
     #[must_use]
     pub fn counts(&self) -> &ReservationCounts {
         &self.counts
     }
 
-    /// The reservations these terms select that have not ended, ordered by id.
+    /// Returns the reservations that these terms select and that have not ended, ordered by ID.
     ///
     /// # Errors
-    /// When EC2 cannot be asked.
+    /// If a call to EC2 fails.
     pub async fn list(
         &self,
         terms: &[CapacityReservationSelectorTerm],
@@ -107,18 +107,18 @@ impl Reservations {
         let mut ids: Vec<String> = terms.iter().filter_map(|t| t.id.clone()).collect();
         ids.sort_unstable();
         ids.dedup();
-        let mut questions: Vec<Question> = terms
+        let mut queries: Vec<Query> = terms
             .iter()
             .filter(|t| t.id.is_none())
             .map(|t| {
                 let tags = t.tags.clone().unwrap_or_default();
-                Question::Filters(tags, t.owner_id.clone(), t.instance_match_criteria.clone())
+                Query::Filters(tags, t.owner_id.clone(), t.instance_match_criteria.clone())
             })
             .collect();
         if !ids.is_empty() {
-            questions.push(Question::Ids(ids));
+            queries.push(Query::Ids(ids));
         }
-        let answers = questions.into_iter().map(|question| self.ask(question));
+        let answers = queries.into_iter().map(|query| self.describe(query));
         let mut found: BTreeMap<String, CapacityReservation> = BTreeMap::new();
         for answer in futures::future::join_all(answers).await {
             for reservation in answer?.iter() {
@@ -133,15 +133,15 @@ impl Reservations {
         Ok(found.collect())
     }
 
-    async fn ask(&self, question: Question) -> Result<Arc<[CapacityReservation]>, AwsError> {
-        if let Some(found) = self.found.get(&question) {
+    async fn describe(&self, query: Query) -> Result<Arc<[CapacityReservation]>, AwsError> {
+        if let Some(found) = self.found.get(&query) {
             return Ok(found);
         }
         let mut filters = vec![crate::instances::filter("state", ["active"])];
         let (ids, page) =
-            match &question {
-                Question::Ids(ids) => (Some(ids.clone()), None),
-                Question::Filters(tags, owner, criteria) => {
+            match &query {
+                Query::Ids(ids) => (Some(ids.clone()), None),
+                Query::Filters(tags, owner, criteria) => {
                     filters.extend(tag_filters(tags));
                     filters.extend(
                         owner
@@ -171,23 +171,23 @@ impl Reservations {
             for raw in answer.capacity_reservations() {
                 match read(raw) {
                     Some((reservation, left)) => {
-                        self.counts.told(&reservation.id, left);
+                        self.counts.set_reported(&reservation.id, left);
                         found.push(reservation);
                     }
                     None => tracing::error!(
                         logger = "nodeclass",
                         "capacity-reservation" = raw.capacity_reservation_id(),
-                        "skipped a capacity reservation that could not be read"
+                        "skipped a capacity reservation that cannot be parsed"
                     ),
                 }
             }
         });
         match asked.await {
             Ok(()) => {}
-            // One that is gone is as good as one that was never there; the others are asked for without it.
-            Err(error) if error.is_not_found() => match apart(&question, &error) {
+            // Reservations that do not exist are skipped; the others are queried without them.
+            Err(error) if error.is_not_found() => match split(&query, &error) {
                 Some(parts) => {
-                    let parts = parts.into_iter().map(|part| Box::pin(self.ask(part)));
+                    let parts = parts.into_iter().map(|part| Box::pin(self.describe(part)));
                     for part in futures::future::join_all(parts).await {
                         found.extend(part?.iter().cloned());
                     }
@@ -197,15 +197,15 @@ impl Reservations {
             Err(error) => return Err(error),
         }
         let found: Arc<[CapacityReservation]> = found.into();
-        self.found.put(question, Arc::clone(&found));
+        self.found.put(query, Arc::clone(&found));
         Ok(found)
     }
 }
 
-/// What to ask instead when one of the ids does not exist: the others, if the error names it; each alone, if it names none or
-/// all, as an answer to several says nothing about any one of them; nothing, if there is one only. None if there are no ids.
-fn apart(question: &Question, error: &AwsError) -> Option<Vec<Question>> {
-    let Question::Ids(ids) = question else {
+/// Returns the queries to make instead when one of the IDs does not exist: the other IDs, if the error names it; each
+/// ID alone, if the error names none or all of them; no query, if there is only one ID. `None` if the query has no IDs.
+fn split(query: &Query, error: &AwsError) -> Option<Vec<Query>> {
+    let Query::Ids(ids) = query else {
         return None;
     };
     if ids.len() == 1 {
@@ -219,13 +219,13 @@ fn apart(question: &Question, error: &AwsError) -> Option<Vec<Question>> {
     let rest: Vec<String> = rest.cloned().collect();
     Some(if rest.is_empty() || rest.len() == ids.len() {
         let each = ids.iter().cloned();
-        each.map(|id| Question::Ids(vec![id])).collect()
+        each.map(|id| Query::Ids(vec![id])).collect()
     } else {
-        vec![Question::Ids(rest)]
+        vec![Query::Ids(rest)]
     })
 }
 
-/// Whether a reservation is about to end: only blocks do.
+/// Returns the state of a reservation: only capacity blocks expire.
 fn state(reservation: &CapacityReservation, now: Timestamp) -> ReservationState {
     let ends_soon = reservation
         .end_time
@@ -281,7 +281,7 @@ mod tests {
 
     /// Conformance: AWS-cr-02
     #[test]
-    fn a_reservation_that_does_not_say_is_not_interruptible() {
+    fn a_reservation_is_not_interruptible_by_default() {
         assert!(!read(&raw().build()).unwrap().0.interruptible);
         assert!(
             read(&raw().interruptible(true).build())
@@ -293,6 +293,7 @@ mod tests {
         assert!(read(&nameless).is_none());
     }
 
+    /// Conformance: AWS-cr-07
     #[test]
     fn only_blocks_expire() {
         let now = Timestamp::UNIX_EPOCH;
@@ -305,12 +306,13 @@ mod tests {
         assert_eq!(state(&reservation, now), ReservationState::Active);
     }
 
+    /// Conformance: AWS-cr-06
     #[test]
-    fn launches_and_terminations_are_counted_on_top_of_what_ec2_told() {
+    fn launches_and_terminations_are_counted_on_top_of_what_ec2_reports() {
         let counts = ReservationCounts::default();
         counts.launched("cr-1");
         assert_eq!(counts.left("cr-1"), 0, "unknown");
-        counts.told("cr-1", 1);
+        counts.set_reported("cr-1", 1);
         counts.launched("cr-1");
         counts.launched("cr-1");
         assert_eq!(counts.left("cr-1"), 0, "not below zero");

@@ -1,5 +1,5 @@
-//! What becomes of machines in capacity reservations: a reservation that is left makes them on demand, a capacity block that
-//! ends takes them away.
+//! Controllers of NodeClaims in capacity reservations: relabeling of instances that left their reservation, and
+//! deletion before a capacity block expires.
 //!
 //! UPSTREAM: pkg/controllers/capacityreservation
 
@@ -26,7 +26,7 @@ use crate::instances::{Freshness, Instances, instance_id};
 use crate::reservations::Reservations;
 
 const INTERVAL: Duration = Duration::from_secs(60);
-/// How long to wait for the model.
+/// Delay of a pass while the model is not synced.
 const UNSYNCED: Duration = Duration::from_secs(1);
 
 fn is_reserved<K: kube::Resource>(object: &K) -> bool {
@@ -35,8 +35,11 @@ fn is_reserved<K: kube::Resource>(object: &K) -> bool {
     found.is_some_and(|value| value == core_labels::CAPACITY_TYPE_RESERVED)
 }
 
-/// The managed NodeClaims that are not on their way out, with their instances.
-fn machines<'a>(cx: &'a Context, view: &'a View) -> impl Iterator<Item = (&'a str, &'a NodeClaim)> {
+/// Iterates over managed NodeClaims that are not being deleted, with their instance IDs.
+fn launched_claims<'a>(
+    cx: &'a Context,
+    view: &'a View,
+) -> impl Iterator<Item = (&'a str, &'a NodeClaim)> {
     view.snapshot.node_claims().filter_map(|claim| {
         let managed = cx.is_managed(&claim.spec.node_class_ref) && !claim.is_deleting();
         let id = instance_id(claim.status.provider_id.as_deref()?)?;
@@ -44,7 +47,7 @@ fn machines<'a>(cx: &'a Context, view: &'a View) -> impl Iterator<Item = (&'a st
     })
 }
 
-/// Labels machines that left their reservation.
+/// Labels NodeClaims and nodes as on-demand when their instance has left its reservation.
 #[derive(Debug)]
 pub struct CapacityType {
     cx: Arc<Context>,
@@ -52,14 +55,14 @@ pub struct CapacityType {
 }
 
 impl CapacityType {
-    /// The controller.
+    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>, instances: Arc<Instances>) -> Self {
         Self { cx, instances }
     }
 
-    async fn look(&self, id: &str, claim: &NodeClaim, view: &View) -> Result<(), ReconcileError> {
-        let instance = match self.instances.get(id, Freshness::Asked).await {
+    async fn check(&self, id: &str, claim: &NodeClaim, view: &View) -> Result<(), ReconcileError> {
+        let instance = match self.instances.get(id, Freshness::Fresh).await {
             Ok(instance) => instance,
             Err(error) if error.is_not_found() => return Ok(()),
             Err(error) => {
@@ -101,7 +104,7 @@ async fn relabel<K>(api: &Api<K>, name: &str) -> Result<(), ReconcileError>
 where
     K: kube::Resource + serde::de::DeserializeOwned + Clone + std::fmt::Debug,
 {
-    // DIFFERS: upstream leaves the label behind that says whether the reservation could be interrupted.
+    // DIFFERS: upstream keeps the label `capacity-reservation-interruptible`.
     let patch = json!({ "metadata": { "labels": {
         core_labels::CAPACITY_TYPE: core_labels::CAPACITY_TYPE_ON_DEMAND,
         labels::CAPACITY_RESERVATION_ID: Value::Null,
@@ -112,7 +115,7 @@ where
         .patch(name, &PatchParams::default(), &Patch::Merge(patch))
         .await;
     match patched {
-        Err(error) if !is_not_found(&error) => Err(error).doing("labelling as on-demand"),
+        Err(error) if !is_not_found(&error) => Err(error).doing("labeling as on-demand"),
         _ => Ok(()),
     }
 }
@@ -127,18 +130,18 @@ impl Periodic for CapacityType {
         if !view.is_synced() {
             return Ok(UNSYNCED);
         }
-        // The Node may be behind its NodeClaim, if only one of them was labelled before.
-        let reserved = machines(&self.cx, &view).filter(|(_, claim)| {
+        // An earlier pass may have labeled the NodeClaim and failed to label the node.
+        let reserved = launched_claims(&self.cx, &view).filter(|(_, claim)| {
             is_reserved(*claim) || registered_nodes(&view, claim).any(|node| is_reserved(&*node))
         });
-        let looks = reserved.map(|(id, claim)| self.look(id, claim, &view));
-        let outcomes = join_all(looks).await;
+        let checks = reserved.map(|(id, claim)| self.check(id, claim, &view));
+        let outcomes = join_all(checks).await;
         ReconcileError::collect(outcomes.into_iter().filter_map(Result::err).collect())?;
         Ok(INTERVAL)
     }
 }
 
-/// Gives up machines whose capacity block is about to end, before EC2 takes them.
+/// Deletes NodeClaims whose capacity block is about to expire, before EC2 terminates the instances.
 #[derive(Debug)]
 pub struct Expiration {
     cx: Arc<Context>,
@@ -146,7 +149,7 @@ pub struct Expiration {
 }
 
 impl Expiration {
-    /// The controller.
+    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>, reservations: Reservations) -> Self {
         Self { cx, reservations }
@@ -167,7 +170,7 @@ impl Periodic for Expiration {
             let id = claim.label(labels::CAPACITY_RESERVATION_ID);
             id.map(str::to_owned).filter(|id| !id.is_empty())
         };
-        let ids: BTreeSet<String> = machines(&self.cx, &view)
+        let ids: BTreeSet<String> = launched_claims(&self.cx, &view)
             .filter_map(|(_, claim)| reservation(claim))
             .collect();
         if ids.is_empty() {
@@ -189,7 +192,7 @@ impl Periodic for Expiration {
             .filter(|r| r.state == ReservationState::Expiring)
             .map(|r| r.id)
             .collect();
-        let ending = machines(&self.cx, &view)
+        let ending = launched_claims(&self.cx, &view)
             .filter(|(_, claim)| reservation(claim).is_some_and(|id| expiring.contains(&id)));
         let deletions = ending.map(|(_, claim)| async {
             if disrupt(&self.cx, claim, "capacity_block_expiring").await? {

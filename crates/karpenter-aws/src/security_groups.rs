@@ -10,33 +10,33 @@ use aws_sdk_ec2::types::Filter;
 
 use crate::api::{EC2NodeClass, SecurityGroup};
 use crate::sdk::pages::each_page;
-use crate::sdk::terms::{ClassVersion, Remembered, tag_filters};
+use crate::sdk::terms::{ClassVersion, TtlCache, tag_filters};
 use crate::sdk::{Aws, AwsError};
 
 const REFRESH: Duration = Duration::from_secs(60);
 const PAGE: i32 = 500;
 
-/// The security groups of node classes.
+/// Resolves and caches the security groups of node classes.
 #[derive(Clone, Debug)]
 pub struct SecurityGroups {
     aws: Aws,
-    found: Arc<Remembered<ClassVersion, Arc<[SecurityGroup]>>>,
+    found: Arc<TtlCache<ClassVersion, Arc<[SecurityGroup]>>>,
 }
 
 impl SecurityGroups {
-    /// Groups that are asked for anew every minute.
+    /// Creates a resolver whose results expire after a minute.
     #[must_use]
     pub fn new(aws: Aws) -> Self {
         Self {
             aws,
-            found: Arc::new(Remembered::for_(REFRESH)),
+            found: Arc::new(TtlCache::new(REFRESH)),
         }
     }
 
-    /// The groups the node class selects, ordered by id.
+    /// Returns the groups the node class selects, ordered by ID.
     ///
     /// # Errors
-    /// When EC2 cannot be asked.
+    /// If a call to EC2 fails.
     pub async fn list(&self, class: &EC2NodeClass) -> Result<Arc<[SecurityGroup]>, AwsError> {
         let version = crate::sdk::terms::class_version(class);
         if let Some(found) = self.found.get(&version) {

@@ -1,4 +1,4 @@
-//! Node classes and NodePools as the API server has them, for reading without asking.
+//! Node classes and NodePools as the API server has them, for reading without a call.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,15 +6,17 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_kube::events::Recorder;
 use karpenter_kube::watching::Watching;
 use kube::Client;
-use kube::runtime::reflector::{self, ObjectRef, Store, store::Writer};
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::watcher::Event;
+use kube::runtime::{reflector, watcher};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::EC2NodeClass;
 use crate::api::labels::GROUP;
 
-/// Is told the name of a node class that came, changed or went, and what it is like now.
+/// Called with the name of a node class that was added, changed or deleted, and its current state.
 type Listener = Box<dyn Fn(&str, Option<&Arc<EC2NodeClass>>) + Send + Sync>;
 
 #[derive(Clone, Default)]
@@ -27,14 +29,14 @@ impl std::fmt::Debug for Listeners {
 }
 
 impl Listeners {
-    fn tell(&self, class: &EC2NodeClass, now: Option<&Arc<EC2NodeClass>>) {
+    fn notify(&self, class: &EC2NodeClass, now: Option<&Arc<EC2NodeClass>>) {
         let name = class.metadata.name.as_deref().unwrap_or_default();
         let listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         listeners.iter().for_each(|listener| listener(name, now));
     }
 }
 
-/// Readers. Cheap to clone.
+/// Readers of the stores. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Stores {
     classes: Store<EC2NodeClass>,
@@ -43,20 +45,20 @@ pub struct Stores {
     filled: watch::Receiver<Filled>,
 }
 
-/// Which stores have been filled once. The stores' own `wait_until_ready` wakes only one of several who wait
-/// (kube-runtime 5.0, `DelayedInit`).
+/// Signals which stores have been filled once. The stores' own `wait_until_ready` wakes only one of several waiting
+/// tasks (kube-runtime 5.0, `DelayedInit`).
 #[derive(Debug, Default)]
 struct Filled {
     classes: bool,
     pools: bool,
 }
 
-/// What fills the stores, to be run.
+/// The watches that fill the stores, to be run.
 pub struct Watches {
     classes: Writer<EC2NodeClass>,
     pools: Writer<NodePool>,
     filled: watch::Sender<Filled>,
-    told: Stores,
+    stores: Stores,
 }
 
 impl std::fmt::Debug for Watches {
@@ -66,7 +68,7 @@ impl std::fmt::Debug for Watches {
 }
 
 impl Stores {
-    /// Empty stores, and what fills them.
+    /// Creates empty stores, and the watches that fill them.
     #[must_use]
     pub fn new() -> (Self, Watches) {
         let (classes, class_writer) = reflector::store();
@@ -82,12 +84,13 @@ impl Stores {
             classes: class_writer,
             pools: pool_writer,
             filled: filling,
-            told: stores.clone(),
+            stores: stores.clone(),
         };
         (stores, watches)
     }
 
-    /// Tells `listener` of every node class that comes, changes or goes, once the store has it. Be quick.
+    /// Calls `listener` for every node class that is added, changed or deleted, after the store has been updated. The
+    /// listener must not block.
     pub fn on_class(
         &self,
         listener: impl Fn(&str, Option<&Arc<EC2NodeClass>>) + Send + Sync + 'static,
@@ -100,38 +103,38 @@ impl Stores {
         listeners.push(Box::new(listener));
     }
 
-    /// Waits until both stores have been filled once. `false` if what fills them was stopped before.
+    /// Waits until both stores have been filled once. Returns `false` if the watches were stopped before.
     pub async fn filled(&self) -> bool {
         let mut filled = self.filled.clone();
         let both = filled.wait_for(|filled| filled.classes && filled.pools);
         both.await.is_ok()
     }
 
-    /// The node class of this name.
+    /// Returns the node class with this name.
     #[must_use]
     pub fn class(&self, name: &str) -> Option<Arc<EC2NodeClass>> {
         self.classes.get(&ObjectRef::new(name))
     }
 
-    /// All node classes.
+    /// Returns all node classes.
     #[must_use]
     pub fn classes(&self) -> Vec<Arc<EC2NodeClass>> {
         self.classes.state()
     }
 
-    /// The NodePool of this name.
+    /// Returns the NodePool with this name.
     #[must_use]
     pub fn pool(&self, name: &str) -> Option<Arc<NodePool>> {
         self.pools.get(&ObjectRef::new(name))
     }
 
-    /// All NodePools.
+    /// Returns all NodePools.
     #[must_use]
     pub fn pools(&self) -> Vec<Arc<NodePool>> {
         self.pools.state()
     }
 
-    /// The node class a NodePool names, if it is one of ours and exists.
+    /// Returns the node class a NodePool references, if it is an EC2NodeClass and exists.
     #[must_use]
     pub fn class_of_pool(&self, pool: &NodePool) -> Option<Arc<EC2NodeClass>> {
         let reference = &pool.spec.template.spec.node_class_ref;
@@ -140,7 +143,7 @@ impl Stores {
             .flatten()
     }
 
-    /// The node class a claim names, if it is one of ours and exists.
+    /// Returns the node class a NodeClaim references, if it is an EC2NodeClass and exists.
     #[must_use]
     pub fn class_of_claim(&self, claim: &NodeClaim) -> Option<Arc<EC2NodeClass>> {
         let reference = &claim.spec.node_class_ref;
@@ -151,7 +154,7 @@ impl Stores {
 }
 
 impl Watches {
-    /// Fills the stores until told to stop.
+    /// Fills the stores until `stop` is cancelled.
     pub async fn run(self, client: Client, recorder: Recorder, stop: CancellationToken) {
         let of = |kind| Watching {
             logger: "provider",
@@ -159,7 +162,7 @@ impl Watches {
             recorder: recorder.clone(),
         };
         let (class, pool) = (of(EC2NodeClass::KIND), of(NodePool::KIND));
-        let stores = self.told;
+        let stores = self.stores;
         let config = watcher::Config::default;
         let classes = class.follow(
             client.clone(),
@@ -169,14 +172,14 @@ impl Watches {
                 Event::Apply(class) => {
                     let name = class.metadata.name.as_deref().unwrap_or_default();
                     let now = stores.class(name);
-                    stores.listeners.tell(class, now.as_ref());
+                    stores.listeners.notify(class, now.as_ref());
                 }
-                Event::Delete(class) => stores.listeners.tell(class, None),
-                // A list replaces what was known as a whole, at its end.
+                Event::Delete(class) => stores.listeners.notify(class, None),
+                // A list replaces the content of the store at its end.
                 Event::InitDone => {
                     self.filled.send_modify(|filled| filled.classes = true);
                     for class in stores.classes() {
-                        stores.listeners.tell(&class, Some(&class));
+                        stores.listeners.notify(&class, Some(&class));
                     }
                 }
                 Event::Init | Event::InitApply(_) => {}
@@ -202,7 +205,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn everybody_who_waits_for_the_stores_is_woken() {
+    async fn every_task_that_waits_for_the_stores_is_woken() {
         let (stores, watches) = Stores::new();
         let waiting = (0..8).map(|_| {
             let stores = stores.clone();
@@ -219,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_waits_for_stores_that_nobody_fills() {
+    async fn waiting_ends_when_the_watches_are_dropped() {
         let (stores, watches) = Stores::new();
         drop(watches);
         assert!(!stores.filled().await);

@@ -1,6 +1,7 @@
-//! Subnets of a node class, and which one of each zone a launch uses.
+//! Subnets of a node class, and the selection of one per zone for a launch.
 //!
-//! EC2 tells free addresses with a delay, so launches take theirs off the last number until the next one arrives.
+//! EC2 reports free IP addresses with a delay, so launches are deducted from the last number until the next one
+//! arrives.
 //!
 //! UPSTREAM: pkg/providers/subnet/subnet.go
 
@@ -16,27 +17,27 @@ use tokio::time::Instant;
 
 use crate::api::{EC2NodeClass, Subnet};
 use crate::sdk::pages::each_page;
-use crate::sdk::terms::{ClassVersion, Remembered, tag_filters};
+use crate::sdk::terms::{ClassVersion, TtlCache, tag_filters};
 use crate::sdk::{Aws, AwsError};
 
-/// Largest page of DescribeSubnets that is worth asking for.
+/// Largest page of DescribeSubnets that is useful.
 const PAGE: i32 = 500;
 
-/// Free addresses of a subnet.
+/// Free IP addresses of a subnet.
 #[derive(Clone, Copy, Debug)]
 struct Free {
-    /// What EC2 said last.
-    told: u32,
-    /// What launches since then took.
+    /// The number that EC2 reported last.
+    reported: u32,
+    /// The number that launches took since then.
     taken: u32,
-    /// Counts EC2's answers, so that what was taken before an answer is not given back after it.
+    /// Counts EC2's answers, so that addresses taken before an answer are not released after it.
     answer: u64,
     until: Instant,
 }
 
 impl Free {
     fn left(self) -> u32 {
-        self.told.saturating_sub(self.taken)
+        self.reported.saturating_sub(self.taken)
     }
 }
 
@@ -51,23 +52,23 @@ impl Shared {
     }
 }
 
-/// The subnets of node classes.
+/// Resolves and caches the subnets of node classes, and tracks their free IP addresses.
 #[derive(Clone, Debug)]
 pub struct Subnets {
     aws: Aws,
-    found: Arc<Remembered<ClassVersion, Arc<[Subnet]>>>,
+    found: Arc<TtlCache<ClassVersion, Arc<[Subnet]>>>,
     free_for: Duration,
     shared: Arc<Shared>,
 }
 
 impl Subnets {
-    /// Subnets that are asked for anew after `refresh`.
+    /// Creates a resolver whose results expire after `refresh`.
     #[must_use]
     pub fn new(aws: Aws, refresh: Duration) -> Self {
         let minutes = |n: u64| Duration::from_secs(60 * n);
         Self {
             aws,
-            found: Arc::new(Remembered::for_(refresh)),
+            found: Arc::new(TtlCache::new(refresh)),
             free_for: minutes(5).max(refresh + minutes(4)),
             shared: Arc::new(Shared {
                 free: Mutex::default(),
@@ -75,10 +76,10 @@ impl Subnets {
         }
     }
 
-    /// The subnets the node class selects, those with the most free addresses first.
+    /// Returns the subnets the node class selects, those with the most free IP addresses first.
     ///
     /// # Errors
-    /// When EC2 cannot be asked.
+    /// If a call to EC2 fails.
     pub async fn list(&self, class: &EC2NodeClass) -> Result<Arc<[Subnet]>, AwsError> {
         let version = crate::sdk::terms::class_version(class);
         if let Some(found) = self.found.get(&version) {
@@ -86,20 +87,20 @@ impl Subnets {
         }
         let terms = &class.spec.subnet_selector_terms;
         let ids: Vec<String> = terms.iter().filter_map(|t| t.id.clone()).collect();
-        let mut questions: Vec<Vec<Filter>> = terms
+        let mut queries: Vec<Vec<Filter>> = terms
             .iter()
             .filter(|t| t.id.is_none())
             .filter_map(|t| t.tags.as_ref().map(tag_filters))
             .collect();
         if !ids.is_empty() {
-            questions.push(vec![
+            queries.push(vec![
                 Filter::builder()
                     .name("subnet-id")
                     .set_values(Some(ids))
                     .build(),
             ]);
         }
-        let answers = questions.into_iter().map(|filters| self.describe(filters));
+        let answers = queries.into_iter().map(|filters| self.describe(filters));
         let mut subnets: BTreeMap<String, (u32, Subnet)> = BTreeMap::new();
         for answer in futures::future::join_all(answers).await {
             for (free, subnet) in answer? {
@@ -109,10 +110,10 @@ impl Subnets {
         let now = Instant::now();
         let mut known = self.shared.lock();
         known.retain(|_, free| now < free.until);
-        for (id, (told, _)) in &subnets {
+        for (id, (reported, _)) in &subnets {
             let answer = known.get(id).map_or(0, |free| free.answer + 1);
             let free = Free {
-                told: *told,
+                reported: *reported,
                 taken: 0,
                 answer,
                 until: now + self.free_for,
@@ -155,18 +156,18 @@ impl Subnets {
         Ok(found)
     }
 
-    /// Takes note that a subnet has no addresses left.
+    /// Records that a subnet has no free IP addresses.
     pub fn exhausted(&self, id: &str) {
         if let Some(free) = self.shared.lock().get_mut(id) {
-            free.taken = free.told;
+            free.taken = free.reported;
         }
     }
 
-    /// The subnet of each zone with the most free addresses left. Each is charged with what the smallest machine that may be
-    /// launched there needs, until the launch [settles](Reserved::settle).
+    /// Returns for each zone the subnet with the most free IP addresses. The addresses that the smallest instance of
+    /// the zone needs are deducted from each, until the launch [commits](Reserved::commit).
     ///
     /// # Errors
-    /// When the node class has no subnet.
+    /// If the node class has no subnet.
     pub fn for_launch(
         &self,
         subnets: &[Subnet],
@@ -210,21 +211,21 @@ impl Subnets {
     }
 }
 
-/// The node class has no subnet.
+/// The node class has no subnet to launch into.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("no subnets matched selector")]
 pub struct NoSubnet;
 
-/// Addresses the smallest machine of each zone needs: one a pod.
+/// Returns the number of IP addresses that the smallest instance of each zone needs: one per pod.
 fn addresses(types: &[InstanceType], capacity_type: &str) -> HashMap<String, u32> {
     let mut needed: HashMap<String, u32> = HashMap::new();
     for t in types {
         let pods = u32::try_from(t.capacity.get(PODS)).unwrap_or(0);
-        let sold = t
+        let available = t
             .offerings
             .iter()
             .filter(|o| o.available && o.single(CAPACITY_TYPE) == Some(capacity_type));
-        for zone in sold.filter_map(|o| o.zone()) {
+        for zone in available.filter_map(|o| o.zone()) {
             needed
                 .entry(zone.to_owned())
                 .and_modify(|least| *least = pods.min(*least))
@@ -234,7 +235,8 @@ fn addresses(types: &[InstanceType], capacity_type: &str) -> HashMap<String, u32
     needed
 }
 
-/// The subnets of a launch, with addresses set aside in each. What is not used is given back when it is dropped.
+/// The subnets of a launch, with IP addresses reserved in each. Reserved addresses that are not committed are released
+/// on drop.
 #[derive(Debug)]
 pub struct Reserved {
     zones: BTreeMap<String, Subnet>,
@@ -243,14 +245,14 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// The subnet of a zone.
+    /// Returns the subnet of a zone.
     #[must_use]
     pub fn of(&self, zone: &str) -> Option<&Subnet> {
         self.zones.get(zone)
     }
 
-    /// The launch is done: addresses in the subnets it used stay taken, the others are free again.
-    pub fn settle(mut self, used: &BTreeSet<String>) {
+    /// Completes the launch: addresses in the used subnets stay taken, the others are released.
+    pub fn commit(mut self, used: &BTreeSet<String>) {
         self.charged.retain(|(id, ..)| !used.contains(id));
     }
 }

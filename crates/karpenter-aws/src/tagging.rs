@@ -1,7 +1,7 @@
-//! Instances get the tags that are known only after the launch: their Node's name, their NodeClaim, the cluster.
+//! Controller that adds the tags known only after the launch: the node's name, the NodeClaim, the cluster.
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/tagging/controller.go
-//! DIFFERS: five instances a second instead of one; EC2 grants ten.
+//! DIFFERS: five instances per second instead of one; EC2 allows ten.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use serde_json::json;
 use crate::api::labels::{annotations, tags};
 use crate::instances::{Freshness, Instances, instance_id};
 
-/// How many instances are tagged at a time…
+/// Number of instances that are tagged concurrently…
 const WORKERS: usize = 5;
-/// …and the pause after each, so that they do not use up what EC2 grants.
+/// …and the pause after each, to leave room in EC2's rate limit.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Tags instances.
+/// Tags the instances of NodeClaims.
 #[derive(Debug)]
 pub struct Tagging {
     cx: Arc<Context>,
@@ -34,7 +34,7 @@ pub struct Tagging {
 }
 
 impl Tagging {
-    /// The controller of a cluster.
+    /// Creates the controller of a cluster.
     #[must_use]
     pub fn new(cx: Arc<Context>, instances: Arc<Instances>, cluster: &str) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl Tagging {
     }
 }
 
-/// Whether there is something to do: the Node's name is known, and the claim does not say that it was done.
+/// Returns whether tags are missing: the node's name is known, and the NodeClaim's annotations do not confirm the tags.
 fn is_due(claim: &NodeClaim) -> bool {
     let done = [annotations::TAGGED, annotations::CLUSTER_NAME_TAGGED];
     let node = claim.status.node_name.as_deref().unwrap_or_default();
@@ -99,7 +99,7 @@ impl Controller for Tagging {
             );
             return Ok(Next::Wait);
         };
-        let instance = match self.instances.get(id, Freshness::Asked).await {
+        let instance = match self.instances.get(id, Freshness::Fresh).await {
             Ok(instance) => instance,
             Err(error) if error.is_not_found() => return Ok(Next::Wait),
             Err(error) => {
@@ -113,7 +113,7 @@ impl Controller for Tagging {
             (tags::EKS_CLUSTER_NAME, &self.cluster),
         ]
         .into_iter()
-        // What is there stays: users name their machines, too.
+        // Existing tags are kept, because users name their instances, too.
         .filter(|(tag, _)| !instance.tags.contains_key(*tag))
         .map(|(tag, value)| (tag.to_owned(), value.to_owned()))
         .collect();

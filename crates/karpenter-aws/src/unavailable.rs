@@ -1,7 +1,8 @@
-//! What EC2 has lately said it cannot give: pools of instances, capacity types, subnets without addresses.
+//! Offerings that EC2 recently had no capacity for: capacity pools, capacity types, and subnets without free IP
+//! addresses.
 //!
-//! A mark lasts three minutes; marking again extends it. Changes are counted with the instance types they concern, so that
-//! whoever caches offerings knows what to look at again.
+//! A mark expires after three minutes; another failure extends it. Changes are counted with the instance types they
+//! concern, so that a cache of offerings knows which to recompute.
 //!
 //! UPSTREAM: pkg/cache/unavailableofferings.go
 
@@ -13,22 +14,22 @@ use rustc_hash::FxHashMap;
 
 use crate::changes::Changes;
 
-/// How long a mark lasts.
+/// How long an unavailability mark lasts.
 pub const TTL: SignedDuration = SignedDuration::from_mins(3);
 
-/// How capacity is bought.
+/// Capacity type of an offering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CapacityType {
-    /// Paid by use.
+    /// Billed by use.
     OnDemand,
-    /// Interruptible.
+    /// Billed by use, interruptible.
     Spot,
-    /// Paid in advance.
+    /// In a capacity reservation.
     Reserved,
 }
 
 impl CapacityType {
-    /// The value of the label.
+    /// Returns the value of the label `karpenter.sh/capacity-type`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::OnDemand => labels::CAPACITY_TYPE_ON_DEMAND,
@@ -37,7 +38,7 @@ impl CapacityType {
         }
     }
 
-    /// The capacity type of a label's value.
+    /// Returns the capacity type of a label's value.
     pub fn from_label(value: &str) -> Option<Self> {
         [Self::OnDemand, Self::Spot, Self::Reserved]
             .into_iter()
@@ -54,26 +55,26 @@ impl fmt::Display for CapacityType {
 /// A placement group, or one of its partitions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Placement {
-    /// The id of the group.
+    /// ID of the placement group.
     pub group: String,
-    /// The partition; none for the whole group.
+    /// Number of the partition; `None` for the whole group.
     pub partition: Option<u32>,
 }
 
-/// Instances of one type, bought in one way, in one zone; within a placement group if there is one.
+/// A capacity pool: instance type, capacity type and zone, within a placement group if there is one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pool {
-    /// How they are bought.
+    /// Capacity type of the pool.
     pub capacity_type: CapacityType,
-    /// Their type.
+    /// Name of the instance type.
     pub instance_type: String,
-    /// Their zone.
+    /// Name of the zone.
     pub zone: String,
-    /// Where they are placed; none for anywhere.
+    /// Placement of the instances; `None` without placement group.
     pub placement: Option<Placement>,
 }
 
-/// What cannot be had at the moment.
+/// Offerings without capacity at the moment.
 #[derive(Clone, Debug, Default)]
 pub struct Unavailable {
     pools: FxHashMap<String, Vec<(Pool, Timestamp)>>,
@@ -83,7 +84,7 @@ pub struct Unavailable {
 }
 
 impl Unavailable {
-    /// Marks a pool.
+    /// Marks a pool as unavailable.
     pub fn mark(&mut self, pool: Pool, now: Timestamp) {
         self.changes.of(&pool.instance_type);
         let until = until(now);
@@ -94,19 +95,19 @@ impl Unavailable {
         }
     }
 
-    /// Marks a capacity type: no type can be had in this way.
+    /// Marks a capacity type as unavailable for all instance types.
     pub fn mark_capacity_type(&mut self, capacity_type: CapacityType, now: Timestamp) {
         self.capacity_types.insert(capacity_type, until(now));
         self.changes.of_all();
     }
 
-    /// Marks a subnet: it is out of addresses.
+    /// Marks a subnet as out of IP addresses.
     pub fn mark_subnet(&mut self, subnet: &str, now: Timestamp) {
         self.subnets.insert(subnet.to_owned(), until(now));
         self.changes.of_all();
     }
 
-    /// Forgets marks whose time is over. To be called every ten seconds or so, and before offerings are computed.
+    /// Removes expired marks. To be called about every ten seconds, and before offerings are computed.
     pub fn expire(&mut self, now: Timestamp) {
         let mut expired: Vec<String> = Vec::new();
         for (instance_type, marks) in &mut self.pools {
@@ -128,7 +129,7 @@ impl Unavailable {
         }
     }
 
-    /// Forgets everything.
+    /// Removes all marks.
     pub fn clear(&mut self) {
         for (instance_type, _) in self.pools.drain() {
             self.changes.of(&instance_type);
@@ -140,8 +141,8 @@ impl Unavailable {
         }
     }
 
-    /// Whether a pool cannot be had. `placement` is where the instance would be placed.
-    // DIFFERS: marks of a single partition are read, too; upstream writes them and never looks.
+    /// Returns whether a pool is unavailable. `placement` is where the instance would be placed.
+    // DIFFERS: marks of a single partition are read, too; upstream writes them and never reads them.
     pub fn is_marked(
         &self,
         capacity_type: CapacityType,
@@ -170,12 +171,12 @@ impl Unavailable {
         })
     }
 
-    /// Whether a subnet is out of addresses.
+    /// Returns whether a subnet is out of IP addresses.
     pub fn is_subnet_marked(&self, subnet: &str) -> bool {
         self.subnets.contains_key(subnet)
     }
 
-    /// What has changed, and when.
+    /// Returns the tracked changes of marks.
     pub fn changes(&self) -> &Changes {
         &self.changes
     }
@@ -210,6 +211,7 @@ mod tests {
         unavailable.is_marked(CapacityType::Spot, "m5.large", "a", placement)
     }
 
+    /// Conformance: AWS-ice-15
     #[test]
     fn a_mark_lasts_three_minutes_and_is_extended_by_another() {
         let mut unavailable = Unavailable::default();
@@ -224,8 +226,9 @@ mod tests {
         assert!(!marked(&unavailable, None));
     }
 
+    /// Conformance: AWS-ice-16
     #[test]
-    fn a_mark_within_a_placement_group_concerns_it_alone() {
+    fn a_mark_within_a_placement_group_concerns_that_group_only() {
         let mut unavailable = Unavailable::default();
         unavailable.mark(pool("a", Some(("pg-1", None))), at(0));
         assert!(!marked(&unavailable, None));
@@ -237,6 +240,7 @@ mod tests {
         assert!(marked(&unavailable, Some(("pg-1", Some(1)))));
     }
 
+    /// Conformance: AWS-ice-16
     #[test]
     fn a_mark_of_a_partition_leaves_the_others() {
         let mut unavailable = Unavailable::default();

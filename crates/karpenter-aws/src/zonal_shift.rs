@@ -1,7 +1,7 @@
-//! Zones that traffic is shifted away from, as Application Recovery Controller has it for the cluster.
+//! Controller that observes the cluster's zonal shifts in Application Recovery Controller.
 //!
 //! UPSTREAM: pkg/controllers/zonalshift, pkg/providers/arczonalshift
-//! DIFFERS: every look replaces what was known, so that a shift that was cancelled ends with the next one.
+//! DIFFERS: every pass replaces the known shifts, so that a cancelled shift ends with the next pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,12 +26,12 @@ use crate::stores::Stores;
 
 const INTERVAL: Duration = Duration::from_secs(30);
 
-/// On a NodePool: a zone it could use is shifted away.
+/// Event reason on a NodePool: a zone it can use has an active zonal shift.
 pub const ACTIVE: &str = "ZonalShiftActive";
-/// On a NodePool: a zone it could use is back.
+/// Event reason on a NodePool: the zonal shift of a zone it can use has ended.
 pub const CLEARED: &str = "ZonalShiftCleared";
 
-/// The cluster, as it is registered for zonal shifts.
+/// The cluster's registration for zonal shifts.
 #[derive(Clone, Debug)]
 pub struct Managed {
     aws: Aws,
@@ -39,31 +39,31 @@ pub struct Managed {
     first: BTreeMap<String, Timestamp>,
 }
 
-/// Why zonal shifts cannot be followed.
+/// Zonal shifts of the cluster cannot be observed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotManaged {
-    /// EKS does not tell the cluster's ARN.
+    /// EKS does not return the cluster's ARN.
     #[error("{0}; --enable-zonal-shift needs `eks:DescribeCluster`")]
     Unknown(#[source] AwsError),
-    /// ARC does not know the cluster.
+    /// The cluster is not registered for zonal shifts.
     #[error(
         "cluster `{arn}` is not registered for zonal shifts: {source}; enable zonal shift for it in EKS, allow `arc-zonal-shift:GetManagedResource`, or leave out --enable-zonal-shift"
     )]
     Unregistered {
-        /// The cluster.
+        /// ARN of the cluster.
         arn: String,
-        /// What ARC said.
+        /// The error of ARC.
         #[source]
         source: AwsError,
     },
 }
 
 impl Managed {
-    /// Finds out whether shifts of the cluster can be followed.
+    /// Reads the cluster's registration.
     ///
     /// # Errors
-    /// With what to change.
+    /// If zonal shifts cannot be observed, with what to change.
     pub async fn find(aws: &Aws, cluster: &str) -> Result<Self, NotManaged> {
         let described = discovery::control_plane(aws, cluster).await;
         let arn = described.map_err(NotManaged::Unknown)?.arn;
@@ -81,7 +81,7 @@ impl Managed {
         }
     }
 
-    /// The shifts in effect at the start that are not over by now: zone ids, and when they end.
+    /// Returns the shifts that were active at the start and have not expired: zone IDs, and their expiry.
     #[must_use]
     pub fn at_first(&self, now: Timestamp) -> BTreeMap<String, Timestamp> {
         let mut shifts = self.first.clone();
@@ -89,7 +89,7 @@ impl Managed {
         shifts
     }
 
-    /// The shifts in effect: zone ids, and when they end.
+    /// Returns the active shifts: zone IDs, and their expiry.
     async fn ask(&self) -> Result<BTreeMap<String, Timestamp>, AwsError> {
         let answer = self
             .aws
@@ -113,7 +113,7 @@ impl Managed {
     }
 }
 
-/// Follows the shifts of the cluster.
+/// Observes the zonal shifts of the cluster.
 #[derive(Debug)]
 pub struct ZonalShift {
     cx: Arc<Context>,
@@ -122,12 +122,12 @@ pub struct ZonalShift {
     zones: ShiftedZones,
     well_known: WellKnown,
     shifts: BTreeMap<String, Timestamp>,
-    /// The zones that NodePools have been told of.
-    told: BTreeSet<String>,
+    /// Zones whose shifts have been published as events.
+    published: BTreeSet<String>,
 }
 
 impl ZonalShift {
-    /// The controller; it keeps `zones` up to date.
+    /// Creates the controller, which keeps `zones` up to date.
     #[must_use]
     pub fn new(cx: Arc<Context>, managed: Managed, stores: Stores, zones: ShiftedZones) -> Self {
         Self {
@@ -137,13 +137,13 @@ impl ZonalShift {
             stores,
             zones,
             well_known: crate::api::well_known(),
-            told: BTreeSet::new(),
+            published: BTreeSet::new(),
         }
     }
 
-    /// Tells NodePools what changed since they were told last.
-    fn tell(&mut self, shifted: &BTreeSet<String>) {
-        let changed: Vec<&String> = shifted.symmetric_difference(&self.told).collect();
+    /// Publishes events on NodePools about the shifts that changed since the last call.
+    fn publish_changes(&mut self, shifted: &BTreeSet<String>) {
+        let changed: Vec<&String> = shifted.symmetric_difference(&self.published).collect();
         if changed.is_empty() {
             return;
         }
@@ -169,11 +169,11 @@ impl ZonalShift {
                 self.cx.recorder.publish(event.dedupe_by_message());
             }
         }
-        self.told.clone_from(shifted);
+        self.published.clone_from(shifted);
     }
 }
 
-/// The name of a zone, if machines of the pool may be launched there.
+/// Returns the name of a zone, if instances of the NodePool may be launched there.
 fn usable_zone(
     pool: &NodePool,
     class: &EC2NodeClass,
@@ -201,7 +201,7 @@ impl Periodic for ZonalShift {
         if let Ok(shifts) = &asked {
             self.shifts.clone_from(shifts);
         }
-        // Without an answer, what is known holds until its end.
+        // After a failed call, the known shifts last until their expiry.
         let now = self.cx.clock.now();
         self.shifts.retain(|_, end| *end > now);
         let shifted: BTreeSet<String> = self.shifts.keys().cloned().collect();
@@ -213,12 +213,12 @@ impl Periodic for ZonalShift {
                     .map(String::as_str)
                     .collect::<Vec<_>>()
                     .join(","),
-                "zones that traffic is shifted away from have changed"
+                "zonal shifts changed"
             );
         }
-        // Who is to be told is not known until everything is listed.
+        // The NodePools to publish on are known only after the stores have been filled.
         if self.stores.filled().await {
-            self.tell(&shifted);
+            self.publish_changes(&shifted);
         }
         asked
             .map_err(|error| CloudProviderError::Other(Box::new(error)))

@@ -1,4 +1,4 @@
-//! What an API server with the definition of EC2NodeClass accepts, rule by rule.
+//! The objects that an API server with the CustomResourceDefinition of EC2NodeClass accepts, rule by rule.
 
 #![expect(
     clippy::unwrap_used,
@@ -8,11 +8,12 @@
 
 use std::sync::LazyLock;
 
-use karpenter_api::{v1::NodePool, validation};
+use karpenter_api::v1::NodePool;
+use karpenter_api::validation;
 use karpenter_aws::api;
 use serde_json::{Value, json};
 
-/// The admission of one kind: structure by jsonschema, rules and defaults by kube-cel.
+/// Admission of one kind: the schema by jsonschema, rules and defaults by kube-cel.
 struct Admission {
     schema: Value,
     structure: jsonschema::Validator,
@@ -57,7 +58,7 @@ impl Admission {
 
 static CLASS: LazyLock<Admission> = LazyLock::new(|| Admission::new(&api::crd()));
 
-/// A class with `spec` over the least that is needed; `null` takes a field away.
+/// Returns a class with `spec` merged over the minimal spec; `null` removes a field.
 fn class(spec: Value) -> Value {
     let mut all = json!({
         "role": "role",
@@ -84,7 +85,7 @@ fn accepted(spec: Value) {
     );
 }
 
-/// Refused by the rule whose message says this, or by the schema at this path.
+/// Asserts that the rule with this message, or the schema at this path, refuses the spec.
 #[track_caller]
 fn refused(spec: Value, rule: &str) {
     let refusals = CLASS.refusals(&class(spec.clone()), None);
@@ -94,9 +95,9 @@ fn refused(spec: Value, rule: &str) {
     );
 }
 
-/// Conformance: AWS-api-01
+/// Conformance: AWS-api-01, AWS-api-32
 #[test]
-fn there_is_a_role_or_an_instance_profile() {
+fn either_a_role_or_an_instance_profile_is_required() {
     accepted(json!({}));
     accepted(json!({ "role": null, "instanceProfile": "p" }));
     let one = "must specify exactly one of ['role', 'instanceProfile']";
@@ -106,6 +107,145 @@ fn there_is_a_role_or_an_instance_profile() {
     refused(
         json!({ "role": null, "instanceProfile": "" }),
         "instanceProfile cannot be empty",
+    );
+}
+
+/// Conformance: AWS-api-26
+#[test]
+fn node_classes_are_shown_as_upstream_shows_them() {
+    let definition = api::crd();
+    let spec = &definition["spec"];
+    assert_eq!(spec["scope"], "Cluster");
+    assert_eq!(
+        spec["names"],
+        json!({
+            "categories": ["karpenter"],
+            "kind": "EC2NodeClass",
+            "listKind": "EC2NodeClassList",
+            "plural": "ec2nodeclasses",
+            "shortNames": ["ec2nc", "ec2ncs"],
+            "singular": "ec2nodeclass",
+        }),
+    );
+    let columns: Vec<_> = spec["versions"][0]["additionalPrinterColumns"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|column| {
+            let priority = column["priority"].as_i64().unwrap_or_default();
+            (column["name"].as_str().unwrap(), priority)
+        })
+        .collect();
+    assert_eq!(columns, [("Ready", 0), ("Age", 0), ("Role", 1)]);
+}
+
+/// Conformance: AWS-api-27
+#[test]
+fn lists_are_as_long_as_upstream_admits() {
+    let terms = |prefix: &str, count: usize| -> Value {
+        (0..count)
+            .map(|n| json!({ "id": format!("{prefix}-{n}") }))
+            .collect()
+    };
+    for (field, prefix, family) in [
+        ("subnetSelectorTerms", "subnet", Value::Null),
+        ("securityGroupSelectorTerms", "sg", Value::Null),
+        ("amiSelectorTerms", "ami", json!("AL2023")),
+        ("capacityReservationSelectorTerms", "cr", Value::Null),
+    ] {
+        let of = |count| json!({ field: terms(prefix, count), "amiFamily": family });
+        accepted(of(30));
+        refused(
+            of(31),
+            &format!("/spec/{field}: [{{\"id\":\"{prefix}-0\"}}"),
+        );
+        let tagged = |count: usize| {
+            let tags: serde_json::Map<String, Value> =
+                (0..count).map(|n| (format!("k{n}"), json!("v"))).collect();
+            json!({ field: [{ "tags": tags }], "amiFamily": family })
+        };
+        accepted(tagged(20));
+        refused(tagged(21), &format!("/spec/{field}/0/tags: {{"));
+    }
+    let alias = |length: usize| {
+        let version = "1".repeat(length - "bottlerocket@".len());
+        json!({ "amiSelectorTerms": [{ "alias": format!("bottlerocket@{version}") }] })
+    };
+    accepted(alias(30));
+    refused(alias(31), "is longer than 30 characters");
+    let mappings = |count: usize| -> Value {
+        let mapping = json!({ "ebs": { "volumeSize": "1Gi" } });
+        json!({ "blockDeviceMappings": vec![mapping; count] })
+    };
+    accepted(mappings(50));
+    refused(mappings(51), "/spec/blockDeviceMappings: [");
+    let interfaces = |count: usize| -> Value {
+        (0..count)
+            .map(|n| json!({ "networkCardIndex": 0, "deviceIndex": n, "interfaceType": "interface" }))
+            .collect()
+    };
+    accepted(json!({ "networkInterfaces": interfaces(150) }));
+    refused(
+        json!({ "networkInterfaces": interfaces(151) }),
+        "/spec/networkInterfaces: [",
+    );
+}
+
+/// Conformance: AWS-api-28
+#[test]
+fn ids_have_the_prefix_of_what_they_name() {
+    for (field, prefix, family) in [
+        ("subnetSelectorTerms", "subnet-", Value::Null),
+        ("securityGroupSelectorTerms", "sg-", Value::Null),
+        ("amiSelectorTerms", "ami-", json!("AL2023")),
+        ("capacityReservationSelectorTerms", "cr-", Value::Null),
+    ] {
+        let of = |id: &str| json!({ field: [{ "id": id }], "amiFamily": family });
+        accepted(of(&format!("{prefix}0a1")));
+        for id in ["0a1", prefix, "vol-0a1"] {
+            refused(of(id), &format!("/0/id: \"{id}\" does not match"));
+        }
+    }
+    let group = |id: &str| json!({ "placementGroupSelector": { "id": id } });
+    accepted(group("pg-0a1"));
+    refused(group("pg-"), "/id: \"pg-\" does not match");
+}
+
+/// Conformance: AWS-api-31
+#[test]
+fn an_alias_is_alone_in_its_term() {
+    for (field, value) in [
+        ("id", json!("ami-1")),
+        ("tags", json!({ "a": "b" })),
+        ("name", json!("a")),
+        ("owner", json!("self")),
+        ("ssmParameter", json!("/a")),
+    ] {
+        let term = json!({ "alias": "al2023@latest", field: value });
+        refused(
+            json!({ "amiSelectorTerms": [term], "amiFamily": "AL2023" }),
+            "'alias' is mutually exclusive, cannot be set with a combination of other fields in amiSelectorTerms",
+        );
+    }
+}
+
+/// Conformance: AWS-api-33
+#[test]
+fn volumes_stores_and_prefixes_have_known_values() {
+    let volume = |kind: &str| json!({ "blockDeviceMappings": [{ "ebs": { "volumeSize": "1Gi", "volumeType": kind } }] });
+    for kind in ["standard", "io1", "io2", "gp2", "sc1", "st1", "gp3"] {
+        accepted(volume(kind));
+    }
+    refused(volume("gp4"), "/0/ebs/volumeType: \"gp4\" is not one of");
+    accepted(json!({ "instanceStorePolicy": "RAID0" }));
+    refused(
+        json!({ "instanceStorePolicy": "RAID1" }),
+        "/spec/instanceStorePolicy: \"RAID1\" is not one of",
+    );
+    accepted(json!({ "ipPrefixCount": 0 }));
+    refused(
+        json!({ "ipPrefixCount": -1 }),
+        "/spec/ipPrefixCount: -1 is less than the minimum of 0",
     );
 }
 
@@ -122,7 +262,7 @@ fn the_role_may_change() {
 
 /// Conformance: AWS-api-03, AWS-api-04, AWS-api-05, AWS-api-06
 #[test]
-fn the_family_is_known_and_goes_with_the_alias() {
+fn the_family_must_be_known_and_match_the_alias() {
     refused(
         json!({ "amiFamily": "Ubuntu" }),
         "/spec/amiFamily: \"Ubuntu\" is not one of",
@@ -156,7 +296,7 @@ fn the_family_is_known_and_goes_with_the_alias() {
 
 /// Conformance: AWS-api-07, AWS-api-08, AWS-api-09, AWS-api-10
 #[test]
-fn image_terms_have_one_way_to_select() {
+fn image_terms_have_one_kind_of_selector() {
     let of = |terms: Value| json!({ "amiSelectorTerms": terms, "amiFamily": "AL2023" });
     let alone =
         "'alias' is mutually exclusive, cannot be set with a combination of other amiSelectorTerms";
@@ -214,7 +354,7 @@ fn image_terms_have_one_way_to_select() {
 
 /// Conformance: AWS-api-11, AWS-api-12, AWS-api-13
 #[test]
-fn subnet_and_security_group_terms_select_something() {
+fn subnet_and_security_group_terms_must_select_something() {
     let empty_tags = "empty tag keys or values aren't supported";
     for (field, something, id) in [
         (
@@ -280,7 +420,7 @@ fn exclusive(field: &str, terms: &str) -> String {
 }
 
 #[test]
-fn one_good_term_does_not_hide_a_bad_one() {
+fn a_valid_term_does_not_hide_an_invalid_one() {
     let good = json!({ "tags": { "a": "b" } });
     refused(
         json!({ "subnetSelectorTerms": [good, { "id": "subnet-1", "tags": { "a": "b" } }] }),
@@ -404,7 +544,7 @@ fn disks_have_a_size_within_bounds() {
 
 /// Conformance: AWS-api-21
 #[test]
-fn network_interfaces_have_a_primary_one_and_places_of_their_own() {
+fn network_interfaces_include_a_primary_one_and_have_unique_indices() {
     let interface = |card: i32, device: i32, kind: &str| json!({ "networkCardIndex": card, "deviceIndex": device, "interfaceType": kind });
     let of = |interfaces: Vec<Value>| json!({ "networkInterfaces": interfaces });
     let primary = interface(0, 0, "interface");
@@ -446,7 +586,7 @@ fn network_interfaces_have_a_primary_one_and_places_of_their_own() {
 
 /// Conformance: AWS-api-22, AWS-api-23
 #[test]
-fn connection_tracking_and_processor_options_are_within_bounds() {
+fn connection_tracking_and_cpu_options_are_within_bounds() {
     let tracking = |value: Value| json!({ "connectionTracking": value });
     refused(
         tracking(json!({})),
@@ -478,6 +618,7 @@ fn connection_tracking_and_processor_options_are_within_bounds() {
     );
 }
 
+/// Conformance: AWS-api-30
 #[test]
 fn a_placement_group_has_a_name_or_an_id() {
     accepted(json!({ "placementGroupSelector": { "name": "a" } }));
@@ -496,7 +637,7 @@ fn a_placement_group_has_a_name_or_an_id() {
 
 /// Conformance: AWS-api-24
 #[test]
-fn kubelet_settings_pass_unaltered() {
+fn kubelet_settings_are_stored_unchanged() {
     let kubelet =
         json!({ "maxPods": 10, "someday": { "nested": [{ "tree": 1.5, "kept": null }] } });
     let object = class(json!({ "kubelet": kubelet }));
@@ -528,6 +669,7 @@ fn a_known_value_among_the_values_of_a_pool_is_enough() {
     }
 }
 
+/// Conformance: AWS-api-34
 #[test]
 fn metadata_options_have_defaults() {
     let defaulted = CLASS.defaulted(&class(json!({})));
@@ -536,7 +678,26 @@ fn metadata_options_have_defaults() {
     let partly = CLASS.defaulted(&class(
         json!({ "metadataOptions": { "httpTokens": "optional" } }),
     ));
-    assert_eq!(partly["spec"]["metadataOptions"]["httpEndpoint"], "enabled");
+    assert_eq!(
+        partly["spec"]["metadataOptions"],
+        json!({ "httpEndpoint": "enabled", "httpProtocolIPv6": "disabled", "httpPutResponseHopLimit": 1, "httpTokens": "optional" }),
+    );
+    for (field, value) in [
+        ("httpEndpoint", "disabled"),
+        ("httpProtocolIPv6", "enabled"),
+        ("httpTokens", "optional"),
+    ] {
+        accepted(json!({ "metadataOptions": { field: value } }));
+        refused(
+            json!({ "metadataOptions": { field: "maybe" } }),
+            &format!("/spec/metadataOptions/{field}: \"maybe\" is not one of"),
+        );
+    }
+    accepted(json!({ "metadataOptions": { "httpPutResponseHopLimit": 64 } }));
+    refused(
+        json!({ "metadataOptions": { "httpPutResponseHopLimit": 0 } }),
+        "httpPutResponseHopLimit: 0 is less than the minimum of 1",
+    );
     refused(
         json!({ "metadataOptions": { "httpPutResponseHopLimit": 65 } }),
         "httpPutResponseHopLimit: 65 is greater than the maximum of 64",
@@ -565,6 +726,7 @@ fn every_rule_compiles() {
     assert_eq!(rules, 44);
 }
 
+/// Conformance: AWS-api-35
 #[test]
 fn the_label_domain_of_aws_is_reserved() {
     let pool = Admission::new(&karpenter_api::crd::node_pool(&[api::restricted_domain()]));
@@ -583,13 +745,50 @@ fn the_label_domain_of_aws_is_reserved() {
             .refusals(&json!({ "metadata": { "name": "a" }, "spec": spec }), None)
             .is_empty()
     };
+    for key in [
+        "instance-family",
+        "instance-size",
+        "instance-category",
+        "instance-generation",
+        "instance-capability-flex",
+        "instance-cpu",
+        "instance-memory",
+        "instance-cpu-manufacturer",
+        "instance-cpu-sustained-clock-speed-mhz",
+        "instance-ebs-bandwidth",
+        "instance-network-bandwidth",
+        "instance-hypervisor",
+        "instance-encryption-in-transit-supported",
+        "instance-local-nvme",
+        "instance-gpu-name",
+        "instance-gpu-manufacturer",
+        "instance-gpu-count",
+        "instance-gpu-memory",
+        "instance-accelerator-name",
+        "instance-accelerator-manufacturer",
+        "instance-accelerator-count",
+    ] {
+        let key = format!("karpenter.k8s.aws/{key}");
+        assert!(in_pool(&key) && in_overlay(&key), "{key}");
+    }
+    for key in [
+        "instance-tenancy",
+        "capacity-reservation-id",
+        "capacity-reservation-type",
+        "capacity-reservation-interruptible",
+        "placement-group-id",
+        "placement-group-partition",
+    ] {
+        let key = format!("karpenter.k8s.aws/{key}");
+        assert_eq!((in_pool(&key), in_overlay(&key)), (true, false), "{key}");
+    }
     for (key, pools, overlays) in [
         ("karpenter.k8s.aws/instance-family", true, true),
         ("karpenter.k8s.aws/instance-tenancy", true, false),
         ("karpenter.k8s.aws/capacity-reservation-id", true, false),
         ("karpenter.k8s.aws/placement-group-id", true, false),
-        ("karpenter.k8s.aws/colour", false, false),
-        ("example.com/colour", true, true),
+        ("karpenter.k8s.aws/color", false, false),
+        ("example.com/color", true, true),
     ] {
         assert_eq!((in_pool(key), in_overlay(key)), (pools, overlays), "{key}");
     }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs moto from PyPI where tests/ec2/second_opinion.rs finds it, for a second opinion on our stand-in for AWS.
+# Installs moto from PyPI where tests/ec2/second_opinion.rs finds it, to compare our stand-in for AWS with.
 # The version is pinned: what differs from it is a reviewed list in that test.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."

@@ -1,30 +1,25 @@
-//! How fast machines to give back are found: `cargo xtask bench consolidate`.
+//! How fast disruption passes are: `cargo xtask bench consolidate`.
 //!
-//! `single-…` is the worst case of a pass: every machine is looked at, pods would find room elsewhere, and still nothing pays.
-//! `multi-1000` is the same cluster four tenths full; `whatif` is one question about one machine.
+//! `single-…` is the worst case of a pass: every node is evaluated, small pods would fit elsewhere, and no command saves money.
+//! `multi-1000` is the same cluster with 40 % of its resources requested; `whatif` evaluates one node.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the benchmark")]
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use karpenter_api::v1::NodePool;
 use karpenter_bench::Suite;
-use karpenter_core::{
-    cluster::{Cluster, ClusterConfig, Snapshot},
-    disruption::{
-        Candidates, DisruptionPlan, DisruptionRequest, Method, VerdictKind,
-        consolidation::{Rules, evaluate},
-        plan,
-        simulation::Simulator,
-    },
-    fake,
-    instance_type::InstanceType,
-    provider::NodeClassKind,
+use karpenter_core::cluster::{Cluster, ClusterConfig, Snapshot};
+use karpenter_core::disruption::consolidation::{Rules, evaluate};
+use karpenter_core::disruption::simulation::Simulator;
+use karpenter_core::disruption::{
+    Candidates, DisruptionPlan, DisruptionRequest, Method, VerdictKind, plan,
 };
+use karpenter_core::fake;
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::provider::NodeClassKind;
 use serde_json::{Value, json};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -32,7 +27,7 @@ const HOSTNAME: &str = "kubernetes.io/hostname";
 const POOLS: usize = 20;
 const DEPLOYMENTS: usize = 200;
 
-/// A small generator of the linear congruential kind: the workloads must be the same everywhere.
+/// A linear congruential generator: the workloads must be the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -49,7 +44,7 @@ fn now() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().unwrap()
 }
 
-/// 700 types: families of 2, 4 and 8 GiB a core, from 1 to 192 cores, later generations dearer.
+/// Returns 700 types: families of 2, 4 and 8 GiB per core, from 1 to 192 cores, later generations more expensive.
 fn types() -> Arc<[InstanceType]> {
     let cores = [1, 2, 4, 8, 16, 32, 48, 64, 96, 192];
     (0..700)
@@ -95,7 +90,7 @@ fn pool(index: usize) -> NodePool {
     .unwrap()
 }
 
-/// A pod of one of 200 workloads; three tenths are spread by host, spread by zone, or alone on their host.
+/// Returns a pod of one of 200 workloads, of which 30 % are spread by host, spread by zone, or alone on their host.
 fn pod(index: usize, deployment: usize, cpu: usize, mib: usize, node: &str) -> Value {
     let name = format!("running-{index:06}");
     let labels = json!({ "app": format!("app-{deployment:03}") });
@@ -125,16 +120,16 @@ fn pod(index: usize, deployment: usize, cpu: usize, mib: usize, node: &str) -> V
     value
 }
 
-/// What runs on the machines.
+/// The pods of each node.
 #[derive(Clone, Copy)]
 enum Load {
-    /// A pod that needs more than half of the machine, and 19 small ones that would find room elsewhere.
+    /// A pod that requests more than half of the node, and 19 small ones that would fit elsewhere.
     Full,
-    /// 20 pods that ask for about four tenths of the machine.
+    /// 20 pods that together request about 40 % of the node.
     FourTenths,
 }
 
-/// Spot machines of 16 cores and 64 GiB, of the cheapest type there is of that size, with 20 pods each.
+/// Returns spot nodes of 16 cores and 64 GiB, of the cheapest type of that size, with 20 pods each.
 fn fleet(nodes: usize, load: Load) -> Snapshot {
     let types = types();
     let config = ClusterConfig {
@@ -154,7 +149,7 @@ fn fleet(nodes: usize, load: Load) -> Snapshot {
         cluster.apply_node_pool(&pool);
     }
     let mut random = Random(11);
-    // The last twenty workloads are the large ones.
+    // The last 20 workloads are the large ones.
     let sizes: Vec<(usize, usize)> = (0..DEPLOYMENTS + 20)
         .map(|deployment| match load {
             Load::Full if deployment >= DEPLOYMENTS => (8500, 40 * 1024),
@@ -164,8 +159,8 @@ fn fleet(nodes: usize, load: Load) -> Snapshot {
         .collect();
     for index in 0..nodes {
         let name = format!("node-{index:05}");
-        machine(&mut cluster, index, &name);
-        // Every machine has pods of workloads that follow each other.
+        add_node(&mut cluster, index, &name);
+        // Every node has pods of consecutive workloads.
         let first = index * 19 % DEPLOYMENTS;
         for place in 0..20 {
             let deployment = match load {
@@ -180,7 +175,7 @@ fn fleet(nodes: usize, load: Load) -> Snapshot {
     cluster.snapshot()
 }
 
-fn machine(cluster: &mut Cluster, index: usize, name: &str) {
+fn add_node(cluster: &mut Cluster, index: usize, name: &str) {
     let condition = |kind: &str| json!({ "type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": "2025-12-31T00:00:00Z" });
     let conditions = [
         "Launched",
@@ -229,7 +224,7 @@ fn request() -> DisruptionRequest {
     request
 }
 
-/// A pass whose multi-node search ends after `limit`.
+/// Returns a pass whose multi-node search ends after `limit`.
 fn pass(snapshot: &Snapshot, limit: Duration) -> DisruptionPlan {
     let mut request = request();
     let started = Instant::now();
@@ -294,7 +289,7 @@ fn main() {
         run.record("savings", savings(&quick));
         run.record("of_reference", savings(&quick) / savings(&reference));
         run.record(
-            "machines",
+            "candidates",
             quick
                 .commands
                 .iter()

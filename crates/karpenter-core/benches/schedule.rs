@@ -1,28 +1,27 @@
 //! How fast pods are placed: `cargo xtask bench schedule`.
 //!
-//! Every round compiles a fresh solver. `diverse` and `preferences` are upstream's benchmark (scheduling_benchmark_test.go),
+//! Every round prepares a new solver. `diverse` and `preferences` are upstream's benchmark (scheduling_benchmark_test.go),
 //! `burst` and `wide` are clusters its users report, `growth` doubles one dimension at a time.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the benchmark")]
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 use jiff::Timestamp;
 use karpenter_api::v1::NodePool;
 use karpenter_bench::Suite;
-use karpenter_core::{
-    cluster::{Cluster, ClusterConfig, Snapshot},
-    fake,
-    instance_type::InstanceType,
-    provider::NodeClassKind,
-    schedule::{PreferencePolicy, ScheduleRequest, Solver, schedule},
-};
+use karpenter_core::cluster::{Cluster, ClusterConfig, Snapshot};
+use karpenter_core::fake;
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::provider::NodeClassKind;
+use karpenter_core::schedule::{PreferencePolicy, ScheduleRequest, Solver, schedule};
 use serde_json::{Value, json};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// A small generator of the linear congruential kind: the workloads must be the same everywhere.
+/// A linear congruential generator: the workloads must be the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -99,7 +98,8 @@ const CPU: [&str; 5] = ["100m", "250m", "500m", "1000m", "1500m"];
 const MEMORY: [&str; 6] = ["100Mi", "256Mi", "512Mi", "1024Mi", "2048Mi", "4096Mi"];
 const LETTERS: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
 
-/// Upstream's diverse pods: a fifth each generic, spread by zone, spread by host, affine to their own zone, alone on their host.
+/// Returns upstream's diverse pods: a fifth each generic, spread by zone, spread by host, with affinity to their own zone, and
+/// with anti-affinity by host.
 fn diverse(count: usize) -> Vec<Value> {
     let mut random = Random(42);
     let mut pods = Vec::with_capacity(count);
@@ -143,7 +143,7 @@ fn diverse(count: usize) -> Vec<Value> {
     pods
 }
 
-/// Upstream's preference pods: one node preference, preferred anti-affinity by zone and by host.
+/// Returns upstream's preference pods: one node preference, preferred anti-affinity by zone and by host.
 fn preferences(count: usize) -> Vec<Value> {
     let preferred = |weight: i32, key: &str| json!({ "weight": weight, "podAffinityTerm": { "topologyKey": key, "labelSelector": selector(json!({ "app": "nginx" })) } });
     (0..count)
@@ -160,7 +160,7 @@ fn preferences(count: usize) -> Vec<Value> {
         .collect()
 }
 
-/// Pods of `deployments` workloads; in three tenths of them spread by host, spread by zone, or alone on their host.
+/// Pods of `deployments` workloads, of which 30 % are spread by host, spread by zone, or alone on their host.
 fn workloads(prefix: &str, count: usize, deployments: usize, constrained: bool) -> Vec<Value> {
     let mut random = Random(7);
     let sizes: Vec<(&str, &str)> = (0..deployments)
@@ -189,7 +189,7 @@ fn workloads(prefix: &str, count: usize, deployments: usize, constrained: bool) 
         .collect()
 }
 
-/// Families of 2, 4 and 8 GiB a core, from 1 to 192 cores, priced by core and GiB.
+/// Families of 2, 4 and 8 GiB per core, from 1 to 192 cores, priced by core and GiB.
 fn types(count: usize) -> Arc<[InstanceType]> {
     let cores = [1, 2, 4, 8, 16, 32, 48, 64, 96, 192];
     (0..count)
@@ -227,7 +227,7 @@ fn with_pods(mut cluster: Cluster, pods: Vec<Value>) -> Snapshot {
     cluster.snapshot()
 }
 
-/// Nodes of 64 cores, each with pods of ordinary workloads, about two thirds full.
+/// Nodes with 16 cores and 64 GiB, each with `pods_each` pods of the workloads.
 fn with_nodes(cluster: &mut Cluster, nodes: usize, pods_each: usize) {
     let mut running = workloads("running", nodes * pods_each, 200, true).into_iter();
     for index in 0..nodes {
@@ -272,7 +272,7 @@ fn seconds(work: impl Fn()) -> f64 {
     times[1]
 }
 
-/// One workload of the growth table: pods, nodes, types, pools.
+/// Returns one workload of the growth table: pods, nodes, types, pools.
 fn growth_seconds([pods, nodes, kinds, pools]: [usize; 4]) -> f64 {
     let mut cluster = cluster(pools, &types(kinds));
     with_nodes(&mut cluster, nodes, 20);
@@ -284,7 +284,7 @@ fn growth_seconds([pods, nodes, kinds, pools]: [usize; 4]) -> f64 {
 
 fn main() {
     let mut suite = Suite::from_args("schedule");
-    // First of all, so that nothing is warm if every case is asked for: what the first pass after a start takes.
+    // The first case, so that nothing is warm if all cases run: the duration of the first pass after a start.
     suite.case("cold-diverse-20000", |run| {
         let snapshot = with_pods(cluster(1, &fake::instance_types(400)), diverse(20_000));
         let (start, busy) = (Instant::now(), karpenter_bench::cpu_time());

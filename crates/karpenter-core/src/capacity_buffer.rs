@@ -1,30 +1,27 @@
-//! Capacity buffers: how many chunks of spare room a buffer stands for, and the in-memory pods that keep them.
+//! Capacity buffers: the number of chunks of spare capacity that a buffer requests, and the in-memory pods that reserve them.
 //!
-//! A chunk is the size of one pod of a template or a workload. It is scheduled like a pod, after the real ones, and is
-//! never written anywhere.
+//! A chunk has the size of one pod of a template or a workload. It is scheduled like a pod, after the real ones, and is never
+//! written to the API server.
 //!
 //! UPSTREAM: pkg/controllers/capacitybuffer, pkg/controllers/provisioning (buffer pods)
-//! DIFFERS: a percentage of a workload scaled to zero is zero chunks; upstream drops the percentage then, so that a buffer
-//! with limits jumps to all its limits allow.
+//! DIFFERS: a percentage of a workload scaled to zero is zero chunks; upstream ignores the percentage then, so that a buffer
+//! with limits grows to the limits.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use karpenter_api::{
-    autoscaling::{CapacityBuffer, CapacityBufferSpec},
-    k8s_openapi::api::core::v1 as kube,
-    labels::annotations,
-};
+use karpenter_api::autoscaling::{CapacityBuffer, CapacityBufferSpec};
+use karpenter_api::k8s_openapi::api::core::v1 as corev1;
+use karpenter_api::labels::annotations;
 
-use crate::{
-    pod::{Pod, PodKey},
-    resources::{InvalidResource, Resources},
-};
+use crate::pod::{Pod, PodKey};
+use crate::resources::{InvalidResource, Resources};
 
-/// How many chunks a buffer keeps: the larger of `replicas` and the percentage of the workload's `scale`, as far as the
-/// limits allow; without the two, as many as the limits allow.
+/// Returns the number of chunks of a buffer: the larger of `replicas` and the percentage of the workload's `scale`, up to the
+/// limits; without both, as many as the limits allow.
 ///
 /// # Errors
-/// When a limit cannot be read.
+/// Fails for an invalid quantity in the limits.
 pub fn chunks(
     spec: &CapacityBufferSpec,
     scale: Option<i32>,
@@ -49,13 +46,13 @@ pub fn chunks(
     })
 }
 
-/// A percentage of the scale, rounded up.
+/// Returns a percentage of the scale, rounded up.
 fn share(percentage: i32, scale: i32) -> u32 {
     let product = u64::try_from(percentage).unwrap_or(0) * u64::try_from(scale).unwrap_or(0);
     u32::try_from(product.div_ceil(100)).unwrap_or(u32::MAX)
 }
 
-/// How many chunks fit the limits; none of the resources of a chunk being limited is no limit.
+/// Returns how many chunks fit the limits; `None` if no resource of a chunk is limited.
 fn most(limits: &Resources, chunk: &Resources) -> Option<u32> {
     let asked = chunk
         .iter()
@@ -65,19 +62,19 @@ fn most(limits: &Resources, chunk: &Resources) -> Option<u32> {
     fit.min()
 }
 
-/// What makes a buffer's chunks: a template, or a workload's template with the workload's scale.
+/// The source of a buffer's chunks: a pod template, or a workload's template with the workload's scale.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Source {
     /// The pods' labels and annotations.
     pub metadata: Option<karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta>,
     /// The pods' specification.
-    pub spec: kube::PodSpec,
-    /// The workload's replicas; nothing for a bare template.
+    pub spec: corev1::PodSpec,
+    /// The workload's replicas; `None` for a bare template.
     pub scale: Option<i32>,
 }
 
 impl Source {
-    /// The chunk of a buffer, as the pod every chunk is a copy of.
+    /// Builds the chunk of a buffer, the pod that every chunk is a copy of.
     pub fn chunk(&self, buffer: &CapacityBuffer) -> Pod {
         let own = self.metadata.clone().unwrap_or_default();
         let mut marks: BTreeMap<String, String> = own.annotations.unwrap_or_default();
@@ -103,9 +100,9 @@ impl Source {
                 volume.persistent_volume_claim.is_none() && volume.ephemeral.is_none()
             });
         }
-        let mut pod = kube::Pod {
+        let mut pod = corev1::Pod {
             spec: Some(spec),
-            ..kube::Pod::default()
+            ..corev1::Pod::default()
         };
         pod.metadata.namespace = Some(namespace);
         pod.metadata.name = Some(format!("capacity-buffer-{name}"));
@@ -119,7 +116,7 @@ impl Source {
     }
 }
 
-/// The buffer's in-memory pods: copies of the chunk that share its shape.
+/// Returns the in-memory pods of a buffer: copies of the chunk that share its shape.
 pub fn pods(chunk: &Pod, count: u32) -> Vec<Arc<Pod>> {
     let numbered = |index: u32| {
         let key = PodKey::new(
@@ -135,7 +132,7 @@ pub fn pods(chunk: &Pod, count: u32) -> Vec<Arc<Pod>> {
     (1..=count).map(numbered).collect()
 }
 
-/// Namespace and name of the buffer an in-memory pod stands for.
+/// Returns namespace and name of the buffer that an in-memory pod belongs to.
 pub fn buffer_of(pod: &Pod) -> Option<(&str, &str)> {
     let name = pod.annotations.get(annotations::CAPACITY_BUFFER_NAME)?;
     Some((
@@ -147,8 +144,9 @@ pub fn buffer_of(pod: &Pod) -> Option<(&str, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::{Value, json};
+
+    use super::*;
 
     fn count(spec: Value, scale: Option<i32>) -> u32 {
         let chunk = Resources::new()
@@ -216,7 +214,7 @@ mod tests {
                 None
             ),
             2,
-            "nothing asks for it"
+            "a chunk does not request it"
         );
         assert_eq!(
             count(json!({ "limits": { "example.com/gpu": "1" } }), None),

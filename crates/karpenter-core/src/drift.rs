@@ -1,23 +1,22 @@
-//! Whether a machine is still what its NodePool and the provider's catalogue ask for.
+//! Drift: whether a NodeClaim still matches its NodePool and the provider's instance types.
 //!
-//! Three questions, the cheapest first; the provider has a fourth of its own (`CloudProvider::is_drifted`).
+//! Three checks, cheapest first; the provider has a fourth one (`CloudProvider::is_drifted`).
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/disruption/drift.go
 
-use karpenter_api::{
-    labels::{self, annotations},
-    v1::{NodeClaim, NodePool},
-    validation::WellKnown,
+use karpenter_api::labels;
+use karpenter_api::labels::annotations;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::validation::WellKnown;
+
+use crate::instance_type::InstanceType;
+use crate::offering::Offering;
+use crate::requirements::{
+    AllowUndefined, InvalidRequirement, Operator, Requirement, Requirements,
 };
 
-use crate::{
-    instance_type::InstanceType,
-    offering::Offering,
-    requirements::{AllowUndefined, InvalidRequirement, Operator, Requirement, Requirements},
-};
-
-/// Whether the static part of the pool's template has changed since the claim was made. Nothing is known as long as one
-/// of the two hashes is missing, or if they were made by different algorithms.
+/// Reports whether the static part of the NodePool's template changed since the NodeClaim was created. Returns false as long as
+/// one of the two hashes is missing, or if their versions differ.
 pub fn is_static_part_changed(pool: &NodePool, claim: &NodeClaim) -> bool {
     let of_pool = |key: &str| {
         pool.metadata
@@ -35,11 +34,11 @@ pub fn is_static_part_changed(pool: &NodePool, claim: &NodeClaim) -> bool {
     their_version == our_version && theirs != ours
 }
 
-/// Whether the claim's labels no longer meet the pool's requirements. `minValues` does not count: it is about choices, and
-/// the choice is made.
+/// Reports whether the NodeClaim's labels no longer meet the NodePool's requirements. `minValues` is ignored: it restricts the
+/// choice of an instance type, which is already made.
 ///
 /// # Errors
-/// When the pool's requirements cannot be read; its validation says so, too.
+/// Fails for invalid requirements of the NodePool, which its validation reports, too.
 pub fn are_requirements_unmet(
     pool: &NodePool,
     claim: &NodeClaim,
@@ -50,11 +49,11 @@ pub fn are_requirements_unmet(
     Ok(!labels.is_compatible(&asked, AllowUndefined::Nothing))
 }
 
-/// Whether the provider no longer sells what the claim is: the type is gone, or every offering of it that the claim's
-/// labels admit. Whether an offering is available now does not matter.
+/// Reports whether the provider no longer offers the NodeClaim's instance type, or no offering of it matches the NodeClaim's
+/// labels. Availability of the offering is ignored.
 ///
-/// A machine in a reservation stays while the type can be bought reserved or on demand in its zone: reservations end, and
-/// the machine goes on.
+/// A NodeClaim with a capacity reservation is not drifted as long as its instance type is offered reserved or on demand in its
+/// zone: after the end of the reservation the instance continues on demand.
 pub fn is_instance_type_gone(types: &[InstanceType], claim: &NodeClaim, names: &WellKnown) -> bool {
     let Some(instance_type) = claim
         .label(labels::INSTANCE_TYPE)
@@ -64,7 +63,7 @@ pub fn is_instance_type_gone(types: &[InstanceType], claim: &NodeClaim, names: &
     };
     let mut wanted = Requirements::from_labels(claim.metadata.labels.iter().flatten(), names);
     if claim.label(labels::CAPACITY_TYPE) == Some(labels::CAPACITY_TYPE_RESERVED) {
-        // What tells reservations apart are the labels that no other offering has a value for.
+        // Labels that identify a reservation are those that no other offering has a value for.
         let others: Vec<&Offering> = instance_type
             .offerings
             .iter()
@@ -96,9 +95,10 @@ pub fn is_instance_type_gone(types: &[InstanceType], claim: &NodeClaim, names: &
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::fake;
-    use serde_json::{Value, json};
 
     fn pool(annotations: Value, requirements: Value) -> NodePool {
         serde_json::from_value(json!({
@@ -201,7 +201,7 @@ mod tests {
 
     /// Conformance: DIS-062
     #[test]
-    fn a_type_is_gone_with_its_label_itself_or_its_last_offering() {
+    fn an_instance_type_is_gone_without_its_label_the_type_or_a_matching_offering() {
         let types = [fake::instance_type("a").build()];
         let gone = |types: &[InstanceType], claim: &NodeClaim| {
             is_instance_type_gone(types, claim, &fake::well_known())
@@ -211,7 +211,7 @@ mod tests {
         assert!(gone(&types, &of_type(Some("b"), "test-zone-1", "spot")));
         assert!(
             gone(&types, &of_type(Some("a"), "test-zone-3", "spot")),
-            "spot is not sold in that zone"
+            "spot is not offered in that zone"
         );
         let mut unavailable = types.clone();
         unavailable[0]
@@ -231,7 +231,7 @@ mod tests {
 
     /// Conformance: DIS-061
     #[test]
-    fn a_reserved_machine_stays_while_its_type_is_sold_on_demand() {
+    fn a_reserved_node_does_not_drift_while_its_instance_type_is_offered_on_demand() {
         let mut reserved = of_type(Some("a"), "test-zone-1", "reserved");
         reserved
             .metadata

@@ -1,25 +1,23 @@
-//! Machines a provider can launch.
+//! Instance types that a provider can launch.
 
-use crate::{
-    dra::DeviceTemplate,
-    offering::{Offering, Offerings},
-    requirements::Requirements,
-    resources::Resources,
-};
+use crate::dra::DeviceTemplate;
+use crate::offering::{Offering, Offerings};
+use crate::requirements::Requirements;
+use crate::resources::Resources;
 
-/// Resources of a machine that pods cannot use.
+/// Resources of an instance that are not available to pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overhead {
-    /// Kept for the kubelet and the container runtime.
+    /// Reserved for the kubelet and the container runtime.
     pub kube_reserved: Resources,
-    /// Kept for the operating system.
+    /// Reserved for the operating system.
     pub system_reserved: Resources,
-    /// What must stay free before the kubelet evicts.
+    /// The amount below which the kubelet evicts pods.
     pub eviction_threshold: Resources,
 }
 
 impl Overhead {
-    /// The three parts added up.
+    /// Returns the sum of the three parts.
     pub fn total(&self) -> Resources {
         let mut total = self.kube_reserved.clone();
         total.add_assign(&self.system_reserved);
@@ -28,7 +26,7 @@ impl Overhead {
     }
 }
 
-/// A kind of machine, and where and how it can be bought.
+/// An instance type, with its offerings.
 ///
 /// `requirements` should define every well-known label of the provider, with `DoesNotExist` where one does not apply.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,20 +35,20 @@ pub struct InstanceType {
     pub name: String,
     /// Labels its nodes can have.
     pub requirements: Requirements,
-    /// Ways to buy it.
+    /// Combinations of zone, capacity type and price in which it is offered.
     pub offerings: Offerings,
-    /// What the machine has.
+    /// Total resources of an instance.
     pub capacity: Resources,
-    /// What of it pods cannot use.
+    /// The part of `capacity` that is not available to pods.
     pub overhead: Overhead,
     /// Devices its nodes will publish through dynamic resource allocation.
     pub devices: Vec<DeviceTemplate>,
-    /// A NodeOverlay changed the capacity.
+    /// Whether a NodeOverlay changed the capacity.
     pub capacity_overlay: bool,
 }
 
 impl InstanceType {
-    /// A type without offerings and overhead.
+    /// Creates an instance type without offerings and overhead.
     pub fn new(name: &str, requirements: Requirements, capacity: Resources) -> Self {
         Self {
             name: name.to_owned(),
@@ -63,12 +61,13 @@ impl InstanceType {
         }
     }
 
-    /// What pods can use: capacity minus overhead; hugepages are taken out of memory, which does not drop below zero.
+    /// Returns the resources available to pods: capacity minus overhead; hugepages are subtracted from memory, at least zero.
     pub fn allocatable(&self) -> Resources {
         allocatable(&self.capacity, &self.overhead.total())
     }
 
-    /// What pods can use on a machine bought through `offering`, whose overrides replace entries of capacity and overhead.
+    /// Returns the resources available to pods on an instance of `offering`, whose overrides replace entries of capacity and
+    /// overhead.
     pub fn allocatable_of(&self, offering: &Offering) -> Resources {
         let mut capacity = self.capacity.clone();
         let mut overhead = self.overhead.total();
@@ -83,7 +82,7 @@ impl InstanceType {
 }
 
 fn allocatable(capacity: &Resources, overhead: &Resources) -> Resources {
-    // Overhead of what the machine does not have is of no account.
+    // Overhead of a resource that the instance does not have is ignored.
     let mut allocatable = Resources::new();
     for (name, value) in capacity.iter() {
         allocatable.set(name, value.saturating_sub(overhead.get(name)));

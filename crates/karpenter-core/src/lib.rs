@@ -1,13 +1,13 @@
 //! Karpenter's decision engine: pure scheduling and disruption planning.
 //!
-//! What goes in: [`cluster::Cluster`] takes Kubernetes objects as they are seen and gives [`cluster::Snapshot`]s;
-//! [`provider::CloudProvider`] says which machines can be bought ([`instance_type`], [`offering`]).
-//! What comes out: [`schedule::schedule`] places pods on the machines of a snapshot and on new ones, as a
-//! [`schedule::Plan`] with a reason for every pod it could not place. Smaller questions have modules of their own: whether a
-//! machine has drifted ([`drift`]) or is to be repaired ([`repair`]), how many a static pool lacks ([`static_capacity`]), whether
-//! a pool has room below its limits ([`limits`]), what a capacity buffer stands for ([`capacity_buffer`]), what NodeOverlays
-//! change ([`overlay`]).
-//!
+//! Input: [`cluster::Cluster`] takes Kubernetes objects as the API server returns them and provides [`cluster::Snapshot`]s;
+//! [`provider::CloudProvider`] lists the instance types that can be launched ([`instance_type`], [`offering`]).
+//! Output: [`schedule::schedule`] places pods on the nodes of a snapshot and on planned nodes, as a [`schedule::Plan`] with a
+//! reason for every pod that could not be placed; [`disruption::plan()`] decides which nodes to delete or replace. Smaller
+//! decisions have modules of their own: whether a NodeClaim has drifted ([`drift`]), whether a node must be repaired
+//! ([`repair`]), how many nodes a static NodePool lacks ([`static_capacity`]), whether a NodePool is below its limits
+//! ([`limits`]), how much capacity a buffer reserves ([`capacity_buffer`]), and how NodeOverlays change instance types
+//! ([`overlay`]).
 //! Nothing here performs I/O, reads a clock or draws a random number: equal inputs give equal plans.
 
 pub mod capacity_buffer;

@@ -1,7 +1,7 @@
-//! What machines count against the limits of their NodePools, and whether there is room for those that were decided on.
+//! NodePool limits: the resources that nodes count with, and whether planned nodes are within the limits.
 //!
-//! A machine that is not launched yet counts as the largest of the instance types it may become, as in the run that decided on
-//! it: which one it becomes is known later. Machines that leave do not count.
+//! A NodeClaim without an instance counts as the largest of its instance types, as in the scheduling pass that planned it, because
+//! the launched instance type is not known yet. Deleting nodes do not count.
 //!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/scheduler.go (calculateExistingNodeClaims), provisioner.go (Create),
 //! pkg/apis/v1/nodepool.go (Limits.ExceededBy)
@@ -14,18 +14,19 @@ use rustc_hash::FxHashMap;
 
 use crate::cluster::{NodeState, Snapshot};
 use crate::instance_type::InstanceType;
-use crate::resources::{self, NODES, Resources};
+use crate::resources;
+use crate::resources::{NODES, Resources};
 use crate::schedule::ClaimDraft;
 
-/// A NodePool has no room for one more machine.
+/// A NodePool has no headroom for one more node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{resource} resource usage of {usage} exceeds limit of {limit}")]
 pub struct LimitExceeded {
     /// The resource.
     pub resource: String,
-    /// What the pool would use with the machine, as Kubernetes writes it.
+    /// The usage of the NodePool including the node, as a Kubernetes quantity.
     pub usage: String,
-    /// What it may use.
+    /// The limit of the NodePool.
     pub limit: String,
 }
 
@@ -43,7 +44,7 @@ impl<'a> Sizes<'a> {
         )
     }
 
-    /// The most of everything that one of these types has.
+    /// Returns the largest amount of each resource over the named types.
     fn largest<'n>(&self, names: impl IntoIterator<Item = &'n String>) -> Resources {
         let mut largest = Resources::new();
         let known = names
@@ -53,17 +54,17 @@ impl<'a> Sizes<'a> {
         largest
     }
 
-    /// What a machine counts, the largest it may become if it is not launched yet.
-    pub(crate) fn usage(&self, machine: &NodeState) -> Resources {
-        let mut usage = known_usage(machine);
-        if let (true, Some(claim)) = (machine.is_launching(), &machine.claim) {
+    /// Returns the resources that a node counts with: those of the largest possible type if it is not launched yet.
+    pub(crate) fn usage(&self, node: &NodeState) -> Resources {
+        let mut usage = known_usage(node);
+        if let (true, Some(claim)) = (node.is_launching(), &node.claim) {
             usage.max_assign(&self.largest(named_types(claim)));
         }
         usage
     }
 }
 
-/// The instance types a NodeClaim names.
+/// Returns the instance types in the requirements of a NodeClaim.
 fn named_types(claim: &NodeClaim) -> impl Iterator<Item = &String> {
     let named = claim.spec.requirements.iter().filter(|requirement| {
         requirement.key == labels::INSTANCE_TYPE && requirement.operator.as_str() == "In"
@@ -71,36 +72,36 @@ fn named_types(claim: &NodeClaim) -> impl Iterator<Item = &String> {
     named.flat_map(|requirement| &requirement.values)
 }
 
-/// What is known to count of a machine: its capacity, and before its launch what it was asked to have.
-pub(crate) fn known_usage(machine: &NodeState) -> Resources {
-    let mut usage = machine.capacity();
-    if machine.is_launching() {
-        usage.max_assign(&machine.allocatable());
+/// Returns the known resources of a node: its capacity, and before its launch also its requests.
+pub(crate) fn known_usage(node: &NodeState) -> Resources {
+    let mut usage = node.capacity();
+    if node.is_launching() {
+        usage.max_assign(&node.allocatable());
     }
     usage.set(NODES, 1);
     usage
 }
 
-/// Room below the limits of NodePools, as things are when decisions are carried out.
+/// The headroom below the limits of NodePools at the time a plan is carried out.
 ///
-/// Two who decide at the same time, the provisioner and disruption, do not see each other's machines; who comes second has to
-/// look again. A plan that nobody came before always finds its room.
+/// Provisioning and disruption plan concurrently and do not see each other's planned nodes, so limits are checked again here.
+/// Without a concurrent plan, the check of a valid plan always succeeds.
 #[derive(Debug)]
-pub struct Room<'a> {
+pub struct LimitHeadroom<'a> {
     snapshot: &'a Snapshot,
     leaving: &'a BTreeSet<String>,
     pools: BTreeMap<&'a str, Pool<'a>>,
 }
 
-/// A pool as far as its room goes.
+/// The usage of a NodePool.
 #[derive(Debug)]
 struct Pool<'a> {
     sizes: Sizes<'a>,
     used: Resources,
 }
 
-impl<'a> Room<'a> {
-    /// What a snapshot leaves; machines of `leaving` NodeClaims, which are replaced, do not count.
+impl<'a> LimitHeadroom<'a> {
+    /// Computes the headroom in a snapshot; nodes of the NodeClaims in `leaving`, which are being replaced, do not count.
     pub fn new(snapshot: &'a Snapshot, leaving: &'a BTreeSet<String>) -> Self {
         Self {
             snapshot,
@@ -109,10 +110,10 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Takes the room for a machine of the pool.
+    /// Adds a planned node to the usage of the NodePool.
     ///
     /// # Errors
-    /// When there is none; nothing is taken then. Limits that cannot be read are for the decision to judge.
+    /// Fails if a limit would be exceeded; nothing is added then. Invalid limits are ignored here, because planning rejects them.
     pub fn take(&mut self, pool: &'a NodePool, draft: &ClaimDraft) -> Result<(), LimitExceeded> {
         if pool.spec.limits.is_empty() {
             return Ok(());
@@ -143,20 +144,20 @@ impl<'a> Room<'a> {
 }
 
 impl<'a> Pool<'a> {
-    /// What the machines of a pool add up to, but those that leave.
+    /// Sums the usage of a NodePool's nodes, except deleting ones and those in `leaving`.
     fn of(snapshot: &'a Snapshot, name: &str, leaving: &BTreeSet<String>) -> Self {
         let sizes = match snapshot.instance_types(name) {
             Some(Ok(types)) => Sizes::of(types),
             _ => Sizes::default(),
         };
-        let stays = |machine: &NodeState| {
-            let claim = machine.claim.as_deref().map(NodeClaim::name);
-            !machine.is_deleting() && claim.is_some_and(|name| !leaving.contains(name))
+        let stays = |node: &NodeState| {
+            let claim = node.claim.as_deref().map(NodeClaim::name);
+            !node.is_deleting() && claim.is_some_and(|name| !leaving.contains(name))
         };
         let mut used = Resources::new();
-        for machine in snapshot.nodes() {
-            if machine.node_pool() == Some(name) && stays(machine) {
-                used.add_assign(&sizes.usage(machine));
+        for node in snapshot.nodes() {
+            if node.node_pool() == Some(name) && stays(node) {
+                used.add_assign(&sizes.usage(node));
             }
         }
         Self { sizes, used }

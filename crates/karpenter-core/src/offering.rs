@@ -1,39 +1,38 @@
-//! Ways to buy an instance type: zone, capacity type, reservation, price.
+//! Offerings of an instance type: zone, capacity type, reservation, price.
 
-use std::{
-    ops::{Deref, DerefMut},
-    slice,
-    sync::Arc,
-};
+use std::ops::{Deref, DerefMut};
+use std::slice;
+use std::sync::Arc;
 
 use karpenter_api::labels;
 
-use crate::{requirements::Requirements, resources::Resources};
+use crate::requirements::Requirements;
+use crate::resources::Resources;
 
-/// The label that names a capacity reservation, unless the provider has one of its own (`CloudProvider::reservation_id_label`).
+/// The label with the id of a capacity reservation, unless the provider has its own (`CloudProvider::reservation_id_label`).
 pub const DEFAULT_RESERVATION_ID: &str = "karpenter.sh/reservation-id";
 
-/// One way to buy an instance type.
+/// A combination of zone, capacity type and price in which an instance type can be launched.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offering {
-    /// Zone, capacity type and, for reserved capacity, the reservation.
+    /// Zone, capacity type and, for reserved capacity, the reservation id.
     pub requirements: Requirements,
-    /// Dollars an hour.
+    /// Price in dollars per hour.
     pub price: f64,
-    /// Whether it can be bought now.
+    /// Whether it can be launched now.
     pub available: bool,
-    /// Machines left in the reservation, for reserved capacity.
+    /// The number of instances left in the reservation, for reserved capacity.
     pub reservation_capacity: u32,
     /// Entries that replace the instance type's capacity.
     pub capacity_override: Option<Resources>,
-    /// Entries that replace the instance type's overhead (all parts added up).
+    /// Entries that replace the instance type's overhead (the sum of its parts).
     pub overhead_override: Option<Resources>,
-    /// A NodeOverlay changed the price.
+    /// Whether a NodeOverlay changed the price.
     pub price_overlay: bool,
 }
 
 impl Offering {
-    /// An available offering without reservation and overrides.
+    /// Creates an available offering without reservation and overrides.
     pub fn new(requirements: Requirements, price: f64) -> Self {
         Self {
             requirements,
@@ -46,22 +45,22 @@ impl Offering {
         }
     }
 
-    /// Whether it can be bought now, for a price that is a number.
-    pub fn is_for_sale(&self) -> bool {
+    /// Reports whether it is available and its price is a number.
+    pub fn is_launchable(&self) -> bool {
         self.available && !self.price.is_nan()
     }
 
-    /// The zone, if it is a single one.
+    /// Returns the zone, if it is a single one.
     pub fn zone(&self) -> Option<&str> {
         self.single(labels::ZONE)
     }
 
-    /// `spot`, `on-demand` or `reserved`.
+    /// Returns the capacity type, if it is a single one: `spot`, `on-demand` or `reserved`.
     pub fn capacity_type(&self) -> Option<&str> {
         self.single(labels::CAPACITY_TYPE)
     }
 
-    /// The single value of `key`, if the offering requires one.
+    /// Returns the single value of `key`, if the offering requires one.
     pub fn single(&self, key: &str) -> Option<&str> {
         self.requirements
             .get(key)
@@ -69,8 +68,8 @@ impl Offering {
     }
 }
 
-/// The ways to buy one instance type. Copies share them until one changes: when the market moves, a provider hands out its
-/// thousand types again with the offerings of a few made anew.
+/// The offerings of an instance type. Copies share their data until one changes: when prices or availability change, a provider
+/// returns all its instance types again with new offerings for a few.
 #[derive(Clone, Debug, Default)]
 pub struct Offerings(Arc<Vec<Offering>>);
 

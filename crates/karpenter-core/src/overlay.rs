@@ -1,38 +1,39 @@
-//! NodeOverlays: users' corrections of prices and capacities.
+//! NodeOverlays: changes of prices and capacities by users.
 //!
-//! Overlays are applied by weight descending, then name descending; the first one wins a price of an offering and a resource
-//! of an instance type. An overlay applies to an instance type if its requirements are strictly met by NodePool name, template
-//! labels and the type's requirements, and at least one offering meets them too; a price applies to those offerings, capacity
-//! to the type.
+//! Overlays are applied by weight descending, then name descending; the first one decides the price of an offering and a
+//! resource of an instance type. An overlay applies to an instance type if its requirements are strictly met by NodePool name,
+//! template labels and the requirements of the instance type, and by at least one offering; a price applies to those
+//! offerings, capacity to the instance type.
 //!
 //! UPSTREAM: pkg/controllers/nodeoverlay, pkg/cloudprovider/overlay
-//! DIFFERS: devices, overrides of offerings and overlays that say the same are kept.
+//! DIFFERS: devices, overrides of offerings, and overlays with equal changes are kept.
 
 use std::sync::Arc;
 
-use karpenter_api::{labels, v1::NodePool, v1alpha1::NodeOverlay, validation::WellKnown};
+use karpenter_api::labels;
+use karpenter_api::v1::NodePool;
+use karpenter_api::v1alpha1::NodeOverlay;
+use karpenter_api::validation::WellKnown;
 
-use crate::{
-    cluster::Snapshot,
-    instance_type::InstanceType,
-    requirements::{AllowUndefined, Requirement, Requirements},
-    resources::Resources,
-};
+use crate::cluster::Snapshot;
+use crate::instance_type::InstanceType;
+use crate::requirements::{AllowUndefined, Requirement, Requirements};
+use crate::resources::Resources;
 
-/// An overlay that cannot be used, and why.
+/// An overlay that conflicts with another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejected {
     /// Name of the overlay.
     pub overlay: String,
-    /// The overlay of equal weight it contradicts.
+    /// Name of the overlay of equal weight that it conflicts with.
     pub conflicts_with: String,
 }
 
-/// A NodePool with its instance types, as the provider offers them.
+/// A NodePool with its instance types, before overlays.
 pub type Offered<'a> = (&'a NodePool, &'a Arc<[InstanceType]>);
 
-/// Those of `overlays` that can be used, in the order of application, and those that contradict one of equal weight in
-/// some NodePool: they are rejected as a whole.
+/// Splits `overlays` into those that can be used, in the order of application, and those that conflict with one of equal weight
+/// in any NodePool, which are rejected as a whole.
 pub fn accept(
     overlays: &[Arc<NodeOverlay>],
     pools: &[Offered<'_>],
@@ -71,7 +72,7 @@ pub fn accept(
     (accepted, rejected)
 }
 
-/// The instance types of a NodePool as `overlays` change them.
+/// Returns the instance types of a NodePool after `overlays`.
 pub fn apply(
     overlays: &[Arc<NodeOverlay>],
     pool: &NodePool,
@@ -81,7 +82,7 @@ pub fn apply(
     evaluate(overlays, pool, types, names).0
 }
 
-/// The instance types of a NodePool as a snapshot's overlays change them; `None` if they are not known.
+/// Returns the instance types of a NodePool after the overlays of a snapshot; `None` if they are not known.
 pub fn offered(snapshot: &Snapshot, pool: &NodePool) -> Option<Arc<[InstanceType]>> {
     let name = pool.metadata.name.as_deref().unwrap_or_default();
     let types = snapshot.instance_types(name)?.as_ref().ok()?;
@@ -98,7 +99,7 @@ pub fn offered(snapshot: &Snapshot, pool: &NodePool) -> Option<Arc<[InstanceType
     })
 }
 
-/// Like [`apply`], with the overlays that are rejected for contradicting another one of equal weight.
+/// Does the same as [`apply`], and returns the overlays that are rejected for a conflict with one of equal weight.
 pub fn evaluate(
     overlays: &[Arc<NodeOverlay>],
     pool: &NodePool,
@@ -134,7 +135,7 @@ pub fn evaluate(
     (if any { changed.into() } else { types.clone() }, rejected)
 }
 
-/// How a price changes.
+/// A change of a price.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Price {
     To(f64),
@@ -197,7 +198,7 @@ impl Change {
     }
 }
 
-/// Types that an overlay applies to, each with the offerings that meet it.
+/// Returns the instance types that an overlay applies to, each with its matching offerings.
 fn matching(
     change: &Change,
     pool: &NodePool,
@@ -242,7 +243,7 @@ fn matching(
     matches.collect()
 }
 
-/// What was changed already, and by the least weight of which overlay.
+/// The changes so far, each with the latest overlay that made it.
 struct Marks {
     prices: Vec<Vec<Option<(i32, String, Price)>>>,
     capacities: Vec<Vec<(String, i32, String, i64)>>,
@@ -284,8 +285,8 @@ impl Marks {
         None
     }
 
-    /// Notes what `change` says about a type. Overlays come by falling weight, so the latest one is the one that others of
-    /// its weight must agree with.
+    /// Records the changes of an instance type. Overlays come by falling weight, so the latest one is the one that others of equal
+    /// weight must agree with.
     fn mark(&mut self, change: &Change, index: usize, offerings: &[usize]) {
         if let Some(price) = change.price {
             for offering in offerings {
@@ -307,7 +308,7 @@ impl Marks {
         }
     }
 
-    /// Applies `change` where nothing else was applied before.
+    /// Applies `change` to values that no other overlay changed before.
     fn apply(
         &mut self,
         change: &Change,
@@ -337,9 +338,10 @@ impl Marks {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::fake;
-    use serde_json::{Value, json};
 
     fn overlay(name: &str, spec: Value) -> Arc<NodeOverlay> {
         let value = json!({ "metadata": { "name": name }, "spec": spec });
@@ -364,7 +366,7 @@ mod tests {
         json!([{ "key": key, "operator": "In", "values": [value] }])
     }
 
-    /// Spot and on-demand price of each type in the first zone.
+    /// Returns the spot and on-demand price of each type in the first zone.
     fn prices(types: &[InstanceType]) -> Vec<(f64, f64)> {
         let of = |t: &InstanceType, kind: &str| {
             let here = |o: &&crate::offering::Offering| {
@@ -426,6 +428,7 @@ mod tests {
         assert!(!none[0].capacity_overlay);
     }
 
+    /// Conformance: API-207
     #[test]
     fn prices_are_set_moved_or_scaled_and_never_below_zero() {
         let with = |field: &str, value: &str| {
@@ -441,6 +444,7 @@ mod tests {
         assert_eq!(with("priceAdjustment", "-100%"), 0.0);
     }
 
+    /// Conformance: SCH-246
     #[test]
     fn an_overlay_matches_template_labels_and_keeps_the_overrides_of_offerings() {
         let mut rich = fake::instance_type("a").build();
@@ -465,13 +469,13 @@ mod tests {
         let other = apply(&overlays, &pool("p", json!({})), &types, &names);
         assert!(
             Arc::ptr_eq(&other, &types),
-            "nothing changed, nothing is copied"
+            "unchanged instance types are not copied"
         );
     }
 
     /// Conformance: API-089
     #[test]
-    fn of_two_overlays_of_equal_weight_that_contradict_the_later_is_rejected_everywhere() {
+    fn of_two_conflicting_overlays_of_equal_weight_the_later_is_rejected_everywhere() {
         let (p, q) = (pool("p", json!({ "team": "a" })), pool("q", json!({})));
         let a = overlay(
             "a",
@@ -505,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn overlays_that_say_the_same_do_not_conflict() {
+    fn overlays_with_equal_changes_do_not_conflict() {
         let same = |name| {
             overlay(
                 name,

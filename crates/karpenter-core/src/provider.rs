@@ -1,21 +1,21 @@
-//! The contract with a cloud.
+//! The interface of a cloud provider.
 //!
-//! A provider tells which machines can be bought for a NodePool, buys them, gives them back, and lists what it has.
+//! A provider lists the instance types of a NodePool, launches and terminates instances, and lists the existing ones.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::SignedDuration;
-use karpenter_api::{
-    duration::Duration,
-    v1::{NodeClaim, NodePool},
-    v1alpha1::NodeOverlay,
-    validation::WellKnown,
-};
+use karpenter_api::duration::Duration;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::v1alpha1::NodeOverlay;
+use karpenter_api::validation::WellKnown;
 
-use crate::{instance_type::InstanceType, offering::DEFAULT_RESERVATION_ID};
+use crate::instance_type::InstanceType;
+use crate::offering::DEFAULT_RESERVATION_ID;
 
-/// The type of the objects that hold what is particular to a provider (EC2NodeClass, …).
+/// The kind of the objects with the provider's own settings (EC2NodeClass, …).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeClassKind {
     /// API group.
@@ -28,181 +28,250 @@ pub struct NodeClassKind {
     pub plural: String,
 }
 
-/// When a node counts as broken and is replaced.
+/// When a node counts as unhealthy and is replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepairPolicy {
     /// Type of the node condition.
     pub condition_type: String,
-    /// The status that means broken.
+    /// The status that means unhealthy.
     pub condition_status: String,
-    /// How long it may last.
+    /// How long the status may last before the node is replaced.
     pub toleration: SignedDuration,
 }
 
-/// What a registration hook says about a NodeClaim.
+/// The decision of a registration hook about a NodeClaim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HookOutcome {
-    /// Registration may go on.
+    /// Registration may continue.
     Ready,
-    /// Registration may go on; the NodeClaim and its Node get these labels.
+    /// Registration may continue; the NodeClaim and its Node get these labels.
     ReadyWith(BTreeMap<String, String>),
-    /// Ask again after this time.
+    /// Registration waits; the hook is called again after this time.
     Wait(SignedDuration),
 }
 
-/// A step that must be done before a node counts as registered.
+/// A step that must be complete before a node counts as registered.
 #[async_trait]
 pub trait RegistrationHook: Send + Sync {
-    /// Name, for messages.
+    /// Returns the name, for messages.
     fn name(&self) -> &str;
-    /// Whether `claim` may be registered.
+    /// Decides whether `claim` may be registered.
     ///
     /// # Errors
-    /// When the hook cannot tell; it is asked again.
+    /// Fails if the hook cannot decide; it is called again.
     async fn registered(&self, claim: &NodeClaim) -> Result<HookOutcome, CloudProviderError>;
 }
 
 /// The NodeOverlays of the cluster, for providers.
 pub trait Overlays: Send + Sync {
-    /// Instance types as the overlays change them for the machines of a NodePool; the same `Arc` while nothing changed.
+    /// Returns instance types after the overlays of a NodePool; the same `Arc` while nothing changed.
     ///
     /// # Errors
-    /// [`CloudProviderError::UnevaluatedNodePool`] as long as it is not known which overlays count for the pool.
+    /// [`CloudProviderError::UnevaluatedNodePool`] as long as overlays have not been evaluated for the NodePool.
     fn apply(
         &self,
         node_pool: &str,
         types: Arc<[InstanceType]>,
     ) -> Result<Arc<[InstanceType]>, CloudProviderError>;
 
-    /// Returns the overlays that count: those that are valid and do not contradict another.
+    /// Returns the overlays in use: those that are valid and do not conflict with another.
     fn accepted(&self) -> Vec<Arc<NodeOverlay>>;
 }
 
-/// A cloud.
+/// A cloud provider.
 #[async_trait]
 pub trait CloudProvider: Send + Sync + 'static {
-    /// Name, for metrics.
+    /// Returns the name, for metrics.
     fn name(&self) -> &str;
-    /// The labels, resources and values the provider knows.
+    /// Returns the labels, resources and values that the provider knows.
     fn well_known(&self) -> &WellKnown;
-    /// Supported NodeClass kinds; the first is the default.
+    /// Returns the supported NodeClass kinds; the first is the default.
     fn node_classes(&self) -> Vec<NodeClassKind>;
-    /// The label that names the capacity reservation of a reserved offering and of its machines; the engine counts the machines
-    /// left in a reservation by it.
+    /// Returns the label with the reservation id of a reserved offering and of its nodes; the engine counts the instances left in a
+    /// reservation by it.
     fn reservation_id_label(&self) -> &str {
         DEFAULT_RESERVATION_ID
     }
-    /// Conditions that mean a node is broken; none disables repair.
+    /// Returns the conditions of an unhealthy node; an empty list disables repair.
     fn repair_policies(&self) -> Vec<RepairPolicy> {
         Vec::new()
     }
-    /// How long a machine's end may take at most, for NodePools that do not say; none waits for ever.
+    /// Returns the termination grace period of NodePools without one; `None` is unlimited.
     fn default_termination_grace_period(&self) -> Option<Duration> {
         None
     }
-    /// Told before anything is bought, if the cluster's NodeOverlays count: whoever chooses in [`create`](Self::create) among the types
-    /// of a claim by price or capacity looks at them through these.
+    /// Provides the NodeOverlays of the cluster, before any launch, if the feature is enabled. A provider that chooses among the
+    /// instance types of a NodeClaim by price or capacity in [`create`](Self::create) applies them.
     fn use_overlays(&self, overlays: Arc<dyn Overlays>) {
         let _ = overlays;
     }
-    /// Buys a machine for `claim`, and returns the claim with what is known about it: labels, annotations, provider id, image
-    /// id, capacity, allocatable.
+    /// Launches an instance for `claim`, and returns the claim with the known properties of the instance: labels, annotations,
+    /// provider id, image id, capacity, allocatable.
     ///
     /// # Errors
     /// See [`CloudProviderError`].
     async fn create(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudProviderError>;
-    /// Gives the machine back. `Ok` means the request was accepted.
+    /// Terminates the instance. `Ok` means that the request was accepted.
     ///
     /// # Errors
-    /// [`CloudProviderError::NodeClaimNotFound`] when it is gone.
+    /// [`CloudProviderError::NodeClaimNotFound`] if the instance does not exist any more.
     async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudProviderError>;
-    /// The machine with this provider id.
+    /// Returns the instance with this provider id, as a NodeClaim.
     ///
     /// # Errors
-    /// [`CloudProviderError::NodeClaimNotFound`] when there is none.
+    /// [`CloudProviderError::NodeClaimNotFound`] if there is none.
     async fn get(&self, provider_id: &str) -> Result<NodeClaim, CloudProviderError>;
-    /// All machines of this cluster.
+    /// Returns all instances of this cluster, as NodeClaims.
     ///
     /// # Errors
-    /// When the cloud cannot be asked.
+    /// Fails if the cloud's API fails.
     async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError>;
-    /// All instance types for a NodePool, those without available offerings included. Return the same `Arc` while nothing
-    /// changed: the engine compiles a catalogue once.
+    /// Returns all instance types of a NodePool, including those without available offerings. Implementations should return the same
+    /// `Arc` while nothing changed, because the engine compiles each list once.
     ///
     /// # Errors
-    /// When they are not known; the NodePool is skipped.
+    /// Fails if they are not known; the NodePool is skipped.
     async fn instance_types(
         &self,
         pool: &NodePool,
     ) -> Result<Arc<[InstanceType]>, CloudProviderError>;
-    /// Why the machine is no longer what its NodeClass asks for, if it is not.
+    /// Returns the reason if the instance no longer matches its NodeClass.
     ///
     /// # Errors
-    /// When the cloud cannot tell.
+    /// Fails if the cloud's API fails.
     async fn is_drifted(&self, claim: &NodeClaim) -> Result<Option<String>, CloudProviderError>;
-    /// Steps that registration waits for.
+    /// Returns the steps that registration waits for.
     fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
         Vec::new()
     }
 }
 
-/// Why a provider could not do something.
+/// The error code of a cloud's failed call, for a separate field in log lines. An error that has a code returns it as the last
+/// of its sources.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{code}")]
+pub struct ErrorCode {
+    /// The name of the field, such as `aws-error-code`.
+    pub field: &'static str,
+    /// The code, such as `UnauthorizedOperation`.
+    pub code: Box<str>,
+}
+
+impl ErrorCode {
+    /// Returns the code of an error, if it or one of its sources has one.
+    pub fn of<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Self> {
+        std::iter::successors(Some(error), |error| error.source())
+            .find_map(|error| error.downcast_ref())
+    }
+}
+
+impl std::ops::Deref for ErrorCode {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.code
+    }
+}
+
+/// Why a call of a provider failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloudProviderError {
-    /// There is no such machine.
+    /// The instance does not exist.
     #[error("nodeclaim not found, {0}")]
     NodeClaimNotFound(String),
-    /// The cloud has none of the machines asked for.
+    /// The cloud has no capacity for any of the requested instance types.
     #[error("insufficient capacity, {0}")]
     InsufficientCapacity(String),
-    /// The NodeClass cannot be used yet.
+    /// The NodeClass is not ready.
     #[error("NodeClassRef not ready, {0}")]
     NodeClassNotReady(String),
-    /// The launch failed for a reason worth showing on the NodeClaim.
+    /// The launch failed for a reason to report in a condition of the NodeClaim.
     #[error("creating nodeclaim, {message}")]
     Create {
         /// Reason of the condition.
         reason: String,
         /// Message of the condition.
         message: String,
+        /// The call that failed, if it was one.
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
     /// NodeOverlays have not been evaluated for the NodePool yet.
     #[error("nodepool `{0}` is awaiting evaluation")]
     UnevaluatedNodePool(String),
-    /// Anything else.
+    /// Any other error.
     #[error("{0}")]
     Other(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl CloudProviderError {
-    /// An error from a sentence.
+    /// Creates an error of kind [`Other`](Self::Other) with a message.
     pub fn other(message: impl Into<String>) -> Self {
         Self::Other(message.into().into())
     }
 
-    /// The machine is gone.
+    /// Reports whether the instance does not exist.
     pub fn is_node_claim_not_found(&self) -> bool {
         matches!(self, Self::NodeClaimNotFound(_))
     }
 
-    /// The cloud is out of the machines asked for.
+    /// Reports whether the cloud has no capacity.
     pub fn is_insufficient_capacity(&self) -> bool {
         matches!(self, Self::InsufficientCapacity(_))
     }
 
-    /// The NodeClass cannot be used yet.
+    /// Reports whether the NodeClass is not ready.
     pub fn is_node_class_not_ready(&self) -> bool {
         matches!(self, Self::NodeClassNotReady(_))
     }
 
-    /// The value of the `error` label of the provider metrics; empty for causes without a name.
+    /// Returns the value of the `error` label of the provider metrics; empty for errors without a name.
     pub fn metric_label(&self) -> &'static str {
         match self {
             Self::NodeClaimNotFound(_) => "NodeClaimNotFoundError",
             Self::InsufficientCapacity(_) => "InsufficientCapacityError",
             Self::NodeClassNotReady(_) => "NodeClassNotReadyError",
             Self::Create { .. } | Self::UnevaluatedNodePool(_) | Self::Other(_) => "",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Conformance: API-197
+    #[test]
+    fn errors_begin_with_upstreams_words() {
+        type Error = CloudProviderError;
+        for (error, text) in [
+            (
+                Error::NodeClaimNotFound("x".into()),
+                "nodeclaim not found, x",
+            ),
+            (
+                Error::InsufficientCapacity("x".into()),
+                "insufficient capacity, x",
+            ),
+            (
+                Error::NodeClassNotReady("x".into()),
+                "NodeClassRef not ready, x",
+            ),
+            (
+                Error::Create {
+                    reason: "R".into(),
+                    message: "x".into(),
+                    source: None,
+                },
+                "creating nodeclaim, x",
+            ),
+            (
+                Error::UnevaluatedNodePool("a".into()),
+                "nodepool `a` is awaiting evaluation",
+            ),
+            (Error::other("x"), "x"),
+        ] {
+            assert_eq!(error.to_string(), text);
         }
     }
 }

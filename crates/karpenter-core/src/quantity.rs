@@ -1,8 +1,8 @@
 //! Kubernetes quantities, exactly: `1500m`, `1.5Gi`, `2e3`.
 //!
-//! A quantity is a decimal number with at most nine decimals, a suffix family it is printed in, and nothing else. It is held
-//! as a whole number of nano-units, so that arithmetic and order are exact. What cannot be represented is rounded *away from
-//! zero*: who asks for something gets something.
+//! A quantity is a decimal number with at most nine decimals, and the suffix family it is printed in. It is stored as a whole
+//! number of nano-units, so that arithmetic and order are exact. Values that cannot be represented are rounded *away from zero*:
+//! a positive request never becomes zero.
 // UPSTREAM: k8s.io/apimachinery/pkg/api/resource/quantity.go, suffix.go, scale_int.go
 
 use std::cmp::Ordering;
@@ -41,7 +41,7 @@ pub enum Format {
 /// let quantity = |text: &str| text.parse::<Quantity>();
 /// assert_eq!(quantity("1Gi")?, quantity("1024Mi")?);
 /// assert_eq!(quantity("1.5")?.millis_ceil(), 1500);
-/// // Who asks for something gets something.
+/// // Rounded up: a positive request never becomes zero.
 /// assert_eq!(quantity("0.1m")?.millis_ceil(), 1);
 /// assert_eq!((quantity("500m")?.saturating_add(quantity("1.5")?)).to_string(), "2");
 /// assert!(quantity("1 Gi").is_err());
@@ -53,13 +53,13 @@ pub struct Quantity {
     format: Format,
 }
 
-/// Why a string is not a quantity.
+/// A string that is not a quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{value}` is not a quantity: {reason}")]
 pub struct InvalidQuantity {
-    /// What was written.
+    /// The string, cut to 64 characters.
     pub value: String,
-    /// What is wrong with it.
+    /// The cause.
     pub reason: &'static str,
 }
 
@@ -70,7 +70,7 @@ impl Quantity {
         format: Format::DecimalSi,
     };
 
-    /// A whole number of units, printed in `format`.
+    /// Creates a whole number of units, printed in `format`.
     pub fn from_units(units: i64, format: Format) -> Quantity {
         Quantity {
             nanos: i128::from(units) * NANO,
@@ -78,7 +78,7 @@ impl Quantity {
         }
     }
 
-    /// A number of thousandths of a unit, printed with decimal suffixes: `1500` is `1500m`.
+    /// Creates a number of thousandths of a unit, printed with decimal suffixes: `1500` is `1500m`.
     pub fn from_millis(millis: i64) -> Quantity {
         Quantity {
             nanos: i128::from(millis) * NANO_PER_MILLI,
@@ -86,52 +86,52 @@ impl Quantity {
         }
     }
 
-    /// The value in nano-units.
+    /// Returns the value in nano-units.
     pub fn nanos(&self) -> i128 {
         self.nanos
     }
 
-    /// The suffix family in which the quantity is printed.
+    /// Returns the suffix family in which the quantity is printed.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// Whether the value is zero.
+    /// Reports whether the value is zero.
     pub fn is_zero(&self) -> bool {
         self.nanos == 0
     }
 
-    /// Whether the value is below zero.
+    /// Reports whether the value is negative.
     pub fn is_negative(&self) -> bool {
         self.nanos < 0
     }
 
-    /// The value in whole units, rounded up, at the limits of `i64` if it lies beyond them.
+    /// Returns the value in whole units, rounded up and clamped to the range of `i64`.
     pub fn units_ceil(&self) -> i64 {
         div_ceil(self.nanos, NANO)
     }
 
-    /// The value in whole units, rounded down, at the limits of `i64` if it lies beyond them.
+    /// Returns the value in whole units, rounded down and clamped to the range of `i64`.
     pub fn units_floor(&self) -> i64 {
         div_floor(self.nanos, NANO)
     }
 
-    /// The value in thousandths of a unit, rounded up, at the limits of `i64` if it lies beyond them.
+    /// Returns the value in thousandths of a unit, rounded up and clamped to the range of `i64`.
     pub fn millis_ceil(&self) -> i64 {
         div_ceil(self.nanos, NANO_PER_MILLI)
     }
 
-    /// The value in thousandths of a unit, rounded down, at the limits of `i64` if it lies beyond them.
+    /// Returns the value in thousandths of a unit, rounded down and clamped to the range of `i64`.
     pub fn millis_floor(&self) -> i64 {
         div_floor(self.nanos, NANO_PER_MILLI)
     }
 
-    /// The value in units as a floating point number, for metrics.
+    /// Returns the value in units as a floating point number, for metrics.
     pub fn as_f64(&self) -> f64 {
         self.nanos as f64 / NANO as f64
     }
 
-    /// The sum. A zero takes on the other's suffix family, as upstream.
+    /// Returns the sum. A zero takes on the other's suffix family, as upstream.
     #[must_use]
     pub fn saturating_add(self, other: Quantity) -> Quantity {
         let format = if self.is_zero() {
@@ -145,7 +145,7 @@ impl Quantity {
         }
     }
 
-    /// The difference. A zero takes on the other's suffix family, as upstream.
+    /// Returns the difference. A zero takes on the other's suffix family, as upstream.
     #[must_use]
     pub fn saturating_sub(self, other: Quantity) -> Quantity {
         self.saturating_add(-other)
@@ -216,11 +216,11 @@ impl From<Quantity> for WireQuantity {
     }
 }
 
-/// What a suffix means.
+/// The factor of a suffix.
 enum Scale {
-    /// Ten to that power.
+    /// A power of ten.
     Ten(i32),
-    /// Two to that power.
+    /// A power of two.
     Two(u32),
 }
 
@@ -295,7 +295,7 @@ impl FromStr for Quantity {
     }
 }
 
-/// `whole.fraction * 10^exponent` in nano-units, rounded up, at most [`MAX_NANOS`].
+/// Returns `whole.fraction * 10^exponent` in nano-units, rounded up, at most [`MAX_NANOS`].
 fn decimal_nanos(whole: &str, fraction: &str, exponent: i32) -> i128 {
     let significant = || {
         whole
@@ -318,11 +318,11 @@ fn decimal_nanos(whole: &str, fraction: &str, exponent: i32) -> i128 {
     for _ in 0..kept.max(0) {
         nanos = nanos * 10 + digits.next().map_or(0, |digit| i128::from(digit - b'0'));
     }
-    // A first digit below the nano place keeps the rest too: everything left over rounds up.
+    // A digit below the nano place rounds up.
     nanos + i128::from(digits.any(|digit| digit != b'0'))
 }
 
-/// `whole.fraction * 2^shift` in nano-units, rounded up, at most [`MAX_BINARY`].
+/// Returns `whole.fraction * 2^shift` in nano-units, rounded up, at most [`MAX_BINARY`].
 fn binary_nanos(whole: &str, fraction: &str, shift: u32) -> i128 {
     let whole = whole.trim_start_matches('0');
     if whole.len() > 19 {
@@ -335,7 +335,7 @@ fn binary_nanos(whole: &str, fraction: &str, shift: u32) -> i128 {
     if units > MAX_BINARY / unit_nanos {
         return MAX_BINARY;
     }
-    // Horner's rule from the last digit: floors of floors are floors, and whatever was cut off rounds up at the end.
+    // Horner's rule from the last digit: floors of floors are floors, and any remainder rounds up at the end.
     let (part, inexact) = fraction
         .bytes()
         .rev()
@@ -347,7 +347,7 @@ fn binary_nanos(whole: &str, fraction: &str, shift: u32) -> i128 {
 }
 
 impl fmt::Display for Quantity {
-    /// The canonical form: the largest suffix of the family with which the number stays whole.
+    /// Writes the canonical form: the largest suffix of the family with which the number stays whole.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.nanos == 0 {
             return f.write_str("0");
@@ -384,7 +384,7 @@ fn decimal(mut mantissa: i128, format: Format, f: &mut fmt::Formatter<'_>) -> fm
         (Format::DecimalSi, 12) => "T",
         (Format::DecimalSi, 15) => "P",
         (Format::DecimalSi, 18) => "E",
-        // There is no suffix beyond E: the exponent keeps the magnitude.
+        // No suffix beyond E exists: the exponent keeps the magnitude.
         _ => return write!(f, "{mantissa}e{exponent}"),
     };
     write!(f, "{mantissa}{suffix}")
@@ -399,7 +399,7 @@ fn binary(units: i128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
     match SUFFIXES.get(step) {
         Some(suffix) if units <= MAX_BINARY / NANO => write!(f, "{mantissa}{suffix}"),
-        // Read with a suffix it would be capped.
+        // With a suffix, parsing would cap it.
         _ => decimal(units * NANO, Format::DecimalExponent, f),
     }
 }
@@ -415,7 +415,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// A mantissa times ten to an exponent, in nano-units.
+    /// Returns a mantissa times ten to an exponent, in nano-units.
     fn dec(mantissa: i128, exponent: i32) -> i128 {
         mantissa * 10i128.pow(u32::try_from(exponent + 9).unwrap())
     }
@@ -480,7 +480,7 @@ mod tests {
     ];
 
     #[test]
-    fn reads_what_upstream_reads() {
+    fn parses_what_upstream_parses() {
         for &(text, mantissa, exponent, format) in ACCEPTED {
             let expected = dec(mantissa, exponent);
             for (sign, expected) in [("", expected), ("+", expected), ("-", -expected)] {
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_upstream_refuses() {
+    fn rejects_what_upstream_rejects() {
         for text in [
             "",
             "1.1.M",
@@ -593,7 +593,7 @@ mod tests {
 
     #[test]
     fn a_binary_quantity_without_a_suffix_reads_as_decimal() {
-        // What resource.Quantity of Kubernetes 1.36 prints, reads back and prints again.
+        // Output of resource.Quantity of Kubernetes 1.36: the printed text, and the text after parsing and printing it again.
         for (text, printed, again) in [
             ("10.7421875Ki", "11000", "11k"),
             ("0.95367431640625Mi", "1000000", "1M"),
@@ -655,11 +655,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reading_what_was_printed_gives_the_value(quantity in any_quantity()) {
+        fn parsing_a_printed_quantity_returns_its_value(quantity in any_quantity()) {
             let printed = quantity.to_string();
             let read = parse(&printed);
             prop_assert_eq!(read, quantity);
-            // A number without a suffix does not say its family and is read as decimal, as upstream.
+            // A number without a suffix has no family and is parsed as decimal, as upstream.
             let bare = printed.trim_start_matches('-').bytes().all(|byte| byte.is_ascii_digit());
             if bare && quantity.format() == BinarySi {
                 let decimal = Quantity { format: DecimalSi, ..quantity };

@@ -1,8 +1,8 @@
-//! Which broken machines are replaced, and when replacing has to stop.
+//! Node repair: which unhealthy nodes are replaced, and when repair is blocked.
 //!
-//! A provider names node conditions that mean a machine is broken, each with a time it may last. A machine is due when the
-//! first of them has lasted that long. When more than a fifth of a NodePool's machines are broken, the cause is probably
-//! not the machines: none is replaced.
+//! A provider defines node conditions of an unhealthy node, each with a toleration. A node is due for replacement when the first
+//! of these conditions has lasted longer than its toleration. When more than a fifth of a NodePool's nodes are unhealthy, the
+//! cause is probably not the nodes, and none is replaced.
 //!
 //! UPSTREAM: pkg/controllers/node/health/controller.go
 
@@ -11,26 +11,26 @@ use karpenter_api::k8s_openapi::api::core::v1::{Node, NodeCondition};
 
 use crate::provider::RepairPolicy;
 
-/// The share of a NodePool's machines that may be broken, in percent.
+/// The percentage of a NodePool's nodes that may be unhealthy.
 const TOLERATED_PERCENT: usize = 20;
 
-/// A broken machine.
+/// An unhealthy node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Broken<'a> {
-    /// The condition that says so.
+    /// The condition of a repair policy that the node has.
     pub condition: &'a NodeCondition,
-    /// When it will have lasted too long.
+    /// The time at which the node is due for replacement.
     pub due: Timestamp,
 }
 
 impl Broken<'_> {
-    /// How long it may still last; zero once it is due.
+    /// Returns the time left until the node is due; zero once it is due.
     pub fn left(&self, now: Timestamp) -> SignedDuration {
         self.due.duration_since(now).max(SignedDuration::ZERO)
     }
 }
 
-/// What is broken about a machine: of several conditions the one that is due first.
+/// Returns the condition that makes a node unhealthy: of several the one that is due first.
 pub fn broken<'a>(node: &'a Node, policies: &[RepairPolicy]) -> Option<Broken<'a>> {
     let conditions = node
         .status
@@ -41,7 +41,7 @@ pub fn broken<'a>(node: &'a Node, policies: &[RepairPolicy]) -> Option<Broken<'a
         let condition = conditions
             .iter()
             .find(|c| c.type_ == policy.condition_type && c.status == policy.condition_status)?;
-        // A condition that does not say since when counts as old.
+        // A condition without a transition time counts as old.
         let since = condition
             .last_transition_time
             .as_ref()
@@ -56,7 +56,7 @@ pub fn broken<'a>(node: &'a Node, policies: &[RepairPolicy]) -> Option<Broken<'a
     matches.min_by_key(|broken| broken.due)
 }
 
-/// Whether so many of `nodes` are broken, for however short a time, that none of them may be replaced.
+/// Reports whether too many of `nodes` are unhealthy, due or not, for any of them to be replaced.
 pub fn is_blocked<'a>(
     nodes: impl IntoIterator<Item = &'a Node>,
     policies: &[RepairPolicy],
@@ -71,8 +71,9 @@ pub fn is_blocked<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     fn policy(condition_type: &str, condition_status: &str, minutes: i64) -> RepairPolicy {
         RepairPolicy {
@@ -99,7 +100,7 @@ mod tests {
 
     /// Conformance: DIS-079
     #[test]
-    fn a_machine_is_broken_by_type_and_status_and_due_after_the_toleration() {
+    fn a_node_is_unhealthy_by_condition_type_and_status_and_due_after_the_toleration() {
         let policies = [policy("BadNode", "False", 30)];
         assert_eq!(
             broken(
@@ -127,7 +128,7 @@ mod tests {
 
     /// Conformance: DIS-080
     #[test]
-    fn of_several_conditions_the_first_due_counts() {
+    fn of_several_conditions_the_one_due_first_counts() {
         let policies = [policy("Slow", "False", 60), policy("Quick", "False", 5)];
         let both = node(&[
             ("Slow", "False", "2026-01-01T00:00:00Z"),
@@ -142,7 +143,7 @@ mod tests {
 
     /// Conformance: DIS-081
     #[test]
-    fn more_than_a_fifth_broken_blocks_repair() {
+    fn more_than_a_fifth_unhealthy_blocks_repair() {
         let policies = [policy("BadNode", "False", 30)];
         let nodes = |bad: usize, total: usize| -> Vec<Node> {
             let status = |index| if index < bad { "False" } else { "True" };

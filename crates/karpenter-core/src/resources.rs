@@ -1,7 +1,7 @@
-//! Amounts of resources in the engine's units: cpu in thousandths of a core, everything else in whole units.
+//! Amounts of resources in the engine's units: cpu in thousandths of a core, all others in whole units.
 //!
-//! Quantities are converted once, at the edge: what is asked for rounds up, what is
-//! there rounds down. Sums stop at the limits of `i64`.
+//! Quantities are converted once, when objects are parsed: requests round up, capacity rounds down. Sums saturate at the limits
+//! of `i64`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,43 +19,43 @@ pub const MEMORY: &str = "memory";
 pub const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 /// The number of pods.
 pub const PODS: &str = "pods";
-/// The number of nodes: a pseudo-resource that only NodePool limits and usage know.
+/// The number of nodes: a pseudo-resource that exists only in NodePool limits and usage.
 pub const NODES: &str = "nodes";
-/// What the names of huge page resources start with.
+/// The prefix of the names of huge page resources.
 pub const HUGE_PAGES_PREFIX: &str = "hugepages-";
 
-/// A resource whose amount could not be read.
+/// A resource with an invalid amount.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("resource `{name}`: {source}")]
 pub struct InvalidResource {
     /// The name of the resource.
     pub name: String,
-    /// What is wrong with its amount.
+    /// The error of the amount.
     #[source]
     pub source: InvalidQuantity,
 }
 
-/// Amounts by resource name, in the engine's units, ordered by name. A resource that is absent counts as zero, but a zero
-/// that was written stays: a limit of zero nodes is not the absence of a limit. Copies share the amounts until one changes.
+/// Amounts by resource name, in the engine's units, ordered by name. An absent resource counts as zero, but an explicit zero is
+/// kept: a limit of zero nodes is not the absence of a limit. Copies share the amounts until one changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Resources {
     amounts: Arc<BTreeMap<Arc<str>, i64>>,
 }
 
 impl Resources {
-    /// No resources.
+    /// Creates an empty set of resources.
     pub fn new() -> Resources {
         Resources::default()
     }
 
-    /// What is asked for: amounts round up.
+    /// Converts requests: amounts round up.
     pub fn requests_from(
         quantities: &BTreeMap<String, WireQuantity>,
     ) -> Result<Resources, InvalidResource> {
         Resources::convert(quantities, Quantity::millis_ceil, Quantity::units_ceil)
     }
 
-    /// What is there to be had: amounts round down.
+    /// Converts capacity, allocatable or limits: amounts round down.
     pub fn allocatable_from(
         quantities: &BTreeMap<String, WireQuantity>,
     ) -> Result<Resources, InvalidResource> {
@@ -86,19 +86,19 @@ impl Resources {
             .collect()
     }
 
-    /// The amounts as Kubernetes quantities, in canonical form.
+    /// Returns the amounts as Kubernetes quantities, in canonical form.
     pub fn to_quantities(&self) -> BTreeMap<String, WireQuantity> {
         self.iter()
             .map(|(name, amount)| (name.to_owned(), quantity(name, amount).into()))
             .collect()
     }
 
-    /// The amount of a resource; zero if it is absent.
+    /// Returns the amount of a resource; zero if it is absent.
     pub fn get(&self, name: &str) -> i64 {
         self.amounts.get(name).copied().unwrap_or(0)
     }
 
-    /// Whether the resource was written, be it as zero.
+    /// Reports whether the resource is present, even if it is zero.
     pub fn contains(&self, name: &str) -> bool {
         self.amounts.contains_key(name)
     }
@@ -114,49 +114,49 @@ impl Resources {
         }
     }
 
-    /// These resources with one amount set.
+    /// Returns these resources with one amount set.
     #[must_use]
     pub fn with(mut self, name: &str, amount: i64) -> Resources {
         self.set(name, amount);
         self
     }
 
-    /// Forgets a resource.
+    /// Removes a resource and returns its amount.
     pub fn remove(&mut self, name: &str) -> Option<i64> {
         Arc::make_mut(&mut self.amounts).remove(name)
     }
 
-    /// Keeps the resources the predicate holds for.
+    /// Keeps the resources for which the predicate returns true.
     pub fn retain(&mut self, mut keep: impl FnMut(&str, i64) -> bool) {
         Arc::make_mut(&mut self.amounts).retain(|name, amount| keep(name, *amount));
     }
 
-    /// Names and amounts, ordered by name.
+    /// Iterates over names and amounts, ordered by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, i64)> {
         self.amounts.iter().map(|(name, amount)| (&**name, *amount))
     }
 
-    /// Whether no resource was written.
+    /// Reports whether no resource is present.
     pub fn is_empty(&self) -> bool {
         self.amounts.is_empty()
     }
 
-    /// Whether every amount is zero.
+    /// Reports whether every amount is zero.
     pub fn is_zero(&self) -> bool {
         self.amounts.values().all(|&amount| amount == 0)
     }
 
-    /// Adds the other amounts, stopping at the limits of `i64`.
+    /// Adds the other amounts, saturating at the limits of `i64`.
     pub fn add_assign(&mut self, other: &Resources) {
         self.combine(other, i64::saturating_add);
     }
 
-    /// Takes the other amounts away, stopping at the limits of `i64`. What was absent becomes negative.
+    /// Subtracts the other amounts, saturating at the limits of `i64`. Absent resources become negative.
     pub fn sub_assign(&mut self, other: &Resources) {
         self.combine(other, i64::saturating_sub);
     }
 
-    /// The difference, stopping at the limits of `i64`: negative where the other has more.
+    /// Returns the difference, saturating at the limits of `i64`: negative where the other has more.
     #[must_use]
     pub fn saturating_sub(&self, other: &Resources) -> Resources {
         let mut difference = self.clone();
@@ -164,7 +164,7 @@ impl Resources {
         difference
     }
 
-    /// Raises each amount to the other's, where that is larger; takes over what was absent.
+    /// Raises each amount to the other's, where that is larger; adds absent resources.
     pub fn max_assign(&mut self, other: &Resources) {
         let amounts = Arc::make_mut(&mut self.amounts);
         for (name, &amount) in &*other.amounts {
@@ -175,7 +175,7 @@ impl Resources {
         }
     }
 
-    /// Replaces the amounts the other names.
+    /// Sets the amounts of the resources in `other`.
     pub fn replace(&mut self, other: &Resources) {
         let amounts = Arc::make_mut(&mut self.amounts);
         for (name, &amount) in &*other.amounts {
@@ -191,10 +191,10 @@ impl Resources {
         }
     }
 
-    /// Whether the requests fit into what is available.
+    /// Reports whether the requests fit into the available resources.
     ///
-    /// Nothing fits, not even nothing, where any amount is overdrawn, be it one that is not asked for. An absent resource is
-    /// zero, and asking for zero of it is fine.
+    /// If any available amount is negative, even one that is not requested, nothing fits, not even empty requests. An absent resource
+    /// is zero, and a request of zero of it fits.
     // UPSTREAM: pkg/utils/resources/resources.go (Fits)
     pub fn fits(requests: &Resources, available: &Resources) -> bool {
         available.amounts.values().all(|&amount| amount >= 0)
@@ -216,7 +216,7 @@ impl<'a> FromIterator<(&'a str, i64)> for Resources {
     }
 }
 
-/// An amount in the engine's units as a quantity, with the suffix family people write that resource in.
+/// Converts an amount in the engine's units to a quantity, with the usual suffix family of the resource.
 pub fn quantity(name: &str, amount: i64) -> Quantity {
     match name {
         CPU => Quantity::from_millis(amount),
@@ -227,7 +227,7 @@ pub fn quantity(name: &str, amount: i64) -> Quantity {
 }
 
 impl fmt::Display for Resources {
-    /// Upstream's text form: `{"cpu":"1500m","memory":"1Gi"}`.
+    /// Writes upstream's text form: `{"cpu":"1500m","memory":"1Gi"}`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("{")?;
         for (index, (name, amount)) in self.iter().enumerate() {
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_amount_is_reported_with_its_name() {
+    fn an_invalid_amount_is_reported_with_its_name() {
         let error = Resources::requests_from(&wire(&[("memory", "1 GB")])).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -290,13 +290,15 @@ mod tests {
         );
     }
 
+    /// Conformance: SCH-211
     #[test]
-    fn any_overdrawn_amount_refuses_everything() {
+    fn nothing_fits_if_any_available_amount_is_negative() {
         let available = Resources::new().with(CPU, 1000).with("example.com/gpu", -1);
         assert!(!Resources::fits(&Resources::new(), &available));
         assert!(!Resources::fits(&Resources::new().with(CPU, 1), &available));
     }
 
+    /// Conformance: SCH-211
     #[test]
     fn absent_is_zero_and_zero_fits_anywhere() {
         let available = Resources::new().with(CPU, 1000);
@@ -315,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_zero_is_not_an_absence() {
+    fn an_explicit_zero_is_not_an_absence() {
         let limits = Resources::new().with(NODES, 0);
         assert!(
             limits.contains(NODES)
@@ -326,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_stop_at_the_limits() {
+    fn sums_saturate_at_the_limits() {
         let mut amounts = Resources::new()
             .with(CPU, i64::MAX - 1)
             .with(MEMORY, i64::MIN + 1);

@@ -1,48 +1,44 @@
-//! NodePools of a fixed size: how many machines are missing or too many, and which ones go first.
+//! Static NodePools: how many nodes are missing or too many, and in which order they are deleted.
 //!
-//! `limits.nodes` may never be exceeded, though machines are made by two controllers at once (one keeps `replicas`, the other
-//! replaces drifted machines). Whoever wants to make machines reserves them first, and releases them once the model counts
-//! them, or once they could not be made.
+//! `limits.nodes` is never exceeded, although two controllers create NodeClaims concurrently (one maintains `replicas`, the other
+//! replaces drifted nodes). A controller reserves nodes before it creates NodeClaims, and releases them once the model counts the
+//! NodeClaims, or creating them failed.
 //!
 //! UPSTREAM: pkg/state/nodepoolstate, pkg/controllers/static
-//! DIFFERS: machines with a command in flight count towards `replicas` (their replacements are the command's business), so
-//! that scaling up while drift is at work does not make too many.
+//! DIFFERS: nodes with a disruption command in flight count towards `replicas` (the command launches their replacements), so that
+//! scaling up during drift does not create too many.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use karpenter_api::{
-    conditions::{HasConditions, types},
-    hash,
-    k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference,
-    labels::{self, annotations},
-    v1::{NodeClaim, NodePool},
-    validation::WellKnown,
-};
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use karpenter_api::labels::annotations;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::validation::WellKnown;
+use karpenter_api::{hash, labels};
 
-use crate::{
-    cluster::{NodeState, Snapshot},
-    disruption::cost::{eviction_cost, lifetime_remaining},
-    pod::{DoNotDisrupt, Pod, do_not_disrupt},
-    quantity::Quantity,
-    requirements::Requirements,
-    resources::{NODES, Resources},
-    schedule::ClaimDraft,
-};
+use crate::cluster::{NodeState, Snapshot};
+use crate::disruption::cost::{eviction_cost, lifetime_remaining};
+use crate::pod::{DoNotDisrupt, Pod, do_not_disrupt};
+use crate::quantity::Quantity;
+use crate::requirements::Requirements;
+use crate::resources::{NODES, Resources};
+use crate::schedule::ClaimDraft;
 
-/// The machines of a pool by what is happening to them.
+/// The nodes of a NodePool by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Population {
-    /// Machines that stay.
+    /// Nodes neither disrupted nor deleted.
     pub active: u32,
-    /// Machines that a disruption command holds.
+    /// Nodes with a disruption command in flight.
     pub pending: u32,
-    /// Machines on their way out.
+    /// Nodes being deleted.
     pub deleting: u32,
 }
 
 impl Population {
-    /// Counts the claims of one pool.
+    /// Counts the NodeClaims of one NodePool.
     pub fn count<'a>(snapshot: &Snapshot, claims: impl IntoIterator<Item = &'a NodeClaim>) -> Self {
         let mut population = Self::default();
         for claim in claims {
@@ -55,14 +51,14 @@ impl Population {
         population
     }
 
-    /// How many machines the pool lacks.
+    /// Returns the number of nodes that the NodePool lacks.
     pub fn missing(&self, replicas: u32) -> u32 {
         replicas
             .saturating_sub(self.active)
             .saturating_sub(self.pending)
     }
 
-    /// How many machines the pool has too many. Those on their way out are not among them.
+    /// Returns the number of nodes that the NodePool has too many. Deleting nodes are not counted.
     pub fn excess(&self, replicas: u32) -> u32 {
         self.active.saturating_sub(replicas)
     }
@@ -86,7 +82,7 @@ fn fate(snapshot: &Snapshot, claim: &NodeClaim) -> Fate {
     } else if claim.is_true(types::DISRUPTION_REASON)
         || snapshot
             .node(claim.name())
-            .is_some_and(|machine| machine.marked_for_deletion)
+            .is_some_and(|node| node.marked_for_deletion)
     {
         Fate::Pending
     } else {
@@ -94,14 +90,14 @@ fn fate(snapshot: &Snapshot, claim: &NodeClaim) -> Fate {
     }
 }
 
-/// `spec.replicas` of a static pool; none for other pools.
+/// Returns `spec.replicas` of a static NodePool; `None` for other NodePools.
 pub fn replicas(pool: &NodePool) -> Option<u32> {
     pool.spec
         .replicas
         .map(|replicas| u32::try_from(replicas).unwrap_or(if replicas < 0 { 0 } else { u32::MAX }))
 }
 
-/// `spec.limits.nodes`; without it a pool may have any number of machines. What cannot be read allows none.
+/// Returns `spec.limits.nodes`; `u32::MAX` without it, zero if it is invalid.
 pub fn node_limit(pool: &NodePool) -> u32 {
     let Some(limit) = pool.spec.limits.get(NODES) else {
         return u32::MAX;
@@ -110,30 +106,30 @@ pub fn node_limit(pool: &NodePool) -> u32 {
     u32::try_from(limit.max(0)).unwrap_or(u32::MAX)
 }
 
-/// Machines that somebody is about to make, by pool. They count against the pool's limit before the model knows them.
+/// Nodes that controllers are about to create, by NodePool. They count against the NodePool's limit before the model has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reservations {
     by_pool: BTreeMap<String, u32>,
 }
 
 impl Reservations {
-    /// Reserves as many of `wanted` machines as the limit leaves room for, and says how many.
+    /// Reserves up to `wanted` nodes within the limit, and returns how many were reserved.
     pub fn reserve(&mut self, pool: &str, population: Population, limit: u32, wanted: u32) -> u32 {
-        let granted = wanted.min(self.room(pool, population, limit));
+        let granted = wanted.min(self.headroom(pool, population, limit));
         if granted > 0 {
             *self.by_pool.entry(pool.to_owned()).or_default() += granted;
         }
         granted
     }
 
-    /// How many machines the limit leaves room for.
-    pub fn room(&self, pool: &str, population: Population, limit: u32) -> u32 {
+    /// Returns how many nodes can be added within the limit.
+    pub fn headroom(&self, pool: &str, population: Population, limit: u32) -> u32 {
         limit
             .saturating_sub(population.total())
             .saturating_sub(self.reserved(pool))
     }
 
-    /// Gives reserved machines back: the model counts them now, or they could not be made.
+    /// Releases reserved nodes: the model counts them now, or creating them failed.
     pub fn release(&mut self, pool: &str, count: u32) {
         if let Some(reserved) = self.by_pool.get_mut(pool) {
             *reserved = reserved.saturating_sub(count);
@@ -143,26 +139,26 @@ impl Reservations {
         }
     }
 
-    /// How many machines are reserved.
+    /// Returns the number of reserved nodes.
     pub fn reserved(&self, pool: &str) -> u32 {
         self.by_pool.get(pool).copied().unwrap_or_default()
     }
 
-    /// How many drifted machines may be replaced now: none while the pool is not settled, else as many as the limit leaves
-    /// room for next to those they replace.
-    pub fn drift_room(&self, pool: &NodePool, population: Population) -> u32 {
-        let settled = replicas(pool).is_some_and(|replicas| {
+    /// Returns how many drifted nodes may be replaced now: none while the NodePool has more nodes than `replicas`, else as many as
+    /// can be added within the limit.
+    pub fn drift_headroom(&self, pool: &NodePool, population: Population) -> u32 {
+        let at_replicas = replicas(pool).is_some_and(|replicas| {
             population.active.saturating_add(population.pending) <= replicas
         });
-        if settled {
-            self.room(pool.name(), population, node_limit(pool))
+        if at_replicas {
+            self.headroom(pool.name(), population, node_limit(pool))
         } else {
             0
         }
     }
 }
 
-/// A machine of a static pool, as the pool's template describes it: the provider chooses its type.
+/// Returns a NodeClaim of a static NodePool, as its template describes it: the provider chooses the instance type.
 pub fn draft(pool: &NodePool, names: &WellKnown) -> ClaimDraft {
     let class = &pool.spec.template.spec.node_class_ref;
     let mut claim = pool.spec.template.to_node_claim();
@@ -172,7 +168,7 @@ pub fn draft(pool: &NodePool, names: &WellKnown) -> ClaimDraft {
         labels::node_class(&class.group, &class.kind),
         class.name.clone(),
     );
-    // A requirement that cannot be read makes the pool invalid, and then nothing is made for it.
+    // An invalid requirement makes the NodePool invalid, and then no NodeClaim is created for it.
     if let Ok(mut requirements) = Requirements::from_api(&claim.spec.requirements, names) {
         requirements.add_all(&Requirements::from_labels(own.iter(), names));
         let custom = requirements.labels(|key| !names.contains(key) && !own.contains_key(key));
@@ -216,8 +212,8 @@ pub fn draft(pool: &NodePool, names: &WellKnown) -> ClaimDraft {
     }
 }
 
-/// The claims that stay, those first that are given up first: not launched yet; empty; easily disrupted; those whose pods
-/// ask not to be disrupted. Claims that a command holds are left to it.
+/// Returns the active NodeClaims in the order in which scaling down deletes them: not launched yet; empty; by disruption cost;
+/// those with a `do-not-disrupt` annotation. NodeClaims with a disruption command in flight are left out.
 pub fn removal_order<'a>(
     snapshot: &Snapshot,
     claims: impl IntoIterator<Item = &'a NodeClaim>,
@@ -253,20 +249,20 @@ enum Class {
 
 impl Rank {
     fn of(snapshot: &Snapshot, claim: &NodeClaim, now: Timestamp) -> Self {
-        let machine = snapshot.node(claim.name());
-        if machine.is_none_or(|machine| machine.provider_id().is_none()) {
+        let state = snapshot.node(claim.name());
+        if state.is_none_or(|state| state.provider_id().is_none()) {
             return Self {
                 class: Class::Unlaunched,
                 cost: 0.0,
             };
         }
-        let node = machine.and_then(|machine| machine.node.as_ref());
+        let node = state.and_then(|state| state.node.as_ref());
         let pods = node
             .map(|node| snapshot.pods_on(&node.name))
             .unwrap_or_default();
         let protects = |pod: &Pod| pod.is_active() && do_not_disrupt(pod, now) == DoNotDisrupt::Yes;
         let protected =
-            machine.is_some_and(|machine| refuses(machine)) || pods.iter().any(|pod| protects(pod));
+            state.is_some_and(|state| is_protected(state)) || pods.iter().any(|pod| protects(pod));
         if protected {
             return Self {
                 class: Class::Protected,
@@ -289,23 +285,24 @@ impl Rank {
     }
 }
 
-fn refuses(machine: &NodeState) -> bool {
-    machine
+fn is_protected(state: &NodeState) -> bool {
+    state
         .annotations()
         .get(annotations::DO_NOT_DISRUPT)
         .is_some_and(|value| value == "true")
 }
 
-/// How much it hurts to disrupt a machine: what its pods cost, less as the machine nears its expiry.
+/// Returns the cost of disrupting a node: the eviction cost of its pods, times the remaining share of its lifetime.
 fn cost<'a>(claim: &NodeClaim, pods: impl Iterator<Item = &'a Pod>, now: Timestamp) -> f64 {
     pods.map(eviction_cost).sum::<f64>() * lifetime_remaining(claim, now)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::cluster::{Cluster, ClusterConfig};
-    use serde_json::{Value, json};
 
     fn population(active: u32, pending: u32, deleting: u32) -> Population {
         Population {
@@ -372,39 +369,48 @@ mod tests {
 
     /// Conformance: DIS-087, DIS-088
     #[test]
-    fn drift_needs_room_below_the_limit_and_a_settled_pool() {
+    fn drift_needs_headroom_below_the_limit_and_a_pool_at_its_replicas() {
         let reservations = Reservations::default();
         let limited =
             |limit: u32| pool(json!({ "replicas": 3, "limits": { "nodes": limit.to_string() } }));
-        assert_eq!(reservations.drift_room(&limited(3), population(3, 0, 0)), 0);
-        assert_eq!(reservations.drift_room(&limited(5), population(3, 0, 0)), 2);
-        assert_eq!(reservations.drift_room(&limited(4), population(3, 0, 0)), 1);
         assert_eq!(
-            reservations.drift_room(&limited(4), population(2, 1, 0)),
+            reservations.drift_headroom(&limited(3), population(3, 0, 0)),
+            0
+        );
+        assert_eq!(
+            reservations.drift_headroom(&limited(5), population(3, 0, 0)),
+            2
+        );
+        assert_eq!(
+            reservations.drift_headroom(&limited(4), population(3, 0, 0)),
+            1
+        );
+        assert_eq!(
+            reservations.drift_headroom(&limited(4), population(2, 1, 0)),
             1,
-            "before the replacement is there"
+            "before the replacement exists"
         );
         assert_eq!(
-            reservations.drift_room(&limited(4), population(3, 1, 0)),
+            reservations.drift_headroom(&limited(4), population(3, 1, 0)),
             0,
-            "the replacement is there"
+            "the replacement exists"
         );
         assert_eq!(
-            reservations.drift_room(&limited(9), population(4, 0, 0)),
+            reservations.drift_headroom(&limited(9), population(4, 0, 0)),
             0,
             "scaling down comes first"
         );
         assert_eq!(
-            reservations.drift_room(&limited(9), population(3, 1, 0)),
+            reservations.drift_headroom(&limited(9), population(3, 1, 0)),
             0,
-            "the replacement counts although there is room"
+            "the replacement counts although there is headroom"
         );
         assert_eq!(
-            reservations.drift_room(&pool(json!({ "replicas": 3 })), population(3, 0, 0)),
+            reservations.drift_headroom(&pool(json!({ "replicas": 3 })), population(3, 0, 0)),
             u32::MAX - 3
         );
         assert_eq!(
-            reservations.drift_room(&pool(json!({})), population(0, 0, 0)),
+            reservations.drift_headroom(&pool(json!({})), population(0, 0, 0)),
             0,
             "not a static pool"
         );
@@ -412,16 +418,17 @@ mod tests {
 
     /// Conformance: DIS-088
     #[test]
-    fn what_one_pool_reserved_leaves_the_drift_of_others_alone() {
+    fn reservations_of_one_pool_do_not_limit_drift_in_others() {
         let limited = pool(json!({ "replicas": 3, "limits": { "nodes": "5" } }));
-        let room = |reserved_by: &str| {
+        let headroom = |reserved_by: &str| {
             let mut reservations = Reservations::default();
             reservations.reserve(reserved_by, population(3, 0, 0), 5, 2);
-            reservations.drift_room(&limited, population(3, 0, 0))
+            reservations.drift_headroom(&limited, population(3, 0, 0))
         };
-        assert_eq!((room("p"), room("other")), (0, 2));
+        assert_eq!((headroom("p"), headroom("other")), (0, 2));
     }
 
+    /// Conformance: DIS-161, DIS-199
     #[test]
     fn missing_and_excess_follow_replicas() {
         assert_eq!(population(1, 0, 0).missing(3), 2);
@@ -429,7 +436,7 @@ mod tests {
         assert_eq!(
             population(1, 0, 5).missing(3),
             2,
-            "those on their way out are replaced"
+            "deleting nodes are replaced"
         );
         assert_eq!(population(5, 0, 0).excess(3), 2);
         assert_eq!(population(3, 0, 2).excess(3), 0);
@@ -438,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draft_carries_the_kubelet_s_settings_of_v1beta1() {
+    fn a_draft_has_the_kubelet_settings_of_v1beta1() {
         let mut pool = pool(json!({ "replicas": 1 }));
         let kubelet = (
             annotations::KUBELET_COMPATIBILITY.to_owned(),
@@ -539,7 +546,7 @@ mod tests {
 
     /// Conformance: DIS-085, DIS-086
     #[test]
-    fn scaling_down_takes_unlaunched_empty_cheap_dear_and_protected_machines_in_this_order() {
+    fn scaling_down_deletes_unlaunched_empty_cheap_expensive_and_protected_nodes_in_this_order() {
         let mut cluster = Cluster::new(ClusterConfig::default());
         let daemon = |value: &mut Value| {
             value["metadata"]["ownerReferences"] =
@@ -547,7 +554,7 @@ mod tests {
         };
         let mut claims = vec![
             claim(&mut cluster, "a-protected", true),
-            claim(&mut cluster, "b-dear", true),
+            claim(&mut cluster, "b-expensive", true),
             claim(&mut cluster, "c-cheap", true),
             claim(&mut cluster, "d-daemons", true),
             claim(&mut cluster, "e-empty", true),
@@ -559,7 +566,7 @@ mod tests {
         pod(&mut cluster, "a-protected", "1", |p| {
             p["metadata"]["annotations"] = json!({ "karpenter.sh/do-not-disrupt": "true" })
         });
-        pod(&mut cluster, "b-dear", "2", |p| {
+        pod(&mut cluster, "b-expensive", "2", |p| {
             p["spec"]["priority"] = json!(1_000_000_000)
         });
         pod(&mut cluster, "c-cheap", "3", |_| ());
@@ -581,7 +588,7 @@ mod tests {
                 "d-daemons",
                 "e-empty",
                 "c-cheap",
-                "b-dear",
+                "b-expensive",
                 "a-protected",
                 "i-protected-daemon"
             ]
@@ -591,12 +598,13 @@ mod tests {
         assert_eq!(
             (counted.excess(7), counted.excess(6)),
             (0, 1),
-            "those that are deleted or held by a command are no excess"
+            "deleting nodes and nodes with a command in flight are not excess"
         );
     }
 
+    /// Conformance: DIS-162
     #[test]
-    fn of_equal_nodes_the_one_nearer_its_expiry_is_given_up_first() {
+    fn of_equal_nodes_the_one_closer_to_expiration_is_deleted_first() {
         let mut cluster = Cluster::new(ClusterConfig::default());
         let mut claims = vec![
             claim(&mut cluster, "a", true),

@@ -1,26 +1,26 @@
-//! Taints, and which tolerations match them.
+//! Taints, and the matching of tolerations.
 //!
 //! UPSTREAM: pkg/scheduling/taints.go; the matching rules are those of Kubernetes' component helpers.
 
 use std::fmt;
 
-use karpenter_api::k8s_openapi::api::core::v1 as kube;
+use karpenter_api::k8s_openapi::api::core::v1 as corev1;
 
 use crate::pod::Toleration;
 
-/// What a taint does to pods that do not tolerate it.
+/// The effect of a taint on pods that do not tolerate it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Effect {
-    /// New pods stay away.
+    /// New pods are not scheduled.
     NoSchedule,
-    /// New pods prefer other nodes. Blocks until tolerated, here.
+    /// New pods are preferably not scheduled. Treated as NoSchedule until relaxation tolerates it.
     PreferNoSchedule,
     /// Pods are evicted.
     NoExecute,
 }
 
 impl Effect {
-    /// Reads the name of an effect.
+    /// Parses the name of an effect.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "NoSchedule" => Some(Self::NoSchedule),
@@ -30,7 +30,7 @@ impl Effect {
         }
     }
 
-    /// The name of the effect.
+    /// Returns the name of the effect.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NoSchedule => "NoSchedule",
@@ -47,13 +47,13 @@ pub struct Taint {
     pub key: String,
     /// Value; empty if absent.
     pub value: String,
-    /// Effect; `None` if unknown to Kubernetes, which then acts like no effect given.
+    /// Effect; `None` if it is unknown, which Kubernetes treats as no effect.
     pub effect: Option<Effect>,
 }
 
 impl Taint {
-    /// Reads a Kubernetes taint.
-    pub fn parse(taint: &kube::Taint) -> Self {
+    /// Parses a Kubernetes taint.
+    pub fn parse(taint: &corev1::Taint) -> Self {
         Self {
             key: taint.key.clone(),
             value: taint.value.clone().unwrap_or_default(),
@@ -61,12 +61,12 @@ impl Taint {
         }
     }
 
-    /// Same key and effect.
+    /// Reports whether key and effect are the same.
     pub fn same(&self, other: &Self) -> bool {
         self.key == other.key && self.effect == other.effect
     }
 
-    /// Whether one of `tolerations` matches.
+    /// Reports whether one of `tolerations` matches.
     pub fn is_tolerated_by(&self, tolerations: &[Toleration]) -> bool {
         tolerations
             .iter()
@@ -87,14 +87,14 @@ impl fmt::Display for Taint {
     }
 }
 
-/// The first taint no toleration matches.
+/// Returns the first taint that no toleration matches.
 pub fn untolerated<'a>(taints: &'a [Taint], tolerations: &[Toleration]) -> Option<&'a Taint> {
     taints
         .iter()
         .find(|taint| !taint.is_tolerated_by(tolerations))
 }
 
-/// Whether `toleration` matches `taint`.
+/// Reports whether `toleration` matches `taint`.
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     if toleration.unknown_effect
         || toleration
@@ -117,7 +117,7 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     }
 }
 
-/// How the taint's value compares with the toleration's, when both are integers.
+/// Compares the taint's value with the toleration's, if both are integers.
 fn compare(toleration: &Toleration, taint: &Taint) -> Option<std::cmp::Ordering> {
     Some(integer(&taint.value)?.cmp(&integer(&toleration.value)?))
 }
@@ -144,7 +144,7 @@ mod tests {
 
     fn toleration(key: &str, operator: &str, value: &str, effect: &str) -> Toleration {
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        Toleration::parse(&kube::Toleration {
+        Toleration::parse(&corev1::Toleration {
             key: given(key),
             operator: given(operator),
             value: given(value),
@@ -153,6 +153,7 @@ mod tests {
         })
     }
 
+    /// Conformance: SCH-220
     #[test]
     fn equal_needs_key_value_and_effect() {
         let foo = taint("foo", "bar", "NoSchedule");
@@ -164,6 +165,7 @@ mod tests {
         assert!(!foo.is_tolerated_by(&[]));
     }
 
+    /// Conformance: SCH-220
     #[test]
     fn exists_matches_any_value_and_without_a_key_everything() {
         let foo = taint("foo", "bar", "PreferNoSchedule");
@@ -173,6 +175,7 @@ mod tests {
         assert!(!foo.is_tolerated_by(&[toleration("foo", "Sometimes", "", "")]));
     }
 
+    /// Conformance: SCH-220
     #[test]
     fn numeric_operators_compare_canonical_integers() {
         let tier = taint("tier", "5", "NoSchedule");

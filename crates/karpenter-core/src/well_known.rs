@@ -1,4 +1,4 @@
-//! The labels of a provider, as the requirement algebra reads them.
+//! Canonical label names of a provider, for the requirement algebra.
 
 use karpenter_api::validation::WellKnown;
 
@@ -6,10 +6,10 @@ use crate::requirements::LabelNames;
 
 impl LabelNames for WellKnown {
     fn canonical_key<'a>(&'a self, key: &'a str) -> &'a str {
-        self.normalise_key(key)
+        self.normalize_key(key)
     }
 
     fn canonical_value<'a>(&'a self, key: &str, value: &'a str) -> &'a str {
-        self.normalise_value(key, value)
+        self.normalize_value(key, value)
     }
 }

@@ -1,4 +1,4 @@
-//! Whatever a pod says, scheduling ends with a plan: every pod is placed, or left with a reason.
+//! Scheduling arbitrary pods always returns a plan in which every pod is placed or has a reason.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -209,12 +209,12 @@ proptest! {
             prop_assert!(!unplaced.why.to_string().is_empty());
         }
         let reversed = cluster(listed.into_iter().rev(), requirements);
-        prop_assert_eq!(schedule(&reversed.snapshot(), &request), plan, "the order objects arrive in does not matter");
+        prop_assert_eq!(schedule(&reversed.snapshot(), &request), plan, "the plan depends on the order in which objects arrive");
     }
 }
 
 #[test]
-fn ten_thousand_labels_are_only_slow_to_write_down() {
+fn a_pod_with_ten_thousand_labels_is_left_with_a_reason() {
     let labels: serde_json::Map<String, Value> = (0..10_000)
         .map(|index| (format!("key-{index}"), json!("v")))
         .collect();

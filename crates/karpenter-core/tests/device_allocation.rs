@@ -1,4 +1,4 @@
-//! Which devices claims get: the allocator on its own, without a scheduler around it.
+//! Allocation of devices to resource claims, without the scheduler.
 
 #![expect(
     clippy::unwrap_used,
@@ -7,15 +7,13 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::{core::v1::Pod, resource::v1 as wire};
-use karpenter_core::{
-    dra::{
-        Allocation, Allocator, Candidate, DeviceTemplate, Failure, Host, Inventory, TypeKey,
-        claims_of,
-        model::{Claim, Slice, parse_class},
-    },
-    requirements::{AllowUndefined, Requirement, Requirements, Unaliased},
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1 as wire;
+use karpenter_core::dra::model::{Claim, Slice, parse_class};
+use karpenter_core::dra::{
+    Allocation, Allocator, Candidate, DeviceTemplate, Failure, Host, Inventory, TypeKey, claims_of,
 };
+use karpenter_core::requirements::{AllowUndefined, Requirement, Requirements, Unaliased};
 use serde_json::{Value, json};
 
 const DRIVER: &str = "gpu.example.com";
@@ -109,7 +107,7 @@ fn allocate(
     allocator.allocate(&candidate, "default", &claims)
 }
 
-/// Places the claims on the host and takes the devices.
+/// Allocates the claims on the host and commits the allocation.
 fn place(
     allocator: &mut Allocator<'_>,
     host: &Host,
@@ -132,7 +130,7 @@ fn fresh(inventory: &Inventory) -> Allocator<'_> {
 }
 
 #[test]
-fn only_types_that_bring_a_matching_device_serve_a_claim() {
+fn only_types_with_a_matching_device_satisfy_a_claim() {
     let mut inventory = inventory();
     claim(&mut inventory, "c", one_gpu());
     let mut allocator = fresh(&inventory);
@@ -158,7 +156,7 @@ fn only_types_that_bring_a_matching_device_serve_a_claim() {
 }
 
 #[test]
-fn a_device_is_given_once() {
+fn a_device_is_allocated_once() {
     let mut inventory = inventory();
     publish(
         &mut inventory,
@@ -186,7 +184,7 @@ fn a_device_is_given_once() {
 
 /// Conformance: SCH-178
 #[test]
-fn what_is_not_committed_reserves_nothing() {
+fn an_allocation_that_is_not_committed_reserves_no_devices() {
     let mut inventory = inventory();
     publish(
         &mut inventory,
@@ -203,7 +201,7 @@ fn what_is_not_committed_reserves_nothing() {
 }
 
 #[test]
-fn two_devices_serve_two_pods_on_one_planned_machine_and_a_third_needs_another() {
+fn two_devices_satisfy_two_pods_on_one_planned_node_and_a_third_needs_another() {
     let mut inventory = inventory();
     for name in ["a", "b", "c"] {
         claim(&mut inventory, name, one_gpu());
@@ -236,7 +234,7 @@ fn two_devices_serve_two_pods_on_one_planned_machine_and_a_third_needs_another()
 }
 
 #[test]
-fn a_dropped_type_frees_what_it_alone_held() {
+fn a_dropped_type_frees_the_devices_that_only_it_held() {
     let mut inventory = inventory();
     publish(
         &mut inventory,
@@ -257,7 +255,7 @@ fn a_dropped_type_frees_what_it_alone_held() {
         ))],
     );
     let none = Requirements::new();
-    // Type 0 needs the network device; type 1 takes it too, as existing devices come first.
+    // Type 0 needs the network device; type 1 uses it too, as existing devices come first.
     assert_eq!(
         place(&mut allocator, &Host::Planned(0), &none, &[0, 1], &["a"]),
         Ok(vec![0, 1])
@@ -274,7 +272,7 @@ fn a_dropped_type_frees_what_it_alone_held() {
 }
 
 #[test]
-fn all_takes_every_match_and_fails_if_one_is_taken() {
+fn mode_all_allocates_every_match_and_fails_if_one_is_allocated() {
     let mut inventory = inventory();
     publish(
         &mut inventory,
@@ -301,8 +299,9 @@ fn all_takes_every_match_and_fails_if_one_is_taken() {
     );
 }
 
+/// Conformance: SCH-249
 #[test]
-fn an_incomplete_pool_serves_no_exact_count_and_fails_all() {
+fn an_incomplete_pool_satisfies_neither_an_exact_count_nor_mode_all() {
     let mut inventory = inventory();
     let pool = json!({"pool": {"name": "half", "generation": 1, "resourceSliceCount": 2}});
     publish(&mut inventory, "half", pool, json!([{"name": "a"}]));
@@ -353,13 +352,13 @@ fn matched_attributes_agree_across_requests() {
     let none = Requirements::new();
     let mut allocator = fresh(&inventory);
     assert!(place(&mut allocator, &node("n"), &none, &[], &["pair"]).is_ok());
-    // b and c are taken: a is left, with nothing that agrees with it.
+    // b and c are allocated: a is left, and no other device has its attribute.
     assert!(place(&mut allocator, &node("n"), &none, &[], &["single"]).is_ok());
     assert!(allocate(&mut allocator, &node("n"), &none, &[], &["absent"]).is_err());
 }
 
 #[test]
-fn the_first_alternative_that_can_be_served_counts() {
+fn the_first_alternative_that_can_be_satisfied_is_used() {
     let mut inventory = inventory();
     let model =
         |name: &str, model: &str| json!({"name": name, "attributes": {"model": {"string": model}}});
@@ -383,14 +382,14 @@ fn the_first_alternative_that_can_be_served_counts() {
     assert!(place(&mut allocator, &node("n"), &none, &[], &["a"]).is_ok());
     assert!(
         allocate(&mut allocator, &node("n"), &none, &[], &["old"]).is_ok(),
-        "h100 went first"
+        "h100 was allocated first"
     );
     assert!(place(&mut allocator, &node("n"), &none, &[], &["b"]).is_ok());
     assert!(place(&mut allocator, &node("n"), &none, &[], &["c"]).is_err());
 }
 
 #[test]
-fn a_zoned_device_decides_the_zone_of_a_planned_machine() {
+fn a_zonal_device_decides_the_zone_of_a_planned_node() {
     let mut inventory = inventory();
     let term = |zone: &str| json!({"matchExpressions": [{"key": ZONE, "operator": "In", "values": [zone]}]});
     let zoned = json!({"nodeSelector": {"nodeSelectorTerms": [term("z2")]}});
@@ -453,8 +452,9 @@ fn a_claim_shared_by_pods_is_allocated_once() {
     );
 }
 
+/// Conformance: SCH-253
 #[test]
-fn a_claim_served_by_a_planned_machine_stays_on_it() {
+fn a_claim_allocated_on_a_planned_node_stays_on_it() {
     let mut inventory = inventory();
     claim(&mut inventory, "c", one_gpu());
     let mut allocator = fresh(&inventory);
@@ -485,7 +485,7 @@ fn held_by(uid: &str) -> Value {
 }
 
 #[test]
-fn a_live_holder_keeps_its_device_and_one_that_moves_frees_it() {
+fn a_running_pod_keeps_its_device_and_one_that_moves_frees_it() {
     let mut inventory = inventory();
     publish(
         &mut inventory,
@@ -505,8 +505,9 @@ fn a_live_holder_keeps_its_device_and_one_that_moves_frees_it() {
     assert!(allocate(&mut allocator, &node("n"), &none, &[], &["c"]).is_err());
 }
 
+/// Conformance: SCH-253
 #[test]
-fn an_allocated_claim_is_bound_to_the_nodes_it_can_be_used_on() {
+fn an_allocated_claim_is_bound_to_the_nodes_of_its_node_selector() {
     let mut inventory = inventory();
     let term = json!({"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["z2"]}]});
     let mut status = held_by("pod-1");
@@ -565,7 +566,7 @@ fn shares_of_a_device_add_up_to_its_capacity() {
     assert!(place(&mut allocator, &node("n"), &none, &[], &["default"]).is_ok());
     assert!(
         allocate(&mut allocator, &node("n"), &none, &[], &["a", "b"]).is_ok(),
-        "they have theirs"
+        "these claims keep their devices"
     );
 }
 
@@ -594,8 +595,9 @@ fn devices_draw_from_shared_counters() {
     assert!(place(&mut allocator, &Host::Planned(1), &none, &[0], &["c"]).is_ok());
 }
 
+/// Conformance: SCH-251
 #[test]
-fn what_is_missing_or_unusable_is_named() {
+fn failures_name_what_is_missing_or_unusable() {
     let mut inventory = inventory();
     claim(
         &mut inventory,
@@ -627,7 +629,7 @@ fn what_is_missing_or_unusable_is_named() {
     assert_eq!(said("class"), "device class `tpu` does not exist");
     assert_eq!(
         said("many"),
-        "resource claim `many` asks for more than 32 devices"
+        "resource claim `many` requests more than 32 devices"
     );
     assert_eq!(
         said("cel"),
@@ -639,8 +641,9 @@ fn what_is_missing_or_unusable_is_named() {
     );
 }
 
+/// Conformance: SCH-255
 #[test]
-fn a_search_without_end_gives_up() {
+fn a_search_that_takes_too_long_fails() {
     let mut inventory = inventory();
     let devices: Vec<Value> = (0..64)
         .map(|i| json!({"name": format!("d{i}"), "attributes": {"n": {"int": i}}}))
@@ -651,7 +654,7 @@ fn a_search_without_end_gives_up() {
         json!({"nodeName": "n"}),
         json!(devices),
     );
-    // Thirty devices that agree in an attribute that no two share: every pair is tried before that is known.
+    // Thirty devices must match in an attribute that no two share: the search would try every pair.
     let requests: Vec<Value> = (0..30)
         .map(|i| json!({"name": format!("r{i}"), "exactly": {"deviceClassName": "gpu"}}))
         .collect();
@@ -666,6 +669,7 @@ fn a_search_without_end_gives_up() {
     assert_eq!(failure, Failure::TooComplex);
 }
 
+/// Conformance: SCH-256
 #[test]
 fn a_pod_waits_for_the_claims_of_its_templates() {
     let pod = |status: Value| -> Pod {

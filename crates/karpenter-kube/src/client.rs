@@ -1,7 +1,7 @@
-//! Clients of the API server: a rate limit as upstream's flags set it, and a second client that never retries.
+//! Clients of the API server: rate limited as upstream's flags say, and a client that never retries.
 //!
-//! kube's default client retries 429, 503 and 504 up to fifteen times. An eviction that a PodDisruptionBudget refuses
-//! *is* a 429, so evictions (and whatever has its own back-off) go through [`Clients::no_retry`].
+//! kube's default client retries 429, 503 and 504 up to fifteen times. The API server answers an eviction that violates a
+//! PodDisruptionBudget with 429, so evictions (and other requests with their own back-off) use [`Clients::no_retry`].
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -19,11 +19,11 @@ use crate::metrics::{Counting, Registry};
 /// The clients of the operator. Cheap to clone.
 #[derive(Clone)]
 pub struct Clients {
-    /// For everything that may be retried.
+    /// For requests that may be retried.
     pub api: Client,
-    /// For evictions and other requests with a back-off of their own.
+    /// For evictions and other requests with their own back-off.
     pub no_retry: Client,
-    /// For the lease, without a rate limit: however much there is to do, it must be renewed in time.
+    /// For the lease, without a rate limit: it is renewed in time under any load.
     pub lease: Client,
 }
 
@@ -34,7 +34,7 @@ impl std::fmt::Debug for Clients {
 }
 
 impl From<Client> for Clients {
-    /// Uses one client for everything; right for clients that do not retry, such as those of an in-process server.
+    /// Uses one client for all requests; suits clients that do not retry, such as those of an in-process server.
     fn from(client: Client) -> Self {
         Self {
             api: client.clone(),
@@ -45,8 +45,8 @@ impl From<Client> for Clients {
 }
 
 impl Clients {
-    /// Clients for a cluster, limited together to `qps` requests a second with bursts of `burst`, the lease's apart. Requests
-    /// are counted in `registry`.
+    /// Creates clients for a cluster, limited together to `qps` requests per second with bursts of `burst`, except for the
+    /// lease. Requests are counted in `registry`.
     ///
     /// # Errors
     /// When TLS or authentication cannot be set up from `config`.
@@ -71,7 +71,7 @@ impl Clients {
     }
 }
 
-/// Requests wait for their turn before they are timed: what is measured is the API server.
+/// Waits for the rate limit before the request is timed: the metric measures the API server.
 fn limited(counting: &Counting, limit: &RateLimit) -> Stack<Counting, RateLimit> {
     Stack::new(counting.clone(), limit.clone())
 }
@@ -83,7 +83,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// A full bucket of `burst` tokens that gains `qps` tokens a second.
+    /// Creates a full bucket of `burst` tokens that is refilled with `qps` tokens per second.
     #[must_use]
     pub fn new(qps: u32, burst: u32) -> Self {
         Self {
@@ -94,7 +94,7 @@ impl RateLimit {
         }
     }
 
-    /// A full bucket of `burst` tokens that gains a token each `period`.
+    /// Creates a full bucket of `burst` tokens that is refilled with one token per `period`.
     #[must_use]
     pub fn every(period: Duration, burst: u32) -> Self {
         let rate = 1.0 / period.as_secs_f64().max(f64::MIN_POSITIVE);
@@ -103,7 +103,7 @@ impl RateLimit {
         }
     }
 
-    /// Whether no token has been taken that has not come back since.
+    /// Returns whether the bucket has all its tokens.
     #[must_use]
     pub fn is_full(&self) -> bool {
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,7 +111,7 @@ impl RateLimit {
         bucket.tokens >= bucket.burst
     }
 
-    /// Takes a token, waiting for it if need be.
+    /// Takes a token; waits until there is one.
     pub async fn acquire(&self) {
         let wait = self
             .bucket
@@ -123,7 +123,7 @@ impl RateLimit {
         }
     }
 
-    /// Takes a token if there is one.
+    /// Takes a token if there is one; returns whether there was.
     #[must_use]
     pub fn try_acquire(&self) -> bool {
         self.bucket
@@ -143,7 +143,7 @@ impl<S> Layer<S> for RateLimit {
     }
 }
 
-/// A service whose requests take a token each.
+/// A service that takes one token per request.
 #[derive(Debug, Clone)]
 pub struct RateLimited<S> {
     inner: S,
@@ -198,7 +198,7 @@ impl Bucket {
         self.updated = now;
     }
 
-    /// Takes a token, going into debt, and says how long to wait for it.
+    /// Takes a token, going into debt, and returns how long to wait for it.
     fn reserve(&mut self, now: Instant) -> Duration {
         self.refill(now);
         self.tokens -= 1.0;
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_wait_for_the_rate_limit_is_not_timed_as_the_api_servers() {
+    async fn the_wait_for_the_rate_limit_is_not_part_of_the_request_duration() {
         let registry = Registry::new();
         let answering = tower::service_fn(|_: http::Request<Body>| async {
             Ok::<_, std::convert::Infallible>(http::Response::new(()))
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_passes_and_the_rest_waits_its_turn() {
+    async fn a_burst_passes_and_further_requests_wait() {
         let limit = RateLimit::new(10, 3);
         let start = Instant::now();
         for _ in 0..3 {

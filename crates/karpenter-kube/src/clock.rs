@@ -1,9 +1,9 @@
-//! The controllers' time: the wall clock, a speed-up for the playground, or tokio's virtual time in tests.
+//! The clock of the controllers: the wall clock, accelerated time for the playground, or tokio's virtual time in tests.
 //!
-//! Every timestamp a controller writes, every deadline it compares and every delay it waits for goes through a [`Clock`].
-//! In production it is the wall clock, as the API server's timestamps are: it follows when the wall clock is set, or when the
-//! machine was suspended. Elsewhere it is anchored at an epoch and follows tokio's timer, so `tokio::time::pause` makes all
-//! controllers virtual.
+//! Every timestamp that a controller writes, every deadline it compares and every delay it waits for goes through a
+//! [`Clock`]. In production it is the wall clock, as the API server's timestamps are: it follows when the wall clock is
+//! set, or when the host was suspended. Elsewhere it is anchored at an epoch and follows tokio's timer, so
+//! `tokio::time::pause` makes all controllers virtual.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use tokio::time::Instant;
 /// The controllers' time source. Cheap to clone; clones agree.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
-    /// None shows the wall clock.
+    /// None means the wall clock.
     anchor: Option<Anchor>,
     speed: f64,
 }
 
-/// When a clock was started, and what it showed.
+/// The start of a clock on tokio's timer, and the time it showed then.
 #[derive(Debug, Clone, Copy)]
 struct Anchor {
     epoch: Timestamp,
@@ -26,7 +26,7 @@ struct Anchor {
 }
 
 impl Clock {
-    /// A clock that shows `epoch` now and then follows tokio's timer, `speed` times as fast.
+    /// Creates a clock that shows `epoch` now and then follows tokio's timer, `speed` times as fast.
     ///
     /// A `speed` that is not a positive finite number counts as 1.
     #[must_use]
@@ -43,7 +43,7 @@ impl Clock {
         }
     }
 
-    /// The wall clock, read anew each time: it may jump, backwards too. It does not stand still when tokio's time is paused.
+    /// Creates the wall clock, read anew each time: it may jump, also backwards. It continues when tokio's time is paused.
     #[must_use]
     pub fn real() -> Self {
         Self {
@@ -52,7 +52,7 @@ impl Clock {
         }
     }
 
-    /// The current time.
+    /// Returns the current time.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         let Some(Anchor { epoch, started }) = self.anchor else {
@@ -65,7 +65,7 @@ impl Clock {
             .unwrap_or(Timestamp::MAX)
     }
 
-    /// How much time has passed since `past`; zero if it lies ahead.
+    /// Returns the time since `past`; zero if `past` is in the future.
     #[must_use]
     pub fn since(&self, past: Timestamp) -> Duration {
         self.now()
@@ -79,7 +79,7 @@ impl Clock {
         tokio::time::sleep(self.real_duration(duration)).await;
     }
 
-    /// The instant on tokio's timer that lies `duration` of the clock's time ahead.
+    /// Returns the instant on tokio's timer that is `duration` of the clock's time from now.
     #[must_use]
     pub fn instant_after(&self, duration: Duration) -> Instant {
         // Tokio cannot represent instants centuries ahead; a year is "never" for a timer.
@@ -87,14 +87,14 @@ impl Clock {
         Instant::now() + self.real_duration(duration).min(FAR)
     }
 
-    /// How much of the clock's time passes until an instant on tokio's timer; none if it has passed.
+    /// Returns the clock's time until an instant on tokio's timer; zero if it has passed.
     #[must_use]
     pub fn until(&self, instant: Instant) -> Duration {
         let ahead = instant.saturating_duration_since(Instant::now());
         Duration::try_from_secs_f64(ahead.as_secs_f64() * self.speed).unwrap_or(Duration::MAX)
     }
 
-    /// How long `duration` of the clock's time takes on tokio's timer.
+    /// Returns how long `duration` of the clock's time takes on tokio's timer.
     #[must_use]
     pub fn real_duration(&self, duration: Duration) -> Duration {
         Duration::try_from_secs_f64(duration.as_secs_f64() / self.speed).unwrap_or(Duration::MAX)
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(clock.until(ahead), Duration::ZERO);
     }
 
-    /// A timer that ran off stands for a wall clock that was set, or for a machine that was suspended.
+    /// A timer that advances without the wall clock stands for a wall clock that was set, or for a host that was suspended.
     #[tokio::test(start_paused = true)]
     async fn the_real_clock_shows_the_wall_clock_whatever_the_timer_does() {
         let clock = Clock::real();

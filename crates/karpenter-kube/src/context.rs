@@ -1,4 +1,4 @@
-//! What every controller works with.
+//! The context that all controllers share.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,58 +18,58 @@ use crate::options::Options;
 use crate::static_capacity::StaticCapacity;
 use crate::writes::Writes;
 
-/// Since when this replica acts. One that only stands by shows and counts nothing of the cluster, even if its model is warm:
-/// sums over replicas would count everything twice.
+/// When this replica began to act as leader. A standby reports no metrics of the cluster, even if its model is warm: sums
+/// over replicas would count every object twice.
 #[derive(Debug, Default)]
 pub struct Acting(Mutex<Option<Timestamp>>);
 
 impl Acting {
-    /// It acts from now on.
+    /// Records that the replica acts as leader from now on.
     pub fn begin(&self, now: Timestamp) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
-    /// It does not act any more.
+    /// Records that the replica does not act any more.
     pub fn end(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Since when it acts, if it does.
+    /// Returns since when the replica acts as leader, or `None` if it is a standby.
     #[must_use]
     pub fn since(&self) -> Option<Timestamp> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The shared equipment of the controllers.
+/// Shared state of the controllers.
 pub struct Context {
-    /// The API server.
+    /// Clients of the API server.
     pub clients: Clients,
-    /// The time.
+    /// Source of the current time and of delays.
     pub clock: Clock,
-    /// The operator's options.
+    /// Options of the operator.
     pub options: Options,
-    /// The cloud.
+    /// The cloud provider, with overlays applied if the feature gate is on.
     pub provider: Arc<dyn CloudProvider>,
-    /// Where events go.
+    /// Publishes events.
     pub recorder: Recorder,
-    /// What is counted.
+    /// All metrics of the operator.
     pub metrics: Metrics,
-    /// Since when this replica acts.
+    /// Since when this replica acts as leader.
     pub acting: Acting,
-    /// The cluster model.
+    /// Reads and updates the model of the cluster.
     pub model: ModelHandle,
-    /// What we wrote to NodeClaims.
+    /// The latest NodeClaims written by this process.
     pub claim_writes: Writes<NodeClaim>,
-    /// What we wrote to Nodes.
+    /// The latest Nodes written by this process.
     pub node_writes: Writes<Node>,
-    /// What we wrote to NodePools.
+    /// The latest NodePools written by this process.
     pub pool_writes: Writes<NodePool>,
-    /// Room kept for pods that do not exist yet.
+    /// Capacity that is reserved for pods that do not exist yet.
     pub buffers: Buffers,
-    /// Machines of static NodePools that are about to be made.
+    /// NodeClaims of static NodePools that are about to be created.
     pub static_capacity: StaticCapacity,
-    /// Held by whoever makes machines of NodePools with limits.
+    /// Held while NodeClaims of NodePools with limits are created.
     pub limited: tokio::sync::Mutex<()>,
 }
 
@@ -82,32 +82,32 @@ impl std::fmt::Debug for Context {
 }
 
 impl Context {
-    /// The latest view of the cluster.
+    /// Returns the latest view of the cluster.
     #[must_use]
     pub fn view(&self) -> Arc<View> {
         self.model.view()
     }
 
-    /// The NodeClaims of the cluster.
+    /// Returns the API of all NodeClaims.
     #[must_use]
     pub fn node_claims(&self) -> Api<NodeClaim> {
         Api::all(self.clients.api.clone())
     }
 
-    /// The Nodes of the cluster.
+    /// Returns the API of all Nodes.
     #[must_use]
     pub fn nodes(&self) -> Api<Node> {
         Api::all(self.clients.api.clone())
     }
 
-    /// The NodeClaim of this name, as the model has it or as we have written it since.
+    /// Returns the NodeClaim of this name, from the model or from our own latest write.
     #[must_use]
     pub fn node_claim(&self, view: &View, name: &str) -> Option<Arc<NodeClaim>> {
         let seen = view.node_claim(name)?;
         Some(self.claim_writes.latest(seen))
     }
 
-    /// The NodeClaims of a Node, as the model has them or as we have written them since.
+    /// Returns the NodeClaims of a Node, from the model or from our own latest writes.
     #[must_use]
     pub fn node_claims_of(&self, view: &View, node: &Node) -> Vec<Arc<NodeClaim>> {
         let seen = view.node_claims_of(node);
@@ -115,7 +115,7 @@ impl Context {
         latest.collect()
     }
 
-    /// The Nodes with this provider id, as the model has them or as we have written them since.
+    /// Returns the Nodes with this provider id, from the model or from our own latest writes.
     #[must_use]
     pub fn nodes_of(&self, view: &View, provider_id: &str) -> Vec<Arc<Node>> {
         let seen = view.nodes_by_provider_id(provider_id);
@@ -123,7 +123,7 @@ impl Context {
         latest.collect()
     }
 
-    /// Whether the provider supports the kind of NodeClass.
+    /// Returns whether the provider supports the kind of NodeClass.
     #[must_use]
     pub fn is_managed(&self, class: &NodeClassReference) -> bool {
         self.provider

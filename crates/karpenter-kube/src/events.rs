@@ -1,11 +1,11 @@
-//! Telling users what happens: core/v1 Events with upstream's de-duplication and rate limits.
+//! Publishes core/v1 Events with upstream's de-duplication and rate limits.
 //!
-//! - An event whose de-duplication values were seen within its window is dropped before it costs a request.
-//! - Events of one reason may share a token bucket (`Nominated`: five a second, bursts of ten).
-//! - Events about one object share a token bucket, too: 25 at once and then one each five minutes, as client-go's recorder has
-//!   it. What is over is dropped.
-//! - A repetition after the window counts up the Event that is already there instead of making another.
-//! - Publishing never waits: the queue is bounded, and what does not fit is dropped.
+//! - An event whose de-duplication values occurred within its window is dropped before it costs a request.
+//! - Events of one reason may share a token bucket (`Nominated`: five per second, bursts of ten).
+//! - Events about one object share a token bucket, too: 25 at once and then one every five minutes, as in client-go's
+//!   recorder. Further events are dropped.
+//! - A repetition after the window increments the count of the existing Event instead of creating another.
+//! - Publishing never waits: the queue is bounded, and events that do not fit are dropped.
 //!
 //! UPSTREAM: pkg/events/recorder.go, client-go tools/record/events_cache.go (the spam filter)
 
@@ -27,41 +27,41 @@ use tokio_util::sync::CancellationToken;
 use crate::client::RateLimit;
 use crate::clock::Clock;
 
-/// How many events about one object are written at once.
+/// How many events about one object are written in a burst.
 const SHARE: u32 = 25;
-/// How long it takes until one more is.
+/// Interval between further events about one object.
 const SHARE_PERIOD: Duration = Duration::from_secs(300);
 
-/// How serious an event is.
+/// Severity of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventType {
-    /// Things go their way.
+    /// Information.
     Normal,
-    /// Somebody should look.
+    /// A problem that may need attention.
     Warning,
 }
 
-/// Something a user should know about one object.
+/// An event about one object.
 #[derive(Debug, Clone)]
 pub struct Event {
-    /// The object.
+    /// The object of the event.
     pub about: ObjectReference,
-    /// How serious it is.
+    /// Severity.
     pub type_: EventType,
-    /// One word, CamelCase; see `karpenter_api::events`.
+    /// Reason in CamelCase; see `karpenter_api::events`.
     pub reason: String,
-    /// A sentence.
+    /// Message for users.
     pub message: String,
-    /// What makes two events the same; empty means never.
+    /// Values that make two events equal; empty means never equal.
     pub dedupe: Vec<String>,
-    /// How long a same event is suppressed.
+    /// How long an equal event is suppressed.
     pub window: Duration,
-    /// Whether the reason shares a token bucket of five a second and bursts of ten.
+    /// Whether events of this reason share a token bucket of five per second and bursts of ten.
     pub limited: bool,
 }
 
 impl Event {
-    /// A Normal event, de-duplicated by object for two minutes.
+    /// Creates a Normal event, de-duplicated by object for two minutes.
     #[must_use]
     pub fn normal(about: ObjectReference, reason: &str, message: impl Into<String>) -> Self {
         let dedupe = vec![about.uid.clone().unwrap_or_default()];
@@ -76,7 +76,7 @@ impl Event {
         }
     }
 
-    /// A Warning, de-duplicated by object for two minutes.
+    /// Creates a Warning, de-duplicated by object for two minutes.
     #[must_use]
     pub fn warning(about: ObjectReference, reason: &str, message: impl Into<String>) -> Self {
         Self {
@@ -85,28 +85,28 @@ impl Event {
         }
     }
 
-    /// Suppresses same events for `window`.
+    /// Suppresses equal events for `window`.
     #[must_use]
     pub fn every(mut self, window: Duration) -> Self {
         self.window = window;
         self
     }
 
-    /// Counts events with different messages as different.
+    /// Treats events with different messages as different.
     #[must_use]
     pub fn dedupe_by_message(mut self) -> Self {
         self.dedupe.push(self.message.clone());
         self
     }
 
-    /// Never suppresses.
+    /// Disables de-duplication.
     #[must_use]
     pub fn always(mut self) -> Self {
         self.dedupe.clear();
         self
     }
 
-    /// Shares the reason's token bucket.
+    /// Applies the token bucket of the reason.
     #[must_use]
     pub fn limited(mut self) -> Self {
         self.limited = true;
@@ -114,13 +114,13 @@ impl Event {
     }
 }
 
-/// A reference to an object, for events about it.
+/// Returns a reference to an object, for events about it.
 #[must_use]
 pub fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
     object.object_ref(&())
 }
 
-/// Takes events from controllers. Cheap to clone.
+/// Queues events of controllers. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Recorder {
     clock: Clock,
@@ -132,7 +132,7 @@ pub struct Recorder {
 struct Gate {
     seen: FxHashMap<String, Instant>,
     limits: FxHashMap<String, RateLimit>,
-    /// By object.
+    /// Token buckets by object.
     shares: FxHashMap<String, RateLimit>,
     swept: Option<Instant>,
 }
@@ -140,7 +140,7 @@ struct Gate {
 impl Recorder {
     const QUEUE: usize = 10_000;
 
-    /// A recorder and the writer that is to be run next to it.
+    /// Creates a recorder and the writer that runs next to it.
     #[must_use]
     pub fn new(client: Client, clock: Clock) -> (Self, EventWriter) {
         let (queue, events) = mpsc::channel(Self::QUEUE);
@@ -160,7 +160,7 @@ impl Recorder {
         )
     }
 
-    /// Publishes an event unless it is a repetition or over its rate; never waits.
+    /// Queues an event unless it is a repetition or over its rate; never waits.
     pub fn publish(&self, event: Event) {
         if self
             .gate
@@ -224,7 +224,7 @@ pub struct EventWriter {
     written: Written,
 }
 
-/// The latest Events written, to count repetitions up.
+/// The latest Events written, to increment the count of repetitions.
 #[derive(Debug, Default)]
 struct Written {
     by_content: FxHashMap<String, (String, i32)>,
@@ -259,14 +259,14 @@ impl std::fmt::Debug for EventWriter {
 }
 
 impl EventWriter {
-    /// Drops what is queued already, if told so.
+    /// Drops the events that are queued before [`run`](Self::run), if `forget` is set.
     #[must_use]
     pub fn forgetful(mut self, forget: bool) -> Self {
         while forget && self.events.try_recv().is_ok() {}
         self
     }
 
-    /// Writes until `stop`; what is queued then is dropped.
+    /// Writes events until `stop`; events that are queued then are dropped.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             let event = tokio::select! {
@@ -289,7 +289,7 @@ impl EventWriter {
 
     async fn write(&mut self, event: &Event) -> Result<(), kube::Error> {
         let about = &event.about;
-        // Events about cluster-scoped objects live in `default`, as client-go has it.
+        // Events about cluster-scoped objects are in the namespace `default`, as in client-go.
         let namespace = about
             .namespace
             .clone()
@@ -320,7 +320,7 @@ impl EventWriter {
                     self.written.remember(content, name, count + 1);
                     return Ok(());
                 }
-                // Events expire after an hour; then a new one is due.
+                // Events expire after an hour; then a new one is created.
                 Err(kube::Error::Api(status)) if status.is_not_found() => {}
                 Err(error) => return Err(error),
             }
@@ -355,13 +355,13 @@ impl EventWriter {
     }
 }
 
-/// `<object>.<hex>` as client-go names Events; the hexadecimal part tells content and time apart.
+/// Returns `<object>.<hex>` as client-go names Events; the hexadecimal part encodes content and time.
 fn event_name(object: &str, content: &str, now: Timestamp) -> String {
     use std::hash::{Hash, Hasher};
     let mut hasher = rustc_hash::FxHasher::default();
     content.hash(&mut hasher);
     now.as_nanosecond().hash(&mut hasher);
-    // Event names share the 253 characters of every object name.
+    // Event names have at most 253 characters, as all object names.
     let object: String = object.chars().take(230).collect();
     format!("{object}.{:016x}", hasher.finish())
 }
@@ -379,8 +379,9 @@ mod tests {
         }
     }
 
+    /// Conformance: API-187
     #[tokio::test(start_paused = true)]
-    async fn a_same_event_is_dropped_within_its_window() {
+    async fn an_equal_event_is_dropped_within_its_window() {
         let clock = Clock::new(Timestamp::UNIX_EPOCH, 1.0);
         let mut gate = Gate::default();
         let event =
@@ -395,8 +396,9 @@ mod tests {
         assert!(gate.admits(&event, &clock));
     }
 
+    /// Conformance: API-189
     #[tokio::test(start_paused = true)]
-    async fn nominations_share_a_bucket_of_ten_and_five_a_second() {
+    async fn nominations_share_a_bucket_of_ten_and_five_per_second() {
         let clock = Clock::new(Timestamp::UNIX_EPOCH, 1.0);
         let mut gate = Gate::default();
         let admitted = |gate: &mut Gate, from: usize| {
@@ -415,7 +417,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_object_has_25_events_at_once_and_then_one_each_five_minutes() {
+    async fn an_object_has_25_events_at_once_and_then_one_every_five_minutes() {
         let clock = Clock::new(Timestamp::UNIX_EPOCH, 1.0);
         let mut gate = Gate::default();
         let admitted = |gate: &mut Gate, object: &str| {
@@ -431,7 +433,7 @@ mod tests {
         assert_eq!(admitted(&mut gate, "1"), 2);
         tokio::time::advance(Duration::from_secs(25 * 300)).await;
         assert_eq!(admitted(&mut gate, "3"), 25);
-        assert_eq!(gate.shares.len(), 1, "full ones are forgotten");
+        assert_eq!(gate.shares.len(), 1, "full buckets are removed");
     }
 
     #[tokio::test(start_paused = true)]
@@ -446,5 +448,19 @@ mod tests {
             &Event::normal(about("1"), "X", "b").dedupe_by_message(),
             &clock
         ));
+    }
+
+    /// Conformance: API-187
+    #[tokio::test(start_paused = true)]
+    async fn reasons_that_differ_in_case_alone_are_the_same() {
+        let clock = Clock::new(Timestamp::UNIX_EPOCH, 1.0);
+        let mut gate = Gate::default();
+        assert!(gate.admits(&Event::normal(about("1"), "Evicted", "x"), &clock));
+        assert!(!gate.admits(&Event::normal(about("1"), "evicted", "y"), &clock));
+        assert!(gate.admits(&Event::normal(about("1"), "Disrupted", "x"), &clock));
+        tokio::time::advance(Duration::from_secs(119)).await;
+        assert!(!gate.admits(&Event::normal(about("1"), "Evicted", "x"), &clock));
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(gate.admits(&Event::normal(about("1"), "Evicted", "x"), &clock));
     }
 }

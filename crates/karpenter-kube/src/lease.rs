@@ -1,4 +1,4 @@
-//! Which replica leads: a Lease, held as client-go holds it.
+//! Leader election: a Lease, held as client-go holds it.
 //!
 //! 1. A leader renews with one request: an update of the Lease as it last wrote it. A follower, and a leader whose update
 //!    failed, reads the Lease first; it is created if there is none.
@@ -6,9 +6,9 @@
 //!    monotonic clock: other replicas' wall clocks are not trusted.
 //! 3. Every write carries the resourceVersion that was read, so that two candidates cannot both win.
 //! 4. A leader that could not renew for the renew deadline stops leading; the process is expected to exit. As client-go's,
-//!    the deadline counts from the attempt that follows the last renewal that held. It is always over before the Lease is:
-//!    there are never two leaders.
-//! 5. A graceful stop empties the holder, so that the next replica need not wait.
+//!    the deadline counts from the attempt that follows the last successful renewal. It is always over before the Lease is:
+//!    two replicas never lead at once.
+//! 5. A graceful stop releases the Lease, so that the next replica need not wait.
 //!
 //! UPSTREAM: client-go tools/leaderelection, controller-runtime pkg/leaderelection (the timeout of a request)
 
@@ -25,28 +25,28 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// How long before other replicas may take the Lease its leader has stopped, whatever else is configured.
+/// How long before other replicas may acquire the Lease the leader stops, whatever else is configured.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// How a Lease is held.
+/// Parameters of leader election.
 #[derive(Debug, Clone)]
 pub struct LeaseConfig {
     /// Namespace of the Lease.
     pub namespace: String,
     /// Name of the Lease.
     pub name: String,
-    /// Who holds it; unique to the process.
+    /// Identity of the holder; unique to the process.
     pub identity: String,
-    /// How long an unrenewed Lease is respected.
+    /// How long other replicas respect a Lease that is not renewed.
     pub duration: Duration,
-    /// How long a leader may fail to renew.
+    /// How long a leader may fail to renew before it stops.
     pub renew_deadline: Duration,
-    /// How often it is tried.
+    /// Interval between attempts.
     pub retry_period: Duration,
 }
 
 impl LeaseConfig {
-    /// Upstream's 15 s, 10 s and 2 s.
+    /// Creates a configuration with upstream's 15 s, 10 s and 2 s.
     #[must_use]
     pub fn new(namespace: &str, name: &str, identity: &str) -> Self {
         Self {
@@ -71,16 +71,16 @@ pub enum Leadership {
     Lost,
 }
 
-/// What came of an attempt to hold the Lease.
+/// The result of an attempt to acquire or renew the Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Attempt {
-    /// It is ours.
+    /// This process holds the Lease.
     Ours(Renewal),
-    /// It is another's, and has not expired.
+    /// Another replica holds the Lease, and it has not expired.
     Theirs(String),
 }
 
-/// A write that made or kept the Lease ours.
+/// A write that acquired or renewed the Lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Renewal {
     sent: Instant,
@@ -103,7 +103,7 @@ struct Observed {
     at: Instant,
 }
 
-/// A candidate for a Lease.
+/// A candidate for the Lease.
 #[derive(Debug)]
 pub struct Elector {
     api: Api<Lease>,
@@ -112,7 +112,7 @@ pub struct Elector {
 }
 
 impl Elector {
-    /// A candidate that has not read the Lease yet.
+    /// Creates a candidate that has not read the Lease yet.
     #[must_use]
     pub fn new(client: Client, config: LeaseConfig) -> Self {
         Self {
@@ -122,7 +122,7 @@ impl Elector {
         }
     }
 
-    /// Competes for the Lease until `stop` or until it is lost, publishing each change, then releases it.
+    /// Competes for the Lease until `stop` or until it is lost, publishes each change, then releases it.
     pub async fn run(mut self, leadership: watch::Sender<Leadership>, stop: CancellationToken) {
         self.acquire(&leadership, &stop).await;
     }
@@ -176,7 +176,7 @@ impl Elector {
                     last = renewal;
                     next = last.answered + self.config.retry_period;
                 }
-                // There is nothing to wait for.
+                // Another holder cannot be waited for.
                 Ok(Ok(Attempt::Theirs(holder))) => break format!("`{holder}` holds it"),
                 Ok(Err(error)) => {
                     tracing::debug!(logger = "controller", %error, "failed to renew the lease");
@@ -197,15 +197,15 @@ impl Elector {
         );
     }
 
-    /// When a leader stops that has not renewed since.
+    /// Returns when a leader stops that has not renewed since `last`.
     fn deadline(&self, last: Renewal) -> Instant {
-        // Others count from when they see the write, which is not before it was sent.
+        // Other replicas count from when they see the write, which is not before it was sent.
         let safe = last.sent + self.config.duration.saturating_sub(MARGIN);
         safe.min(last.answered + self.config.retry_period + self.config.renew_deadline)
     }
 
-    /// How long a follower waits for its next attempt: up to 2.2 periods, as client-go does, so that many followers spread
-    /// out. Drawn from the identity, so that a simulation repeats.
+    /// Returns how long a follower waits for its next attempt: up to 2.2 periods, as in client-go, so that many followers
+    /// spread out. It is derived from the identity, so that a simulation repeats.
     fn pause(&self, attempts: u64) -> Duration {
         let mut hasher = FxHasher::default();
         (&self.config.identity, attempts).hash(&mut hasher);
@@ -213,7 +213,7 @@ impl Elector {
         self.config.retry_period.mul_f64(1.0 + 1.2 * share)
     }
 
-    /// One attempt of a leader: an update of what it last wrote, and only if that fails the longer way.
+    /// Attempts to renew as a leader: an update of the Lease as last written; if that fails, a read and a write.
     async fn update_or_read(&mut self) -> Result<Attempt, LeaseError> {
         if let Some(observed) = &self.observed {
             let lease = observed.lease.clone();
@@ -229,7 +229,7 @@ impl Elector {
         self.read_and_write().await
     }
 
-    /// One attempt of who does not know what the Lease is like.
+    /// Attempts to acquire the Lease without knowing its current state.
     async fn read_and_write(&mut self) -> Result<Attempt, LeaseError> {
         let found = self.limited(self.api.get_opt(&self.config.name)).await?;
         let lease = found.unwrap_or_else(|| Lease {
@@ -258,7 +258,7 @@ impl Elector {
         self.write(lease).await.map(Attempt::Ours)
     }
 
-    /// Makes or keeps `lease` ours, provided that it is still as it was read.
+    /// Acquires or renews `lease`, provided that it is unchanged since it was read.
     async fn write(&mut self, mut lease: Lease) -> Result<Renewal, LeaseError> {
         let now = MicroTime(Timestamp::now());
         let spec = lease.spec.unwrap_or_default();
@@ -289,7 +289,7 @@ impl Elector {
         Ok(Renewal { sent, answered })
     }
 
-    /// A request, of which there must be time for two within the renew deadline.
+    /// Limits a request to half of the renew deadline, so that there is time for two.
     async fn limited<T>(
         &self,
         request: impl Future<Output = Result<T, kube::Error>>,
@@ -325,7 +325,7 @@ mod tests {
 
     use super::*;
 
-    /// An API server that keeps one Lease and answers each request after `latency`.
+    /// An API server with one Lease that answers each request after `latency`.
     #[derive(Default)]
     struct Server {
         latency: Duration,
@@ -411,7 +411,7 @@ mod tests {
             self.server.lock().unwrap().latency = Duration::from_secs_f64(seconds);
         }
 
-        /// The requests since the last call.
+        /// Returns the requests since the last call.
         fn requests(&self) -> Vec<Method> {
             std::mem::take(&mut self.server.lock().unwrap().methods)
         }
@@ -421,6 +421,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
     }
 
+    /// Conformance: API-160
     #[tokio::test(start_paused = true)]
     async fn a_renewal_is_one_request_every_two_seconds() {
         let mut leader = Candidate::start("a", Arc::default());
@@ -430,27 +431,37 @@ mod tests {
         assert_eq!(leader.requests(), vec![Method::PUT; 30]);
     }
 
+    /// Conformance: API-160
     #[tokio::test(start_paused = true)]
-    async fn a_follower_looks_no_more_often_than_client_gos() {
+    async fn the_lease_is_held_for_fifteen_seconds_at_a_time() {
+        let mut leader = Candidate::start("a", Arc::default());
+        leader.until(Leadership::Leading).await;
+        let lease = leader.server.lock().unwrap().lease.clone().unwrap();
+        assert_eq!(lease["spec"]["holderIdentity"], json!("a"));
+        assert_eq!(lease["spec"]["leaseDurationSeconds"], json!(15));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_follower_reads_no_more_often_than_client_go() {
         let mut leader = Candidate::start("a", Arc::default());
         leader.until(Leadership::Leading).await;
         let _follower = Candidate::start("b", Arc::clone(&leader.server));
         leader.requests();
         pass(600).await;
-        let looks = leader
+        let reads = leader
             .requests()
             .iter()
             .filter(|m| **m == Method::GET)
             .count();
-        assert!((600 * 10 / 44..=600 / 2).contains(&looks), "{looks} looks");
+        assert!((600 * 10 / 44..=600 / 2).contains(&reads), "{reads} reads");
         assert!(
-            looks < 220,
-            "{looks} looks are as good as every two seconds"
+            reads < 220,
+            "{reads} reads are almost one every two seconds"
         );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_api_server_that_takes_almost_five_seconds_a_request_does_not_cost_the_lease() {
+    async fn the_lease_is_kept_with_requests_of_almost_five_seconds() {
         let mut leader = Candidate::start("a", Arc::default());
         leader.until(Leadership::Leading).await;
         for latency in [0.1, 2.6, 4.9, 0.0, 4.9] {
@@ -460,8 +471,9 @@ mod tests {
         }
     }
 
+    /// Conformance: API-160
     #[tokio::test(start_paused = true)]
-    async fn the_deadline_counts_from_the_attempt_after_the_last_renewal_that_held() {
+    async fn the_deadline_counts_from_the_attempt_after_the_last_successful_renewal() {
         let mut leader = Candidate::start("a", Arc::default());
         leader.until(Leadership::Leading).await;
         pass(21).await;
@@ -472,7 +484,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_leader_has_stopped_before_another_may_lead_however_late_its_last_answer_came() {
+    async fn a_leader_stops_before_another_may_lead_however_late_its_last_response_is() {
         let mut leader = Candidate::start("a", Arc::default());
         leader.until(Leadership::Leading).await;
         leader.set_latency(4.9);
@@ -487,7 +499,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_in_between_costs_one_look_and_one_write_more() {
+    async fn a_write_in_between_costs_one_more_read_and_write() {
         let mut leader = Candidate::start("a", Arc::default());
         leader.until(Leadership::Leading).await;
         pass(1).await;
@@ -520,6 +532,7 @@ mod tests {
         assert!(taken.elapsed() <= Duration::from_secs(2));
     }
 
+    /// Conformance: API-160
     #[tokio::test(start_paused = true)]
     async fn a_stop_releases_the_lease() {
         let mut leader = Candidate::start("a", Arc::default());

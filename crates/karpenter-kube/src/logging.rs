@@ -1,16 +1,17 @@
-//! Log lines as upstream writes them: one JSON object a line with the keys `level`, `time`, `logger`, `message`, `commit`.
+//! Log lines in upstream's format: one JSON object per line with the keys `level`, `time`, `logger`, `message`, `commit`.
 //!
 //! Fields of the event follow under their own names; a field name may contain dashes and dots (`"provider-id" = …`).
 //! Fields whose text is a JSON object or array (see [`object`]) are written as such, so that `"NodeClaim":{"name":"x"}`
-//! comes out like upstream's. The `logger` is the event's `logger` field or else its target. What a span names in its fields
-//! `object.kind` and `object` is written under its kind.
+//! is formatted as upstream's. The `logger` is the event's `logger` field or else its target. The span field `object` is
+//! written under the kind in the span field `object.kind`; the code of an error (`error-code`), under the field in
+//! `error-code.field`.
 //!
 //! UPSTREAM: pkg/operator/logging/logging.go
 
-use std::fmt;
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use jiff::Timestamp;
 use rustc_hash::FxHashMap;
@@ -22,7 +23,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-/// Renders a value for a log field that shall be written as JSON rather than as a quoted text.
+/// Renders an object's name for a log field that is written as JSON rather than as a quoted text.
 ///
 /// ```
 /// let line = karpenter_kube::logging::object(None, "default-abcde");
@@ -38,22 +39,22 @@ pub fn object(namespace: Option<&str>, name: &str) -> String {
     Value::Object(map).to_string()
 }
 
-/// A JSON rendering of any serialisable value, for log fields.
+/// Renders any serializable value as JSON, for log fields.
 #[must_use]
 pub fn json<T: serde::Serialize>(value: &T) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// Renders the first five names, and how many more there are, as upstream shortens long lists.
+/// Renders the first `max` names and the number of the others, as upstream shortens long lists.
 #[must_use]
-pub fn shortened<S: AsRef<str>>(names: &[S], shown: usize) -> String {
+pub fn shortened<S: AsRef<str>>(names: &[S], max: usize) -> String {
     let head = names
         .iter()
-        .take(shown)
+        .take(max)
         .map(AsRef::as_ref)
         .collect::<Vec<_>>()
         .join(", ");
-    match names.len().saturating_sub(shown) {
+    match names.len().saturating_sub(max) {
         0 => head,
         more => format!("{head} and {more} other(s)"),
     }
@@ -67,7 +68,7 @@ pub struct JsonLines<W> {
 }
 
 impl<W> JsonLines<W> {
-    /// A layer that writes to `writer` and stamps each line with the first seven digits of `commit`.
+    /// Creates a layer that writes to `writer` and stamps each line with the first seven digits of `commit`.
     pub fn new(writer: W, commit: &str) -> Self {
         Self {
             writer,
@@ -136,11 +137,16 @@ where
             }
         }
         inherited.extend(own.0);
-        // The names of fields are constants; what a controller works on has one of many kinds.
+        // Field names are constants; the object of a controller has one of many kinds.
         if let Some(Value::String(kind)) = inherited.remove("object.kind")
             && let Some(object) = inherited.remove("object")
         {
             inherited.entry(kind).or_insert(object);
+        }
+        if let Some(Value::String(name)) = inherited.remove("error-code.field")
+            && let Some(code) = inherited.remove("error-code")
+        {
+            inherited.insert(name, code);
         }
         let logger = inherited
             .remove("logger")
@@ -165,7 +171,7 @@ where
         line.extend(inherited);
         if let Ok(mut text) = serde_json::to_vec(&Value::Object(line)) {
             text.push(b'\n');
-            // A closed log pipe must not stop the controllers; there is nobody left to tell.
+            // A closed log pipe must not stop the controllers.
             let _ = self
                 .writer
                 .make_writer_for(event.metadata())
@@ -232,7 +238,7 @@ impl Sampler {
     }
 }
 
-/// Where log lines go: standard output, standard error and files, per the `log-output-paths` options.
+/// Destinations of log lines: standard output, standard error and files, as in the `log-output-paths` option.
 #[derive(Debug)]
 pub struct Outputs(Vec<Output>);
 
@@ -244,7 +250,7 @@ enum Output {
 }
 
 impl Outputs {
-    /// Opens the comma-separated paths; `stdout` and `stderr` stand for the streams.
+    /// Opens the comma-separated paths; `stdout` and `stderr` name the streams.
     ///
     /// # Errors
     /// When a file cannot be opened for appending.
@@ -326,6 +332,67 @@ mod tests {
             .collect()
     }
 
+    #[derive(Debug, thiserror::Error)]
+    #[error("the call failed")]
+    struct Refused(#[source] karpenter_core::provider::ErrorCode);
+
+    #[test]
+    fn an_error_of_a_reconciliation_is_logged_with_the_code_its_provider_gave() {
+        use karpenter_core::provider::{CloudProviderError, ErrorCode};
+
+        use crate::controller::ReconcileError;
+        let failed = |code: &str| {
+            let code = ErrorCode {
+                field: "some-error-code",
+                code: code.into(),
+            };
+            ReconcileError::Provider {
+                action: "deleting instance",
+                source: CloudProviderError::Other(Box::new(Refused(code))),
+            }
+        };
+        let create = ReconcileError::Provider {
+            action: "launching nodeclaim",
+            source: CloudProviderError::Create {
+                reason: "LaunchFailed".into(),
+                message: "no".into(),
+                source: Some(Box::new(Refused(ErrorCode {
+                    field: "some-error-code",
+                    code: "Throttled".into(),
+                }))),
+            },
+        };
+        let several = [failed("Throttled"), failed("Denied"), failed("Denied")];
+        let lines = lines(|| {
+            failed("Denied").log(1);
+            create.log(2);
+            ReconcileError::Several(several.into()).log(3);
+            ReconcileError::Internal("odd".into()).log(4);
+        });
+        let codes: Vec<_> = lines.iter().map(|line| &line["some-error-code"]).collect();
+        assert_eq!(
+            codes,
+            ["Denied", "Throttled", "Throttled, Denied", ""]
+                .map(|code| {
+                    if code.is_empty() {
+                        Value::Null
+                    } else {
+                        code.into()
+                    }
+                })
+                .iter()
+                .collect::<Vec<_>>()
+        );
+        for (n, line) in lines.iter().enumerate() {
+            assert_eq!(line["message"], "Reconciler error");
+            assert_eq!(line["failures"], n + 1);
+            assert_eq!(line["error-code"], Value::Null);
+            assert_eq!(line["error-code.field"], Value::Null);
+        }
+        assert_eq!(lines[0]["error"], "deleting instance, the call failed");
+    }
+
+    /// Conformance: API-165
     #[test]
     fn a_line_has_upstreams_keys_and_the_fields_of_its_span() {
         let lines = lines(|| {
@@ -352,14 +419,15 @@ mod tests {
         );
     }
 
+    /// Conformance: API-167
     #[test]
-    fn what_a_controller_works_on_is_written_under_its_kind() {
+    fn the_object_of_a_reconciliation_is_written_under_its_kind() {
         let lines = lines(|| {
             let pod = object(Some("shop"), "web");
             let span = tracing::info_span!("reconcile", object.kind = "Pod", object = pod);
             let _entered = span.enter();
             tracing::error!(error = "no", "Reconciler error");
-            tracing::info!(Pod = object(None, "another"), "told");
+            tracing::info!(Pod = object(None, "another"), "published event");
         });
         assert_eq!(
             lines[0]["Pod"],
@@ -369,6 +437,7 @@ mod tests {
         assert_eq!(lines[1]["Pod"], serde_json::json!({"name": "another"}));
     }
 
+    /// Conformance: API-166
     #[test]
     fn a_flood_of_one_message_is_sampled() {
         let mut sampler = Sampler::default();
@@ -381,6 +450,7 @@ mod tests {
         assert!(sampler.admit(Level::INFO, "again", now + Duration::from_secs(1)));
     }
 
+    /// Conformance: API-167
     #[test]
     fn long_lists_are_shortened() {
         assert_eq!(shortened(&["a", "b"], 5), "a, b");

@@ -1,12 +1,12 @@
-//! The operator: everything put together, started in order and stopped in order.
+//! The operator: assembles all parts, starts them in order and stops them in order.
 //!
-//! 1. Probes, metrics and whatever else others call are served from the start, by every replica.
-//! 2. The lease is waited for, unless leader election is off.
-//! 3. The model starts, then the watchers that feed it, then the controllers it wakes. With
-//!    `--disable-controller-warmup=false` model and watchers start before the lease is won, so that a new leader knows the
-//!    cluster at once.
-//! 4. On a stop, controllers finish what they are at, then the lease is let go.
-//! 5. When the lease is lost, everything is dropped where it stands: another replica acts from now on. The same when the
+//! 1. Every replica serves probes, metrics and other endpoints from the start.
+//! 2. The replica waits for the lease, unless leader election is off.
+//! 3. The model starts, then the watchers that feed it, then the controllers that it triggers. With
+//!    `--disable-controller-warmup=false` model and watchers start before the lease is acquired, so that a new leader has
+//!    the state of the cluster at once.
+//! 4. On a stop, controllers finish their current reconciliations, then the lease is released.
+//! 5. When the lease is lost, all tasks are dropped immediately: another replica acts from now on. The same happens when the
 //!    future of [`Operator::run`] is dropped.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,13 +19,12 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{self, Certificate, CertificateError, Probe, Profiler, Site};
+use crate::admin::{Certificate, CertificateError, Probe, Profiler, Site};
 use crate::capacity_buffer::{Buffers, Resolution, Stores, Watches};
 use crate::client::Clients;
 use crate::clock::Clock;
 use crate::context::{Acting, Context};
 use crate::controller::{Controller, Periodic, Queue, WorkQueue, run, run_periodic};
-use crate::disruption;
 use crate::events::{EventWriter, Recorder};
 use crate::lease::{Elector, Leadership, LeaseConfig};
 use crate::metrics::{Metrics, Registry, show_build, show_process, show_queues};
@@ -39,27 +38,28 @@ use crate::nodeclaim::consistency::Consistency;
 use crate::nodeclaim::drift::Drift;
 use crate::nodeclaim::expiration::Expiration;
 use crate::nodeclaim::garbage_collection::GarbageCollection;
-use crate::nodeclaim::ghosts::Ghosts;
 use crate::nodeclaim::hydration::{ClaimHydration, NodeHydration};
 use crate::nodeclaim::lifecycle::Lifecycle;
+use crate::nodeclaim::model_gc::ModelNodeClaimGc;
 use crate::nodeclaim::pod_events::PodEvents;
 use crate::nodepool::{Hash, RegistrationHealth, Status};
-use crate::observability::{self, Conditions};
+use crate::observability::Conditions;
 use crate::options::Options;
 use crate::overlay::{Accepted, Evaluation, Overlaid};
 use crate::provider::Metered;
 use crate::provisioning::{Batcher, PodLedger, Provisioner};
 use crate::readiness::Readiness;
-use crate::static_capacity::{self, StaticCapacity};
+use crate::static_capacity::StaticCapacity;
 use crate::writes::Writes;
+use crate::{admin, disruption, observability, static_capacity};
 
-/// How long controllers may take to finish what they are at.
+/// How long controllers may take to finish their current reconciliations.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// The kinds of a provider's own controllers, added to the operator's.
+/// Adds a provider's own controllers to the operator's.
 type Extension = Box<dyn FnOnce(&mut Setup) + Send>;
 
-/// Puts an operator together.
+/// Assembles an [`Operator`].
 pub struct Builder {
     provider: Arc<dyn CloudProvider>,
     clients: Clients,
@@ -79,19 +79,19 @@ impl std::fmt::Debug for Builder {
     }
 }
 
-/// Why an operator ended before it was told to.
+/// Why an operator ended before it was stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperatorError {
-    /// Metrics cannot be served over TLS as they should.
-    #[error("serving metrics with --metrics-cert-dir, {0}")]
+    /// Metrics cannot be served over TLS as configured.
+    #[error("cannot serve metrics with --metrics-cert-dir: {0}")]
     Certificate(#[from] CertificateError),
-    /// A port is taken.
+    /// A port is in use.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// The address.
+        /// The address of the listener.
         address: SocketAddr,
-        /// Why not.
+        /// The error of the operating system.
         #[source]
         source: std::io::Error,
     },
@@ -100,13 +100,13 @@ pub enum OperatorError {
     LeaseLost,
 }
 
-/// A complete operator, to be run.
+/// A complete operator, ready to run.
 pub struct Operator {
     setup: Setup,
     elector: Option<Elector>,
     leadership: watch::Sender<Leadership>,
     readiness: Arc<Readiness>,
-    /// Whether anybody asks whether the replica is ready.
+    /// Whether the readiness probe was taken by [`Operator::readiness`].
     probed: bool,
     events: EventWriter,
     kinds: Kinds,
@@ -122,7 +122,7 @@ impl std::fmt::Debug for Operator {
 }
 
 impl Operator {
-    /// An operator for a provider and a cluster.
+    /// Returns the builder of an operator for a provider and a cluster.
     #[must_use]
     pub fn builder(
         provider: Arc<dyn CloudProvider>,
@@ -143,7 +143,7 @@ impl Operator {
 }
 
 impl Builder {
-    /// Uses another clock than the wall's.
+    /// Sets the clock; by default the wall clock.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
@@ -157,14 +157,14 @@ impl Builder {
         self
     }
 
-    /// The name under which the lease is held; by default a random one.
+    /// Sets the identity of the lease holder; by default a random one.
     #[must_use]
     pub fn identity(mut self, identity: &str) -> Self {
         identity.clone_into(&mut self.identity);
         self
     }
 
-    /// Takes the profiles that `--enable-profiling` serves on the metrics port.
+    /// Sets the profiler behind `--enable-profiling` on the metrics port.
     #[must_use]
     pub fn profiler(mut self, profiler: Profiler) -> Self {
         self.profiler = Some(profiler);
@@ -178,7 +178,7 @@ impl Builder {
         self
     }
 
-    /// The operator. Must be called within a tokio runtime.
+    /// Builds the operator. Must be called within a tokio runtime.
     #[must_use]
     pub fn build(self) -> Operator {
         let metrics = Metrics::new(&self.registry);
@@ -203,7 +203,7 @@ impl Builder {
             well_known: provider.well_known().clone(),
             node_classes: provider.node_classes(),
             reservation_id_label: provider.reservation_id_label().to_owned(),
-            // The provider's instance types come with overlays applied already.
+            // The provider's instance types already have overlays applied.
             node_overlays: false,
             ..ClusterConfig::default()
         };
@@ -271,7 +271,7 @@ impl Builder {
     /// Builds the operator and runs it until `stop`.
     ///
     /// # Errors
-    /// When a port is taken or the lease is lost.
+    /// When a port is in use or the lease is lost.
     pub async fn run(self, stop: CancellationToken) -> Result<(), OperatorError> {
         self.build().run(stop).await
     }
@@ -280,13 +280,13 @@ impl Builder {
 type Start = Box<dyn FnOnce(&Tasks) + Send>;
 type Always = Box<dyn FnOnce(&TaskTracker, CancellationToken) + Send>;
 
-/// What runs while this replica leads.
+/// The tasks of a leading replica.
 #[derive(Debug, Default)]
 struct Tasks {
     tracker: TaskTracker,
-    /// Asks tasks to come to an end.
+    /// Asks the tasks to finish.
     stop: CancellationToken,
-    /// Drops tasks where they stand.
+    /// Drops the tasks immediately.
     kill: CancellationToken,
 }
 
@@ -309,18 +309,18 @@ impl Tasks {
 
 impl Drop for Tasks {
     fn drop(&mut self) {
-        // Whoever drops a running operator has done with it; after a regular end nothing is left to be dropped.
+        // Dropping a running operator stops it; after a regular end there is nothing left to stop.
         self.stop.cancel();
         self.kill.cancel();
     }
 }
 
-/// Collects what runs: this is where controllers are added.
+/// Collects the controllers and tasks of an operator: new controllers are added here.
 pub struct Setup {
     cx: Arc<Context>,
     model: Model,
     starts: Vec<Start>,
-    /// What runs whether this replica leads or not.
+    /// Tasks that run whether this replica leads or not.
     always: Vec<Always>,
     /// The queues of per-object controllers, for metrics.
     queues: Vec<(&'static str, Box<dyn WorkQueue>)>,
@@ -337,13 +337,13 @@ impl std::fmt::Debug for Setup {
 }
 
 impl Setup {
-    /// What controllers work with.
+    /// Returns the context that all controllers share.
     #[must_use]
     pub fn context(&self) -> &Arc<Context> {
         &self.cx
     }
 
-    /// What shows status conditions, unless that is switched off: a provider adds its kinds.
+    /// Returns the observer of status conditions, unless it is switched off: a provider adds its kinds.
     #[must_use]
     pub fn conditions(&self) -> Option<&Arc<Conditions>> {
         self.conditions.as_ref()
@@ -354,7 +354,7 @@ impl Setup {
         self.controller_with(Arc::new(controller), Queue::new());
     }
 
-    /// Adds a per-object controller whose queue others add to, too.
+    /// Adds a per-object controller whose queue is shared with other writers.
     pub fn controller_with<C: Controller>(&mut self, controller: Arc<C>, queue: Queue<C::Key>) {
         let (triggered, keys) = (Arc::clone(&controller), queue.clone());
         self.observe(move |change, view| triggered.triggered_by(change, view, &keys));
@@ -367,7 +367,7 @@ impl Setup {
         }));
     }
 
-    /// Adds a controller that runs again and again.
+    /// Adds a controller that runs periodically.
     pub fn periodic<P: Periodic>(&mut self, periodic: P) {
         let cx = Arc::clone(&self.cx);
         self.starts.push(Box::new(move |tasks| {
@@ -376,12 +376,12 @@ impl Setup {
         }));
     }
 
-    /// Is told of every change of the model, on the model's task: be quick.
+    /// Calls `observe` for every change of the model, on the model's task: it must be quick.
     pub fn observe(&mut self, observe: impl Fn(&Change, &View) + Send + 'static) {
         self.model.subscribe(Box::new(observe));
     }
 
-    /// Runs a task of another shape until the token is cancelled.
+    /// Runs a task until the token is cancelled.
     pub fn task<F: Future<Output = ()> + Send + 'static>(
         &mut self,
         start: impl FnOnce(CancellationToken) -> F + Send + 'static,
@@ -390,8 +390,8 @@ impl Setup {
             .push(Box::new(move |tasks| tasks.spawn(start(tasks.stopping()))));
     }
 
-    /// Runs a task in every replica, from the start until everything else has stopped: what others call, such as a webhook.
-    /// It ends when the token is cancelled.
+    /// Runs a task in every replica, from the start until everything else has stopped, such as a webhook server. It ends
+    /// when the token is cancelled.
     pub fn always<F: Future<Output = ()> + Send + 'static>(
         &mut self,
         start: impl FnOnce(CancellationToken) -> F + Send + 'static,
@@ -401,13 +401,12 @@ impl Setup {
         }));
     }
 
-    /// Every replica converts objects for the API server: it counts as ready before it knows the cluster, which may have to be
-    /// converted first.
+    /// Declares that every replica converts objects for the API server: it is ready before its model is in sync, because
+    /// the objects of the cluster may have to be converted first.
     pub fn converts(&mut self) {
         self.converts = true;
     }
 
-    /// Buffers, and the watches of what they refer to.
     fn capacity_buffers(
         &mut self,
         (stores, watches): (Stores, Watches),
@@ -431,7 +430,7 @@ impl Setup {
         });
     }
 
-    /// Karpenter's own controllers. One line each: add yours here.
+    /// Adds Karpenter's own controllers, one line each: new ones are added here.
     fn controllers(&mut self) {
         let cx = Arc::clone(&self.cx);
 
@@ -473,7 +472,7 @@ impl Setup {
         self.controller(Drift::new(Arc::clone(&cx)));
         self.controller(Expiration::new(Arc::clone(&cx)));
         self.controller(Consistency::new(Arc::clone(&cx)));
-        self.controller(Ghosts::new(Arc::clone(&cx)));
+        self.controller(ModelNodeClaimGc::new(Arc::clone(&cx)));
         self.controller(ClaimHydration::new(Arc::clone(&cx)));
         self.controller(NodeHydration::new(Arc::clone(&cx)));
         self.periodic(GarbageCollection::new(Arc::clone(&cx)));
@@ -495,13 +494,13 @@ impl Setup {
 }
 
 impl Operator {
-    /// What the controllers work with, for embedders that look on.
+    /// Returns the context of the controllers, for embedders that observe them.
     #[must_use]
     pub fn context(&self) -> &Arc<Context> {
         self.setup.context()
     }
 
-    /// What `/readyz` says, for embedders with probes of their own.
+    /// Returns the probe behind `/readyz`, for embedders that serve their own probes.
     #[must_use]
     pub fn readiness(&mut self) -> Probe {
         self.probed = true;
@@ -509,10 +508,10 @@ impl Operator {
         Arc::new(move || readiness.check())
     }
 
-    /// Runs until `stop`, then ends in order.
+    /// Runs until `stop`, then stops all parts in order.
     ///
     /// # Errors
-    /// When a port is taken or the lease is lost.
+    /// When a port is in use or the lease is lost.
     pub async fn run(self, stop: CancellationToken) -> Result<(), OperatorError> {
         let Self {
             setup,
@@ -554,7 +553,7 @@ impl Operator {
             }
         }
         if probed {
-            outer.spawn(readiness.look(outer_stop.clone()));
+            outer.spawn(readiness.list_kinds(outer_stop.clone()));
         }
         let warm_up = !cx.options.disable_controller_warmup;
         let mut model = Some(model);
@@ -569,7 +568,7 @@ impl Operator {
         }
         if leading {
             cx.acting.begin(cx.clock.now());
-            // What was said of before belongs to whoever led then.
+            // Events queued before belong to the previous leader.
             inner.spawn(events.forgetful(warm_up).run(inner.stopping()));
             watch_cluster(model.take(), &cx, &kinds, &inner);
             for start in starts {
@@ -607,7 +606,7 @@ impl Operator {
     }
 }
 
-/// Shows whether this replica leads, by client-go's name.
+/// Registers client-go's metric of leadership.
 fn show_leadership(cx: &Context, led: watch::Receiver<Leadership>) {
     let name = cx.options.leader_election_name.clone();
     let help = "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 indicates master. 'name' is the string used to identify the lease. Please make sure to group by name.";
@@ -623,14 +622,14 @@ fn show_leadership(cx: &Context, led: watch::Receiver<Leadership>) {
     );
 }
 
-/// Waits for a state of leadership; for ever, if nobody is left to change it.
+/// Waits for a state of leadership; forever, if the elector has ended.
 async fn became(led: &mut watch::Receiver<Leadership>, state: Leadership) {
     if led.wait_for(|l| *l == state).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// Starts the model, unless it runs already, and what feeds it.
+/// Starts the model, unless it runs already, and its watchers.
 fn watch_cluster(model: Option<Model>, cx: &Context, kinds: &Kinds, tasks: &Tasks) {
     let Some(model) = model else { return };
     tasks.spawn(model.run(tasks.stopping()));
@@ -638,7 +637,7 @@ fn watch_cluster(model: Option<Model>, cx: &Context, kinds: &Kinds, tasks: &Task
     spawn_watchers(api, kinds, &cx.model, recorder, &tasks.tracker, &tasks.stop);
 }
 
-/// Serves metrics and probes; port 0 means not at all.
+/// Serves metrics and probes; port 0 disables a listener.
 async fn serve(
     cx: &Arc<Context>,
     profiler: Option<Profiler>,
@@ -670,7 +669,7 @@ async fn serve(
         .map(Arc::new);
     for (port, site) in sites.into_iter().filter(|(port, _)| !disabled(*port)) {
         let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-        // The kubelet probes without TLS.
+        // kubelet probes without TLS.
         let certificate = match site {
             Site::Metrics { .. } => certificate.clone(),
             Site::Probes { .. } => None,
@@ -681,12 +680,12 @@ async fn serve(
     Ok(())
 }
 
-/// The namespace of the pod this runs in: what `SYSTEM_NAMESPACE` says, else its service account, else `default`.
+/// Returns the namespace of this pod: `SYSTEM_NAMESPACE`, else the namespace of its service account, else `default`.
 #[must_use]
 pub fn own_namespace() -> String {
     let account = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
-    let told = std::env::var("SYSTEM_NAMESPACE").ok();
-    let found = told
+    let configured = std::env::var("SYSTEM_NAMESPACE").ok();
+    let found = configured
         .into_iter()
         .chain(std::fs::read_to_string(account).ok());
     let mut named = found.map(|text| text.trim().to_owned());
@@ -695,7 +694,7 @@ pub fn own_namespace() -> String {
         .unwrap_or_else(|| "default".into())
 }
 
-/// A name that no other process has: the host's, and a number from the standard library's random hash keys.
+/// Returns a unique name: the host name and a number from the standard library's random hash keys.
 fn random_identity() -> String {
     use std::hash::{BuildHasher, Hasher};
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "karpenter".into());

@@ -1,7 +1,7 @@
 //! The operator's options: upstream's flags and environment variables with upstream's defaults.
 //!
-//! A flag wins over its environment variable, which wins over the default. What cannot be read stops the process with the
-//! name of the flag and the value, wherever it stands; an empty environment variable counts as unset.
+//! A flag takes precedence over its environment variable, which takes precedence over the default. An invalid value stops
+//! the process with the name of the flag and the value, wherever it is set; an empty environment variable counts as unset.
 //!
 //! UPSTREAM: pkg/operator/options/options.go
 
@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, ValueEnum};
 
-use crate::scheduler_config::{self, SchedulerConfig};
+use crate::scheduler_config;
+use crate::scheduler_config::SchedulerConfig;
 
-/// What the operator is told at start.
+/// Options of the operator.
 #[derive(Debug, Clone, PartialEq, Parser)]
 #[command(
     name = "karpenter",
@@ -130,7 +131,7 @@ pub struct Options {
     /// Quiet time after which a batch of pods is closed.
     #[arg(long, help_heading = "Scheduling", env = "BATCH_IDLE_DURATION", default_value = "1s", value_parser = go_duration)]
     pub batch_idle_duration: Duration,
-    /// What becomes of preferences: respected, or ignored.
+    /// How preferences are handled: respected, or ignored.
     #[arg(
         long,
         help_heading = "Scheduling",
@@ -139,7 +140,7 @@ pub struct Options {
         value_enum
     )]
     pub preference_policy: PreferencePolicy,
-    /// What becomes of minValues that cannot be met: nothing fits, or they are lowered.
+    /// How minValues that cannot be met are handled: the pool does not fit, or they are lowered.
     #[arg(
         long,
         help_heading = "Scheduling",
@@ -148,10 +149,10 @@ pub struct Options {
         value_enum
     )]
     pub min_values_policy: MinValuesPolicy,
-    /// Refuse pods that ask for devices instead of simulating their allocation.
+    /// Treat pods that request devices as unschedulable instead of simulating their allocation.
     #[arg(long, help_heading = "Scheduling", env = "IGNORE_DRA_REQUESTS", default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
     pub ignore_dra_requests: bool,
-    /// How many machines one consolidation may launch in place of several; 1 is upstream's way.
+    /// How many nodes one consolidation may launch in place of several; 1 is upstream's behavior.
     #[arg(
         long,
         help_heading = "Scheduling",
@@ -173,7 +174,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads flags and environment.
+    /// Parses flags and environment.
     ///
     /// # Errors
     /// An unknown or unparsable flag, or a request for help or the version.
@@ -186,8 +187,8 @@ impl Options {
         Self::from_arg_matches(&command.try_get_matches_from(args)?)
     }
 
-    /// Lets empty environment variables count as unset for every argument of `command`. For binaries that flatten these options
-    /// into a command of their own.
+    /// Makes empty environment variables count as unset for every argument of `command`. For binaries that flatten these
+    /// options into a command of their own.
     #[must_use]
     pub fn prepare(command: clap::Command, env: impl Fn(&str) -> Option<String>) -> clap::Command {
         command.mut_args(|arg| {
@@ -199,7 +200,7 @@ impl Options {
         })
     }
 
-    /// Whole cores asked for, at least one.
+    /// Returns the requested CPU in whole cores, at least one.
     #[must_use]
     pub fn cores(&self) -> usize {
         let milli = if self.cpu_requests <= 0 {
@@ -210,7 +211,7 @@ impl Options {
         usize::try_from(milli.unsigned_abs().div_ceil(1000)).unwrap_or(usize::MAX)
     }
 
-    /// Upstream's linear scale from `low` at one core to `high` at sixty.
+    /// Returns upstream's linear scale from `low` at one core to `high` at sixty.
     #[must_use]
     pub fn concurrency(&self, low: usize, high: usize) -> usize {
         let slope = (high - low) as f64 / 59.0;
@@ -218,7 +219,7 @@ impl Options {
         (scaled as usize).clamp(low, high)
     }
 
-    /// How long a pod's chosen node is kept from disruption.
+    /// Returns how long a nominated node is protected from disruption.
     #[must_use]
     pub fn nomination_window(&self) -> Duration {
         (2 * self.batch_max_duration).max(Duration::from_secs(10))
@@ -257,23 +258,23 @@ impl Default for Options {
     }
 }
 
-/// What becomes of soft constraints.
+/// How soft constraints are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "PascalCase")]
 pub enum PreferencePolicy {
-    /// Preferences are required first and given up one by one.
+    /// Preferences are required first and dropped one by one.
     Respect,
-    /// Preferences are not looked at.
+    /// Preferences are ignored.
     Ignore,
 }
 
-/// What becomes of `minValues` that cannot be met.
+/// How `minValues` that cannot be met are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "PascalCase")]
 pub enum MinValuesPolicy {
-    /// The pool does not fit.
+    /// The pool is incompatible.
     Strict,
-    /// The number is lowered to what there is.
+    /// The number is lowered to the available one.
     BestEffort,
 }
 
@@ -288,20 +289,20 @@ pub enum LogLevel {
     Error,
 }
 
-/// Which optional features are on.
+/// Feature gates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FeatureGates {
-    /// Replace nodes whose conditions say that they are broken.
+    /// Replace unhealthy nodes.
     pub node_repair: bool,
-    /// Use capacity reservations.
+    /// Launch instances into capacity reservations.
     pub reserved_capacity: bool,
-    /// Replace spot nodes by cheaper spot nodes.
+    /// Replace spot nodes with cheaper spot nodes.
     pub spot_to_spot_consolidation: bool,
-    /// Adjust prices and capacity by NodeOverlays.
+    /// Adjust prices and capacity with NodeOverlays.
     pub node_overlay: bool,
-    /// Keep a fixed number of nodes for pools with `replicas`.
+    /// Keep a fixed number of nodes for NodePools with `replicas`.
     pub static_capacity: bool,
-    /// Hold spare capacity for CapacityBuffers.
+    /// Keep spare capacity for CapacityBuffers.
     pub capacity_buffer: bool,
 }
 
@@ -321,13 +322,13 @@ impl Default for FeatureGates {
 impl FromStr for FeatureGates {
     type Err = String;
 
-    /// Parses `Gate=true,Other=false`; gates that are not named stay as they are by default.
+    /// Parses `Gate=true,Other=false`; other gates keep their defaults.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut gates = Self::default();
         for pair in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
-            let (name, value) = pair
-                .split_once('=')
-                .ok_or_else(|| format!("`{pair}` is not of the form `Gate=true`"))?;
+            let (name, value) = pair.split_once('=').ok_or_else(|| {
+                format!("invalid feature gate `{pair}`: must be of the form `Gate=true`")
+            })?;
             let value = go_bool(value.trim())?;
             match name.trim() {
                 "NodeRepair" => gates.node_repair = value,
@@ -349,7 +350,9 @@ fn log_level(text: &str) -> Result<LogLevel, String> {
         "" | "info" => Ok(LogLevel::Info),
         "debug" => Ok(LogLevel::Debug),
         "error" => Ok(LogLevel::Error),
-        other => Err(format!("`{other}` is none of debug, info, error")),
+        other => Err(format!(
+            "unknown log level `{other}`: must be debug, info or error"
+        )),
     }
 }
 
@@ -361,7 +364,9 @@ pub fn go_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        other => Err(format!("`{other}` is neither true nor false")),
+        other => Err(format!(
+            "`{other}` is not a valid boolean: must be true or false"
+        )),
     }
 }
 
@@ -370,7 +375,7 @@ pub fn go_bool(text: &str) -> Result<bool, String> {
 /// # Errors
 /// A text that is not a sequence of decimal numbers with the units h, m, s, ms, us, µs or ns, or is negative.
 pub fn go_duration(text: &str) -> Result<Duration, String> {
-    let bad = || format!("`{text}` is not a duration such as `1m30s`");
+    let bad = || format!("`{text}` is not a valid duration such as `1m30s`");
     if text == "0" {
         return Ok(Duration::ZERO);
     }
@@ -412,13 +417,15 @@ mod tests {
         Options::from_arg_matches(&Options::command().try_get_matches_from(args)?)
     }
 
+    /// Conformance: API-147
     #[test]
     fn no_flags_give_the_documented_defaults() {
         assert_eq!(read(&[]).unwrap(), Options::default());
     }
 
+    /// Conformance: API-150
     #[test]
-    fn flags_are_upstreams() {
+    fn flags_have_upstreams_names() {
         let options = read(&[
             "--batch-idle-duration=500ms",
             "--feature-gates=NodeRepair=true,Unknown=true,ReservedCapacity=false",
@@ -436,8 +443,9 @@ mod tests {
         assert_eq!(options.consolidation_max_replacements, 3);
     }
 
+    /// Conformance: API-149
     #[test]
-    fn bad_flags_are_refused() {
+    fn invalid_flags_are_errors() {
         for bad in [
             "--preference-policy=Maybe",
             "--feature-gates=NodeRepair",
@@ -450,25 +458,27 @@ mod tests {
         }
     }
 
+    /// Conformance: API-149
     #[test]
-    fn an_empty_variable_counts_as_unset_and_a_bad_one_does_not() {
+    fn an_empty_variable_counts_as_unset_and_an_invalid_one_is_an_error() {
         let env = |name: &str| match name {
             "METRICS_PORT" => Some(String::new()),
             "HEALTH_PROBE_PORT" => Some("many".to_owned()),
             _ => None,
         };
         let command = Options::prepare(Options::command(), env);
-        let looks_at_the_environment = |id: &str| {
+        let reads_the_environment = |id: &str| {
             let mut all = command.get_arguments();
             let arg = all.find(|arg| arg.get_id() == id).unwrap();
             arg.get_env().is_some()
         };
-        assert!(!looks_at_the_environment("metrics_port"));
-        assert!(looks_at_the_environment("health_probe_port"));
+        assert!(!reads_the_environment("metrics_port"));
+        assert!(reads_the_environment("health_probe_port"));
     }
 
+    /// Conformance: API-149
     #[test]
-    fn a_bad_value_is_told_with_its_flag() {
+    fn an_invalid_value_is_reported_with_its_flag() {
         let error = read(&["--batch-idle-duration=soon"])
             .unwrap_err()
             .to_string();
@@ -479,13 +489,14 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_has_its_place_in_the_help() {
+    fn every_flag_has_a_heading_in_the_help() {
         let command = Options::command();
         for arg in command.get_arguments() {
             assert!(arg.get_help_heading().is_some(), "{}", arg.get_id());
         }
     }
 
+    /// Conformance: API-154
     #[test]
     fn concurrency_grows_linearly_with_cores() {
         let cores = |milli| Options {
@@ -499,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_gos() {
+    fn durations_are_parsed_as_in_go() {
         assert_eq!(go_duration("1h30m").unwrap(), Duration::from_secs(5400));
         assert_eq!(go_duration("1.5s").unwrap(), Duration::from_millis(1500));
         for bad in ["", "1", "s", "-1s", "1x"] {

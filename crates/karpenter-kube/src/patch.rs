@@ -1,8 +1,8 @@
-//! Patches that say only what changed, and that fail rather than overwrite another writer.
+//! Minimal patches that fail rather than overwrite the change of another client.
 //!
-//! A list (conditions, taints, finalizers) is replaced as a whole by a merge patch, so patches that touch one carry the
-//! resourceVersion they were computed from: the server answers 409 when somebody else wrote in between, and the
-//! controller looks again.
+//! A merge patch replaces a list (conditions, taints, finalizers) as a whole, so patches with a list contain the
+//! resourceVersion they were computed from: the API server answers 409 if another client wrote in between, and the
+//! reconciliation is repeated.
 
 use kube::Resource;
 use kube::api::{Patch, PatchParams};
@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-/// The RFC 7386 merge patch that turns `from` into `to`; `None` if they are equal.
+/// Returns the RFC 7386 merge patch that turns `from` into `to`; `None` if they are equal.
 #[must_use]
 pub fn merge_diff(from: &Value, to: &Value) -> Option<Value> {
     let (Value::Object(old), Value::Object(new)) = (from, to) else {
@@ -35,16 +35,16 @@ pub fn merge_diff(from: &Value, to: &Value) -> Option<Value> {
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
-/// Whether the patch also says which version it was computed from.
+/// Whether a patch contains the resourceVersion that it was computed from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lock {
     /// Fails with a conflict if the object has changed since it was read.
     Optimistic,
-    /// Applies to whatever is there; for single fields with one writer.
+    /// Applies to any version; for single fields with one writer.
     None,
 }
 
-/// The merge patch for metadata and spec between two versions of an object, or `None` if they agree.
+/// Returns the merge patch for metadata and spec between two versions of an object; `None` if they agree.
 #[must_use]
 pub fn object_patch<K: Serialize + Resource + PartialEq>(
     before: &K,
@@ -54,7 +54,7 @@ pub fn object_patch<K: Serialize + Resource + PartialEq>(
     patch_of(before, after, lock, &["metadata", "spec"])
 }
 
-/// The merge patch for the status between two versions of an object, or `None` if they agree.
+/// Returns the merge patch for the status between two versions of an object; `None` if they agree.
 #[must_use]
 pub fn status_patch<K: Serialize + Resource + PartialEq>(
     before: &K,
@@ -70,7 +70,7 @@ fn patch_of<K: Serialize + Resource + PartialEq>(
     lock: Lock,
     parts: &[&str],
 ) -> Option<Value> {
-    // Most objects are as they should be: finding that out must not cost two texts of them.
+    // Most objects are unchanged: finding that out must not serialize them twice.
     if before == after {
         return None;
     }
@@ -90,10 +90,10 @@ fn patch_of<K: Serialize + Resource + PartialEq>(
     Some(patch)
 }
 
-/// Sends the change of metadata and spec, if there is one, and returns what the server made of it.
+/// Patches metadata and spec if they differ; returns the API server's answer.
 ///
 /// # Errors
-/// The API server's; a conflict if `lock` is optimistic and somebody else wrote in between.
+/// The API server's; a conflict if `lock` is optimistic and another client wrote in between.
 pub async fn patch_object<K>(
     api: &kube::Api<K>,
     before: &K,
@@ -113,10 +113,10 @@ where
     }
 }
 
-/// Sends the change of the status, if there is one, and returns what the server made of it.
+/// Patches the status if it differs; returns the API server's answer.
 ///
 /// # Errors
-/// The API server's; a conflict if `lock` is optimistic and somebody else wrote in between.
+/// The API server's; a conflict if `lock` is optimistic and another client wrote in between.
 pub async fn patch_status<K>(
     api: &kube::Api<K>,
     before: &K,
@@ -138,11 +138,12 @@ where
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
 
+    use super::*;
+
     #[test]
-    fn a_merge_diff_says_only_what_changed() {
+    fn a_merge_diff_has_only_the_changed_fields() {
         let from = json!({"a": 1, "b": {"c": 1, "d": 2}, "list": [1], "gone": true});
         let to = json!({"a": 1, "b": {"c": 1, "d": 3}, "list": [1, 2], "new": 0});
         assert_eq!(

@@ -1,15 +1,16 @@
-//! What the `main` of every controller binary shares: the log, the stop on a signal, and the last words.
+//! Shared parts of the `main` functions of controller binaries: log, stop on signals, final error.
 //!
-//! Whatever ends the process says so in a log line, so that nobody has to look for it in two formats: errors returned by
-//! `main` go through [`exit_with`], panics through the hook that [`log`] sets.
+//! Every error that ends the process is a log line in the same format: errors returned by `main` go through [`exit_with`],
+//! panics through the hook that [`log`] installs.
 
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
-use std::fmt::Display;
+use std::error::Error;
 use std::io;
 use std::panic::PanicHookInfo;
 use std::process::ExitCode;
 
+use karpenter_core::provider::ErrorCode;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::{LevelFilter, filter_fn};
 use tracing_subscriber::prelude::*;
@@ -17,7 +18,7 @@ use tracing_subscriber::prelude::*;
 use crate::logging::{JsonLines, Outputs};
 use crate::options::{LogLevel, Options};
 
-/// Sets up the log of the process as the options say, panics included. `version` is the `commit` of every line.
+/// Sets up the log of the process from the options, including panics. `version` is the `commit` of every line.
 ///
 /// # Errors
 /// When a file of `--log-output-paths` cannot be opened.
@@ -58,21 +59,45 @@ fn text_of(payload: &(dyn Any + Send)) -> &str {
         .unwrap_or("a value that is not text")
 }
 
-/// Logs the error that ends the process, if one does; returns what `main` returns.
+/// Logs the error that ends the process, if there is one; returns the exit code for `main`.
 ///
-/// Before [`log`] has succeeded there is no log to write to: the error is written to standard error.
+/// Before [`log`] has succeeded the error is written to standard error.
 #[must_use]
-pub fn exit_with<E: Display>(result: Result<(), E>) -> ExitCode {
+pub fn exit_with<E>(result: Result<(), E>) -> ExitCode
+where
+    E: Into<Box<dyn Error + Send + Sync>>,
+{
     let Err(error) = result else {
         return ExitCode::SUCCESS;
     };
+    let error: Box<dyn Error + Send + Sync> = error.into();
+    let text = with_causes(&*error);
     if tracing::dispatcher::has_been_set() {
-        // An `anyhow::Error` shows its causes in the alternate form, others themselves.
-        tracing::error!(logger = "controller", "{error:#}");
+        let code = ErrorCode::of(&*error);
+        tracing::error!(
+            logger = "controller",
+            "error-code.field" = code.map(|code| code.field),
+            "error-code" = code.map(|code| &**code),
+            "{text}"
+        );
     } else {
-        eprintln!("Error: {error:#}");
+        eprintln!("Error: {text}");
     }
     ExitCode::FAILURE
+}
+
+/// An error with those causes that it does not name itself.
+fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 /// Cancels `stop` on SIGTERM or SIGINT.

@@ -1,4 +1,4 @@
-//! The provider as the controllers see it: every call timed, every failure counted.
+//! A provider wrapper that measures the duration of every call and counts errors.
 //!
 //! UPSTREAM: pkg/cloudprovider/metrics/cloudprovider.go
 
@@ -30,7 +30,7 @@ impl std::fmt::Debug for Metered {
 }
 
 impl Metered {
-    /// Measures the calls of `inner`.
+    /// Wraps `inner` and measures its calls.
     #[must_use]
     pub fn new(inner: Arc<dyn CloudProvider>, metrics: Metrics) -> Self {
         Self { inner, metrics }

@@ -1,10 +1,11 @@
-//! Whether this replica does its work, or could take it over: what `/readyz` says.
+//! The readiness probe `/readyz`: whether this replica does its work, or could take it over.
 //!
-//! Who leads, or is warm, must know the cluster. A replica that only waits for the lease watches nothing: it is ready once it
-//! has been shown NodePools and NodeClaims, so that a rollout without definitions or permissions gets stuck where it can be seen.
+//! A leader, or a replica with a warm model, is ready when its model is in sync. A replica that only waits for the lease
+//! watches nothing: it is ready once it could list NodePools and NodeClaims, so that a rollout without CRDs or permissions
+//! gets stuck where it is noticed.
 //!
-//! A replica that converts objects for the API server is asked no more than that, whoever leads: objects of older versions can
-//! be listed only while some replica is ready to convert them.
+//! A replica that converts objects for the API server has only the second check, even as the leader: objects of older
+//! versions can be listed only while some replica is ready to convert them.
 //!
 //! UPSTREAM: pkg/operator/operator.go (the readiness checks `readyz` and `crd`)
 
@@ -22,28 +23,28 @@ use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
 use crate::lease::Leadership;
-use crate::outage::Outage;
+use crate::watch_failure_log::WatchFailureLog;
 
-/// How long to wait before the kinds are looked for again.
-const PAUSE: Duration = Duration::from_secs(5);
-/// How long a look may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Interval between attempts to list the kinds.
+const LIST_INTERVAL: Duration = Duration::from_secs(5);
+/// Timeout of an attempt.
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) struct Readiness {
     cx: Arc<Context>,
     led: watch::Receiver<Leadership>,
-    /// Whether the model runs before the lease is won.
+    /// Whether the model runs before the lease is acquired.
     warm: bool,
-    /// Whether the API server needs this replica before it can show the cluster.
+    /// Whether the API server needs this replica to convert the cluster's objects.
     converts: bool,
-    /// Why the kinds are not known to be served, until they are. Definitions are not taken away from a cluster in use, so
-    /// that is found out once, as upstream's REST mapper does.
+    /// Why the kinds could not be listed, until they could. CRDs are not deleted from a cluster in use, so one success
+    /// suffices, as in upstream's REST mapper.
     missing: ArcSwapOption<String>,
 }
 
 impl Readiness {
     pub(crate) fn new(cx: Arc<Context>, led: watch::Receiver<Leadership>, converts: bool) -> Self {
-        let unknown = "nodepools and nodeclaims have not been looked for yet";
+        let unknown = "nodepools and nodeclaims have not been listed yet";
         Self {
             warm: !cx.options.disable_controller_warmup,
             cx,
@@ -53,14 +54,14 @@ impl Readiness {
         }
     }
 
-    /// Whether the kinds are what counts, and not what the model knows.
-    fn looks(&self) -> bool {
+    /// Returns whether readiness depends on listing the kinds, and not on the model.
+    fn needs_kinds(&self) -> bool {
         self.converts || !self.warm && *self.led.borrow() == Leadership::Following
     }
 
-    /// Whether the replica is ready, and why not.
+    /// Returns the reason if the replica is not ready.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.looks() {
+        if self.needs_kinds() {
             let missing = self.missing.load_full();
             return missing.map_or(Ok(()), |reason| Err(reason.to_string()));
         }
@@ -70,11 +71,11 @@ impl Readiness {
         }
     }
 
-    /// Looks for the kinds until they are found, or until the replica leads: the model tells then.
-    pub(crate) async fn look(self: Arc<Self>, stop: CancellationToken) {
-        let mut outage = Outage::new("controller", "NodePool, NodeClaim");
-        while self.looks() {
-            match tokio::time::timeout(PATIENCE, self.served()).await {
+    /// Lists the kinds until it succeeds, or until the replica leads: then readiness depends on the model.
+    pub(crate) async fn list_kinds(self: Arc<Self>, stop: CancellationToken) {
+        let mut outage = WatchFailureLog::new("controller", "NodePool, NodeClaim");
+        while self.needs_kinds() {
+            match tokio::time::timeout(LIST_TIMEOUT, self.served()).await {
                 Ok(Ok(())) => {
                     outage.worked();
                     self.missing.store(None);
@@ -82,7 +83,7 @@ impl Readiness {
                 }
                 Ok(Err(error)) => {
                     outage.failed(&error);
-                    let reason = format!("nodepools and nodeclaims cannot be listed, {error}");
+                    let reason = format!("cannot list nodepools and nodeclaims: {error}");
                     self.missing.store(Some(Arc::new(reason)));
                 }
                 Err(error) => outage.failed(&error),
@@ -90,7 +91,7 @@ impl Readiness {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(PAUSE) => {}
+                () = tokio::time::sleep(LIST_INTERVAL) => {}
             }
         }
     }
@@ -100,14 +101,14 @@ impl Readiness {
         self.serves::<NodeClaim>().await
     }
 
-    /// Lists one object, which needs the definition and the permission, and no room.
+    /// Lists one object, which requires the CRD and the permission, and little memory.
     async fn serves<K>(&self) -> kube::Result<()>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
         let api = Api::<K>::all(self.cx.clients.api.clone());
         match api.list_metadata(&ListParams::default().limit(1)).await {
-            // The object is there, and needs a conversion that nobody does yet.
+            // The object exists, and needs a conversion that no replica performs yet.
             Err(kube::Error::Api(status)) if status.code == 500 => Ok(()),
             answer => answer.map(drop),
         }

@@ -1,7 +1,7 @@
-//! `--scheduler-config`: what kube-scheduler's configuration says about pods in general, so that Karpenter decides alike.
+//! `--scheduler-config`: the part of kube-scheduler's configuration that Karpenter needs to make the same decisions.
 //!
-//! YAML or JSON. Only default topology spread constraints are known; anything else is refused, as what Karpenter would
-//! silently decide otherwise than the scheduler is worse than a start that fails.
+//! YAML or JSON. Only default topology spread constraints are supported; any other field is an error, because a start that
+//! fails is better than plans that silently differ from kube-scheduler's.
 //!
 //! ```yaml
 //! podTopologySpread:
@@ -17,7 +17,7 @@ use karpenter_api::validation::qualified_name;
 use karpenter_core::schedule::DefaultSpread;
 use serde::Deserialize;
 
-/// What was configured.
+/// The parsed configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SchedulerConfig {
     /// Topology spread constraints of pods that have none of their own.
@@ -36,7 +36,7 @@ struct PodTopologySpread {
     default_constraints: Vec<Constraint>,
 }
 
-/// `labelSelector` and `matchLabelKeys` are not among the fields: a default is for pods of any labels.
+/// `labelSelector` and `matchLabelKeys` are not supported: a default applies to pods of any labels.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Constraint {
@@ -71,10 +71,10 @@ fn ignore() -> Policy {
     Policy::Ignore
 }
 
-/// Reads the option's value; an empty one configures nothing.
+/// Parses the option's value; an empty one configures nothing.
 ///
 /// # Errors
-/// A sentence about what is wrong.
+/// A sentence about the first invalid field.
 pub fn parse(text: &str) -> Result<SchedulerConfig, String> {
     if text.trim().is_empty() {
         return Ok(SchedulerConfig::default());
@@ -116,6 +116,7 @@ pub fn parse(text: &str) -> Result<SchedulerConfig, String> {
 mod tests {
     use super::*;
 
+    /// Conformance: API-153
     #[test]
     fn constraints_are_read_from_yaml_and_json() {
         let yaml = "
@@ -150,8 +151,9 @@ podTopologySpread:
         assert_eq!(parse(" "), Ok(SchedulerConfig::default()));
     }
 
+    /// Conformance: API-153
     #[test]
-    fn what_the_scheduler_would_not_accept_is_refused() {
+    fn configurations_that_kube_scheduler_rejects_are_errors() {
         let one = |constraint: &str| {
             parse(&format!(
                 "podTopologySpread: {{defaultConstraints: [{constraint}]}}"

@@ -1,15 +1,15 @@
-//! What this process wrote last, so that no write of ours conflicts with another of ours.
+//! Remembers the last writes of this process, so that its controllers do not conflict with each other.
 //!
-//! The model learns of a write when the watch brings it; until then a controller that reads the model would compute its patch
-//! from a version that is gone, be refused with a conflict, and do everything again. [`Writes`] remembers the API server's
-//! answers to patches:
+//! The model receives a write when the watch reports it; until then a controller that reads the model would compute its
+//! patch from an outdated version, get a conflict, and repeat its work. [`Writes`] remembers the API server's answers to
+//! patches:
 //!
-//! 1. [`Writes::latest`] gives what is newer, the object of the model or the last answer.
+//! 1. [`Writes::latest`] returns the newer version of the model's and the last answer.
 //! 2. Patches of one object are sent one after another.
-//! 3. A patch that was computed from an older version than our own last write is refused here, with the error that the API
-//!    server would have answered. Conflicts with other writers remain the API server's to find.
+//! 3. A patch that was computed from an older version than our own last write is rejected here, with the error that the API
+//!    server would have returned. Conflicts with other writers are detected by the API server.
 //!
-//! It is a memory for speed: what is forgotten costs a conflict and nothing else.
+//! It is an optimization: a forgotten write costs one conflict.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,9 +23,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use crate::patch::{self, Lock};
+use crate::patch;
+use crate::patch::Lock;
 
-/// How long an answer is remembered; the watch brings it long before.
+/// How long an answer is remembered; the watch reports it long before.
 const KEPT: Duration = Duration::from_secs(60);
 
 /// The last writes to the objects of a cluster-scoped kind.
@@ -37,13 +38,13 @@ pub struct Writes<K> {
 #[derive(Debug)]
 struct State<K> {
     objects: FxHashMap<String, Entry<K>>,
-    /// How many there were after the last clearing.
+    /// Number of entries after the last cleanup.
     kept: usize,
 }
 
 #[derive(Debug)]
 struct Entry<K> {
-    /// Held by whoever writes the object.
+    /// Held by the current writer of the object.
     turn: Arc<tokio::sync::Mutex<()>>,
     latest: Option<Arc<K>>,
     at: Instant,
@@ -61,7 +62,7 @@ impl<K> Default for Writes<K> {
     }
 }
 
-/// A resourceVersion, which can be compared as a number (Kubernetes 1.35 promises it, earlier ones keep to it).
+/// Returns the resourceVersion, which can be compared as a number (Kubernetes 1.35 guarantees it, earlier releases do it).
 fn version<K: Resource>(object: &K) -> Option<u64> {
     object.meta().resource_version.as_deref()?.parse().ok()
 }
@@ -72,7 +73,7 @@ fn is_newer<K: Resource>(written: &K, seen: &K) -> bool {
     same && (later || is_gone(written))
 }
 
-/// Whether the object ended with the write. The API server answers with the version before it, then.
+/// Returns whether the object was deleted with the write. The API server then answers with the version before it.
 fn is_gone<K: Resource>(object: &K) -> bool {
     let meta = object.meta();
     meta.deletion_timestamp.is_some() && meta.finalizers.as_ref().is_none_or(Vec::is_empty)
@@ -95,13 +96,13 @@ where
         known.filter(|written| is_newer(&**written, seen))
     }
 
-    /// The newer of what was read and what was last written.
+    /// Returns the newer of the version that was read and the version that was last written.
     #[must_use]
     pub fn latest(&self, seen: &Arc<K>) -> Arc<K> {
         self.written(seen).unwrap_or_else(|| Arc::clone(seen))
     }
 
-    /// Learns what the API server answered to a write.
+    /// Remembers the API server's answer to a write.
     pub fn remember(&self, answer: &K) {
         self.with(|state| {
             let Some(entry) = state.objects.get_mut(name(answer)) else {
@@ -116,7 +117,7 @@ where
         });
     }
 
-    /// Waits until nobody else writes the object.
+    /// Waits until no other task of this process writes the object.
     pub async fn turn(&self, object: &K) -> tokio::sync::OwnedMutexGuard<()> {
         let turn = self.with(|state| {
             state.clear();
@@ -131,7 +132,7 @@ where
         turn.lock_owned().await
     }
 
-    /// Fails as the API server would, if `before` is older than what was written last.
+    /// Fails as the API server would, if `before` is older than the last write.
     fn check(&self, before: &K, lock: Lock) -> Result<(), kube::Error> {
         if lock == Lock::None || self.written(before).is_none() {
             return Ok(());
@@ -141,10 +142,10 @@ where
         Err(kube::Error::Api(Box::new(status)))
     }
 
-    /// [`patch::patch_object`], in turn.
+    /// Calls [`patch::patch_object`] in turn.
     ///
     /// # Errors
-    /// The API server's; a conflict if `lock` is optimistic and somebody wrote in between, we included.
+    /// The API server's; a conflict if `lock` is optimistic and another client or this process wrote in between.
     pub async fn patch_object(
         &self,
         api: Api<K>,
@@ -162,10 +163,10 @@ where
         Ok(answer)
     }
 
-    /// [`patch::patch_status`], in turn.
+    /// Calls [`patch::patch_status`] in turn.
     ///
     /// # Errors
-    /// The API server's; a conflict if `lock` is optimistic and somebody wrote in between, we included.
+    /// The API server's; a conflict if `lock` is optimistic and another client or this process wrote in between.
     pub async fn patch_status(
         &self,
         api: Api<K>,
@@ -183,10 +184,10 @@ where
         Ok(answer)
     }
 
-    /// Deletes the object, in turn.
+    /// Deletes the object in turn.
     ///
     /// # Errors
-    /// The API server's; a conflict if `how` asks for a version that we have written over.
+    /// The API server's; a conflict if `how` requires a version that this process has overwritten.
     pub async fn delete(
         &self,
         api: Api<K>,
@@ -203,10 +204,9 @@ where
         Ok(())
     }
 
-    /// Patches the status of the object as it is when our turn comes: `change` is made to the latest version known. Returns
-    /// what the status is then.
+    /// Patches the status in turn: `change` is applied to the latest known version. Returns the status as written.
     ///
-    /// For writers whose part of the status is theirs alone, so that what others wrote meanwhile does not matter to them.
+    /// For writers that own their part of the status, so that changes of other controllers do not matter to them.
     ///
     /// # Errors
     /// The API server's; a conflict if another process wrote in between.
@@ -232,7 +232,7 @@ where
 }
 
 impl<K> State<K> {
-    /// Forgets what is old. Looks at everything, so not each time: many objects would cost their number squared.
+    /// Removes old entries. It visits all of them, so not each time: many objects would cost their number squared.
     fn clear(&mut self) {
         if self.objects.len() < 2 * self.kept + 64 {
             return;
@@ -257,7 +257,7 @@ mod tests {
 
     use super::*;
 
-    /// An API server that keeps one Node, and how many patches it has answered.
+    /// An API server with one Node that counts the patches it has answered.
     #[derive(Default)]
     struct Server {
         version: u64,
@@ -292,7 +292,7 @@ mod tests {
             let server = Arc::clone(&server);
             async move {
                 let body = request.into_body().collect().await.unwrap().to_bytes();
-                // Whoever comes meanwhile has to wait.
+                // Requests that arrive meanwhile have to wait.
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 let patch = serde_json::from_slice(&body).unwrap();
                 let (code, answer) = server.lock().unwrap().patch(&patch);
@@ -308,7 +308,7 @@ mod tests {
         Arc::new(serde_json::from_value(server.lock().unwrap().node()).unwrap())
     }
 
-    fn labelled(node: &Node, key: &str) -> Node {
+    fn labeled(node: &Node, key: &str) -> Node {
         let mut node = node.clone();
         let labels = node.metadata.labels.get_or_insert_default();
         labels.insert(key.to_owned(), String::new());
@@ -320,11 +320,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_written_is_newer_than_what_the_model_still_has() {
+    async fn a_written_version_is_newer_than_the_models() {
         let server = Arc::default();
         let (api, writes, seen) = (serve(&server), Writes::default(), seen(&server));
         assert_eq!(writes.latest(&seen), seen);
-        let after = labelled(&seen, "a");
+        let after = labeled(&seen, "a");
         let patched = writes.patch_object(api, &seen, &after, Lock::Optimistic);
         let written = Arc::new(patched.await.unwrap().unwrap());
         assert_eq!(writes.latest(&seen), written);
@@ -341,19 +341,19 @@ mod tests {
         writes.remember(&released);
         assert!(
             writes.latest(&newer).metadata.deletion_timestamp.is_some(),
-            "it is gone"
+            "it was deleted"
         );
         let namesake = later("0", "other");
         assert_eq!(writes.latest(&namesake), namesake);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_patch_from_before_our_own_last_write_is_refused_without_a_request() {
+    async fn a_patch_from_before_our_own_last_write_is_rejected_without_a_request() {
         let server = Arc::default();
         let (api, writes, seen) = (serve(&server), Writes::default(), seen(&server));
         let patch = |key: &str, lock| {
             let (api, writes, seen) = (api.clone(), &writes, &seen);
-            let after = labelled(seen, key);
+            let after = labeled(seen, key);
             async move { writes.patch_object(api, seen, &after, lock).await }
         };
         let (first, second) =
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn changes_of_two_writers_are_made_one_after_the_other() {
+    async fn changes_of_two_writers_are_applied_one_after_the_other() {
         let server = Arc::default();
         let (api, writes, seen) = (serve(&server), Writes::default(), seen(&server));
         let status = |phase: &'static str| {
@@ -384,18 +384,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_conflict_with_another_process_remains_one() {
+    async fn a_conflict_with_another_process_remains_a_conflict() {
         let server: Arc<Mutex<Server>> = Arc::default();
         let (api, writes, seen) = (serve(&server), Writes::default(), seen(&server));
         server.lock().unwrap().version += 1;
-        let after = labelled(&seen, "a");
+        let after = labeled(&seen, "a");
         let refused = writes.patch_object(api, &seen, &after, Lock::Optimistic);
         assert!(is_conflict(&refused.await));
         assert_eq!(server.lock().unwrap().patches, 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_old_is_forgotten() {
+    async fn old_entries_are_removed() {
         let writes = Writes::default();
         for n in 0..1000 {
             let mut node = Node::default();
@@ -405,6 +405,6 @@ mod tests {
             tokio::time::advance(Duration::from_secs(1)).await;
         }
         let known = writes.with(|state: &mut State<Node>| state.objects.len());
-        assert!(known < 300, "{known} are remembered");
+        assert!(known < 300, "{known} entries are kept");
     }
 }

@@ -1,4 +1,4 @@
-//! Which machines can be had: generated ones, or those of a file in the same format.
+//! Instance types: generated ones, or those of a file in the same format.
 //!
 //! The file is a JSON array; each entry has `name`, `architecture`, `operatingSystems`, `resources` and `offerings`, an
 //! offering being `{"Price": 0.1, "Requirements": [{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["a"]}]}`.
@@ -32,32 +32,32 @@ const CPUS: [u64; 12] = [1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256];
 const FAMILIES: [(&str, u64); 3] = [("c", 2), ("s", 4), ("m", 8)];
 const GIB: u64 = 1 << 30;
 
-/// An instance type as it is written in a file.
+/// An instance type as written in a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceTypeFile {
     /// Name, the value of `node.kubernetes.io/instance-type`.
     pub name: String,
-    /// Where, how and for how much the type can be had.
+    /// Zones, capacity types and prices of the type.
     pub offerings: Vec<OfferingFile>,
     /// `amd64` or `arm64`.
     pub architecture: String,
-    /// Operating systems the type can run.
+    /// Operating systems of the type.
     pub operating_systems: Vec<String>,
-    /// Capacity. Without `pods` the node has room for 110.
+    /// Capacity. Without `pods` the node can run 110 pods.
     pub resources: BTreeMap<String, K8sQuantity>,
 }
 
-/// An offering as it is written in a file.
+/// An offering as written in a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OfferingFile {
     /// Dollars per hour.
     #[serde(rename = "Price", alias = "price")]
     pub price: f64,
-    /// Written for the reader; every offering of a file can be had.
+    /// Ignored: every offering of a file is available.
     #[serde(rename = "Available", alias = "available", default)]
     pub available: bool,
-    /// How many machines a reservation has left.
+    /// Number of instances left in the reservation.
     #[serde(
         rename = "ReservationCapacity",
         alias = "reservationCapacity",
@@ -65,17 +65,17 @@ pub struct OfferingFile {
         skip_serializing_if = "is_zero"
     )]
     pub reservation_capacity: u32,
-    /// Labels of the offering; zone and capacity type are among them.
+    /// Labels of the offering, including zone and capacity type.
     #[serde(rename = "Requirements", alias = "requirements")]
     pub requirements: Vec<RequirementFile>,
 }
 
-/// A requirement as it is written in a file.
+/// A requirement as written in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequirementFile {
     /// Label key.
     pub key: String,
-    /// `In` and so on.
+    /// `In` and the other operators.
     pub operator: String,
     /// Label values.
     #[serde(default)]
@@ -90,20 +90,20 @@ fn is_zero(n: &u32) -> bool {
 /// Why a file of instance types cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogueError {
-    /// It is not JSON of the format.
+    /// The text is not JSON of the format.
     #[error("the instance types are not valid JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// An instance type says something impossible.
+    /// An instance type has an invalid value.
     #[error("instance type `{name}`: {problem}")]
     Invalid {
-        /// The instance type.
+        /// Name of the instance type.
         name: String,
-        /// What is wrong.
+        /// The invalid value.
         problem: String,
     },
 }
 
-/// The 144 generated instance types.
+/// Returns the 144 generated instance types.
 #[must_use]
 pub fn generate() -> Vec<InstanceTypeFile> {
     let mut types = Vec::with_capacity(144);
@@ -160,12 +160,12 @@ fn generated(family: &str, cpu: u64, factor: u64, arch: &str, os: &str) -> Insta
     }
 }
 
-/// Without the last bits, which are noise: prices print as they do in upstream's file.
+/// Rounds off the last bits, which are noise: prices print as they do in upstream's file.
 fn rounded(price: f64) -> f64 {
     (price * 1e13).round() / 1e13
 }
 
-/// Reads the entries of a file.
+/// Parses the entries of a file.
 ///
 /// # Errors
 /// When the text is not JSON of the format.
@@ -174,10 +174,10 @@ pub fn parse(text: &str) -> Result<Vec<InstanceTypeFile>, CatalogueError> {
 }
 
 impl InstanceTypeFile {
-    /// The instance type the engine works with.
+    /// Converts the entry to the engine's instance type.
     ///
     /// # Errors
-    /// When a quantity, an operator or an offering's price makes no sense.
+    /// When a quantity, an operator or an offering's price is invalid.
     pub fn instance_type(&self) -> Result<InstanceType, CatalogueError> {
         let invalid = |problem: String| CatalogueError::Invalid {
             name: self.name.clone(),
@@ -191,13 +191,16 @@ impl InstanceTypeFile {
             let text = resources.get(resource).map_or("0", |q| q.0.as_str());
             let quantity: Quantity = text
                 .parse()
-                .map_err(|_| invalid(format!("`{text}` is not a quantity")))?;
+                .map_err(|_| invalid(format!("`{text}` is not a valid quantity")))?;
             Ok(quantity.to_string())
         };
         let (cpu, memory) = (canonical("cpu")?, canonical("memory")?);
         for (resource, quantity) in &resources {
             quantity.0.parse::<Quantity>().map_err(|_| {
-                invalid(format!("`{}` is not a quantity of {resource}", quantity.0))
+                invalid(format!(
+                    "`{}` is not a valid quantity of {resource}",
+                    quantity.0
+                ))
             })?;
         }
 
@@ -260,14 +263,14 @@ impl InstanceTypeFile {
 impl OfferingFile {
     fn offering(&self) -> Result<Offering, String> {
         if !self.price.is_finite() || self.price < 0.0 {
-            return Err(format!("`{}` is not a price", self.price));
+            return Err(format!("`{}` is not a valid price", self.price));
         }
         let mut requirements = Requirements::new();
         for requirement in &self.requirements {
             let operator: Operator = requirement
                 .operator
                 .parse()
-                .map_err(|_| format!("`{}` is not an operator", requirement.operator))?;
+                .map_err(|_| format!("`{}` is not a valid operator", requirement.operator))?;
             requirements.add(Requirement::new(
                 &requirement.key,
                 operator,
@@ -280,7 +283,7 @@ impl OfferingFile {
     }
 }
 
-/// `large` of `m5.large`, else the number of CPUs.
+/// Returns `large` for `m5.large`, else the number of CPUs.
 fn size(name: &str, cpu: &str) -> String {
     let aws = name.split_once('.').filter(|(family, size)| {
         let word = !family.is_empty()
@@ -412,13 +415,13 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_in_a_file_is_reported_with_the_type_it_is_in() {
+    fn an_invalid_value_in_a_file_is_reported_with_its_instance_type() {
         let mut bad = generate().swap_remove(0);
         bad.resources
             .insert("cpu".into(), K8sQuantity("many".into()));
         assert_eq!(
             bad.instance_type().unwrap_err().to_string(),
-            "instance type `c-1x-amd64-linux`: `many` is not a quantity"
+            "instance type `c-1x-amd64-linux`: `many` is not a valid quantity"
         );
         let mut bad = generate().swap_remove(0);
         bad.offerings[0].price = f64::NAN;

@@ -1,6 +1,6 @@
-//! The simulated cloud: its machines, the capacity it has run out of, and what it gets wrong on purpose.
+//! The simulated cloud: its instances, its exhausted capacity, and its injected faults.
 //!
-//! It outlives controllers: a test that kills and restarts Karpenter keeps its [`Cloud`], as a real cloud would stay.
+//! It outlives controllers: a test that kills and restarts Karpenter keeps its [`Cloud`], as a real cloud would.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,10 +10,10 @@ use karpenter_api::v1::NodeClaim;
 use karpenter_core::offering::Offering;
 use tokio_util::sync::CancellationToken;
 
-/// How long an offering that had no capacity is not offered.
+/// How long an offering without capacity is unavailable.
 const UNAVAILABLE_FOR: SignedDuration = SignedDuration::from_mins(3);
 
-/// Some of a cloud's capacity; a part that is not given stands for all of them.
+/// A part of a cloud's capacity; a field that is `None` matches every value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct CapacityPool {
     /// Instance type.
@@ -42,22 +42,22 @@ impl CapacityPool {
     }
 }
 
-/// A machine that runs, or is on its way up or down.
+/// An instance.
 #[derive(Debug, Clone)]
-pub struct Machine {
-    /// Uid of the NodeClaim it was bought for.
+pub struct Instance {
+    /// Uid of the NodeClaim it was launched for.
     pub claim_uid: String,
-    /// What the provider answered when it was bought; shared with the cluster model where that says the same.
+    /// The provider's answer to the launch; shared with the cluster model if equal.
     pub answer: Arc<NodeClaim>,
     /// Dollars per hour.
     pub price: f64,
-    /// When it was bought.
+    /// Time of the launch.
     pub launched_at: Timestamp,
-    /// Ends its registration if it is given back before.
+    /// Cancels its registration if it is terminated before.
     pub(crate) registration: CancellationToken,
 }
 
-/// A simulated cloud. Cheap to clone; clones are the same cloud.
+/// A simulated cloud. Cheap to clone; clones share the state.
 #[derive(Debug, Clone, Default)]
 pub struct Cloud {
     state: Arc<Mutex<State>>,
@@ -65,8 +65,8 @@ pub struct Cloud {
 
 #[derive(Debug, Default)]
 struct State {
-    machines: BTreeMap<String, Machine>,
-    gone: BTreeSet<String>,
+    instances: BTreeMap<String, Instance>,
+    killed: BTreeSet<String>,
     exhausted: BTreeSet<CapacityPool>,
     seen_exhausted: BTreeMap<CapacityPool, Timestamp>,
     failures: u32,
@@ -76,7 +76,7 @@ struct State {
 }
 
 impl Cloud {
-    /// An empty cloud with all the capacity in the world.
+    /// Creates a cloud without instances and with unlimited capacity.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -86,101 +86,101 @@ impl Cloud {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs out of some capacity until [`Cloud::restock`].
+    /// Exhausts some capacity until [`Cloud::restock`].
     pub fn exhaust(&self, pool: CapacityPool) {
         self.lock().exhausted.insert(pool);
     }
 
-    /// Has all capacity again.
+    /// Makes all capacity available again.
     pub fn restock(&self) {
         let mut state = self.lock();
         state.exhausted.clear();
         state.seen_exhausted.clear();
     }
 
-    /// Fails the next `times` launches for no good reason.
+    /// Fails the next `times` launches.
     pub fn fail_launches(&self, times: u32) {
         self.lock().failures = times;
     }
 
-    /// From now on machines boot and never join the cluster, or do again.
+    /// Sets whether new instances never join the cluster.
     pub fn never_register(&self, never: bool) {
         self.lock().never_register = never;
     }
 
-    /// Ends a machine behind Karpenter's back; its Node stays, and nothing runs it.
+    /// Terminates an instance outside Karpenter; its Node stays.
     pub fn kill(&self, provider_id: &str) {
         let mut state = self.lock();
-        if let Some(machine) = state.machines.remove(provider_id) {
-            machine.registration.cancel();
+        if let Some(instance) = state.instances.remove(provider_id) {
+            instance.registration.cancel();
         }
-        state.gone.insert(provider_id.to_owned());
+        state.killed.insert(provider_id.to_owned());
     }
 
-    /// The machines there are, by provider id.
+    /// Returns the instances, sorted by provider id.
     #[must_use]
-    pub fn machines(&self) -> Vec<Machine> {
-        self.lock().machines.values().cloned().collect()
+    pub fn instances(&self) -> Vec<Instance> {
+        self.lock().instances.values().cloned().collect()
     }
 
-    /// How many machines have ever been launched.
+    /// Returns the number of instances that have been launched in total.
     #[must_use]
     pub fn launched(&self) -> u64 {
         self.lock().launched
     }
 
-    /// Dollars per hour of what runs.
+    /// Returns the price of the running instances in dollars per hour.
     #[must_use]
     pub fn hourly_price(&self) -> f64 {
         self.lock()
-            .machines
+            .instances
             .values()
-            .fold(0.0, |sum, machine| sum + machine.price)
+            .fold(0.0, |sum, instance| sum + instance.price)
     }
 
-    /// Dollars spent until `now`.
+    /// Returns the dollars spent until `now`.
     #[must_use]
     pub fn spent(&self, now: Timestamp) -> f64 {
         let state = self.lock();
         state.spent
             + state
-                .machines
+                .instances
                 .values()
-                .map(|machine| machine.cost(now))
+                .map(|instance| instance.cost(now))
                 .sum::<f64>()
     }
 
-    pub(crate) fn machine(&self, provider_id: &str) -> Option<Machine> {
-        self.lock().machines.get(provider_id).cloned()
+    pub(crate) fn instance(&self, provider_id: &str) -> Option<Instance> {
+        self.lock().instances.get(provider_id).cloned()
     }
 
-    pub(crate) fn is_gone(&self, provider_id: &str) -> bool {
-        self.lock().gone.contains(provider_id)
+    pub(crate) fn is_killed(&self, provider_id: &str) -> bool {
+        self.lock().killed.contains(provider_id)
     }
 
-    /// Adds a machine; false if it is there already.
-    pub(crate) fn launch(&self, provider_id: &str, machine: Machine) -> bool {
+    /// Adds an instance; returns false if it exists already.
+    pub(crate) fn launch(&self, provider_id: &str, instance: Instance) -> bool {
         let mut state = self.lock();
-        if state.machines.contains_key(provider_id) {
+        if state.instances.contains_key(provider_id) {
             return false;
         }
         state.launched += 1;
-        state.machines.insert(provider_id.to_owned(), machine);
+        state.instances.insert(provider_id.to_owned(), instance);
         true
     }
 
-    /// Takes a machine away; false if there is none.
+    /// Removes an instance; returns false if there is none.
     pub(crate) fn terminate(&self, provider_id: &str, now: Timestamp) -> bool {
         let mut state = self.lock();
-        let Some(machine) = state.machines.remove(provider_id) else {
+        let Some(instance) = state.instances.remove(provider_id) else {
             return false;
         };
-        machine.registration.cancel();
-        state.spent += machine.cost(now);
+        instance.registration.cancel();
+        state.spent += instance.cost(now);
         true
     }
 
-    /// Whether a launch is to fail, which it then does once.
+    /// Returns whether this launch fails, and counts it.
     pub(crate) fn take_failure(&self) -> bool {
         let mut state = self.lock();
         let fails = state.failures > 0;
@@ -192,7 +192,7 @@ impl Cloud {
         !self.lock().never_register
     }
 
-    /// Whether there is capacity; if not, that is remembered for a while.
+    /// Returns whether there is capacity; if not, the offering is unavailable for a while.
     pub(crate) fn has_capacity(
         &self,
         instance_type: &str,
@@ -211,7 +211,7 @@ impl Cloud {
         !out
     }
 
-    /// What is known to be out of capacity now.
+    /// Returns the capacity that is known to be exhausted.
     pub(crate) fn unavailable(&self, now: Timestamp) -> BTreeSet<CapacityPool> {
         let mut state = self.lock();
         state.seen_exhausted.retain(|_, until| *until > now);
@@ -227,7 +227,7 @@ impl Cloud {
     }
 }
 
-impl Machine {
+impl Instance {
     fn cost(&self, now: Timestamp) -> f64 {
         self.price * now.duration_since(self.launched_at).as_secs_f64().max(0.0) / 3600.0
     }
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_is_not_given_stands_for_all() {
+    fn a_missing_field_matches_every_value() {
         let wanted = pool(Some("a"), Some("z"), Some("spot"));
         assert!(pool(None, None, None).covers(&wanted));
         assert!(pool(Some("a"), None, Some("spot")).covers(&wanted));
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_used_up() {
+    fn each_injected_failure_fails_one_launch() {
         let cloud = Cloud::new();
         cloud.fail_launches(2);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What runs next to Karpenter's own controllers for this provider.
+//! The provider's own controllers.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ pub fn add(setup: &mut Setup, provider: Arc<KwokProvider>) {
     setup.controller(ClassReadiness {
         cx: Arc::clone(&cx),
     });
-    setup.controller(Machines { cx, provider });
+    setup.controller(Instances { cx, provider });
 }
 
-/// Makes KWOKNodeClasses ready, as there is nothing about them that could not be.
+/// Makes KWOKNodeClasses ready: they cannot be invalid.
 #[derive(Debug)]
 struct ClassReadiness {
     cx: Arc<Context>,
@@ -63,18 +63,18 @@ impl Controller for ClassReadiness {
     }
 }
 
-/// Brings the machines of an earlier process up again: a claim that was launched has a machine, a machine has a Node.
+/// Restores the instances of an earlier process: a launched NodeClaim has an instance, and an instance has a Node.
 #[derive(Debug)]
-struct Machines {
+struct Instances {
     cx: Arc<Context>,
     provider: Arc<KwokProvider>,
 }
 
-impl Controller for Machines {
+impl Controller for Instances {
     type Key = ObjectKey;
 
     fn name(&self) -> &'static str {
-        "kwok.machines"
+        "kwok.instances"
     }
 
     fn kind(&self) -> &'static str {
@@ -82,7 +82,7 @@ impl Controller for Machines {
     }
 
     fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<ObjectKey>) {
-        // What is launched later is launched by this process.
+        // Instances of later NodeClaims are launched by this process.
         if matches!(change, Change::Synced) {
             for claim in view.snapshot.node_claims() {
                 queue.add(ObjectKey::cluster(claim.name()));

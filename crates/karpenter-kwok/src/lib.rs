@@ -1,15 +1,15 @@
-//! Karpenter without a cloud: simulated machines, and a worked example of a provider.
+//! Karpenter without a cloud: simulated instances, and a worked example of a provider.
 //!
 //! | module | question it answers |
 //! |---|---|
-//! | [`node_class`] | what does a class of simulated machines look like? |
-//! | [`catalogue`] | which instance types are there, and what do they cost? |
-//! | [`cloud`] | which machines run, which capacity is out, and what is broken on purpose? |
-//! | [`provider`] | how does Karpenter buy them? The `CloudProvider` implementation |
-//! | [`controllers`] | what else must run: the readiness of KWOKNodeClasses, the machines of an earlier process |
+//! | [`node_class`] | what is configured for simulated instances? |
+//! | [`catalogue`] | which instance types exist, and what do they cost? |
+//! | [`cloud`] | which instances run, which capacity is exhausted, and which faults are injected? |
+//! | [`provider`] | how does Karpenter launch them? The `CloudProvider` implementation |
+//! | [`controllers`] | what else must run: the readiness of KWOKNodeClasses, the instances of an earlier process |
 //!
-//! A provider of your own is made the same way: implement `CloudProvider`, pass it to `Operator::builder`, and add your
-//! NodeClass's controllers with `Builder::with`.
+//! Another provider is built the same way: implement `CloudProvider`, pass it to `Operator::builder`, and add the
+//! controllers of its NodeClass with `Builder::with`.
 //!
 //! UPSTREAM: kwok/
 

@@ -1,4 +1,4 @@
-//! KWOKNodeClass: what is particular to simulated machines.
+//! KWOKNodeClass: configuration of simulated instances.
 //!
 //! UPSTREAM: kwok/apis/v1alpha1/kwoknodeclass.go
 
@@ -18,16 +18,16 @@ use serde_json::Value;
 /// The API group of KWOKNodeClass, and the domain of the provider's labels.
 pub const GROUP: &str = "karpenter.kwok.sh";
 
-/// A class of simulated machines.
+/// The NodeClass of simulated instances.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct KwokNodeClass {
     /// Standard object metadata.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// What the user asks for.
+    /// Desired state.
     #[serde(default)]
     pub spec: KwokNodeClassSpec,
-    /// What Karpenter has observed.
+    /// Observed state.
     #[serde(default)]
     pub status: KwokNodeClassStatus,
 }
@@ -71,14 +71,14 @@ fn conditions(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 }
 
 impl KwokNodeClass {
-    /// The kind.
+    /// Kind of the resource.
     pub const KIND: &'static str = "KWOKNodeClass";
-    /// The plural, as in URLs.
+    /// Plural of the resource, as in URLs.
     pub const PLURAL: &'static str = "kwoknodeclasses";
-    /// The API version.
+    /// API version of the resource.
     pub const VERSION: &'static str = "v1alpha1";
 
-    /// A class of this name with the defaults.
+    /// Creates a class of this name with the defaults.
     #[must_use]
     pub fn new(name: &str) -> Self {
         let metadata = ObjectMeta {
@@ -91,7 +91,7 @@ impl KwokNodeClass {
         }
     }
 
-    /// Makes the class ready, as there is nothing about it that could not be.
+    /// Makes the class ready, as it cannot be invalid; returns whether it changed.
     pub fn make_ready(&mut self, now: Timestamp) -> bool {
         self.set_true(types::READY, now)
     }
@@ -151,7 +151,7 @@ impl kube::Resource for KwokNodeClass {
     }
 }
 
-/// The CustomResourceDefinition of KWOKNodeClass.
+/// Returns the CustomResourceDefinition of KWOKNodeClass.
 #[must_use]
 pub fn crd() -> Value {
     let mut crd = Definition {
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_class_reads_back_what_was_written() {
+    fn a_class_survives_serialization() {
         let text = serde_json::json!({
             "apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass",
             "metadata": { "name": "default" }, "spec": { "nodeRegistrationDelay": "5s" },

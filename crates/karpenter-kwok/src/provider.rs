@@ -1,7 +1,7 @@
-//! Buying simulated machines.
+//! Launches simulated instances.
 //!
-//! A machine's name follows from its claim's uid, so that asking twice for the machine of one claim gives one machine,
-//! whatever was forgotten in between: the cloud has it, or its Node exists, or it is launched under the same name.
+//! An instance's name is derived from the uid of its NodeClaim, so that launching twice for one NodeClaim gives one
+//! instance, even after a restart: the cloud has it, or its Node exists, or it is launched under the same name.
 //!
 //! UPSTREAM: kwok/cloudprovider/cloudprovider.go
 
@@ -14,7 +14,8 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karpenter_api::conditions::{HasConditions, types};
-use karpenter_api::labels::{self, taints};
+use karpenter_api::labels;
+use karpenter_api::labels::taints;
 use karpenter_api::v1::{NodeClaim, NodePool, Operator};
 use karpenter_api::validation::WellKnown;
 use karpenter_core::instance_type::InstanceType;
@@ -29,33 +30,33 @@ use kube::{Api, Client};
 use tokio_util::sync::CancellationToken;
 
 use crate::catalogue::{INSTANCE_CPU, INSTANCE_FAMILY, INSTANCE_MEMORY, INSTANCE_SIZE};
-use crate::cloud::{CapacityPool, Cloud, Machine};
+use crate::cloud::{CapacityPool, Cloud, Instance};
 use crate::node_class::{GROUP, KwokNodeClass};
 
-/// What provider ids of simulated machines begin with.
+/// Prefix of the provider ids of simulated instances.
 pub const PROVIDER_PREFIX: &str = "kwok://";
-/// Label and annotation by which simulators know the nodes that are theirs; the value is `fake`.
+/// Prefix of the provider ids of simulated instances.
 pub const FAKE_NODE: &str = "kwok.x-k8s.io/node";
-/// The price label of eks-node-viewer.
+/// Label and annotation of simulated nodes; the value is `fake`.
 const NODE_VIEWER_PRICE: &str = "eks-node-viewer/instance-price";
-/// The partition of KWOK controllers that runs the node.
+/// Price label of eks-node-viewer.
 const PARTITION: &str = "kwok-partition";
 
-/// Sells simulated machines.
+/// Launches simulated instances.
 pub struct KwokProvider {
     client: Client,
-    machines: Client,
+    registration_client: Client,
     clock: Clock,
     cloud: Cloud,
     well_known: WellKnown,
     types: Arc<[InstanceType]>,
     offered: Mutex<Offered>,
     overlays: OnceLock<Arc<dyn Overlays>>,
-    /// Names of Nodes that stood there at the first look, of machines that the cloud does not know.
-    strays: Mutex<Option<BTreeSet<String>>>,
+    /// Names of Nodes of unknown instances that existed at the first listing.
+    orphans: Mutex<Option<BTreeSet<String>>>,
 }
 
-/// The instance types with what is out of capacity at the moment.
+/// The instance types, with the currently exhausted offerings unavailable.
 struct Offered {
     unavailable: BTreeSet<CapacityPool>,
     types: Arc<[InstanceType]>,
@@ -69,7 +70,7 @@ impl std::fmt::Debug for KwokProvider {
     }
 }
 
-/// Why a request to the API server failed, as the provider says it.
+/// Returns the error of a failed request to the API server.
 fn unreachable(action: &str, error: &kube::Error) -> CloudProviderError {
     CloudProviderError::other(format!("{action}, {error}"))
 }
@@ -79,7 +80,7 @@ fn is_not_found(error: &kube::Error) -> bool {
 }
 
 impl KwokProvider {
-    /// A provider that sells `types` out of `cloud` and joins the machines to the cluster behind `client`.
+    /// Creates a provider that launches `types` in `cloud` and registers Nodes in the cluster of `client`.
     #[must_use]
     pub fn new(client: Client, clock: Clock, types: Vec<InstanceType>, cloud: Cloud) -> Self {
         let types: Arc<[InstanceType]> = types.into();
@@ -104,7 +105,7 @@ impl KwokProvider {
             types: Arc::clone(&types),
         });
         Self {
-            machines: client.clone(),
+            registration_client: client.clone(),
             client,
             clock,
             cloud,
@@ -112,18 +113,18 @@ impl KwokProvider {
             types,
             offered,
             overlays: OnceLock::new(),
-            strays: Mutex::new(None),
+            orphans: Mutex::new(None),
         }
     }
 
-    /// Lets machines join the cluster through a client of their own, as kubelets do: they go on when Karpenter dies.
+    /// Registers Nodes through another client, as kubelets do: registration continues when Karpenter is killed.
     #[must_use]
-    pub fn machines_through(mut self, client: Client) -> Self {
-        self.machines = client;
+    pub fn instances_through(mut self, client: Client) -> Self {
+        self.registration_client = client;
         self
     }
 
-    /// The cloud behind it.
+    /// Returns the cloud.
     #[must_use]
     pub fn cloud(&self) -> &Cloud {
         &self.cloud
@@ -145,7 +146,7 @@ impl KwokProvider {
                 Err(CloudProviderError::NodeClassNotReady(why))
             }
             Ok(Some(class)) => Ok(class),
-            // A claim without its class can never be launched; giving up on it lets another pool try.
+            // A NodeClaim without its class can never be launched; deleting it lets another NodePool try.
             Ok(None) => Err(CloudProviderError::InsufficientCapacity(format!(
                 "resolving node class, `{name}` not found"
             ))),
@@ -153,7 +154,7 @@ impl KwokProvider {
         }
     }
 
-    /// The cheapest offering that meets the claim and has capacity.
+    /// Returns the cheapest offering that meets the NodeClaim's requirements and has capacity.
     fn choose<'a>(
         &self,
         claim: &NodeClaim,
@@ -162,6 +163,7 @@ impl KwokProvider {
         let invalid = |error: &dyn std::fmt::Display| CloudProviderError::Create {
             reason: "InvalidRequirements".into(),
             message: error.to_string(),
+            source: None,
         };
         let requirements = Requirements::from_api(&claim.spec.requirements, &self.well_known)
             .map_err(|e| invalid(&e))?;
@@ -181,7 +183,7 @@ impl KwokProvider {
                     .map(|o| (instance_type, o)),
             );
         }
-        // Ties are broken by the claim, so that zones are used evenly and a repetition chooses the same.
+        // Ties are broken by the NodeClaim's uid, so that zones are used evenly and a retry chooses the same.
         let tie = |(t, o): &(&InstanceType, &Offering)| {
             digest(&(claim.uid(), &t.name, o.zone(), o.capacity_type()))
         };
@@ -200,9 +202,9 @@ impl KwokProvider {
         })
     }
 
-    /// Joins the machine to the cluster after the delay, unless it is given back before.
+    /// Registers the Node of the instance after the delay, unless the instance is terminated before.
     pub(crate) fn register_later(&self, node: Node, delay: Duration, stop: CancellationToken) {
-        let (api, clock): (Api<Node>, _) = (Api::all(self.machines.clone()), self.clock);
+        let (api, clock): (Api<Node>, _) = (Api::all(self.registration_client.clone()), self.clock);
         let registering = async move {
             clock.sleep(delay).await;
             loop {
@@ -225,15 +227,15 @@ impl KwokProvider {
         });
     }
 
-    /// Nodes of machines that an earlier process launched and that the cloud has not heard of.
+    /// Returns the Nodes of instances that an earlier process launched and that the cloud does not know.
     ///
-    /// All Nodes are looked at once: what joins later is a machine of this process. Then only those are looked at again that
-    /// were found.
-    async fn strays(&self) -> Result<Vec<Node>, CloudProviderError> {
-        let known = self.lock_strays().clone();
+    /// All Nodes are listed once: Nodes that join later are of this process. Then only the Nodes that were found are
+    /// checked again.
+    async fn orphans(&self) -> Result<Vec<Node>, CloudProviderError> {
+        let known = self.lock_orphans().clone();
         let Some(known) = known else {
-            let found = self.all_strays().await?;
-            *self.lock_strays() = Some(
+            let found = self.all_orphans().await?;
+            *self.lock_orphans() = Some(
                 found
                     .iter()
                     .filter_map(|n| n.metadata.name.clone())
@@ -244,22 +246,22 @@ impl KwokProvider {
         let mut found = Vec::new();
         for name in known {
             match self.existing(&name).await? {
-                Some(node) if self.is_stray(&node) => found.push(node),
+                Some(node) if self.is_orphan(&node) => found.push(node),
                 _ => {
-                    self.lock_strays().get_or_insert_default().remove(&name);
+                    self.lock_orphans().get_or_insert_default().remove(&name);
                 }
             }
         }
         Ok(found)
     }
 
-    async fn all_strays(&self) -> Result<Vec<Node>, CloudProviderError> {
+    async fn all_orphans(&self) -> Result<Vec<Node>, CloudProviderError> {
         const PAGE: u32 = 500;
         let (mut found, mut page) = (Vec::new(), ListParams::default().limit(PAGE));
         loop {
             let nodes = self.nodes().list(&page).await;
             let nodes = nodes.map_err(|error| unreachable("listing nodes", &error))?;
-            found.extend(nodes.items.into_iter().filter(|node| self.is_stray(node)));
+            found.extend(nodes.items.into_iter().filter(|node| self.is_orphan(node)));
             match nodes.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => page = page.continue_token(&token),
                 None => return Ok(found),
@@ -267,28 +269,28 @@ impl KwokProvider {
         }
     }
 
-    fn is_stray(&self, node: &Node) -> bool {
+    fn is_orphan(&self, node: &Node) -> bool {
         let id = node.spec.as_ref().and_then(|s| s.provider_id.as_deref());
         let ours = id.is_some_and(|id| {
             id.starts_with(PROVIDER_PREFIX)
-                && self.cloud.machine(id).is_none()
-                && !self.cloud.is_gone(id)
+                && self.cloud.instance(id).is_none()
+                && !self.cloud.is_killed(id)
         });
         ours && node.metadata.deletion_timestamp.is_none()
     }
 
-    fn lock_strays(&self) -> MutexGuard<'_, Option<BTreeSet<String>>> {
-        self.strays.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_orphans(&self) -> MutexGuard<'_, Option<BTreeSet<String>>> {
+        self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn existing(&self, name: &str) -> Result<Option<Node>, CloudProviderError> {
         self.nodes()
             .get_opt(name)
             .await
-            .map_err(|error| unreachable("finding node", &error))
+            .map_err(|error| unreachable("getting node", &error))
     }
 
-    /// Takes the Node of a machine away that registration did not put the finalizer on.
+    /// Deletes the Node of an instance that has no finalizer of the registration.
     async fn remove_node(&self, name: &str) -> Result<(), CloudProviderError> {
         let Some(node) = self.existing(name).await? else {
             return Ok(());
@@ -310,7 +312,7 @@ impl KwokProvider {
         }
     }
 
-    /// A machine that is known from its claim only, as after a restart; whether it has `joined` the cluster is known, too.
+    /// Restores an instance that is known from its NodeClaim only, as after a restart; `joined` says whether its Node exists.
     pub(crate) fn resume(&self, claim: &Arc<NodeClaim>, joined: bool) {
         let Some(provider_id) = claim
             .status
@@ -320,7 +322,7 @@ impl KwokProvider {
         else {
             return;
         };
-        if self.cloud.is_gone(&provider_id) {
+        if self.cloud.is_killed(&provider_id) {
             return;
         }
         let price = claim
@@ -328,7 +330,7 @@ impl KwokProvider {
             .and_then(|p| p.parse().ok())
             .unwrap_or_default();
         let registration = CancellationToken::new();
-        let machine = Machine {
+        let instance = Instance {
             claim_uid: claim.uid().to_owned(),
             answer: Arc::clone(claim),
             price,
@@ -339,21 +341,21 @@ impl KwokProvider {
                 .map_or_else(|| self.clock.now(), |t| t.0),
             registration: registration.clone(),
         };
-        if self.cloud.launch(&provider_id, machine) && self.cloud.registers() && !joined {
+        if self.cloud.launch(&provider_id, instance) && self.cloud.registers() && !joined {
             let node = node_of(claim, claim, node_name_of(&provider_id));
             self.register_later(node, Duration::ZERO, registration);
         }
     }
 }
 
-/// A number that follows from a value and nothing else.
+/// Returns a number that is derived from the value only.
 fn digest(value: &impl Hash) -> u64 {
     let mut hasher = rustc_hash::FxHasher::default();
     value.hash(&mut hasher);
     hasher.finish()
 }
 
-/// `kwok-<nodeclaim>-<letters>-<number>`, the last two from the claim's uid.
+/// Returns `kwok-<nodeclaim>-<letters>-<number>`, the last two derived from the NodeClaim's uid.
 fn node_name(claim: &NodeClaim) -> String {
     let seed = digest(&claim.uid());
     let letters: String = (0..5)
@@ -368,7 +370,7 @@ fn node_name_of(provider_id: &str) -> &str {
         .unwrap_or(provider_id)
 }
 
-/// What is known of a claim once its machine is chosen.
+/// Returns the provider's answer for a NodeClaim whose offering is chosen.
 fn answer(
     claim: &NodeClaim,
     node: &str,
@@ -406,7 +408,7 @@ fn answer(
     answer
 }
 
-/// The Node that a machine's kubelet registers.
+/// Returns the Node that an instance's kubelet registers.
 fn node_of(claim: &NodeClaim, answer: &NodeClaim, name: &str) -> Node {
     let mut labels = answer.metadata.labels.clone().unwrap_or_default();
     labels.insert(PARTITION.into(), "a".into());
@@ -435,7 +437,7 @@ fn node_of(claim: &NodeClaim, answer: &NodeClaim, name: &str) -> Node {
     }
 }
 
-/// What a Node says about the machine under it.
+/// Returns the NodeClaim that describes the instance of a Node.
 fn claim_of_node(node: &Node) -> NodeClaim {
     let mut claim = NodeClaim::new(
         node.metadata.name.as_deref().unwrap_or_default(),
@@ -491,7 +493,7 @@ impl CloudProvider for KwokProvider {
     }
 
     fn use_overlays(&self, overlays: Arc<dyn Overlays>) {
-        // It is set once, at the start.
+        // It is set once, at start.
         let _ = self.overlays.set(overlays);
     }
 
@@ -499,14 +501,14 @@ impl CloudProvider for KwokProvider {
         let class = self.node_class(claim).await?;
         let name = node_name(claim);
         let provider_id = format!("{PROVIDER_PREFIX}{name}");
-        if let Some(machine) = self.cloud.machine(&provider_id) {
-            return Ok(NodeClaim::clone(&machine.answer));
+        if let Some(instance) = self.cloud.instance(&provider_id) {
+            return Ok(NodeClaim::clone(&instance.answer));
         }
         if let Some(node) = self.existing(&name).await? {
             return Ok(claim_of_node(&node));
         }
         if self.cloud.take_failure() {
-            return Err(CloudProviderError::other("the cloud is having a bad day"));
+            return Err(CloudProviderError::other("simulated launch failure"));
         }
         let mut types = Arc::clone(&self.types);
         if let (Some(overlays), Some(pool)) = (self.overlays.get(), claim.node_pool()) {
@@ -515,14 +517,14 @@ impl CloudProvider for KwokProvider {
         let (instance_type, offering) = self.choose(claim, &types)?;
         let answer = answer(claim, &name, instance_type, offering);
         let registration = CancellationToken::new();
-        let machine = Machine {
+        let instance = Instance {
             claim_uid: claim.uid().to_owned(),
             answer: Arc::new(answer.clone()),
             price: offering.price,
             launched_at: self.clock.now(),
             registration: registration.clone(),
         };
-        if self.cloud.launch(&provider_id, machine) && self.cloud.registers() {
+        if self.cloud.launch(&provider_id, instance) && self.cloud.registers() {
             let delay = class
                 .spec
                 .node_registration_delay
@@ -546,10 +548,10 @@ impl CloudProvider for KwokProvider {
     async fn get(&self, provider_id: &str) -> Result<NodeClaim, CloudProviderError> {
         let missing =
             || CloudProviderError::NodeClaimNotFound(format!("no instance `{provider_id}`"));
-        if let Some(machine) = self.cloud.machine(provider_id) {
-            return Ok(NodeClaim::clone(&machine.answer));
+        if let Some(instance) = self.cloud.instance(provider_id) {
+            return Ok(NodeClaim::clone(&instance.answer));
         }
-        if self.cloud.is_gone(provider_id) {
+        if self.cloud.is_killed(provider_id) {
             return Err(missing());
         }
         let node = self.existing(node_name_of(provider_id)).await?;
@@ -559,13 +561,13 @@ impl CloudProvider for KwokProvider {
     }
 
     async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
-        let strays = self.strays().await?;
-        let machines = self.cloud.machines();
-        let mut claims: Vec<NodeClaim> = machines
+        let orphans = self.orphans().await?;
+        let instances = self.cloud.instances();
+        let mut claims: Vec<NodeClaim> = instances
             .iter()
-            .map(|machine| NodeClaim::clone(&machine.answer))
+            .map(|instance| NodeClaim::clone(&instance.answer))
             .collect();
-        claims.extend(strays.iter().map(claim_of_node));
+        claims.extend(orphans.iter().map(claim_of_node));
         Ok(claims)
     }
 

@@ -1,33 +1,34 @@
-//! v1beta1 documents become v1 documents for good.
+//! Upgrades v1beta1 documents to v1 permanently.
 //!
-//! [`conversion`](crate::conversion) keeps in annotations what v1 has no place for, so that the API server can go back. Documents need
-//! not go back: here the kubelet's settings move from the NodePool to its EC2NodeClass (which becomes several, if NodePools disagree),
-//! and what v1 would refuse is mended or reported.
+//! [`conversion`](crate::conversion) keeps fields without an equivalent in v1 in annotations, so that the API server can convert
+//! back. Documents are not converted back: here the kubelet settings move from the NodePool to its EC2NodeClass (which becomes
+//! several, if NodePools differ), and fields that v1 would reject are fixed or reported.
 
 use std::collections::BTreeMap;
 
 use karpenter_aws::api::labels::tags;
 use serde_json::{Map, Value};
 
-use crate::alpha::volume::{self, Size};
+use crate::alpha::volume;
+use crate::alpha::volume::Size;
 use crate::conversion::{ConversionError, Kind, PLACEHOLDER, V1, V1BETA1, upgrade};
 use crate::finding::{Finding, Notebook};
 use crate::names;
 
-/// What documents become.
+/// The result of upgrading documents.
 #[derive(Clone, Debug, Default)]
 pub struct Upgraded {
-    /// For each document what takes its place: itself, and NodeClasses that were split off.
+    /// The replacement of each document: the upgraded document and the NodeClasses split off from it.
     pub documents: Vec<Vec<Value>>,
-    /// What there is to say.
+    /// The findings about all documents.
     pub findings: Vec<Finding>,
 }
 
-/// Upgrades NodePools, NodeClaims and EC2NodeClasses of v1beta1 and leaves those of v1 alone, except that a class may
-/// get the kubelet's settings of its v1beta1 NodePools.
+/// Upgrades NodePools, NodeClaims and EC2NodeClasses of v1beta1 and keeps those of v1, except that a class may get the kubelet
+/// settings of its v1beta1 NodePools.
 ///
 /// # Errors
-/// When a document is none of these kinds.
+/// Returns an error if a document is of another kind.
 pub fn upgrade_all(documents: &[Value]) -> Result<Upgraded, ConversionError> {
     let mut result = Upgraded::default();
     for document in documents {
@@ -35,7 +36,7 @@ pub fn upgrade_all(documents: &[Value]) -> Result<Upgraded, ConversionError> {
         result.documents.push(vec![new]);
         result.findings.append(&mut notes.findings);
     }
-    settle_kubelets(&mut result);
+    move_kubelets(&mut result);
     Ok(result)
 }
 
@@ -63,7 +64,7 @@ fn node_pool(old: &Value, notes: &mut Notebook) {
     if expires {
         notes.note(
             "spec.disruption.expireAfter",
-            "moves to spec.template.spec; expiry no longer waits for a replacement, and a change of it replaces nodes",
+            "moves to spec.template.spec; expiration no longer waits for a replacement, and changing it replaces nodes",
             "",
         );
     }
@@ -77,7 +78,7 @@ fn node_pool(old: &Value, notes: &mut Notebook) {
             format!(
                 "`{after}` had no effect with consolidationPolicy WhenUnderutilized, and becomes 0s"
             ),
-            "set it after the conversion, if you want nodes to rest before they are consolidated",
+            "set it after the conversion, to consolidate nodes only after that time without pod events",
         );
     }
 }
@@ -86,8 +87,8 @@ fn node_claim(new: &mut Value, notes: &mut Notebook) {
     if remove_annotation(new, names::KUBELET_COMPATIBILITY).is_some() {
         notes.loss(
             "spec.kubelet",
-            "is left out; v1 has the kubelet's settings in the EC2NodeClass",
-            "nothing, if the NodePool is converted too",
+            "is left out; v1 has the kubelet settings in the EC2NodeClass",
+            "none, if the NodePool is converted too",
         );
     }
 }
@@ -107,12 +108,12 @@ fn ec2_node_class(old: &Value, new: &mut Value, notes: &mut Notebook) {
         match placeholder {
             true => notes.loss(
                 "spec.amiFamily",
-                format!("Ubuntu no longer has images of its own; `{PLACEHOLDER}` stands for them, and nothing is launched"),
+                format!("the image family Ubuntu no longer exists; the placeholder `{PLACEHOLDER}` launches no nodes"),
                 "name the images in amiSelectorTerms, such as name: ubuntu-eks/k8s_1.30/* with owner: \"099720109477\"",
             ),
             false => notes.note(
                 "spec.amiFamily",
-                "Ubuntu is written as AL2, which has the same user data, with Ubuntu's root volume",
+                "Ubuntu becomes AL2, which has the same user data, with Ubuntu's root volume",
                 "",
             ),
         }
@@ -129,7 +130,7 @@ fn ec2_node_class(old: &Value, new: &mut Value, notes: &mut Notebook) {
                 notes.loss(
                     &format!("spec.{field}[{index}].tags"),
                     format!(
-                        "the value of `{key}` has a comma, which has separated nothing since v0.33"
+                        "the value of `{key}` has a comma, which is not a separator since v0.33"
                     ),
                     "write a term for each of its parts",
                 );
@@ -141,7 +142,7 @@ fn ec2_node_class(old: &Value, new: &mut Value, notes: &mut Notebook) {
             let restricted =
                 tags::restriction(key).is_some() || names::OWN_TAGS.contains(&key.as_str());
             if restricted {
-                let problem = format!("the tag `{key}` is Karpenter's own and is left out");
+                let problem = format!("the tag `{key}` is reserved by Karpenter and is left out");
                 notes.loss("spec.tags", problem, "use another key");
             }
             !restricted
@@ -164,15 +165,15 @@ fn ec2_node_class(old: &Value, new: &mut Value, notes: &mut Notebook) {
     }
 }
 
-/// A NodePool's place among the documents, with its class and its kubelet.
+/// The index of a NodePool among the documents, with its class and its kubelet settings.
 struct User {
     at: usize,
     class: String,
     kubelet: Option<Map<String, Value>>,
 }
 
-/// Moves the kubelet's settings from annotations of NodePools to their classes: one class for each distinct block.
-fn settle_kubelets(result: &mut Upgraded) {
+/// Moves the kubelet settings from annotations of NodePools to their classes: one class for each distinct block.
+fn move_kubelets(result: &mut Upgraded) {
     let mut users: Vec<User> = Vec::new();
     let mut classes: BTreeMap<String, usize> = BTreeMap::new();
     for (at, document) in result.documents.iter().enumerate() {
@@ -241,7 +242,7 @@ fn settle_kubelets(result: &mut Upgraded) {
     report_stranded(result);
 }
 
-/// Settings whose class is not among the documents stay in the annotation.
+/// Keeps settings whose class is not among the documents in the annotation.
 fn report_stranded(result: &mut Upgraded) {
     let mut findings = Vec::new();
     for document in result
@@ -265,14 +266,14 @@ fn report_stranded(result: &mut Upgraded) {
                 "belongs to the EC2NodeClass `{}`, which is not among the documents",
                 class.as_str().unwrap_or_default()
             ),
-            "convert both together, or copy it to spec.kubelet there; until then the annotation keeps it",
+            "convert both together, or copy it to spec.kubelet there; until then it stays in the annotation",
         );
         findings.append(&mut notes.findings);
     }
     result.findings.append(&mut findings);
 }
 
-/// Writes the settings into the class of this name, which is a copy of `class` if it is not that itself.
+/// Sets the settings in the class of this name, which is `class` or a copy of it.
 fn put_kubelet(
     documents: &mut Vec<Value>,
     class: &str,
@@ -377,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_v1_refuses_is_mended_or_reported() {
+    fn fields_that_v1_rejects_are_fixed_or_reported() {
         let upgraded = upgrade_all(&[class(
             "c",
             json!({
@@ -406,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_of_v1_stay() {
+    fn documents_of_v1_are_kept() {
         let mut new = class("c", json!({}));
         new["apiVersion"] = "karpenter.k8s.aws/v1".into();
         let upgraded = upgrade_all(std::slice::from_ref(&new)).unwrap();

@@ -1,8 +1,8 @@
-//! CustomResourceDefinitions of older generations: Provisioner and AWSNodeTemplate of their own, and those of v1 with
-//! v1beta1 served beside, converted by the webhook.
+//! CustomResourceDefinitions of older generations: Provisioner and AWSNodeTemplate, and the definitions of v1 that also serve
+//! v1beta1, converted by the webhook.
 
-use karpenter_api::crd::{self, Column, Definition, RestrictedDomain, rules};
-use karpenter_api::labels;
+use karpenter_api::crd::{Column, Definition, RestrictedDomain, rules};
+use karpenter_api::{crd, labels};
 use serde_json::{Value, json};
 
 use crate::v1alpha1::{AWSNodeTemplate, AWSNodeTemplateSpec, AWSNodeTemplateStatus};
@@ -22,7 +22,7 @@ const LOSSLESS: Column = Column::wide(
     r#".status.conditions[?(@.type=="Lossless")].status"#,
 );
 
-/// The Provisioner definition.
+/// Returns the Provisioner definition.
 #[must_use]
 pub fn provisioner() -> Value {
     Definition {
@@ -33,7 +33,7 @@ pub fn provisioner() -> Value {
         namespaced: false,
         short_names: &[],
         categories: &["karpenter"],
-        description: "Provisioner describes a set of nodes. It is kept as a NodePool of the same name.",
+        description: "Provisioner defines a set of nodes. Karpenter projects it into a NodePool of the same name.",
         columns: vec![
             Column::new("Template", "string", ".spec.providerRef.name"),
             Column::new("NodePool", "string", ".status.nodePool"),
@@ -50,7 +50,7 @@ pub fn provisioner() -> Value {
     .build::<ProvisionerSpec, ProvisionerStatus>()
 }
 
-/// The AWSNodeTemplate definition.
+/// Returns the AWSNodeTemplate definition.
 #[must_use]
 pub fn aws_node_template() -> Value {
     Definition {
@@ -61,7 +61,7 @@ pub fn aws_node_template() -> Value {
         namespaced: false,
         short_names: &[],
         categories: &["karpenter"],
-        description: "AWSNodeTemplate holds the settings of AWS. It is kept as an EC2NodeClass of the same name.",
+        description: "AWSNodeTemplate holds the settings of AWS. Karpenter projects it into an EC2NodeClass of the same name.",
         columns: vec![
             Column::new("Family", "string", ".spec.amiFamily"),
             NODE_CLASS,
@@ -74,23 +74,23 @@ pub fn aws_node_template() -> Value {
     .build::<AWSNodeTemplateSpec, AWSNodeTemplateStatus>()
 }
 
-/// How the API server reaches the conversion webhook.
+/// The address of the conversion webhook for the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// A service in the cluster.
     Service {
-        /// Its namespace.
+        /// The namespace of the service.
         namespace: String,
-        /// Its name.
+        /// The name of the service.
         name: String,
-        /// Its port.
+        /// The port of the service.
         port: u16,
     },
     /// A URL. `https` in a real cluster.
     Url(String),
 }
 
-/// The NodePool definition with v1beta1. `provider` adds the label domains a provider reserves.
+/// Returns the NodePool definition with v1beta1. `provider` adds the label domains that a provider reserves.
 #[must_use]
 pub fn node_pool(provider: &[RestrictedDomain], reach: &Reach) -> Value {
     let mut old = Definition {
@@ -101,7 +101,7 @@ pub fn node_pool(provider: &[RestrictedDomain], reach: &Reach) -> Value {
         namespaced: false,
         short_names: &[],
         categories: &["karpenter"],
-        description: "NodePool describes a set of nodes that Karpenter may launch, and how it may disrupt them.",
+        description: "NodePool defines a set of nodes that Karpenter may launch, and how it may disrupt them.",
         columns: vec![
             Column::new("NodeClass", "string", ".spec.template.spec.nodeClassRef.name"),
             Column::wide("Weight", "integer", ".spec.weight"),
@@ -121,7 +121,7 @@ pub fn node_pool(provider: &[RestrictedDomain], reach: &Reach) -> Value {
     beside(crd::node_pool(provider), old, reach)
 }
 
-/// The NodeClaim definition with v1beta1. `provider` adds the label domains a provider reserves.
+/// Returns the NodeClaim definition with v1beta1. `provider` adds the label domains that a provider reserves.
 #[must_use]
 pub fn node_claim(provider: &[RestrictedDomain], reach: &Reach) -> Value {
     let mut old = Definition {
@@ -132,7 +132,7 @@ pub fn node_claim(provider: &[RestrictedDomain], reach: &Reach) -> Value {
         namespaced: false,
         short_names: &[],
         categories: &["karpenter"],
-        description: "NodeClaim is the request for one node, and what became of it.",
+        description: "NodeClaim is the request for one node, with its status.",
         columns: vec![
             Column::new(
                 "Type",
@@ -168,7 +168,7 @@ pub fn node_claim(provider: &[RestrictedDomain], reach: &Reach) -> Value {
     beside(crd::node_claim(provider), old, reach)
 }
 
-/// The EC2NodeClass definition with v1beta1.
+/// Returns the EC2NodeClass definition with v1beta1.
 #[must_use]
 pub fn ec2_node_class(reach: &Reach) -> Value {
     let old = Definition {
@@ -179,7 +179,7 @@ pub fn ec2_node_class(reach: &Reach) -> Value {
         namespaced: false,
         short_names: &["ec2nc", "ec2ncs"],
         categories: &["karpenter"],
-        description: "EC2NodeClass holds what is particular to machines on EC2.",
+        description: "EC2NodeClass holds the settings of instances on EC2.",
         columns: vec![AGE],
         scale: None,
     }
@@ -187,7 +187,7 @@ pub fn ec2_node_class(reach: &Reach) -> Value {
     beside(karpenter_aws::api::crd(), old, reach)
 }
 
-/// Serves the versions of `old` beside those of `new`, which stays the stored one.
+/// Adds the versions of `old` to those of `new`, whose version stays the stored one.
 fn beside(mut new: Value, mut old: Value, reach: &Reach) -> Value {
     let old = &mut old["spec"]["versions"][0];
     old["storage"] = false.into();
@@ -211,7 +211,7 @@ fn beside(mut new: Value, mut old: Value, reach: &Reach) -> Value {
     new
 }
 
-/// Every definition of older generations, with the file name it is kept under. The webhook is the service `karpenter` of
+/// Returns every definition of older generations with its file name. The webhook is the service `karpenter` of
 /// the namespace `kube-system`, as the chart installs it.
 #[must_use]
 pub fn all(provider: &[RestrictedDomain]) -> Vec<(&'static str, Value)> {

@@ -1,13 +1,13 @@
-//! What conversion has to say about an object: values that name the field and the way out, rendered at the edge.
+//! Findings of conversion about an object: values with the field and the fix, rendered at the edge.
 
 use std::fmt;
 
-/// How much a finding matters.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Severity {
-    /// Worth knowing; the object means the same as before.
+    /// A note; the object means the same as before.
     Note,
-    /// Something has no equivalent, or means something else than before.
+    /// A field has no equivalent, or changes its meaning.
     Loss,
     /// The object cannot be converted.
     Error,
@@ -26,14 +26,14 @@ impl fmt::Display for Severity {
 /// The object a finding is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Subject {
-    /// Its kind.
+    /// The kind of the object.
     pub kind: String,
-    /// Its name.
+    /// The name of the object.
     pub name: String,
 }
 
 impl Subject {
-    /// The object of this kind and name.
+    /// Creates the subject for the object of this kind and name.
     #[must_use]
     pub fn new(kind: &str, name: &str) -> Self {
         Self {
@@ -49,23 +49,23 @@ impl fmt::Display for Subject {
     }
 }
 
-/// Something to say about a field of an object.
+/// A finding about a field of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Finding {
-    /// How much it matters.
+    /// The severity.
     pub severity: Severity,
     /// The object.
     pub subject: Subject,
     /// The field, as a path from the object's root: `spec.launchTemplate`.
     pub field: String,
-    /// What is the matter.
+    /// The problem.
     pub problem: String,
-    /// What to do about it; empty where nothing needs to be done.
+    /// The fix for the user; empty if none is needed.
     pub way_out: String,
 }
 
 impl Finding {
-    /// The finding without its subject and severity, for the message of a condition on that very object.
+    /// Returns the finding without its subject and severity, for the message of a condition of the object.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("{}: {}", self.field, self.problem);
@@ -83,7 +83,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Gathers the findings about one object.
+/// Collects the findings about one object.
 #[derive(Debug)]
 pub(crate) struct Notebook {
     subject: Subject,

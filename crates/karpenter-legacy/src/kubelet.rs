@@ -1,12 +1,13 @@
-//! Settings of the kubelet, as Provisioners and v1beta1 NodePools have them. v1 has them in the EC2NodeClass.
+//! Kubelet settings of Provisioners and v1beta1 NodePools. v1 has them in the EC2NodeClass.
 
 use std::collections::BTreeMap;
 
-use karpenter_api::{ResourceList, crd::fields};
+use karpenter_api::ResourceList;
+use karpenter_api::crd::fields;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Settings of the kubelet.
+/// Kubelet settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeletConfiguration {
@@ -17,11 +18,11 @@ pub struct KubeletConfiguration {
         skip_serializing_if = "Option::is_none"
     )]
     pub cluster_dns: Option<Vec<String>>,
-    /// The most pods a node may have.
+    /// The most pods on a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub max_pods: Option<i32>,
-    /// The most pods a core may have.
+    /// The most pods per core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub pods_per_core: Option<i32>,
@@ -33,19 +34,19 @@ pub struct KubeletConfiguration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "fields::resource_list")]
     pub kube_reserved: Option<ResourceList>,
-    /// Below these signals pods are evicted at once.
+    /// The eviction thresholds below which pods are evicted at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eviction_hard: Option<BTreeMap<String, String>>,
-    /// Below these signals pods are evicted after their grace period.
+    /// The eviction thresholds below which pods are evicted after their grace period.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eviction_soft: Option<BTreeMap<String, String>>,
     /// The grace periods of evictionSoft.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eviction_soft_grace_period: Option<BTreeMap<String, String>>,
-    /// The most seconds a pod gets to end when it is evicted softly.
+    /// The maximum grace period in seconds of a pod that is evicted by evictionSoft.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eviction_max_pod_grace_period: Option<i32>,
-    /// The disk usage at which images are always collected.
+    /// The disk usage in percent above which images are always garbage collected.
     #[serde(
         default,
         rename = "imageGCHighThresholdPercent",
@@ -53,7 +54,7 @@ pub struct KubeletConfiguration {
     )]
     #[schemars(range(min = 0, max = 100))]
     pub image_gc_high_threshold_percent: Option<i32>,
-    /// The disk usage below which images are never collected.
+    /// The disk usage in percent below which images are never garbage collected.
     #[serde(
         default,
         rename = "imageGCLowThresholdPercent",

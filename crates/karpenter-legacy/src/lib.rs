@@ -1,11 +1,11 @@
-//! What Karpenter's resources looked like before v1, and what they become.
+//! Karpenter's resources before v1 and their conversion.
 //!
-//! | generation | resources | how they live on |
+//! | generation | resources | support |
 //! |---|---|---|
-//! | `v1alpha5`, `v1alpha1` | Provisioner, AWSNodeTemplate ([`v1alpha5`], [`v1alpha1`]) | own definitions; projected into v1 objects ([`alpha`]) by a controller (feature `controller`) or by `kubectl karpenter convert` |
-//! | `v1beta1` | NodePool, NodeClaim, EC2NodeClass ([`v1beta1`]) | served beside v1; converted losslessly ([`conversion`]) by a webhook ([`webhook`], served over TLS by `serving`); documents are upgraded for good ([`beta`]) |
+//! | `v1alpha5`, `v1alpha1` | Provisioner, AWSNodeTemplate ([`v1alpha5`], [`v1alpha1`]) | separate definitions; projected into v1 objects ([`alpha`]) by a controller (feature `controller`) or by `kubectl karpenter convert` |
+//! | `v1beta1` | NodePool, NodeClaim, EC2NodeClass ([`v1beta1`]) | served in addition to v1; converted losslessly ([`conversion`]) by a webhook ([`webhook`], served over TLS by `serving`); documents are upgraded permanently ([`beta`]) |
 //!
-//! [`finding`] is what there is to say about an object: field, problem, way out. [`crd`] has the definitions.
+//! [`finding`] has the findings about an object: field, problem, fix. [`crd`] has the definitions.
 //! Without the feature `controller` the crate is pure.
 
 pub mod alpha;

@@ -1,4 +1,4 @@
-//! Settings of what older generations need, by the names that older releases gave them.
+//! Settings for older generations, with the names of older releases.
 //!
 //! UPSTREAM: pkg/operator/options/options.go of v0.16 and v1.0
 
@@ -9,23 +9,23 @@ use karpenter_kube::options::go_bool;
 use crate::alpha::Settings;
 use crate::{controller, serving};
 
-/// Settings of what older generations need.
+/// Settings for older generations.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Older generations")]
 pub struct LegacyOptions {
-    /// Leave Provisioners and AWSNodeTemplates alone, even where their definitions are installed.
+    /// Do not convert Provisioners and AWSNodeTemplates, even if their definitions are installed.
     #[arg(long, env = "DISABLE_LEGACY_RESOURCES", default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
     pub disable_legacy_resources: bool,
-    /// Serve no conversion webhook, even where definitions ask for it.
+    /// Do not serve the conversion webhook, even if definitions use it.
     #[arg(long, env = "DISABLE_WEBHOOK", default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = go_bool)]
     pub disable_webhook: bool,
-    /// Port of the conversion webhook; it is only opened when definitions ask for it.
+    /// Port of the conversion webhook; it is only opened if definitions use the webhook.
     #[arg(long, env = "WEBHOOK_PORT", default_value_t = 8443)]
     pub webhook_port: u16,
-    /// Accepted for compatibility, without effect: there is one port for metrics.
+    /// Accepted for compatibility, without effect: all metrics are served on one port.
     #[arg(long, env = "WEBHOOK_METRICS_PORT", default_value_t = 8001)]
     pub webhook_metrics_port: u16,
-    /// Instance profile of AWSNodeTemplates that name none.
+    /// Instance profile of AWSNodeTemplates without one.
     #[arg(long, env = "AWS_DEFAULT_INSTANCE_PROFILE", default_value = "")]
     pub aws_default_instance_profile: String,
 }
@@ -43,7 +43,7 @@ impl Default for LegacyOptions {
 }
 
 impl LegacyOptions {
-    /// Adds the controller and the webhook to an operator, as far as they are not turned off.
+    /// Adds the controller and the webhook to an operator, unless they are disabled.
     pub fn add(&self, setup: &mut Setup) {
         if !self.disable_legacy_resources {
             controller::add(setup, self.settings());
@@ -51,7 +51,7 @@ impl LegacyOptions {
         serving::add(setup, self);
     }
 
-    /// What projections are made with.
+    /// Returns the settings of projections.
     #[must_use]
     pub fn settings(&self) -> Settings {
         let profile = Some(self.aws_default_instance_profile.clone());
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_those_of_older_releases() {
+    fn flags_have_the_names_of_older_releases() {
         let options = read(&[
             "--webhook-port=9443",
             "--disable-webhook",

@@ -1,14 +1,13 @@
-//! `karpenter.k8s.aws/v1alpha1`: AWSNodeTemplate, and the settings of AWS that a Provisioner could hold in place.
+//! `karpenter.k8s.aws/v1alpha1`: AWSNodeTemplate, and the inline settings of AWS of a Provisioner.
 //!
 //! UPSTREAM: pkg/apis/v1alpha1/awsnodetemplate.go, provider.go (up to v0.32)
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::{ClusterResourceScope, apimachinery::pkg::apis::meta::v1::Condition};
-use karpenter_api::{
-    conditions::{ConditionTypes, HasConditions, types},
-    crd::fields,
-};
+use k8s_openapi::ClusterResourceScope;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use karpenter_api::conditions::{ConditionTypes, HasConditions, types};
+use karpenter_api::crd::fields;
 use karpenter_aws::api::{Ami, SecurityGroup, Subnet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -41,7 +40,7 @@ impl HasConditions for AWSNodeTemplate {
     }
 }
 
-/// The settings of AWS. `spec.provider` of a Provisioner has the same fields, but for amiSelector and userData.
+/// The settings of AWS. `spec.provider` of a Provisioner has the same fields, except amiSelector and userData.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AWSNodeTemplateSpec {
@@ -51,11 +50,11 @@ pub struct AWSNodeTemplateSpec {
     /// Embedded type of the old provider object; ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// The family of machine images: AL2 (without the field), Bottlerocket, Ubuntu, Windows2019, Windows2022 or Custom.
+    /// The family of AMIs: AL2 (without the field), Bottlerocket, Ubuntu, Windows2019, Windows2022 or Custom.
     #[serde(default, rename = "amiFamily", skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "ami_family")]
     pub ami_family: Option<String>,
-    /// Machine images by tags, ids, names and owners.
+    /// AMIs by tags, ids, names and owners.
     #[serde(
         default,
         rename = "amiSelector",
@@ -68,10 +67,10 @@ pub struct AWSNodeTemplateSpec {
     /// Security groups by tags or ids.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub security_group_selector: BTreeMap<String, String>,
-    /// The instance profile; without it the setting aws.defaultInstanceProfile counts.
+    /// The instance profile; without it the setting aws.defaultInstanceProfile applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_profile: Option<String>,
-    /// A launch template of the user's. It has no equivalent.
+    /// A custom launch template. It has no equivalent.
     #[serde(
         default,
         alias = "launchTemplateName",
@@ -81,20 +80,20 @@ pub struct AWSNodeTemplateSpec {
     /// User data, merged with Karpenter's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_data: Option<String>,
-    /// A context of EC2 Fleet.
+    /// The context of EC2 Fleet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
-    /// Tags of what is made on AWS.
+    /// Tags of the created AWS resources.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tags: BTreeMap<String, String>,
-    /// Whether CloudWatch looks every minute.
+    /// Whether detailed monitoring is enabled: CloudWatch metrics per minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detailed_monitoring: Option<bool>,
     /// The instance metadata service. Without the object: enabled, no IPv6, two hops, tokens required; a field that
     /// is missing inside of it is left to EC2: one hop, tokens optional.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata_options: Option<MetadataOptions>,
-    /// The volumes.
+    /// The block devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub block_device_mappings: Vec<BlockDeviceMapping>,
 }
@@ -115,7 +114,7 @@ pub struct MetadataOptions {
     )]
     #[schemars(schema_with = "switch")]
     pub http_protocol_ipv6: Option<String>,
-    /// How many hops an answer may take.
+    /// The hop limit of responses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub http_put_response_hop_limit: Option<i64>,
@@ -125,7 +124,7 @@ pub struct MetadataOptions {
     pub http_tokens: Option<String>,
 }
 
-/// A volume at a device name.
+/// A block device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockDeviceMapping {
@@ -137,30 +136,30 @@ pub struct BlockDeviceMapping {
     pub ebs: Option<BlockDevice>,
 }
 
-/// A volume of EBS.
+/// An EBS volume.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockDevice {
-    /// Whether it goes with its instance.
+    /// Whether it is deleted with its instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_on_termination: Option<bool>,
     /// Whether it is encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encrypted: Option<bool>,
-    /// Operations per second.
+    /// The IOPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iops: Option<i64>,
-    /// The key it is encrypted with.
+    /// The KMS key of the encryption.
     #[serde(default, rename = "kmsKeyID", skip_serializing_if = "Option::is_none")]
     pub kms_key_id: Option<String>,
-    /// The snapshot it is made from.
+    /// The snapshot of the volume.
     #[serde(
         default,
         rename = "snapshotID",
         skip_serializing_if = "Option::is_none"
     )]
     pub snapshot_id: Option<String>,
-    /// Mebibytes per second.
+    /// The throughput in MiB per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throughput: Option<i64>,
     /// Its size, a quantity.
@@ -173,23 +172,23 @@ pub struct BlockDevice {
     pub volume_type: Option<String>,
 }
 
-/// What became of an AWSNodeTemplate.
+/// The observed state of an AWSNodeTemplate.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AWSNodeTemplateStatus {
-    /// Subnets that were found.
+    /// The selected subnets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subnets: Vec<Subnet>,
-    /// Security groups that were found.
+    /// The selected security groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub security_groups: Vec<SecurityGroup>,
-    /// Machine images that were found.
+    /// The selected AMIs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub amis: Vec<Ami>,
-    /// The EC2NodeClass it became.
+    /// The EC2NodeClass into which it is projected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_class: Option<String>,
-    /// What it became, and what has no equivalent.
+    /// Conditions of the projection, including fields without an equivalent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "fields::relaxed_conditions")]
     pub conditions: Vec<Condition>,

@@ -1,21 +1,19 @@
 //! `karpenter.sh/v1alpha5`: Provisioner and Machine.
 //!
-//! Provisioner has a CustomResourceDefinition of ours and is projected into a NodePool. Machine is only read from
-//! documents: what Karpenter made of it is a NodeClaim.
+//! Provisioner has a CustomResourceDefinition here and is projected into a NodePool. Machine is only read from documents and
+//! converted into a NodeClaim.
 //!
 //! UPSTREAM: pkg/apis/v1alpha5/provisioner.go, machine.go (up to v0.32)
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::{
-    ClusterResourceScope, api::core::v1::Taint, apimachinery::pkg::apis::meta::v1::Condition,
-};
-use karpenter_api::{
-    ResourceList,
-    conditions::{ConditionTypes, HasConditions, types},
-    crd::fields,
-    v1::NodeSelectorRequirement,
-};
+use k8s_openapi::ClusterResourceScope;
+use k8s_openapi::api::core::v1::Taint;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use karpenter_api::ResourceList;
+use karpenter_api::conditions::{ConditionTypes, HasConditions, types};
+use karpenter_api::crd::fields;
+use karpenter_api::v1::NodeSelectorRequirement;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -24,16 +22,16 @@ use crate::kubelet;
 
 /// Condition types of Provisioner and AWSNodeTemplate. `Ready` is their root.
 pub mod condition_types {
-    /// The object has been projected; the message says what into.
+    /// The object has been projected; the message names the projected object.
     pub const CONVERTED: &str = "Converted";
-    /// What the object became is ready.
+    /// The projected object is ready.
     pub const PROJECTION_READY: &str = "ProjectionReady";
-    /// Everything the object says has an equivalent. Not part of Ready; the message names what has none, and the way out.
+    /// Every field of the object has an equivalent. Not part of Ready; the message names fields without one, and the fix.
     pub const LOSSLESS: &str = "Lossless";
 }
 
 karpenter_api::resource! {
-    /// Provisioner describes a set of nodes, as NodePool does since v1beta1.
+    /// Provisioner defines a set of nodes, as NodePool does since v1beta1.
     Provisioner {
         group: "karpenter.sh", version: "v1alpha5", plural: "provisioners", scope: ClusterResourceScope,
         spec: ProvisionerSpec, status: ProvisionerStatus
@@ -58,7 +56,7 @@ impl HasConditions for Provisioner {
     }
 }
 
-/// What the user asks for.
+/// The desired state of a Provisioner.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProvisionerSpec {
@@ -68,34 +66,34 @@ pub struct ProvisionerSpec {
     /// Labels of the nodes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// What the labels of the nodes must satisfy.
+    /// Requirements on the labels of the nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub requirements: Vec<NodeSelectorRequirement>,
     /// Taints of the nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "fields::taints")]
     pub taints: Vec<Taint>,
-    /// Taints that nodes start with and that something else removes soon.
+    /// Taints that nodes start with and that another component removes soon.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "fields::taints")]
     pub startup_taints: Vec<Taint>,
-    /// Settings of the kubelet.
+    /// Kubelet settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet_configuration: Option<KubeletConfiguration>,
-    /// Settings of AWS, in place. Deprecated: excludes providerRef.
+    /// Inline settings of AWS. Deprecated: excludes providerRef.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "open_object")]
     pub provider: Option<Value>,
     /// The AWSNodeTemplate with the settings of AWS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_ref: Option<ProviderRef>,
-    /// Bounds on what the nodes add up to.
+    /// Bounds on the total resources of the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    /// Whether pods are moved together. Excludes ttlSecondsAfterEmpty.
+    /// The consolidation of nodes. Excludes ttlSecondsAfterEmpty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consolidation: Option<Consolidation>,
-    /// How many seconds after it became empty a node is terminated. Without it empty nodes stay.
+    /// How many seconds after it becomes empty a node is terminated. Without it empty nodes are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub ttl_seconds_after_empty: Option<i64>,
@@ -113,19 +111,19 @@ pub struct ProvisionerSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProviderRef {
-    /// `karpenter.k8s.aws/v1alpha1`, or nothing.
+    /// `karpenter.k8s.aws/v1alpha1`, or absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_version: Option<String>,
-    /// `AWSNodeTemplate`, or nothing.
+    /// `AWSNodeTemplate`, or absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Its name.
+    /// The name of the AWSNodeTemplate.
     #[serde(default)]
     #[schemars(extend("x-required" = true))]
     pub name: String,
 }
 
-/// Bounds on what nodes add up to.
+/// Bounds on the total resources of nodes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Limits {
     /// The bounds, by resource.
@@ -134,19 +132,19 @@ pub struct Limits {
     pub resources: ResourceList,
 }
 
-/// Whether pods are moved together.
+/// The consolidation of nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Consolidation {
-    /// Whether they are.
+    /// Whether consolidation is enabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
 }
 
-/// Settings of the kubelet.
+/// Kubelet settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeletConfiguration {
-    /// What later generations know, too.
+    /// The settings that later generations have, too.
     #[serde(flatten)]
     pub settings: kubelet::KubeletConfiguration,
     /// `dockerd` or `containerd`. Without effect: images come with containerd only.
@@ -154,21 +152,21 @@ pub struct KubeletConfiguration {
     pub container_runtime: Option<String>,
 }
 
-/// What became of a Provisioner.
+/// The observed state of a Provisioner.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProvisionerStatus {
-    /// What its nodes add up to.
+    /// The total resources of its nodes.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "fields::resource_list")]
     pub resources: ResourceList,
-    /// The NodePool it became.
+    /// The NodePool into which it is projected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_pool: Option<String>,
-    /// The EC2NodeClass that its nodes are launched with.
+    /// The EC2NodeClass of its nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_class: Option<String>,
-    /// What it became, and what has no equivalent.
+    /// Conditions of the projection, including fields without an equivalent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "fields::relaxed_conditions")]
     pub conditions: Vec<Condition>,
@@ -186,7 +184,7 @@ karpenter_api::resource! {
     }
 }
 
-/// What was asked for.
+/// The desired state of a Machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineSpec {
@@ -198,13 +196,13 @@ pub struct MachineSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "fields::taints")]
     pub startup_taints: Vec<Taint>,
-    /// What the labels of the node had to satisfy.
+    /// Requirements on the labels of the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub requirements: Vec<NodeSelectorRequirement>,
-    /// What the node had to have room for.
+    /// The resources that the node must offer.
     #[serde(default, skip_serializing_if = "MachineResources::is_empty")]
     pub resources: MachineResources,
-    /// Settings of the kubelet.
+    /// Kubelet settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<KubeletConfiguration>,
     /// The AWSNodeTemplate with the settings of AWS.
@@ -212,10 +210,10 @@ pub struct MachineSpec {
     pub machine_template_ref: Option<ProviderRef>,
 }
 
-/// What a Machine had to have room for.
+/// The resources that the node of a Machine must offer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MachineResources {
-    /// The amounts, by resource.
+    /// The minimum that the node must offer, by resource.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "fields::resource_list")]
     pub requests: ResourceList,
@@ -227,7 +225,7 @@ impl MachineResources {
     }
 }
 
-/// What was observed of a Machine.
+/// The observed state of a Machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineStatus {
@@ -248,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_provisioner_reads_back_what_was_written() {
+    fn a_provisioner_is_serialized_and_deserialized_without_loss() {
         let text = serde_json::json!({
             "apiVersion": "karpenter.sh/v1alpha5", "kind": "Provisioner", "metadata": { "name": "default" },
             "spec": {

@@ -1,7 +1,7 @@
-//! The conversion webhook: what the API server sends to read and write v1beta1, and the HTTP service that answers.
+//! The conversion webhook: answers ConversionReviews of the API server for v1beta1 over HTTP.
 //!
-//! [`answer`] is pure. [`Webhook`] is a [`tower::Service`] over HTTP requests, to be put behind whatever serves TLS
-//! (`serving`, with the feature `controller`).
+//! [`answer`] is pure. [`Webhook`] is a [`tower::Service`] of HTTP requests; a server of TLS calls it (`serving`, with the feature
+//! `controller`).
 //!
 //! UPSTREAM: knative.dev/pkg/webhook/resourcesemantics/conversion, as v1.0 used it
 
@@ -24,13 +24,13 @@ use karpenter_api::kube_core::response::{Status, StatusSummary};
 
 use crate::conversion::{Kind, Lookup, NoLookup, V1, convert};
 
-/// The path that the definitions name.
+/// The path of the webhook in the definitions.
 pub const PATH: &str = "/convert";
 
-/// The most bytes that all requests together may have: the API server converts lists in one request, and anybody may ask.
+/// The most bytes of all concurrent requests: the API server converts a list in one request, and clients are not authenticated.
 const MOST_BYTES: usize = 64 << 20;
 
-/// Converts what a review asks for. Objects that cannot be converted fail the review as a whole, and are named.
+/// Converts the objects of a review. An object that cannot be converted fails the whole review, and the response names it.
 #[must_use]
 pub fn answer(request: ConversionRequest, lookup: &dyn Lookup) -> ConversionResponse {
     let wanted = request.desired_api_version.clone();
@@ -49,7 +49,7 @@ pub fn answer(request: ConversionRequest, lookup: &dyn Lookup) -> ConversionResp
     ConversionResponse::for_request(request).success(converted)
 }
 
-/// Whether a request is about NodeClaims whose expiry has to be looked up.
+/// Returns whether a request has NodeClaims whose expiry needs a lookup.
 fn looks_up(request: &ConversionRequest) -> bool {
     let wanted = format!("{}/{V1}", Kind::NodeClaim.group());
     request.desired_api_version == wanted
@@ -59,18 +59,18 @@ fn looks_up(request: &ConversionRequest) -> bool {
             .any(|object| object["kind"] == Kind::NodeClaim.as_str())
 }
 
-/// The bytes of the requests that are read at the moment.
+/// The bytes of all requests being read.
 #[derive(Debug, Default)]
 struct InFlight(AtomicUsize);
 
-/// What one request holds of them.
+/// The bytes of one request.
 struct Held<'a> {
     all: &'a InFlight,
     bytes: usize,
 }
 
 impl Held<'_> {
-    /// Takes more; what all hold together then.
+    /// Adds bytes and returns the total of all requests.
     fn take(&mut self, bytes: usize) -> usize {
         self.bytes += bytes;
         self.all.0.fetch_add(bytes, Ordering::Relaxed) + bytes
@@ -98,14 +98,14 @@ impl fmt::Debug for Webhook {
 }
 
 impl Default for Webhook {
-    /// A webhook that looks nothing up.
+    /// Creates a webhook without lookups.
     fn default() -> Self {
         Self::new(NoLookup)
     }
 }
 
 impl Webhook {
-    /// A webhook that looks up what objects do not say.
+    /// Creates a webhook with lookups of values that objects do not have.
     pub fn new(lookup: impl Lookup + Send + Sync + 'static) -> Self {
         Self {
             lookup: Arc::new(lookup),
@@ -114,14 +114,14 @@ impl Webhook {
         }
     }
 
-    /// Takes no more than this many bytes at a time, of all requests together.
+    /// Limits the bytes of all concurrent requests.
     #[must_use]
     pub fn at_most(mut self, bytes: usize) -> Self {
         self.most_bytes = bytes;
         self
     }
 
-    /// The body of a request, unless it or all of them are too large.
+    /// Reads the body of a request, unless it or all concurrent ones together are too large.
     async fn read<B>(&self, body: B, held: &mut Held<'_>) -> Result<Vec<u8>, Response<Full<Bytes>>>
     where
         B: Body + Send,
@@ -147,7 +147,10 @@ impl Webhook {
                 ));
             }
             if all > self.most_bytes {
-                return Err(plain(StatusCode::SERVICE_UNAVAILABLE, "too much at once"));
+                return Err(plain(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "concurrent reviews are too large",
+                ));
             }
             while data.has_remaining() {
                 let chunk = data.chunk();
@@ -169,7 +172,10 @@ impl Webhook {
             return plain(StatusCode::NOT_FOUND, "not found");
         }
         if request.method() != Method::POST {
-            return plain(StatusCode::METHOD_NOT_ALLOWED, "post a ConversionReview");
+            return plain(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "expected a POST of a ConversionReview",
+            );
         }
         let mut held = Held {
             all: &self.in_flight,
@@ -189,7 +195,7 @@ impl Webhook {
         if looks_up(&request) && !self.lookup.is_ready() {
             return plain(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "NodePools are not known yet",
+                "NodePools are not listed yet",
             );
         }
         let review = answer(request, &*self.lookup).into_review();

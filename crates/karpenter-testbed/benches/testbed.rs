@@ -1,4 +1,4 @@
-//! What the embedded control plane holds and how fast: `cargo xtask bench testbed`.
+//! Memory and throughput of the embedded control plane: `cargo xtask bench testbed`.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the benchmark")]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes builtin-schemas.json: what the embedded API server knows of the built-in types.
+"""Writes builtin-schemas.json: the schemas of the built-in types for the embedded API server.
 
 Source: the OpenAPI definitions of Kubernetes 1.36 as shipped in the PyPI package `kubernetes-validate`
 (Apache-2.0), file `kubernetes_validate/kubernetes-json-schema/v1.36.0-local/_definitions.json`.
@@ -7,8 +7,8 @@ Source: the OpenAPI definitions of Kubernetes 1.36 as shipped in the PyPI packag
     pip download --no-deps kubernetes-validate && unzip kubernetes_validate-*.whl -d kv
     python3 generate_builtin_schemas.py kv/kubernetes_validate/kubernetes-json-schema/v1.36.0-local/_definitions.json
 
-Kept: everything reachable from the kinds of ROOTS. Changed: descriptions are cut to their first sentence, `null` is
-taken out of types (Go decoding accepts null everywhere), quantities and int-or-strings are marked, references lose
+Kept: all types reachable from the kinds of ROOTS. Changed: descriptions are cut to their first sentence, `null` is
+removed from types (Go decoding accepts null everywhere), quantities and int-or-strings are marked, references lose
 their `#/$defs/` prefix, and the two defaults that complete a list key are added (the source has no defaults).
 """
 

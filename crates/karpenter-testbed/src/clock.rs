@@ -1,4 +1,4 @@
-//! How time passes in the control plane: the wall clock, a speed-up, or tokio's virtual time.
+//! The time of the control plane: the wall clock, a faster clock, or tokio's virtual time.
 //!
 //! Every timestamp the testbed writes and every delay it waits for goes through a [`Clock`]. The clock is anchored at an
 //! epoch and follows tokio's timer, so `tokio::time::pause` makes the whole control plane virtual, and a speed-up
@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-/// The control plane's time source. Cheap to clone; clones agree.
+/// The control plane's time source. Cheap to clone; clones share the time.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     epoch: Timestamp,
@@ -18,7 +18,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that shows `epoch` now and then follows tokio's timer, `speed` times as fast.
+    /// Returns a clock that shows `epoch` now and then follows tokio's timer, `speed` times as fast.
     ///
     /// A `speed` that is not a positive finite number counts as 1.
     #[must_use]
@@ -35,13 +35,13 @@ impl Clock {
         }
     }
 
-    /// The wall clock at its own pace (virtual when tokio's time is paused).
+    /// Returns the wall clock (virtual when tokio's time is paused).
     #[must_use]
     pub fn real() -> Self {
         Self::new(Timestamp::now(), 1.0)
     }
 
-    /// The cluster's current time.
+    /// Returns the cluster's current time.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         let passed = self.started.elapsed().as_secs_f64() * self.speed;
@@ -56,13 +56,13 @@ impl Clock {
         tokio::time::sleep(self.real_duration(duration)).await;
     }
 
-    /// How long `duration` of cluster time takes on tokio's timer.
+    /// Returns the duration on tokio's timer of `duration` of cluster time.
     #[must_use]
     pub fn real_duration(&self, duration: Duration) -> Duration {
         Duration::try_from_secs_f64(duration.as_secs_f64() / self.speed).unwrap_or(Duration::MAX)
     }
 
-    /// How many times faster than tokio's timer the cluster's time passes.
+    /// Returns the speed of the cluster's time relative to tokio's timer.
     #[must_use]
     pub fn speed(&self) -> f64 {
         self.speed

@@ -1,9 +1,8 @@
-//! What goes wrong on purpose: errors, latency, conflicts, dropped watches, stale reads.
+//! Fault injection: errors, latency, conflicts, dropped watches, stale reads.
 //!
-//! [`Faults`] is a switchboard of [`Rule`]s that may change while the server runs. A rule says which requests it hits, how
-//! often, and what happens to them; chance comes from a seeded generator, so that equal seeds and request orders give
-//! equal faults. Requests marked [`Exempt`] are never hit. Compaction is not a rule but an act:
-//! [`crate::Testbed::compact`].
+//! [`Faults`] is a set of [`Rule`]s that may change while the server runs. A rule selects requests, a probability, and a fault;
+//! randomness comes from a seeded generator, so that equal seeds and request orders produce equal faults. Requests marked
+//! [`Exempt`] have no faults. Compaction is not a rule but an action: [`crate::Testbed::compact`].
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,58 +10,58 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// The request header (HTTP) and request extension (in process) that keeps faults away.
+/// The request header (HTTP) and request extension (in process) that exempts a request from faults.
 pub const EXEMPT_HEADER: &str = "x-testbed-exempt";
 
-/// Marks a request, as an extension, as one that no fault may hit.
+/// Marks a request, as an extension, as exempt from faults.
 #[derive(Debug, Clone, Copy)]
 pub struct Exempt;
 
-/// What happens to a request that is hit.
+/// A fault of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
-    /// The server answers this status instead of doing the work.
+    /// The server responds with this status instead of handling the request.
     Error {
         /// HTTP status: 429, 500, 503, 504, …
         code: u16,
         /// `Retry-After` in seconds.
         retry_after: Option<u32>,
     },
-    /// The server does the work but answers 500: the client cannot know.
+    /// The server handles the request but responds with 500: the client cannot know the outcome.
     LostAnswer,
-    /// A write answers 409 `Conflict`.
+    /// A write is answered with 409 `Conflict`.
     Conflict,
-    /// The answer comes this much later (in cluster time).
+    /// The response is delayed by this much cluster time.
     Latency(Duration),
-    /// A watch ends without a word after this many events.
+    /// A watch is closed without an error after this many events.
     DropWatch {
-        /// Events delivered before.
+        /// Number of events delivered before.
         after: u64,
     },
-    /// Reads that accept the cache (`resourceVersion=0`) see the state this many writes ago.
+    /// Reads that accept the cache (`resourceVersion=0`) return an older state.
     Stale {
-        /// How many revisions behind.
+        /// Number of revisions the state is behind.
         revisions: u64,
     },
 }
 
-/// Which requests are hit by what.
+/// Selects requests and their fault.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {
-    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`; any when absent.
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`; any verb when absent.
     pub verb: Option<String>,
-    /// The plural, with its subresource after a slash (`pods/eviction`); any when absent.
+    /// The plural, with its subresource after a slash (`pods/eviction`); any resource when absent.
     pub resource: Option<String>,
-    /// The share of matching requests that are hit, 0 to 1.
+    /// The probability that a matching request has the fault, 0 to 1.
     pub rate: f64,
-    /// How many requests are hit before the rule is used up; without end when absent.
+    /// Number of requests after which the rule is used up; unlimited when absent.
     pub times: Option<u64>,
-    /// What happens to them.
+    /// The fault.
     pub fault: Fault,
 }
 
 impl Rule {
-    /// Hits every request.
+    /// Returns a rule for every request.
     #[must_use]
     pub fn new(fault: Fault) -> Self {
         Self {
@@ -74,28 +73,28 @@ impl Rule {
         }
     }
 
-    /// Only requests with this verb.
+    /// Restricts the rule to this verb.
     #[must_use]
     pub fn verb(mut self, verb: &str) -> Self {
         self.verb = Some(verb.to_owned());
         self
     }
 
-    /// Only requests on this resource.
+    /// Restricts the rule to this resource.
     #[must_use]
     pub fn resource(mut self, resource: &str) -> Self {
         self.resource = Some(resource.to_owned());
         self
     }
 
-    /// Only this share of them.
+    /// Restricts the rule to this share of the requests.
     #[must_use]
     pub fn rate(mut self, rate: f64) -> Self {
         self.rate = rate;
         self
     }
 
-    /// Only this many of them.
+    /// Restricts the rule to this many requests.
     #[must_use]
     pub fn times(mut self, times: u64) -> Self {
         self.times = Some(times);
@@ -109,14 +108,14 @@ struct State {
     rules: Vec<Rule>,
 }
 
-/// The switchboard. Cheap to clone; clones agree.
+/// The fault rules of a server. Cheap to clone; clones share the rules.
 #[derive(Debug, Clone)]
 pub struct Faults {
     state: Arc<Mutex<State>>,
 }
 
 impl Faults {
-    /// A switchboard without rules.
+    /// Returns an empty set of rules.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -142,7 +141,7 @@ impl Faults {
         self.lock().rules.clear();
     }
 
-    /// The faults that hit a request, drawn now.
+    /// Draws the faults of a request.
     #[must_use]
     pub fn draw(&self, verb: &str, resource: &str) -> Vec<Fault> {
         let mut state = self.lock();

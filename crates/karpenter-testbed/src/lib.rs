@@ -1,20 +1,20 @@
-//! An in-memory Kubernetes control plane that real `kubectl` and kube clients talk to.
+//! An in-memory Kubernetes control plane for real `kubectl` and kube clients.
 //!
-//! What stands in for a cluster: an API server (in process as a `tower::Service`, or over HTTPS on loopback), a scheduler,
-//! the workload controllers and node agents, with injectable time and faults. It shares no code with the engine
-//! (architecture invariant I5), so that it can contradict it.
+//! It consists of an API server (in process as a `tower::Service`, or over HTTPS on loopback), a scheduler, the workload
+//! controllers and node agents, with injectable time and faults. It shares no code with the engine (architecture invariant I5),
+//! so that it can contradict it.
 //!
-//! | module | question it answers |
+//! | module | contents |
 //! |---|---|
-//! | [`registry`] | which kinds exist, how they are named, and what schema they have |
-//! | [`fields`] | who owns which field: managed fields and server-side apply |
-//! | [`patch`] | how JSON, merge and strategic merge patches change an object |
-//! | [`present`] | how kinds are shown: discovery, OpenAPI, Tables, protobuf request bodies |
-//! | [`store`] | where objects live: revisions, optimistic concurrency, watch |
-//! | [`server`] | what happens to a request: verbs, admission, subresources, custom resources, HTTP |
-//! | [`loops`] | who acts on objects: scheduler, workload controllers, node agents, garbage collection |
-//! | [`Testbed`] | how a test or the playground starts all of it |
-//! | [`clock`], [`faults`] | how time passes and what goes wrong |
+//! | [`registry`] | the kinds, their names and schemas |
+//! | [`fields`] | ownership of fields: managed fields and server-side apply |
+//! | [`patch`] | JSON, merge and strategic merge patches |
+//! | [`present`] | presentation of kinds: discovery, OpenAPI, Tables, protobuf request bodies |
+//! | [`store`] | storage of objects: revisions, optimistic concurrency, watch |
+//! | [`server`] | handling of requests: verbs, admission, subresources, custom resources, HTTP |
+//! | [`loops`] | controllers: scheduler, workload controllers, node agents, garbage collection |
+//! | [`Testbed`] | starts all of it for a test or the playground |
+//! | [`clock`], [`faults`] | time and fault injection |
 
 pub mod clock;
 pub mod faults;

@@ -1,4 +1,4 @@
-//! How a test or the playground starts the control plane and gets clients for it.
+//! Starts the control plane for tests and the playground, and creates clients for it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -39,14 +39,14 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// The source of time; the wall clock unless set.
+    /// Sets the clock; the default is the wall clock.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// The fault switchboard; one without rules unless set.
+    /// Sets the fault rules; by default there are none.
     #[must_use]
     pub fn faults(mut self, faults: Faults) -> Self {
         self.faults = Some(faults);
@@ -60,28 +60,28 @@ impl Builder {
         self
     }
 
-    /// How many changes of each resource a watch can go back.
+    /// Sets the number of changes of each resource that the watch history keeps.
     #[must_use]
     pub fn history(mut self, changes: usize) -> Self {
         self.history = changes;
         self
     }
 
-    /// How often watches that want bookmarks get one (in tokio's time).
+    /// Sets the interval of watch bookmarks (in tokio's time).
     #[must_use]
     pub fn bookmark_interval(mut self, interval: Duration) -> Self {
         self.bookmark_interval = interval;
         self
     }
 
-    /// The version of Kubernetes that the server says it is, such as `1.28`. It behaves alike under any.
+    /// Sets the reported version of Kubernetes, such as `1.28`. The behavior does not depend on it.
     #[must_use]
     pub fn version(mut self, version: &str) -> Self {
         version.clone_into(&mut self.version);
         self
     }
 
-    /// Changes every pod that is created, before anything else looks at it: what the webhooks of a cluster's add-ons do.
+    /// Changes every pod that is created, before any admission: as the webhooks of a cluster's add-ons do.
     #[must_use]
     pub fn mutate_pods(mut self, change: impl Fn(&mut Value) + Send + Sync + 'static) -> Self {
         self.pod_mutation = Some(PodMutation(Arc::new(change)));
@@ -124,64 +124,64 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Settings to start from.
+    /// Returns the default settings.
     #[must_use]
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// A client as a component has it: its requests are hit by faults. Call it inside a tokio runtime.
+    /// Returns a client of a component: its requests have the injected faults. Call it inside a tokio runtime.
     #[must_use]
     pub fn client(&self) -> Client {
         Client::new(self.server.service(false), "default")
     }
 
-    /// A client that no fault hits, for arranging and observing. Call it inside a tokio runtime.
+    /// Returns a client without injected faults, for setup and assertions. Call it inside a tokio runtime.
     #[must_use]
     pub fn admin_client(&self) -> Client {
         Client::new(self.server.service(true), "default")
     }
 
-    /// Serves the API over HTTPS; port 0 takes a free port. Dropping the answer ends it.
+    /// Serves the API over HTTPS; port 0 selects a free port. Dropping the result stops it.
     ///
     /// # Errors
-    /// When the address cannot be listened on or TLS cannot be set up.
+    /// If the address cannot be listened on or TLS cannot be set up.
     pub async fn serve(&self, address: SocketAddr) -> Result<ServedOverHttps, ServeError> {
         self.server.serve(address).await
     }
 
-    /// The server, for requests that no client makes.
+    /// Returns the server, for requests without a client.
     #[must_use]
     pub fn server(&self) -> &ApiServer {
         &self.server
     }
 
-    /// The switchboard.
+    /// Returns the fault rules.
     #[must_use]
     pub fn faults(&self) -> &Faults {
         &self.server.faults
     }
 
-    /// The source of time.
+    /// Returns the clock.
     #[must_use]
     pub fn clock(&self) -> Clock {
         self.server.clock
     }
 
-    /// Says another version of Kubernetes from now on, as after an upgrade of the control plane.
+    /// Changes the reported version of Kubernetes, as an upgrade of the control plane does.
     pub fn upgrade(&self, version: &str) {
         self.server.set_version(version);
     }
 
-    /// Forgets the history, as etcd's compaction does: watches and pages from before now report expiry.
+    /// Deletes the watch history, as etcd's compaction does: earlier watches and pages expire.
     pub fn compact(&self) {
         self.server.store.compact();
     }
 
-    /// Creates or replaces custom resource definitions; they are served when this returns.
+    /// Creates or replaces CustomResourceDefinitions; they are served when this returns.
     ///
     /// # Errors
-    /// What the server answers.
+    /// The response of the server.
     pub async fn apply_crds(&self, crds: impl IntoIterator<Item = Value>) -> kube::Result<()> {
         for crd in crds {
             self.server.apply_crd(crd).await?;
@@ -189,11 +189,11 @@ impl Testbed {
         Ok(())
     }
 
-    /// Puts objects into the cluster as they stand, their status included, without any of the work of a request: nothing is
-    /// defaulted, validated or owned by a field manager. For clusters too large to be made one request at a time; what is
-    /// put in must be what an API server would have stored.
+    /// Inserts objects into the store unchanged, including their status, without the steps of a request: they are not defaulted,
+    /// not validated, and have no field managers. For clusters that are too large for single requests; the objects must be valid
+    /// stored objects.
     ///
-    /// Says how many were stored: those whose kind is not served or whose name is taken are not.
+    /// Returns the number of stored objects: objects of unknown kinds and with existing names are skipped.
     pub fn load(&self, objects: impl IntoIterator<Item = Value>) -> usize {
         self.server.load(objects)
     }

@@ -1,4 +1,4 @@
-//! Service accounts may do what the roles bound to them allow, and are refused everything else in the words of Kubernetes.
+//! Service accounts may do what the roles bound to them allow, and are denied everything else with Kubernetes' messages.
 
 #![expect(
     clippy::unwrap_used,
@@ -32,7 +32,7 @@ async fn client(served: &ServedOverHttps, token: &str) -> Client {
 }
 
 impl Cluster {
-    /// With the service account `robots/robot`, and these rules in the ClusterRole `robot`, which nothing binds.
+    /// Creates the service account `robots/robot`, and these rules in the ClusterRole `robot`, which is not bound.
     async fn start(rules: Value) -> Self {
         let testbed = Testbed::builder().seed(1).start().await;
         let served = testbed.serve("127.0.0.1:0".parse().unwrap()).await.unwrap();
@@ -66,7 +66,7 @@ impl Cluster {
         api.create(&PostParams::default(), &object).await.unwrap();
     }
 
-    /// Binds the ClusterRole to the account, in one namespace or everywhere.
+    /// Binds the ClusterRole to the account, in one namespace or cluster-wide.
     async fn bind(&self, namespace: Option<&str>) {
         let kind = match namespace {
             Some(_) => "RoleBinding",
@@ -97,7 +97,7 @@ fn refused<T: std::fmt::Debug>(result: kube::Result<T>) -> Box<Status> {
         Err(kube::Error::Api(status)) if status.code == 403 && status.reason == "Forbidden" => {
             status
         }
-        other => panic!("not refused: {other:?}"),
+        other => panic!("not denied: {other:?}"),
     }
 }
 
@@ -110,7 +110,7 @@ fn pod(name: &str) -> Pod {
 }
 
 #[tokio::test]
-async fn an_account_without_roles_is_refused_in_the_words_of_kubernetes() {
+async fn an_account_without_roles_is_denied_with_kubernetes_message() {
     let cluster = Cluster::start(json!([])).await;
     let nodes: Api<Node> = Api::all(cluster.robot.clone());
     let status = refused(nodes.list(&ListParams::default()).await);
@@ -131,12 +131,12 @@ async fn an_account_without_roles_is_refused_in_the_words_of_kubernetes() {
     assert_eq!(
         cluster.testbed.server().refusals().len(),
         2,
-        "both are remembered"
+        "both are recorded"
     );
 }
 
 #[tokio::test]
-async fn verbs_and_resources_that_a_bound_role_names_are_allowed() {
+async fn verbs_and_resources_of_a_bound_role_are_allowed() {
     let rules = json!([
         { "apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"] },
         { "apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"] },
@@ -157,7 +157,7 @@ async fn verbs_and_resources_that_a_bound_role_names_are_allowed() {
         "{}",
         status.message
     );
-    // A right to a subresource is one of its own.
+    // A subresource needs its own permission.
     pods.evict("a", &Default::default()).await.unwrap();
     let scaled = pods
         .patch_status(
@@ -174,7 +174,7 @@ async fn verbs_and_resources_that_a_bound_role_names_are_allowed() {
 }
 
 #[tokio::test]
-async fn a_role_bound_in_a_namespace_ends_there() {
+async fn a_role_bound_in_a_namespace_applies_only_there() {
     let rules = json!([{ "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"] }]);
     let cluster = Cluster::start(rules).await;
     cluster.bind(Some("robots")).await;
@@ -189,7 +189,7 @@ async fn a_role_bound_in_a_namespace_ends_there() {
 }
 
 #[tokio::test]
-async fn a_rule_with_names_holds_for_these_objects_and_lists_that_ask_for_one_of_them() {
+async fn a_rule_with_resource_names_applies_to_these_objects_and_to_lists_of_one_of_them() {
     let rules = json!([{
         "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": ["mine"], "verbs": ["*"],
     }]);
@@ -204,7 +204,7 @@ async fn a_rule_with_names_holds_for_these_objects_and_lists_that_ask_for_one_of
 }
 
 #[tokio::test]
-async fn an_apply_that_makes_an_object_needs_the_right_to_create_it() {
+async fn an_apply_that_creates_an_object_needs_the_create_permission() {
     let rules = json!([{ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["patch"] }]);
     let cluster = Cluster::start(rules).await;
     cluster.bind(None).await;
@@ -230,7 +230,7 @@ async fn an_apply_that_makes_an_object_needs_the_right_to_create_it() {
 }
 
 #[tokio::test]
-async fn everybody_may_discover_the_api_and_ask_about_themselves() {
+async fn all_accounts_may_discover_the_api_and_review_their_own_permissions() {
     let rules = json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": ["list"] }]);
     let cluster = Cluster::start(rules).await;
     cluster.bind(None).await;
@@ -259,7 +259,7 @@ async fn everybody_may_discover_the_api_and_ask_about_themselves() {
 }
 
 #[tokio::test]
-async fn a_token_nobody_was_given_is_not_let_in() {
+async fn an_unknown_token_is_unauthorized() {
     let testbed = Testbed::builder().start().await;
     let served = testbed.serve("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let stranger = client(&served, "guessed").await;

@@ -1,12 +1,13 @@
 //! The charts, rendered by a real Helm and applied by a real kubectl to the embedded API server.
 //!
-//! Where there is no Helm or no kubectl of today the tests say so and pass.
+//! Without Helm or a recent kubectl the tests are skipped.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 #[path = "kubectl/usable.rs"]
 mod usable;
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -16,7 +17,7 @@ use karpenter_testbed::Testbed;
 use skipped::skipped;
 use tempfile::TempDir;
 
-/// What an operator of the v0.33 and later walkthroughs sets.
+/// The values of operators in the v0.33 and later walkthroughs.
 const TODAY: &str = "
 settings:
   clusterName: demo
@@ -48,7 +49,7 @@ defaultProvisioner: {create: false}
 aws:
   defaultInstanceProfile: KarpenterNodeInstanceProfile-demo
 ";
-/// Everything that can be switched on.
+/// All optional features enabled.
 const FULL: &str = "
 additionalLabels: {team: a}
 additionalAnnotations: {note: b}
@@ -84,7 +85,7 @@ settings:
   awsFeatureGates: {nodeClassCEL: true}
 ";
 
-/// The kwok provider, with what only AWS's provider has switched on.
+/// The kwok provider, with AWS-only features enabled.
 const KWOK: &str = "
 provider: kwok
 extraVolumes: [{name: types, configMap: {name: types}}]
@@ -132,7 +133,7 @@ fn template(chart: &str, values: &str) -> String {
     rendered(&["template", "karpenter"], chart, values)
 }
 
-/// The lines of one template in what Helm printed.
+/// Returns the lines of one template in Helm's output.
 fn part<'a>(manifests: &'a str, path: &str) -> &'a str {
     let (_, rest) = manifests
         .split_once(&format!("# Source: {path}\n"))
@@ -150,7 +151,7 @@ fn notes(values: &str) -> String {
 }
 
 #[test]
-fn helm_finds_no_fault_with_the_charts() {
+fn helm_lint_accepts_the_charts() {
     if is_missing("helm", "version") {
         return;
     }
@@ -159,6 +160,7 @@ fn helm_finds_no_fault_with_the_charts() {
     }
 }
 
+/// Conformance: AWS-helm-01
 #[test]
 fn the_deployment_is_as_reviewed() {
     if is_missing("helm", "version") {
@@ -175,8 +177,9 @@ fn the_deployment_is_as_reviewed() {
     );
 }
 
+/// Conformance: AWS-helm-02
 #[test]
-fn what_the_controller_may_do_is_as_reviewed() {
+fn the_roles_of_the_controller_are_as_reviewed() {
     if is_missing("helm", "version") {
         return;
     }
@@ -186,9 +189,11 @@ fn what_the_controller_may_do_is_as_reviewed() {
     assert_snapshot!("roles", roles.join("\n---\n"));
 }
 
-/// Where OwnerReferencesPermissionEnforcement is on, whoever sets `blockOwnerDeletion` must be allowed to update the owner's finalizers.
+/// With OwnerReferencesPermissionEnforcement, setting `blockOwnerDeletion` needs permission to update the owner's finalizers.
+///
+/// Conformance: API-195
 #[test]
-fn owners_that_the_controller_blocks_the_deletion_of_let_it_update_their_finalizers() {
+fn the_controller_may_update_the_finalizers_of_owners_it_sets() {
     if is_missing("helm", "version") {
         return;
     }
@@ -219,8 +224,181 @@ fn owners_that_the_controller_blocks_the_deletion_of_let_it_update_their_finaliz
     }
 }
 
+/// The rules of the roles of a kind, as group, resource, names of the objects, and verb.
+fn rights(
+    manifests: &str,
+    kind: &str,
+    wanted: impl Fn(&serde_json::Value) -> bool,
+) -> BTreeSet<[String; 4]> {
+    let roles = objects(manifests, kind)
+        .into_iter()
+        .filter(|role| wanted(role));
+    let rules = roles.flat_map(|role| role["rules"].as_array().cloned().unwrap_or_default());
+    let mut rights = BTreeSet::new();
+    for rule in rules {
+        let all = |field: &str| -> Vec<String> {
+            let values = rule[field].as_array().cloned().unwrap_or_default();
+            values
+                .iter()
+                .map(|value| value.as_str().unwrap_or_default().to_owned())
+                .collect()
+        };
+        let names = all("resourceNames").join(" ");
+        for (group, resource, verb) in
+            combinations(&all("apiGroups"), &all("resources"), &all("verbs"))
+        {
+            rights.insert([group, resource, names.clone(), verb]);
+        }
+    }
+    rights
+}
+
+/// Every combination of three lists.
+fn combinations(a: &[String], b: &[String], c: &[String]) -> Vec<(String, String, String)> {
+    let pairs = a.iter().flat_map(|a| b.iter().map(move |b| (a, b)));
+    let triples = pairs.flat_map(|(a, b)| c.iter().map(move |c| (a.clone(), b.clone(), c.clone())));
+    triples.collect()
+}
+
+/// Lines of `group: resources: verbs`, as combinations.
+fn listed(lines: &[&str]) -> BTreeSet<[String; 4]> {
+    let mut rights = BTreeSet::new();
+    for line in lines {
+        let [group, resources, verbs] =
+            <[&str; 3]>::try_from(line.split(": ").collect::<Vec<_>>()).unwrap();
+        for resource in resources.split(' ') {
+            for verb in verbs.split(' ') {
+                rights.insert([group, resource, "", verb].map(str::to_owned));
+            }
+        }
+    }
+    rights
+}
+
+/// Section 10 of core-api.md. VerticalPodAutoscalers are not read: see docs/DIFFERENCES.md.
+///
+/// Conformance: API-195
 #[test]
-fn values_of_earlier_charts_are_taken_over_and_pointed_out() {
+fn the_controller_may_read_and_write_what_the_reference_lists_and_writes_nothing_else() {
+    if is_missing("helm", "version") {
+        return;
+    }
+    let manifests = template("karpenter", TODAY);
+    let named =
+        |name: &'static str| move |role: &serde_json::Value| role["metadata"]["name"] == name;
+    let core = rights(&manifests, "ClusterRole", named("karpenter-core"));
+    let read = listed(&[
+        "karpenter.sh: nodepools nodepools/status nodeclaims nodeclaims/status nodeoverlays nodeoverlays/status: get list watch",
+        "autoscaling.x-k8s.io: capacitybuffers capacitybuffers/status: get list watch",
+        ": pods nodes persistentvolumes persistentvolumeclaims replicationcontrollers namespaces podtemplates services: get list watch",
+        "storage.k8s.io: storageclasses csinodes volumeattachments: get list watch",
+        "apps: daemonsets deployments replicasets statefulsets: get list watch",
+        "policy: poddisruptionbudgets: get list watch",
+        "resource.k8s.io: resourceslices resourceclaims deviceclasses: get list watch",
+    ]);
+    let missing: Vec<_> = read.difference(&core).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    let writes = [
+        "create",
+        "update",
+        "patch",
+        "delete",
+        "deletecollection",
+        "*",
+    ];
+    let written: BTreeSet<_> = core
+        .iter()
+        .filter(|right| writes.contains(&right[3].as_str()))
+        .cloned()
+        .collect();
+    let expected = listed(&[
+        "karpenter.sh: nodeclaims nodeclaims/status: create delete update patch",
+        "karpenter.sh: nodepools nodepools/status nodeoverlays/status: update patch",
+        "karpenter.sh: nodepools/finalizers nodeclaims/finalizers: update",
+        "autoscaling.x-k8s.io: capacitybuffers/status: update patch",
+        ": events: create patch",
+        ": nodes: patch delete update",
+        ": pods/eviction: create",
+        ": pods: delete",
+    ]);
+    assert_eq!(written, expected);
+
+    let of_class = listed(&[
+        "karpenter.k8s.aws: ec2nodeclasses: get list watch patch update",
+        "karpenter.k8s.aws: ec2nodeclasses/status: patch update",
+    ]);
+    let provider = rights(&manifests, "ClusterRole", named("karpenter"));
+    assert!(of_class.is_subset(&provider), "{provider:?}");
+    let kwok = rights(
+        &template("karpenter", KWOK),
+        "ClusterRole",
+        named("karpenter"),
+    );
+    assert!(listed(&[": nodes: create"]).is_subset(&kwok));
+
+    let leases: BTreeSet<_> = rights(&manifests, "Role", named("karpenter"))
+        .into_iter()
+        .filter(|right| right[1] == "leases")
+        .map(|[_, _, names, verb]| (names, verb))
+        .collect();
+    let of_lease = |name: &str, verb: &str| (name.to_owned(), verb.to_owned());
+    let name = "karpenter-leader-election";
+    let expected = [
+        of_lease("", "get"),
+        of_lease("", "watch"),
+        of_lease("", "create"),
+        of_lease(name, "patch"),
+        of_lease(name, "update"),
+    ];
+    assert_eq!(leases, expected.into());
+    let dns = rights(&manifests, "Role", named("karpenter-dns"));
+    let dns: Vec<_> = dns.into_iter().collect();
+    assert_eq!(
+        dns,
+        [["", "services", "kube-dns", "get"].map(str::to_owned)]
+    );
+
+    let admin = |role: &serde_json::Value| {
+        role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-admin"] == "true"
+    };
+    let admin = rights(&manifests, "ClusterRole", admin);
+    let managed = "karpenter.sh: nodepools nodepools/status nodeclaims nodeclaims/status: get list watch create delete patch";
+    assert!(listed(&[managed]).is_subset(&admin), "{admin:?}");
+}
+
+/// Section 7.1 of core-api.md.
+///
+/// Conformance: API-163
+#[test]
+fn two_replicas_are_probed_protected_and_kept_off_karpenters_nodes() {
+    if is_missing("helm", "version") {
+        return;
+    }
+    let manifests = template("karpenter", TODAY);
+    let deployment = &objects(&manifests, "Deployment")[0];
+    assert_eq!(deployment["spec"]["replicas"], 2);
+    let pod = &deployment["spec"]["template"]["spec"];
+    let probe = |probe: &str, path: &str, delay: i64| {
+        let probe = &pod["containers"][0][probe];
+        assert_eq!(probe["httpGet"]["path"], path);
+        assert_eq!(probe["initialDelaySeconds"], delay, "{path}");
+        assert_eq!(probe["timeoutSeconds"], 30, "{path}");
+    };
+    probe("livenessProbe", "/healthz", 30);
+    probe("readinessProbe", "/readyz", 5);
+    let affinity =
+        &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    assert_eq!(
+        affinity["nodeSelectorTerms"],
+        serde_json::json!([{ "matchExpressions": [{ "key": "karpenter.sh/nodepool", "operator": "DoesNotExist" }] }])
+    );
+    let budget = &objects(&manifests, "PodDisruptionBudget")[0];
+    assert_eq!(budget["spec"]["maxUnavailable"], 1);
+}
+
+/// Conformance: AWS-helm-03
+#[test]
+fn values_of_earlier_charts_are_applied_and_listed_in_the_notes() {
     if is_missing("helm", "version") {
         return;
     }
@@ -264,7 +442,7 @@ fn values_of_earlier_charts_are_taken_over_and_pointed_out() {
     assert_snapshot!("notes-early", notes(EARLY));
 }
 
-/// The pod that a values file makes.
+/// Returns the pod of a values file.
 fn pod(values: &str) -> serde_json::Value {
     let manifests = template("karpenter", values);
     let deployments = objects(&manifests, "Deployment");
@@ -313,7 +491,7 @@ fn init_containers_are_a_list_or_a_map_by_name() {
 }
 
 #[test]
-fn sidecars_see_what_the_controller_mounts_and_their_own_wins() {
+fn sidecars_get_the_controllers_mounts_and_their_own_take_precedence() {
     if is_missing("helm", "version") {
         return;
     }
@@ -331,7 +509,7 @@ controller:
 }
 
 #[test]
-fn affinities_between_pods_select_this_release_unless_they_say_whom() {
+fn pod_affinities_without_a_selector_select_this_release() {
     if is_missing("helm", "version") {
         return;
     }
@@ -349,7 +527,7 @@ fn affinities_between_pods_select_this_release_unless_they_say_whom() {
 }
 
 #[test]
-fn values_that_cannot_be_meant_are_refused_by_name() {
+fn invalid_values_are_rejected_by_name() {
     if is_missing("helm", "version") {
         return;
     }
@@ -384,7 +562,7 @@ fn values_that_cannot_be_meant_are_refused_by_name() {
     }
 }
 
-/// The objects of kind `kind` in what Helm printed.
+/// Returns the objects of kind `kind` in Helm's output.
 fn objects(manifests: &str, kind: &str) -> Vec<serde_json::Value> {
     let documents = manifests
         .split("\n---\n")
@@ -395,7 +573,7 @@ fn objects(manifests: &str, kind: &str) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn with_the_kwok_provider_the_chart_has_nothing_of_aws() {
+fn with_the_kwok_provider_the_chart_has_no_aws_objects() {
     if is_missing("helm", "version") {
         return;
     }
@@ -442,7 +620,7 @@ fn with_the_kwok_provider_the_chart_has_nothing_of_aws() {
 }
 
 #[test]
-fn the_definitions_are_those_of_the_provider() {
+fn the_crds_are_those_of_the_provider() {
     if is_missing("helm", "version") {
         return;
     }
@@ -487,7 +665,7 @@ fn the_definitions_are_those_of_the_provider() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("provider"));
 }
 
-/// A kubectl for a served testbed.
+/// Returns kubectl for a served testbed.
 fn kubectl(home: &TempDir, arguments: &[&str], input: &str) -> String {
     let mut child = Command::new("kubectl")
         .arg("--kubeconfig")

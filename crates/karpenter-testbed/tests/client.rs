@@ -1,4 +1,4 @@
-//! The embedded server seen through kube-rs: typed clients, watcher, finalizers, patches, eviction.
+//! Tests of the embedded server with kube-rs: typed clients, watcher, finalizers, patches, eviction.
 
 #![expect(
     clippy::unwrap_used,
@@ -8,14 +8,13 @@
 
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use karpenter_testbed::Testbed;
 use kube::api::{
     DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
 };
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use serde_json::json;
-
-use karpenter_testbed::Testbed;
 
 fn pod(name: &str) -> Pod {
     serde_json::from_value(json!({
@@ -101,7 +100,7 @@ async fn a_watcher_sees_the_initial_objects_and_then_every_change() {
 }
 
 #[tokio::test]
-async fn a_selector_watch_turns_changes_into_arrivals_and_departures() {
+async fn a_watch_with_a_selector_reports_changed_matches_as_added_and_deleted() {
     let testbed = Testbed::builder().start().await;
     let maps: Api<ConfigMap> = Api::namespaced(testbed.client(), "default");
     let start = maps
@@ -169,7 +168,7 @@ async fn a_watch_from_compacted_history_reports_expiry() {
 }
 
 #[tokio::test]
-async fn pages_show_one_snapshot_while_objects_change() {
+async fn pages_are_of_one_snapshot_while_objects_change() {
     let testbed = Testbed::builder().start().await;
     let pods: Api<Pod> = Api::namespaced(testbed.client(), "default");
     for name in ["a", "b", "c", "d"] {
@@ -180,7 +179,7 @@ async fn pages_show_one_snapshot_while_objects_change() {
     let cached = "/api/v1/namespaces/default/pods?limit=2&resourceVersion=0";
     let cached = http::Request::get(cached).body(Vec::new()).unwrap();
     let cached: kube::core::ObjectList<Pod> = testbed.client().request(cached).await.unwrap();
-    assert_eq!(cached.items.len(), 4, "what the cache answers is whole");
+    assert_eq!(cached.items.len(), 4, "a read from the cache is complete");
     let first = pods.list(&ListParams::default().limit(2)).await.unwrap();
     assert_eq!(first.metadata.remaining_item_count, Some(2));
     pods.delete("c", &DeleteParams::default()).await.unwrap();
@@ -231,13 +230,14 @@ async fn a_finalizer_keeps_an_object_until_it_is_removed() {
 mod faults {
     use std::time::Duration;
 
-    use super::{json, pod};
     use futures::{StreamExt, TryStreamExt};
     use k8s_openapi::api::core::v1::Pod;
     use karpenter_testbed::Testbed;
     use karpenter_testbed::faults::{Fault, Rule};
     use kube::Api;
     use kube::api::{GetParams, Patch, PatchParams, PostParams, WatchParams};
+
+    use super::{json, pod};
 
     fn code(error: kube::Error) -> u16 {
         match error {
@@ -247,7 +247,7 @@ mod faults {
     }
 
     #[tokio::test]
-    async fn errors_hit_ordinary_clients_and_spare_the_observer() {
+    async fn injected_errors_affect_normal_clients_but_not_exempt_ones() {
         let testbed = Testbed::builder().start().await;
         let pods: Api<Pod> = Api::namespaced(testbed.client(), "default");
         let observer: Api<Pod> = Api::namespaced(testbed.admin_client(), "default");
@@ -309,7 +309,7 @@ mod faults {
     }
 
     #[tokio::test]
-    async fn a_dropped_watch_ends_and_a_stale_read_shows_the_past() {
+    async fn a_dropped_watch_ends_and_a_stale_read_returns_an_older_state() {
         let testbed = Testbed::builder().start().await;
         let pods: Api<Pod> = Api::namespaced(testbed.client(), "default");
         pods.create(&PostParams::default(), &pod("a"))
@@ -331,7 +331,7 @@ mod faults {
 }
 
 #[tokio::test]
-async fn a_deleted_namespace_takes_its_objects_along() {
+async fn a_deleted_namespace_deletes_its_objects() {
     use k8s_openapi::api::core::v1::Namespace;
     let testbed = Testbed::builder().start().await;
     let namespaces: Api<Namespace> = Api::all(testbed.client());
@@ -370,7 +370,7 @@ async fn a_deleted_namespace_takes_its_objects_along() {
 }
 
 #[tokio::test]
-async fn loaded_objects_are_there_as_they_stand_and_are_watched() {
+async fn loaded_objects_are_stored_unchanged_and_watched() {
     let testbed = Testbed::builder().start().await;
     let pods: Api<Pod> = Api::namespaced(testbed.client(), "default");
     let watch = pods.watch(&WatchParams::default(), "0").await.unwrap();
@@ -387,7 +387,7 @@ async fn loaded_objects_are_there_as_they_stand_and_are_watched() {
     assert_eq!(
         testbed.load(all),
         2,
-        "a taken name and a kind that is not served are left out"
+        "an existing name and an unknown kind are skipped"
     );
     let seen: Vec<_> = watch.boxed().take(2).try_collect().await.unwrap();
     assert_eq!(seen.len(), 2);

@@ -1,5 +1,5 @@
-//! What kube-rs clients rely on, run against the embedded server, and against a real kube-apiserver where
-//! `KUBEBUILDER_ASSETS` (envtest's convention) names a directory with `etcd` and `kube-apiserver`.
+//! Behavior that kube-rs clients rely on, tested with the embedded server, and with a real kube-apiserver if `KUBEBUILDER_ASSETS`
+//! (envtest's convention) names a directory with `etcd` and `kube-apiserver`.
 
 #![expect(
     clippy::unwrap_used,
@@ -52,7 +52,7 @@ fn pod(name: &str, node: Option<&str>) -> Pod {
     }))
 }
 
-/// Everything, one after the other: `client` must not retry by itself.
+/// Runs all checks, one after the other: `client` must not retry by itself.
 async fn suite(client: Client) {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     namespaces
@@ -307,7 +307,7 @@ async fn pages(client: &Client) {
         .collect();
     assert_eq!(names, all);
     revisions.dedup();
-    assert_eq!(revisions.len(), 1, "all pages show one snapshot");
+    assert_eq!(revisions.len(), 1, "all pages are of one snapshot");
 }
 
 async fn pods_and_budgets(client: &Client) {
@@ -525,7 +525,7 @@ fn free_port() -> u16 {
         .port()
 }
 
-/// Starts a program that adds what it says to `log`.
+/// Starts a program whose output is appended to `log`.
 fn spawn(log: &Path, command: &mut Command) -> Child {
     let log = std::fs::File::options().create(true).append(true).open(log);
     command

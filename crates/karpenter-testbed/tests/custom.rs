@@ -1,4 +1,4 @@
-//! Custom resources at run time: versions and their conversion, rules over changes, definitions that change.
+//! Custom resources: versions and their conversion, rules for changes, updates of CRDs.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -116,7 +116,7 @@ async fn rules_see_the_old_object_and_unknown_fields_are_pruned() {
 }
 
 #[tokio::test]
-async fn a_changed_definition_defaults_old_objects_when_they_are_read() {
+async fn a_changed_crd_defaults_old_objects_when_they_are_read() {
     let testbed = Testbed::builder().start().await;
     let mut before = crd(json!({"strategy": "None"}), 1);
     for version in before["spec"]["versions"].as_array_mut().unwrap() {
@@ -143,7 +143,7 @@ async fn a_changed_definition_defaults_old_objects_when_they_are_read() {
 }
 
 #[tokio::test]
-async fn a_definition_goes_after_its_objects_and_they_after_their_finalizers() {
+async fn a_crd_is_deleted_after_its_objects_and_these_after_their_finalizers() {
     const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/things.x.io";
     let testbed = Testbed::builder().start().await;
     testbed
@@ -215,7 +215,7 @@ async fn a_definition_goes_after_its_objects_and_they_after_their_finalizers() {
 }
 
 #[tokio::test]
-async fn a_broken_definition_is_refused() {
+async fn an_invalid_crd_is_rejected() {
     let testbed = Testbed::builder().start().await;
     let mut broken = crd(json!({"strategy": "None"}), 1);
     broken["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["x-kubernetes-validations"]
@@ -228,7 +228,7 @@ async fn a_broken_definition_is_refused() {
     assert_eq!(ask(&testbed, "POST", path, misnamed).await.0, 422);
 }
 
-/// Answers a ConversionReview by renaming `old` (v1) to `new` (v2) and back.
+/// Responds to a ConversionReview by renaming `old` (v1) to `new` (v2) and back.
 async fn convert(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let mut received = Vec::new();
     let review: Value = loop {
@@ -283,7 +283,7 @@ async fn webhook() -> String {
     url
 }
 
-/// A webhook that speaks TLS under a service's name: its port, and its certificate as PEM.
+/// A webhook with TLS under a Service's name: its port, and its certificate as PEM.
 async fn tls_webhook(name: &str) -> (u16, String) {
     let pair = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
     let key = PrivateKeyDer::Pkcs8(pair.signing_key.serialize_der().into());
@@ -371,9 +371,9 @@ async fn a_conversion_webhook_behind_a_service_is_found_through_its_endpoints() 
     assert_eq!(stored["spec"]["new"], "x", "{stored}");
 }
 
-/// What a real API server refuses must not reach a release: `crds/`, `crds/legacy`.
+/// CRDs that a real API server would reject must not be released: `crds/`, `crds/legacy`.
 #[tokio::test]
-async fn every_definition_that_the_repository_ships_is_accepted() {
+async fn every_crd_of_the_repository_is_accepted() {
     let testbed = Testbed::builder().start().await;
     let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions?dryRun=All";
     let mut accepted = 0;
@@ -397,7 +397,7 @@ async fn every_definition_that_the_repository_ships_is_accepted() {
 }
 
 #[tokio::test]
-async fn a_version_that_objects_may_be_stored_in_cannot_be_taken_away() {
+async fn a_stored_version_cannot_be_removed() {
     let testbed = Testbed::builder().start().await;
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     let (code, created) = ask(&testbed, "POST", definitions, crd(json!({}), 1)).await;

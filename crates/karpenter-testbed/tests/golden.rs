@@ -1,7 +1,7 @@
-//! Recordings of real API servers, replayed: `tests/golden/*.jsonl`.
+//! Replays of recordings of real API servers: `tests/golden/*.jsonl`.
 //!
-//! Whatever the embedded server answers differently must stand in `tests/golden/differences.toml` with its reason, and
-//! whatever stands there must really differ.
+//! Every different response of the embedded server must be listed in `tests/golden/differences.toml` with its reason, and every
+//! listed response must differ.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -29,7 +29,7 @@ fn lines(file: &str) -> Vec<Value> {
         .collect()
 }
 
-/// The reviewed differences of a file, by case.
+/// Returns the reviewed differences of a file, by case.
 fn differences(file: &str) -> BTreeMap<String, String> {
     let text = std::fs::read_to_string(repository().join("tests/golden/differences.toml")).unwrap();
     let table: toml::Table = text.parse().unwrap();
@@ -46,7 +46,7 @@ fn differences(file: &str) -> BTreeMap<String, String> {
 }
 
 /// Fails unless exactly the reviewed cases differ.
-fn settle(file: &str, differing: &BTreeMap<String, String>) {
+fn assert_reviewed(file: &str, differing: &BTreeMap<String, String>) {
     let reviewed = differences(file);
     let mut report = String::new();
     for (case, what) in differing {
@@ -107,12 +107,12 @@ async fn ask(testbed: &Testbed, step: &Value, path: &str, body: Option<&Value>) 
     }
 }
 
-/// Hides what differs from run to run, as the recordings do.
+/// Masks values that differ between runs, as the recordings do.
 fn mask(value: &mut Value) {
     match value {
         Value::Object(map) => {
             map.remove("description");
-            // Entries of one second stand in the order of their managers; the recorded ones were seconds apart.
+            // Entries of one second are ordered by manager; the recorded ones were seconds apart.
             if let Some(fields) = map.get_mut("managedFields").and_then(Value::as_array_mut) {
                 fields.sort_by_key(Value::to_string);
             }
@@ -140,7 +140,7 @@ fn mask(value: &mut Value) {
     }
 }
 
-/// Hides revisions and UIDs inside a sentence.
+/// Masks revisions and UIDs in a message.
 fn mask_message(text: &str) -> String {
     let uid = regex::Regex::new("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").unwrap();
     let revision = regex::Regex::new(r"(current: |\()\d+").unwrap();
@@ -157,7 +157,7 @@ fn mask_ages(cells: &mut Value) {
     }
 }
 
-/// Fills in what a recording has masked.
+/// Restores masked values of a recording.
 fn unmask(value: &mut Value, rv: &str, uid: &str) {
     match value {
         Value::Object(map) => map.values_mut().for_each(|v| unmask(v, rv, uid)),
@@ -183,7 +183,7 @@ fn drop_keys(value: &mut Value, keys: &[&str]) {
     }
 }
 
-/// A typed server leaves out empty messages; ours keeps what it was given.
+/// A typed server omits empty messages; ours keeps them as given.
 fn drop_empty_messages(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -200,7 +200,7 @@ async fn replay(file: &str, ignored: &[&str], stale: &[i64]) {
     let mut differing = BTreeMap::new();
     for step in lines(file) {
         let seq = step["seq"].as_i64().unwrap();
-        // The recorded core server had the beta of this API only.
+        // The recorded core server had only the beta version of this API.
         let path = step["path"]
             .as_str()
             .unwrap()
@@ -271,7 +271,7 @@ async fn replay(file: &str, ignored: &[&str], stale: &[i64]) {
             );
         }
     }
-    settle(file, &differing);
+    assert_reviewed(file, &differing);
 }
 
 #[tokio::test]
@@ -279,8 +279,8 @@ async fn custom_resources_answer_as_recorded() {
     replay("apiserver-cr-golden.jsonl", &[], &[4, 21]).await;
 }
 
-/// Managed fields and generations are left out: the recorded server is older than subresources in the former and pods'
-/// having the latter.
+/// Managed fields and generations are not compared: the recorded server is older than subresources in managed fields and
+/// generations of pods.
 #[tokio::test]
 async fn core_kinds_answer_as_recorded() {
     replay(
@@ -292,7 +292,7 @@ async fn core_kinds_answer_as_recorded() {
 }
 
 #[tokio::test]
-async fn definitions_accept_and_refuse_as_recorded() {
+async fn crds_accept_and_reject_objects_as_recorded() {
     let file = "crd-validation-golden.jsonl";
     let testbed = testbed().await;
     let mut differing = BTreeMap::new();
@@ -320,7 +320,7 @@ async fn definitions_accept_and_refuse_as_recorded() {
             && Value::from(causes.clone()) == case["causes"]
             && (case["defaulted_spec"].is_null() || answer.body["spec"] == case["defaulted_spec"]);
         if !same {
-            // Kinds whose definition the repository does not hold yet differ as a whole.
+            // Kinds whose CRD is not in the repository yet differ as a whole.
             let kind = object["kind"].as_str().unwrap();
             let key = if answer.code == 404 {
                 format!("{kind} *")
@@ -345,12 +345,12 @@ async fn definitions_accept_and_refuse_as_recorded() {
             );
         }
     }
-    settle(file, &differing);
+    assert_reviewed(file, &differing);
 }
 
-/// The verdicts of a real API server on definitions whose rules cost little, much, or too much.
+/// Responses of a real API server to CRDs whose rules cost little, much, or too much.
 #[tokio::test]
-async fn definitions_are_refused_for_the_cost_of_their_rules_as_recorded() {
+async fn crds_are_rejected_for_the_cost_of_their_rules_as_recorded() {
     let file = "crd-cost-golden.jsonl";
     let testbed = Testbed::builder().seed(7).start().await;
     let mut differing = BTreeMap::new();
@@ -363,7 +363,7 @@ async fn definitions_are_refused_for_the_cost_of_their_rules_as_recorded() {
             let mut causes: Vec<String> = causes
                 .map(|c| format!("{} {} {}", c["field"], c["reason"], c["message"]))
                 .collect();
-            // The real server goes through properties in no order.
+            // The real server iterates over properties in random order.
             causes.sort();
             causes
         };
@@ -380,5 +380,5 @@ async fn definitions_are_refused_for_the_cost_of_their_rules_as_recorded() {
             differing.insert(name, why);
         }
     }
-    settle(file, &differing);
+    assert_reviewed(file, &differing);
 }

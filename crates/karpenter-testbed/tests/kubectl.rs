@@ -1,6 +1,6 @@
-//! The real kubectl against the embedded server over HTTPS.
+//! Tests of the embedded server over HTTPS with the real kubectl.
 //!
-//! Where there is no kubectl (`KUBECTL`, or `kubectl` on the path), or only an old one, the tests say so and pass.
+//! Without a recent kubectl (`KUBECTL`, or `kubectl` in the `PATH`) the tests are skipped.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -29,7 +29,7 @@ struct Output {
 }
 
 impl Kubectl {
-    /// A served testbed and a kubectl for it, or nothing where there is no kubectl.
+    /// Returns a served testbed with its kubectl, or `None` without kubectl.
     async fn start() -> Option<Self> {
         let program =
             std::env::var_os("KUBECTL").map_or_else(|| PathBuf::from("kubectl"), PathBuf::from);
@@ -98,13 +98,13 @@ impl Kubectl {
         let output = self.try_run(arguments).await;
         assert!(
             !output.ok,
-            "kubectl {arguments} was not refused\n{}",
+            "kubectl {arguments} was not rejected\n{}",
             output.text
         );
         output.text
     }
 
-    /// Runs a command that must print `wanted`.
+    /// Runs a command whose output must contain `wanted`.
     async fn shows(&self, arguments: &str, wanted: &str) {
         let text = self.run(arguments).await;
         assert!(
@@ -119,7 +119,7 @@ impl Kubectl {
 }
 
 #[test]
-fn a_kubectl_that_validates_with_openapi_v2_is_told_by_its_version() {
+fn a_kubectl_that_validates_with_openapi_v2_is_detected_by_its_version() {
     let printed = |version: &str| {
         format!(
             "{{\n  \"clientVersion\": {{\n    \"minor\": \"99+\",\n    \"gitVersion\": \"{version}\"\n  }}\n}}"
@@ -257,7 +257,7 @@ async fn custom_resources_are_applied_shown_changed_and_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_wrong_with_a_manifest_is_said_and_the_server_keeps_serving() {
+async fn errors_in_manifests_are_reported_and_the_server_keeps_running() {
     let Some(kubectl) = Kubectl::start().await else {
         return;
     };
@@ -351,7 +351,7 @@ async fn workloads_nodes_and_pods_are_handled() {
         )
         .await;
     kubectl.run("get all").await;
-    // These send protobuf bodies.
+    // These use protobuf bodies.
     kubectl
         .shows("create deployment other --image=i:1", "created")
         .await;

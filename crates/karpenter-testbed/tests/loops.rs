@@ -1,4 +1,4 @@
-//! The control plane's loops together, on the in-process API server, in virtual time.
+//! Tests of all loops together, on the in-process API server, in virtual time.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -209,7 +209,7 @@ async fn a_deployment_runs_on_three_nodes_scales_and_rolls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_fits_nowhere_says_why_until_a_node_comes() {
+async fn an_unschedulable_pod_has_a_reason_until_a_node_is_created() {
     let world = World::new().await;
     world.node("a", "x").await;
     let selector = json!({"nodeSelector": {"topology.kubernetes.io/zone": "y"}});
@@ -267,7 +267,7 @@ async fn a_budget_blocks_and_allows_evictions() {
     assert_eq!(budget["status"]["currentHealthy"], 2);
     assert_eq!(budget["status"]["desiredHealthy"], 1);
     assert_eq!(budget["status"]["expectedPods"], 2);
-    // Nobody can take the place of an evicted pod.
+    // No other pod can replace an evicted pod.
     for node in ["a", "b"] {
         world
             .patch("v1", "Node", node, json!({"spec": {"unschedulable": true}}))
@@ -305,7 +305,7 @@ async fn a_budget_blocks_and_allows_evictions() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deleting_a_deployment_deletes_everything_below_it() {
+async fn deleting_a_deployment_deletes_its_dependents() {
     let world = World::new().await;
     world.node("a", "x").await;
     world.deployment("web", 3, json!({})).await;
@@ -336,7 +336,7 @@ async fn deleting_a_deployment_deletes_everything_below_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dead_node_is_tainted_and_its_pods_move() {
+async fn a_dead_node_is_tainted_and_its_pods_are_replaced() {
     let world = World::new().await;
     world.node("a", "x").await;
     world.node("b", "y").await;
@@ -355,7 +355,7 @@ async fn a_dead_node_is_tainted_and_its_pods_move() {
             format!("{unreachable}:NoExecute")
         ]
     );
-    // The pods' default tolerations last five minutes; then they are replaced, but stay until the node is gone.
+    // The pods' default tolerations last five minutes; then the pods are replaced, but exist until the node is deleted.
     world.pass(320).await;
     let pods = world.pods().await;
     let (old, new): (Vec<Pod>, Vec<Pod>) = pods.into_iter().partition(|p| node_of(p) == "a");
@@ -372,7 +372,7 @@ async fn a_dead_node_is_tainted_and_its_pods_move() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_pods_of_a_node_that_speaks_again_are_ready_again() {
+async fn the_pods_of_a_recovered_node_are_ready_again() {
     let world = World::new().await;
     world.node("a", "x").await;
     world.deployment("web", 2, json!({})).await;
@@ -496,7 +496,7 @@ async fn jobs_complete_and_fail() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_may_take_all_of_its_grace_period() {
+async fn a_pod_may_use_its_whole_grace_period() {
     let world = World::new().await;
     world.node("a", "x").await;
     world.create(json!({"apiVersion": "v1", "kind": "Pod",
@@ -515,7 +515,7 @@ async fn a_pod_may_take_all_of_its_grace_period() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_namespace_takes_its_contents_with_it() {
+async fn a_namespace_is_deleted_with_its_objects() {
     let world = World::new().await;
     world
         .create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "temp"}}))
@@ -540,7 +540,7 @@ async fn a_namespace_takes_its_contents_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn errors_conflicts_and_lost_watches_only_delay() {
+async fn errors_conflicts_and_dropped_watches_only_delay() {
     use karpenter_testbed::faults::{Fault, Rule};
     let world = World::new().await;
     let rule = |verb: &str, rate: f64, fault: Fault| Rule {

@@ -1,4 +1,4 @@
-//! Whatever is sent, the server answers: never a panic, and every refusal is a `Status`.
+//! The server responds to every request: it never panics, and every error is a `Status`.
 
 use bytes::Bytes;
 use http::Request;
@@ -135,7 +135,7 @@ fn scalar() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// Values whose keys are those the server looks at.
+/// Values with keys that the server uses.
 fn value() -> impl Strategy<Value = Value> {
     scalar().prop_recursive(6, 64, 6, |inner| {
         let key = prop::sample::select(vec![
@@ -193,7 +193,7 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// An object that is nearly right.
+/// An almost valid object.
 fn nearly(kind: (&'static str, &'static str), part: Value, other: Value) -> Value {
     let mut object = json!({"apiVersion": kind.0, "kind": kind.1, "metadata": {"name": "a"}, "spec": part, "status": other});
     if kind.1 == "Pod" && object["spec"].is_object() {
@@ -268,7 +268,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn a_body_above_the_limit_is_refused() {
+async fn a_body_above_the_limit_is_rejected() {
     let testbed = Testbed::builder().start().await;
     let body = json!({"metadata": {"name": "a"}, "data": {"a": "x".repeat(4 << 20)}}).to_string();
     let request = Request::post("/api/v1/namespaces/default/configmaps")

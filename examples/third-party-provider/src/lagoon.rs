@@ -1,42 +1,42 @@
-//! The imaginary cloud: what a cloud's own client library would be. It rents machines by the hour, called by a token so that
-//! asking twice rents one.
+//! The imaginary cloud: it stands for a cloud's own client library. It bills instances by the hour and launches them
+//! idempotently: two launches with one id give one instance.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What Lagoon rents: name, cores, GiB of memory, dollars an hour.
+/// The instance sizes: name, cores, GiB of memory, dollars per hour.
 pub const SIZES: [(&str, i64, i64, f64); 3] = [
     ("pond", 2, 8, 0.08),
     ("lake", 8, 32, 0.30),
     ("sea", 32, 128, 1.15),
 ];
 
-/// Where it rents.
+/// The zones.
 pub const ISLANDS: [&str; 2] = ["island-1", "island-2"];
 
-/// A rented machine.
+/// An instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Machine {
-    /// Its name, which follows from the token.
+pub struct Instance {
+    /// Id of the instance, chosen by the client.
     pub id: String,
     /// One of [`SIZES`].
     pub size: String,
-    /// One of [`ISLANDS`].
+    /// One of [`ISLANDS`], which are the zones.
     pub island: String,
-    /// The image it was booted from.
+    /// The image that it boots.
     pub image: String,
-    /// The cluster it was rented for.
+    /// The cluster that it was launched for.
     pub cluster: String,
 }
 
-/// The cloud. Clones are the same cloud.
+/// The cloud. Clones share the state.
 #[derive(Clone, Debug, Default)]
 pub struct Lagoon(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    rented: BTreeMap<String, Machine>,
-    sold_out: Vec<(String, String)>,
+    running: BTreeMap<String, Instance>,
+    exhausted: Vec<(String, String)>,
 }
 
 impl Lagoon {
@@ -44,60 +44,61 @@ impl Lagoon {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Rents a machine, or returns the one rented with its id before. `None`: the size is sold out on that island.
+    /// Launches an instance, or returns the one launched with its id before. Returns `None` if the size has no capacity on
+    /// that island.
     #[must_use]
-    pub fn rent(&self, machine: Machine) -> Option<Machine> {
+    pub fn launch(&self, instance: Instance) -> Option<Instance> {
         let mut state = self.lock();
-        if let Some(rented) = state.rented.get(&machine.id) {
-            return Some(rented.clone());
+        if let Some(running) = state.running.get(&instance.id) {
+            return Some(running.clone());
         }
         if state
-            .sold_out
-            .contains(&(machine.size.clone(), machine.island.clone()))
+            .exhausted
+            .contains(&(instance.size.clone(), instance.island.clone()))
         {
             return None;
         }
-        state.rented.insert(machine.id.clone(), machine.clone());
-        Some(machine)
+        state.running.insert(instance.id.clone(), instance.clone());
+        Some(instance)
     }
 
-    /// Gives a machine back; whether there was one.
+    /// Terminates an instance; returns whether there was one.
     #[must_use]
-    pub fn give_back(&self, id: &str) -> bool {
-        self.lock().rented.remove(id).is_some()
+    pub fn terminate(&self, id: &str) -> bool {
+        self.lock().running.remove(id).is_some()
     }
 
-    /// The machine of this id.
+    /// Returns the instance of this id.
     #[must_use]
-    pub fn machine(&self, id: &str) -> Option<Machine> {
-        self.lock().rented.get(id).cloned()
+    pub fn instance(&self, id: &str) -> Option<Instance> {
+        self.lock().running.get(id).cloned()
     }
 
-    /// All machines of a cluster.
+    /// Returns all instances of a cluster.
     #[must_use]
-    pub fn machines(&self, cluster: &str) -> Vec<Machine> {
+    pub fn instances(&self, cluster: &str) -> Vec<Instance> {
         let state = self.lock();
         state
-            .rented
+            .running
             .values()
             .filter(|m| m.cluster == cluster)
             .cloned()
             .collect()
     }
 
-    /// Runs out of a size on an island.
-    pub fn sell_out(&self, size: &str, island: &str) {
+    /// Exhausts the capacity of a size on an island.
+    pub fn exhaust(&self, size: &str, island: &str) {
         self.lock()
-            .sold_out
+            .exhausted
             .push((size.to_owned(), island.to_owned()));
     }
 
-    /// Whether a size is to be had on an island.
+    /// Returns whether a size has capacity on an island.
     #[must_use]
-    pub fn has(&self, size: &str, island: &str) -> bool {
+    pub fn has_capacity(&self, size: &str, island: &str) -> bool {
         !self
             .lock()
-            .sold_out
+            .exhausted
             .contains(&(size.to_owned(), island.to_owned()))
     }
 }

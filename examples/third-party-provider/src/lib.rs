@@ -1,8 +1,9 @@
 //! Karpenter for an imaginary cloud.
 //!
-//! Three parts make a provider: a class of machines that users write (`LagoonClass`), a controller that says whether a class can
-//! be used, and the [`CloudProvider`] itself. All the rest (scheduling, lifecycle, disruption, metrics, events) comes with
-//! `karpenter-kube`. See `tests/cluster.rs` for a cluster that runs on it, and [`operator`] for the whole of `main`.
+//! A provider has three parts: a NodeClass that users write (`LagoonClass`), a controller that maintains the readiness of
+//! the class, and the [`CloudProvider`] itself. Everything else (scheduling, lifecycle, disruption, metrics, events) comes
+//! with `karpenter-kube`. See `tests/cluster.rs` for a cluster that runs on it, and [`operator`] for the contents of
+//! `main`.
 
 pub mod lagoon;
 
@@ -31,14 +32,14 @@ use kube::{Api, Client, CustomResource};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use lagoon::{ISLANDS, Lagoon, Machine, SIZES};
+use lagoon::{ISLANDS, Instance, Lagoon, SIZES};
 
 /// The API group of the class, and the domain of the provider's labels.
 pub const GROUP: &str = "lagoon.example.com";
-/// What provider ids begin with.
+/// Prefix of provider ids.
 pub const PROVIDER_PREFIX: &str = "lagoon://";
 
-/// What users write about machines.
+/// Configuration of instances, written by users.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     derive = "PartialEq",
@@ -50,14 +51,14 @@ pub const PROVIDER_PREFIX: &str = "lagoon://";
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#
 )]
 pub struct LagoonClassSpec {
-    /// The image machines boot from.
+    /// The image that instances boot.
     pub image: String,
 }
 
-/// What is known about a class.
+/// Observed state of a class.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LagoonClassStatus {
-    /// Signals of readiness.
+    /// Conditions of the class.
     #[serde(default)]
     #[schemars(schema_with = "karpenter_api::crd::fields::conditions")]
     pub conditions: Vec<Condition>,
@@ -80,7 +81,7 @@ impl HasConditions for LagoonClass {
     }
 }
 
-/// NodePools are used when their class is ready: this says whether it is.
+/// Maintains the condition Ready of classes: NodePools are used only while their class is ready.
 #[derive(Debug)]
 struct Readiness {
     cx: Arc<Context>,
@@ -131,7 +132,7 @@ impl Controller for Readiness {
     }
 }
 
-/// Rents machines for NodeClaims.
+/// Launches instances for NodeClaims.
 pub struct LagoonProvider {
     client: Client,
     cloud: Lagoon,
@@ -140,7 +141,7 @@ pub struct LagoonProvider {
 }
 
 impl LagoonProvider {
-    /// A provider for one cluster.
+    /// Creates a provider for one cluster.
     #[must_use]
     pub fn new(client: Client, cloud: Lagoon, cluster: &str) -> Self {
         let well_known = WellKnown::default().with_restricted_domain(GROUP);
@@ -171,7 +172,7 @@ impl LagoonProvider {
         }
     }
 
-    /// All that is rented, with what is sold out marked so.
+    /// Returns all sizes; offerings without capacity are unavailable.
     fn catalogue(&self) -> Vec<InstanceType> {
         SIZES
             .map(|(size, cores, memory, price)| self.instance_type(size, cores, memory, price))
@@ -185,14 +186,14 @@ impl LagoonProvider {
             equal(labels::ARCH, "amd64"),
             equal(labels::OS, "linux"),
         ];
-        // Processors count in thousandths, everything else in whole units; so does what the kubelet keeps for itself.
+        // CPUs are counted in thousandths, other resources in whole units; so are the resources reserved for the kubelet.
         let capacity = Resources::new()
             .with("cpu", cores * 1000)
             .with("memory", memory << 30)
             .with("pods", 110);
-        let mut machine = InstanceType::new(size, labels.into_iter().collect(), capacity);
+        let mut instance_type = InstanceType::new(size, labels.into_iter().collect(), capacity);
         let kube_reserved = Resources::new().with("cpu", 100).with("memory", 512 << 20);
-        machine.overhead = Overhead {
+        instance_type.overhead = Overhead {
             kube_reserved,
             ..Overhead::default()
         };
@@ -202,19 +203,19 @@ impl LagoonProvider {
                 equal(labels::CAPACITY_TYPE, labels::CAPACITY_TYPE_ON_DEMAND),
             ];
             let mut offering = Offering::new(place.into_iter().collect(), price);
-            offering.available = self.cloud.has(size, island);
-            machine.offerings.push(offering);
+            offering.available = self.cloud.has_capacity(size, island);
+            instance_type.offerings.push(offering);
         }
-        machine
+        instance_type
     }
 
-    /// A machine as Karpenter wants to see it.
-    fn claim_of(&self, machine: &Machine, name: &str) -> NodeClaim {
+    /// Describes an instance as a NodeClaim.
+    fn claim_of(&self, instance: &Instance, name: &str) -> NodeClaim {
         let mut claim = NodeClaim::new(name, Default::default());
-        claim.status.provider_id = Some(format!("{PROVIDER_PREFIX}{}", machine.id));
-        claim.status.image_id = Some(machine.image.clone());
+        claim.status.provider_id = Some(format!("{PROVIDER_PREFIX}{}", instance.id));
+        claim.status.image_id = Some(instance.image.clone());
         let of_offering = [
-            (labels::ZONE, machine.island.as_str()),
+            (labels::ZONE, instance.island.as_str()),
             (labels::CAPACITY_TYPE, labels::CAPACITY_TYPE_ON_DEMAND),
         ];
         let mut all: BTreeMap<String, String> = of_offering
@@ -223,7 +224,7 @@ impl LagoonProvider {
         if let Some(size) = self
             .catalogue()
             .into_iter()
-            .find(|size| size.name == machine.size)
+            .find(|size| size.name == instance.size)
         {
             all.extend(size.requirements.labels(|_| true));
             claim.status.capacity = size.capacity.to_quantities();
@@ -233,11 +234,11 @@ impl LagoonProvider {
         claim
     }
 
-    fn rented(&self, provider_id: &str) -> Result<Machine, CloudProviderError> {
-        let machine = provider_id
+    fn instance(&self, provider_id: &str) -> Result<Instance, CloudProviderError> {
+        let instance = provider_id
             .strip_prefix(PROVIDER_PREFIX)
-            .and_then(|id| self.cloud.machine(id));
-        machine.ok_or_else(|| CloudProviderError::NodeClaimNotFound(provider_id.to_owned()))
+            .and_then(|id| self.cloud.instance(id));
+        instance.ok_or_else(|| CloudProviderError::NodeClaimNotFound(provider_id.to_owned()))
     }
 }
 
@@ -266,7 +267,7 @@ impl CloudProvider for LagoonProvider {
         let wanted = Requirements::from_api(&claim.spec.requirements, &self.well_known);
         let wanted = wanted.map_err(|error| CloudProviderError::other(error.to_string()))?;
         let sizes = self.catalogue();
-        let mut ways: Vec<(&InstanceType, &Offering)> = sizes
+        let mut options: Vec<(&InstanceType, &Offering)> = sizes
             .iter()
             .filter(|size| wanted.intersects(&size.requirements).is_ok())
             .flat_map(|size| size.offerings.iter().map(move |offering| (size, offering)))
@@ -274,10 +275,10 @@ impl CloudProvider for LagoonProvider {
                 offering.available && wanted.intersects(&offering.requirements).is_ok()
             })
             .collect();
-        ways.sort_by(|a, b| a.1.price.total_cmp(&b.1.price));
-        // The id follows from the claim: whoever crashes between renting and writing it down finds the machine again.
-        let rented = ways.into_iter().find_map(|(size, offering)| {
-            self.cloud.rent(Machine {
+        options.sort_by(|a, b| a.1.price.total_cmp(&b.1.price));
+        // The id is the NodeClaim's uid: after a crash between launch and recording, the next attempt finds the instance again.
+        let launched = options.into_iter().find_map(|(size, offering)| {
+            self.cloud.launch(Instance {
                 id: claim.uid().to_owned(),
                 size: size.name.clone(),
                 island: offering.zone()?.to_owned(),
@@ -285,31 +286,31 @@ impl CloudProvider for LagoonProvider {
                 cluster: self.cluster.clone(),
             })
         });
-        let sold_out = || {
+        let exhausted = || {
             CloudProviderError::InsufficientCapacity(
-                "every size that would do is sold out".to_owned(),
+                "every compatible size is out of capacity".to_owned(),
             )
         };
-        Ok(self.claim_of(&rented.ok_or_else(sold_out)?, claim.name()))
+        Ok(self.claim_of(&launched.ok_or_else(exhausted)?, claim.name()))
     }
 
     async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudProviderError> {
-        let machine = self.rented(claim.status.provider_id.as_deref().unwrap_or_default())?;
-        // Accepted. Gone is what `get` says it is.
-        let _ = self.cloud.give_back(&machine.id);
+        let instance = self.instance(claim.status.provider_id.as_deref().unwrap_or_default())?;
+        // The termination is accepted. `get` reports when it is complete.
+        let _ = self.cloud.terminate(&instance.id);
         Ok(())
     }
 
     async fn get(&self, provider_id: &str) -> Result<NodeClaim, CloudProviderError> {
-        let machine = self.rented(provider_id)?;
-        Ok(self.claim_of(&machine, &machine.id))
+        let instance = self.instance(provider_id)?;
+        Ok(self.claim_of(&instance, &instance.id))
     }
 
     async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
-        let machines = self.cloud.machines(&self.cluster);
-        Ok(machines
+        let instances = self.cloud.instances(&self.cluster);
+        Ok(instances
             .iter()
-            .map(|machine| self.claim_of(machine, &machine.id))
+            .map(|instance| self.claim_of(instance, &instance.id))
             .collect())
     }
 
@@ -331,7 +332,7 @@ impl CloudProvider for LagoonProvider {
     }
 }
 
-/// The operator, to be run: `operator(..).run(stop).await` is what `main` does after reading options and connecting.
+/// Returns the operator: `operator(..).run(stop).await` is what `main` does after reading options and connecting.
 #[must_use]
 pub fn operator(
     clients: impl Into<Clients>,

@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use karpenter_api::crd;
-use karpenter_api::labels;
 use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::{crd, labels};
 use karpenter_kube::clock::Clock;
 use karpenter_kube::options::Options;
-use karpenter_testbed::Testbed;
+use karpenter_testbed::loops::Loops;
 use karpenter_testbed::loops::node_agent::annotations::FAKE_NODE;
-use karpenter_testbed::loops::{self, Loops};
+use karpenter_testbed::{Testbed, loops};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, CustomResourceExt};
 use serde::de::DeserializeOwned;
@@ -113,7 +112,7 @@ impl World {
             .items
     }
 
-    /// A deployment whose pods want a core each.
+    /// Creates a Deployment whose pods request one core each.
     async fn deploy(&self, replicas: usize) {
         let deployment: Deployment = serde_json::from_value(json!({
             "metadata": { "name": "web", "namespace": "default" },
@@ -143,7 +142,7 @@ impl World {
         pods.iter().filter(runs).count()
     }
 
-    /// Lets time pass until something holds, a quarter of an hour at most.
+    /// Advances time until `holds` returns true, for a quarter of an hour at most.
     async fn until(&self, what: &str, holds: impl AsyncFn(&Self) -> bool) {
         for _ in 0..900 {
             if holds(self).await {
@@ -163,17 +162,17 @@ impl World {
     }
 }
 
-/// What the machines do by themselves: boot, and join the cluster.
+/// Simulates the instances: they boot, and join the cluster.
 async fn boot(client: Client, cloud: Lagoon, clock: Clock, stop: CancellationToken) {
     let (nodes, claims): (Api<Node>, Api<NodeClaim>) = (Api::all(client.clone()), Api::all(client));
     let mut booted = BTreeSet::new();
     while !stop.is_cancelled() {
         clock.sleep(Duration::from_secs(1)).await;
-        for machine in cloud.machines("test") {
-            if booted.contains(&machine.id) {
+        for instance in cloud.instances("test") {
+            if booted.contains(&instance.id) {
                 continue;
             }
-            let id = format!("{PROVIDER_PREFIX}{}", machine.id);
+            let id = format!("{PROVIDER_PREFIX}{}", instance.id);
             let known = claims.list(&ListParams::default()).await.unwrap();
             let Some(claim) = known
                 .items
@@ -182,10 +181,10 @@ async fn boot(client: Client, cloud: Lagoon, clock: Clock, stop: CancellationTok
             else {
                 continue;
             };
-            booted.insert(machine.id.clone());
+            booted.insert(instance.id.clone());
             let node = json!({
-                "metadata": { "name": machine.id, "annotations": { FAKE_NODE: "fake" }, "labels": {
-                    labels::HOSTNAME: machine.id, labels::OS: "linux", labels::ARCH: "amd64", labels::ZONE: machine.island,
+                "metadata": { "name": instance.id, "annotations": { FAKE_NODE: "fake" }, "labels": {
+                    labels::HOSTNAME: instance.id, labels::OS: "linux", labels::ARCH: "amd64", labels::ZONE: instance.island,
                 } },
                 "spec": { "providerID": id, "taints": [{ "key": "karpenter.sh/unregistered", "effect": "NoExecute" }] },
                 "status": { "capacity": claim.status.capacity, "allocatable": claim.status.allocatable },
@@ -197,18 +196,18 @@ async fn boot(client: Client, cloud: Lagoon, clock: Clock, stop: CancellationTok
 }
 
 #[tokio::test(start_paused = true)]
-async fn machines_come_and_go_with_the_pods() {
+async fn instances_are_launched_and_terminated_with_the_pods() {
     let world = World::start("os-1").await;
     world.deploy(20).await;
     world
         .until("20 pods run", async |w| w.running().await == 20)
         .await;
-    let machines = world.cloud.machines("test");
+    let instances = world.cloud.instances("test");
     let cores = |size: &str| SIZES.iter().find(|s| s.0 == size).unwrap().1;
-    let total: i64 = machines.iter().map(|m| cores(&m.size)).sum();
-    assert!((20..=34).contains(&total), "{machines:?}");
+    let total: i64 = instances.iter().map(|m| cores(&m.size)).sum();
+    assert!((20..=34).contains(&total), "{instances:?}");
     let nodes: Vec<Node> = world.list().await;
-    assert_eq!(nodes.len(), machines.len());
+    assert_eq!(nodes.len(), instances.len());
     for node in nodes {
         let labels = node.metadata.labels.unwrap();
         assert_eq!(labels[labels::NODE_POOL], "default");
@@ -217,7 +216,7 @@ async fn machines_come_and_go_with_the_pods() {
     world.deploy(0).await;
     world
         .until("nothing is left", async |w| {
-            w.cloud.machines("test").is_empty()
+            w.cloud.instances("test").is_empty()
         })
         .await;
     world
@@ -229,10 +228,10 @@ async fn machines_come_and_go_with_the_pods() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_sold_out_on_one_island_is_rented_on_the_other() {
+async fn a_size_without_capacity_on_one_island_is_launched_on_the_other() {
     let world = World::start("os-1").await;
     for (size, ..) in SIZES {
-        world.cloud.sell_out(size, "island-1");
+        world.cloud.exhaust(size, "island-1");
     }
     world.deploy(3).await;
     world
@@ -241,14 +240,14 @@ async fn what_is_sold_out_on_one_island_is_rented_on_the_other() {
     assert!(
         world
             .cloud
-            .machines("test")
+            .instances("test")
             .iter()
             .all(|m| m.island == "island-2")
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_image_replaces_the_machines() {
+async fn another_image_drifts_the_instances() {
     let world = World::start("os-1").await;
     world.deploy(5).await;
     world
@@ -261,19 +260,21 @@ async fn another_image_replaces_the_machines() {
         .await
         .unwrap();
     let renewed = async |w: &World| {
-        let machines = w.cloud.machines("test");
-        !machines.is_empty() && machines.iter().all(|m| m.image == "os-2") && w.running().await == 5
+        let instances = w.cloud.instances("test");
+        !instances.is_empty()
+            && instances.iter().all(|m| m.image == "os-2")
+            && w.running().await == 5
     };
     world
-        .until("every machine has the new image", renewed)
+        .until("every instance has the new image", renewed)
         .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_class_without_an_image_buys_nothing_and_says_why() {
+async fn a_class_without_an_image_is_not_ready_and_launches_nothing() {
     let world = World::start("").await;
     world.deploy(1).await;
-    let told = async |w: &World| {
+    let reported = async |w: &World| {
         let class = w.api::<LagoonClass>().get("default").await.unwrap();
         let conditions = class.status.unwrap_or_default().conditions;
         conditions
@@ -281,9 +282,9 @@ async fn a_class_without_an_image_buys_nothing_and_says_why() {
             .any(|c| c.status == "False" && c.message.contains("spec.image"))
     };
     world
-        .until("the class says why it cannot be used", told)
+        .until("the class reports why it is not ready", reported)
         .await;
     world.clock.sleep(Duration::from_secs(60)).await;
-    assert_eq!(world.cloud.machines("test"), []);
+    assert_eq!(world.cloud.instances("test"), []);
     assert!(world.list::<NodeClaim>().await.is_empty());
 }

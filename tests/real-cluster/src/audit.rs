@@ -1,4 +1,4 @@
-//! What Karpenter asked of the API server, from the audit log.
+//! Requests of Karpenter to the API server, from the audit log.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -8,7 +8,7 @@ use anyhow::Result;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-/// The user that Karpenter is.
+/// The user name of Karpenter's ServiceAccount.
 const KARPENTER: &str = "system:serviceaccount:kube-system:karpenter";
 
 /// A request.
@@ -49,7 +49,7 @@ struct Answer {
 }
 
 impl Request {
-    /// `patch nodeclaims/status`.
+    /// Returns the verb and resource, such as `patch nodeclaims/status`.
     pub(crate) fn what(&self) -> String {
         let object = &self.object_ref;
         let slash = if object.subresource.is_empty() {
@@ -64,12 +64,12 @@ impl Request {
         format!("{} {resource}{slash}{}", self.verb, object.subresource)
     }
 
-    /// The HTTP status of the answer.
+    /// The HTTP status of the response.
     pub(crate) fn code(&self) -> u16 {
         self.response_status.code
     }
 
-    /// Whether a right was missing. Nothing can be created in a namespace that ends, which is said with the same status.
+    /// Whether a permission was missing. The API server uses the same status for creating an object in a terminating namespace.
     pub(crate) fn is_forbidden(&self) -> bool {
         self.code() == 403
             && !self
@@ -78,8 +78,8 @@ impl Request {
                 .contains("it is being terminated")
     }
 
-    /// The request with what was said to it.
-    pub(crate) fn told(&self) -> String {
+    /// Describes the request with its response.
+    pub(crate) fn describe(&self) -> String {
         format!(
             "{} {}: {} {}",
             self.what(),
@@ -90,12 +90,12 @@ impl Request {
     }
 }
 
-/// Karpenter's requests since a time, in the order of their ends.
+/// Returns Karpenter's requests since a time, in the order of their completion.
 pub(crate) fn requests(log: &Path, since: Timestamp) -> Result<Vec<Request>> {
     let file = BufReader::new(std::fs::File::open(log)?);
     let mut requests = Vec::new();
     for line in file.lines() {
-        // The last line may be half written.
+        // The last line may be incomplete.
         let Ok(request) = serde_json::from_str::<Request>(&line?) else {
             continue;
         };
@@ -106,7 +106,7 @@ pub(crate) fn requests(log: &Path, since: Timestamp) -> Result<Vec<Request>> {
     Ok(requests)
 }
 
-/// How often each kind of request was made, and how often it conflicted, the most frequent first.
+/// Counts the requests of each kind and their conflicts, the most frequent first.
 pub(crate) fn counts(requests: &[Request]) -> Vec<(String, usize, usize)> {
     let mut counts: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     for request in requests {
@@ -122,7 +122,7 @@ pub(crate) fn counts(requests: &[Request]) -> Vec<(String, usize, usize)> {
     counts
 }
 
-/// The longest time in seconds between two writes of a resource that were answered well.
+/// Returns the longest time in seconds between two successful writes of a resource.
 pub(crate) fn longest_gap(requests: &[Request], resource: &str) -> f64 {
     let mut times: Vec<Timestamp> = requests
         .iter()
@@ -136,11 +136,12 @@ pub(crate) fn longest_gap(requests: &[Request], resource: &str) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::io::Write as _;
 
+    use super::*;
+
     #[test]
-    fn requests_of_others_and_of_earlier_are_left_out_and_conflicts_counted() {
+    fn requests_of_other_users_and_earlier_requests_are_ignored_and_conflicts_counted() {
         let line = |user: &str, at: &str, code: u16| {
             format!(
                 r#"{{"verb":"patch","user":{{"username":"{user}"}},"objectRef":{{"resource":"nodeclaims","subresource":"status","name":"a"}},"responseStatus":{{"code":{code}}},"requestReceivedTimestamp":"{at}","requestURI":"/apis"}}"#
@@ -152,7 +153,7 @@ mod tests {
             line(KARPENTER, early, 200),
             line(KARPENTER, late, 200),
             line(KARPENTER, late, 409),
-            line("someone", late, 403),
+            line("other", late, 403),
             "{\"half".to_owned(),
         ] {
             writeln!(file, "{text}").unwrap();

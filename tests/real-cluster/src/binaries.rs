@@ -1,4 +1,4 @@
-//! The programs of a control plane: found, or built through the Go module proxy.
+//! The programs of a control plane: finds them, or builds them through the Go module proxy.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::root;
 
 const KUBERNETES: &str = "1.36.3";
-/// Programs that are a module's package each: name, module, version, package.
+/// Programs that are a package of a module: name, module, version, package.
 const OTHERS: [(&str, &str, &str, &str); 3] = [
     (
         "etcd",
@@ -38,7 +38,7 @@ const OF_KUBERNETES: [&str; 3] = [
     "kube-scheduler",
 ];
 
-/// Where each program of a control plane is.
+/// The paths of the programs of a control plane.
 #[derive(Clone, Debug)]
 pub(crate) struct Binaries(BTreeMap<&'static str, PathBuf>);
 
@@ -46,16 +46,17 @@ impl Binaries {
     /// The path of a program.
     pub(crate) fn path(&self, name: &str) -> Result<&Path> {
         let found = self.0.get(name).map(PathBuf::as_path);
-        found.with_context(|| format!("{name} is not a program of the control plane"))
+        found.with_context(|| format!("unknown program {name} of the control plane"))
     }
 }
 
-/// Where programs that were built here are kept.
+/// Returns the directory of the programs that were built here.
 fn built() -> PathBuf {
     root().join("target/realcluster/bin")
 }
 
-/// Looks for every program in `KUBEBUILDER_ASSETS`, then among those built here, then in `PATH`. The error is the names of the missing ones.
+/// Searches every program in `KUBEBUILDER_ASSETS`, then among those built here, then in `PATH`. The error has the names of the
+/// missing ones.
 pub(crate) fn find() -> Result<Binaries, Vec<&'static str>> {
     let mut folders: Vec<PathBuf> = Vec::new();
     folders.extend(std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from));
@@ -86,14 +87,14 @@ fn find_in(folders: &[PathBuf]) -> Result<Binaries, Vec<&'static str>> {
     }
 }
 
-/// Whether a file is a program itself: `.ci/run` puts a script into `PATH` that only renders charts as Helm does.
+/// Whether a file is the program itself: `.ci/run` installs a script in `PATH` that only renders charts as Helm does.
 fn is_program(file: &Path) -> bool {
     let mut start = [0; 2];
     let read = fs::File::open(file).and_then(|mut file| file.read(&mut start));
     read.is_ok() && start != *b"#!"
 }
 
-/// Builds what is missing, which takes a quarter of an hour on two cores.
+/// Builds the missing programs, which takes a quarter of an hour on two cores.
 pub(crate) fn build() -> Result<Binaries> {
     let missing = match find() {
         Ok(binaries) => return Ok(binaries),
@@ -102,7 +103,7 @@ pub(crate) fn build() -> Result<Binaries> {
     let go = Command::new("go").arg("version").output();
     if !go.is_ok_and(|go| go.status.success()) {
         bail!(
-            "missing: {}; install Go, or set KUBEBUILDER_ASSETS to a folder that has them",
+            "missing: {}; install Go, or set KUBEBUILDER_ASSETS to a directory with them",
             missing.join(", ")
         );
     }
@@ -127,7 +128,7 @@ pub(crate) fn build() -> Result<Binaries> {
     find().map_err(|missing| anyhow::anyhow!("still missing: {}", missing.join(", ")))
 }
 
-/// A folder with a `go.mod`.
+/// Creates a directory with a `go.mod`.
 fn module_folder(name: &str, go_mod: &str) -> Result<PathBuf> {
     let folder = root().join("target/realcluster/build").join(name);
     fs::create_dir_all(&folder)?;
@@ -155,7 +156,7 @@ fn go_in(folder: &Path, arguments: &[&str]) -> Result<String> {
 fn compile(folder: &Path, name: &str, package: &str, flags: &str) -> Result<()> {
     println!("building {name}");
     let finished = built().join(name);
-    // A build that is interrupted leaves nothing that counts as built.
+    // An interrupted build must leave no file that looks complete.
     let partial = built().join(format!(".{name}"));
     let output = partial.to_string_lossy().into_owned();
     let flags = format!("-s -w {flags}");
@@ -167,7 +168,7 @@ fn compile(folder: &Path, name: &str, package: &str, flags: &str) -> Result<()> 
     Ok(())
 }
 
-/// What makes the programs of Kubernetes say their version, which kubectl and Karpenter ask for.
+/// Returns the linker flags that set the version of Kubernetes' programs, which kubectl and Karpenter read.
 fn version_flags(version: &str) -> String {
     let of = "k8s.io/component-base/version";
     let mut numbers = version.split('.');
@@ -178,13 +179,16 @@ fn version_flags(version: &str) -> String {
     format!("-X {of}.gitVersion=v{version} -X {of}.gitMajor={major} -X {of}.gitMinor={minor}")
 }
 
-/// A module that Kubernetes is built in. Its staging modules are replaced by folders in its own `go.mod`; here they have versions.
+/// Creates a module that builds Kubernetes. Kubernetes' own `go.mod` replaces its staging modules by directories; here they have
+/// versions.
 fn kubernetes_module() -> Result<PathBuf> {
     let module = format!("k8s.io/kubernetes@v{KUBERNETES}");
     let folder = module_folder("kubernetes", "module realcluster\n\ngo 1.25.0\n")?;
     let answer = go_in(&folder, &["mod", "download", "-json", &module])?;
     let answer: serde_json::Value = serde_json::from_str(&answer)?;
-    let sources = answer["Dir"].as_str().context("go names no directory")?;
+    let sources = answer["Dir"]
+        .as_str()
+        .context("cannot find the directory of the module")?;
     let theirs = fs::read_to_string(Path::new(sources).join("go.mod"))?;
     fs::write(
         folder.join("go.mod"),
@@ -202,14 +206,15 @@ fn kubernetes_module() -> Result<PathBuf> {
         ),
     )?;
     println!("downloading Kubernetes {KUBERNETES}");
-    // It complains of packages that only tests import; what counts is whether the programs build.
+    // The command reports errors for packages that only tests import; they do not matter if the programs build.
     if let Err(problem) = go_in(&folder, &["mod", "tidy"]) {
         println!("{problem:#}");
     }
     Ok(folder)
 }
 
-/// A `go.mod` that requires Kubernetes, made from Kubernetes' own: its Go version and settings, and a version for each staging module.
+/// Returns a `go.mod` that requires Kubernetes, derived from Kubernetes' own: its Go version and settings, and a version for each
+/// staging module.
 fn kubernetes_go_mod(theirs: &str, version: &str) -> String {
     let minor = version.split_once('.').map_or("", |(_, rest)| rest);
     let mut text = String::from("module realcluster\n\n");
@@ -245,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn staging_modules_of_kubernetes_get_the_version_that_belongs_to_it() {
+    fn staging_modules_of_kubernetes_get_the_matching_version() {
         let theirs = "module k8s.io/kubernetes\n\ngo 1.26.0\n\ngodebug (\n\tdefault=go1.26\n)\n\nrequire (\n\tk8s.io/api v0.0.0\n\tk8s.io/klog/v2 v2.140.0\n\tk8s.io/cri-api v0.0.0 // indirect\n)\n\nreplace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n)\n";
         assert_eq!(
             kubernetes_go_mod(theirs, "1.36.3"),
@@ -254,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_folder_that_has_a_program_wins_and_missing_ones_are_named() {
+    fn the_first_folder_with_a_program_is_used_and_missing_programs_are_named() {
         let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let folders = [first.path().to_owned(), second.path().to_owned()];
         fs::write(second.path().join("etcd"), "").unwrap();

@@ -1,24 +1,24 @@
-//! What scenarios of one cluster share: a namespace and a NodePool each, whose pods and nodes know each other by a label.
+//! Helpers for scenarios of one cluster: each has its own namespace and NodePool; a label selects its pods and nodes.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use kube::Client;
-use kube::api::DynamicObject;
-use kube::{Api, api::ListParams};
+use kube::api::{DynamicObject, ListParams};
+use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use crate::objects;
 use crate::objects::{
-    self, DEPLOYMENTS, NAMESPACES, NODE_CLAIMS, NODE_POOLS, NODES, PODS, apply, delete, merge,
+    DEPLOYMENTS, NAMESPACES, NODE_CLAIMS, NODE_POOLS, NODES, PODS, apply, delete, merge,
 };
 use crate::wait::{FOREVER, Seen, until};
 
 /// The label of a scenario's nodes, which its pods select.
 const LABEL: &str = "real-cluster";
-/// How long something may take that has no time of its own.
+/// Default timeout of a wait.
 pub(crate) const SOON: Duration = Duration::from_secs(90);
 
-/// A scenario's part of the cluster.
+/// The namespace and NodePool of a scenario.
 #[derive(Clone)]
 pub(crate) struct Case {
     pub(crate) client: Client,
@@ -26,7 +26,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// A namespace for a scenario.
+    /// Creates the namespace of a scenario.
     pub(crate) async fn new(client: &Client, name: &'static str) -> Result<Self> {
         let case = Self {
             client: client.clone(),
@@ -38,7 +38,7 @@ impl Case {
         Ok(case)
     }
 
-    /// Applies the scenario's NodePool: on-demand amd64 nodes that stay, but for what `changes` says.
+    /// Applies the scenario's NodePool: on-demand amd64 nodes that are not disrupted, with `changes`.
     pub(crate) async fn pool(&self, changes: Value) -> Result<()> {
         let mut pool = json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": self.name },
@@ -62,7 +62,7 @@ impl Case {
         apply(&self.client, &pool).await
     }
 
-    /// A Deployment of pods that ask for so much processor time, with `changes` to its spec.
+    /// Creates a Deployment of pods that request this much CPU, with `changes` to its spec.
     pub(crate) async fn deploy(
         &self,
         named: &str,
@@ -108,12 +108,12 @@ impl Case {
         NODES.all(&self.client)
     }
 
-    /// The selector of what belongs to the scenario's NodePool.
+    /// Returns the label selector of the objects of the scenario's NodePool.
     pub(crate) fn selector(&self) -> String {
         format!("karpenter.sh/nodepool={}", self.name)
     }
 
-    /// Waits until so many pods run.
+    /// Waits until this many pods run.
     pub(crate) async fn until_running(&self, count: usize, within: Duration) -> Result<()> {
         let what = format!("{count} pods of {} run", self.name);
         until(&what, &self.pods(), "", within, |seen| {
@@ -122,7 +122,7 @@ impl Case {
         .await
     }
 
-    /// Waits until the scenario's nodes are as wanted.
+    /// Waits until the scenario's nodes are as expected.
     pub(crate) async fn until_nodes<T>(
         &self,
         what: &str,
@@ -132,7 +132,7 @@ impl Case {
         until(what, &self.nodes(), &self.selector(), within, look).await
     }
 
-    /// Waits until there are so many nodes, all of them initialized and none on its way out.
+    /// Waits until there are this many nodes, all of them initialized and none terminating.
     pub(crate) async fn until_node_count(
         &self,
         count: usize,
@@ -149,7 +149,7 @@ impl Case {
         .await
     }
 
-    /// Fails if within this time a look at the nodes fails. Once it has passed, everything is as it was to be.
+    /// Fails if within this time a check of the nodes fails. Afterwards all objects must be in the expected state.
     pub(crate) async fn nodes_stay(
         &self,
         during: Duration,
@@ -158,12 +158,12 @@ impl Case {
         let watching = self.until_nodes::<()>("", FOREVER, |seen| look(seen).map(|()| None));
         match tokio::time::timeout(during, watching).await {
             Ok(Err(error)) => Err(error),
-            Ok(Ok(())) => bail!("the watch ended"),
+            Ok(Ok(())) => bail!("the watch has ended"),
             Err(_) => Ok(()),
         }
     }
 
-    /// Deletes what the scenario made, and waits until its nodes and NodeClaims are gone.
+    /// Deletes the objects of the scenario, and waits until its nodes and NodeClaims are deleted.
     pub(crate) async fn end(&self) -> Result<()> {
         let deployments = self.deployments();
         for deployment in deployments.list(&ListParams::default()).await? {
@@ -175,34 +175,34 @@ impl Case {
             let gone = |seen: &Seen| Ok(seen.is_empty().then_some(()));
             until(&what, &kind.all(&self.client), &self.selector(), SOON, gone).await?;
         }
-        // At last: nothing may be created in a namespace that ends, evictions included.
+        // Last, because no object can be created in a terminating namespace, evictions included.
         delete(&NAMESPACES.all(&self.client), self.name).await
     }
 
-    /// Applies an object into the scenario's namespace.
+    /// Applies an object in the scenario's namespace.
     pub(crate) async fn apply(&self, mut object: Value) -> Result<()> {
         object["metadata"]["namespace"] = self.name.into();
         apply(&self.client, &object).await
     }
 
-    /// The scenario's only node.
+    /// Returns the scenario's only node.
     pub(crate) async fn only_node(&self) -> Result<Value> {
         let nodes = objects::list(&self.nodes(), &self.selector()).await?;
         let [node] = <[Value; 1]>::try_from(nodes)
             .ok()
-            .context("there is not exactly one node")?;
+            .context("expected exactly one node")?;
         Ok(node)
     }
 }
 
-/// Pods that spread over nodes, one on each.
+/// Returns a pod spec that spreads pods over nodes, one on each.
 pub(crate) fn one_on_each_node(app: &str) -> Value {
     json!({ "template": { "spec": { "affinity": { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [
         { "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": { "app": app } } },
     ] } } } } })
 }
 
-/// How many of the pods run.
+/// Counts the running pods.
 pub(crate) fn running(seen: &Seen) -> usize {
     let runs = |pod: &&Value| {
         pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null()
@@ -210,7 +210,7 @@ pub(crate) fn running(seen: &Seen) -> usize {
     seen.values().filter(runs).count()
 }
 
-/// Whether a node is on its way out: tainted for disruption, or deleted.
+/// Whether a node is being disrupted or deleted.
 pub(crate) fn is_leaving(node: &Value) -> bool {
     let mut taints = node["spec"]["taints"].as_array().into_iter().flatten();
     taints.any(|taint| taint["key"] == "karpenter.sh/disrupted")

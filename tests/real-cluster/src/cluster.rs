@@ -1,4 +1,4 @@
-//! A cluster with Karpenter in it, installed by Helm and run beside it.
+//! A cluster with Karpenter, installed by Helm; the controller runs as a local process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,26 +10,25 @@ use kube::Client;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::audit;
 use crate::binaries::Binaries;
 use crate::controller::Controller;
-use crate::helm;
 use crate::objects::{DEFINITIONS, NODE_CLAIMS, NODES, apply, condition, list, name};
 use crate::plane::ControlPlane;
 use crate::wait::until;
+use crate::{audit, helm};
 
-/// A control plane, what was installed into it, and the controller.
+/// A control plane, the installed charts, and the controller.
 pub(crate) struct Cluster {
     pub(crate) controller: Option<Controller>,
     pub(crate) plane: ControlPlane,
     pub(crate) client: Client,
     pub(crate) started: Timestamp,
-    /// Removed when this is dropped, unless a scenario failed.
+    /// Removed on drop, unless a scenario failed.
     folder: Option<TempDir>,
 }
 
 impl Cluster {
-    /// Starts a control plane with two nodes for the pods of the system, in a folder of its own.
+    /// Starts a control plane with two nodes for the system pods, in a temporary directory.
     pub(crate) async fn start(binaries: &Binaries) -> Result<Self> {
         let folder = TempDir::with_prefix("real-cluster-")?;
         let mut cluster = Self::start_in(binaries, folder.path()).await?;
@@ -37,7 +36,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The same in a folder that stays.
+    /// Like `start`, in a directory that is kept.
     pub(crate) async fn start_in(binaries: &Binaries, folder: &Path) -> Result<Self> {
         let plane = ControlPlane::start(binaries, folder).await?;
         let client = plane.client().await?;
@@ -53,17 +52,17 @@ impl Cluster {
         })
     }
 
-    /// Installs both charts, and waits until the definitions can be used.
+    /// Installs both charts, and waits until the CRDs are established.
     pub(crate) async fn install(&self, definitions: &Value, values: &Value) -> Result<()> {
         helm::upgrade(&self.plane, "karpenter-crd", definitions).await?;
         self.until_definitions_are_established().await?;
         helm::upgrade(&self.plane, "karpenter", values).await
     }
 
-    /// Waits until every definition is served.
+    /// Waits until every CRD is established.
     pub(crate) async fn until_definitions_are_established(&self) -> Result<()> {
         let definitions = DEFINITIONS.all(&self.client);
-        let what = "all definitions are established";
+        let what = "all CRDs are established";
         until(what, &definitions, "", Duration::from_secs(60), |seen| {
             let served = |d: &Value| condition(d, "Established") == "True";
             Ok(seen.values().all(served).then_some(()))
@@ -82,14 +81,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// The controller.
+    /// Returns the controller.
     pub(crate) fn controller(&mut self) -> Result<&mut Controller> {
         self.controller
             .as_mut()
-            .context("no controller was started")
+            .context("the controller is not started")
     }
 
-    /// What must be so at the end of every cluster's scenarios: everything runs, nothing was forbidden, every line of the log is JSON.
+    /// Checks at the end of every cluster's scenarios: all programs run, no request was forbidden, every line of the log is JSON.
     pub(crate) fn check(&mut self) -> Result<()> {
         self.plane.is_running()?;
         let controller = self.controller()?;
@@ -99,15 +98,15 @@ impl Cluster {
         let refused: BTreeSet<String> = requests
             .iter()
             .filter(|request| request.is_forbidden())
-            .map(audit::Request::told)
+            .map(audit::Request::describe)
             .take(10)
             .collect();
-        ensure!(requests.len() > 100, "{} requests only", requests.len());
+        ensure!(requests.len() > 100, "only {} requests", requests.len());
         ensure!(refused.is_empty(), "forbidden: {refused:#?}");
         Ok(())
     }
 
-    /// Leaves the logs where they are, and says where.
+    /// Keeps the logs, and returns their directory.
     pub(crate) fn keep(&mut self) -> PathBuf {
         match self.folder.take() {
             Some(folder) => folder.keep(),
@@ -116,7 +115,7 @@ impl Cluster {
     }
 }
 
-/// A node that is no one's: the system's pods run on it.
+/// Returns a node that Karpenter does not manage: the system pods run on it.
 fn system_node(name: &str, zone: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Node",
@@ -128,7 +127,7 @@ fn system_node(name: &str, zone: &str) -> Value {
     })
 }
 
-/// Fails unless every NodeClaim with these labels has a node of its own, and every node a NodeClaim: nothing lost, nothing doubled.
+/// Fails unless every NodeClaim with these labels has its own node, and every node a NodeClaim.
 pub(crate) async fn claims_and_nodes_belong_together(
     client: &Client,
     labels: &str,
@@ -153,12 +152,12 @@ pub(crate) async fn claims_and_nodes_belong_together(
     let distinct: BTreeSet<&String> = of_nodes.iter().collect();
     ensure!(
         distinct.len() == of_nodes.len(),
-        "nodes twice: {of_nodes:?}"
+        "duplicate nodes: {of_nodes:?}"
     );
     let names = |all: &[Value]| all.iter().map(|o| name(o).to_owned()).collect::<Vec<_>>();
     ensure!(
         of_claims == of_nodes && claims.len() == nodes.len(),
-        "NodeClaims {:?} and nodes {:?} do not belong together",
+        "NodeClaims {:?} and nodes {:?} do not match",
         names(&claims),
         names(&nodes)
     );

@@ -1,5 +1,5 @@
-//! A controller of ours as a process beside the cluster: with the environment of its Deployment, as its ServiceAccount, under the name
-//! of one of its pods.
+//! One of our controllers as a local process: with the environment of its Deployment, as its ServiceAccount, with the name of one
+//! of its pods.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use crate::wait;
 /// The labels of the chart's pods.
 const PODS_OF_CHART: &str = "app.kubernetes.io/name=karpenter";
 
-/// A running controller. It is killed when this is dropped.
+/// A running controller, killed on drop.
 #[derive(Debug)]
 pub(crate) struct Controller {
     binary: PathBuf,
@@ -34,7 +34,7 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// Starts a controller that was installed by the chart, with more environment variables, and waits until it holds the lease.
+    /// Starts a controller that the chart installed, with additional environment variables, and waits until it holds the lease.
     pub(crate) async fn start(
         plane: &ControlPlane,
         client: &Client,
@@ -76,7 +76,7 @@ impl Controller {
         Ok(controller)
     }
 
-    /// Waits until the lease is this process's.
+    /// Waits until this process holds the lease.
     pub(crate) async fn until_leading(&mut self, client: &Client) -> Result<()> {
         let leases = LEASES.of_namespace(client, NAMESPACE);
         let pod = self.pod.clone();
@@ -92,51 +92,51 @@ impl Controller {
         result
     }
 
-    /// The process's id.
+    /// Returns the id of the process.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Kills it as an out-of-memory killer does.
+    /// Kills it as the OOM killer does.
     pub(crate) fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Starts it again after it has ended, as a kubelet does.
+    /// Starts it again after it has exited, as a kubelet does.
     pub(crate) fn start_again(&mut self) -> Result<()> {
         self.process = spawn(&self.binary, &self.environment, &self.log)?;
         Ok(())
     }
 
-    /// Whether it has ended by itself.
+    /// Whether it has exited by itself.
     pub(crate) fn has_ended(&mut self) -> Result<bool> {
         Ok(self.process.ended()?.is_some())
     }
 
-    /// Asks it to end, as a kubelet does, and waits until it has ended well.
+    /// Sends SIGTERM, as a kubelet does, and waits until it has exited successfully.
     pub(crate) async fn stop(mut self) -> Result<()> {
         self.process.signal(Signal::TERM);
         let status = self.process.end(Duration::from_secs(30)).await?;
         ensure!(
             status.success(),
-            "the controller ended with {status}: {}",
+            "the controller exited with {status}: {}",
             self.process.tail(5)
         );
         Ok(())
     }
 
-    /// Lets it run on after this process, and returns its id.
+    /// Detaches it from this process, and returns its id.
     pub(crate) fn leave(mut self) -> u32 {
         self.process.detach();
         self.process.id()
     }
 
-    /// Fails if it has ended.
+    /// Fails if it has exited.
     pub(crate) fn is_running(&mut self) -> Result<()> {
         self.process.is_running()
     }
 
-    /// Every line of its log.
+    /// Returns every line of its log.
     pub(crate) fn lines(&self) -> Vec<String> {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -160,7 +160,7 @@ fn spawn(binary: &Path, environment: &BTreeMap<String, String>, log: &Path) -> R
     Process::start("karpenter", &mut command, log)
 }
 
-/// A token of Karpenter's ServiceAccount.
+/// Returns a token of Karpenter's ServiceAccount.
 async fn token(client: &Client) -> Result<String> {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
     let request = TokenRequest {
@@ -174,10 +174,10 @@ async fn token(client: &Client) -> Result<String> {
         .create_token_request("karpenter", &PostParams::default(), &request)
         .await?;
     let token = answer.status.and_then(|status| status.token);
-    token.context("no token was given")
+    token.context("cannot get a token")
 }
 
-/// The environment that a kubelet gives the container of a Deployment.
+/// Returns the environment that a kubelet sets in the container of a Deployment.
 fn environment_of(deployment: &Value) -> Result<BTreeMap<String, String>> {
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
     let variables = container["env"].as_array();
@@ -188,12 +188,12 @@ fn environment_of(deployment: &Value) -> Result<BTreeMap<String, String>> {
         let value = match variable["value"].as_str() {
             Some(value) => value.to_owned(),
             None if from["fieldRef"]["fieldPath"] == "metadata.namespace" => NAMESPACE.to_owned(),
-            // What a kubelet says where there are neither requests nor limits.
+            // The value of a kubelet for a container without requests or limits.
             None if from["resourceFieldRef"]["resource"] == "requests.cpu" => "0".to_owned(),
             None if from["resourceFieldRef"]["resource"] == "limits.memory" => {
                 "8000000000".to_owned()
             }
-            None => bail!("{key} is from something that is not known here: {from}"),
+            None => bail!("unknown source of {key}: {from}"),
         };
         environment.insert(key, value);
     }
@@ -202,11 +202,12 @@ fn environment_of(deployment: &Value) -> Result<BTreeMap<String, String>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
 
+    use super::*;
+
     #[test]
-    fn the_environment_is_what_a_kubelet_makes_of_the_container() {
+    fn the_environment_is_that_of_a_kubelet() {
         let deployment = json!({ "spec": { "template": { "spec": { "containers": [{ "env": [
             { "name": "A", "value": "b" },
             { "name": "SYSTEM_NAMESPACE", "valueFrom": { "fieldRef": { "fieldPath": "metadata.namespace" } } },

@@ -1,4 +1,4 @@
-//! Our charts, by Helm.
+//! Installs our charts with Helm.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use crate::root;
 /// The namespace that Karpenter is installed in.
 pub(crate) const NAMESPACE: &str = "kube-system";
 
-/// Runs `helm upgrade --install` of a chart of ours, and waits until everything of it is ready.
+/// Runs `helm upgrade --install` for one of our charts, and waits until all its objects are ready.
 pub(crate) async fn upgrade(plane: &ControlPlane, chart: &str, values: &Value) -> Result<()> {
     let file = plane.folder().join(format!("{chart}-values.json"));
     std::fs::write(&file, values.to_string())?;
@@ -28,7 +28,7 @@ pub(crate) async fn upgrade(plane: &ControlPlane, chart: &str, values: &Value) -
             NAMESPACE.as_ref(),
             "--values".as_ref(),
             &file,
-            // Definitions that were applied by hand before become the chart's.
+            // Adopts CRDs that were applied without Helm before.
             "--take-ownership".as_ref(),
             "--wait".as_ref(),
             "--timeout".as_ref(),
@@ -39,7 +39,7 @@ pub(crate) async fn upgrade(plane: &ControlPlane, chart: &str, values: &Value) -
     Ok(())
 }
 
-/// The number of a release's revision, and its status.
+/// Returns the revision number of a release, and its status.
 pub(crate) async fn revision(plane: &ControlPlane, release: &str) -> Result<(u64, String)> {
     let arguments = [
         "status",
@@ -66,7 +66,7 @@ async fn run(plane: &ControlPlane, arguments: &[&Path]) -> Result<String> {
         .env("KUBECONFIG", plane.kubeconfig())
         .env("HOME", plane.folder())
         .stdin(Stdio::null());
-    // It ends by itself: it is told how long it may wait.
+    // It exits by itself, because it has a timeout.
     let output = tokio::task::spawn_blocking(move || command.output()).await??;
     if !output.status.success() {
         let words: Vec<_> = arguments.iter().map(|a| a.to_string_lossy()).collect();

@@ -1,13 +1,13 @@
 //! Karpenter on a real Kubernetes control plane: `cargo xtask realcluster` builds and runs this.
 //!
-//! | module | what it answers |
+//! | module | contents |
 //! |---|---|
-//! | [`binaries`] | where are the programs of a control plane, and how are they built? |
-//! | [`plane`] | how do they become a control plane on loopback? |
-//! | [`cluster`] | how does Karpenter get into it? By Helm, with the rights of the chart |
-//! | [`case`] | what does each scenario have to itself? |
-//! | [`scenarios`] | what must be so? |
-//! | [`measure`] | how fast, how dear, how many requests? |
+//! | [`binaries`] | finds or builds the programs of a control plane |
+//! | [`plane`] | starts a control plane on loopback |
+//! | [`cluster`] | installs Karpenter with Helm, with only the chart's permissions |
+//! | [`case`] | the namespace and NodePool of each scenario |
+//! | [`scenarios`] | the scenarios |
+//! | [`measure`] | measurements: duration, cost, requests |
 
 mod audit;
 mod binaries;
@@ -30,7 +30,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 
-/// Karpenter on a real Kubernetes control plane.
+/// Runs Karpenter on a real Kubernetes control plane on loopback: scenarios, measurements, or an interactive cluster.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask realcluster")]
 struct Arguments {
@@ -40,21 +40,21 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Builds the programs of the control plane that are neither in KUBEBUILDER_ASSETS nor in PATH, through the Go module proxy.
+    /// Build the programs of the control plane that are neither in KUBEBUILDER_ASSETS nor in PATH, through the Go module proxy.
     Build,
-    /// Starts a cluster with Karpenter in it, and leaves it running.
+    /// Start a cluster with Karpenter, and leave it running.
     Up,
-    /// Ends the cluster that `up` started.
+    /// Stop the cluster that `up` started.
     Down,
-    /// Runs the scenarios whose names contain one of the words; without words all of them.
+    /// Run the scenarios, by default all of them.
     Test {
-        /// Only the scenarios that fit into every CI run.
+        /// Run only the scenarios of every CI run.
         #[arg(long)]
         quick: bool,
-        /// Words in scenarios' names.
+        /// Run only scenarios whose name contains one of these words.
         words: Vec<String>,
     },
-    /// Measures the controller.
+    /// Measure the controller.
     #[command(flatten)]
     Measure(measure::Measure),
 }
@@ -64,15 +64,17 @@ fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build();
-    let result = runtime.context("cannot start").and_then(|runtime| {
-        runtime.block_on(async {
-            // Dropping what runs ends every process that it started.
-            tokio::select! {
-                result = run(arguments.command) => result,
-                _ = interrupted() => Err(anyhow::anyhow!("interrupted")),
-            }
-        })
-    });
+    let result = runtime
+        .context("cannot start the runtime")
+        .and_then(|runtime| {
+            runtime.block_on(async {
+                // Dropping the future kills every process that it started.
+                tokio::select! {
+                    result = run(arguments.command) => result,
+                    _ = interrupted() => Err(anyhow::anyhow!("interrupted")),
+                }
+            })
+        });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
@@ -83,7 +85,7 @@ fn main() -> ExitCode {
 }
 
 async fn run(command: Command) -> Result<()> {
-    // Two providers may be linked in; it is only refused if one is set.
+    // Two crypto providers may be linked in. Installing fails only if a default is already set.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     match command {
         Command::Build => binaries::build().map(|_| ()),
@@ -109,20 +111,20 @@ async fn interrupted() {
     }
 }
 
-/// The directory of the workspace.
+/// Returns the directory of the workspace.
 fn root() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = package.ancestors().nth(2).unwrap_or(package);
     root.to_owned()
 }
 
-/// The binary of a controller that was built beside this program.
+/// Returns the binary of a controller that was built next to this program.
 fn controller_binary(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe()?;
     let binary = own.with_file_name(name);
     anyhow::ensure!(
         binary.is_file(),
-        "{} is not built; `cargo xtask realcluster` does it",
+        "{} is not built; run `cargo xtask realcluster`",
         binary.display()
     );
     Ok(binary)

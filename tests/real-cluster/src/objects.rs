@@ -1,4 +1,4 @@
-//! Objects as JSON, and the API they are written through.
+//! Objects as JSON, and the API resources they are written to.
 
 use anyhow::{Context as _, Result, bail};
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
@@ -43,6 +43,8 @@ pub(crate) const DEFINITIONS: Kind = kind(
     "customresourcedefinitions",
 );
 pub(crate) const NODE_POOLS: Kind = kind("karpenter.sh", "v1", "NodePool", "nodepools");
+pub(crate) const EC2_NODE_CLASSES: Kind =
+    kind("karpenter.k8s.aws", "v1", "EC2NodeClass", "ec2nodeclasses");
 pub(crate) const NODE_CLAIMS: Kind = kind("karpenter.sh", "v1", "NodeClaim", "nodeclaims");
 pub(crate) const BUFFERS: Kind = kind(
     "autoscaling.x-k8s.io",
@@ -50,7 +52,7 @@ pub(crate) const BUFFERS: Kind = kind(
     "CapacityBuffer",
     "capacitybuffers",
 );
-/// Kinds that manifests have and that no scenario asks for again.
+/// Kinds of manifests that no scenario reads.
 const OTHERS: [Kind; 18] = [
     kind("", "v1", "PodTemplate", "podtemplates"),
     kind("", "v1", "ConfigMap", "configmaps"),
@@ -111,42 +113,42 @@ const NAMED: [Kind; 11] = [
 ];
 
 impl Kind {
-    /// The kind of an object, in the object's version.
+    /// Returns the kind of an object, in the object's version.
     pub(crate) fn of(object: &Value) -> Result<ApiResource> {
         let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
         let (version, kind) = (text("apiVersion"), text("kind"));
         let (group, version) = version.split_once('/').unwrap_or(("", &version));
         let mut known = NAMED.iter().chain(&OTHERS);
         let found = known.find(|known| known.group == group && known.kind == kind);
-        let plural = found.with_context(|| format!("{group}/{kind} is not a known kind"))?;
+        let plural = found.with_context(|| format!("unknown kind {group}/{kind}"))?;
         let gvk = GroupVersionKind::gvk(group, version, &kind);
         Ok(ApiResource::from_gvk_with_plural(&gvk, plural.plural))
     }
 
-    /// The kind as a resource of the API.
+    /// Returns the kind as an API resource.
     pub(crate) fn resource(self) -> ApiResource {
         let gvk = GroupVersionKind::gvk(self.group, self.version, self.kind);
         ApiResource::from_gvk_with_plural(&gvk, self.plural)
     }
 
-    /// Objects of all namespaces, or of the cluster.
+    /// Returns the API of all namespaces, or of cluster-scoped objects.
     pub(crate) fn all(self, client: &Client) -> Api<DynamicObject> {
         Api::all_with(client.clone(), &self.resource())
     }
 
-    /// Objects of a namespace.
+    /// Returns the API of a namespace.
     pub(crate) fn of_namespace(self, client: &Client, namespace: &str) -> Api<DynamicObject> {
         Api::namespaced_with(client.clone(), namespace, &self.resource())
     }
 }
 
-/// The documents of YAML.
+/// Parses YAML documents.
 pub(crate) fn documents(text: &str) -> Result<Vec<Value>> {
     let documents = serde_saphyr::from_multiple::<Value>(text)?;
     Ok(documents.into_iter().filter(Value::is_object).collect())
 }
 
-/// The API of an object's kind, in the object's namespace if it has one.
+/// Returns the API of an object's kind, in the object's namespace if it has one.
 pub(crate) fn api_of(client: &Client, object: &Value) -> Result<Api<DynamicObject>> {
     let resource = Kind::of(object)?;
     Ok(match object["metadata"]["namespace"].as_str() {
@@ -170,7 +172,7 @@ pub(crate) async fn apply(client: &Client, object: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Merges a patch into an object.
+/// Applies a merge patch to an object.
 pub(crate) async fn merge(api: &Api<DynamicObject>, name: &str, patch: Value) -> Result<()> {
     let params = PatchParams::default();
     api.patch(name, &params, &Patch::Merge(patch))
@@ -179,16 +181,16 @@ pub(crate) async fn merge(api: &Api<DynamicObject>, name: &str, patch: Value) ->
     Ok(())
 }
 
-/// Merges a patch into an object's status.
+/// Applies a merge patch to an object's status.
 pub(crate) async fn merge_status(api: &Api<DynamicObject>, name: &str, patch: Value) -> Result<()> {
     let params = PatchParams::default();
     api.patch_status(name, &params, &Patch::Merge(patch))
         .await
-        .with_context(|| format!("patching the status of {name}"))?;
+        .with_context(|| format!("cannot patch the status of {name}"))?;
     Ok(())
 }
 
-/// Asks for an object's end.
+/// Deletes an object.
 pub(crate) async fn delete(api: &Api<DynamicObject>, name: &str) -> Result<()> {
     let params = DeleteParams::background();
     api.delete(name, &params)
@@ -197,14 +199,14 @@ pub(crate) async fn delete(api: &Api<DynamicObject>, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// All objects of a selector, as JSON.
+/// Lists all objects of a selector, as JSON.
 pub(crate) async fn list(api: &Api<DynamicObject>, labels: &str) -> Result<Vec<Value>> {
     let list = api.list(&ListParams::default().labels(labels)).await?;
     let values = list.items.into_iter().map(serde_json::to_value);
     Ok(values.collect::<Result<_, _>>()?)
 }
 
-/// What the API server says to an object that it is only shown: the object as it would be stored, or the refusal.
+/// Sends an object to the API server as a dry run; returns the object as it would be stored, or the rejection.
 pub(crate) async fn dry_run(client: &Client, object: &Value) -> Result<Result<Value, String>> {
     let params = PostParams {
         dry_run: true,
@@ -218,7 +220,7 @@ pub(crate) async fn dry_run(client: &Client, object: &Value) -> Result<Result<Va
     }
 }
 
-/// The status of a condition: `True`, `False`, `Unknown`, or nothing.
+/// Returns the status of a condition: `True`, `False`, `Unknown`, or empty.
 pub(crate) fn condition<'a>(object: &'a Value, kind: &str) -> &'a str {
     let conditions = object["status"]["conditions"].as_array();
     let found = conditions.and_then(|all| all.iter().find(|c| c["type"] == kind));

@@ -1,4 +1,4 @@
-//! A cluster for a person: `up` leaves it running, `down` ends it.
+//! An interactive cluster: `up` leaves it running, `down` stops it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,8 +6,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::cluster::Cluster;
 use crate::plane::Left;
-use crate::{binaries, cluster::Cluster, controller_binary, process, root, suite};
+use crate::{binaries, controller_binary, process, root, suite};
 
 fn folder() -> PathBuf {
     root().join("target/realcluster/up")
@@ -17,11 +18,11 @@ fn state() -> PathBuf {
     folder().join("state.json")
 }
 
-/// Starts a cluster with Karpenter and its kwok provider in it.
+/// Starts a cluster with Karpenter and its kwok provider.
 pub(crate) async fn up() -> Result<()> {
     ensure!(
         !state().exists(),
-        "a cluster is up; `cargo xtask realcluster down` ends it"
+        "a cluster is already running; `cargo xtask realcluster down` stops it"
     );
     let binaries = binaries::build()?;
     let _ = fs::remove_dir_all(folder());
@@ -31,7 +32,10 @@ pub(crate) async fn up() -> Result<()> {
         .run(&controller_binary("karpenter-kwok")?, &BTreeMap::new())
         .await?;
     let kubeconfig = cluster.plane.kubeconfig();
-    let controller = cluster.controller.take().context("no controller")?;
+    let controller = cluster
+        .controller
+        .take()
+        .context("the controller is not started")?;
     let mut left = cluster.plane.leave();
     left.processes
         .insert("karpenter".to_owned(), controller.leave());
@@ -41,9 +45,9 @@ pub(crate) async fn up() -> Result<()> {
     Ok(())
 }
 
-/// Ends the cluster.
+/// Stops the cluster.
 pub(crate) fn down() -> Result<()> {
-    let text = fs::read_to_string(state()).context("no cluster is up")?;
+    let text = fs::read_to_string(state()).context("no cluster is running")?;
     let left: Left = serde_json::from_str(&text)?;
     for name in process::end_all(&left.processes, &folder()) {
         println!("{name} ended");

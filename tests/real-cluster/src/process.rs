@@ -1,7 +1,8 @@
-//! Programs that run as long as something needs them.
+//! Programs that are killed when they are no longer needed.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
+use std::fs::File;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,18 +11,18 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// A program in a process group of its own, which is killed with all its children when this is dropped.
+/// A program in its own process group, killed with all its children on drop.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,
     child: Child,
     log: PathBuf,
-    /// Whether it lives on when this is dropped.
+    /// Whether it keeps running after this is dropped.
     detached: bool,
 }
 
 impl Process {
-    /// Starts a program whose output is added to `log`.
+    /// Starts a program whose output is appended to `log`.
     pub(crate) fn start(name: &str, command: &mut Command, log: &Path) -> Result<Self> {
         let file = File::options().create(true).append(true).open(log)?;
         let child = command
@@ -39,12 +40,12 @@ impl Process {
         })
     }
 
-    /// The process's id, which is its group's, too.
+    /// Returns the id of the process, which is also that of its process group.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Lets it run on when this is dropped.
+    /// Lets it keep running after this is dropped.
     pub(crate) fn detach(&mut self) {
         self.detached = true;
     }
@@ -54,12 +55,12 @@ impl Process {
         signal_group(self.child.id(), signal);
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status, if it has exited.
     pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
-    /// Fails with the end of its log once it has ended.
+    /// Fails with the end of its log if it has exited.
     pub(crate) fn is_running(&mut self) -> Result<()> {
         if let Some(status) = self.ended()? {
             bail!("{} ended: {status}\n{}", self.name, self.tail(20));
@@ -67,7 +68,7 @@ impl Process {
         Ok(())
     }
 
-    /// Waits for its end.
+    /// Waits until it exits.
     pub(crate) async fn end(&mut self, within: Duration) -> Result<ExitStatus> {
         let deadline = tokio::time::Instant::now() + within;
         loop {
@@ -75,21 +76,22 @@ impl Process {
                 return Ok(status);
             }
             if tokio::time::Instant::now() > deadline {
-                bail!("{} does not end within {within:?}", self.name);
+                bail!("{} does not exit within {within:?}", self.name);
             }
-            // A child's end cannot be watched and the child killed at once without a reaper; this is looked at ten times a second.
+            // The exit of a child cannot be awaited while the child can be killed without a reaper; so it is polled ten times a
+            // second.
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 
-    /// Kills it and waits until it is gone.
+    /// Kills it and waits until it has exited.
     pub(crate) fn kill(&mut self) {
         self.signal(Signal::KILL);
-        // It may have ended before.
+        // It may have exited before.
         let _ = self.child.wait();
     }
 
-    /// The last lines of its log.
+    /// Returns the last lines of its log.
     pub(crate) fn tail(&self, lines: usize) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         let all: Vec<&str> = text.lines().collect();
@@ -105,7 +107,7 @@ impl Drop for Process {
     }
 }
 
-/// Sends a signal to a process group, which may be gone.
+/// Sends a signal to a process group, which may have exited.
 fn signal_group(id: u32, signal: Signal) {
     let id = i32::try_from(id).ok().and_then(Pid::from_raw);
     if let Some(id) = id {
@@ -113,7 +115,7 @@ fn signal_group(id: u32, signal: Signal) {
     }
 }
 
-/// Ends detached processes: those of `ids` that still run in `folder`, as numbers are used again.
+/// Kills detached processes: those of `ids` that still run in `folder`, because process ids are reused.
 pub(crate) fn end_all(ids: &BTreeMap<String, u32>, folder: &Path) -> Vec<String> {
     let ours =
         |id: u32| fs::read_link(format!("/proc/{id}/cwd")).is_ok_and(|runs_in| runs_in == folder);
@@ -132,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_and_its_children_end_with_its_owner() {
+    fn a_process_and_its_children_are_killed_on_drop() {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 600 & echo $!; wait"]);
@@ -149,16 +151,19 @@ mod tests {
         };
         assert!(lives(child));
         drop(process);
-        // The kernel ends it when it gets to it.
+        // The kernel kills it asynchronously.
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
         while lives(child) {
-            assert!(std::time::Instant::now() < deadline, "{child} lives on");
+            assert!(
+                std::time::Instant::now() < deadline,
+                "{child} is still running"
+            );
             std::thread::yield_now();
         }
     }
 
     #[test]
-    fn numbers_that_others_have_by_now_are_left_alone() {
+    fn reused_process_ids_are_not_killed() {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("sleep");
         let log = folder.path().join("log");

@@ -1,4 +1,4 @@
-//! Runs the scenarios: a line for each, with its seconds.
+//! Runs the scenarios: prints one line for each, with its duration.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use futures::stream::FuturesUnordered;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::binaries::{self, Binaries};
+use crate::binaries::Binaries;
 use crate::case::Case;
 use crate::cluster::Cluster;
-use crate::controller_binary;
 use crate::objects::apply;
 use crate::plane::free_ports;
-use crate::scenarios::{self, Alone, Beside, aws};
+use crate::scenarios::{Alone, Beside, aws};
+use crate::{binaries, controller_binary, scenarios};
 
-/// How long a scenario may take before it counts as failed.
+/// Timeout of a scenario.
 const LONGEST: Duration = Duration::from_secs(400);
 
-/// What went well and what did not.
+/// Passed and failed scenarios.
 #[derive(Debug, Default)]
 struct Results {
     passed: usize,
@@ -29,7 +29,7 @@ struct Results {
 }
 
 impl Results {
-    fn tell(&mut self, name: &str, since: Instant, result: Result<()>) {
+    fn report(&mut self, name: &str, since: Instant, result: Result<()>) {
         let seconds = since.elapsed().as_secs();
         match result {
             Ok(()) => {
@@ -49,7 +49,7 @@ impl Results {
     }
 }
 
-/// Which scenarios are run.
+/// Whether a scenario is selected.
 #[derive(Debug)]
 struct Choice<'a> {
     quick: bool,
@@ -63,7 +63,7 @@ impl Choice<'_> {
     }
 }
 
-/// Every word must be in the name of a scenario.
+/// Fails for a word that is in no scenario's name.
 fn check_words(words: &[String]) -> Result<()> {
     let beside = scenarios::BESIDE.iter().map(|s| s.name);
     let alone = scenarios::ALONE.iter().map(|s| s.name);
@@ -71,7 +71,7 @@ fn check_words(words: &[String]) -> Result<()> {
     for word in words {
         if !names.iter().any(|name| name.contains(word.as_str())) {
             bail!(
-                "no scenario is called `{word}`: they are {}",
+                "unknown scenario `{word}`: the scenarios are {}",
                 names.join(", ")
             );
         }
@@ -86,7 +86,7 @@ pub(crate) async fn run(quick: bool, words: &[String]) -> Result<()> {
         Ok(binaries) => binaries,
         Err(missing) => {
             println!(
-                "skipped: there is no {}; `cargo xtask realcluster build` builds what is missing",
+                "skipped: cannot find {}; `cargo xtask realcluster build` builds the missing programs",
                 missing.join(", ")
             );
             return Ok(());
@@ -106,7 +106,7 @@ pub(crate) async fn run(quick: bool, words: &[String]) -> Result<()> {
         results.passed,
         results.failed.len(),
         started.elapsed().as_secs(),
-        if quick { " (the quick ones)" } else { "" },
+        if quick { " (quick scenarios only)" } else { "" },
     );
     if !results.failed.is_empty() {
         bail!("failed: {}", results.failed.join(", "));
@@ -114,14 +114,14 @@ pub(crate) async fn run(quick: bool, words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// What the scenarios of a cluster made of it; a cluster that does not start is a failure, too.
+/// Returns the results of the scenarios of a cluster; a cluster that does not start is a failure, too.
 async fn on_a_cluster(name: &str, scenarios: impl Future<Output = Result<Results>>) -> Results {
     let started = Instant::now();
     match scenarios.await {
         Ok(results) => results,
         Err(problem) => {
             let mut results = Results::default();
-            results.tell(&format!("cluster {name}"), started, Err(problem));
+            results.report(&format!("cluster {name}"), started, Err(problem));
             results
         }
     }
@@ -142,7 +142,7 @@ pub(crate) async fn install_kwok_with(cluster: &Cluster, values: &Value) -> Resu
     apply(&cluster.client, &class).await
 }
 
-/// The values of the chart that the kwok provider is installed with.
+/// Returns the chart values for the kwok provider.
 pub(crate) fn kwok_values() -> Value {
     json!({
         "provider": "kwok",
@@ -156,10 +156,10 @@ pub(crate) fn kwok_values() -> Value {
     })
 }
 
-/// A scenario with its time.
+/// Runs a scenario and measures its duration.
 async fn timed(scenario: impl Future<Output = Result<()>>) -> Result<()> {
     let within = tokio::time::timeout(LONGEST, scenario).await;
-    within.with_context(|| format!("not within {} s", LONGEST.as_secs()))?
+    within.with_context(|| format!("timed out after {} s", LONGEST.as_secs()))?
 }
 
 async fn kwok(binaries: &Binaries, choice: &Choice<'_>) -> Result<Results> {
@@ -179,7 +179,7 @@ async fn kwok(binaries: &Binaries, choice: &Choice<'_>) -> Result<Results> {
     let started = Instant::now();
     let installed = timed(scenarios::install::kwok(&cluster)).await;
     let is_installed = installed.is_ok();
-    results.tell("install-kwok", started, installed);
+    results.report("install-kwok", started, installed);
     if !is_installed {
         println!("logs are in {}", cluster.keep().display());
         return Ok(results);
@@ -198,14 +198,14 @@ async fn kwok(binaries: &Binaries, choice: &Choice<'_>) -> Result<Results> {
                 let all = async {
                     let case = Case::new(&client, scenario.name).await?;
                     (scenario.run)(case.clone()).await?;
-                    case.end().await.context("cleaning up")
+                    case.end().await.context("cannot clean up")
                 };
                 (scenario.name, started, timed(all).await)
             }) as BoxFuture<'_, _>
         })
         .collect();
     while let Some((name, started, result)) = running.next().await {
-        results.tell(name, started, result);
+        results.report(name, started, result);
     }
     drop(running);
     for scenario in alone {
@@ -213,14 +213,14 @@ async fn kwok(binaries: &Binaries, choice: &Choice<'_>) -> Result<Results> {
         let all = async {
             let case = Case::new(&client, scenario.name).await?;
             (scenario.run)(&mut cluster, case.clone()).await?;
-            case.end().await.context("cleaning up")
+            case.end().await.context("cannot clean up")
         };
         let result = timed(all).await;
-        results.tell(scenario.name, started, result);
+        results.report(scenario.name, started, result);
     }
     let started = Instant::now();
     let checked = cluster.check();
-    results.tell("kwok-rights-and-log", started, checked);
+    results.report("kwok-rights-and-log", started, checked);
     end(cluster, &results).await?;
     Ok(results)
 }
@@ -235,21 +235,21 @@ async fn aws(binaries: &Binaries, choice: &Choice<'_>) -> Result<Results> {
     let started = Instant::now();
     let installed = timed(scenarios::install::aws(&cluster, webhook)).await;
     let is_installed = installed.is_ok();
-    results.tell("aws-install", started, installed);
+    results.report("aws-install", started, installed);
     if is_installed {
         aws::run(&mut cluster, |name, started, result| {
-            results.tell(name, started, result);
+            results.report(name, started, result);
         })
         .await;
         let started = Instant::now();
         let checked = cluster.check();
-        results.tell("aws-rights-and-log", started, checked);
+        results.report("aws-rights-and-log", started, checked);
     }
     end(cluster, &results).await?;
     Ok(results)
 }
 
-/// Ends the controller as a kubelet does, and keeps the logs of a run that failed.
+/// Stops the controller as a kubelet does, and keeps the logs of a failed run.
 async fn end(mut cluster: Cluster, results: &Results) -> Result<()> {
     if let Some(controller) = cluster.controller.take() {
         controller.stop().await?;

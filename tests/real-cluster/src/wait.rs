@@ -1,4 +1,4 @@
-//! Waiting for what a watch shows.
+//! Waits for the objects of a watch.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,18 +7,19 @@ use anyhow::{Context as _, Result, bail};
 use futures::{StreamExt as _, pin_mut};
 use kube::Api;
 use kube::api::DynamicObject;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt as _, watcher};
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// Longer than anything here takes.
+/// Longer than any wait here.
 pub(crate) const FOREVER: Duration = Duration::from_secs(24 * 3600);
 
-/// The objects that a watch knows, by namespace and name.
+/// The objects of a watch, by namespace and name.
 pub(crate) type Seen = BTreeMap<(String, String), Value>;
 
-/// Watches objects with these labels, and calls `look` with all of them after each change, until it finds something or the time is over.
+/// Watches objects with these labels, and calls `look` with all of them after each change, until it returns a result or the time
+/// is over.
 pub(crate) async fn until<T>(
     what: &str,
     api: &Api<DynamicObject>,
@@ -34,9 +35,9 @@ pub(crate) async fn until<T>(
     let mut complete = false;
     loop {
         let event = match tokio::time::timeout_at(deadline, events.next()).await {
-            Ok(event) => event.context("the watch ended")?,
+            Ok(event) => event.context("the watch has ended")?,
             Err(_) => bail!(
-                "not within {} s: {what}; seen: {}",
+                "timed out after {} s: {what}; last objects: {}",
                 within.as_secs(),
                 brief(&seen)
             ),
@@ -57,7 +58,7 @@ pub(crate) async fn until<T>(
             Ok(Event::Delete(object)) => {
                 seen.remove(&key(&object));
             }
-            // It is tried again, with a back-off.
+            // It is retried, with a back-off.
             Err(_) => continue,
         }
         if complete && let Some(found) = look(&seen)? {
@@ -66,7 +67,7 @@ pub(crate) async fn until<T>(
     }
 }
 
-/// Names and phases, a few of them.
+/// Returns names and phases of some of them.
 fn brief(seen: &Seen) -> String {
     let lines = seen.iter().take(12).map(|((_, name), object)| {
         let phase = object["status"]["phase"].as_str().unwrap_or_default();

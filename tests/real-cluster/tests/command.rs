@@ -1,4 +1,4 @@
-//! The command as a person meets it, without a control plane.
+//! The command line, without a control plane.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -22,7 +22,7 @@ fn help_names_every_command() {
 }
 
 #[test]
-fn a_word_that_no_scenario_has_is_an_error() {
+fn an_unknown_scenario_is_an_error() {
     let ended = real_cluster(&["test", "no-such-scenario"]);
     assert!(!ended.status.success());
     let said = String::from_utf8(ended.stderr).unwrap();

@@ -1,6 +1,6 @@
-//! The controller as a process: how big the binary is, how soon it is ready, what it holds when there is nothing to do.
+//! The controller as a process: the size of its binary, its startup time, its memory when idle.
 //!
-//! `KARPENTER` names the binary, else it is that of the profile `dist`, which images are built from:
+//! `KARPENTER` names the binary; the default is that of the profile `dist`, which images are built from:
 //! `cargo image-binary`.
 
 use std::error::Error;
@@ -22,7 +22,7 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 const CLUSTER: &str = "demo";
 const STARTS: usize = 5;
 const LONGEST: Duration = Duration::from_secs(60);
-/// After this long without work what was needed for the start has been given back.
+/// After this time without work the memory for startup has been released.
 const IDLE: Duration = Duration::from_secs(30);
 const BYTES_PER_MIB: f64 = 1024.0 * 1024.0;
 
@@ -34,7 +34,7 @@ fn binary() -> Outcome<PathBuf> {
     let named = std::env::var_os("KARPENTER").map(PathBuf::from);
     let path = named.unwrap_or_else(|| root().join("target/dist/karpenter"));
     if !path.is_file() {
-        let missing = format!("there is no {}: build it, or name one", path.display());
+        let missing = format!("cannot find {}: build it, or set KARPENTER", path.display());
         return Err(missing.into());
     }
     Ok(path)
@@ -44,15 +44,15 @@ fn free_port() -> Outcome<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// What the controller runs on.
-struct Ground {
+/// The control plane and the AWS fake.
+struct Environment {
     testbed: Testbed,
     endpoint: String,
     home: tempfile::TempDir,
     _parts: Box<dyn std::any::Any>,
 }
 
-impl Ground {
+impl Environment {
     async fn start() -> Outcome<Self> {
         let testbed = Testbed::builder().start().await;
         let files = std::fs::read_dir(root().join("crds"))?;
@@ -80,7 +80,7 @@ impl Ground {
         })
     }
 
-    /// A NodePool that could buy, so that what there is to be bought is known.
+    /// Creates a NodePool that could launch nodes, so that instance types are discovered.
     async fn add_pool(&self) -> Outcome<()> {
         let class = json!({
             "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": { "name": "default" },
@@ -127,7 +127,7 @@ impl Ground {
         Api::all_with(self.testbed.client(), &resource)
     }
 
-    /// Starts the binary, and says how long it took to be ready.
+    /// Starts the binary, and returns the time until it is ready.
     fn controller(&self, binary: &Path) -> Outcome<(Controller, Duration)> {
         let probes = free_port()?;
         let home = self.home.path();
@@ -174,7 +174,7 @@ fn is_ready(port: u16) -> bool {
     ask().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
 }
 
-/// The process; it ends with this.
+/// The process; it is killed on drop.
 struct Controller(Child);
 
 impl Controller {
@@ -188,32 +188,32 @@ impl Controller {
 
 impl Drop for Controller {
     fn drop(&mut self) {
-        // What has ended already cannot be killed.
+        // A process that has exited cannot be killed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
 async fn starts(run: &mut Run) -> Outcome<()> {
-    let (ground, binary) = (Ground::start().await?, binary()?);
+    let (environment, binary) = (Environment::start().await?, binary()?);
     run.record(
         "binary_mib",
         std::fs::metadata(&binary)?.len() as f64 / BYTES_PER_MIB,
     );
     for _ in 0..STARTS {
-        let (_controller, took) = tokio::task::block_in_place(|| ground.controller(&binary))?;
+        let (_controller, took) = tokio::task::block_in_place(|| environment.controller(&binary))?;
         run.sample(1, took);
     }
     Ok(())
 }
 
 async fn idles(run: &mut Run) -> Outcome<()> {
-    let (ground, binary) = (Ground::start().await?, binary()?);
-    let (controller, took) = tokio::task::block_in_place(|| ground.controller(&binary))?;
+    let (environment, binary) = (Environment::start().await?, binary()?);
+    let (controller, took) = tokio::task::block_in_place(|| environment.controller(&binary))?;
     run.sample(1, took);
     tokio::time::sleep(IDLE).await;
     run.record("without_node_pools_mib", controller.resident_mib()?);
-    ground.add_pool().await?;
+    environment.add_pool().await?;
     tokio::time::sleep(IDLE).await;
     run.record("with_a_node_pool_mib", controller.resident_mib()?);
     Ok(())

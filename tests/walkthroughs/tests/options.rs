@@ -1,4 +1,4 @@
-//! The binary's flags and environment, from outside. Without a binary they say so and pass.
+//! Flags and environment variables of the binary, from outside. Skipped without a binary.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use skipped::skipped;
 
-/// The binary: what `KARPENTER` names, else what was built next to the tests.
+/// The binary: the one that `KARPENTER` names, otherwise the one built next to the tests.
 fn binary() -> PathBuf {
     if let Some(named) = std::env::var_os("KARPENTER") {
         return named.into();
@@ -39,12 +39,13 @@ fn karpenter(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
 fn refused(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let output = karpenter(arguments, environment);
     assert!(!output.status.success(), "{arguments:?} {environment:?}");
-    // What clap refuses is on standard error; what is said once the log is open is a line of the log.
+    // clap's errors are on standard error; later errors are lines of the log.
     String::from_utf8([output.stderr, output.stdout].concat()).unwrap()
 }
 
+/// Conformance: API-149
 #[test]
-fn a_value_in_the_environment_that_cannot_be_read_stops_the_start_and_is_named() {
+fn an_invalid_environment_variable_is_a_startup_error_that_names_it() {
     if is_missing() {
         return;
     }
@@ -78,7 +79,7 @@ fn a_value_in_the_environment_that_cannot_be_read_stops_the_start_and_is_named()
 }
 
 #[test]
-fn unknown_flags_and_settings_that_make_no_sense_stop_the_start() {
+fn unknown_flags_and_invalid_settings_are_startup_errors() {
     if is_missing() {
         return;
     }
@@ -93,7 +94,7 @@ fn unknown_flags_and_settings_that_make_no_sense_stop_the_start() {
 }
 
 #[test]
-fn help_is_in_groups_and_names_the_environment() {
+fn help_is_grouped_and_names_the_environment_variables() {
     if is_missing() {
         return;
     }
@@ -123,7 +124,7 @@ fn file(path: &str) -> String {
     std::fs::read_to_string(root.join(path)).unwrap()
 }
 
-/// The rows of the tables of docs/settings.md whose first cell is code, by that.
+/// Returns the rows of the tables of docs/settings.md whose first cell is code, by this cell.
 fn settings() -> BTreeMap<String, Vec<String>> {
     let page = file("docs/settings.md");
     let rows = page.lines().filter_map(|line| {
@@ -142,8 +143,8 @@ fn settings() -> BTreeMap<String, Vec<String>> {
     found
 }
 
-/// Flag, environment variable and default of everything that `--help` tells of.
-fn told(help: &str) -> Vec<(String, String, String)> {
+/// Returns flag, environment variable and default of every option in `--help`.
+fn options_of(help: &str) -> Vec<(String, String, String)> {
     let mut flags: Vec<String> = Vec::new();
     for line in help.lines().map(str::trim_start) {
         if line.starts_with("--") {
@@ -167,18 +168,21 @@ fn told(help: &str) -> Vec<(String, String, String)> {
 }
 
 #[test]
-fn the_book_has_every_setting_with_its_variable_its_chart_value_and_its_default() {
+fn the_book_has_every_setting_with_its_variable_chart_value_and_default() {
     if is_missing() {
         return;
     }
     let output = karpenter(&["--help"], &[]);
-    let told = told(&String::from_utf8(output.stdout).unwrap());
-    assert!(told.len() > 40, "{told:?}");
+    let options = options_of(&String::from_utf8(output.stdout).unwrap());
+    assert!(options.len() > 40, "{options:?}");
     let rows = settings();
     let deployment = file("charts/karpenter/templates/deployment.yaml");
     let values: Value = serde_saphyr::from_str(&file("charts/karpenter/values.yaml")).unwrap();
-    for (flag, variable, default) in &told {
-        assert!(rows.contains_key(flag), "docs/settings.md lacks {flag}");
+    for (flag, variable, default) in &options {
+        assert!(
+            rows.contains_key(flag),
+            "{flag} is missing in docs/settings.md"
+        );
         let row = &rows[flag];
         assert_eq!(row[1], format!("`{variable}`"), "{flag}");
         assert!(
@@ -191,15 +195,15 @@ fn the_book_has_every_setting_with_its_variable_its_chart_value_and_its_default(
         let Some(value) = row[2].split('`').nth(1) else {
             continue;
         };
-        // One of the earlier charts' values.
+        // A value of earlier charts.
         if value != "settings.aws.defaultInstanceProfile" {
             let pointer = format!("/{}", value.replace('.', "/"));
             assert!(values.pointer(&pointer).is_some(), "{flag}: {value}");
         }
     }
     for name in rows.keys().filter(|name| name.starts_with("--")) {
-        let known = told.iter().any(|(flag, _, _)| flag == name);
-        assert!(known, "there is no {name}");
+        let known = options.iter().any(|(flag, _, _)| flag == name);
+        assert!(known, "unknown flag {name}");
     }
 
     let mut gates = 0;
@@ -207,7 +211,7 @@ fn the_book_has_every_setting_with_its_variable_its_chart_value_and_its_default(
         for (name, on) in values["settings"][group].as_object().unwrap() {
             let value = format!("`settings.{group}.{name}`");
             let row = rows.values().find(|row| row[1] == value);
-            assert!(row.is_some(), "docs/settings.md lacks {value}");
+            assert!(row.is_some(), "{value} is missing in docs/settings.md");
             let default = if on == true { "on" } else { "off" };
             assert_eq!(row.unwrap()[2], default, "{name}");
             gates += 1;
@@ -218,7 +222,7 @@ fn the_book_has_every_setting_with_its_variable_its_chart_value_and_its_default(
 }
 
 #[test]
-fn the_version_is_told() {
+fn the_version_is_printed() {
     if is_missing() {
         return;
     }

@@ -1,21 +1,22 @@
-//! `cargo xtask conformance`: which test or recorded difference covers each line of the catalogues.
+//! `cargo xtask conformance`: the tests and documented differences that cover each line of the catalogues.
 //!
 //! 1. Catalogues are `tests/conformance/*.toml`: lines with an id, a section and a text.
-//! 2. A test covers lines by a doc line directly on it: `/// Conformance: SCH-017, SCH-018`.
-//! 3. A difference decides lines by tags in `docs/DIFFERENCES.md`: `[SCH-017]`.
-//! 4. The result is `docs/conformance.md`. Ids that no catalogue has and tags on what is no test are errors.
+//! 2. A test covers lines with a doc line directly on it: `/// Conformance: SCH-017, SCH-018`.
+//! 3. A documented difference decides lines with tags in `docs/DIFFERENCES.md`: `[SCH-017]`.
+//! 4. The result is `docs/conformance.md`. Ids that no catalogue has and tags on functions that are not tests are errors.
 
 mod scan;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt::Write as _,
-    fs,
-    path::Path,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
+
+use crate::mutants;
+use crate::mutants::Score;
 
 #[derive(Deserialize)]
 struct Catalogue {
@@ -32,7 +33,7 @@ struct Line {
     text: String,
 }
 
-/// What covers the lines, by id.
+/// The tests that cover the lines, by id.
 #[derive(Default)]
 struct Coverage {
     tests: BTreeMap<String, BTreeSet<String>>,
@@ -47,7 +48,7 @@ struct Counts {
 }
 
 impl Coverage {
-    /// How many lines are decided differently, covered by a test, or neither, in this order of precedence.
+    /// Number of lines decided by a difference, covered by a test, or neither, in this order of precedence.
     fn counts(&self, catalogue: &Catalogue) -> Counts {
         let mut counts = Counts::default();
         for line in &catalogue.line {
@@ -80,7 +81,8 @@ pub(crate) fn run(root: &Path, check: bool, summary: bool) -> anyhow::Result<()>
         }
         return Ok(());
     }
-    let text = render(&catalogues, &coverage);
+    let mut text = render(&catalogues, &coverage);
+    text.push_str(&render_scores(&mutants::scores(root)?));
     let path = root.join("docs/conformance.md");
     if check {
         if fs::read_to_string(&path).unwrap_or_default() != text {
@@ -111,7 +113,7 @@ fn read_catalogues(root: &Path) -> anyhow::Result<Vec<Catalogue>> {
                 || !known.insert(line.id.clone())
             {
                 bail!(
-                    "{}: the id `{}` is not of this catalogue, or not unique",
+                    "{}: id `{}` does not belong to this catalogue, or is not unique",
                     path.display(),
                     line.id
                 );
@@ -145,7 +147,7 @@ fn collect(root: &Path, catalogues: &[Catalogue]) -> anyhow::Result<Coverage> {
         for tag in tags {
             if !ids.contains(tag.id.as_str()) {
                 problems.push(format!(
-                    "{relative}:{}: no catalogue has `{}`",
+                    "{relative}:{}: unknown catalogue id `{}`",
                     tag.line, tag.id
                 ));
             }
@@ -164,7 +166,7 @@ fn collect(root: &Path, catalogues: &[Catalogue]) -> anyhow::Result<Coverage> {
     for (number, id) in scan::difference_tags(&differences, &prefixes) {
         if !ids.contains(id.as_str()) {
             problems.push(format!(
-                "docs/DIFFERENCES.md:{number}: no catalogue has `{id}`"
+                "docs/DIFFERENCES.md:{number}: unknown catalogue id `{id}`"
             ));
         }
         coverage.differences.insert(id);
@@ -182,7 +184,7 @@ fn render(catalogues: &[Catalogue], coverage: &Coverage) -> String {
          tests that pin it, or *difference* where `docs/DIFFERENCES.md` decides it otherwise, or **missing**.\n\n\
          | Catalogue | Lines | Tests | Differences | Missing |\n|---|---|---|---|---|\n",
     );
-    // INVARIANT: writing to a String cannot fail; the results say nothing.
+    // INVARIANT: writing to a String cannot fail; the results are ignored.
     for catalogue in catalogues {
         let Counts {
             tests,
@@ -224,6 +226,42 @@ fn render(catalogues: &[Catalogue], coverage: &Coverage) -> String {
     text
 }
 
+/// The scores of the mutation tests, as a table, and the mutants that no test fails on.
+fn render_scores(scores: &[Score]) -> String {
+    if scores.is_empty() {
+        return String::new();
+    }
+    let mut text = String::from(
+        "\n## Mutation scores\n\n\
+         How many single changes of the source make a test fail (`cargo xtask mutants MODULE --sample N/M --record`). Left out are mutants\n\
+         that do not compile and those that mean nothing (`.cargo/mutants.toml`).\n\n\
+         | Module | Sample | Commit | Mutants | Caught | Score |\n|---|---|---|---|---|---|\n",
+    );
+    // INVARIANT: writing to a String cannot fail; the results say nothing.
+    for score in scores {
+        let percent = score
+            .percent()
+            .map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1} %"));
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {percent} |",
+            score.module,
+            score.sample,
+            score.commit,
+            score.caught + score.missed.len() as u64,
+            score.caught
+        );
+    }
+    let missed: Vec<&String> = scores.iter().flat_map(|score| &score.missed).collect();
+    if !missed.is_empty() {
+        text.push_str("\nNo test fails on:\n\n");
+        for name in missed {
+            let _ = writeln!(text, "- `{name}`");
+        }
+    }
+    text
+}
+
 fn covered_by(id: &str, coverage: &Coverage) -> String {
     let difference = coverage
         .differences
@@ -247,7 +285,7 @@ fn covered_by(id: &str, coverage: &Coverage) -> String {
 mod tests {
     use super::*;
 
-    /// Catalogue ids in fixtures are put together, lest this file be taken for one that covers them.
+    /// Catalogue ids in fixtures are assembled, so that this file does not count as covering them.
     fn workspace(source: &str, differences: &str) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for directory in [
@@ -290,6 +328,20 @@ mod tests {
     }
 
     #[test]
+    fn mutation_scores_follow_with_what_no_test_fails_on() {
+        let root = workspace("", "");
+        let records = "[[score]]\nmodule = \"api\"\ncommit = \"abc\"\nsample = \"1/8\"\ncaught = 3\nmissed = [\"lib.rs:1: replace f with ()\"]\nunviable = 2\n";
+        fs::write(root.path().join("tests/mutants.toml"), records).unwrap();
+        run(root.path(), false, false).unwrap();
+        let text = fs::read_to_string(root.path().join("docs/conformance.md")).unwrap();
+        assert!(
+            text.contains("| api | 1/8 | abc | 4 | 3 | 75.0 % |"),
+            "{text}"
+        );
+        assert!(text.contains("- `lib.rs:1: replace f with ()`"), "{text}");
+    }
+
+    #[test]
     fn a_stale_file_fails_the_check() {
         let root = workspace("", "");
         assert!(
@@ -308,9 +360,9 @@ mod tests {
         );
         let error = run(root.path(), false, false).unwrap_err().to_string();
         for expected in [
-            "lib.rs:1: no catalogue has `XYZ-9`",
-            "lib.rs:5: `two` is no test",
-            "DIFFERENCES.md:1: no catalogue has `XYZ-8`",
+            "lib.rs:1: unknown catalogue id `XYZ-9`",
+            "lib.rs:5: `two` is not a test",
+            "DIFFERENCES.md:1: unknown catalogue id `XYZ-8`",
         ] {
             assert!(error.contains(expected), "{error}");
         }

@@ -1,22 +1,20 @@
-//! Finding tags in sources and in prose.
+//! Finds tags in sources and in prose.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 const TAG: &str = "/// Conformance:";
 
-/// A test's claim to cover a line.
+/// A tag of a test that covers a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Tag {
     pub id: String,
     pub test: String,
-    /// Where the tag stands.
+    /// The position of the tag.
     pub line: usize,
 }
 
-/// The Rust sources of the workspace, in order.
+/// Returns the Rust sources of the workspace, in order.
 pub(super) fn rust_sources(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut open: Vec<PathBuf> = ["crates", "bins", "xtask", "tests"]
@@ -42,9 +40,9 @@ pub(super) fn rust_sources(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The tags of a source, and what is wrong with others, as `line: problem`.
+/// Returns the tags of a source, and problems of invalid tags, as `line: problem`.
 ///
-/// A tag is a doc line among the documentation and attributes of one function, of which one attribute must make it a test.
+/// A tag is a doc line in the documentation and attributes of one function, of which one attribute must make it a test.
 pub(super) fn tags(source: &str) -> (Vec<Tag>, Vec<String>) {
     let lines: Vec<&str> = source.lines().map(str::trim).collect();
     let (mut tags, mut problems) = (Vec::new(), Vec::new());
@@ -54,11 +52,11 @@ pub(super) fn tags(source: &str) -> (Vec<Tag>, Vec<String>) {
         };
         let number = index + 1;
         let Some(function) = function_below(&lines, index) else {
-            problems.push(format!("{number}: the tag stands on no function"));
+            problems.push(format!("{number}: the tag does not belong to a function"));
             continue;
         };
         if !is_test(&lines, index, function.0) {
-            problems.push(format!("{number}: `{}` is no test", function.1));
+            problems.push(format!("{number}: `{}` is not a test", function.1));
             continue;
         }
         for id in ids.split(',').map(str::trim) {
@@ -72,11 +70,11 @@ pub(super) fn tags(source: &str) -> (Vec<Tag>, Vec<String>) {
     (tags, problems)
 }
 
-/// The line and name of the function that the documentation at `index` belongs to.
+/// Returns the line and name of the function that the documentation at `index` belongs to.
 fn function_below<'a>(lines: &[&'a str], index: usize) -> Option<(usize, &'a str)> {
     let mut depth = 0_usize;
     for (number, line) in lines.iter().enumerate().skip(index + 1) {
-        // An attribute may go over several lines.
+        // An attribute may span several lines.
         if depth > 0 || line.starts_with("#[") {
             depth = (depth + line.matches('[').count()).saturating_sub(line.matches(']').count());
             continue;
@@ -112,7 +110,7 @@ fn is_test(lines: &[&str], tag: usize, function: usize) -> bool {
         })
 }
 
-/// The tags of a text, with the number of their line: ids of these catalogues in brackets, several separated by commas.
+/// Returns the tags of a text, with their line numbers: ids of these catalogues in brackets, several separated by commas.
 pub(super) fn difference_tags(text: &str, catalogues: &[&str]) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -180,15 +178,15 @@ mod tests {
     fn a_tag_elsewhere_is_a_problem() {
         assert_eq!(
             scanned("/// TAG: XYZ-1\nstruct A;").1,
-            ["1: the tag stands on no function"]
+            ["1: the tag does not belong to a function"]
         );
         assert_eq!(
             scanned("#[test]\nfn a() {}\n/// TAG: XYZ-1\nfn b() {}").1,
-            ["3: `b` is no test"]
+            ["3: `b` is not a test"]
         );
         assert_eq!(
             scanned("/// TAG: XYZ-1\n#[cfg(test)]\nfn b() {}").1,
-            ["1: `b` is no test"]
+            ["1: `b` is not a test"]
         );
     }
 

@@ -1,4 +1,4 @@
-//! Schemas of fields whose Rust type says too little or too much: quantities, taints, conditions, bounded strings.
+//! Schemas of fields whose Rust type does not determine the schema: quantities, taints, conditions, bounded strings.
 //!
 //! For `#[schemars(schema_with = "…")]`, here and in the NodeClasses of providers.
 
@@ -18,49 +18,42 @@ fn quantity() -> Value {
     json!({ "anyOf": [{ "type": "integer" }, { "type": "string" }], "pattern": QUANTITY, "x-kubernetes-int-or-string": true })
 }
 
-/// Quantities by resource name.
+/// Returns the schema of quantities by resource name.
 pub fn resource_list(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "additionalProperties": quantity() })
 }
 
-/// The capacity of a NodeOverlay.
 pub(crate) fn overlay_capacity(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "additionalProperties": quantity(), "x-kubernetes-validations": rules::overlay_capacity() })
 }
 
-/// The label key of a requirement.
 pub(crate) fn requirement_key(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "maxLength": 316, "pattern": QUALIFIED_NAME })
 }
 
-/// The values of a requirement. Upstream puts the bounds of a label value on the list, where they have no effect.
+/// Sets the bounds of a label value on the list, as upstream does, where they have no effect.
 pub(crate) fn requirement_values(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array", "items": { "type": "string" }, "maxLength": 63, "pattern": LABEL_VALUE, "x-kubernetes-list-type": "atomic",
     })
 }
 
-/// The minimum of different values of a requirement.
 pub(crate) fn min_values(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "integer", "minimum": 1, "maximum": 50 })
 }
 
-/// The group of a NodeClass reference.
 pub(crate) fn node_class_group(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "pattern": "^[^/]*$", "x-kubernetes-validations": rules::not_empty("group"), "x-required": true })
 }
 
-/// The kind of a NodeClass reference.
 pub(crate) fn node_class_kind(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "x-kubernetes-validations": rules::not_empty("kind"), "x-required": true })
 }
 
-/// The name of a NodeClass reference.
 pub(crate) fn node_class_name(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "x-kubernetes-validations": rules::not_empty("name"), "x-required": true })
 }
 
-/// The labels of a template.
 pub(crate) fn template_labels(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -70,28 +63,28 @@ pub(crate) fn template_labels(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// The duration of a budget: hours and minutes.
+/// Returns the schema of the duration of a budget: hours and minutes.
 pub(crate) fn budget_duration(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "pattern": "^((([0-9]+(h|m))|([0-9]+h[0-9]+m))(0s)?)$" })
 }
 
-/// A point in time.
+/// Returns the schema of a timestamp in RFC 3339.
 pub fn time(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "format": "date-time" })
 }
 
-/// A list of taints.
+/// Returns the schema of a list of taints.
 pub fn taints(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
         "x-kubernetes-list-type": "atomic",
         "items": {
-            "description": "A taint keeps pods without a matching toleration away.",
+            "description": "A taint repels pods without a matching toleration.",
             "type": "object",
             "required": ["effect", "key"],
             "properties": {
                 "effect": {
-                    "description": "What happens to pods that do not tolerate the taint.",
+                    "description": "The effect on pods that do not tolerate the taint.",
                     "type": "string",
                     "enum": ["NoSchedule", "PreferNoSchedule", "NoExecute"],
                 },
@@ -105,16 +98,17 @@ pub fn taints(_: &mut SchemaGenerator) -> Schema {
 
 fn condition(reason: Value, required: &[&str]) -> Value {
     let mut reason = reason;
-    reason["description"] = "Why the condition has its status, as one word in CamelCase.".into();
+    reason["description"] =
+        "The reason for the status of the condition, as one word in CamelCase.".into();
     reason["type"] = "string".into();
     reason["maxLength"] = 1024.into();
     json!({
-        "description": "A signal of health or readiness.",
+        "description": "A condition of health or readiness.",
         "type": "object",
         "required": required,
         "properties": {
             "lastTransitionTime": { "description": "When the status last changed.", "type": "string", "format": "date-time" },
-            "message": { "description": "Why the condition has its status, for people.", "type": "string", "maxLength": 32768 },
+            "message": { "description": "A message for users about the status of the condition.", "type": "string", "maxLength": 32768 },
             "observedGeneration": {
                 "description": "The generation of the object that the condition was set for.",
                 "type": "integer", "format": "int64", "minimum": 0,
@@ -122,7 +116,7 @@ fn condition(reason: Value, required: &[&str]) -> Value {
             "reason": reason,
             "status": { "description": "True, False or Unknown.", "type": "string", "enum": ["True", "False", "Unknown"] },
             "type": {
-                "description": "What the condition is about, in CamelCase.",
+                "description": "The type of the condition, in CamelCase.",
                 "type": "string", "maxLength": 316, "pattern": CONDITION_TYPE,
             },
         },

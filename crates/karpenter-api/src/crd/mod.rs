@@ -1,29 +1,30 @@
 //! CustomResourceDefinitions, generated from the types of this crate.
 //!
 //! 1. schemars derives a JSON schema from the Rust type: names, nesting, documentation, bounds and patterns.
-//! 2. [`normalise`] turns it into a structural schema as `controller-gen` writes it: no `null`, no titles, integer bounds,
+//! 2. [`normalize`] turns it into a structural schema as `controller-gen` writes it: no `null`, no titles, integer bounds,
 //!    defaults only where the CRD has one (`x-default`), fields that serde defaults and the CRD requires (`x-required`).
 //! 3. The rules on label keys are added; a provider adds its own label domains to them.
-//! 4. Names, printer columns and subresources make it a definition.
+//! 4. Names, printer columns and subresources complete the definition.
 //!
 //! The result is [`serde_json::Value`], because the typed structure writes every bound as a floating-point number.
 
 pub mod fields;
 pub mod rules;
 
-use schemars::{JsonSchema, generate::SchemaSettings};
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 pub use rules::RestrictedDomain;
 
-use crate::{
-    autoscaling::{CapacityBuffer, CapacityBufferSpec, CapacityBufferStatus},
-    labels,
-    v1::{NodeClaim, NodeClaimSpec, NodeClaimStatus, NodePool, NodePoolSpec, NodePoolStatus},
-    v1alpha1::{NodeOverlay, NodeOverlaySpec, NodeOverlayStatus},
+use crate::autoscaling::{CapacityBuffer, CapacityBufferSpec, CapacityBufferStatus};
+use crate::labels;
+use crate::v1::{
+    NodeClaim, NodeClaimSpec, NodeClaimStatus, NodePool, NodePoolSpec, NodePoolStatus,
 };
+use crate::v1alpha1::{NodeOverlay, NodeOverlaySpec, NodeOverlayStatus};
 
-/// A CustomResourceDefinition in the making. Providers use it for their NodeClasses, too.
+/// The inputs of a CustomResourceDefinition. Providers use it for their NodeClasses, too.
 #[derive(Clone, Debug)]
 pub struct Definition {
     /// API group.
@@ -34,17 +35,17 @@ pub struct Definition {
     pub kind: &'static str,
     /// Plural name.
     pub plural: &'static str,
-    /// Whether objects live in namespaces.
+    /// Whether objects are namespaced.
     pub namespaced: bool,
     /// Short names for kubectl.
     pub short_names: &'static [&'static str],
-    /// Groups of resources for `kubectl get <category>`.
+    /// Categories for `kubectl get <category>`.
     pub categories: &'static [&'static str],
-    /// What `kubectl explain` says about the kind.
+    /// The description of the kind in `kubectl explain`.
     pub description: &'static str,
-    /// What `kubectl get` shows.
+    /// The printer columns of `kubectl get`.
     pub columns: Vec<Column>,
-    /// The scale subresource: paths of the wanted and the actual number.
+    /// The scale subresource: the paths of desired and actual replicas.
     pub scale: Option<(&'static str, &'static str)>,
 }
 
@@ -55,16 +56,16 @@ pub struct Column {
     pub name: &'static str,
     /// OpenAPI type.
     pub kind: &'static str,
-    /// Where the value stands.
+    /// The JSON path of the value.
     pub path: &'static str,
-    /// Shown only with `-o wide`.
+    /// Whether the column is shown only with `-o wide`.
     pub wide: bool,
-    /// What the value means; empty for none.
+    /// The description of the value; empty for none.
     pub description: &'static str,
 }
 
 impl Column {
-    /// A column that is always shown.
+    /// Creates a column that is always shown.
     pub const fn new(name: &'static str, kind: &'static str, path: &'static str) -> Self {
         Self {
             name,
@@ -75,7 +76,7 @@ impl Column {
         }
     }
 
-    /// A column of the wide view.
+    /// Creates a column that is shown only with `-o wide`.
     pub const fn wide(name: &'static str, kind: &'static str, path: &'static str) -> Self {
         Self {
             wide: true,
@@ -99,7 +100,7 @@ const READY: Column = Column::new(
 const AGE: Column = Column::new("Age", "date", ".metadata.creationTimestamp");
 
 impl Definition {
-    /// The CustomResourceDefinition with the schemas of `Spec` and `Status`.
+    /// Returns the CustomResourceDefinition with the schemas of `Spec` and `Status`.
     pub fn build<Spec: JsonSchema, Status: JsonSchema>(&self) -> Value {
         let schema = json!({
             "description": self.description,
@@ -109,8 +110,8 @@ impl Definition {
                 "apiVersion": { "type": "string", "description": "The versioned schema of this representation of the object." },
                 "kind": { "type": "string", "description": "The kind of resource this object represents." },
                 "metadata": { "type": "object" },
-                "spec": schema_of::<Spec>("What the user asks for."),
-                "status": schema_of::<Status>("What Karpenter has observed."),
+                "spec": schema_of::<Spec>("The desired state."),
+                "status": schema_of::<Status>("The observed state."),
             },
         });
         let mut subresources = json!({ "status": {} });
@@ -160,7 +161,7 @@ fn column(column: &Column) -> Value {
     value
 }
 
-/// The NodePool definition. `provider` adds the label domains a provider reserves.
+/// Returns the NodePool definition. `provider` adds the label domains that a provider reserves.
 pub fn node_pool(provider: &[RestrictedDomain]) -> Value {
     let mut definition = Definition {
         group: NodePool::GROUP,
@@ -170,7 +171,7 @@ pub fn node_pool(provider: &[RestrictedDomain]) -> Value {
         namespaced: false,
         short_names: &[],
         categories: &["karpenter"],
-        description: "NodePool describes a set of nodes that Karpenter may launch, and how it may disrupt them.",
+        description: "NodePool defines a set of nodes that Karpenter may launch, and how it may disrupt them.",
         columns: vec![
             Column::new("NodeClass", "string", ".spec.template.spec.nodeClassRef.name"),
             Column::new("Nodes", "string", ".status.nodes"),
@@ -194,7 +195,7 @@ pub fn node_pool(provider: &[RestrictedDomain]) -> Value {
     definition
 }
 
-/// The NodeClaim definition. `provider` adds the label domains a provider reserves.
+/// Returns the NodeClaim definition. `provider` adds the label domains that a provider reserves.
 pub fn node_claim(provider: &[RestrictedDomain]) -> Value {
     let mut definition = Definition {
         group: NodeClaim::GROUP,
@@ -204,7 +205,7 @@ pub fn node_claim(provider: &[RestrictedDomain]) -> Value {
         namespaced: false,
         short_names: &[],
         categories: &["karpenter"],
-        description: "NodeClaim is the request for one node, and what became of it.",
+        description: "NodeClaim is the request for one node, with its status.",
         columns: vec![
             Column::new(
                 "Type",
@@ -247,7 +248,7 @@ pub fn node_claim(provider: &[RestrictedDomain]) -> Value {
     definition
 }
 
-/// The NodeOverlay definition. `provider` adds the label domains a provider reserves.
+/// Returns the NodeOverlay definition. `provider` adds the label domains that a provider reserves.
 pub fn node_overlay(provider: &[RestrictedDomain]) -> Value {
     let mut definition = Definition {
         group: NodeOverlay::GROUP,
@@ -268,7 +269,7 @@ pub fn node_overlay(provider: &[RestrictedDomain]) -> Value {
     definition
 }
 
-/// The CapacityBuffer definition.
+/// Returns the CapacityBuffer definition.
 pub fn capacity_buffer() -> Value {
     Definition {
         group: CapacityBuffer::GROUP,
@@ -278,7 +279,7 @@ pub fn capacity_buffer() -> Value {
         namespaced: true,
         short_names: &["cb"],
         categories: &["autoscaling"],
-        description: "CapacityBuffer keeps room for pods of a template or of a workload, in chunks the size of one pod.",
+        description: "CapacityBuffer keeps spare capacity for pods of a template or of a workload, in chunks the size of one pod.",
         columns: vec![
             Column::new("Strategy", "string", ".spec.provisioningStrategy").described("The provisioning strategy."),
             Column::new("PodTemplate", "string", ".status.podTemplateRef.name").described("The PodTemplate in use."),
@@ -293,8 +294,8 @@ pub fn capacity_buffer() -> Value {
     .build::<CapacityBufferSpec, CapacityBufferStatus>()
 }
 
-/// Every definition of this crate, with the file name it is kept under. `overlays` are the provider's label domains in
-/// NodeOverlays, where fewer labels make sense.
+/// Returns every definition of this crate with its file name. `overlays` are the provider's label domains in NodeOverlays,
+/// where fewer labels are allowed.
 pub fn all(
     provider: &[RestrictedDomain],
     overlays: &[RestrictedDomain],
@@ -324,7 +325,7 @@ fn requirement_key_mut(spec: &mut Value) -> &mut Value {
     &mut spec["properties"]["requirements"]["items"]["properties"]["key"]
 }
 
-/// The structural schema of a type.
+/// Returns the structural schema of a type.
 pub fn schema_of<T: JsonSchema>(description: &str) -> Value {
     let generator = SchemaSettings::draft07()
         .with(|settings| {
@@ -333,13 +334,13 @@ pub fn schema_of<T: JsonSchema>(description: &str) -> Value {
         })
         .into_generator();
     let mut schema = generator.into_root_schema_for::<T>().to_value();
-    normalise(&mut schema);
+    normalize(&mut schema);
     schema["description"] = description.into();
     schema
 }
 
-/// Turns a schema as schemars writes it into one a CustomResourceDefinition may have.
-fn normalise(schema: &mut Value) {
+/// Converts a schema of schemars into a structural schema of a CustomResourceDefinition.
+fn normalize(schema: &mut Value) {
     let Some(object) = schema.as_object_mut() else {
         return;
     };
@@ -359,7 +360,7 @@ fn normalise(schema: &mut Value) {
             object.insert(bound.into(), json!(whole as i64));
         }
     }
-    // Lines are broken where the source breaks them, which is of no interest to `kubectl explain`.
+    // The line breaks of the source do not belong in `kubectl explain`.
     if let Some(description) = object.get("description").and_then(Value::as_str) {
         let joined = description.replace('\n', " ");
         object.insert("description".into(), joined.into());
@@ -367,7 +368,7 @@ fn normalise(schema: &mut Value) {
     if let Some(properties) = object.get_mut("properties").and_then(Value::as_object_mut) {
         let mut required = Vec::new();
         for (name, property) in properties.iter_mut() {
-            normalise(property);
+            normalize(property);
             if property
                 .as_object_mut()
                 .is_some_and(|property| property.remove("x-required").is_some())
@@ -386,7 +387,7 @@ fn normalise(schema: &mut Value) {
     }
     for nested in ["items", "additionalProperties"] {
         if let Some(nested) = object.get_mut(nested) {
-            normalise(nested);
+            normalize(nested);
         }
     }
 }

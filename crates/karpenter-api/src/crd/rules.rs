@@ -1,4 +1,4 @@
-//! The CEL rules of the CRDs. Users and tools match on their messages, so these are upstream's texts.
+//! The CEL rules of the CRDs. Users and tools match on their messages, so the texts are upstream's.
 
 use serde_json::{Value, json};
 
@@ -82,12 +82,10 @@ pub(crate) fn node_class_ref_immutable() -> Value {
     ])
 }
 
-/// Rule of a NodeClaim's spec.
 pub(crate) fn immutable_spec() -> Value {
     json!([rule("spec is immutable", "self == oldSelf")])
 }
 
-/// Rule of a NodeOverlay's spec.
 pub(crate) fn node_overlay_spec() -> Value {
     json!([rule(
         "cannot set both 'price' and 'priceAdjustment'",
@@ -95,7 +93,6 @@ pub(crate) fn node_overlay_spec() -> Value {
     )])
 }
 
-/// Rule of a NodeOverlay's capacity.
 pub(crate) fn overlay_capacity() -> Value {
     json!([rule(
         "invalid resource restricted",
@@ -117,15 +114,14 @@ pub(crate) fn capacity_buffer_spec() -> Value {
     ])
 }
 
-/// Rule of a field of a NodeClass reference.
 pub(crate) fn not_empty(field: &str) -> Value {
     json!([rule(&format!("{field} may not be empty"), "self != ''")])
 }
 
-/// A label domain that users may not use, and the labels in it that they may.
+/// A label domain that users may not use, and the allowed labels in it.
 ///
 /// The CEL test is a plain suffix match on the text before the first `/`, which is stricter than the runtime check
-/// (`notkarpenter.sh/x` is rejected too): kept, because it is what clusters enforce today.
+/// (`notkarpenter.sh/x` is rejected too): kept, because existing clusters enforce it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestrictedDomain {
     /// The domain, with all domains that end with it.
@@ -135,7 +131,7 @@ pub struct RestrictedDomain {
 }
 
 impl RestrictedDomain {
-    /// `karpenter.sh` with the labels users may choose by.
+    /// Returns the domain `karpenter.sh` with the labels that requirements may use.
     pub fn karpenter() -> Self {
         Self {
             domain: crate::labels::GROUP.to_owned(),

@@ -1,28 +1,23 @@
-//! NodeClaim: one machine, from the wish to its end.
+//! NodeClaim: the request for one node and its instance, from creation to termination.
 //!
 //! UPSTREAM: pkg/apis/v1/nodeclaim.go, pkg/apis/v1/nodeclaim_status.go
 
-use k8s_openapi::{
-    ClusterResourceScope,
-    api::core::v1::Taint,
-    apimachinery::pkg::apis::meta::v1::{Condition, Time},
-};
+use k8s_openapi::ClusterResourceScope;
+use k8s_openapi::api::core::v1::Taint;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::node_pool::default_expire_after;
-use crate::{
-    ResourceList,
-    conditions::{ConditionTypes, HasConditions, types},
-    crd::{fields, rules},
-    duration::{Duration, NillableDuration},
-    labels, resource,
-    serialisation::{default_if_null, none_if_empty},
-    v1::{NodeClassReference, NodeSelectorRequirementWithMinValues},
-};
+use crate::conditions::{ConditionTypes, HasConditions, types};
+use crate::crd::{fields, rules};
+use crate::duration::{Duration, NillableDuration};
+use crate::serialization::{default_if_null, none_if_empty};
+use crate::v1::{NodeClassReference, NodeSelectorRequirementWithMinValues};
+use crate::{ResourceList, labels, resource};
 
 resource! {
-    /// NodeClaim is the request for one node, and what became of it.
+    /// NodeClaim is the request for one node, with its status.
     NodeClaim {
         group: "karpenter.sh", version: "v1", plural: "nodeclaims", scope: ClusterResourceScope,
         spec: NodeClaimSpec, status: NodeClaimStatus
@@ -30,17 +25,17 @@ resource! {
 }
 
 impl NodeClaim {
-    /// The NodePool the claim belongs to, by its label.
+    /// Returns the NodePool of the claim, from its label.
     pub fn node_pool(&self) -> Option<&str> {
         self.label(labels::NODE_POOL)
     }
 
-    /// The value of a label.
+    /// Returns the value of a label.
     pub fn label(&self, key: &str) -> Option<&str> {
         self.metadata.labels.as_ref()?.get(key).map(String::as_str)
     }
 
-    /// The value of an annotation.
+    /// Returns the value of an annotation.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         self.metadata
             .annotations
@@ -49,12 +44,12 @@ impl NodeClaim {
             .map(String::as_str)
     }
 
-    /// The kubelet's settings that the v1beta1 version of it or its NodePool had, as JSON.
+    /// Returns the kubelet settings of the v1beta1 version of the claim or its NodePool, as JSON.
     pub fn kubelet_compatibility(&self) -> Option<&str> {
         self.annotation(labels::annotations::KUBELET_COMPATIBILITY)
     }
 
-    /// Whether the claim is being deleted.
+    /// Returns whether the claim is being deleted.
     pub fn is_deleting(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
@@ -75,7 +70,7 @@ impl HasConditions for NodeClaim {
     }
 }
 
-/// What is asked for. It never changes.
+/// The desired state of a NodeClaim. It is immutable.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = rules::immutable_spec()))]
@@ -88,7 +83,7 @@ pub struct NodeClaimSpec {
     )]
     #[schemars(schema_with = "fields::taints")]
     pub taints: Vec<Taint>,
-    /// Taints that the node starts with and that something else removes soon. Pods need no toleration; the node is not
+    /// Taints that the node starts with and that another component removes soon. Pods need no toleration; the node is not
     /// initialized before the taints are gone.
     #[serde(
         default,
@@ -97,20 +92,20 @@ pub struct NodeClaimSpec {
     )]
     #[schemars(schema_with = "fields::taints")]
     pub startup_taints: Vec<Taint>,
-    /// What the labels of the node must satisfy.
+    /// Requirements on the labels of the node.
     #[serde(default, deserialize_with = "default_if_null")]
     #[schemars(length(max = 100), extend("x-kubernetes-list-type" = "atomic", "x-kubernetes-validations" = rules::requirements(), "x-required" = true))]
     pub requirements: Vec<NodeSelectorRequirementWithMinValues>,
-    /// What the node must have room for.
+    /// The resources that the node must offer.
     #[serde(
         default,
         deserialize_with = "default_if_null",
         skip_serializing_if = "ResourceRequirements::is_empty"
     )]
     pub resources: ResourceRequirements,
-    /// The object that holds what is particular to the provider.
+    /// A reference to the NodeClass, which holds the settings of the provider.
     pub node_class_ref: NodeClassReference,
-    /// How long the termination of the node may take, from the deletion on, before its pods are deleted by force. It overrules
+    /// How long the termination of the node may take, from the deletion on, before its pods are deleted by force. It overrides
     /// PodDisruptionBudgets, the karpenter.sh/do-not-disrupt annotation and a pod's own terminationGracePeriodSeconds. Without
     /// it the node waits for its pods forever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -135,10 +130,10 @@ impl Default for NodeClaimSpec {
     }
 }
 
-/// What a node must have room for.
+/// The resources that a node must offer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ResourceRequirements {
-    /// The least the node must offer, by resource.
+    /// The minimum that the node must offer, by resource.
     #[serde(
         default,
         deserialize_with = "default_if_null",
@@ -149,13 +144,13 @@ pub struct ResourceRequirements {
 }
 
 impl ResourceRequirements {
-    /// Whether nothing is asked for.
+    /// Returns whether there are no requests.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 }
 
-/// What Karpenter has observed.
+/// The observed state of a NodeClaim.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeClaimStatus {
@@ -166,7 +161,7 @@ pub struct NodeClaimStatus {
         skip_serializing_if = "Option::is_none"
     )]
     pub node_name: Option<String>,
-    /// The provider's id of the machine.
+    /// The provider's id of the instance.
     #[serde(
         default,
         rename = "providerID",
@@ -174,7 +169,7 @@ pub struct NodeClaimStatus {
         skip_serializing_if = "Option::is_none"
     )]
     pub provider_id: Option<String>,
-    /// The id of the image the machine runs.
+    /// The id of the image of the instance.
     #[serde(
         default,
         rename = "imageID",
@@ -182,7 +177,7 @@ pub struct NodeClaimStatus {
         skip_serializing_if = "Option::is_none"
     )]
     pub image_id: Option<String>,
-    /// What the machine is expected to have.
+    /// The estimated capacity of the node.
     #[serde(
         default,
         deserialize_with = "default_if_null",
@@ -190,7 +185,7 @@ pub struct NodeClaimStatus {
     )]
     #[schemars(schema_with = "fields::resource_list")]
     pub capacity: ResourceList,
-    /// What the node is expected to leave for pods.
+    /// The estimated resources of the node that are allocatable to pods.
     #[serde(
         default,
         deserialize_with = "default_if_null",
@@ -198,7 +193,7 @@ pub struct NodeClaimStatus {
     )]
     #[schemars(schema_with = "fields::resource_list")]
     pub allocatable: ResourceList,
-    /// Signals of health and readiness.
+    /// Conditions of health and readiness.
     #[serde(
         default,
         deserialize_with = "default_if_null",
@@ -206,7 +201,7 @@ pub struct NodeClaimStatus {
     )]
     #[schemars(schema_with = "fields::relaxed_conditions")]
     pub conditions: Vec<Condition>,
-    /// When a pod was last bound to the node, or ended or began to end on it. Pods of DaemonSets do not count.
+    /// When a pod on the node was last bound, terminated or began to terminate. Pods of DaemonSets do not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "fields::time")]
     pub last_pod_event_time: Option<Time>,
@@ -218,7 +213,7 @@ mod tests {
     use crate::v1::{NodeClaimTemplate, Operator};
 
     #[test]
-    fn a_claim_reads_back_what_was_written() {
+    fn a_claim_is_serialized_and_deserialized_without_loss() {
         let text = serde_json::json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
             "metadata": { "name": "default-abcde", "labels": { "karpenter.sh/nodepool": "default" } },
@@ -253,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_made_from_a_template_has_all_of_it() {
+    fn a_claim_of_a_template_has_all_of_its_fields() {
         let template: NodeClaimTemplate = serde_json::from_value(serde_json::json!({
             "metadata": { "labels": { "team": "a" }, "annotations": { "x": "y" } },
             "spec": {

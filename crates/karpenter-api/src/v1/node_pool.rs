@@ -1,32 +1,31 @@
 //! NodePool: which nodes may be launched, and how they may be disrupted.
 //!
 //! Absent and empty differ for `disruption.budgets` (absent: 10 %, empty: unbounded), for a budget's `reasons`, and for
-//! the template's labels, annotations and taints (the static hash tells them apart).
+//! the template's labels, annotations and taints (the static hash differs).
 //!
 //! UPSTREAM: pkg/apis/v1/nodepool.go, pkg/apis/v1/nodepool_status.go
 
 use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
-use k8s_openapi::{
-    ClusterResourceScope, api::core::v1::Taint, apimachinery::pkg::apis::meta::v1::Condition,
-};
+use k8s_openapi::ClusterResourceScope;
+use k8s_openapi::api::core::v1::Taint;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    ResourceList,
-    conditions::{ConditionTypes, HasConditions, types},
-    crd::{fields, rules},
-    duration::{Duration, NillableDuration},
-    labels::annotations,
-    resource,
-    serialisation::{default_if_null, open_enum},
-    v1::{NodeClaim, NodeClaimSpec, NodeClassReference, NodeSelectorRequirementWithMinValues},
+use crate::conditions::{ConditionTypes, HasConditions, types};
+use crate::crd::{fields, rules};
+use crate::duration::{Duration, NillableDuration};
+use crate::labels::annotations;
+use crate::serialization::{default_if_null, open_enum};
+use crate::v1::{
+    NodeClaim, NodeClaimSpec, NodeClassReference, NodeSelectorRequirementWithMinValues,
 };
+use crate::{ResourceList, resource};
 
 resource! {
-    /// NodePool describes a set of nodes that Karpenter may launch, and how it may disrupt them.
+    /// NodePool defines a set of nodes that Karpenter may launch, and how it may disrupt them.
     NodePool {
         group: "karpenter.sh", version: "v1", plural: "nodepools", scope: ClusterResourceScope,
         spec: NodePoolSpec, status: NodePoolStatus
@@ -34,29 +33,29 @@ resource! {
 }
 
 impl NodePool {
-    /// `weight`, where absent counts as 0.
+    /// Returns `weight`; an absent one is 0.
     pub fn weight(&self) -> i32 {
         self.spec.weight.unwrap_or(0)
     }
 
-    /// Whether the pool keeps a fixed number of nodes instead of following pods.
+    /// Returns whether the pool keeps a fixed number of nodes instead of provisioning for pods.
     pub fn is_static(&self) -> bool {
         self.spec.replicas.is_some()
     }
 
-    /// Whether the pool is being deleted.
+    /// Returns whether the pool is being deleted.
     pub fn is_deleting(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// The kubelet's settings that its v1beta1 version had, as JSON.
+    /// Returns the kubelet settings of its v1beta1 version, as JSON.
     pub fn kubelet_compatibility(&self) -> Option<&str> {
         let annotations = self.metadata.annotations.as_ref()?;
         let kubelet = annotations.get(annotations::KUBELET_COMPATIBILITY)?;
         Some(kubelet)
     }
 
-    /// The order in which pools are tried: weight descending, ties by name descending.
+    /// Compares pools in the order in which they are tried: weight descending, ties by name descending.
     ///
     /// UPSTREAM: pkg/utils/nodepool/nodepool.go, OrderByWeight
     pub fn scheduling_order(a: &Self, b: &Self) -> std::cmp::Ordering {
@@ -81,17 +80,17 @@ impl HasConditions for NodePool {
     }
 }
 
-/// What the user asks for.
+/// The desired state of a NodePool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-validations" = rules::node_pool_spec()))]
 pub struct NodePoolSpec {
-    /// The template of the NodeClaims launched for this pool. They are often constrained further than it says.
+    /// The template of the NodeClaims launched for this pool. Scheduling may constrain them further.
     pub template: NodeClaimTemplate,
     /// When and how fast nodes of this pool may be disrupted.
     #[serde(default, deserialize_with = "default_if_null")]
     #[schemars(extend("x-default" = { "consolidateAfter": "0s" }))]
     pub disruption: Disruption,
-    /// Bounds on what the pool's nodes add up to, by resource; `nodes` bounds their number.
+    /// Bounds on the total resources of the pool's nodes, by resource; `nodes` bounds their number.
     /// Only `nodes` is supported when replicas is set.
     #[serde(
         default,
@@ -105,7 +104,7 @@ pub struct NodePoolSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub weight: Option<i32>,
-    /// The fixed number of nodes the pool keeps, whatever pods there are. When set, consolidateAfter and consolidationPolicy
+    /// The fixed number of nodes that the pool keeps, independent of pods. When set, consolidateAfter and consolidationPolicy
     /// are ignored, and weight and limits other than `nodes` are not supported.
     /// This field is alpha and may change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -128,7 +127,7 @@ pub struct NodeClaimTemplate {
 }
 
 impl NodeClaimTemplate {
-    /// A NodeClaim with what the template says, and nothing else.
+    /// Returns a NodeClaim with the fields of the template only.
     pub fn to_node_claim(&self) -> NodeClaim {
         let spec = &self.spec;
         let mut claim = NodeClaim::new(
@@ -167,7 +166,7 @@ pub struct TemplateMetadata {
 }
 
 impl TemplateMetadata {
-    /// Whether there are neither labels nor annotations, not even empty ones.
+    /// Returns whether labels and annotations are both absent; empty ones are present.
     pub fn is_empty(&self) -> bool {
         self.labels.is_none() && self.annotations.is_none()
     }
@@ -181,24 +180,24 @@ pub struct NodeClaimTemplateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "fields::taints")]
     pub taints: Option<Vec<Taint>>,
-    /// Taints that nodes start with and that something else, usually a DaemonSet, removes soon. Pods need no toleration to
+    /// Taints that nodes start with and that another component, usually a DaemonSet, removes soon. Pods need no toleration to
     /// have nodes launched for them; the nodes are not initialized before the taints are gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "fields::taints")]
     pub startup_taints: Option<Vec<Taint>>,
-    /// What the labels of the nodes must satisfy.
+    /// Requirements on the labels of the nodes.
     #[serde(default, deserialize_with = "default_if_null")]
     #[schemars(length(max = 100), extend("x-kubernetes-list-type" = "atomic", "x-kubernetes-validations" = rules::requirements(), "x-required" = true))]
     pub requirements: Vec<NodeSelectorRequirementWithMinValues>,
-    /// The object that holds what is particular to the provider.
+    /// A reference to the NodeClass, which holds the settings of the provider.
     #[schemars(extend("x-kubernetes-validations" = rules::node_class_ref_immutable()))]
     pub node_class_ref: NodeClassReference,
-    /// How long the termination of a node may take, from the deletion on, before its pods are deleted by force. It overrules
+    /// How long the termination of a node may take, from the deletion on, before its pods are deleted by force. It overrides
     /// PodDisruptionBudgets, the karpenter.sh/do-not-disrupt annotation and a pod's own terminationGracePeriodSeconds: pods are
     /// deleted early enough to get their grace period before the node's ends. Without it a node waits for its pods forever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub termination_grace_period: Option<Duration>,
-    /// The age at which a node is terminated, or `Never`. Disruption budgets do not hold it up.
+    /// The age at which a node is terminated, or `Never`. Disruption budgets do not apply to expiration.
     #[serde(default = "default_expire_after")]
     #[schemars(extend("x-default" = "720h"))]
     pub expire_after: NillableDuration,
@@ -217,7 +216,7 @@ impl Default for NodeClaimTemplateSpec {
     }
 }
 
-/// `720h`, as the CRD's default writes it.
+/// Returns `720h`, the default of the CRD.
 pub(super) fn default_expire_after() -> NillableDuration {
     "720h"
         .parse()
@@ -227,23 +226,23 @@ pub(super) fn default_expire_after() -> NillableDuration {
 open_enum! {
     /// Which nodes consolidation may disrupt.
     ConsolidationPolicy {
-        /// Only nodes without pods that would have to move.
+        /// Only nodes without pods to reschedule.
         WhenEmpty,
-        /// Also nodes whose pods fit elsewhere, or on a cheaper node.
+        /// Also nodes whose pods fit on other nodes or on a cheaper node.
         WhenEmptyOrUnderutilized,
-        /// The same nodes, where the saving outweighs the disruption.
+        /// The same nodes, if the savings outweigh the disruption.
         Balanced,
     }
 }
 
 open_enum! {
-    /// Why a node is disrupted voluntarily; budgets tell them apart.
+    /// The reason for a voluntary disruption; budgets may apply to some reasons only.
     DisruptionReason {
-        /// Its pods fit elsewhere, or on a cheaper node.
+        /// The pods of the node fit on other nodes or on a cheaper node.
         Underutilized,
-        /// It has no pods that would have to move.
+        /// The node has no pods to reschedule.
         Empty,
-        /// It is no longer what its NodePool or NodeClass asks for.
+        /// The node no longer matches its NodePool or NodeClass.
         Drifted,
     }
 }
@@ -252,7 +251,7 @@ open_enum! {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Disruption {
-    /// How long nothing must have happened on a node before it is considered for consolidation, or `Never`.
+    /// How long a node must be without pod events before it is considered for consolidation, or `Never`.
     /// Ignored when replicas is set.
     #[serde(default = "zero")]
     #[schemars(extend("x-default" = "0s"))]
@@ -262,8 +261,8 @@ pub struct Disruption {
     #[serde(default = "default_policy")]
     #[schemars(extend("x-default" = "WhenEmptyOrUnderutilized"))]
     pub consolidation_policy: ConsolidationPolicy,
-    /// Limits on the number of nodes that may be disrupted at a time. The strictest active budget counts; an empty list is
-    /// no limit.
+    /// Limits on the number of nodes that may be disrupted at a time. The strictest active budget applies; an empty
+    /// list means no limit.
     #[serde(default = "default_budgets")]
     #[schemars(length(max = 50), extend("x-default" = [{ "nodes": "10%" }], "x-kubernetes-list-type" = "atomic", "x-kubernetes-validations" = rules::budgets()))]
     pub budgets: Vec<Budget>,
@@ -331,11 +330,11 @@ impl Default for Budget {
     }
 }
 
-/// What Karpenter has observed.
+/// The observed state of a NodePool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodePoolStatus {
-    /// What the pool's nodes add up to, by resource; `nodes` is their number.
+    /// The total resources of the pool's nodes, by resource; `nodes` is their number.
     #[serde(
         default,
         deserialize_with = "default_if_null",
@@ -350,7 +349,7 @@ pub struct NodePoolStatus {
     /// The generation of the NodeClass that NodeRegistrationHealthy was last reset for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_class_observed_generation: Option<i64>,
-    /// Signals of health and readiness.
+    /// Conditions of health and readiness.
     #[serde(
         default,
         deserialize_with = "default_if_null",
@@ -400,7 +399,7 @@ mod tests {
 
     /// Conformance: API-024
     #[test]
-    fn empty_and_absent_budgets_and_reasons_stay_apart() {
+    fn empty_and_absent_budgets_and_reasons_stay_distinct() {
         let mut written = serde_json::to_value(minimal()).unwrap();
         written["spec"]["disruption"] = serde_json::json!({ "budgets": [] });
         let unbounded: NodePool = serde_json::from_value(written.clone()).unwrap();

@@ -3,13 +3,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    crd::fields,
-    serialisation::{default_if_null, open_enum},
-};
+use crate::crd::fields;
+use crate::serialization::{default_if_null, open_enum};
 
 open_enum! {
-    /// How a requirement relates a label to its values.
+    /// The relation of a label to the values of a requirement.
     Operator {
         /// The label has one of the values.
         In,
@@ -31,7 +29,7 @@ open_enum! {
 }
 
 impl Operator {
-    /// Whether the operator compares integers.
+    /// Returns whether the operator compares integers.
     pub fn is_bound(&self) -> bool {
         matches!(self, Self::Gt | Self::Lt | Self::Gte | Self::Lte)
     }
@@ -55,7 +53,7 @@ pub struct NodeSelectorRequirement {
     pub values: Vec<String>,
 }
 
-/// A requirement relates a label key to values through an operator, and may ask for a minimum of different values.
+/// A requirement relates a label key to values through an operator, and may require a minimum of different values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeSelectorRequirementWithMinValues {
@@ -80,7 +78,7 @@ pub struct NodeSelectorRequirementWithMinValues {
 }
 
 impl NodeSelectorRequirementWithMinValues {
-    /// A requirement without a minimum of values.
+    /// Creates a requirement without minValues.
     pub fn new<V: Into<String>>(
         key: &str,
         operator: Operator,
@@ -95,7 +93,7 @@ impl NodeSelectorRequirementWithMinValues {
     }
 }
 
-/// A reference to the object that holds what is particular to a provider.
+/// A reference to a NodeClass, which holds the settings of a provider.
 #[derive(
     Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -115,7 +113,7 @@ pub struct NodeClassReference {
 }
 
 impl NodeClassReference {
-    /// The key of the label that carries this NodeClass's name on NodeClaims and Nodes.
+    /// Returns the key of the label for the name of this NodeClass on NodeClaims and Nodes.
     pub fn label_key(&self) -> String {
         crate::labels::node_class(&self.group, &self.kind)
     }
@@ -127,7 +125,7 @@ mod tests {
 
     /// Conformance: API-007
     #[test]
-    fn an_unknown_operator_is_kept_and_told_apart() {
+    fn an_unknown_operator_is_kept() {
         let read: NodeSelectorRequirement =
             serde_json::from_str(r#"{"key":"a","operator":"Matches"}"#).unwrap();
         assert_eq!(read.operator, Operator::Other("Matches".into()));

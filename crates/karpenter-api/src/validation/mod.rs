@@ -1,7 +1,6 @@
-//! What is checked beyond the CRD schema, and reported in the object's ValidationSucceeded condition.
+//! Checks beyond the CRD schema, reported in the ValidationSucceeded condition of the object.
 //!
-//! Every problem is found, not just the first. [`Findings::errors`] make an object unusable; [`Findings::warnings`] are worth
-//! telling and change nothing.
+//! Every problem is reported, not just the first. [`Findings::errors`] make an object unusable; [`Findings::warnings`] do not.
 //!
 //! UPSTREAM: pkg/apis/v1/nodepool_validation.go, pkg/apis/v1/nodeclaim_validation.go, pkg/apis/v1alpha1/nodeoverlay_validation.go
 
@@ -15,14 +14,13 @@ use k8s_openapi::api::core::v1::Taint;
 pub use names::{InvalidName, label_value, qualified_name};
 pub use well_known::{RestrictedLabel, WellKnown};
 
-use crate::{
-    budget::InvalidBudget,
-    labels::{self, taints},
-    v1::{NodePool, Operator},
-    v1alpha1::NodeOverlay,
-};
+use crate::budget::InvalidBudget;
+use crate::labels;
+use crate::labels::taints;
+use crate::v1::{NodePool, Operator};
+use crate::v1alpha1::NodeOverlay;
 
-/// Something a user wrote that cannot be right.
+/// A problem with a field that a user wrote.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
@@ -35,25 +33,25 @@ pub enum Problem {
         /// The key.
         key: String,
     },
-    /// The key is no label key.
+    /// The key is not a valid label key.
     #[error("key `{key}` is not a qualified name: {problem}")]
     Key {
         /// The key.
         key: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: InvalidName,
     },
-    /// The value is no label value.
+    /// The value is not a valid label value.
     #[error("invalid value `{value}` for key `{key}`: {problem}")]
     Value {
         /// The key.
         key: String,
         /// The value.
         value: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: InvalidName,
     },
-    /// The operator is not known.
+    /// The operator is unknown.
     #[error("key `{key}` has an unknown operator `{operator}`")]
     UnknownOperator {
         /// The key.
@@ -61,7 +59,7 @@ pub enum Problem {
         /// The operator.
         operator: String,
     },
-    /// In, or NotIn where it matters, without values.
+    /// In without values, or NotIn without values in a NodeOverlay.
     #[error("key `{key}` with operator {operator} must have a value")]
     NoValues {
         /// The key.
@@ -74,12 +72,12 @@ pub enum Problem {
     FewerThanMinValues {
         /// The key.
         key: String,
-        /// How many values can count.
+        /// The number of values.
         values: usize,
-        /// How many must.
+        /// The value of minValues.
         min_values: i64,
     },
-    /// A bound that is not one integer from 0 on.
+    /// A bound that is not one non-negative integer.
     #[error("key `{key}` with operator {operator} must have a single positive integer value")]
     Bound {
         /// The key.
@@ -92,9 +90,9 @@ pub enum Problem {
     NoKnownValue {
         /// The key.
         key: String,
-        /// What the user wrote.
+        /// The values of the requirement.
         values: Vec<String>,
-        /// What would be valid.
+        /// The valid values.
         known: Vec<String>,
     },
     /// Some of the values of a key with known values are not known.
@@ -102,9 +100,9 @@ pub enum Problem {
     UnknownValues {
         /// The key.
         key: String,
-        /// The values that are not known.
+        /// The unknown values.
         values: Vec<String>,
-        /// What would be valid.
+        /// The valid values.
         known: Vec<String>,
     },
     /// A taint with an effect that does not exist.
@@ -115,14 +113,14 @@ pub enum Problem {
         /// Its effect.
         effect: String,
     },
-    /// A taint value that is none.
+    /// An invalid taint value.
     #[error("invalid value `{value}` of taint `{key}`: {problem}")]
     TaintValue {
         /// The taint's key.
         key: String,
         /// Its value.
         value: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: InvalidName,
     },
     /// The same taint twice, within or across taints and startupTaints.
@@ -133,38 +131,38 @@ pub enum Problem {
         /// Its effect.
         effect: String,
     },
-    /// A NodeOverlay that changes a resource the provider knows.
+    /// A NodeOverlay that changes a resource of the provider.
     #[error("capacity of resource `{resource}` cannot be changed")]
     RestrictedResource {
         /// The resource.
         resource: String,
     },
-    /// A disruption budget that cannot be read.
+    /// An invalid disruption budget.
     #[error("budget {index} allows no disruption: {problem}")]
     Budget {
-        /// Its place in the list, from 0 on.
+        /// Its index in the list.
         index: usize,
-        /// What is wrong with it.
+        /// The problem.
         problem: InvalidBudget,
     },
 }
 
-/// What validation found.
+/// The result of validation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Problems that make the object unusable.
     pub errors: Vec<Problem>,
-    /// Problems that do not.
+    /// Problems that do not make the object unusable.
     pub warnings: Vec<Problem>,
 }
 
 impl Findings {
-    /// Whether the object can be used.
+    /// Returns whether the object is usable.
     pub fn is_ok(&self) -> bool {
         self.errors.is_empty()
     }
 
-    /// The errors as one text, for a condition's message.
+    /// Returns the errors as one text, for the message of a condition.
     pub fn message(&self) -> String {
         self.errors
             .iter()
@@ -174,16 +172,16 @@ impl Findings {
     }
 }
 
-/// A requirement, wherever it stands: in a NodePool, a NodeOverlay or a pod.
+/// A requirement of a NodePool, a NodeOverlay or a pod.
 #[derive(Clone, Copy, Debug)]
 pub struct RequirementParts<'a> {
     /// The label key.
     pub key: &'a str,
-    /// How label and values relate.
+    /// The operator.
     pub operator: &'a Operator,
     /// The values.
     pub values: &'a [String],
-    /// How many different values must stay possible.
+    /// The minimum of different values, if any.
     pub min_values: Option<i64>,
 }
 
@@ -271,7 +269,7 @@ pub fn node_overlay(overlay: &NodeOverlay, well_known: &WellKnown) -> Findings {
     findings
 }
 
-/// Checks one requirement, after normalising its key.
+/// Checks one requirement after normalizing its key.
 pub fn requirement(
     requirement: RequirementParts<'_>,
     well_known: &WellKnown,
@@ -283,7 +281,7 @@ pub fn requirement(
         min_values,
         ..
     } = requirement;
-    let key = well_known.normalise_key(requirement.key);
+    let key = well_known.normalize_key(requirement.key);
     if let Operator::Other(unknown) = operator {
         findings.errors.push(Problem::UnknownOperator {
             key: key.to_owned(),
@@ -324,7 +322,7 @@ pub fn requirement(
     }
 }
 
-/// Checks the values of a key of which all valid values are known. A partly valid list passes, since the rest is never chosen.
+/// Checks the values of a key whose valid values are declared. A partly valid list passes, since invalid values are never chosen.
 fn check_known_values(
     key: &str,
     requirement: RequirementParts<'_>,
@@ -425,8 +423,9 @@ fn check_taint(taint: &Taint, seen: &mut BTreeSet<(String, String)>, findings: &
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::{Value, json};
+
+    use super::*;
 
     fn pool(template: Value) -> NodePool {
         let mut pool = NodePool::default();
@@ -484,7 +483,7 @@ mod tests {
 
     /// Conformance: API-051
     #[test]
-    fn a_taint_may_stand_once_in_taints_and_startup_taints_together() {
+    fn a_taint_may_occur_once_in_taints_and_startup_taints_together() {
         let taint = json!({ "key": "a", "effect": "NoSchedule" });
         let other_effect = json!({ "key": "a", "effect": "NoExecute" });
         assert_eq!(
@@ -548,7 +547,7 @@ mod tests {
             json!({ "key": format!("{}/x", "a".repeat(254)), "operator": "Exists" }),
         ] {
             let found = requirement_errors(rejected.clone()).len();
-            // A negative bound is no label value either.
+            // A negative bound is not a valid label value either.
             assert_eq!(
                 found,
                 if rejected["values"][0] == "-1" { 2 } else { 1 },
@@ -581,7 +580,7 @@ mod tests {
 
     /// Conformance: API-055
     #[test]
-    fn nobody_requires_the_node_pool_label() {
+    fn the_node_pool_label_cannot_be_required() {
         let found = requirement_errors(
             json!({ "key": "karpenter.sh/nodepool", "operator": "In", "values": ["a"] }),
         );
@@ -593,7 +592,7 @@ mod tests {
 
     /// Conformance: API-056
     #[test]
-    fn a_legacy_key_is_normalised_before_it_is_checked() {
+    fn a_legacy_key_is_normalized_before_it_is_checked() {
         let values =
             json!({ "key": "beta.kubernetes.io/arch", "operator": "In", "values": ["amd64"] });
         assert_eq!(requirement_errors(values), [""; 0]);
@@ -617,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn every_problem_is_told() {
+    fn every_problem_is_reported() {
         let findings = node_pool(
             &pool(
                 json!({ "spec": { "requirements": [{ "key": "a", "operator": "In" }, { "key": "b", "operator": "In" }] } }),

@@ -5,22 +5,22 @@ const LONGEST_NAME: usize = 63;
 /// The most characters of the prefix of a key.
 const LONGEST_PREFIX: usize = 253;
 
-/// Why a text is no name.
+/// The error of an invalid label key or value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
-    /// There is nothing, or nothing on one side of the slash.
+    /// The text, or the part on one side of the slash, is empty.
     #[error("it has an empty part")]
     Empty,
-    /// There is more than one slash.
+    /// The key has more than one slash.
     #[error("it has more than one `/`")]
     Slashes,
-    /// The prefix is no DNS subdomain.
-    #[error("its prefix is no DNS subdomain of at most 253 characters")]
+    /// The prefix is not a DNS subdomain.
+    #[error("its prefix is not a DNS subdomain of at most 253 characters")]
     Prefix,
     /// The name is too long.
     #[error("it has more than 63 characters")]
     TooLong,
-    /// The name has a character where none such may be.
+    /// The name has an invalid character.
     #[error(
         "it must consist of letters, digits, `-`, `_` and `.`, and begin and end with a letter or digit"
     )]

@@ -1,24 +1,24 @@
-//! What Karpenter and the provider know about labels and resources.
+//! The labels and resources that Karpenter and the provider define.
 //!
-//! A value that is passed around, built once at start-up from the provider's description. DIFFERS: upstream keeps these sets
+//! A value built once at start-up from the provider's settings and passed as an argument. DIFFERS: upstream keeps these sets
 //! in mutable package variables, so that one process can hold one provider.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::labels;
 
-/// Labels with a meaning of their own, domains users may not use, and how legacy names are read.
+/// Well-known labels, restricted label domains, and the normalization of legacy names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WellKnown {
     labels: BTreeSet<String>,
     restricted_domains: BTreeSet<String>,
     resources: BTreeSet<String>,
     values: BTreeMap<String, BTreeSet<String>>,
-    normalised_keys: BTreeMap<String, String>,
-    normalised_values: BTreeMap<String, BTreeMap<String, String>>,
+    normalized_keys: BTreeMap<String, String>,
+    normalized_values: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// A label users may not use.
+/// The error of using a restricted label.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("label `{key}` is restricted; use a well-known label ({}), or a label outside the domains {}", .well_known.join(", "), .domains.join(", "))]
 pub struct RestrictedLabel {
@@ -28,7 +28,7 @@ pub struct RestrictedLabel {
 }
 
 impl Default for WellKnown {
-    /// What Karpenter knows without a provider.
+    /// Returns the labels and resources of Karpenter without a provider.
     fn default() -> Self {
         let strings = |texts: &[&str]| {
             texts
@@ -36,7 +36,7 @@ impl Default for WellKnown {
                 .map(|text| (*text).to_owned())
                 .collect::<BTreeSet<_>>()
         };
-        let normalised = [
+        let normalized = [
             ("failure-domain.beta.kubernetes.io/zone", labels::ZONE),
             ("failure-domain.beta.kubernetes.io/region", labels::REGION),
             ("beta.kubernetes.io/arch", labels::ARCH),
@@ -62,16 +62,16 @@ impl Default for WellKnown {
             restricted_domains: strings(&[labels::GROUP]),
             resources: strings(&["cpu", "memory", "ephemeral-storage", "pods"]),
             values: BTreeMap::from([(labels::CAPACITY_TYPE.to_owned(), capacity_types)]),
-            normalised_keys: normalised
+            normalized_keys: normalized
                 .map(|(from, to)| (from.to_owned(), to.to_owned()))
                 .into(),
-            normalised_values: BTreeMap::new(),
+            normalized_values: BTreeMap::new(),
         }
     }
 }
 
 impl WellKnown {
-    /// Adds a well-known label: one a pod may require though no NodePool defines it.
+    /// Adds a well-known label: a pod may require it without a NodePool that defines it.
     pub fn with_label(mut self, key: &str) -> Self {
         self.labels.insert(key.to_owned());
         self
@@ -83,13 +83,13 @@ impl WellKnown {
         self
     }
 
-    /// Adds a resource the provider knows the capacity of.
+    /// Adds a resource whose capacity the provider reports.
     pub fn with_resource(mut self, resource: &str) -> Self {
         self.resources.insert(resource.to_owned());
         self
     }
 
-    /// Says that a label has no values but these.
+    /// Declares all values of a label.
     pub fn with_values<'a>(mut self, key: &str, values: impl IntoIterator<Item = &'a str>) -> Self {
         self.values
             .entry(key.to_owned())
@@ -98,55 +98,55 @@ impl WellKnown {
         self
     }
 
-    /// Reads one label key as another.
-    pub fn with_normalised_key(mut self, from: &str, to: &str) -> Self {
-        self.normalised_keys.insert(from.to_owned(), to.to_owned());
+    /// Normalizes one label key to another.
+    pub fn with_normalized_key(mut self, from: &str, to: &str) -> Self {
+        self.normalized_keys.insert(from.to_owned(), to.to_owned());
         self
     }
 
-    /// Reads one value of a label as another. The key is the one after normalisation.
-    pub fn with_normalised_value(mut self, key: &str, from: &str, to: &str) -> Self {
-        self.normalised_values
+    /// Normalizes one value of a label to another. The key is the normalized one.
+    pub fn with_normalized_value(mut self, key: &str, from: &str, to: &str) -> Self {
+        self.normalized_values
             .entry(key.to_owned())
             .or_default()
             .insert(from.to_owned(), to.to_owned());
         self
     }
 
-    /// Whether the label is well known.
+    /// Returns whether the label is well known.
     pub fn contains(&self, key: &str) -> bool {
         self.labels.contains(key)
     }
 
-    /// The well-known labels, in order.
+    /// Returns the well-known labels in alphabetical order.
     pub fn labels(&self) -> impl Iterator<Item = &str> {
         self.labels.iter().map(String::as_str)
     }
 
-    /// Whether the resource's capacity is known to Karpenter or the provider.
+    /// Returns whether Karpenter or the provider reports the capacity of the resource.
     pub fn is_resource(&self, resource: &str) -> bool {
         self.resources.contains(resource)
     }
 
-    /// All values a label can have, where they are known.
+    /// Returns all values of a label, if they are declared.
     pub fn values_of(&self, key: &str) -> Option<&BTreeSet<String>> {
         self.values.get(key)
     }
 
-    /// The label a key stands for.
-    pub fn normalise_key<'a>(&'a self, key: &'a str) -> &'a str {
-        self.normalised_keys.get(key).map_or(key, String::as_str)
+    /// Returns the normalized key of a label.
+    pub fn normalize_key<'a>(&'a self, key: &'a str) -> &'a str {
+        self.normalized_keys.get(key).map_or(key, String::as_str)
     }
 
-    /// The value a value stands for. The key is the one after normalisation.
-    pub fn normalise_value<'a>(&'a self, key: &str, value: &'a str) -> &'a str {
-        self.normalised_values
+    /// Returns the normalized value of a label. The key is the normalized one.
+    pub fn normalize_value<'a>(&'a self, key: &str, value: &'a str) -> &'a str {
+        self.normalized_values
             .get(key)
             .and_then(|values| values.get(value))
             .map_or(value, String::as_str)
     }
 
-    /// Whether users may not use the label: it is not well known, and either in a restricted domain or the host name.
+    /// Returns whether users may not use the label: it is not well known, and either in a restricted domain or the host name.
     pub fn is_restricted(&self, key: &str) -> bool {
         if self.contains(key) || key == labels::PROVISIONER_NAME {
             return false;
@@ -160,7 +160,7 @@ impl WellKnown {
         key == labels::HOSTNAME || self.restricted_domains.iter().any(within)
     }
 
-    /// Checks that users may use the label.
+    /// Returns an error if users may not use the label.
     pub fn check(&self, key: &str) -> Result<(), RestrictedLabel> {
         if !self.is_restricted(key) {
             return Ok(());
@@ -193,9 +193,9 @@ mod tests {
         assert!(known.is_restricted("kubernetes.io/hostname"));
     }
 
-    /// A node of a converted NodePool carries it, and pods select by it; but no other node satisfies such a pod.
+    /// Nodes of converted NodePools have the label, and pods select by it; no other node matches such a pod.
     #[test]
-    fn the_label_of_the_first_generation_may_be_used_and_is_not_well_known() {
+    fn the_label_provisioner_name_may_be_used_and_is_not_well_known() {
         let known = WellKnown::default();
         assert!(!known.is_restricted(labels::PROVISIONER_NAME));
         assert!(!known.contains(labels::PROVISIONER_NAME));
@@ -203,7 +203,7 @@ mod tests {
 
     /// Conformance: API-094
     #[test]
-    fn karpenter_knows_eight_labels() {
+    fn karpenter_has_eight_well_known_labels() {
         let known: Vec<String> = WellKnown::default().labels().map(str::to_owned).collect();
         assert_eq!(
             known,
@@ -262,10 +262,10 @@ mod tests {
 
     /// Conformance: API-098
     #[test]
-    fn legacy_keys_and_a_provider_s_values_are_normalised() {
+    fn legacy_keys_and_a_provider_s_values_are_normalized() {
         let known = WellKnown::default()
-            .with_normalised_key("topology.ebs.csi.aws.com/zone", labels::ZONE)
-            .with_normalised_value(labels::ARCH, "x86_64", "amd64");
+            .with_normalized_key("topology.ebs.csi.aws.com/zone", labels::ZONE)
+            .with_normalized_value(labels::ARCH, "x86_64", "amd64");
         for (legacy, current) in [
             (
                 "failure-domain.beta.kubernetes.io/zone",
@@ -287,9 +287,9 @@ mod tests {
             ),
             ("example.com/zone", "example.com/zone"),
         ] {
-            assert_eq!(known.normalise_key(legacy), current);
+            assert_eq!(known.normalize_key(legacy), current);
         }
-        assert_eq!(known.normalise_value(labels::ARCH, "x86_64"), "amd64");
-        assert_eq!(known.normalise_value(labels::OS, "x86_64"), "x86_64");
+        assert_eq!(known.normalize_value(labels::ARCH, "x86_64"), "amd64");
+        assert_eq!(known.normalize_value(labels::OS, "x86_64"), "x86_64");
     }
 }

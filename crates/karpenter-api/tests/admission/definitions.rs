@@ -1,11 +1,10 @@
-//! The definitions as a whole: what kubectl shows, what the API server demands of a schema, and that types and schemas agree.
+//! The definitions as a whole: printer columns of kubectl, structural schemas, and that types and schemas have the same fields.
 
-use karpenter_api::{
-    autoscaling::CapacityBuffer,
-    crd::{self, RestrictedDomain},
-    v1::{NodeClaim, NodePool},
-    v1alpha1::NodeOverlay,
-};
+use karpenter_api::autoscaling::CapacityBuffer;
+use karpenter_api::crd;
+use karpenter_api::crd::RestrictedDomain;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::v1alpha1::NodeOverlay;
 use serde_json::{Value, json};
 
 use crate::{Admission, pool, with};
@@ -30,7 +29,7 @@ fn columns(definition: &Value) -> Vec<String> {
 
 /// Conformance: API-038
 #[test]
-fn node_pools_are_shown_as_upstream_shows_them() {
+fn node_pools_have_the_printer_columns_of_upstream() {
     let definition = crd::node_pool(&[]);
     assert_eq!(
         columns(&definition),
@@ -60,7 +59,7 @@ fn node_pools_are_shown_as_upstream_shows_them() {
 
 /// Conformance: API-073
 #[test]
-fn node_claims_are_shown_as_upstream_shows_them() {
+fn node_claims_have_the_printer_columns_of_upstream() {
     let definition = crd::node_claim(&[]);
     assert_eq!(
         columns(&definition),
@@ -91,7 +90,7 @@ fn node_claims_are_shown_as_upstream_shows_them() {
 
 /// Conformance: API-087
 #[test]
-fn node_overlays_are_shown_as_upstream_shows_them() {
+fn node_overlays_have_the_printer_columns_of_upstream() {
     let definition = crd::node_overlay(&[]);
     let ready = r#"Ready string .status.conditions[?(@.type=="Ready")].status"#;
     assert_eq!(
@@ -119,7 +118,7 @@ fn node_overlays_are_shown_as_upstream_shows_them() {
 
 /// Conformance: API-105
 #[test]
-fn capacity_buffers_are_shown_as_upstream_shows_them() {
+fn capacity_buffers_have_the_printer_columns_of_upstream() {
     let definition = crd::capacity_buffer();
     assert_eq!(
         columns(&definition),
@@ -149,7 +148,7 @@ fn capacity_buffers_are_shown_as_upstream_shows_them() {
     );
 }
 
-/// Calls `visit` for a schema and every schema inside of it, with its path.
+/// Calls `visit` for a schema and every nested schema, with its path.
 fn walk(schema: &Value, path: &str, visit: &mut impl FnMut(&str, &Value)) {
     visit(path, schema);
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
@@ -340,7 +339,7 @@ fn a_provider_reserves_its_domain() {
     );
 }
 
-/// An object with every field of a schema, as simple as it can be.
+/// Returns a minimal object with every field of a schema.
 fn sample(schema: &Value) -> Value {
     if schema["x-kubernetes-int-or-string"] == true {
         return "1".into();
@@ -361,7 +360,7 @@ fn sample(schema: &Value) -> Value {
         "integer" => schema["minimum"].as_i64().unwrap_or(1).max(1).into(),
         _ if schema["enum"].is_array() => schema["enum"][0].clone(),
         _ if schema["format"] == "date-time" => "2026-01-01T00:00:00Z".into(),
-        // Durations have the only patterns that end on a unit.
+        // Only the patterns of durations end with a unit.
         _ if schema["pattern"]
             .as_str()
             .is_some_and(|pattern| pattern.contains("(h|m)") || pattern.contains("(s|m|h)")) =>
@@ -389,7 +388,7 @@ fn types_and_schemas_have_the_same_fields() {
         assert_eq!(
             serde_json::to_value(&read).unwrap(),
             written,
-            "a field of the schema is none of the type, or is written otherwise"
+            "a field of the schema is not a field of the type, or is serialized differently"
         );
     }
     check::<NodePool>(&crd::node_pool(&[]));
@@ -400,7 +399,7 @@ fn types_and_schemas_have_the_same_fields() {
 
 /// Conformance: API-115
 #[test]
-fn what_the_types_write_is_admitted() {
+fn serialized_types_are_admitted() {
     let mut pool = NodePool::new("a", Default::default());
     pool.spec.template.spec.node_class_ref = serde_json::from_value(crate::reference()).unwrap();
     Admission::node_pool().accepts(&serde_json::to_value(&pool).unwrap());
@@ -409,7 +408,7 @@ fn what_the_types_write_is_admitted() {
 }
 
 #[test]
-fn definitions_are_readable_as_kubernetes_types() {
+fn definitions_deserialize_as_kubernetes_types() {
     use karpenter_api::k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
     for (name, definition) in crd::all(&[], &[]) {
         let read: CustomResourceDefinition = serde_json::from_value(definition).unwrap();

@@ -1,19 +1,20 @@
-//! The manifests of docs/examples: admitted, valid, and read without a loss.
+//! The manifests of docs/examples are admitted, valid, and deserialized without loss.
 
-use std::{fs, path::PathBuf};
+use std::fs;
+use std::path::PathBuf;
 
-use karpenter_api::{
-    autoscaling::CapacityBuffer,
-    v1::NodePool,
-    v1alpha1::NodeOverlay,
-    validation::{self, Findings, WellKnown},
-};
-use serde::{Serialize, de::DeserializeOwned};
+use karpenter_api::autoscaling::CapacityBuffer;
+use karpenter_api::v1::NodePool;
+use karpenter_api::v1alpha1::NodeOverlay;
+use karpenter_api::validation;
+use karpenter_api::validation::{Findings, WellKnown};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::Admission;
 
-/// Reads an example, which the API server must accept and the type must write back as the server defaults it.
+/// Reads an example and asserts that the API server admits it, and that the type keeps all of its defaulted fields.
 #[track_caller]
 fn example<T: DeserializeOwned + Serialize>(name: &str, admission: &Admission) -> T {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))

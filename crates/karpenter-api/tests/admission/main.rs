@@ -1,5 +1,9 @@
-//! What an API server with our CustomResourceDefinitions accepts: recordings of a real one, and the rules one by one.
+//! Admission by an API server with these CustomResourceDefinitions: recordings of a real one, and tests of each rule.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "recordings and examples are files"
+)]
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -58,7 +62,7 @@ impl Admission {
         &ADMISSION
     }
 
-    /// The object with the defaults of the schema. Once more for defaults inside of what a default brought.
+    /// Returns the object with the defaults of the schema, applied twice for defaults inside of defaulted objects.
     fn defaulted(&self, object: &Value) -> Value {
         kube_cel::apply_defaults(
             &self.schema,
@@ -66,7 +70,7 @@ impl Admission {
         )
     }
 
-    /// Why the object is refused; nothing when it is accepted. Rules are skipped while the structure is wrong.
+    /// Returns why the object is rejected, or nothing if it is admitted. Rules are skipped if the structure is invalid.
     fn refusals(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
         let object = self.defaulted(object);
         let structure: Vec<_> = self
@@ -111,7 +115,7 @@ impl Admission {
     }
 }
 
-/// `object` with the value at a path like `spec.template.spec` replaced, or removed for `null`.
+/// Returns `object` with the value at a path like `spec.template.spec` replaced, or removed for `null`.
 fn with(mut object: Value, path: &str, value: Value) -> Value {
     let (parents, field) = path.rsplit_once('.').expect("a path of several fields");
     let parent = parents

@@ -13,10 +13,10 @@ fn the_spec_cannot_change() {
         admission.refusals(&changed, Some(&claim())),
         ["spec is immutable"]
     );
-    let mut labelled = claim();
-    labelled["metadata"]["labels"] = json!({ "a": "b" });
-    labelled["status"] = json!({ "nodeName": "n" });
-    assert_eq!(admission.refusals(&labelled, Some(&claim())), [""; 0]);
+    let mut labeled = claim();
+    labeled["metadata"]["labels"] = json!({ "a": "b" });
+    labeled["status"] = json!({ "nodeName": "n" });
+    assert_eq!(admission.refusals(&labeled, Some(&claim())), [""; 0]);
 }
 
 /// Conformance: API-071
@@ -37,7 +37,7 @@ fn expire_after_has_a_default_and_the_rest_is_required() {
 
 /// Conformance: API-072
 #[test]
-fn only_karpenter_s_two_labels_of_its_domain_can_be_required() {
+fn of_karpenter_s_domain_only_two_labels_can_be_required() {
     let admission = Admission::node_claim();
     let exists = |key: &str| {
         with(

@@ -193,7 +193,7 @@ fn the_reference_to_the_node_class_is_complete() {
 
 /// Conformance: API-020, API-021, API-022, API-023, API-024
 #[test]
-fn defaults_fill_what_is_absent_and_leave_what_is_empty() {
+fn defaults_are_set_for_absent_fields_and_not_for_empty_ones() {
     let admission = Admission::node_pool();
     let disruption = json!({ "consolidateAfter": "0s", "consolidationPolicy": "WhenEmptyOrUnderutilized", "budgets": [{ "nodes": "10%" }] });
     let defaulted = admission.defaulted(&pool());
@@ -270,7 +270,7 @@ fn a_budget_has_a_schedule_and_a_duration_or_neither() {
 
 /// Conformance: API-030
 #[test]
-fn a_budget_s_schedule_and_duration_have_their_shape() {
+fn a_budget_s_schedule_and_duration_have_a_format() {
     let admission = Admission::node_pool();
     let budget = |schedule: &str, duration: &str| {
         with_budget(json!({ "nodes": "1", "schedule": schedule, "duration": duration }))

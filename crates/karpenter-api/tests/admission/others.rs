@@ -49,7 +49,7 @@ fn a_price_is_an_unsigned_decimal() {
 
 /// Conformance: API-083
 #[test]
-fn an_adjustment_has_a_sign_and_takes_away_at_most_all() {
+fn an_adjustment_has_a_sign_and_is_at_least_minus_100_percent() {
     for adjustment in [
         "+1", "-1", "+.5", "-0.5", "+10%", "+1000%", "-15%", "-99.9%", "-100%", "-100",
     ] {

@@ -1,12 +1,13 @@
-//! The recorded admissions of a real API server, repeated with our definitions.
+//! The recorded admissions of a real API server, repeated with these definitions.
 
-use std::{fs, path::PathBuf};
+use std::fs;
+use std::path::PathBuf;
 
 use serde_json::Value;
 
 use crate::Admission;
 
-/// The recordings of the kinds this crate defines.
+/// Returns the recordings of the kinds of this crate.
 fn recordings() -> Vec<(Value, &'static Admission)> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../../tests/golden/crd-validation-golden.jsonl");
@@ -26,7 +27,7 @@ fn recordings() -> Vec<(Value, &'static Admission)> {
 
 /// Conformance: API-110
 #[test]
-fn every_recorded_object_is_accepted_or_refused_as_it_was() {
+fn every_recorded_object_is_admitted_or_rejected_as_recorded() {
     let recordings = recordings();
     assert_eq!(recordings.len(), 23);
     for (case, admission) in recordings {
@@ -37,7 +38,7 @@ fn every_recorded_object_is_accepted_or_refused_as_it_was() {
             "{}: {refusals:?}",
             case["name"]
         );
-        // A failed conversion is worded by the CEL library, not by the rule.
+        // The CEL library words a failed conversion, not the rule.
         if case["name"] == "Gt text" {
             continue;
         }
@@ -55,7 +56,7 @@ fn every_recorded_object_is_accepted_or_refused_as_it_was() {
 
 /// Conformance: API-111
 #[test]
-fn the_defaulted_specs_are_those_recorded() {
+fn the_defaulted_specs_match_the_recordings() {
     let accepted = recordings()
         .into_iter()
         .filter(|(case, _)| case["accepted"] == true);
@@ -72,7 +73,7 @@ fn the_defaulted_specs_are_those_recorded() {
     assert_eq!(compared, 8);
 }
 
-/// What the API server stores, the types read and write without a loss.
+/// The types deserialize and serialize stored objects without loss.
 #[test]
 fn a_defaulted_object_survives_the_types() {
     for (case, admission) in recordings()

@@ -1,8 +1,8 @@
-//! Families of machine images, and the aliases that name one of their releases.
+//! AMI families, and the aliases that name one release of a family.
 
 use std::fmt;
 
-/// What a machine image expects: the format of user data, default disks, how the kubelet is configured.
+/// AMI family: decides the format of user data, the default volumes and how the kubelet is configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AmiFamily {
     /// Amazon Linux 2.
@@ -11,7 +11,7 @@ pub enum AmiFamily {
     Al2023,
     /// Bottlerocket.
     Bottlerocket,
-    /// The user's own image: user data is passed through, nothing is assumed.
+    /// The user's own image: user data is passed through unchanged, and there are no default volumes.
     Custom,
     /// Windows Server 2019 Core.
     Windows2019,
@@ -22,7 +22,7 @@ pub enum AmiFamily {
 }
 
 impl AmiFamily {
-    /// Every family.
+    /// All families, in the order of the CRD's enum.
     pub const ALL: [Self; 7] = [
         Self::Al2,
         Self::Al2023,
@@ -33,7 +33,7 @@ impl AmiFamily {
         Self::Windows2025,
     ];
 
-    /// The name in `spec.amiFamily`.
+    /// Returns the name in `spec.amiFamily`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Al2 => "AL2",
@@ -46,17 +46,17 @@ impl AmiFamily {
         }
     }
 
-    /// The family of this name.
+    /// Returns the family with this name in `spec.amiFamily`.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|family| family.as_str() == name)
     }
 
-    /// Whether its nodes run Windows.
+    /// Returns whether nodes of the family run Windows.
     pub fn is_windows(self) -> bool {
         self.windows_build().is_some()
     }
 
-    /// The value of `node.kubernetes.io/windows-build` of its nodes.
+    /// Returns the value of the label `node.kubernetes.io/windows-build` on nodes of the family; `None` for Linux.
     pub fn windows_build(self) -> Option<&'static str> {
         match self {
             Self::Windows2019 => Some("10.0.17763"),
@@ -66,22 +66,23 @@ impl AmiFamily {
         }
     }
 
-    /// Whether the kubelet's share of memory follows the pods the network could carry, even if fewer are allowed.
+    /// Returns whether kube-reserved memory is computed from the number of pods that the network interfaces allow, even
+    /// if `maxPods` is lower.
     pub fn uses_eni_limited_memory_overhead(self) -> bool {
         matches!(self, Self::Al2 | Self::Al2023 | Self::Custom)
     }
 
-    /// Whether `podsPerCore` has an effect.
+    /// Returns whether the family supports `podsPerCore`.
     pub fn supports_pods_per_core(self) -> bool {
         self != Self::Bottlerocket
     }
 
-    /// Whether the number of network addresses limits the number of pods.
+    /// Returns whether the number of IP addresses of the network interfaces limits the number of pods.
     pub fn supports_eni_limited_pod_density(self) -> bool {
         !self.is_windows()
     }
 
-    /// The device that pods' ephemeral storage lies on, unless the NodeClass says otherwise.
+    /// Returns the device that holds the ephemeral storage of pods if the EC2NodeClass maps no device for it.
     pub fn ephemeral_device(self) -> Option<&'static str> {
         match self {
             Self::Al2 | Self::Al2023 => Some("/dev/xvda"),
@@ -91,7 +92,7 @@ impl AmiFamily {
         }
     }
 
-    /// The size in GiB of the ephemeral device where the NodeClass maps no devices.
+    /// Returns the size in GiB of the ephemeral storage device if the EC2NodeClass has no block device mappings.
     pub fn default_ephemeral_gib(self) -> i64 {
         if self.is_windows() { 50 } else { 20 }
     }
@@ -103,12 +104,12 @@ impl fmt::Display for AmiFamily {
     }
 }
 
-/// A release of a family of images that EKS publishes: `al2023@latest`, `bottlerocket@v1.46.0`.
+/// A release of an AMI family that EKS publishes: `al2023@latest`, `bottlerocket@v1.46.0`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Alias {
-    /// The family; never `Custom`.
+    /// The AMI family; never `Custom`.
     pub family: AmiFamily,
-    /// `latest` or a version in the family's format.
+    /// `latest`, or a version in the format of the family.
     pub version: String,
 }
 
@@ -116,10 +117,10 @@ impl Alias {
     /// The version that follows new releases.
     pub const LATEST: &'static str = "latest";
 
-    /// Reads `family@version`.
+    /// Parses `family@version`.
     ///
     /// # Errors
-    /// When the text has another form or names another family. DIFFERS: upstream exits the process.
+    /// If the text has another form or names an unknown family. DIFFERS: upstream exits the process.
     pub fn parse(text: &str) -> Result<Self, InvalidAlias> {
         let invalid = || InvalidAlias {
             text: text.to_owned(),
@@ -138,7 +139,7 @@ impl Alias {
         })
     }
 
-    /// Whether the alias follows new releases.
+    /// Returns whether the alias follows new releases.
     pub fn is_latest(&self) -> bool {
         self.version == Self::LATEST
     }
@@ -156,9 +157,9 @@ impl AmiFamily {
     }
 }
 
-/// A text that is no alias.
+/// The error of [`Alias::parse`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not an alias of a family of images, such as `al2023@latest`")]
+#[error("invalid alias: `{text}` is not of the form `family@version`, such as `al2023@latest`")]
 pub struct InvalidAlias {
     text: String,
 }
@@ -166,6 +167,28 @@ pub struct InvalidAlias {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Conformance: AWS-capacity-22
+    #[test]
+    fn families_say_how_their_nodes_are_sized() {
+        use AmiFamily::{Al2, Al2023, Bottlerocket, Custom, Windows2019, Windows2022, Windows2025};
+        for (family, flags) in [
+            (Al2, (true, true, true)),
+            (Al2023, (true, true, true)),
+            (Custom, (true, true, true)),
+            (Bottlerocket, (false, false, true)),
+            (Windows2019, (false, true, false)),
+            (Windows2022, (false, true, false)),
+            (Windows2025, (false, true, false)),
+        ] {
+            let found = (
+                family.uses_eni_limited_memory_overhead(),
+                family.supports_pods_per_core(),
+                family.supports_eni_limited_pod_density(),
+            );
+            assert_eq!(found, flags, "{family}");
+        }
+    }
 
     #[test]
     fn an_alias_names_a_family_in_lower_case_and_a_version() {

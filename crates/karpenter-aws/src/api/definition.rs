@@ -1,11 +1,12 @@
-//! The CustomResourceDefinition of EC2NodeClass, and what the provider adds to Karpenter's own definitions.
+//! The CustomResourceDefinition of EC2NodeClass, and the label domains that other CustomResourceDefinitions reserve for
+//! the provider.
 
 use karpenter_api::crd::{Column, Definition, RestrictedDomain};
 use serde_json::Value;
 
 use super::{EC2NodeClass, EC2NodeClassSpec, EC2NodeClassStatus, labels};
 
-/// The CustomResourceDefinition of EC2NodeClass.
+/// Returns the CustomResourceDefinition of EC2NodeClass.
 pub fn crd() -> Value {
     Definition {
         group: EC2NodeClass::GROUP,
@@ -15,7 +16,7 @@ pub fn crd() -> Value {
         namespaced: false,
         short_names: &["ec2nc", "ec2ncs"],
         categories: &["karpenter"],
-        description: "EC2NodeClass is what is particular to machines on EC2.",
+        description: "EC2NodeClass is the Schema for the EC2NodeClass API: the EC2-specific settings of nodes.",
         columns: vec![
             Column::new(
                 "Ready",
@@ -30,16 +31,16 @@ pub fn crd() -> Value {
     .build::<EC2NodeClassSpec, EC2NodeClassStatus>()
 }
 
-/// The provider's label domain in NodePools and NodeClaims, where only its well-known labels may be used, and the one that
-/// names the node class, which every NodeClaim requires.
+/// Returns the provider's label domain for NodePools and NodeClaims. Only the provider's well-known labels may be used
+/// in it, and the label that names the node class, which every NodeClaim requires.
 pub fn restricted_domain() -> RestrictedDomain {
     let mut domain = domain(|_| true);
     domain.allowed.insert(0, labels::NODE_CLASS.to_owned());
     domain
 }
 
-/// The provider's label domain in NodeOverlays, which cannot tell apart what is only known of a single machine: tenancy,
-/// capacity reservation, placement group.
+/// Returns the provider's label domain for NodeOverlays. Labels that are known only per instance are not allowed in it:
+/// tenancy, capacity reservation, placement group.
 pub fn overlay_domain() -> RestrictedDomain {
     domain(|key| {
         key != labels::INSTANCE_TENANCY

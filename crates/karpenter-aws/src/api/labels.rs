@@ -1,47 +1,48 @@
-//! Names the provider reads and writes: labels, annotations, finalizers, tags, resources.
+//! Names of labels, annotations, finalizers, tags and extended resources that the provider reads and writes.
 //!
 //! UPSTREAM: pkg/apis/v1/labels.go
 
-use karpenter_api::{labels, validation::WellKnown};
+use karpenter_api::labels;
+use karpenter_api::validation::WellKnown;
 
 /// The API group of EC2NodeClass, and the domain of the provider's labels.
 pub const GROUP: &str = "karpenter.k8s.aws";
 
-/// `c` of `c6gn.2xlarge`.
+/// Instance category: `c` of `c6gn.2xlarge`.
 pub const INSTANCE_CATEGORY: &str = "karpenter.k8s.aws/instance-category";
-/// `6` of `c6gn.2xlarge`.
+/// Instance generation: `6` of `c6gn.2xlarge`.
 pub const INSTANCE_GENERATION: &str = "karpenter.k8s.aws/instance-generation";
-/// `c6gn` of `c6gn.2xlarge`.
+/// Instance family: `c6gn` of `c6gn.2xlarge`.
 pub const INSTANCE_FAMILY: &str = "karpenter.k8s.aws/instance-family";
-/// `2xlarge` of `c6gn.2xlarge`.
+/// Instance size: `2xlarge` of `c6gn.2xlarge`.
 pub const INSTANCE_SIZE: &str = "karpenter.k8s.aws/instance-size";
-/// Whether the family is a flex family.
+/// Whether the instance family is a flex family.
 pub const INSTANCE_CAPABILITY_FLEX: &str = "karpenter.k8s.aws/instance-capability-flex";
 /// Number of vCPUs.
 pub const INSTANCE_CPU: &str = "karpenter.k8s.aws/instance-cpu";
-/// `aws`, `intel`, `amd`.
+/// Manufacturer of the CPU: `aws`, `intel`, `amd`.
 pub const INSTANCE_CPU_MANUFACTURER: &str = "karpenter.k8s.aws/instance-cpu-manufacturer";
-/// Clock in MHz.
+/// Sustained clock speed of the CPU in MHz.
 pub const INSTANCE_CPU_SUSTAINED_CLOCK_SPEED_MHZ: &str =
     "karpenter.k8s.aws/instance-cpu-sustained-clock-speed-mhz";
-/// Memory in MiB, as EC2 says it.
+/// Memory in MiB, as EC2 reports it.
 pub const INSTANCE_MEMORY: &str = "karpenter.k8s.aws/instance-memory";
-/// Largest EBS bandwidth in megabits a second.
+/// Maximum EBS bandwidth in megabits per second.
 pub const INSTANCE_EBS_BANDWIDTH: &str = "karpenter.k8s.aws/instance-ebs-bandwidth";
-/// Baseline network bandwidth in megabits a second.
+/// Baseline network bandwidth in megabits per second.
 pub const INSTANCE_NETWORK_BANDWIDTH: &str = "karpenter.k8s.aws/instance-network-bandwidth";
 /// `nitro`, `xen`, or empty for bare metal.
 pub const INSTANCE_HYPERVISOR: &str = "karpenter.k8s.aws/instance-hypervisor";
-/// Whether traffic between instances is encrypted by the hardware.
+/// Whether the hardware encrypts traffic between instances.
 pub const INSTANCE_ENCRYPTION_IN_TRANSIT_SUPPORTED: &str =
     "karpenter.k8s.aws/instance-encryption-in-transit-supported";
-/// Whether Nitro Enclaves can run.
+/// Whether Nitro Enclaves are supported.
 pub const NITRO_SANDBOX: &str = "karpenter.k8s.aws/nitro-sandbox";
 /// Local NVMe storage in GB.
 pub const INSTANCE_LOCAL_NVME: &str = "karpenter.k8s.aws/instance-local-nvme";
 /// Name of the GPU, in lower case with dashes.
 pub const INSTANCE_GPU_NAME: &str = "karpenter.k8s.aws/instance-gpu-name";
-/// Maker of the GPU, in lower case with dashes.
+/// Manufacturer of the GPU, in lower case with dashes.
 pub const INSTANCE_GPU_MANUFACTURER: &str = "karpenter.k8s.aws/instance-gpu-manufacturer";
 /// Number of GPUs.
 pub const INSTANCE_GPU_COUNT: &str = "karpenter.k8s.aws/instance-gpu-count";
@@ -49,34 +50,34 @@ pub const INSTANCE_GPU_COUNT: &str = "karpenter.k8s.aws/instance-gpu-count";
 pub const INSTANCE_GPU_MEMORY: &str = "karpenter.k8s.aws/instance-gpu-memory";
 /// Name of the accelerator, in lower case with dashes.
 pub const INSTANCE_ACCELERATOR_NAME: &str = "karpenter.k8s.aws/instance-accelerator-name";
-/// Maker of the accelerator, in lower case with dashes.
+/// Manufacturer of the accelerator, in lower case with dashes.
 pub const INSTANCE_ACCELERATOR_MANUFACTURER: &str =
     "karpenter.k8s.aws/instance-accelerator-manufacturer";
 /// Number of accelerators.
 pub const INSTANCE_ACCELERATOR_COUNT: &str = "karpenter.k8s.aws/instance-accelerator-count";
 /// [`TENANCY_DEFAULT`] or [`TENANCY_DEDICATED`].
 pub const INSTANCE_TENANCY: &str = "karpenter.k8s.aws/instance-tenancy";
-/// Id of the capacity reservation the instance runs in.
+/// ID of the capacity reservation the instance runs in.
 pub const CAPACITY_RESERVATION_ID: &str = "karpenter.k8s.aws/capacity-reservation-id";
 /// `default` or `capacity-block`.
 pub const CAPACITY_RESERVATION_TYPE: &str = "karpenter.k8s.aws/capacity-reservation-type";
-/// Whether the reservation's instances may be interrupted.
+/// Whether instances of the capacity reservation may be interrupted.
 pub const CAPACITY_RESERVATION_INTERRUPTIBLE: &str =
     "karpenter.k8s.aws/capacity-reservation-interruptible";
-/// Id of the placement group the instance runs in.
+/// ID of the placement group the instance runs in.
 pub const PLACEMENT_GROUP_ID: &str = "karpenter.k8s.aws/placement-group-id";
 /// Number of the partition within the placement group.
 pub const PLACEMENT_GROUP_PARTITION: &str = "karpenter.k8s.aws/placement-group-partition";
-/// Id of the zone, the same for all accounts.
+/// ID of the zone, equal in all accounts.
 pub const ZONE_ID: &str = "topology.k8s.aws/zone-id";
-/// The EBS CSI driver's name of the zone.
+/// The zone's name as a label of the EBS CSI driver.
 pub const EBS_CSI_ZONE: &str = "topology.ebs.csi.aws.com/zone";
-/// The EC2NodeClass of a NodeClaim and its Node; also a tag.
+/// The EC2NodeClass of a NodeClaim and of its node; also a tag of AWS resources.
 pub const NODE_CLASS: &str = "karpenter.k8s.aws/ec2nodeclass";
 
 /// Value of [`INSTANCE_TENANCY`]: shared hardware.
 pub const TENANCY_DEFAULT: &str = "default";
-/// Value of [`INSTANCE_TENANCY`]: hardware of this account alone.
+/// Value of [`INSTANCE_TENANCY`]: hardware dedicated to this account.
 pub const TENANCY_DEDICATED: &str = "dedicated";
 
 /// The provider's labels that a NodePool or a pod may require.
@@ -114,43 +115,43 @@ pub const WELL_KNOWN: [&str; 29] = [
 
 /// Annotation keys.
 pub mod annotations {
-    /// The static hash of an EC2NodeClass, on it and on NodeClaims at their creation.
+    /// The static hash of an EC2NodeClass, on the EC2NodeClass and, from their creation, on its NodeClaims.
     pub const NODE_CLASS_HASH: &str = "karpenter.k8s.aws/ec2nodeclass-hash";
-    /// The version of the algorithm behind [`NODE_CLASS_HASH`].
+    /// The version of the hash algorithm behind [`NODE_CLASS_HASH`].
     pub const NODE_CLASS_HASH_VERSION: &str = "karpenter.k8s.aws/ec2nodeclass-hash-version";
     /// The instance profile a NodeClaim was launched with.
     pub const INSTANCE_PROFILE_NAME: &str = "karpenter.k8s.aws/instance-profile-name";
-    /// On a NodeClaim: its instance has its tags.
+    /// On a NodeClaim: its instance has been tagged.
     pub const TAGGED: &str = "karpenter.k8s.aws/tagged";
-    /// On a NodeClaim: its instance has the tag of the cluster's name.
+    /// On a NodeClaim: its instance has the tag with the cluster's name.
     pub const CLUSTER_NAME_TAGGED: &str = "compatibility.karpenter.k8s.aws/cluster-name-tagged";
 }
 
 /// Finalizer keys.
 pub mod finalizers {
-    /// Held by an EC2NodeClass until what was made for it in AWS is gone.
+    /// On an EC2NodeClass until the AWS resources created for it are deleted.
     pub const TERMINATION: &str = "karpenter.k8s.aws/termination";
 }
 
-/// Tags of resources in AWS.
+/// Tags of AWS resources.
 pub mod tags {
-    /// The name of the instance, shown in the console.
+    /// The name of the instance in the AWS console.
     pub const NAME: &str = "Name";
-    /// The NodeClaim an instance belongs to.
+    /// The NodeClaim of an instance.
     pub const NODE_CLAIM: &str = "karpenter.sh/nodeclaim";
-    /// The NodePool an instance belongs to.
+    /// The NodePool of an instance.
     pub const NODE_POOL: &str = "karpenter.sh/nodepool";
     /// The cluster's name.
     pub const EKS_CLUSTER_NAME: &str = "eks:eks-cluster-name";
     /// The value of [`cluster`].
     pub const OWNED: &str = "owned";
 
-    /// The key that says whose a resource is.
+    /// Returns the tag key that marks resources of a cluster: `kubernetes.io/cluster/NAME`.
     pub fn cluster(name: &str) -> String {
         format!("kubernetes.io/cluster/{name}")
     }
 
-    /// Why users may not set this tag, if they may not.
+    /// Returns the reason why users may not set this tag; `None` if they may.
     ///
     /// UPSTREAM: pkg/apis/v1/labels.go, RestrictedTagPatterns
     pub fn restriction(key: &str) -> Option<&'static str> {
@@ -172,7 +173,7 @@ pub mod tags {
     }
 }
 
-/// Extended resources of instances.
+/// Extended resources of EC2 instances.
 pub mod resources {
     /// NVIDIA GPUs.
     pub const NVIDIA_GPU: &str = "nvidia.com/gpu";
@@ -184,16 +185,16 @@ pub mod resources {
     pub const AWS_NEURON: &str = "aws.amazon.com/neuron";
     /// Cores of Neuron devices.
     pub const AWS_NEURON_CORE: &str = "aws.amazon.com/neuroncore";
-    /// Branch interfaces for pods with security groups of their own.
+    /// Branch network interfaces, for pods with their own security groups.
     pub const AWS_POD_ENI: &str = "vpc.amazonaws.com/pod-eni";
-    /// Addresses for Windows pods.
+    /// IP addresses for Windows pods.
     pub const PRIVATE_IPV4_ADDRESS: &str = "vpc.amazonaws.com/PrivateIPv4Address";
     /// Elastic Fabric Adapters.
     pub const EFA: &str = "vpc.amazonaws.com/efa";
-    /// Asked for by pods that want Nitro Enclaves; never part of a capacity.
+    /// Requested by pods that need Nitro Enclaves; never part of an instance type's capacity.
     pub const NITRO_SANDBOX: &str = "eks.amazonaws.com/nitro-sandbox";
 
-    /// Those a type may have capacity of.
+    /// The extended resources that an instance type may have capacity of.
     pub const ALL: [&str; 8] = [
         NVIDIA_GPU,
         AMD_GPU,
@@ -206,7 +207,7 @@ pub mod resources {
     ];
 }
 
-/// What Karpenter on AWS knows about labels and resources.
+/// Returns the well-known labels and extended resources of the provider.
 pub fn well_known() -> WellKnown {
     let known = WELL_KNOWN
         .into_iter()
@@ -216,5 +217,31 @@ pub fn well_known() -> WellKnown {
         .fold(known, WellKnown::with_resource)
         .with_restricted_domain(GROUP)
         .with_values(INSTANCE_TENANCY, [TENANCY_DEFAULT, TENANCY_DEDICATED])
-        .with_normalised_key(EBS_CSI_ZONE, labels::ZONE)
+        .with_normalized_key(EBS_CSI_ZONE, labels::ZONE)
+}
+
+#[cfg(test)]
+mod tests {
+    /// Conformance: AWS-labels-08
+    #[test]
+    fn the_resources_of_aws_and_the_zone_of_its_volumes_are_known() {
+        let known = super::well_known();
+        for resource in [
+            "nvidia.com/gpu",
+            "amd.com/gpu",
+            "habana.ai/gaudi",
+            "aws.amazon.com/neuron",
+            "aws.amazon.com/neuroncore",
+            "vpc.amazonaws.com/pod-eni",
+            "vpc.amazonaws.com/PrivateIPv4Address",
+            "vpc.amazonaws.com/efa",
+        ] {
+            assert!(known.is_resource(resource), "{resource}");
+        }
+        assert!(!known.is_resource("vpc.amazonaws.com/other"));
+        assert_eq!(
+            known.normalize_key("topology.ebs.csi.aws.com/zone"),
+            "topology.kubernetes.io/zone"
+        );
+    }
 }

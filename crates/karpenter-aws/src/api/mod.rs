@@ -1,9 +1,9 @@
-//! EC2NodeClass (`karpenter.k8s.aws/v1`): what is particular to machines on EC2.
+//! The EC2NodeClass API (`karpenter.k8s.aws/v1`).
 //!
-//! - `node_class`: the resource and its spec; `status`: what was observed, and the condition types.
-//! - `ami`: families and aliases of machine images, as the spec resolves to them.
-//! - `labels`: names of labels, annotations, tags and resources; [`well_known`] gathers what the provider knows.
-//! - `definition`: the CustomResourceDefinition, and the label domains it makes other definitions reserve.
+//! - `node_class`: the resource and its spec; `status`: its status and condition types.
+//! - `ami`: AMI families and aliases.
+//! - `labels`: names of labels, annotations, tags and extended resources; [`well_known`] lists them for the engine.
+//! - `definition`: the CustomResourceDefinition, and the label domains that other CustomResourceDefinitions reserve.
 //!
 //! UPSTREAM: pkg/apis/v1/ec2nodeclass.go, ec2nodeclass_status.go, labels.go
 

@@ -1,7 +1,7 @@
-//! The resource and its spec.
+//! EC2NodeClass and its spec.
 //!
-//! Absent and empty differ wherever the static hash tells them apart: tags, block devices, network interfaces and every
-//! optional scalar.
+//! Absent and empty fields are kept apart wherever the static hash distinguishes them: tags, block device mappings,
+//! network interfaces and every optional scalar.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use super::{Alias, AmiFamily, EC2NodeClassStatus, rules};
 
 karpenter_api::resource! {
-    /// EC2NodeClass is what is particular to machines on EC2: where they run, what they boot, what they may do.
+    /// EC2NodeClass is the Schema for the EC2NodeClass API: the EC2-specific settings of nodes.
     EC2NodeClass {
         group: "karpenter.k8s.aws", version: "v1", plural: "ec2nodeclasses", scope: ClusterResourceScope,
         spec: EC2NodeClassSpec, status: EC2NodeClassStatus
@@ -22,7 +22,7 @@ karpenter_api::resource! {
 }
 
 impl EC2NodeClass {
-    /// The alias term, if there is one that can be read.
+    /// Returns the first alias among the AMI selector terms that parses.
     pub fn alias(&self) -> Option<Alias> {
         let mut aliases = self.spec.ami_selector_terms.iter();
         aliases
@@ -30,7 +30,7 @@ impl EC2NodeClass {
             .and_then(|text| Alias::parse(text).ok())
     }
 
-    /// The family of the images: `spec.amiFamily`, else that of the alias, else `Custom`.
+    /// Returns the AMI family: `spec.amiFamily`, else the family of the alias, else `Custom`.
     pub fn ami_family(&self) -> AmiFamily {
         self.spec
             .ami_family
@@ -40,71 +40,72 @@ impl EC2NodeClass {
             .unwrap_or(AmiFamily::Custom)
     }
 
-    /// Whether the class is being deleted.
+    /// Returns whether the EC2NodeClass is being deleted.
     pub fn is_deleting(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// The value of an annotation.
+    /// Returns the value of an annotation.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         let annotations = self.metadata.annotations.as_ref()?;
         annotations.get(key).map(String::as_str)
     }
 
-    /// The network interfaces asked for; an empty list asks for none in particular.
+    /// Returns the specified network interfaces; empty if the spec has none.
     pub fn network_interfaces(&self) -> &[NetworkInterface] {
         self.spec.network_interfaces.as_deref().unwrap_or_default()
     }
 }
 
-/// What the user asks for.
+/// The desired settings of nodes that use this EC2NodeClass.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = rules::spec()))]
 pub struct EC2NodeClassSpec {
-    /// Which subnets machines may be launched in. Terms are ORed.
+    /// Subnets that instances may be launched in. The terms are ORed.
     #[serde(default)]
     #[schemars(length(max = 30), extend("x-kubernetes-validations" = rules::subnet_terms(), "x-required" = true))]
     pub subnet_selector_terms: Vec<SubnetSelectorTerm>,
-    /// Which security groups machines get. Terms are ORed.
+    /// Security groups of instances. The terms are ORed.
     #[serde(default)]
     #[schemars(length(max = 30), extend("x-kubernetes-validations" = rules::security_group_terms(), "x-required" = true))]
     pub security_group_selector_terms: Vec<SecurityGroupSelectorTerm>,
-    /// Which capacity reservations machines may use. Terms are ORed.
+    /// Capacity reservations that instances may be launched into. The terms are ORed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 30), extend("x-kubernetes-validations" = rules::capacity_reservation_terms()))]
     pub capacity_reservation_selector_terms: Vec<CapacityReservationSelectorTerm>,
-    /// The placement group machines are launched into.
+    /// The placement group that instances are launched into.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement_group_selector: Option<PlacementGroupSelector>,
-    /// Whether machines get a public address; without it the subnet decides.
+    /// Whether instances get a public IP address. By default the subnet decides.
     #[serde(
         rename = "associatePublicIPAddress",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     pub associate_public_ip_address: Option<bool>,
-    /// The number of prefixes of addresses that each network interface gets.
+    /// The number of IP prefixes assigned to each network interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub ip_prefix_count: Option<i32>,
-    /// Which machine images may be booted. Terms are ORed.
+    /// AMIs that instances may boot. The terms are ORed.
     #[serde(default)]
     #[schemars(length(min = 1, max = 30), extend("x-kubernetes-validations" = rules::ami_terms(), "x-required" = true))]
     pub ami_selector_terms: Vec<AmiSelectorTerm>,
-    /// The format of user data and the default disks. May be left out with an alias, whose family then counts; with an alias it
-    /// may only be the alias' family or Custom.
+    /// The AMI family, which decides the format of user data and the default volumes. Optional with an alias, which
+    /// implies its family; with an alias only that family or Custom is allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["AL2", "AL2023", "Bottlerocket", "Custom", "Windows2019", "Windows2022", "Windows2025"]))]
     pub ami_family: Option<String>,
-    /// User data in the format of the family. Karpenter merges its own settings into it, except for Custom.
+    /// User data in the format of the AMI family. Karpenter merges its own settings into it, except for Custom.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_data: Option<String>,
-    /// The IAM role of machines; Karpenter makes the instance profile. Excludes instanceProfile.
+    /// The IAM role of instances; Karpenter creates the instance profile for it. Mutually exclusive with
+    /// instanceProfile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-validations" = rules::not_empty("role")))]
     pub role: Option<String>,
-    /// The instance profile of machines. Excludes role. It must have a role that Karpenter may pass.
+    /// The instance profile of instances. Mutually exclusive with role. Its role must be one that Karpenter may pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-validations" = rules::not_empty("instanceProfile")))]
     pub instance_profile: Option<String>,
@@ -112,131 +113,135 @@ pub struct EC2NodeClassSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-validations" = rules::tags()))]
     pub tags: Option<BTreeMap<String, String>>,
-    /// Settings of the kubelet, with the names of its configuration file. They are checked by the controller, see the
-    /// condition ValidationSucceeded. On AL2023 every field of the kubelet is taken, on other families a subset.
+    /// Settings of the kubelet, with the field names of KubeletConfiguration. The controller validates them and reports
+    /// the result in the condition ValidationSucceeded. AL2023 supports every field, the other families a subset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "open_object")]
     pub kubelet: Option<Map<String, Value>>,
-    /// The disks of machines.
+    /// The block devices of instances.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 50), extend("x-kubernetes-validations" = rules::block_devices()))]
     pub block_device_mappings: Option<Vec<BlockDeviceMapping>>,
-    /// What is done with local disks. RAID0 joins them for pods' ephemeral storage.
+    /// How instance store volumes are used. RAID0 joins them into one volume for the ephemeral storage of pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["RAID0"]))]
     pub instance_store_policy: Option<String>,
-    /// The network interfaces of machines. With none, a machine gets one, or as many Elastic Fabric Adapters as are asked for.
+    /// The network interfaces of instances. If unset, an instance gets one network interface, or as many Elastic Fabric
+    /// Adapters as its pods request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 150), extend("x-kubernetes-validations" = rules::network_interfaces()))]
     pub network_interfaces: Option<Vec<NetworkInterface>>,
-    /// Whether machines are monitored by the minute.
+    /// Whether CloudWatch collects detailed metrics of instances, every minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detailed_monitoring: Option<bool>,
-    /// How machines see the instance metadata service. By default it is enabled over IPv4, one hop away, with tokens required.
+    /// How instances reach the instance metadata service. By default it is enabled over IPv4 with a hop limit of 1, and
+    /// tokens are required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-default" = {
         "httpEndpoint": "enabled", "httpProtocolIPv6": "disabled", "httpPutResponseHopLimit": 1, "httpTokens": "required",
     }))]
     pub metadata_options: Option<MetadataOptions>,
-    /// How long idle connections are tracked. Only types on the Nitro system can have it.
+    /// Idle timeouts of connection tracking. Only instance types on the Nitro System support them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection_tracking: Option<ConnectionTracking>,
-    /// A reserved field of EC2's CreateFleet.
+    /// The Context field of EC2's CreateFleet, which is reserved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
-    /// Features of the processor.
+    /// CPU options of instances.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_options: Option<CpuOptions>,
 }
 
-/// Selects subnets. What is set is ANDed.
+/// Selects subnets. The fields of a term are ANDed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct SubnetSelectorTerm {
-    /// Tags they must have; the value `*` means any.
+    /// Tags that a subnet must have; the value `*` matches any value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "selector_tags")]
     pub tags: Option<BTreeMap<String, String>>,
-    /// The id of one subnet.
+    /// The ID of one subnet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("pattern" = "subnet-[0-9a-z]+"))]
     pub id: Option<String>,
 }
 
-/// Selects security groups. What is set is ANDed.
+/// Selects security groups. The fields of a term are ANDed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct SecurityGroupSelectorTerm {
-    /// Tags they must have; the value `*` means any.
+    /// Tags that a security group must have; the value `*` matches any value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "selector_tags")]
     pub tags: Option<BTreeMap<String, String>>,
-    /// The id of one security group.
+    /// The ID of one security group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("pattern" = "sg-[0-9a-z]+"))]
     pub id: Option<String>,
-    /// The group's name, which is not the tag `Name`.
+    /// The name of the security group, which is not its tag `Name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// Selects capacity reservations. What is set is ANDed.
+/// Selects capacity reservations. The fields of a term are ANDed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CapacityReservationSelectorTerm {
-    /// Tags they must have; the value `*` means any.
+    /// Tags that a capacity reservation must have; the value `*` matches any value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "selector_tags")]
     pub tags: Option<BTreeMap<String, String>>,
-    /// The id of one reservation.
+    /// The ID of one capacity reservation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("pattern" = "^cr-[0-9a-z]+$"))]
     pub id: Option<String>,
-    /// The account that owns them.
+    /// The ID of the account that owns the capacity reservation.
     #[serde(rename = "ownerID", default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("pattern" = "^[0-9]{12}$"))]
     pub owner_id: Option<String>,
-    /// Whether they take any instance that matches (`open`) or only those that ask for them (`targeted`).
+    /// Whether the capacity reservation accepts every matching instance (`open`) or only instances that target it
+    /// (`targeted`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["open", "targeted"]))]
     pub instance_match_criteria: Option<String>,
 }
 
-/// Names one placement group.
+/// Selects one placement group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-validations" = rules::placement_group()))]
 pub struct PlacementGroupSelector {
-    /// Its name.
+    /// The name of the placement group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub name: Option<String>,
-    /// Its id.
+    /// The ID of the placement group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("pattern" = "^pg-[0-9a-z]+$"))]
     pub id: Option<String>,
 }
 
-/// Selects machine images. What is set is ANDed.
+/// Selects AMIs. The fields of a term are ANDed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct AmiSelectorTerm {
-    /// A release of the images EKS publishes, as `family@version`. The families are al2, al2023, bottlerocket, windows2019,
-    /// windows2022 and windows2025; the version `latest` follows new releases, and is the only one for Windows.
+    /// A release of the AMIs that EKS publishes, as `family@version`. The families are al2, al2023, bottlerocket,
+    /// windows2019, windows2022 and windows2025. The version `latest` follows new releases; Windows families support no
+    /// other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 30), extend("x-kubernetes-validations" = rules::alias()))]
     pub alias: Option<String>,
-    /// Tags they must have; the value `*` means any.
+    /// Tags that an AMI must have; the value `*` matches any value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "selector_tags")]
     pub tags: Option<BTreeMap<String, String>>,
-    /// The id of one image.
+    /// The ID of one AMI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("pattern" = "ami-[0-9a-z]+"))]
     pub id: Option<String>,
-    /// The image's name, which is not the tag `Name`.
+    /// The name of the AMI, which is not its tag `Name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The owner of the images: an account, `self`, `amazon` or `aws-marketplace`.
+    /// The owner of the AMI: an account ID, `self`, `amazon` or `aws-marketplace`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// The name or ARN of an SSM parameter that holds the id of an image.
+    /// The name or ARN of an SSM parameter that holds the ID of an AMI.
     #[serde(
         rename = "ssmParameter",
         default,
@@ -245,107 +250,107 @@ pub struct AmiSelectorTerm {
     pub ssm_parameter: Option<String>,
 }
 
-/// A disk.
+/// A block device of instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockDeviceMapping {
-    /// The name of the device, such as `/dev/xvda`.
+    /// The device name, such as `/dev/xvda`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_name: Option<String>,
-    /// The EBS volume.
+    /// The EBS volume of the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-validations" = rules::ebs()))]
     pub ebs: Option<BlockDevice>,
-    /// Whether the kubelet's directory lies on it. At most one disk may say so.
+    /// Whether the device holds the kubelet's root directory. At most one mapping may set it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub root_volume: bool,
 }
 
-/// An EBS volume.
+/// Settings of an EBS volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockDevice {
-    /// Whether it goes with the instance.
+    /// Whether the volume is deleted when the instance is terminated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_on_termination: Option<bool>,
-    /// Whether it is encrypted. Not to be set with a snapshot.
+    /// Whether the volume is encrypted. Must not be set together with a snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encrypted: Option<bool>,
-    /// Input/output operations a second: provisioned for gp3, io1 and io2, not supported by others.
+    /// I/O operations per second: provisioned for gp3, io1 and io2, not supported by other volume types.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iops: Option<i64>,
-    /// The KMS key it is encrypted with: id, alias or ARN.
+    /// The KMS key that encrypts the volume: its ID, alias or ARN.
     #[serde(rename = "kmsKeyID", default, skip_serializing_if = "Option::is_none")]
     pub kms_key_id: Option<String>,
-    /// The snapshot it is made from.
+    /// The ID of the snapshot that the volume is created from.
     #[serde(
         rename = "snapshotID",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     pub snapshot_id: Option<String>,
-    /// Throughput of a gp3 volume in MiB a second.
+    /// Throughput of a gp3 volume in MiB per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throughput: Option<i64>,
-    /// How fast it is filled from its snapshot, in MiB a second.
+    /// The rate at which the volume is initialized from its snapshot, in MiB per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 100, max = 300))]
     pub volume_initialization_rate: Option<i32>,
-    /// Its size in Gi, G, Ti or T.
+    /// The size of the volume as a quantity in Gi, G, Ti or T.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("pattern" = "^((?:[1-9][0-9]{0,3}|[1-4][0-9]{4}|[5][0-8][0-9]{3}|59000)Gi|(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|[6][0-3][0-9]{3}|64000)G|([1-9]|[1-4][0-9]|5[0-8])Ti|([1-9]|[1-5][0-9]|6[0-4])T)$"))]
     pub volume_size: Option<String>,
-    /// Its type.
+    /// The EBS volume type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["standard", "io1", "io2", "gp2", "sc1", "st1", "gp3"]))]
     pub volume_type: Option<String>,
 }
 
 impl BlockDevice {
-    /// The size as a quantity, if it can be read.
+    /// Returns the volume size as a quantity; `None` if it is unset or cannot be parsed.
     pub fn size(&self) -> Option<Quantity> {
         self.volume_size.as_deref()?.parse().ok()
     }
 }
 
-/// Value of [`NetworkInterface::interface_type`]: an ordinary interface.
+/// Value of [`NetworkInterface::interface_type`]: an ordinary network interface.
 pub const INTERFACE_TYPE_INTERFACE: &str = "interface";
-/// Value of [`NetworkInterface::interface_type`]: an Elastic Fabric Adapter without IP.
+/// Value of [`NetworkInterface::interface_type`]: an Elastic Fabric Adapter without IP address.
 pub const INTERFACE_TYPE_EFA_ONLY: &str = "efa-only";
 
-/// A network interface.
+/// A network interface of instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkInterface {
-    /// The network card it sits on.
+    /// The index of the network card.
     #[serde(default)]
     #[schemars(range(min = 0), extend("x-default" = 0))]
     pub network_card_index: i32,
-    /// Its place on the card.
+    /// The device index on the network card.
     #[serde(default)]
     #[schemars(range(min = 0), extend("x-default" = 0))]
     pub device_index: i32,
-    /// `interface` or `efa-only`.
+    /// The interface type: `interface` or `efa-only`.
     #[schemars(extend("enum" = ["interface", "efa-only"]))]
     pub interface_type: String,
 }
 
 impl NetworkInterface {
-    /// Whether it is an Elastic Fabric Adapter without IP.
+    /// Returns whether the interface is an Elastic Fabric Adapter without IP address.
     pub fn is_efa_only(&self) -> bool {
         self.interface_type == INTERFACE_TYPE_EFA_ONLY
     }
 }
 
-/// How machines see the instance metadata service.
+/// How instances reach the instance metadata service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MetadataOptions {
-    /// Whether it can be reached.
+    /// Whether the HTTP endpoint of the instance metadata service is enabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["enabled", "disabled"], "x-default" = "enabled"))]
     pub http_endpoint: Option<String>,
-    /// Whether it can be reached over IPv6.
+    /// Whether the IPv6 endpoint of the instance metadata service is enabled.
     #[serde(
         rename = "httpProtocolIPv6",
         default,
@@ -353,47 +358,49 @@ pub struct MetadataOptions {
     )]
     #[schemars(extend("enum" = ["enabled", "disabled"], "x-default" = "disabled"))]
     pub http_protocol_ipv6: Option<String>,
-    /// How many hops a token may travel. With 1 pods in their own network cannot reach the service.
+    /// The hop limit of token responses. With 1, pods in their own network namespace cannot reach the instance metadata
+    /// service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64), extend("x-default" = 1))]
     pub http_put_response_hop_limit: Option<i64>,
-    /// Whether a token is needed (IMDSv2 only).
+    /// Whether tokens are required (IMDSv2 only).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["required", "optional"], "x-default" = "required"))]
     pub http_tokens: Option<String>,
 }
 
-/// How long idle connections are tracked, in seconds.
+/// Idle timeouts of connection tracking, in seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = rules::connection_tracking()))]
 pub struct ConnectionTracking {
-    /// Established TCP connections.
+    /// Timeout of established TCP connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 60, max = 432_000))]
     pub tcp_established_timeout: Option<i32>,
-    /// UDP flows with more than one request and reply.
+    /// Timeout of UDP flows with more than one request and response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 60, max = 180))]
     pub udp_stream_timeout: Option<i32>,
-    /// UDP flows with one request and reply.
+    /// Timeout of UDP flows with one request and response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 30, max = 60))]
     pub udp_timeout: Option<i32>,
 }
 
-/// Features of the processor.
+/// CPU options of instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CpuOptions {
-    /// Whether virtual machines can run on the machine. When enabled, only types that support it are launched.
+    /// Whether virtual machines can run on the instance. If enabled, only instance types that support nested
+    /// virtualization are launched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["enabled", "disabled"]))]
     pub nested_virtualization: Option<String>,
 }
 
 impl CpuOptions {
-    /// Whether nested virtualization is asked for.
+    /// Returns whether nested virtualization is enabled.
     pub fn nested_virtualization(&self) -> bool {
         self.nested_virtualization.as_deref() == Some("enabled")
     }

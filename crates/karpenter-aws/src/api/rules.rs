@@ -1,7 +1,8 @@
-//! The CEL rules of EC2NodeClass. Users and tools match on their messages, so these are upstream's texts where it has one.
+//! The CEL validation rules of EC2NodeClass. Users and tools match on their messages, so they are upstream's texts
+//! wherever upstream has the rule.
 //!
-//! DIFFERS: what excludes what is looked at in each selector term. Upstream's rules about subnets, security groups and
-//! capacity reservations only notice when every term is wrong.
+//! DIFFERS: mutually exclusive fields are checked in each selector term. Upstream's rules about subnets, security
+//! groups and capacity reservations only fail if every term is invalid.
 
 use serde_json::{Value, json};
 
@@ -14,7 +15,6 @@ fn rules(pairs: &[(&str, &str)]) -> Value {
         .collect()
 }
 
-/// Rules of the whole spec.
 pub(super) fn spec() -> Value {
     let mut all = vec![json!({
         "message": "must specify exactly one of ['role', 'instanceProfile']",
@@ -38,7 +38,6 @@ pub(super) fn spec() -> Value {
     Value::Array(all)
 }
 
-/// Rules of the subnet terms.
 pub(super) fn subnet_terms() -> Value {
     rules(&[
         ("subnetSelectorTerms cannot be empty", "self.size() != 0"),
@@ -53,7 +52,6 @@ pub(super) fn subnet_terms() -> Value {
     ])
 }
 
-/// Rules of the security group terms.
 pub(super) fn security_group_terms() -> Value {
     rules(&[
         (
@@ -75,7 +73,6 @@ pub(super) fn security_group_terms() -> Value {
     ])
 }
 
-/// Rules of the capacity reservation terms.
 pub(super) fn capacity_reservation_terms() -> Value {
     rules(&[
         (
@@ -89,7 +86,6 @@ pub(super) fn capacity_reservation_terms() -> Value {
     ])
 }
 
-/// Rule of the placement group selector.
 pub(super) fn placement_group() -> Value {
     rules(&[(
         "must specify exactly one of ['name', 'id']",
@@ -97,7 +93,6 @@ pub(super) fn placement_group() -> Value {
     )])
 }
 
-/// Rules of the machine image terms.
 pub(super) fn ami_terms() -> Value {
     rules(&[
         (
@@ -119,7 +114,6 @@ pub(super) fn ami_terms() -> Value {
     ])
 }
 
-/// Rules of an alias.
 pub(super) fn alias() -> Value {
     const FAMILIES: &str =
         "'al2', 'al2023', 'bottlerocket', 'windows2019', 'windows2022', 'windows2025'";
@@ -139,7 +133,6 @@ pub(super) fn alias() -> Value {
     ])
 }
 
-/// Rule of the tags of a selector term.
 pub(super) fn selector_tags() -> Value {
     rules(&[(
         "empty tag keys or values aren't supported",
@@ -147,7 +140,6 @@ pub(super) fn selector_tags() -> Value {
     )])
 }
 
-/// Rules of the tags of resources.
 pub(super) fn tags() -> Value {
     rules(&[
         ("empty tag keys aren't supported", "self.all(k, k != '')"),
@@ -174,12 +166,11 @@ pub(super) fn tags() -> Value {
     ])
 }
 
-/// Rule of a field that may not be an empty text.
+/// Returns the rule of a field that must not be an empty string.
 pub(super) fn not_empty(field: &str) -> Value {
     json!([{ "message": format!("{field} cannot be empty"), "rule": "self != ''" }])
 }
 
-/// Rule of the block devices.
 pub(super) fn block_devices() -> Value {
     rules(&[(
         "must have only one blockDeviceMappings with rootVolume",
@@ -187,7 +178,6 @@ pub(super) fn block_devices() -> Value {
     )])
 }
 
-/// Rules of an EBS volume.
 pub(super) fn ebs() -> Value {
     rules(&[
         (
@@ -201,7 +191,6 @@ pub(super) fn ebs() -> Value {
     ])
 }
 
-/// Rules of the network interfaces.
 pub(super) fn network_interfaces() -> Value {
     rules(&[
         (
@@ -219,7 +208,6 @@ pub(super) fn network_interfaces() -> Value {
     ])
 }
 
-/// Rule of the connection tracking.
 pub(super) fn connection_tracking() -> Value {
     rules(&[(
         "expected at least one, got none, ['tcpEstablishedTimeout', 'udpStreamTimeout', 'udpTimeout']",

@@ -1,153 +1,150 @@
-//! What was observed for an EC2NodeClass.
+//! The status of EC2NodeClass.
 //!
 //! UPSTREAM: pkg/apis/v1/ec2nodeclass_status.go
 
-use k8s_openapi::{
-    api::core::v1::NodeSelectorRequirement,
-    apimachinery::pkg::apis::meta::v1::{Condition, Time},
-};
-use karpenter_api::{
-    conditions::{ConditionTypes, HasConditions, types},
-    crd::fields,
-};
+use k8s_openapi::api::core::v1::NodeSelectorRequirement;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use karpenter_api::conditions::{ConditionTypes, HasConditions, types};
+use karpenter_api::crd::fields;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::EC2NodeClass;
 
-/// Types of an EC2NodeClass' conditions.
+/// Condition types of EC2NodeClass.
 pub mod condition_types {
-    /// Machine images were found.
+    /// AMIs were found.
     pub const AMIS_READY: &str = "AMIsReady";
     /// Subnets were found.
     pub const SUBNETS_READY: &str = "SubnetsReady";
     /// Security groups were found.
     pub const SECURITY_GROUPS_READY: &str = "SecurityGroupsReady";
-    /// There is an instance profile to launch with.
+    /// An instance profile to launch instances with exists.
     pub const INSTANCE_PROFILE_READY: &str = "InstanceProfileReady";
-    /// What admission cannot check is in order, and AWS would let us launch.
+    /// The validation that admission cannot do succeeded, and so did the dry-run calls to EC2.
     pub const VALIDATION_SUCCEEDED: &str = "ValidationSucceeded";
-    /// The placement group was found, or none is asked for.
+    /// The placement group was found, or the spec selects none.
     pub const PLACEMENT_GROUP_READY: &str = "PlacementGroupReady";
-    /// Capacity reservations were looked for.
-    // DIFFERS: it is there without the feature gate ReservedCapacity, too, and then True without looking.
+    /// Capacity reservations were resolved.
+    // DIFFERS: the condition also exists without the feature gate ReservedCapacity, and is then True without a call to
+    // EC2.
     pub const CAPACITY_RESERVATIONS_READY: &str = "CapacityReservationsReady";
 }
 
-/// What Karpenter has observed.
+/// The observed state of an EC2NodeClass.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EC2NodeClassStatus {
-    /// Subnets that were found, those with the most free addresses first.
+    /// Selected subnets, those with the most free IP addresses first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subnets: Vec<Subnet>,
-    /// Security groups that were found, ordered by id.
+    /// Selected security groups, ordered by ID.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub security_groups: Vec<SecurityGroup>,
-    /// Capacity reservations that were found, ordered by id.
+    /// Selected capacity reservations, ordered by ID.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub capacity_reservations: Vec<CapacityReservation>,
-    /// Machine images that were found, newest first.
+    /// Selected AMIs, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub amis: Vec<Ami>,
-    /// The instance profile that machines are launched with.
+    /// The instance profile that instances are launched with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_profile: Option<String>,
-    /// Signals of health and readiness.
+    /// Conditions of readiness and validation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "fields::relaxed_conditions")]
     pub conditions: Vec<Condition>,
 }
 
-/// A subnet machines may be launched in.
+/// A subnet that instances may be launched in.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Subnet {
-    /// Its id.
+    /// The ID of the subnet.
     pub id: String,
-    /// Its zone.
+    /// The name of the subnet's zone.
     pub zone: String,
-    /// The id of its zone, the same for all accounts.
+    /// The ID of the subnet's zone, equal in all accounts.
     #[serde(rename = "zoneID", default, skip_serializing_if = "Option::is_none")]
     pub zone_id: Option<String>,
 }
 
-/// A security group machines are launched with.
+/// A security group that instances are launched with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct SecurityGroup {
-    /// Its id.
+    /// The ID of the security group.
     pub id: String,
-    /// Its name.
+    /// The name of the security group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// A machine image, and the instance types it is for.
+/// An AMI, and the instance types that can boot it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Ami {
-    /// Its id.
+    /// The ID of the AMI.
     pub id: String,
-    /// Whether its publisher advises against it.
+    /// Whether its owner has deprecated the AMI.
     #[serde(default, skip_serializing_if = "is_false")]
     pub deprecated: bool,
-    /// Its name.
+    /// The name of the AMI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What an instance type must be like to run it.
+    /// Requirements that an instance type must satisfy to boot the AMI.
     #[serde(default)]
     #[schemars(schema_with = "requirements")]
     pub requirements: Vec<NodeSelectorRequirement>,
 }
 
-/// Capacity bought in advance.
+/// A capacity reservation that instances may be launched into.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CapacityReservation {
-    /// Its zone.
+    /// The zone of the capacity reservation.
     pub availability_zone: String,
-    /// When it ends; absent if it does not.
+    /// When the capacity reservation ends; absent if it has no end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "fields::time")]
     pub end_time: Option<Time>,
-    /// Its id.
+    /// The ID of the capacity reservation.
     #[schemars(extend("pattern" = "^cr-[0-9a-z]+$"))]
     pub id: String,
-    /// `open` or `targeted`.
+    /// Which instances the reservation accepts: `open` or `targeted`.
     #[schemars(extend("enum" = ["open", "targeted"]))]
     pub instance_match_criteria: String,
-    /// The type of its instances.
+    /// The instance type of the capacity reservation.
     pub instance_type: String,
-    /// The account that owns it.
+    /// The ID of the account that owns the capacity reservation.
     #[serde(rename = "ownerID")]
     #[schemars(extend("pattern" = "^[0-9]{12}$"))]
     pub owner_id: String,
-    /// How it was bought.
+    /// The type of the capacity reservation.
     #[serde(default)]
     #[schemars(schema_with = "reservation_type")]
     pub reservation_type: ReservationType,
-    /// Whether its owner may take instances back.
+    /// Whether the owner of the reservation may reclaim its instances.
     #[serde(default, skip_serializing_if = "is_false")]
     pub interruptible: bool,
-    /// Whether it is about to end.
+    /// Whether the capacity reservation is expiring.
     #[serde(default)]
     #[schemars(schema_with = "reservation_state")]
     pub state: ReservationState,
 }
 
-/// How a capacity reservation was bought.
+/// The type of a capacity reservation.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum ReservationType {
-    /// On demand.
+    /// An on-demand capacity reservation.
     #[default]
     Default,
-    /// For a span of time.
+    /// A capacity block, reserved for a fixed period.
     CapacityBlock,
 }
 
 impl ReservationType {
-    /// The value of the label.
+    /// Returns the value of the label [`CAPACITY_RESERVATION_TYPE`](super::labels::CAPACITY_RESERVATION_TYPE).
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Default => "default",
@@ -156,14 +153,14 @@ impl ReservationType {
     }
 }
 
-/// Whether a capacity reservation is about to end.
+/// The state of a capacity reservation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReservationState {
-    /// It can be launched into.
+    /// Instances can be launched into the reservation.
     #[default]
     Active,
-    /// Its instances are about to be taken back.
+    /// EC2 is about to terminate the instances of the reservation.
     Expiring,
 }
 

@@ -1,18 +1,19 @@
-//! Aliases such as `al2023@latest`: which parameters of AWS name their images, and for which machines.
+//! AMI aliases such as `al2023@latest`: the SSM parameters that hold their AMIs, and the instance types each AMI is
+//! built for.
 
 use karpenter_core::requirements::{Operator, Requirement, Requirements};
 
 use crate::api::labels::{INSTANCE_ACCELERATOR_COUNT, INSTANCE_GPU_COUNT};
 use crate::api::{Alias, AmiFamily};
 
-/// Kinds of machines for which AWS builds different images.
+/// Variants of an AMI that AWS builds for different instance types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Variant {
-    /// Without accelerators.
+    /// Instance types without accelerators.
     Standard,
-    /// With AWS Inferentia or Trainium.
+    /// Instance types with AWS Inferentia or Trainium.
     Neuron,
-    /// With GPUs.
+    /// Instance types with NVIDIA GPUs.
     Nvidia,
     /// Windows with a build number.
     Windows(&'static str),
@@ -28,7 +29,8 @@ impl Variant {
         }
     }
 
-    /// What a machine must be like for an image of this kind; its architecture is known from the image itself.
+    /// Returns the requirements on instance types for an AMI of this variant. The architecture is a property of the AMI
+    /// itself.
     #[must_use]
     pub fn requirements(self) -> Requirements {
         let none: [&str; 0] = [];
@@ -53,32 +55,32 @@ impl Variant {
     }
 }
 
-/// A parameter of the Systems Manager that holds an image id.
+/// An SSM parameter that holds the ID of an AMI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameter {
-    /// The parameter's path.
+    /// Name of the parameter.
     pub name: String,
-    /// The machines its image is meant for; several if one image serves several kinds.
+    /// The variants that the AMI serves; several if one AMI serves several.
     pub variants: Vec<Variant>,
 }
 
-/// An alias for which AWS builds no images in this version of Kubernetes.
+/// The alias has no AMIs for the cluster's version of Kubernetes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("alias `{alias}` has no images for Kubernetes {kubernetes}: {advice}")]
 pub struct UnsupportedAlias {
-    /// The alias.
+    /// The unsupported alias.
     pub alias: String,
-    /// The cluster's version.
+    /// The cluster's version of Kubernetes.
     pub kubernetes: String,
-    /// What to do.
+    /// The supported alternatives.
     pub advice: &'static str,
 }
 
 impl Alias {
-    /// Refuses aliases for which there are no images in a minor version of Kubernetes, such as `1.33`.
+    /// Checks that AWS builds AMIs of the alias for a minor version of Kubernetes, such as `1.33`.
     ///
     /// # Errors
-    /// AL2 from 1.33 on, Windows 2025 before 1.35.
+    /// For AL2 from 1.33 on, and for Windows 2025 before 1.35.
     pub fn check_supported(&self, kubernetes: &str) -> Result<(), UnsupportedAlias> {
         let Some(minor) = kubernetes
             .strip_prefix("1.")
@@ -98,7 +100,7 @@ impl Alias {
         })
     }
 
-    /// The parameters that name the alias's images for a minor version of Kubernetes. Some may not exist.
+    /// Returns the SSM parameters of the alias's AMIs for a minor version of Kubernetes. Some may not exist.
     #[must_use]
     pub fn parameters(&self, kubernetes: &str) -> Vec<Parameter> {
         match self.family {
@@ -223,8 +225,9 @@ mod tests {
         lines.join("\n")
     }
 
+    /// Conformance: AWS-ami-05
     #[test]
-    fn aliases_name_parameters() {
+    fn aliases_resolve_to_parameters() {
         insta::assert_snapshot!(paths("al2@latest", "1.32"), @r#"
         /aws/service/eks/optimized-ami/1.32/amazon-linux-2/recommended/image_id standard
         /aws/service/eks/optimized-ami/1.32/amazon-linux-2-arm64/recommended/image_id standard

@@ -1,4 +1,4 @@
-//! Of the images EC2 knows, the best for each kind of machine.
+//! Selection of the best AMI for each set of requirements.
 
 use std::cmp::Reverse;
 
@@ -9,40 +9,40 @@ use karpenter_core::requirements::{Requirement, Requirements};
 use super::ImageQuery;
 use crate::api::Ami;
 
-/// A machine image, as EC2 describes it.
+/// An AMI as EC2 describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
-    /// `ami-…`.
+    /// ID of the AMI, `ami-…`.
     pub id: String,
-    /// Its name.
+    /// Name of the AMI.
     pub name: String,
-    /// EC2's name of the architecture, such as `x86_64`.
+    /// Architecture in EC2's terms, such as `x86_64`.
     pub architecture: String,
-    /// When it was made, if EC2 says so.
+    /// Creation time, if EC2 reports one.
     pub created: Option<Timestamp>,
-    /// From when on its owner advises against it.
+    /// Deprecation time, if the owner set one.
     pub deprecated_from: Option<Timestamp>,
 }
 
-/// An image with the machines it is meant for: an entry of `status.amis`.
+/// An AMI with the requirements on its instance types: an entry of `status.amis`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChosenImage {
-    /// `ami-…`.
+    /// ID of the AMI, `ami-…`.
     pub id: String,
-    /// Its name.
+    /// Name of the AMI.
     pub name: String,
-    /// Whether its owner advises against it.
+    /// Whether the AMI is deprecated.
     pub deprecated: bool,
-    /// When it was made.
+    /// Creation time, if EC2 reports one.
     pub created: Option<Timestamp>,
-    /// What a machine must be like.
+    /// Requirements that an instance type must satisfy.
     pub requirements: Requirements,
 }
 
-/// The best image for each kind of machine, newest first.
+/// Returns the best AMI for each set of requirements, newest first.
 ///
-/// Better is: not deprecated, then newer, then the greater name. Images of architectures Kubernetes does not know are left
-/// out.
+/// The order is: not deprecated before deprecated, newer before older, then the greater name. AMIs of architectures
+/// that Kubernetes has no name for are left out.
 // UPSTREAM: pkg/providers/amifamily/ami.go amis, types.go Sort
 #[must_use]
 pub fn choose<'a>(
@@ -74,7 +74,7 @@ pub fn choose<'a>(
             }
         }
     }
-    // Entries of one image keep the order of its kinds.
+    // Entries of one AMI keep the order of its variants.
     chosen.sort_by(|a, b| (Reverse(a.created), &a.id).cmp(&(Reverse(b.created), &b.id)));
     chosen
 }
@@ -110,9 +110,9 @@ impl From<ChosenImage> for Ami {
     }
 }
 
-/// The first image a type of machine can run; newer ones stand first in the status of a node class.
+/// Returns the first AMI that an instance type can boot; `status.amis` lists newer ones first.
 ///
-/// An image whose requirements cannot be read suits no machine.
+/// An AMI whose requirements cannot be parsed is compatible with no instance type.
 // UPSTREAM: MapToInstanceTypes of pkg/providers/amifamily/ami.go
 #[must_use]
 pub fn first_compatible<'a>(amis: &'a [Ami], instance_type: &Requirements) -> Option<&'a Ami> {
@@ -124,7 +124,7 @@ pub fn first_compatible<'a>(amis: &'a [Ami], instance_type: &Requirements) -> Op
             };
             match instance_type.get(&entry.key) {
                 Some(offered) => required.has_intersection(offered),
-                // What a type says nothing of it does not have.
+                // An instance type without the label does not have the property.
                 None => required.allows_absent(),
             }
         })
@@ -183,6 +183,7 @@ mod tests {
         assert_eq!(chosen(&[older, newest]), ["ami-newest"]);
     }
 
+    /// Conformance: AWS-ami-08
     #[test]
     fn an_image_is_deprecated_only_once_the_time_has_come() {
         let soon = Image {
@@ -193,8 +194,9 @@ mod tests {
         assert_eq!(chosen(&[soon, other]), ["ami-soon"]);
     }
 
+    /// Conformance: AWS-ami-08
     #[test]
-    fn other_architectures_and_kinds_have_their_own_best_image() {
+    fn each_architecture_and_variant_has_its_own_best_image() {
         let arm = Image {
             architecture: "arm64".to_owned(),
             ..image("ami-arm", "a", "2026-01-01T00:00:00Z")
@@ -228,8 +230,9 @@ mod tests {
         "#);
     }
 
+    /// Conformance: AWS-ami-09
     #[test]
-    fn a_machine_gets_the_first_image_it_can_run() {
+    fn an_instance_type_gets_the_first_image_it_can_boot() {
         let ami = |variant: Variant, architecture: &str| {
             let mut requirements = variant.requirements();
             requirements.add(Requirement::equal("kubernetes.io/arch", architecture));

@@ -1,17 +1,17 @@
-//! The volumes of machines whose node class lists none.
+//! Default block devices of AMI families, for EC2NodeClasses without block device mappings.
 
 use crate::api::AmiFamily;
 
-/// A volume of a family; all of them are encrypted gp3 volumes.
+/// A default volume of an AMI family; all of them are encrypted gp3 volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DefaultDevice {
-    /// The device name.
+    /// Device name.
     pub name: &'static str,
-    /// The size in GiB.
+    /// Size in GiB.
     pub gibibytes: i32,
 }
 
-/// The volumes of a family, none for images we know nothing of.
+/// Returns the default volumes of a family; none for `Custom`.
 // UPSTREAM: DefaultBlockDeviceMappings of pkg/providers/amifamily
 #[must_use]
 pub fn default_devices(family: AmiFamily) -> &'static [DefaultDevice] {

@@ -1,14 +1,14 @@
-//! Which machine images a node class means.
+//! Resolution of the AMIs of a node class.
 //!
-//! 1. An alias (`al2023@latest`) names parameters that AWS keeps up to date; [`Alias::parameters`] says which, and for which
-//!    machines each is meant ([`Variant`]).
-//! 2. Selector terms and resolved parameters become few [`ImageQuery`]s.
-//! 3. Of what EC2 answers, [`choose`] keeps the best image for each kind of machine, newest first.
-//! 4. A machine gets the first image that [`first_compatible`] finds for its type.
+//! 1. An alias (`al2023@latest`) resolves to SSM parameters; [`Alias::parameters`] returns them with the instance types
+//!    that each AMI is built for ([`Variant`]).
+//! 2. Selector terms and resolved parameters become a few [`ImageQuery`]s.
+//! 3. Of the AMIs that EC2 returns, [`choose`] keeps the best for each set of requirements, newest first.
+//! 4. An instance type boots the first AMI that [`first_compatible`] returns for it.
 //!
 //! [`Alias::parameters`]: crate::api::Alias::parameters
 //!
-//! All of this is decided without a call; [`ParameterCache`] remembers what calls returned, and `resolver` makes them.
+//! These steps make no calls; [`ParameterCache`] caches the values of SSM parameters, and `resolver` makes the calls.
 // UPSTREAM: pkg/providers/amifamily
 
 mod alias;
@@ -25,4 +25,4 @@ pub use devices::{DefaultDevice, default_devices};
 pub use parameters::ParameterCache;
 pub use query::{Filter, ImageQuery, bottlerocket_version, queries};
 #[cfg(feature = "sdk")]
-pub use resolver::{Forgetting, Images, ImagesError};
+pub use resolver::{Images, ImagesError, ParameterInvalidation};

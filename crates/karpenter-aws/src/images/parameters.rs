@@ -1,15 +1,15 @@
-//! What parameters of the Systems Manager held when they were last read.
+//! Cache of SSM parameter values.
 
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// How long a parameter of an alias is trusted.
+/// How long the parameter of an alias is cached.
 const ALIAS: SignedDuration = SignedDuration::from_hours(24);
-/// How long a parameter that a user named is trusted: it may change any time.
+/// How long a parameter from a selector term is cached: its value may change at any time.
 const CUSTOM: SignedDuration = SignedDuration::from_mins(5);
 
-/// A memory of parameter values. Whether a parameter can change under its name decides for how long.
+/// Cached values of SSM parameters. The lifetime depends on whether the value of a parameter can change.
 // UPSTREAM: pkg/providers/ssm, pkg/controllers/providers/ssm/invalidation
 #[derive(Debug, Default)]
 pub struct ParameterCache {
@@ -24,19 +24,19 @@ struct Entry {
 }
 
 impl ParameterCache {
-    /// The value, if it was read recently.
+    /// Returns the value, if it is cached and has not expired.
     #[must_use]
     pub fn get(&self, name: &str, now: Timestamp) -> Option<&str> {
         let entry = self.entries.get(name)?;
         (entry.expires > now).then_some(entry.value.as_str())
     }
 
-    /// Remembers a parameter of an alias; a mutable one is that of `latest`.
+    /// Caches the value of an alias's parameter. `mutable` parameters are those of the version `latest`.
     pub fn insert_alias(&mut self, name: &str, value: &str, mutable: bool, now: Timestamp) {
         self.insert(name, value, mutable, now, ALIAS);
     }
 
-    /// Remembers a parameter a user named.
+    /// Caches the value of a parameter from a selector term.
     pub fn insert_custom(&mut self, name: &str, value: &str, now: Timestamp) {
         self.insert(name, value, true, now, CUSTOM);
     }
@@ -58,7 +58,7 @@ impl ParameterCache {
         self.entries.insert(name.to_owned(), entry);
     }
 
-    /// The images that mutable parameters name: if one of them is deprecated, the parameter names a newer one by now.
+    /// Returns the AMI IDs in mutable parameters. If one of these AMIs is deprecated, its parameter has changed.
     #[must_use]
     pub fn mutable_images(&self) -> Vec<&str> {
         self.entries
@@ -68,8 +68,8 @@ impl ParameterCache {
             .collect()
     }
 
-    /// Forgets the mutable parameters that name a deprecated image; says how many.
-    pub fn forget_deprecated(&mut self, deprecated: impl Fn(&str) -> bool) -> usize {
+    /// Removes the mutable parameters whose AMI is deprecated; returns their number.
+    pub fn invalidate_deprecated(&mut self, deprecated: impl Fn(&str) -> bool) -> usize {
         let before = self.entries.len();
         self.entries
             .retain(|_, entry| !(entry.mutable && deprecated(&entry.value)));
@@ -85,28 +85,34 @@ mod tests {
         Timestamp::from_second(hours * 3600).unwrap()
     }
 
+    fn minutes(minutes: i64) -> Timestamp {
+        Timestamp::from_second(minutes * 60).unwrap()
+    }
+
     /// Conformance: AWS-ami-04
     #[test]
-    fn a_mutable_parameter_that_names_a_deprecated_image_is_forgotten() {
+    fn a_mutable_parameter_with_a_deprecated_image_is_removed() {
         let mut cache = ParameterCache::default();
         cache.insert_alias("/latest", "ami-old", true, hours(0));
         cache.insert_alias("/current", "ami-new", true, hours(0));
         cache.insert_alias("/pinned", "ami-old", false, hours(0));
         assert_eq!(cache.mutable_images(), ["ami-new", "ami-old"]);
-        assert_eq!(cache.forget_deprecated(|id| id == "ami-old"), 1);
+        assert_eq!(cache.invalidate_deprecated(|id| id == "ami-old"), 1);
         assert_eq!(cache.get("/latest", hours(1)), None);
         assert_eq!(cache.get("/current", hours(1)), Some("ami-new"));
         assert_eq!(cache.get("/pinned", hours(1)), Some("ami-old"));
     }
 
+    /// Conformance: AWS-ami-13
     #[test]
-    fn parameters_of_users_are_read_again_soon() {
+    fn parameters_of_selector_terms_expire_early() {
         let mut cache = ParameterCache::default();
         cache.insert_alias("/alias", "ami-1", true, hours(0));
         cache.insert_custom("/custom", "ami-2", hours(0));
         assert_eq!(cache.get("/custom", hours(0)), Some("ami-2"));
-        assert_eq!(cache.get("/custom", hours(1)), None);
-        assert_eq!(cache.get("/alias", hours(23)), Some("ami-1"));
+        assert_eq!(cache.get("/custom", minutes(4)), Some("ami-2"));
+        assert_eq!(cache.get("/custom", minutes(5)), None);
+        assert_eq!(cache.get("/alias", minutes(24 * 60 - 1)), Some("ami-1"));
         assert_eq!(cache.get("/alias", hours(24)), None);
     }
 }

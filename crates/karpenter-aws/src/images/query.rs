@@ -1,4 +1,4 @@
-//! From selector terms to the questions asked of EC2.
+//! Translation of AMI selector terms into DescribeImages queries.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,17 +7,17 @@ use karpenter_core::requirements::{Requirement, Requirements};
 use super::Parameter;
 use crate::api::{Alias, AmiSelectorTerm};
 
-/// A filter of a describe call.
+/// A filter of a Describe call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
-    /// The filter's name, such as `image-id` or `tag:Name`.
+    /// Name of the filter, such as `image-id` or `tag:Name`.
     pub name: String,
-    /// Any of these.
+    /// Accepted values; one must match.
     pub values: Vec<String>,
 }
 
 impl Filter {
-    /// A filter with one value.
+    /// Creates a filter with one value.
     #[must_use]
     pub fn one(name: impl Into<String>, value: impl Into<String>) -> Filter {
         Filter {
@@ -26,7 +26,7 @@ impl Filter {
         }
     }
 
-    /// The filter of one tag; `*` admits every value.
+    /// Creates the filter of one tag; `*` matches any value.
     #[must_use]
     pub fn tag(key: &str, value: &str) -> Filter {
         if value == "*" {
@@ -37,14 +37,14 @@ impl Filter {
     }
 }
 
-/// One describe call for images.
+/// One DescribeImages query.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ImageQuery {
-    /// All must hold.
+    /// Filters of the query; all must match.
     pub filters: Vec<Filter>,
-    /// Accounts, or `self` and `amazon`; empty for all that share with us.
+    /// Account IDs, `self` or `amazon`; empty for all owners whose AMIs are visible.
     pub owners: Vec<String>,
-    /// Image id to the kinds of machines it is meant for, where more is known than the image's architecture.
+    /// Requirements by AMI ID, where more is known about an AMI than its architecture.
     pub known: BTreeMap<String, Vec<Requirements>>,
 }
 
@@ -60,9 +60,9 @@ impl ImageQuery {
         })
     }
 
-    /// The query of an alias whose parameters have been read: which images, and for which machines.
+    /// Creates the query of an alias from the values of its parameters, with the variants of each AMI.
     ///
-    /// `None` if not one of them exists.
+    /// Returns `None` if none of the parameters exists.
     #[must_use]
     pub fn of_parameters<'a>(
         found: impl IntoIterator<Item = (&'a Parameter, String)>,
@@ -80,7 +80,7 @@ impl ImageQuery {
         Some(ImageQuery { known, ..query })
     }
 
-    /// The kinds of machines an image of this architecture (in Kubernetes' names) is meant for.
+    /// Returns the sets of requirements for an AMI of this architecture (in Kubernetes' terms).
     #[must_use]
     pub fn requirements(&self, image: &str, architecture: &str) -> Vec<Requirements> {
         let unknown = || vec![Requirements::new()];
@@ -92,9 +92,9 @@ impl ImageQuery {
     }
 }
 
-/// The queries of a node class without an alias: one for all images known by id, one for each other term.
+/// Returns the queries of a node class without an alias: one for all AMIs selected by ID, one for each other term.
 ///
-/// `parameter` gives the image id a parameter holds; what gives none is left out.
+/// `parameter` returns the AMI ID that an SSM parameter holds; terms whose parameter has none are left out.
 // UPSTREAM: DefaultProvider.DescribeImageQueries
 #[must_use]
 pub fn queries<'a>(
@@ -115,7 +115,7 @@ pub fn queries<'a>(
     ImageQuery::of_ids(ids).into_iter().chain(queries).collect()
 }
 
-/// The API does not tell empty from absent.
+/// The API does not distinguish empty from absent.
 fn set(text: &Option<String>) -> Option<&str> {
     text.as_deref().filter(|text| !text.is_empty())
 }
@@ -123,7 +123,7 @@ fn set(text: &Option<String>) -> Option<&str> {
 fn of_term(term: &AmiSelectorTerm) -> ImageQuery {
     let owners = match (set(&term.owner), set(&term.name)) {
         (Some(owner), _) => vec![owner.to_owned()],
-        // By name alone, anybody's public image could be meant.
+        // A name alone would also match public AMIs of other accounts.
         (None, Some(_)) => vec!["self".to_owned(), "amazon".to_owned()],
         (None, None) => Vec::new(),
     };
@@ -137,9 +137,10 @@ fn of_term(term: &AmiSelectorTerm) -> ImageQuery {
     }
 }
 
-/// The version of Bottlerocket a node class means, as far as it shows: `latest`, `v1.46.0`, or `None`.
+/// Returns the version of Bottlerocket that a node class boots, as far as it is visible: `latest`, `v1.46.0`, or
+/// `None`.
 ///
-/// `images` are the resolved ones, id and name.
+/// `images` are the IDs and names of the resolved AMIs.
 // UPSTREAM: pkg/providers/amifamily/bottlerocket.go resolveAMIVersion
 #[must_use]
 pub fn bottlerocket_version<'a>(
@@ -165,7 +166,7 @@ pub fn bottlerocket_version<'a>(
         .or_else(|| images.iter().find_map(|(_, name)| version_in(name)))
 }
 
-/// The part of an image name such as `bottlerocket-aws-k8s-1.33-x86_64-v1.46.0-431fe75a` that is a version.
+/// Returns the version in an AMI name such as `bottlerocket-aws-k8s-1.33-x86_64-v1.46.0-431fe75a`.
 fn version_in(name: &str) -> Option<&str> {
     name.split('-')
         .find(|token| token.starts_with('v') && token.contains('.'))
@@ -197,7 +198,7 @@ mod tests {
 
     /// Conformance: AWS-ami-02
     #[test]
-    fn only_names_restrict_the_owner_unasked() {
+    fn only_names_restrict_the_owner_by_default() {
         let owned = AmiSelectorTerm {
             owner: Some("123456789012".to_owned()),
             ..tags(&[("team", "a")])
@@ -217,8 +218,9 @@ mod tests {
         );
     }
 
+    /// Conformance: AWS-api-29
     #[test]
-    fn tags_of_one_term_all_hold_and_terms_are_alternatives() {
+    fn tags_of_one_term_are_anded_and_terms_are_ored() {
         let filter = |key: &str, value: &str| Filter::one(format!("tag:{key}"), value);
         let both = queries(&[tags(&[("a", "1"), ("b", "2"), ("c", "*")])], |_| None);
         assert_eq!(
@@ -233,6 +235,7 @@ mod tests {
         assert_eq!(either.len(), 2);
     }
 
+    /// Conformance: AWS-ami-07
     #[test]
     fn ids_and_parameters_share_a_query_and_bad_parameters_are_left_out() {
         let id = |id: &str| AmiSelectorTerm {
@@ -268,8 +271,9 @@ mod tests {
         assert_eq!(queries(&[parameter("/missing")], |_| None), []);
     }
 
+    /// Conformance: AWS-ami-06
     #[test]
-    fn one_image_may_serve_several_kinds_of_machines() {
+    fn one_image_may_serve_several_variants() {
         let parameter = Parameter {
             name: "/gpu".to_owned(),
             variants: vec![Variant::Neuron, Variant::Nvidia],
@@ -290,8 +294,9 @@ mod tests {
         assert_eq!(ImageQuery::of_parameters([]), None);
     }
 
+    /// Conformance: AWS-userdata-15
     #[test]
-    fn the_version_of_bottlerocket_is_looked_for_where_it_may_stand() {
+    fn the_version_of_bottlerocket_is_found_in_the_alias_the_parameter_or_the_name() {
         let name = "bottlerocket-aws-k8s-1.33-x86_64-v1.46.0-431fe75a";
         let images = [
             ("ami-1", "bottlerocket-aws-k8s-1.30-arm64-v2.0.1-def456"),

@@ -1,4 +1,4 @@
-//! The images of a node class, asked of Systems Manager and EC2.
+//! Resolution of a node class's AMIs with calls to Systems Manager and EC2.
 //!
 //! UPSTREAM: pkg/providers/amifamily/ami.go, pkg/providers/ssm, pkg/controllers/providers/ssm/invalidation
 
@@ -17,60 +17,60 @@ use super::{Filter, Image, ImageQuery, ParameterCache, UnsupportedAlias, choose,
 use crate::api::{Alias, Ami, EC2NodeClass, InvalidAlias};
 use crate::kubernetes_version::KubernetesVersion;
 use crate::sdk::pages::each_page;
-use crate::sdk::terms::{ClassVersion, Remembered, class_version};
+use crate::sdk::terms::{ClassVersion, TtlCache, class_version};
 use crate::sdk::{Aws, AwsError};
 
 /// Largest page of DescribeImages.
 const PAGE: i32 = 1000;
-/// How often parameters are looked at that may name an image which is no longer advised.
-const LOOK: Duration = Duration::from_secs(30 * 60);
+/// How often mutable SSM parameters are checked for deprecated AMIs.
+const CHECK_INTERVAL: Duration = Duration::from_secs(30 * 60);
 
-/// Why a node class has no images.
+/// The AMIs of a node class cannot be resolved.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImagesError {
-    /// The alias cannot be read.
+    /// The alias cannot be parsed.
     #[error(transparent)]
     Alias(#[from] InvalidAlias),
-    /// There are no images for this version of Kubernetes.
+    /// The alias has no AMIs for the version of Kubernetes.
     #[error(transparent)]
     Unsupported(#[from] UnsupportedAlias),
-    /// No parameter of the alias exists.
+    /// None of the alias's SSM parameters exists.
     #[error(
-        "alias `{alias}` names no image for Kubernetes {kubernetes}: check its version, or use `latest`"
+        "alias `{alias}` has no image for Kubernetes {kubernetes}: check its version, or use `latest`"
     )]
     Unpublished {
-        /// The alias.
+        /// The alias without AMIs.
         alias: Alias,
-        /// The cluster's version.
+        /// The cluster's version of Kubernetes.
         kubernetes: String,
     },
-    /// AWS could not be asked.
+    /// A call to AWS failed.
     #[error(transparent)]
     Aws(#[from] AwsError),
 }
 
-/// Whose answer it is: a class as specified, in a cluster of a version.
-type Question = (ClassVersion, String);
+/// Cache key: a node class at a generation, in a cluster of a version.
+type CacheKey = (ClassVersion, String);
 
-/// The images of node classes.
+/// Resolves the AMIs of node classes, and caches them.
 #[derive(Clone, Debug)]
 pub struct Images {
     aws: Aws,
     kubernetes: KubernetesVersion,
     parameters: Arc<Mutex<ParameterCache>>,
-    found: Arc<Remembered<Question, Arc<[Ami]>>>,
+    found: Arc<TtlCache<CacheKey, Arc<[Ami]>>>,
 }
 
 impl Images {
-    /// Images that are asked for anew after `refresh`.
+    /// Creates a resolver whose results expire after `refresh`.
     #[must_use]
     pub fn new(aws: Aws, kubernetes: KubernetesVersion, refresh: Duration) -> Self {
         Self {
             aws,
             kubernetes,
             parameters: Arc::default(),
-            found: Arc::new(Remembered::for_(refresh)),
+            found: Arc::new(TtlCache::new(refresh)),
         }
     }
 
@@ -80,10 +80,10 @@ impl Images {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The images the node class means, newest first, with the machines each is for.
+    /// Returns the AMIs of the node class, newest first, with the requirements on their instance types.
     ///
     /// # Errors
-    /// When the alias has no images, or AWS cannot be asked.
+    /// If the alias has no AMIs, or a call to AWS fails.
     pub async fn list(
         &self,
         class: &EC2NodeClass,
@@ -120,14 +120,14 @@ impl Images {
             .filter_map(|term| filled(&term.ssm_parameter))
             .collect();
         let read = names.into_iter().map(|name| async move {
-            let value = self.parameter(&name, now, Kept::Custom).await?;
+            let value = self.parameter(&name, now, Lifetime::Custom).await?;
             if !value.as_ref().is_some_and(|v| v.starts_with("ami-")) {
                 tracing::error!(
                     logger = "nodeclass",
                     EC2NodeClass = class.metadata.name,
                     parameter = name,
                     value,
-                    "ssm parameter names no image"
+                    "skipped an ssm parameter without an image id"
                 );
             }
             Ok::<_, AwsError>((name, value))
@@ -135,7 +135,7 @@ impl Images {
         let values: BTreeMap<String, Option<String>> =
             try_join_all(read).await?.into_iter().collect();
         let asked = queries(terms, |name| values.get(name).cloned().flatten());
-        // A term that selects by nothing would select every image there is.
+        // A term without any selector would match every AMI.
         Ok(asked
             .into_iter()
             .filter(|q| !q.filters.is_empty())
@@ -149,14 +149,14 @@ impl Images {
         now: Timestamp,
     ) -> Result<Vec<ImageQuery>, ImagesError> {
         alias.check_supported(kubernetes)?;
-        let kept = Kept::Alias {
+        let lifetime = Lifetime::Alias {
             mutable: alias.is_latest(),
         };
         let parameters = alias.parameters(kubernetes);
         let values = try_join_all(
             parameters
                 .iter()
-                .map(|parameter| self.parameter(&parameter.name, now, kept)),
+                .map(|parameter| self.parameter(&parameter.name, now, lifetime)),
         )
         .await?;
         let found = parameters
@@ -172,12 +172,12 @@ impl Images {
         }
     }
 
-    /// The value of a parameter; none if there is no such parameter.
+    /// Returns the value of a parameter; `None` if the parameter does not exist.
     async fn parameter(
         &self,
         name: &str,
         now: Timestamp,
-        kept: Kept,
+        lifetime: Lifetime,
     ) -> Result<Option<String>, AwsError> {
         let known = self.parameters().get(name, now).map(str::to_owned);
         if known.is_some() {
@@ -198,11 +198,11 @@ impl Images {
             Err(error) => return Err(error),
         };
         if let Some(value) = &value {
-            match kept {
-                Kept::Alias { mutable } => {
+            match lifetime {
+                Lifetime::Alias { mutable } => {
                     self.parameters().insert_alias(name, value, mutable, now);
                 }
-                Kept::Custom => self.parameters().insert_custom(name, value, now),
+                Lifetime::Custom => self.parameters().insert_custom(name, value, now),
             }
         }
         Ok(value)
@@ -243,12 +243,13 @@ impl Images {
         Ok(found)
     }
 
-    /// Forgets parameters of `latest` whose image is deprecated or gone: they name a newer one by now. Says how many.
+    /// Removes cached parameters of `latest` whose AMI is deprecated or deregistered: their values have changed.
+    /// Returns their number.
     ///
     /// # Errors
-    /// EC2's.
-    // DIFFERS: upstream forgets those of deprecated images only, and serves one that is gone for up to a day.
-    pub async fn forget_deprecated(&self, now: Timestamp) -> Result<usize, AwsError> {
+    /// The error of EC2.
+    // DIFFERS: upstream removes parameters of deprecated AMIs only, and uses a deregistered AMI for up to a day.
+    pub async fn invalidate_deprecated(&self, now: Timestamp) -> Result<usize, AwsError> {
         let ids: BTreeSet<String> = self
             .parameters()
             .mutable_images()
@@ -273,22 +274,22 @@ impl Images {
             .collect();
         Ok(self
             .parameters()
-            .forget_deprecated(|id| !advised.contains(id)))
+            .invalidate_deprecated(|id| !advised.contains(id)))
     }
 
-    /// What looks every half hour for parameters to forget.
+    /// Returns the controller that removes outdated parameters every half hour.
     #[must_use]
-    pub fn forgetting(&self, clock: Clock) -> Forgetting {
-        Forgetting {
+    pub fn invalidation(&self, clock: Clock) -> ParameterInvalidation {
+        ParameterInvalidation {
             images: self.clone(),
             clock,
         }
     }
 }
 
-/// For how long a parameter is remembered.
+/// How long a parameter is cached.
 #[derive(Clone, Copy)]
-enum Kept {
+enum Lifetime {
     Alias { mutable: bool },
     Custom,
 }
@@ -304,30 +305,30 @@ fn read(raw: &ec2::Image) -> Option<Image> {
     })
 }
 
-/// Looks for parameters that name an image which is no longer advised.
+/// Controller that removes cached SSM parameters whose AMI is deprecated.
 #[derive(Debug)]
-pub struct Forgetting {
+pub struct ParameterInvalidation {
     images: Images,
     clock: Clock,
 }
 
-impl Periodic for Forgetting {
+impl Periodic for ParameterInvalidation {
     fn name(&self) -> &'static str {
         "providers.ssm.invalidation"
     }
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
-        let forgotten = self.images.forget_deprecated(self.clock.now()).await;
-        let forgotten = forgotten
+        let removed = self.images.invalidate_deprecated(self.clock.now()).await;
+        let removed = removed
             .map_err(|error| CloudProviderError::Other(Box::new(error)))
             .doing("describing images of ssm parameters")?;
-        if forgotten > 0 {
+        if removed > 0 {
             tracing::debug!(
                 logger = "providers.ssm.invalidation",
-                count = forgotten,
-                "forgot ssm parameters of deprecated images"
+                count = removed,
+                "removed ssm parameters of deprecated images from the cache"
             );
         }
-        Ok(LOOK)
+        Ok(CHECK_INTERVAL)
     }
 }

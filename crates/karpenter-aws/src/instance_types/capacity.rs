@@ -1,62 +1,60 @@
-//! What a machine of an instance type has, and what of it pods cannot use.
+//! Capacity of an instance type, and the overhead that pods cannot use.
 //!
 //! UPSTREAM: pkg/providers/instancetype/types.go
 
-use karpenter_core::{
-    instance_type::Overhead,
-    quantity::Quantity,
-    resources::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Resources},
-};
+use karpenter_core::instance_type::Overhead;
+use karpenter_core::quantity::Quantity;
+use karpenter_core::resources::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Resources};
 
 use super::{Architecture, InstanceTypeInfo, Shape, tables};
-use crate::{
-    api::{BlockDeviceMapping, labels::resources},
-    kubelet::{Evaluator, ExpressionError, Reserved, Variables},
-};
+use crate::api::BlockDeviceMapping;
+use crate::api::labels::resources;
+use crate::kubelet::{Evaluator, ExpressionError, Reserved, Variables};
 
 const KIB: i64 = 1 << 10;
 const MIB: i64 = 1 << 20;
 const GIB: i64 = 1 << 30;
-/// The most pods where nothing else says.
+/// Maximum number of pods if neither the kubelet settings nor the network interfaces limit it.
 const DEFAULT_PODS: i64 = 110;
-/// What the operating system of arm64 machines hides of their memory, in MiB.
+/// Memory of arm64 instances that the operating system hides, in MiB.
 const ARM64_HIDDEN_MIB: u64 = 64;
 
-/// Settings of the operator that shape instance types.
+/// Operator options that determine capacity and overhead of instance types.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SizeSettings {
-    /// The share of memory that the hypervisor and the operating system keep, guessed until a node has registered.
+    /// Share of memory that the hypervisor and the operating system use, an estimate until a node has registered.
     pub vm_memory_overhead_percent: f64,
-    /// Network interfaces that are not for pods.
+    /// Number of network interfaces that are not for pods.
     pub reserved_enis: u32,
 }
 
-/// What a machine of an instance type has, and what of it pods cannot use.
+/// Capacity of an instance type, and the overhead that pods cannot use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Size {
-    /// What it has.
+    /// Capacity of a node.
     pub capacity: Resources,
-    /// What pods cannot use.
+    /// Overhead that pods cannot use: kube-reserved, system-reserved, eviction threshold.
     pub overhead: Overhead,
-    /// The kubelet's settings with numbers in place of expressions.
+    /// The kubelet's settings with expressions evaluated.
     pub kubelet: ResolvedKubelet,
 }
 
-/// A kubelet's settings for one instance type.
+/// Settings of the kubelet for one instance type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ResolvedKubelet {
-    /// The most pods.
+    /// Maximum number of pods.
     pub max_pods: i64,
-    /// What the user keeps for Kubernetes.
+    /// The user's kube-reserved entries.
     pub kube_reserved: Reserved,
-    /// What the user keeps for the operating system.
+    /// The user's system-reserved entries.
     pub system_reserved: Reserved,
 }
 
-/// The size of a type's machines in a class. Entries of reserved resources that cannot be evaluated are left out and returned.
+/// Returns capacity and overhead of an instance type in a class. Reserved resources that cannot be evaluated are left
+/// out and returned as errors.
 ///
 /// # Errors
-/// When the number of pods cannot be evaluated.
+/// If the maximum number of pods cannot be evaluated.
 pub fn size(
     info: &InstanceTypeInfo,
     shape: &Shape,
@@ -186,7 +184,7 @@ fn default_card_interfaces(info: &InstanceTypeInfo) -> u32 {
     card.map_or(0, |card| card.max_interfaces)
 }
 
-/// The pods that the addresses of the network interfaces suffice for. Prefix delegation is not modelled.
+/// Returns the number of pods that the IP addresses of the network interfaces allow. Prefix delegation is not modeled.
 fn eni_limited_pods(info: &InstanceTypeInfo, shape: &Shape, reserved_enis: u32) -> i64 {
     let usable = default_card_interfaces(info)
         .saturating_sub(reserved_enis)
@@ -215,7 +213,7 @@ fn ephemeral_storage(info: &InstanceTypeInfo, shape: &Shape) -> i64 {
     if let Some(size) = root.and_then(size) {
         return size;
     }
-    // A mapping that does not say its size leaves it to the image, as if there were none.
+    // A mapping without size takes the size from the AMI's snapshot, so it is treated like no mapping.
     let family = shape.family.default_ephemeral_gib() * GIB;
     match (shape.family.ephemeral_device(), shape.devices.last()) {
         (None, Some(last)) => size(last).unwrap_or(DEFAULT),
@@ -228,7 +226,8 @@ fn ephemeral_storage(info: &InstanceTypeInfo, shape: &Shape) -> i64 {
     }
 }
 
-/// What Kubernetes keeps by default: a share of the cores that shrinks with their number, and memory by the number of pods.
+/// Returns the default kube-reserved: a share of the cores that shrinks with their number, and memory by the number of
+/// pods.
 fn default_kube_reserved(vcpus: u32, pods: i64) -> Resources {
     // Thousandths of a core below which a band applies, and the share of the band in hundredths of a percent.
     const BANDS: [(i64, i64); 4] = [(1000, 600), (2000, 100), (4000, 50), (i64::MAX, 25)];
@@ -253,7 +252,7 @@ fn default_kube_reserved(vcpus: u32, pods: i64) -> Resources {
     .collect()
 }
 
-/// The defaults with the user's entries in their place. Process ids are no resource of pods.
+/// Replaces defaults by the user's entries. Process IDs are not a resource of pods.
 fn overridden(mut reserved: Resources, by: &Reserved) -> Resources {
     for (name, text) in by {
         let Ok(quantity) = text.parse::<Quantity>() else {
@@ -268,7 +267,7 @@ fn overridden(mut reserved: Resources, by: &Reserved) -> Resources {
     reserved
 }
 
-/// What must stay free before the kubelet evicts pods at once. Soft thresholds leave time, and do not count.
+/// Returns the threshold of hard eviction. Soft eviction thresholds have a grace period and are not counted.
 fn eviction_threshold(shape: &Shape, memory: i64, storage: i64) -> Resources {
     let hard = &shape.kubelet.eviction_hard;
     let of = |signal: &str, capacity: i64, default: i64| {
@@ -285,7 +284,7 @@ fn eviction_threshold(shape: &Shape, memory: i64, storage: i64) -> Resources {
     .collect()
 }
 
-/// A threshold in bytes; 100 % means that there is none.
+/// Returns a threshold in bytes; 100 % means no threshold.
 fn threshold(text: &str, capacity: i64) -> Option<i64> {
     let Some(percent) = text.strip_suffix('%') else {
         return text
@@ -305,10 +304,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{
-        api::{AmiFamily, EC2NodeClass},
-        instance_types::tests::sample,
-    };
+    use crate::api::{AmiFamily, EC2NodeClass};
+    use crate::instance_types::tests::sample;
 
     fn shape(family: AmiFamily, spec: Value) -> Shape {
         let mut class = EC2NodeClass::new("a", serde_json::from_value(spec).unwrap());
@@ -332,7 +329,7 @@ mod tests {
         sized(name, &shape(family, spec), SETTINGS)
     }
 
-    /// Pods and the memory Kubernetes keeps in MiB.
+    /// Returns the maximum number of pods, and kube-reserved memory in MiB.
     fn pods_and_memory(size: &Size) -> (i64, i64) {
         (
             size.capacity.get(PODS),
@@ -356,7 +353,7 @@ mod tests {
 
     /// Conformance: AWS-capacity-02
     #[test]
-    fn fewer_pods_leave_the_kubelets_memory_to_the_network_on_some_families() {
+    fn memory_follows_the_network_interfaces_on_some_families_even_with_fewer_pods() {
         let spec = json!({ "kubelet": { "maxPods": 10 } });
         for (family, memory) in [
             (Al2, 640),
@@ -373,7 +370,7 @@ mod tests {
 
     /// Conformance: AWS-capacity-03, AWS-capacity-04
     #[test]
-    fn interfaces_may_be_kept_from_pods() {
+    fn reserved_interfaces_reduce_the_number_of_pods() {
         let with = |family, reserved_enis| {
             let settings = SizeSettings {
                 reserved_enis,
@@ -406,7 +403,7 @@ mod tests {
 
     /// Conformance: AWS-capacity-06
     #[test]
-    fn fabric_adapters_on_the_default_card_take_interfaces_from_pods() {
+    fn efa_only_interfaces_on_the_default_card_reduce_the_number_of_pods() {
         let with = |card: u32, device: u32| {
             let interfaces = json!([
                 { "networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface" },
@@ -425,9 +422,80 @@ mod tests {
         assert_eq!(none.capacity.get(resources::EFA), 2);
     }
 
+    /// Conformance: AWS-capacity-17
+    #[test]
+    fn the_hypervisor_keeps_a_share_of_the_memory_and_arm64_64_mib_besides() {
+        for (name, mib) in [("m5.large", 7577), ("c6g.large", 3729)] {
+            let size = of(name, Al2023, json!({}));
+            assert_eq!(size.capacity.get(MEMORY) / MIB, mib, "{name}");
+        }
+        let none = SizeSettings {
+            vm_memory_overhead_percent: 0.0,
+            ..SETTINGS
+        };
+        for (name, mib) in [("m5.large", 8192), ("c6g.large", 4032)] {
+            let size = sized(name, &shape(Al2023, json!({})), none);
+            assert_eq!(size.capacity.get(MEMORY) / MIB, mib, "{name}");
+        }
+    }
+
+    /// Conformance: AWS-capacity-20
+    #[test]
+    fn devices_are_counted_by_their_makers() {
+        let counts = |info: &InstanceTypeInfo| {
+            let size = capacity(info, &shape(Al2023, json!({})), 0, 0, 0);
+            [
+                "nvidia.com/gpu",
+                "amd.com/gpu",
+                "habana.ai/gaudi",
+                "aws.amazon.com/neuron",
+                "aws.amazon.com/neuroncore",
+                "vpc.amazonaws.com/efa",
+            ]
+            .map(|name| size.get(name))
+        };
+        for (name, expected) in [
+            ("g5.12xlarge", [4, 0, 0, 0, 0, 1]),
+            ("g4ad.16xlarge", [0, 4, 0, 0, 0, 0]),
+            ("inf2.24xlarge", [0, 0, 0, 6, 12, 0]),
+            ("trn1.2xlarge", [0, 0, 0, 1, 2, 0]),
+            ("p5.48xlarge", [8, 0, 0, 0, 0, 32]),
+            ("m5.large", [0; 6]),
+        ] {
+            assert_eq!(counts(&sample(name)), expected, "{name}");
+        }
+        let mut mixed = sample("g5.12xlarge");
+        for (manufacturer, count) in [("NVIDIA", 2), ("Habana", 8), ("Habana", 1), ("Other", 5)] {
+            let mut gpu = mixed.gpus[0].clone();
+            (gpu.manufacturer, gpu.count) = (manufacturer.to_owned(), count);
+            mixed.gpus.push(gpu);
+        }
+        assert_eq!(counts(&mixed), [6, 0, 9, 0, 0, 1], "summed up");
+    }
+
+    /// Conformance: AWS-capacity-21
+    #[test]
+    fn each_band_of_cores_keeps_its_share_cut_to_millicores() {
+        for (vcpus, millis) in [
+            (1, 60),
+            (2, 70),
+            (3, 75),
+            (4, 80),
+            (5, 82),
+            (8, 90),
+            (96, 310),
+        ] {
+            assert_eq!(
+                default_kube_reserved(vcpus, 0).get(CPU),
+                millis,
+                "{vcpus} cores"
+            );
+        }
+    }
+
     /// Conformance: AWS-capacity-07
     #[test]
-    fn kubernetes_keeps_cpu_by_cores_and_memory_by_pods() {
+    fn kube_reserved_follows_the_number_of_cores_and_pods() {
         let size = of("m5.xlarge", Al2023, json!({}));
         let kept = &size.overhead.kube_reserved;
         assert_eq!(
@@ -452,7 +520,7 @@ mod tests {
 
     /// Conformance: AWS-capacity-08, AWS-capacity-09, AWS-capacity-10
     #[test]
-    fn hard_eviction_thresholds_count_and_soft_ones_do_not() {
+    fn hard_eviction_thresholds_are_overhead_and_soft_ones_are_not() {
         let of = |family, kubelet: Value| of("m5.xlarge", family, json!({ "kubelet": kubelet }));
         let hard = |threshold: &str| {
             let size = of(
@@ -525,7 +593,7 @@ mod tests {
 
     /// Conformance: AWS-capacity-13
     #[test]
-    fn the_root_volume_goes_before_the_family_s_device() {
+    fn the_root_volume_takes_precedence_over_the_family_s_device() {
         let spec = json!({ "blockDeviceMappings": [
             { "deviceName": "/dev/xvda", "ebs": { "volumeSize": "30Gi" } },
             { "deviceName": "/dev/sdz", "rootVolume": true, "ebs": { "volumeSize": "40G" } },
@@ -544,8 +612,9 @@ mod tests {
         assert_eq!(storage(Windows2022, &json!({})), 50 * GIB);
     }
 
+    /// Conformance: AWS-capacity-19
     #[test]
-    fn a_mapping_without_a_size_leaves_the_family_s_default() {
+    fn a_mapping_without_a_size_keeps_the_family_s_default() {
         let storage = |family, spec: Value| {
             of("m5.xlarge", family, spec)
                 .capacity
@@ -566,7 +635,7 @@ mod tests {
 
     /// Conformance: AWS-cel-08
     #[test]
-    fn reserved_expressions_see_the_pods_that_came_out() {
+    fn reserved_expressions_see_the_resolved_number_of_pods() {
         let kubelet =
             json!({ "maxPods": "max_pods / 2", "kubeReserved": { "cpu": "max_pods * 10" } });
         let size = of("m5.xlarge", Al2023, json!({ "kubelet": kubelet }));

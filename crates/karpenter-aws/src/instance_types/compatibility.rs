@@ -1,11 +1,11 @@
-//! Which instance types cannot be launched as a class asks.
+//! Compatibility of instance types with a class.
 //!
 //! UPSTREAM: pkg/providers/instancetype/compatibility
 
 use super::{InstanceTypeInfo, Shape};
 use crate::api::AmiFamily;
 
-/// Whether machines of the type can be what the class asks for.
+/// Returns whether instances of the type can be launched with the settings of the class.
 pub(super) fn is_compatible(info: &InstanceTypeInfo, shape: &Shape) -> bool {
     family(info, shape)
         && interfaces(info, shape)
@@ -14,7 +14,7 @@ pub(super) fn is_compatible(info: &InstanceTypeInfo, shape: &Shape) -> bool {
         && placement(info, shape)
 }
 
-/// The first Graviton cannot boot Amazon Linux 2023.
+/// Graviton1 cannot boot Amazon Linux 2023.
 fn family(info: &InstanceTypeInfo, shape: &Shape) -> bool {
     shape.family != AmiFamily::Al2023 || !info.name.starts_with("a1.")
 }
@@ -49,10 +49,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{
-        api::EC2NodeClass,
-        instance_types::{PlacementGroup, tests::sample},
-    };
+    use crate::api::EC2NodeClass;
+    use crate::instance_types::PlacementGroup;
+    use crate::instance_types::tests::sample;
 
     fn shape(spec: Value) -> Shape {
         let class = EC2NodeClass::new("a", serde_json::from_value(spec).unwrap());
@@ -125,6 +124,7 @@ mod tests {
         assert!(!is_compatible(&sample("m5.metal"), &asked));
     }
 
+    /// Conformance: AWS-offering-04
     #[test]
     fn nested_virtualisation_and_placement_must_be_supported() {
         let nested = shape(json!({ "cpuOptions": { "nestedVirtualization": "enabled" } }));

@@ -1,6 +1,7 @@
-//! Memory that nodes turned out to have, which the formula only guesses.
+//! Memory capacity that registered nodes report, which replaces the estimate.
 //!
-//! What a registered node reports counts for its type and image from then on; the least that was seen counts.
+//! The memory that a registered node reports is used for its instance type and AMI from then on; the smallest reported
+//! value is used.
 //!
 //! UPSTREAM: pkg/controllers/providers/instancetype/capacity, pkg/providers/instancetype/instancetype.go
 
@@ -8,13 +9,14 @@ use jiff::{SignedDuration, Timestamp};
 use karpenter_core::requirements::Requirements;
 use rustc_hash::FxHashMap;
 
-use crate::{api::Ami, images::first_compatible};
+use crate::api::Ami;
+use crate::images::first_compatible;
 
-/// How long a finding counts after it was last confirmed.
+/// How long a reported value is used after it was last confirmed.
 pub const TTL: SignedDuration = SignedDuration::from_hours(60 * 24);
 
-/// Memory of nodes by instance type and image.
-// DIFFERS: upstream forgets everything about a type when any image of the class changes; here only the image it boots counts.
+/// Memory capacity by instance type and AMI.
+// DIFFERS: upstream drops the values of a type when any AMI of the class changes; here only the AMI it boots matters.
 #[derive(Clone, Debug, Default)]
 pub struct DiscoveredMemory {
     by_type: FxHashMap<String, Vec<Finding>>,
@@ -29,8 +31,8 @@ struct Finding {
 }
 
 impl DiscoveredMemory {
-    /// Takes note of a registered node's memory. A node whose image is no longer the one its type boots teaches nothing, and
-    /// neither does one with more memory than was seen before. Whether anything was learnt.
+    /// Records the memory of a registered node. Ignores nodes whose AMI is no longer the one that their type boots, and
+    /// nodes with more memory than recorded. Returns whether the recorded value changed.
     pub fn observe(
         &mut self,
         amis: &[Ami],
@@ -65,7 +67,7 @@ impl DiscoveredMemory {
         true
     }
 
-    /// The memory in bytes of a type's machines with the image that they boot of these, if a node has shown it.
+    /// Returns the memory in bytes of an instance type with the AMI that it boots, if a node has reported it.
     pub fn of(&self, amis: &[Ami], name: &str, requirements: &Requirements) -> Option<i64> {
         let findings = self.by_type.get(name)?;
         let image = &first_compatible(amis, requirements)?.id;
@@ -73,7 +75,7 @@ impl DiscoveredMemory {
         Some(finding.bytes)
     }
 
-    /// Forgets what nobody has confirmed for long.
+    /// Removes values that no node has confirmed within [`TTL`].
     pub fn expire(&mut self, now: Timestamp) {
         let mut expired = false;
         self.by_type.retain(|_, findings| {
@@ -87,7 +89,7 @@ impl DiscoveredMemory {
         }
     }
 
-    /// Counts up with every change.
+    /// Returns a version that increases with every change.
     pub fn version(&self) -> u64 {
         self.version
     }

@@ -1,10 +1,10 @@
-//! What EC2 says about an instance type, cut down to what matters here.
+//! Instance types as EC2 describes them, reduced to the fields that are used.
 //!
-//! Read from the JSON form of DescribeInstanceTypes (`aws ec2 describe-instance-types`), or converted from the SDK's type.
+//! Parsed from the JSON of DescribeInstanceTypes (`aws ec2 describe-instance-types`), or converted from the SDK's type.
 
 use serde::Deserialize;
 
-/// An instruction set.
+/// CPU architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Architecture {
     /// `x86_64`, `amd64` in Kubernetes.
@@ -14,7 +14,7 @@ pub enum Architecture {
 }
 
 impl Architecture {
-    /// The architecture of EC2's name; others are none Kubernetes nodes run on.
+    /// Returns the architecture with this name in EC2; `None` for those that Kubernetes nodes do not run on.
     pub fn from_ec2(name: &str) -> Option<Self> {
         match name {
             "x86_64" => Some(Self::Amd64),
@@ -23,7 +23,7 @@ impl Architecture {
         }
     }
 
-    /// The value of `kubernetes.io/arch`.
+    /// Returns the value of `kubernetes.io/arch`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Amd64 => karpenter_api::labels::ARCH_AMD64,
@@ -32,67 +32,67 @@ impl Architecture {
     }
 }
 
-/// What EC2 says about an instance type.
+/// An instance type as EC2 describes it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(from = "wire::InstanceType")]
 pub struct InstanceTypeInfo {
-    /// Its name.
+    /// Name of the instance type.
     pub name: String,
-    /// What it can run, in EC2's order; those Kubernetes has no name for are left out.
+    /// Supported architectures in EC2's order; those that Kubernetes has no name for are left out.
     pub architectures: Vec<Architecture>,
-    /// `on-demand`, `spot`, `capacity-block`.
+    /// Supported usage classes: `on-demand`, `spot`, `capacity-block`.
     pub usage_classes: Vec<String>,
     /// Number of vCPUs.
     pub vcpus: u32,
     /// Memory in MiB.
     pub memory_mib: u64,
-    /// `nitro` or `xen`; none for bare metal.
+    /// `nitro` or `xen`; `None` for bare metal.
     pub hypervisor: Option<String>,
-    /// Whether there is no hypervisor.
+    /// Whether instances are bare metal.
     pub bare_metal: bool,
-    /// The maker of the processor.
+    /// Manufacturer of the CPU.
     pub cpu_manufacturer: Option<String>,
-    /// The sustained clock in GHz.
+    /// Sustained clock speed in GHz.
     pub clock_ghz: Option<f64>,
-    /// Whether virtual machines can run on it.
+    /// Whether virtual machines can run on instances.
     pub nested_virtualization: bool,
-    /// The largest EBS bandwidth in megabits a second, where EBS optimisation comes by default.
+    /// Maximum EBS bandwidth in megabits per second, where EBS optimization is the default.
     pub ebs_bandwidth_mbps: Option<u32>,
-    /// Network.
+    /// Network cards and interfaces.
     pub network: NetworkInfo,
-    /// Local disks.
+    /// Instance store volumes.
     pub local_storage: Option<LocalStorage>,
-    /// GPUs, one entry a kind.
+    /// GPUs, one entry per kind.
     pub gpus: Vec<Gpu>,
-    /// Inference accelerators, one entry a kind.
+    /// Inference accelerators, one entry per kind.
     pub accelerators: Vec<Accelerator>,
-    /// Neuron devices, one entry a kind.
+    /// Neuron devices, one entry per kind.
     pub neuron: Vec<NeuronDevice>,
-    /// Whether Nitro Enclaves can run.
+    /// Whether Nitro Enclaves are supported.
     pub nitro_enclaves: bool,
-    /// Strategies of the placement groups it can run in.
+    /// Placement group strategies that the instance type supports.
     pub placement_strategies: Vec<String>,
 }
 
 /// The network of an instance type.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NetworkInfo {
-    /// Its cards.
+    /// Network cards.
     pub cards: Vec<NetworkCard>,
-    /// The card that the first interface sits on.
+    /// Index of the card with the primary interface.
     pub default_card: u32,
-    /// IPv4 addresses of an interface, the primary one included.
+    /// IPv4 addresses per interface, including the primary address.
     pub ipv4_per_interface: u32,
-    /// The most Elastic Fabric Adapters.
+    /// Maximum number of Elastic Fabric Adapters.
     pub max_efa: u32,
-    /// Whether it has the enhanced networking that interfaces on chosen cards need.
+    /// Whether ENA is supported, which interfaces on chosen cards need.
     pub ena: bool,
-    /// Whether traffic between instances is encrypted by the hardware.
+    /// Whether the hardware encrypts traffic between instances.
     pub encryption_in_transit: bool,
 }
 
 impl NetworkInfo {
-    /// The card with this index.
+    /// Returns the card with this index.
     pub fn card(&self, index: u32) -> Option<&NetworkCard> {
         self.cards.iter().find(|card| card.index == index)
     }
@@ -101,20 +101,20 @@ impl NetworkInfo {
 /// A network card.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NetworkCard {
-    /// Its index.
+    /// Index of the card.
     pub index: u32,
-    /// The most interfaces on it.
+    /// Maximum number of interfaces on the card.
     pub max_interfaces: u32,
-    /// Its baseline bandwidth in megabits a second, where EC2 says it.
+    /// Baseline bandwidth in megabits per second, if EC2 reports it.
     pub baseline_mbps: Option<u32>,
 }
 
-/// Local disks.
+/// Instance store volumes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LocalStorage {
-    /// All of them, in GB.
+    /// Total size in GB.
     pub total_gb: u64,
-    /// Whether they are NVMe.
+    /// Whether the volumes are NVMe.
     pub nvme: bool,
 }
 
@@ -122,13 +122,13 @@ pub struct LocalStorage {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "wire::Gpu")]
 pub struct Gpu {
-    /// Its name.
+    /// Name of the GPU.
     pub name: String,
-    /// Its maker.
+    /// Manufacturer of the GPU.
     pub manufacturer: String,
-    /// How many there are.
+    /// Number of GPUs.
     pub count: u32,
-    /// The memory of one in MiB.
+    /// Memory of one GPU in MiB.
     pub memory_mib: u64,
 }
 
@@ -136,11 +136,11 @@ pub struct Gpu {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Accelerator {
-    /// Its name.
+    /// Name of the accelerator.
     pub name: String,
-    /// Its maker.
+    /// Manufacturer of the accelerator.
     pub manufacturer: String,
-    /// How many there are.
+    /// Number of accelerators.
     pub count: u32,
 }
 
@@ -148,15 +148,15 @@ pub struct Accelerator {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "wire::NeuronDevice")]
 pub struct NeuronDevice {
-    /// Its name.
+    /// Name of the device.
     pub name: String,
-    /// How many there are.
+    /// Number of devices.
     pub count: u32,
-    /// The cores of one.
+    /// Cores per device.
     pub cores: u32,
 }
 
-/// EC2's own structure.
+/// The structure of DescribeInstanceTypes.
 mod wire {
     use serde::Deserialize;
 
@@ -335,7 +335,7 @@ mod wire {
                         .map(|gbps| (gbps * 1000.0).round() as u32),
                 })
                 .collect();
-            // Old types list no cards.
+            // Old instance types have no list of cards.
             if cards.is_empty() && network.maximum_network_interfaces > 0 {
                 cards.push(super::NetworkCard {
                     index: 0,
@@ -406,7 +406,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_of_ec2_is_read() {
+    fn an_instance_type_of_ec2_is_parsed() {
         let text = include_str!("../../tests/data/sample-instance-types.json");
         let sample: serde_json::Value = serde_json::from_str(text).unwrap();
         let types: Vec<InstanceTypeInfo> =

@@ -1,8 +1,9 @@
-//! The labels a machine of an instance type can have.
+//! Requirements of an instance type: the labels that its nodes can have.
 //!
 //! UPSTREAM: pkg/providers/instancetype/types.go, computeRequirements
 
-use std::{collections::hash_map::Entry, sync::Arc};
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
 
 use karpenter_api::labels as core;
 use karpenter_core::requirements::{Operator, Requirement, Requirements};
@@ -11,14 +12,14 @@ use rustc_hash::FxHashMap;
 use super::{Architecture, InstanceTypeInfo, PlacementGroup, tables};
 use crate::api::{CapacityReservation, labels};
 
-/// Requirements that many types have in common, made once.
+/// Interns requirements that many instance types have in common.
 #[derive(Debug, Default)]
 pub(super) struct Interner {
     known: FxHashMap<(&'static str, Vec<String>), Arc<Requirement>>,
 }
 
 impl Interner {
-    /// The label has one of these values; none means that it is absent.
+    /// Returns the requirement that the label has one of these values; an empty list requires its absence.
     fn one_of(&mut self, key: &'static str, values: Vec<String>) -> Arc<Requirement> {
         let known = self.known.entry((key, values));
         let make = |values: &[String]| {
@@ -43,18 +44,19 @@ impl Interner {
     }
 }
 
-/// What a class adds to the labels of all its types.
+/// Labels that a class adds to all its instance types.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ClassLabels {
-    /// The build number of Windows, for a family that is one.
+    /// Build number of Windows; `None` for Linux families.
     pub(super) windows_build: Option<&'static str>,
-    /// Zones of the class' subnets, with their ids.
+    /// Zones of the class's subnets, with their IDs.
     pub(super) zones: Vec<(String, Option<String>)>,
-    /// The placement group.
+    /// The placement group of the class.
     pub(super) placement_group: Option<PlacementGroup>,
 }
 
-/// The labels of a type. `zones` are those it is offered in; `reservations` those of the class for this type.
+/// Returns the requirements of an instance type. `zones` are the zones it is offered in, `reservations` the capacity
+/// reservations of the class for it.
 pub(super) fn requirements(
     info: &InstanceTypeInfo,
     region: &str,
@@ -206,7 +208,7 @@ pub(super) fn requirements(
         partitions.map(|n| n.to_string()).collect(),
     );
 
-    // Windows runs on one architecture; on others no node can be made.
+    // Windows runs on amd64 only.
     let is_amd64 = info.architectures.contains(&Architecture::Amd64);
     match class.windows_build {
         None => put(core::OS, one("linux")),
@@ -232,8 +234,8 @@ fn capacity_types(info: &InstanceTypeInfo, reserved: bool) -> Vec<String> {
     types
 }
 
-/// Megabits a second that can be relied on.
-// DIFFERS: upstream knows the types of its table only; for newer ones EC2's own figures are added up.
+/// Returns the baseline bandwidth in megabits per second.
+// DIFFERS: upstream knows only the instance types of its table; for newer ones the figures of EC2's API are added up.
 fn network_bandwidth(info: &InstanceTypeInfo) -> Option<u32> {
     match tables::limits(&info.name).bandwidth {
         tables::Bandwidth::Mbps(mbps) => Some(mbps),
@@ -252,7 +254,7 @@ fn kebab(text: &str) -> String {
     text.to_lowercase().replace(' ', "-")
 }
 
-/// `c` and `6` of `c6gn.2xlarge`; `u` and `1` of `u-6tb1.metal`.
+/// Returns `c` and `6` for `c6gn.2xlarge`, `u` and `1` for `u-6tb1.metal`.
 fn category_and_generation(name: &str) -> Option<(String, String)> {
     let (family, _) = name.split_once('.')?;
     let letters = family.len()
@@ -273,8 +275,9 @@ fn category_and_generation(name: &str) -> Option<(String, String)> {
 mod tests {
     use super::*;
 
+    /// Conformance: AWS-labels-02
     #[test]
-    fn names_are_taken_apart() {
+    fn names_are_split_into_category_and_generation() {
         for (name, expected) in [
             ("c6gn.2xlarge", Some(("c", "6"))),
             ("u-6tb1.metal", Some(("u", "1"))),
@@ -289,8 +292,72 @@ mod tests {
         }
     }
 
+    /// Conformance: AWS-labels-04
     #[test]
-    fn equal_requirements_are_made_once() {
+    fn only_one_kind_of_gpu_or_accelerator_is_a_label() {
+        use crate::instance_types::Accelerator;
+        use crate::instance_types::tests::sample;
+        let keys = [
+            labels::INSTANCE_GPU_NAME,
+            labels::INSTANCE_GPU_MANUFACTURER,
+            labels::INSTANCE_GPU_COUNT,
+            labels::INSTANCE_GPU_MEMORY,
+            labels::INSTANCE_ACCELERATOR_NAME,
+            labels::INSTANCE_ACCELERATOR_MANUFACTURER,
+            labels::INSTANCE_ACCELERATOR_COUNT,
+        ];
+        let class = ClassLabels {
+            windows_build: None,
+            zones: Vec::new(),
+            placement_group: None,
+        };
+        let of = |info: &InstanceTypeInfo| {
+            let all = requirements(info, "r", &class, &[], &[], &mut Interner::default());
+            keys.map(|key| {
+                let requirement = all.get(key).unwrap();
+                let value = requirement.single().map(str::to_owned);
+                assert_eq!(
+                    value.is_none(),
+                    requirement.operator() == Operator::DoesNotExist
+                );
+                value.unwrap_or_default()
+            })
+        };
+        for (name, expected) in [
+            ("m5.large", ["", "", "", "", "", "", ""]),
+            (
+                "g4ad.16xlarge",
+                ["radeon-pro-v520", "amd", "4", "8192", "", "", ""],
+            ),
+            ("p5.48xlarge", ["h100", "nvidia", "8", "81920", "", "", ""]),
+            ("inf2.24xlarge", ["", "", "", "", "inferentia2", "aws", "6"]),
+        ] {
+            assert_eq!(of(&sample(name)), expected, "{name}");
+        }
+        let mut two = sample("p5.48xlarge");
+        two.gpus.push(two.gpus[0].clone());
+        assert_eq!(of(&two), [""; 7], "two kinds of GPUs");
+        let inferentia = Accelerator {
+            name: "Inferentia".into(),
+            manufacturer: "AWS".into(),
+            count: 4,
+        };
+        let mut inf1 = sample("m5.large");
+        inf1.accelerators = vec![inferentia.clone()];
+        assert_eq!(of(&inf1)[4..], ["inferentia", "aws", "4"]);
+        inf1.neuron = sample("trn1.2xlarge").neuron;
+        assert_eq!(
+            of(&inf1)[4..],
+            ["trainium", "aws", "1"],
+            "what Neuron says wins"
+        );
+        inf1.neuron.clear();
+        inf1.accelerators.push(inferentia);
+        assert_eq!(of(&inf1)[4..], [""; 3]);
+    }
+
+    #[test]
+    fn equal_requirements_are_interned() {
         let mut interner = Interner::default();
         let first = interner.one_of(core::OS, vec!["linux".into()]);
         let second = interner.one_of(core::OS, vec!["linux".into()]);

@@ -1,11 +1,11 @@
-//! Instance types: what EC2 says about them, and what a node made from one will look like in a class.
+//! Instance types of a class: requirements, capacity, overhead and offerings.
 //!
-//! - [`InstanceTypeInfo`]: EC2's description, cut down to what matters.
-//! - [`Shape`]: what of an EC2NodeClass shapes its instance types.
-//! - `labels`, `capacity`, `offerings`, `compatibility`: what comes of the two.
-//! - [`DiscoveredMemory`]: what registered nodes turned out to have.
-//! - [`Resolver`]: the instance types of each class, kept until something about them changes.
-//! - `tables`: what EC2's API does not say.
+//! - [`InstanceTypeInfo`]: an instance type as EC2 describes it.
+//! - [`Shape`]: the settings of an EC2NodeClass that its instance types depend on.
+//! - `labels`, `capacity`, `offerings`, `compatibility`: what is computed from the two.
+//! - [`DiscoveredMemory`]: the memory that registered nodes report.
+//! - [`Resolver`]: the instance types of each class, cached until their inputs change.
+//! - `tables`: properties that EC2's API does not report.
 
 mod capacity;
 mod compatibility;
@@ -25,6 +25,6 @@ pub use info::{
     Accelerator, Architecture, Gpu, InstanceTypeInfo, LocalStorage, NetworkCard, NetworkInfo,
     NeuronDevice,
 };
-pub use offerings::Market;
+pub use offerings::OfferingState;
 pub use resolver::{ExtraOfferings, ResolveError, Resolved, Resolver, ResolverSettings};
 pub use shape::{PlacementGroup, Shape};

@@ -1,38 +1,34 @@
-//! How an instance type can be bought: zone, capacity type, reservation, partition of a placement group, price.
+//! Offerings of an instance type: zone, capacity type, capacity reservation, partition of a placement group, price.
 //!
 //! UPSTREAM: pkg/providers/instancetype/offering/provider.go
 
 use std::collections::BTreeSet;
 
 use karpenter_api::labels as core;
-use karpenter_core::{
-    offering::Offering,
-    requirements::{Operator, Requirement, Requirements},
-};
+use karpenter_core::offering::Offering;
+use karpenter_core::requirements::{Operator, Requirement, Requirements};
 
 use super::{InstanceTypeInfo, Shape};
-use crate::{
-    api::{CapacityReservation, ReservationState, labels},
-    pricing::Pricing,
-    unavailable::{CapacityType, Unavailable},
-};
+use crate::api::{CapacityReservation, ReservationState, labels};
+use crate::pricing::Pricing;
+use crate::unavailable::{CapacityType, Unavailable};
 
-/// What a reserved instance costs, as a share of its on-demand price: as good as nothing, but in order.
+/// Divisor of the on-demand price that gives the price of a reserved offering: close to zero, in the same order.
 const RESERVED_PRICE_DIVISOR: f64 = 10_000_000.0;
 
-/// What changes between two looks at the same class.
-pub struct Market<'a> {
-    /// Prices.
+/// The state that offerings depend on and that changes while the class stays the same.
+pub struct OfferingState<'a> {
+    /// Prices by instance type and zone.
     pub pricing: &'a Pricing,
-    /// What EC2 cannot give.
+    /// Capacity pools, capacity types and subnets that are marked as unavailable.
     pub unavailable: &'a Unavailable,
-    /// Ids of zones that traffic is shifted away from.
+    /// IDs of zones with an active zonal shift.
     pub shifted_zones: &'a BTreeSet<String>,
-    /// Instances left in a capacity reservation, by id.
+    /// Returns the number of instances left in a capacity reservation, by its ID.
     pub reservation_counts: &'a dyn Fn(&str) -> u32,
 }
 
-/// The zones and capacity types of a class, with the requirements of their offerings made once.
+/// Zones and capacity types of a class, with the interned requirements of their offerings.
 #[derive(Debug)]
 pub(super) struct Grid {
     zones: Vec<Zone>,
@@ -42,13 +38,13 @@ pub(super) struct Grid {
 struct Zone {
     name: String,
     id: Option<String>,
-    /// One entry a partition; a single one without partitions.
+    /// One entry per partition; a single one without partitions.
     on_demand: Vec<Requirements>,
     spot: Vec<Requirements>,
 }
 
 impl Grid {
-    /// The grid of a class in a region with these zones.
+    /// Creates the grid of a class in a region with these zones.
     pub(super) fn new(region_zones: &BTreeSet<String>, shape: &Shape) -> Self {
         let ids = shape.zones();
         let all: BTreeSet<&str> = region_zones
@@ -76,7 +72,7 @@ impl Grid {
     }
 }
 
-/// The partitions of the class' placement group, or once none.
+/// Iterates over the partitions of the class's placement group; `None` once if there are none.
 fn partitions(shape: &Shape) -> impl Iterator<Item = Option<u32>> {
     let count = shape
         .placement_group
@@ -120,24 +116,25 @@ fn cell(
     all
 }
 
-/// The offerings of a type: on demand and spot in every zone of the region, then one a capacity reservation; each once a
-/// partition. `offered` are the type's zones, `compatible` whether it can be what the class asks for.
+/// Returns the offerings of a type: on-demand and spot in every zone of the region, then one per capacity reservation;
+/// each of them once per partition. `offered` are the zones the type is offered in, `compatible` is whether it is
+/// compatible with the class.
 pub(super) fn offerings(
     info: &InstanceTypeInfo,
     shape: &Shape,
     grid: &Grid,
     offered: &BTreeSet<String>,
     compatible: bool,
-    market: &Market<'_>,
+    state: &OfferingState<'_>,
 ) -> Vec<Offering> {
-    let sells = |capacity_type: CapacityType| {
+    let supports = |capacity_type: CapacityType| {
         info.usage_classes
             .iter()
             .any(|class| class == capacity_type.as_str())
     };
     let kinds: Vec<CapacityType> = [CapacityType::OnDemand, CapacityType::Spot]
         .into_iter()
-        .filter(|kind| sells(*kind))
+        .filter(|kind| supports(*kind))
         .collect();
     let group = shape
         .placement_group
@@ -145,17 +142,17 @@ pub(super) fn offerings(
         .map(|group| group.id.as_str());
     let mut all = Vec::with_capacity(grid.zones.len() * kinds.len());
     for zone in &grid.zones {
-        let open = compatible && is_open(zone, shape, offered, market);
+        let open = compatible && is_launchable(zone, shape, offered, state);
         for kind in &kinds {
             let (price, cells) = match kind {
-                CapacityType::Spot => (market.pricing.spot(&info.name, &zone.name), &zone.spot),
-                _ => (market.pricing.on_demand(&info.name), &zone.on_demand),
+                CapacityType::Spot => (state.pricing.spot(&info.name, &zone.name), &zone.spot),
+                _ => (state.pricing.on_demand(&info.name), &zone.on_demand),
             };
-            let price = price.or_else(|| market.pricing.overlay(&info.name));
+            let price = price.or_else(|| state.pricing.overlay(&info.name));
             for (requirements, partition) in cells.iter().zip(partitions(shape)) {
                 let placement = group.map(|group| (group, partition));
                 let marked = || {
-                    market
+                    state
                         .unavailable
                         .is_marked(*kind, &info.name, &zone.name, placement)
                 };
@@ -175,24 +172,29 @@ pub(super) fn offerings(
                 grid,
                 offered,
                 compatible,
-                market,
+                state,
             ));
         }
     }
     all
 }
 
-/// Whether instances may be launched in the zone: the type is offered there, the class has a subnet with addresses, and
-/// traffic is not shifted away.
-fn is_open(zone: &Zone, shape: &Shape, offered: &BTreeSet<String>, market: &Market<'_>) -> bool {
-    let shifted = market
+/// Returns whether instances may be launched in the zone: the type is offered there, the class has a subnet with free
+/// addresses, and there is no zonal shift.
+fn is_launchable(
+    zone: &Zone,
+    shape: &Shape,
+    offered: &BTreeSet<String>,
+    state: &OfferingState<'_>,
+) -> bool {
+    let shifted = state
         .shifted_zones
         .contains(zone.id.as_deref().unwrap_or(&zone.name));
     !shifted
         && offered.contains(&zone.name)
         && shape
             .subnets_of(&zone.name)
-            .any(|subnet| !market.unavailable.is_subnet_marked(subnet))
+            .any(|subnet| !state.unavailable.is_subnet_marked(subnet))
 }
 
 fn reserved<'a>(
@@ -202,16 +204,16 @@ fn reserved<'a>(
     grid: &'a Grid,
     offered: &'a BTreeSet<String>,
     compatible: bool,
-    market: &'a Market<'_>,
+    state: &'a OfferingState<'_>,
 ) -> impl Iterator<Item = Offering> + 'a {
     let zone = grid
         .zones
         .iter()
         .find(|zone| zone.name == reservation.availability_zone);
-    let left = (market.reservation_counts)(&reservation.id);
-    let open = zone.is_some_and(|zone| is_open(zone, shape, offered, market));
+    let left = (state.reservation_counts)(&reservation.id);
+    let open = zone.is_some_and(|zone| is_launchable(zone, shape, offered, state));
     let available = compatible && open && left > 0 && reservation.state == ReservationState::Active;
-    let price = market.pricing.on_demand(&info.name).unwrap_or(0.0) / RESERVED_PRICE_DIVISOR;
+    let price = state.pricing.on_demand(&info.name).unwrap_or(0.0) / RESERVED_PRICE_DIVISOR;
     let zone_id = zone.and_then(|zone| zone.id.as_deref());
     partitions(shape).map(move |partition| {
         let mut requirements = cell(

@@ -1,84 +1,76 @@
-//! The instance types of each class, kept until something about them changes.
+//! Cache of the instance types of each class.
 //!
-//! 1. A class whose shape is new gets a list of its own; what it has in common with other classes (labels, sizes) is shared.
-//! 2. When only the market has moved (a price, a mark, a reservation's count), the offerings of the types concerned are made
-//!    anew and the rest is taken over.
-//! 3. When nothing has changed the same list is returned, so that the engine compiles it once.
+//! 1. A class with a new shape gets a new list; labels and sizes that it has in common with other classes are shared.
+//! 2. If only the offering state has changed (a price, an unavailable pool, the count of a reservation), the offerings
+//!    of the instance types concerned are recomputed and the rest is reused.
+//! 3. If nothing has changed, the same list is returned, so that the engine compiles it once.
 //!
-//! DIFFERS: upstream caches by parts of the class and by a count per instance type, and serves one class' offerings to
-//! another for up to five minutes.
+//! DIFFERS: upstream caches by parts of the class and by a count per instance type, and returns offerings of one class
+//! for another for up to five minutes.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Weak},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
 
-use karpenter_core::{
-    instance_type::InstanceType,
-    offering::{Offering, Offerings},
-    requirements::Requirements,
-    resources::MEMORY,
-};
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::offering::{Offering, Offerings};
+use karpenter_core::requirements::Requirements;
+use karpenter_core::resources::MEMORY;
 use rustc_hash::FxHashMap;
 
-use super::{
-    InstanceTypeInfo, Shape, SizeSettings,
-    capacity::{self, ResolvedKubelet, Size},
-    compatibility::is_compatible,
-    discovered::DiscoveredMemory,
-    labels::{self, ClassLabels, Interner},
-    offerings::{self, Grid, Market},
-};
-use crate::{
-    api::{AmiFamily, BlockDeviceMapping, NetworkInterface},
-    changes::Changed,
-    kubelet::{Evaluator, ExpressionError, Kubelet},
-};
+use super::capacity::{ResolvedKubelet, Size};
+use super::compatibility::is_compatible;
+use super::discovered::DiscoveredMemory;
+use super::labels::{ClassLabels, Interner};
+use super::offerings::{Grid, OfferingState};
+use super::{InstanceTypeInfo, Shape, SizeSettings, capacity, labels, offerings};
+use crate::api::{AmiFamily, BlockDeviceMapping, NetworkInterface};
+use crate::changes::Changed;
+use crate::kubelet::{Evaluator, ExpressionError, Kubelet};
 
-/// What the instance types of all classes depend on.
+/// Inputs that the instance types of all classes depend on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResolverSettings {
-    /// The region.
+    /// Name of the region.
     pub region: String,
-    /// Settings of the sizes.
+    /// Options that determine capacity and overhead.
     pub size: SizeSettings,
     /// The feature gate NodeClassCEL: expressions in kubelet settings are evaluated.
     pub expressions: bool,
 }
 
-/// Why a class has no instance types.
+/// The instance types of a class cannot be resolved.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResolveError {
-    /// EC2 has not been asked yet.
+    /// DescribeInstanceTypes has not been answered yet.
     #[error("no instance types are known yet")]
     NoInstanceTypes,
-    /// EC2 has not been asked yet.
+    /// DescribeInstanceTypeOfferings has not been answered yet.
     #[error("no instance type offerings are known yet")]
     NoOfferings,
     /// The class has no subnets.
     #[error("no subnets found")]
     NoSubnets,
-    /// Expressions in the kubelet settings do not compile, or fail for every type.
-    #[error("kubelet settings cannot be evaluated: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    /// Expressions in the kubelet settings do not compile, or fail for every instance type.
+    #[error("cannot evaluate kubelet settings: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Expressions(Vec<ExpressionError>),
 }
 
 /// The instance types of a class.
 #[derive(Clone, Debug)]
 pub struct Resolved {
-    /// The types, ordered by name.
+    /// Instance types, ordered by name.
     pub types: Arc<[InstanceType]>,
-    /// The kubelet's settings of each type.
+    /// Kubelet settings of each instance type, in the same order.
     pub kubelets: Arc<[ResolvedKubelet]>,
-    /// Expressions that failed for some type. A type whose number of pods is not known is left out.
+    /// Expressions that failed for some instance type. A type without a number of pods is left out.
     pub problems: Arc<[ExpressionError]>,
-    /// How many types were looked at anew; zero when nothing has changed.
+    /// Number of recomputed instance types; zero if nothing has changed.
     pub refreshed: usize,
 }
 
 impl Resolved {
-    /// The type of this name with its kubelet settings.
+    /// Returns the instance type with this name and its kubelet settings.
     pub fn get(&self, name: &str) -> Option<(&InstanceType, &ResolvedKubelet)> {
         let index = self
             .types
@@ -88,9 +80,9 @@ impl Resolved {
     }
 }
 
-/// Adds offerings to those of EC2, for environments that buy machines in further ways.
+/// Adds offerings to those of EC2, for environments with further sources of instances.
 pub trait ExtraOfferings: Send + Sync {
-    /// Further offerings of a type in a class.
+    /// Returns further offerings of an instance type in a class.
     fn offerings(&self, info: &InstanceTypeInfo, shape: &Shape) -> Vec<Offering>;
 }
 
@@ -108,7 +100,7 @@ pub struct Resolver {
     extra: Vec<Box<dyn ExtraOfferings>>,
 }
 
-/// What of a shape the sizes depend on.
+/// The fields of a shape that sizes depend on.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct SizeKey {
     family: AmiFamily,
@@ -118,7 +110,7 @@ struct SizeKey {
     interfaces: Vec<NetworkInterface>,
 }
 
-/// The sizes of all types; none for a type whose number of pods cannot be evaluated.
+/// Capacity and overhead of all instance types; none for a type whose number of pods cannot be evaluated.
 struct Sizes {
     by_type: Vec<Option<Size>>,
     problems: Vec<ExpressionError>,
@@ -126,17 +118,17 @@ struct Sizes {
 
 struct Snapshot {
     shape: Shape,
-    seen: Seen,
+    versions: InputVersions,
     grid: Grid,
-    /// For each type of the list its index among the infos.
+    /// For each instance type of the list its index among the infos.
     indices: Vec<usize>,
     resolved: Resolved,
-    /// What classes share, kept alive.
+    /// Values that classes share, kept alive.
     _shared: (Arc<[Requirements]>, Arc<Sizes>),
 }
 
 #[derive(Clone, PartialEq, Eq)]
-struct Seen {
+struct InputVersions {
     resolver: u64,
     discovered: u64,
     shifted_zones: BTreeSet<String>,
@@ -144,9 +136,9 @@ struct Seen {
     unavailable: u64,
 }
 
-impl Seen {
-    /// Whether at most prices and marks have changed.
-    fn same_ground(&self, other: &Self) -> bool {
+impl InputVersions {
+    /// Returns whether at most the offering state has changed.
+    fn same_inputs(&self, other: &Self) -> bool {
         self.resolver == other.resolver
             && self.discovered == other.discovered
             && self.shifted_zones == other.shifted_zones
@@ -154,7 +146,7 @@ impl Seen {
 }
 
 impl Resolver {
-    /// A resolver that knows no instance types yet.
+    /// Creates a resolver without instance types.
     pub fn new(settings: ResolverSettings) -> Self {
         Self {
             settings,
@@ -170,14 +162,14 @@ impl Resolver {
         }
     }
 
-    /// Asks `extra` for offerings, too, after EC2's own.
+    /// Adds a source of offerings, which come after EC2's own.
     pub fn add_offerings(&mut self, extra: Box<dyn ExtraOfferings>) {
         self.extra.push(extra);
         self.forget();
     }
 
-    /// Takes over what EC2 says about instance types; those with no architecture Kubernetes runs on are left out. Whether that
-    /// changed anything.
+    /// Replaces the instance types of EC2; those without an architecture that Kubernetes runs on are left out. Returns
+    /// whether anything changed.
     pub fn update_types(&mut self, infos: Vec<InstanceTypeInfo>) -> bool {
         let mut infos: Vec<InstanceTypeInfo> = infos
             .into_iter()
@@ -193,7 +185,7 @@ impl Resolver {
         true
     }
 
-    /// Takes over in which zones instance types are offered. Whether that changed anything.
+    /// Replaces the zones that instance types are offered in. Returns whether anything changed.
     pub fn update_offered_zones(
         &mut self,
         offered: impl IntoIterator<Item = (String, BTreeSet<String>)>,
@@ -208,17 +200,17 @@ impl Resolver {
         true
     }
 
-    /// What EC2 says about the types, ordered by name.
+    /// Returns the instance types of EC2, ordered by name.
     pub fn infos(&self) -> &[Arc<InstanceTypeInfo>] {
         &self.infos
     }
 
-    /// The zones some type is offered in.
+    /// Returns the zones that at least one instance type is offered in.
     pub fn zones(&self) -> &BTreeSet<String> {
         &self.zones
     }
 
-    /// Forgets a class that is gone.
+    /// Removes the cached list of a deleted class.
     pub fn remove(&mut self, uid: &str) {
         self.snapshots.remove(uid);
     }
@@ -230,7 +222,7 @@ impl Resolver {
         self.sizes.clear();
     }
 
-    /// The instance types of the class with this uid and shape.
+    /// Returns the instance types of the class with this uid and shape.
     ///
     /// # Errors
     /// See [`ResolveError`].
@@ -239,7 +231,7 @@ impl Resolver {
         uid: &str,
         shape: &Shape,
         discovered: &DiscoveredMemory,
-        market: &Market<'_>,
+        state: &OfferingState<'_>,
     ) -> Result<Resolved, ResolveError> {
         if self.infos.is_empty() {
             return Err(ResolveError::NoInstanceTypes);
@@ -250,24 +242,26 @@ impl Resolver {
         if shape.subnets.is_empty() {
             return Err(ResolveError::NoSubnets);
         }
-        let seen = Seen {
+        let versions = InputVersions {
             resolver: self.version,
             discovered: discovered.version(),
-            shifted_zones: market.shifted_zones.clone(),
-            pricing: market.pricing.changes().version(),
-            unavailable: market.unavailable.changes().version(),
+            shifted_zones: state.shifted_zones.clone(),
+            pricing: state.pricing.changes().version(),
+            unavailable: state.unavailable.changes().version(),
         };
         match self.snapshots.remove(uid) {
-            Some(mut snapshot) if snapshot.shape == *shape && snapshot.seen.same_ground(&seen) => {
-                self.refresh(&mut snapshot, seen, market);
+            Some(mut snapshot)
+                if snapshot.shape == *shape && snapshot.versions.same_inputs(&versions) =>
+            {
+                self.refresh(&mut snapshot, versions, state);
                 let resolved = snapshot.resolved.clone();
                 self.snapshots.insert(uid.to_owned(), snapshot);
                 Ok(resolved)
             }
             previous => {
-                let mut snapshot = self.build(shape, seen, discovered, market)?;
+                let mut snapshot = self.build(shape, versions, discovered, state)?;
                 let resolved = snapshot.resolved.clone();
-                // What the class says may have changed without consequences: then the old list is as good as the new one.
+                // The spec may have changed without effect on the result; then the old list is reused.
                 if let Some(previous) = previous
                     && previous.resolved.types == resolved.types
                 {
@@ -280,18 +274,18 @@ impl Resolver {
         }
     }
 
-    /// Makes the offerings anew that the market has moved.
-    fn refresh(&self, snapshot: &mut Snapshot, seen: Seen, market: &Market<'_>) {
+    /// Recomputes the offerings whose state has changed.
+    fn refresh(&self, snapshot: &mut Snapshot, versions: InputVersions, state: &OfferingState<'_>) {
         let types = &snapshot.resolved.types;
-        // What is left in reservations is not counted as a change.
+        // Counts of reservations are not tracked as changes.
         let mut names = snapshot.shape.reserved_types();
         let mut everything = false;
         for changed in [
-            market.pricing.changes().since(snapshot.seen.pricing),
-            market
+            state.pricing.changes().since(snapshot.versions.pricing),
+            state
                 .unavailable
                 .changes()
-                .since(snapshot.seen.unavailable),
+                .since(snapshot.versions.unavailable),
         ] {
             match changed {
                 Changed::Everything => everything = true,
@@ -306,12 +300,12 @@ impl Resolver {
         let mut changed: BTreeMap<usize, Offerings> = BTreeMap::new();
         for position in positions {
             let info = &self.infos[snapshot.indices[position]];
-            let offerings = self.offerings(info, &snapshot.shape, &snapshot.grid, market);
+            let offerings = self.offerings(info, &snapshot.shape, &snapshot.grid, state);
             if offerings != *types[position].offerings {
                 changed.insert(position, offerings.into());
             }
         }
-        snapshot.seen = seen;
+        snapshot.versions = versions;
         snapshot.resolved.refreshed = changed.len();
         if changed.is_empty() {
             return;
@@ -329,9 +323,9 @@ impl Resolver {
     fn build(
         &mut self,
         shape: &Shape,
-        seen: Seen,
+        versions: InputVersions,
         discovered: &DiscoveredMemory,
-        market: &Market<'_>,
+        state: &OfferingState<'_>,
     ) -> Result<Snapshot, ResolveError> {
         let class = ClassLabels {
             windows_build: shape.family.windows_build(),
@@ -375,7 +369,7 @@ impl Resolver {
             if let Some(memory) = discovered.of(&shape.amis, &info.name, &requirements) {
                 capacity.set(MEMORY, memory);
             }
-            let offerings = self.offerings(info, shape, &grid, market);
+            let offerings = self.offerings(info, shape, &grid, state);
             types.push(InstanceType {
                 offerings: offerings.into(),
                 overhead: size.overhead.clone(),
@@ -390,7 +384,7 @@ impl Resolver {
         let refreshed = types.len();
         Ok(Snapshot {
             shape: shape.clone(),
-            seen,
+            versions,
             grid,
             indices,
             resolved: Resolved {
@@ -408,12 +402,12 @@ impl Resolver {
         info: &InstanceTypeInfo,
         shape: &Shape,
         grid: &Grid,
-        market: &Market<'_>,
+        state: &OfferingState<'_>,
     ) -> Vec<Offering> {
         let none = BTreeSet::new();
         let offered = self.offered.get(&info.name).unwrap_or(&none);
         let compatible = is_compatible(info, shape);
-        let mut all = offerings::offerings(info, shape, grid, offered, compatible, market);
+        let mut all = offerings::offerings(info, shape, grid, offered, compatible, state);
         for extra in &self.extra {
             all.extend(extra.offerings(info, shape));
         }
@@ -429,7 +423,8 @@ impl Resolver {
             .collect()
     }
 
-    /// The labels of all types, shared by the classes with the same zones, system and placement group.
+    /// Returns the labels of all instance types, shared by classes with the same zones, operating system and placement
+    /// group.
     fn requirements(&mut self, class: &ClassLabels) -> Arc<[Requirements]> {
         if let Some(known) = self.labels.get(class).and_then(Weak::upgrade) {
             return known;
@@ -453,7 +448,7 @@ impl Resolver {
         all
     }
 
-    /// The sizes of all types, shared by the classes with the same disks, interfaces and kubelet settings.
+    /// Returns the sizes of all instance types, shared by classes with the same disks, interfaces and kubelet settings.
     fn sizes(&mut self, shape: &Shape) -> Result<Arc<Sizes>, ResolveError> {
         let key = SizeKey {
             family: shape.family,

@@ -1,66 +1,63 @@
-//! What of an EC2NodeClass shapes its instance types.
+//! The settings of an EC2NodeClass that its instance types depend on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{
-    api::{
-        Ami, AmiFamily, BlockDeviceMapping, CapacityReservation, EC2NodeClass, NetworkInterface,
-        Subnet,
-    },
-    kubelet::Kubelet,
+use crate::api::{
+    Ami, AmiFamily, BlockDeviceMapping, CapacityReservation, EC2NodeClass, NetworkInterface, Subnet,
 };
+use crate::kubelet::Kubelet;
 
-/// A placement group that a class' machines are launched into.
+/// The placement group of a class.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PlacementGroup {
-    /// Its id.
+    /// ID of the placement group.
     pub id: String,
-    /// Its name.
+    /// Name of the placement group.
     pub name: String,
-    /// `cluster`, `partition` or `spread`.
+    /// Strategy: `cluster`, `partition` or `spread`.
     pub strategy: String,
-    /// The number of partitions, for the strategy `partition`; else 0.
+    /// Number of partitions with the strategy `partition`; otherwise 0.
     pub partitions: u32,
 }
 
-/// What of an EC2NodeClass shapes its instance types. Equal shapes have equal instance types.
+/// The settings of an EC2NodeClass that its instance types depend on. Equal shapes have equal instance types.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
-    /// The family of the images.
+    /// AMI family.
     pub family: AmiFamily,
     /// Settings of the kubelet.
     pub kubelet: Kubelet,
-    /// Disks; empty for the family's defaults.
+    /// Block device mappings; empty for the family's defaults.
     pub devices: Vec<BlockDeviceMapping>,
-    /// Whether local disks are joined for pods.
+    /// Whether instance store volumes are joined for the ephemeral storage of pods.
     pub raid0: bool,
     /// Network interfaces; empty for one ordinary interface.
     pub interfaces: Vec<NetworkInterface>,
-    /// Whether virtual machines must be able to run on the machine.
+    /// Whether instances must support nested virtualization.
     pub nested_virtualization: bool,
-    /// Whether connection tracking is set.
+    /// Whether timeouts of connection tracking are set.
     pub connection_tracking: bool,
-    /// Subnets machines may be launched in, ordered by id.
+    /// Subnets that instances may be launched in, ordered by ID.
     pub subnets: Vec<Subnet>,
-    /// Images machines may boot, the preferred first.
+    /// AMIs that instances may boot, in order of preference.
     pub amis: Vec<Ami>,
-    /// Capacity reservations machines may use.
+    /// Capacity reservations that instances may be launched into.
     pub reservations: Vec<CapacityReservation>,
-    /// The placement group.
+    /// The placement group that instances are launched into.
     pub placement_group: Option<PlacementGroup>,
 }
 
 impl Shape {
-    /// The shape of a class as its status stands.
+    /// Creates the shape of a class from its spec and status.
     ///
     /// # Errors
-    /// A sentence for each kubelet setting that cannot be read.
+    /// A message for each kubelet setting that cannot be parsed.
     pub fn of(
         class: &EC2NodeClass,
         placement_group: Option<PlacementGroup>,
     ) -> Result<Self, Vec<String>> {
         let spec = &class.spec;
-        // Their order follows their free addresses.
+        // The order of subnets in the status follows their free addresses.
         let mut subnets = class.status.subnets.clone();
         subnets.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(Self {
@@ -81,7 +78,7 @@ impl Shape {
         })
     }
 
-    /// The zones of the subnets, with their ids where those are known.
+    /// Returns the zones of the subnets, with their IDs where known.
     pub fn zones(&self) -> BTreeMap<&str, Option<&str>> {
         self.subnets
             .iter()
@@ -89,7 +86,7 @@ impl Shape {
             .collect()
     }
 
-    /// The subnets of a zone, by id.
+    /// Iterates over the IDs of the subnets of a zone.
     pub fn subnets_of<'a>(&'a self, zone: &'a str) -> impl Iterator<Item = &'a str> {
         let in_zone = move |subnet: &&Subnet| subnet.zone == zone;
         self.subnets
@@ -98,7 +95,7 @@ impl Shape {
             .map(|subnet| subnet.id.as_str())
     }
 
-    /// The number of Elastic Fabric Adapters without IP on a network card.
+    /// Returns the number of `efa-only` interfaces on a network card.
     pub(super) fn efa_only_on(&self, card: u32) -> u32 {
         let here = |interface: &&NetworkInterface| {
             interface.is_efa_only() && u32::try_from(interface.network_card_index) == Ok(card)
@@ -106,7 +103,7 @@ impl Shape {
         self.interfaces.iter().filter(here).count() as u32
     }
 
-    /// The number of Elastic Fabric Adapters without IP.
+    /// Returns the number of `efa-only` interfaces.
     pub(super) fn efa_only(&self) -> u32 {
         self.interfaces
             .iter()
@@ -114,7 +111,7 @@ impl Shape {
             .count() as u32
     }
 
-    /// The names of the instance types with a reservation.
+    /// Returns the names of the instance types with a capacity reservation.
     pub(super) fn reserved_types(&self) -> BTreeSet<&str> {
         self.reservations
             .iter()

@@ -1,4 +1,4 @@
-//! What EC2's API does not say about instance types, or says too vaguely.
+//! Properties of instance types that EC2's API does not report, or reports imprecisely.
 
 use std::sync::LazyLock;
 
@@ -8,9 +8,9 @@ use rustc_hash::FxHashMap;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Limits {
     pub(super) bandwidth: Bandwidth,
-    /// Branch interfaces for pods with security groups of their own; 0 without trunking.
+    /// Branch network interfaces, for pods with their own security groups; 0 without trunking.
     pub(super) branch_interfaces: u32,
-    /// IPv4 addresses of an interface; 0 if nobody knows.
+    /// IPv4 addresses per interface; 0 if unknown.
     pub(super) ipv4_per_interface: u32,
 }
 
@@ -20,9 +20,9 @@ pub(super) enum Bandwidth {
     /// The type is newer than the table.
     #[default]
     Unlisted,
-    /// EC2 only has a vague rating.
+    /// EC2 reports only a rating such as `Up to 10 Gigabit`.
     Vague,
-    /// Megabits a second.
+    /// Megabits per second.
     Mbps(u32),
 }
 
@@ -49,7 +49,7 @@ fn limits_of_row(row: &'static str) -> Option<(&'static str, Limits)> {
     Some((name, limits))
 }
 
-/// The limits of a type; all unknown for one newer than the table.
+/// Returns the limits of an instance type; all are 0 for a type newer than the table.
 pub(super) fn limits(name: &str) -> Limits {
     LIMITS.get(name).copied().unwrap_or_default()
 }

@@ -1,4 +1,5 @@
-//! How something that befalls a machine is done to its NodeClaim: told, learnt from, and the claim deleted.
+//! Handling of an interruption or health event of an instance: publishes events, marks pools as unavailable, deletes
+//! the NodeClaim.
 //!
 //! UPSTREAM: pkg/controllers/interruption/controller.go
 
@@ -20,19 +21,19 @@ use crate::instances::instance_id;
 use crate::provider::offered::Offered;
 use crate::unavailable::{CapacityType, Pool};
 
-/// How often a claim is read again when somebody else wrote it in between.
+/// How often a NodeClaim is read again after a write conflict.
 const ATTEMPTS: usize = 5;
-/// On a NodeClaim and its Node: it goes because of what befell the machine.
+/// Event reason on a NodeClaim and its node: an interruption terminates them.
 const TERMINATING: &str = "TerminatingOnInterruption";
 
-/// Does to NodeClaims what befalls their machines.
+/// Handles interruption and health events of the instances of NodeClaims.
 #[derive(Clone, Debug)]
 pub struct Handler {
     cx: Arc<Context>,
     offered: Arc<Offered>,
 }
 
-/// The managed NodeClaims of these instances, by instance id.
+/// Returns the managed NodeClaims of these instances, by instance ID.
 #[must_use]
 pub fn claims_of(
     cx: &Context,
@@ -59,22 +60,22 @@ pub fn claims_of(
 }
 
 impl Handler {
-    /// A handler that marks what it learns in `offered`.
+    /// Creates a handler that marks unavailable pools in `offered`.
     #[must_use]
     pub fn new(cx: Arc<Context>, offered: Arc<Offered>) -> Self {
         Self { cx, offered }
     }
 
-    /// Does to a claim what befalls its machine.
+    /// Handles an event of a NodeClaim's instance.
     ///
     /// # Errors
-    /// When the API server refuses; doing it again is harmless.
+    /// If the API server refuses; the call can be repeated.
     pub async fn handle(&self, kind: Kind, claim: &NodeClaim) -> Result<(), ReconcileError> {
-        if let Some(telling) = kind.telling() {
-            let tell = (telling.type_, telling.reason);
-            self.tell(claim, tell, telling.message, telling.message);
+        if let Some(notification) = kind.notification() {
+            let event = (notification.type_, notification.reason);
+            self.publish(claim, event, notification.message, notification.message);
         }
-        self.learn(kind, claim);
+        self.mark_unavailable(kind, claim);
         if kind.action() == Action::None {
             return Ok(());
         }
@@ -85,7 +86,7 @@ impl Handler {
                 "message-kind" = kind.as_str(),
                 "initiating delete from interruption message"
             );
-            self.tell(
+            self.publish(
                 claim,
                 (EventType::Warning, TERMINATING),
                 "Interruption triggered termination for the NodeClaim",
@@ -95,8 +96,8 @@ impl Handler {
         Ok(())
     }
 
-    /// Publishes an event about the claim and its Node.
-    fn tell(
+    /// Publishes an event about the NodeClaim and its node.
+    fn publish(
         &self,
         claim: &NodeClaim,
         (type_, reason): (EventType, &str),
@@ -115,8 +116,8 @@ impl Handler {
         }
     }
 
-    /// Takes note of what the next machine should not be.
-    fn learn(&self, kind: Kind, claim: &NodeClaim) {
+    /// Marks the pool or reservation of an interrupted instance as unavailable.
+    fn mark_unavailable(&self, kind: Kind, claim: &NodeClaim) {
         match kind {
             Kind::SpotInterrupted => {
                 let label = |key| claim.label(key).filter(|v| !v.is_empty());
@@ -146,7 +147,7 @@ impl Handler {
         }
     }
 
-    /// Deletes the claim, whoever else writes it. Whether it was us who did.
+    /// Deletes the NodeClaim, with retries on conflicts. Returns whether this call deleted it.
     async fn remove(&self, kind: Kind, claim: &NodeClaim) -> Result<bool, ReconcileError> {
         let mut latest = claim.clone();
         for _ in 0..ATTEMPTS {
@@ -161,7 +162,7 @@ impl Handler {
             }
         }
         Err(ReconcileError::Refused(format!(
-            "nodeclaim `{}` is written by others again and again",
+            "cannot delete nodeclaim `{}`, it is modified concurrently",
             claim.name()
         )))
     }

@@ -1,58 +1,58 @@
-//! What can befall a machine, what is done about it, and how it is told.
+//! Kinds of interruption and health events, and the reaction to each.
 //!
 //! UPSTREAM: pkg/controllers/interruption/messages/types.go, events/events.go
 
 use karpenter_kube::events::EventType;
 
-/// What befalls a machine.
+/// Kind of an interruption or health event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// EC2 takes back a spot instance in two minutes.
+    /// EC2 reclaims a spot instance in two minutes.
     SpotInterrupted,
-    /// A spot instance is at higher risk.
+    /// A spot instance is at elevated risk of interruption.
     RebalanceRecommendation,
-    /// EC2 takes back an instance of an interruptible reservation.
+    /// EC2 reclaims an instance of an interruptible capacity reservation.
     CapacityReservationInterrupted,
-    /// The instance stops.
+    /// The instance is stopping or stopped.
     InstanceStopped,
-    /// The instance ends.
+    /// The instance is shutting down or terminated.
     InstanceTerminated,
-    /// AWS has planned something for it.
+    /// AWS Health has announced a scheduled change of the instance.
     ScheduledChange,
-    /// The instance does not answer.
+    /// The instance status check fails.
     InstanceStatus,
-    /// The host does not work.
+    /// The system status check fails.
     SystemStatus,
-    /// EC2 has planned something for it.
+    /// EC2 has scheduled an event for the instance.
     EventStatus,
-    /// Nothing that matters.
+    /// An event that needs no reaction.
     NoOp,
 }
 
-/// What is done with the NodeClaim.
+/// The reaction to an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing.
+    /// No reaction.
     None,
-    /// It is deleted: pods move in order, as far as time allows.
+    /// The NodeClaim is deleted; its node is drained as far as time allows.
     Drain,
-    /// It is deleted, and its deadline is now: nothing answers there any more.
+    /// The NodeClaim is deleted with a termination deadline of now, because the kubelet does not respond.
     Force,
 }
 
-/// How something is told.
+/// The Kubernetes event that is published on the NodeClaim and its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Telling {
-    /// How serious it is.
+pub struct Notification {
+    /// Type of the event.
     pub type_: EventType,
-    /// The reason of the event.
+    /// Reason of the event.
     pub reason: &'static str,
-    /// The sentence.
+    /// Message of the event.
     pub message: &'static str,
 }
 
 impl Kind {
-    /// The category in the metric of unhealthy instances; upstream's word.
+    /// Returns the category in the metric of unhealthy instances, as upstream names it.
     #[must_use]
     pub fn category(self) -> &'static str {
         match self {
@@ -63,7 +63,7 @@ impl Kind {
         }
     }
 
-    /// The value of metric labels.
+    /// Returns the value of metric labels.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -80,7 +80,7 @@ impl Kind {
         }
     }
 
-    /// What is done with the NodeClaim.
+    /// Returns the reaction to the event.
     #[must_use]
     pub fn action(self) -> Action {
         match self {
@@ -95,11 +95,11 @@ impl Kind {
         }
     }
 
-    /// How users are told.
+    /// Returns the event to publish; `None` if nothing is published.
     #[must_use]
-    pub fn telling(self) -> Option<Telling> {
+    pub fn notification(self) -> Option<Notification> {
         let warning = |reason, message| {
-            Some(Telling {
+            Some(Notification {
                 type_: EventType::Warning,
                 reason,
                 message,
@@ -109,7 +109,7 @@ impl Kind {
             Self::SpotInterrupted => {
                 warning("SpotInterrupted", "Spot interruption warning was triggered")
             }
-            Self::RebalanceRecommendation => Some(Telling {
+            Self::RebalanceRecommendation => Some(Notification {
                 type_: EventType::Normal,
                 reason: "SpotRebalanceRecommendation",
                 message: "Spot rebalance recommendation was triggered",
@@ -128,6 +128,80 @@ impl Kind {
                 "An unhealthy warning was triggered for the instance",
             ),
             Self::NoOp => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Conformance: AWS-interruption-10
+    #[test]
+    fn each_kind_has_its_action_its_label_and_its_event() {
+        use EventType::{Normal, Warning};
+        for (kind, label, action, event) in [
+            (
+                Kind::SpotInterrupted,
+                "spot_interrupted",
+                Action::Drain,
+                Some((Warning, "SpotInterrupted")),
+            ),
+            (
+                Kind::RebalanceRecommendation,
+                "rebalance_recommendation",
+                Action::None,
+                Some((Normal, "SpotRebalanceRecommendation")),
+            ),
+            (
+                Kind::CapacityReservationInterrupted,
+                "capacity_reservation_interrupted",
+                Action::Drain,
+                Some((Warning, "CapacityReservationInstanceInterrupted")),
+            ),
+            (
+                Kind::InstanceStopped,
+                "instance_stopped",
+                Action::Drain,
+                Some((Warning, "InstanceStopping")),
+            ),
+            (
+                Kind::InstanceTerminated,
+                "instance_terminated",
+                Action::Drain,
+                Some((Warning, "InstanceTerminating")),
+            ),
+            (
+                Kind::ScheduledChange,
+                "scheduled_change",
+                Action::Drain,
+                Some((Warning, "InstanceUnhealthy")),
+            ),
+            (
+                Kind::InstanceStatus,
+                "instance_status",
+                Action::Force,
+                Some((Warning, "InstanceUnhealthy")),
+            ),
+            (
+                Kind::SystemStatus,
+                "system_status",
+                Action::Force,
+                Some((Warning, "InstanceUnhealthy")),
+            ),
+            (
+                Kind::EventStatus,
+                "event_status",
+                Action::Drain,
+                Some((Warning, "InstanceUnhealthy")),
+            ),
+            (Kind::NoOp, "no_op", Action::None, None),
+        ] {
+            let observed = kind.notification().map(|t| (t.type_, t.reason));
+            assert_eq!(
+                (kind.as_str(), kind.action(), observed),
+                (label, action, event)
+            );
         }
     }
 }

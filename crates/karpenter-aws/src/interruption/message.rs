@@ -1,4 +1,4 @@
-//! What a message of the queue says: EventBridge's envelope, and the details that matter.
+//! Messages of the interruption queue: EventBridge's envelope, and the details that are used.
 //!
 //! UPSTREAM: pkg/controllers/interruption/messages, parser.go
 
@@ -8,20 +8,20 @@ use serde_json::Value;
 
 use super::kind::Kind;
 
-/// What a message says.
+/// A parsed message of the interruption queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// EventBridge's id of the event; the same however often it is delivered.
+    /// ID of the EventBridge event; the same in every delivery.
     pub id: Option<String>,
-    /// What befalls the machines.
+    /// Kind of the event.
     pub kind: Kind,
-    /// The instances it befalls.
+    /// IDs of the affected instances.
     pub instances: Vec<String>,
-    /// When it was sent.
+    /// When EventBridge sent the event.
     pub sent: Option<Timestamp>,
 }
 
-/// The message is none of EventBridge's.
+/// The message is not an event of EventBridge.
 #[derive(Debug, thiserror::Error)]
 #[error("parsing message, {0}")]
 pub struct Unreadable(#[from] serde_json::Error);
@@ -60,10 +60,10 @@ struct Entity {
     entity_value: String,
 }
 
-/// Reads a message. What has nothing to do with machines is a [`Kind::NoOp`].
+/// Parses a message. An event that does not concern instances is a [`Kind::NoOp`].
 ///
 /// # Errors
-/// When it is not EventBridge's JSON.
+/// If the message is not EventBridge's JSON.
 pub fn parse(body: &str) -> Result<Notice, Unreadable> {
     if body.trim().is_empty() {
         return Ok(Notice {
@@ -74,7 +74,7 @@ pub fn parse(body: &str) -> Result<Notice, Unreadable> {
         });
     }
     let envelope: Envelope = serde_json::from_str(body)?;
-    let (kind, instances) = befalls(&envelope)?;
+    let (kind, instances) = affected(&envelope)?;
     Ok(Notice {
         id: Some(envelope.id).filter(|id| !id.is_empty()),
         kind,
@@ -83,7 +83,7 @@ pub fn parse(body: &str) -> Result<Notice, Unreadable> {
     })
 }
 
-fn befalls(envelope: &Envelope) -> Result<(Kind, Vec<String>), serde_json::Error> {
+fn affected(envelope: &Envelope) -> Result<(Kind, Vec<String>), serde_json::Error> {
     let nothing = Ok((Kind::NoOp, Vec::new()));
     if envelope.version != "0" {
         return nothing;
@@ -99,7 +99,7 @@ fn befalls(envelope: &Envelope) -> Result<(Kind, Vec<String>), serde_json::Error
         _ => return nothing,
     };
     let detail = OfInstance::deserialize(&envelope.detail)?;
-    // DIFFERS: upstream takes a state in any case, and then only knows it in lower case.
+    // DIFFERS: upstream accepts a state in any case, and then matches it in lower case only.
     let kind = kind.or_else(|| match detail.state.to_ascii_lowercase().as_str() {
         "stopping" | "stopped" => Some(Kind::InstanceStopped),
         "shutting-down" | "terminated" => Some(Kind::InstanceTerminated),
@@ -115,7 +115,7 @@ fn health(detail: &Value) -> Result<(Kind, Vec<String>), serde_json::Error> {
     let detail = OfHealth::deserialize(detail)?;
     let is_change = detail.service.eq_ignore_ascii_case("EC2")
         && detail.event_type_category == "scheduledChange"
-        // DIFFERS: upstream gives up machines when it is told that their maintenance is over.
+        // DIFFERS: upstream deletes NodeClaims when AWS Health reports that their maintenance is over.
         && detail.status_code != "closed";
     if !is_change {
         return Ok((Kind::NoOp, Vec::new()));
@@ -144,8 +144,9 @@ mod tests {
         read("aws.ec2", "EC2 Instance State-change Notification", detail).kind
     }
 
+    /// Conformance: AWS-interruption-09
     #[test]
-    fn every_kind_of_message_is_told_apart() {
+    fn every_kind_of_message_is_recognized() {
         let one = json!({ "instance-id": "i-1", "instance-action": "terminate" });
         for (detail_type, kind) in [
             (
@@ -169,8 +170,9 @@ mod tests {
         }
     }
 
+    /// Conformance: AWS-interruption-09
     #[test]
-    fn states_count_when_the_machine_is_on_its_way_out_however_they_are_spelt() {
+    fn states_count_when_the_instance_is_ending_however_they_are_spelt() {
         assert_eq!(of_state("stopping"), Kind::InstanceStopped);
         assert_eq!(of_state("Stopped"), Kind::InstanceStopped);
         assert_eq!(of_state("shutting-down"), Kind::InstanceTerminated);
@@ -179,6 +181,7 @@ mod tests {
         assert_eq!(of_state("running"), Kind::NoOp);
     }
 
+    /// Conformance: AWS-interruption-12
     #[test]
     fn maintenance_concerns_all_its_instances_unless_it_is_over() {
         let health = |service: &str, category: &str, status: &str| {
@@ -199,8 +202,9 @@ mod tests {
         );
     }
 
+    /// Conformance: AWS-interruption-09
     #[test]
-    fn what_is_empty_or_new_does_nothing_and_what_is_broken_says_so() {
+    fn an_empty_or_unknown_message_is_a_no_op_and_a_broken_one_an_error() {
         assert_eq!(parse("  ").unwrap().kind, Kind::NoOp);
         assert_eq!(parse("{}").unwrap().kind, Kind::NoOp);
         let newer = json!({ "version": "1", "source": "aws.ec2", "detail-type": "EC2 Spot Instance Interruption Warning" });

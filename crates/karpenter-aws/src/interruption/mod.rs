@@ -1,21 +1,22 @@
-//! What befalls a machine after its launch: EC2 takes it back, stops it, or announces that it will.
+//! Interruption and health events of instances: spot interruptions, state changes, scheduled changes and failed status
+//! checks.
 //!
 //! ```text
 //! EventBridge ──▶ SQS ──▶ poller ──▶ message ──┐
-//!                                              ├──▶ handler: event, marks, deletion of the NodeClaim
+//!                                              ├──▶ handler: event, unavailable pools, deletion of the NodeClaim
 //! DescribeInstanceStatus ──▶ instance_status ──┘
 //! ```
 //!
-//! | module | question it answers |
+//! | module | content |
 //! |---|---|
-//! | [`message`] | what does a message of the queue say? |
-//! | [`kind`] | what is done about it, and how is it told? |
-//! | [`handler`] | how is it done to a NodeClaim? |
-//! | [`queue`] | how is SQS asked? |
-//! | [`poller`] | who asks, how often, and what if it fails? |
+//! | [`message`] | parsing of queue messages |
+//! | [`kind`] | kinds of events and the reaction to each |
+//! | [`handler`] | handling of an event for a NodeClaim |
+//! | [`queue`] | calls to SQS |
+//! | [`poller`] | polling of the queue, back-off |
 //!
-//! Nothing is lost and nothing is done twice: a message is deleted once everything it asks for is done; what is delivered again
-//! finds its NodeClaims on their way out, or is known by its id.
+//! Messages are handled at least once, and handling is idempotent: a message is deleted after it has been handled. A
+//! repeated delivery finds its NodeClaims already being deleted, or is recognized by its ID.
 //!
 //! UPSTREAM: pkg/controllers/interruption
 

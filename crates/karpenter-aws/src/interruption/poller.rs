@@ -1,7 +1,8 @@
-//! Who asks the queue, how often, and what if it fails.
+//! Polling of the interruption queue.
 //!
-//! One poller waits at the queue all the time. When it gets as many messages as fit into an answer there are more, and the
-//! others help until the queue is empty: a quiet queue costs three calls a minute, a storm is worked off by all.
+//! One poller waits at the queue with long polls. When it receives a full batch there are more messages, and the
+//! helpers poll too until the queue is empty: an idle queue costs three calls per minute, and a burst is handled by all
+//! pollers.
 //!
 //! UPSTREAM: pkg/controllers/interruption/controller.go, metrics.go
 
@@ -12,6 +13,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::v1::NodeClaim;
+use karpenter_core::provider::CloudProviderError;
 use karpenter_kube::context::Context;
 use karpenter_kube::controller::{Backoff, Periodic, ReconcileError};
 use karpenter_kube::metrics::{Counter, DURATION_BUCKETS, Histogram, Registry};
@@ -19,19 +21,20 @@ use karpenter_kube::operator::Setup;
 use tokio::sync::Notify;
 
 use super::handler::{Handler, claims_of};
-use super::message::{self, Notice};
+use super::message;
+use super::message::Notice;
 use super::queue::{BATCH, Queue, Received};
 use crate::sdk::AwsError;
 
-/// How long the first poller waits for a message: the longest SQS allows.
+/// How long the first poller waits for a message: the maximum of SQS.
 const LONG_POLL: Duration = Duration::from_secs(20);
-/// How many help when there is more than one answer's worth.
+/// Number of helpers that poll when there is more than one batch.
 const HELPERS: usize = 3;
-/// How long to wait for the model.
+/// Delay of a pass while the model is not synced.
 const UNSYNCED: Duration = Duration::from_secs(1);
-/// How long the ids of messages are known: as long as a queue keeps them that was set up as documented.
-const KNOWN: SignedDuration = SignedDuration::from_mins(5);
-/// After a failure; it is not to take long until a queue that was mended is read again.
+/// How long IDs of handled messages are remembered: as long as the documented queue retains messages.
+const REMEMBERED: SignedDuration = SignedDuration::from_mins(5);
+/// Back-off after a failure; short, so that a repaired queue is read soon.
 const BACKOFF: Backoff = Backoff {
     base: Duration::from_secs(1),
     max: Duration::from_secs(30),
@@ -46,7 +49,7 @@ pub fn add(setup: &mut Setup, queue: Queue, handler: Handler) {
         queue,
         handler,
         more: Notify::new(),
-        known: Mutex::default(),
+        handled: Mutex::default(),
     });
     for role in std::iter::once(Role::First).chain([Role::Helper; HELPERS]) {
         let shared = Arc::clone(&shared);
@@ -84,17 +87,17 @@ impl QueueMetrics {
     }
 }
 
-/// Ids of messages that are done with, for a while.
+/// IDs of handled messages.
 #[derive(Debug, Default)]
-struct Known {
+struct HandledIds {
     ids: HashSet<String>,
     order: VecDeque<(Timestamp, String)>,
 }
 
-impl Known {
+impl HandledIds {
     fn contains(&mut self, id: &str, now: Timestamp) -> bool {
         while let Some((at, oldest)) = self.order.front()
-            && now.duration_since(*at) > KNOWN
+            && now.duration_since(*at) > REMEMBERED
         {
             self.ids.remove(oldest);
             self.order.pop_front();
@@ -114,16 +117,16 @@ struct Shared {
     queue: Queue,
     handler: Handler,
     metrics: QueueMetrics,
-    /// There are more messages than one poller gets at once.
+    /// Signals that there are more messages than one batch.
     more: Notify,
-    known: Mutex<Known>,
+    handled: Mutex<HandledIds>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// Waits at the queue.
     First,
-    /// Helps to empty it.
+    /// Polls while there are more messages than one batch.
     Helper,
 }
 
@@ -142,7 +145,7 @@ impl Periodic for Poller {
     }
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
-        // A claim that is not known yet would be taken for nobody's.
+        // A NodeClaim that the model does not know yet would be missed.
         if !self.shared.cx.view().is_synced() {
             return Ok(UNSYNCED);
         }
@@ -159,11 +162,19 @@ impl Periodic for Poller {
     }
 }
 
+/// An error of the interruption queue, with what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {source}")]
+struct Unusable {
+    what: String,
+    source: AwsError,
+}
+
 impl Shared {
-    /// Receives, handles, deletes. How many messages there were.
+    /// Receives, handles and deletes a batch of messages; returns their number.
     async fn round(&self, wait: Duration) -> Result<usize, ReconcileError> {
         let received = self.queue.receive(wait).await;
-        let received = received.map_err(|error| self.unusable(&error))?;
+        let received = received.map_err(|error| self.unusable(error))?;
         if received.len() == BATCH {
             self.more.notify_waiters();
         }
@@ -182,13 +193,13 @@ impl Shared {
             .map(|(message, _)| message.handle.as_str())
             .collect();
         let deleted = self.queue.delete(&done).await;
-        let deleted = deleted.map_err(|error| self.unusable(&error))?;
+        let deleted = deleted.map_err(|error| self.unusable(error))?;
         self.metrics.deleted.add(&[], deleted as f64);
         ReconcileError::collect(outcomes.into_iter().filter_map(Result::err).collect())?;
         Ok(received.len())
     }
 
-    /// Does what a message asks for. `Ok` means that it can be deleted.
+    /// Handles a message. `Ok` means that it can be deleted.
     async fn handle(
         &self,
         notice: &Option<Notice>,
@@ -200,7 +211,7 @@ impl Shared {
         self.metrics.received.inc(&[notice.kind.as_str()]);
         let now = self.cx.clock.now();
         if let Some(id) = &notice.id
-            && self.known().contains(id, now)
+            && self.handled().contains(id, now)
         {
             return Ok(());
         }
@@ -215,30 +226,33 @@ impl Shared {
             self.metrics.latency.observe(&[], waited.as_secs_f64());
         }
         if let Some(id) = &notice.id {
-            self.known().add(id.clone(), now);
+            self.handled().add(id.clone(), now);
         }
         Ok(())
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn handled(&self) -> std::sync::MutexGuard<'_, HandledIds> {
+        self.handled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What to do about a queue that cannot be used.
-    fn unusable(&self, error: &AwsError) -> ReconcileError {
-        let name = self.queue.name();
+    /// Returns an error that says how to repair the queue or its permissions.
+    fn unusable(&self, source: AwsError) -> ReconcileError {
+        let (name, error) = (self.queue.name(), &source);
         let what = if error.is_not_found() {
             format!(
-                "the interruption queue `{name}` does not exist in this account and region: create it, or change --interruption-queue"
+                "cannot use the interruption queue `{name}`, it does not exist in this account and region: create it, or change --interruption-queue"
             )
         } else if error.is_unauthorized() {
             format!(
-                "the interruption queue `{name}` may not be used: allow sqs:GetQueueUrl, sqs:ReceiveMessage and sqs:DeleteMessage on it, see docs/getting-started/cloudformation.yaml"
+                "cannot use the interruption queue `{name}`, access is denied: allow sqs:GetQueueUrl, sqs:ReceiveMessage and sqs:DeleteMessage on it, see docs/getting-started/cloudformation.yaml"
             )
         } else {
-            format!("the interruption queue `{name}` cannot be used")
+            format!("cannot use the interruption queue `{name}`")
         };
-        ReconcileError::Internal(format!("{what}: {error}"))
+        ReconcileError::Provider {
+            action: "receiving messages",
+            source: CloudProviderError::Other(Box::new(Unusable { what, source })),
+        }
     }
 }
 
@@ -257,13 +271,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_known_as_long_as_a_message_can_come_again() {
+    fn ids_are_remembered_as_long_as_a_message_can_be_redelivered() {
         let at = |second| Timestamp::from_second(second).unwrap();
-        let mut known = Known::default();
-        known.add("a".into(), at(0));
-        known.add("b".into(), at(200));
-        assert!(known.contains("a", at(300)));
-        assert!(!known.contains("a", at(301)));
-        assert!(known.contains("b", at(301)));
+        let mut handled = HandledIds::default();
+        handled.add("a".into(), at(0));
+        handled.add("b".into(), at(200));
+        assert!(handled.contains("a", at(300)));
+        assert!(!handled.contains("a", at(301)));
+        assert!(handled.contains("b", at(301)));
     }
 }

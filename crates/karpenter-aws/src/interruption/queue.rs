@@ -1,4 +1,4 @@
-//! The queue: SQS with long polls and batch deletes.
+//! SQS with long polls and batch deletes.
 //!
 //! UPSTREAM: pkg/providers/sqs/sqs.go
 
@@ -9,21 +9,21 @@ use aws_sdk_sqs::types::DeleteMessageBatchRequestEntry;
 
 use crate::sdk::{Aws, AwsError};
 
-/// The most messages SQS gives, and takes, at once.
+/// Maximum number of messages that SQS returns or deletes in one call.
 pub const BATCH: usize = 10;
-/// How long a message that was received is hidden from others.
+/// Visibility timeout of received messages, in seconds.
 const HIDDEN: i32 = 20;
 
-/// A message of the queue.
+/// A received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// What it says.
+    /// Body of the message.
     pub body: String,
-    /// What it is deleted by.
+    /// Receipt handle, by which the message is deleted.
     pub handle: String,
 }
 
-/// A queue, by name.
+/// An SQS queue, identified by its name.
 #[derive(Debug)]
 pub struct Queue {
     aws: Aws,
@@ -32,7 +32,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// The queue of this name.
+    /// Creates a client of the queue with this name.
     #[must_use]
     pub fn new(aws: Aws, name: &str) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Queue {
         }
     }
 
-    /// Its name.
+    /// Returns the name of the queue.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -69,15 +69,15 @@ impl Queue {
             .await?;
         let url = answer
             .queue_url()
-            .ok_or_else(|| AwsError::unreadable("GetQueueUrl", "the answer lacks the URL"))?;
+            .ok_or_else(|| AwsError::unreadable("GetQueueUrl", "the response lacks the URL"))?;
         self.remember(Some(url.to_owned()));
         Ok(url.to_owned())
     }
 
-    /// Messages; waits for the first of them this long.
+    /// Receives a batch of messages; waits for the first of them at most this long.
     ///
     /// # Errors
-    /// SQS's.
+    /// The error of SQS.
     pub async fn receive(&self, wait: Duration) -> Result<Vec<Received>, AwsError> {
         let url = self.url().await?;
         let seconds = i32::try_from(wait.as_secs()).unwrap_or(i32::MAX);
@@ -96,7 +96,7 @@ impl Queue {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
-                // Made anew, a queue of the same name may be somewhere else.
+                // A recreated queue of the same name may have another URL.
                 self.remember(None);
                 return Err(error);
             }
@@ -110,10 +110,10 @@ impl Queue {
         Ok(messages.collect())
     }
 
-    /// Deletes messages, a batch of at most ten; how many are gone. What is left is delivered again.
+    /// Deletes a batch of at most ten messages; returns the number of deleted ones. The others are redelivered.
     ///
     /// # Errors
-    /// SQS's.
+    /// The error of SQS.
     pub async fn delete(&self, handles: &[&str]) -> Result<usize, AwsError> {
         if handles.is_empty() {
             return Ok(0);
@@ -142,9 +142,9 @@ impl Queue {
         for failed in answer.failed() {
             tracing::debug!(
                 logger = "interruption",
-                code = failed.code(),
+                "aws-error-code" = failed.code(),
                 message = failed.message().unwrap_or_default(),
-                "a message was not deleted and comes again"
+                "failed to delete a message, it will be redelivered"
             );
         }
         Ok(answer.successful().len())

@@ -1,4 +1,5 @@
-//! The kubelet's settings of v1beta1, which stood in the NodePool: they still count where a NodePool or NodeClaim carries them.
+//! Kubelet settings of v1beta1, which were part of the NodePool. They still apply where a NodePool or NodeClaim carries
+//! them in an annotation.
 //!
 //! UPSTREAM: pkg/utils/utils.go of v1.0, GetKubeletConfigurationWithNodePool, GetKubeletConfigurationWithNodeClaim
 
@@ -8,11 +9,11 @@ use serde_json::{Map, Value};
 
 use crate::api::EC2NodeClass;
 
-/// The class as it is for a NodePool or NodeClaim with this annotation
-/// (`compatibility.karpenter.sh/v1beta1-kubelet-conversion`): with its kubelet's settings in place of the class'.
+/// Returns the class with the kubelet settings of a NodePool's or NodeClaim's annotation
+/// (`compatibility.karpenter.sh/v1beta1-kubelet-conversion`) in place of its own.
 ///
 /// # Errors
-/// When the annotation is no JSON object.
+/// If the annotation is not a JSON object.
 pub fn with_v1beta1<'a>(
     class: &'a EC2NodeClass,
     annotation: Option<&str>,
@@ -25,7 +26,7 @@ pub fn with_v1beta1<'a>(
         return Ok(Cow::Borrowed(class));
     }
     let mut class = class.clone();
-    // To whoever remembers by uid it is another class.
+    // Caches are keyed by uid; a class with other settings needs its own entries.
     let uid = class.metadata.uid.get_or_insert_default();
     uid.push('/');
     uid.push_str(text);
@@ -48,20 +49,24 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_v1beta1_take_the_place_of_the_class_s() {
+    fn settings_of_v1beta1_replace_those_of_the_class() {
         let class = class();
         assert_eq!(*with_v1beta1(&class, None).unwrap(), class);
         let seen = with_v1beta1(&class, Some(r#"{"podsPerCore":2}"#)).unwrap();
         assert_eq!(json!(seen.spec.kubelet), json!({ "podsPerCore": 2 }));
         assert_ne!(seen.metadata.uid, class.metadata.uid);
         let none = with_v1beta1(&class, Some("{}")).unwrap();
-        assert_eq!(json!(none.spec.kubelet), json!({}), "none are none");
+        assert_eq!(
+            json!(none.spec.kubelet),
+            json!({}),
+            "empty settings replace, too"
+        );
         let same = with_v1beta1(&class, Some(r#"{"maxPods":100}"#)).unwrap();
         assert_eq!(same.metadata.uid.as_deref(), Some("u"));
     }
 
     #[test]
-    fn settings_that_cannot_be_read_are_not_guessed() {
+    fn settings_that_cannot_be_parsed_are_an_error() {
         for bad in ["", "broken", "[]", "3"] {
             assert!(with_v1beta1(&class(), Some(bad)).is_err(), "{bad}");
         }

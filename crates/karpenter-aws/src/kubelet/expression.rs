@@ -1,29 +1,27 @@
-//! Values that depend on the instance type, written in CEL.
+//! Kubelet settings that depend on the instance type, written in CEL.
 //!
-//! A small part of CEL's type checker stands here, because the evaluator has none: a misspelt variable or a text where a
-//! number is due is found when the class is written, not when a node is launched.
+//! The CEL interpreter has no type checker, so a small part of one is here: a misspelled variable, or a string where a
+//! number is expected, is reported when the class is written and not when a node is launched.
 //!
 //! UPSTREAM: pkg/cel
 
-use kube_cel::cel::{
-    Context, ExecutionError, Program, Value,
-    common::ast::{Expr, IdedExpr, LiteralValue, operators},
-};
+use kube_cel::cel::common::ast::{Expr, IdedExpr, LiteralValue, operators};
+use kube_cel::cel::{Context, ExecutionError, Program, Value};
 
-/// What an expression may refer to.
+/// The variables of an expression.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Variables {
-    /// `vcpus`: number of vCPUs.
+    /// `vcpus`: number of vCPUs of the instance type.
     pub vcpus: i64,
-    /// `memory_mib`: memory in MiB.
+    /// `memory_mib`: memory of the instance type in MiB.
     pub memory_mib: i64,
-    /// `default_enis`: network interfaces of the default card.
+    /// `default_enis`: number of network interfaces of the default network card.
     pub default_enis: i64,
-    /// `ips_per_eni`: IPv4 addresses of an interface.
+    /// `ips_per_eni`: number of IPv4 addresses per network interface.
     pub ips_per_eni: i64,
-    /// `max_pods`: in `maxPods` the default, elsewhere what became of it.
+    /// `max_pods`: in `maxPods` the default, elsewhere the resolved value.
     pub max_pods: i64,
-    /// `instance_type`: its name.
+    /// `instance_type`: name of the instance type.
     pub instance_type: String,
 }
 
@@ -36,26 +34,26 @@ const INTEGERS: [&str; 5] = [
 ];
 const INSTANCE_TYPE: &str = "instance_type";
 
-/// Why an expression has no value.
+/// An expression without a usable value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExpressionError {
-    /// It cannot be read, refers to what is not there, or does not yield a number.
-    #[error("expression `{expression}` is invalid: {reason}")]
+    /// The expression cannot be parsed, refers to an unknown variable or function, or does not yield a number.
+    #[error("invalid expression `{expression}`: {reason}")]
     Invalid {
-        /// The expression.
+        /// Text of the expression.
         expression: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// It fails, or its value makes no sense, for an instance type.
+    /// The expression fails for an instance type, or yields an unusable value.
     #[error("expression `{expression}` failed for {instance_type}: {reason}")]
     Failed {
-        /// The expression.
+        /// Text of the expression.
         expression: String,
-        /// The instance type.
+        /// Name of the instance type.
         instance_type: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
 }
@@ -70,7 +68,7 @@ impl Expression {
     /// Compiles an expression.
     ///
     /// # Errors
-    /// When it is no CEL, refers to an unknown variable or function, or does not yield an `int` or `double`.
+    /// If the text is not CEL, refers to an unknown variable or function, or does not yield an `int` or `double`.
     pub fn compile(text: &str) -> Result<Self, ExpressionError> {
         let invalid = |reason: String| ExpressionError::Invalid {
             expression: text.to_owned(),
@@ -93,7 +91,7 @@ impl Expression {
         }
     }
 
-    /// The value for an instance type, without its fraction.
+    /// Evaluates the expression for an instance type, and truncates the result to an integer.
     pub(super) fn evaluate(
         &self,
         root: &Context<'_>,
@@ -130,7 +128,7 @@ impl Expression {
 }
 
 impl Expression {
-    /// That the value is below zero.
+    /// Returns the error for a negative value.
     pub(super) fn negative(&self, value: i64, variables: &Variables) -> ExpressionError {
         ExpressionError::Failed {
             expression: self.text.clone(),
@@ -144,7 +142,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The functions expressions have beside the standard ones.
+/// Returns the context with the functions that expressions may call besides the standard ones.
 pub(super) fn context() -> Context<'static> {
     let mut context = Context::default();
     context.add_function("max", |a: Value, b: Value| pick(a, b, f64::gt));
@@ -152,7 +150,7 @@ pub(super) fn context() -> Context<'static> {
     context
 }
 
-/// The one of two numbers that `wins`; both may be of either type.
+/// Returns the number that `wins`; the two may be of different numeric types.
 fn pick(a: Value, b: Value, wins: impl Fn(&f64, &f64) -> bool) -> Result<Value, ExecutionError> {
     if let (Value::Int(a), Value::Int(b)) = (&a, &b) {
         let first = if wins(&1.0, &0.0) { a.max(b) } else { a.min(b) };
@@ -171,7 +169,7 @@ fn pick(a: Value, b: Value, wins: impl Fn(&f64, &f64) -> bool) -> Result<Value, 
     }))
 }
 
-/// A type of CEL, as far as it is told apart here.
+/// A CEL type, as far as the checker distinguishes types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Int,
@@ -181,7 +179,7 @@ enum Kind {
     Text,
     List,
     Map,
-    /// Anything else, or not known before it is evaluated.
+    /// Any other type, or one that is known only at evaluation.
     Dynamic,
 }
 
@@ -204,7 +202,7 @@ impl Kind {
     }
 }
 
-/// The type an expression yields. `bound` are the variables of the comprehensions around it.
+/// Returns the type of an expression. `bound` are the variables of the enclosing comprehensions.
 fn kind(expression: &IdedExpr, bound: &[&str]) -> Result<Kind, String> {
     match &expression.expr {
         Expr::Literal(literal) => Ok(match literal {
@@ -395,7 +393,7 @@ mod tests {
 
     /// Conformance: AWS-cel-05
     #[test]
-    fn what_is_no_number_is_an_error() {
+    fn a_value_that_is_not_a_number_is_an_error() {
         for text in [
             "0.0 / 0.0",
             "1.0 / 0.0",
@@ -413,7 +411,7 @@ mod tests {
 
     /// Conformance: AWS-cel-06, AWS-validation-05
     #[test]
-    fn what_cannot_yield_a_number_does_not_compile() {
+    fn an_expression_that_cannot_yield_a_number_does_not_compile() {
         for text in [
             "",
             "  ",

@@ -1,13 +1,14 @@
-//! Settings of the kubelet: `spec.kubelet` of an EC2NodeClass.
+//! Kubelet settings: `spec.kubelet` of an EC2NodeClass.
 //!
-//! The field is an open object, so that AL2023 takes whatever the kubelet takes. Here it is read and checked:
+//! The field is an open object, so that AL2023 supports every field of KubeletConfiguration. It is parsed and validated
+//! here:
 //!
-//! - [`Kubelet`]: the settings that scheduling, or the user data of some family, must understand.
-//! - `schema`: every field the kubelet knows, to find typing errors before a node is launched with them.
-//! - `validate`: what the structure does not say, and what a family cannot apply.
-//! - `expression`: values that depend on the instance type, written in CEL (feature gate NodeClassCEL).
+//! - [`Kubelet`]: the settings that scheduling, or the user data of some family, depend on.
+//! - `schema`: every field of KubeletConfiguration, to reject misspelled fields before a node is launched with them.
+//! - `validate`: rules beyond the schema, and fields that a family does not support.
+//! - `expression`: settings that depend on the instance type, written in CEL (feature gate NodeClassCEL).
 //! - `resolve`: the settings for one instance type.
-//! - `compatibility`: settings that a NodePool of v1beta1 had.
+//! - `compatibility`: kubelet settings of v1beta1 NodePools.
 //!
 //! UPSTREAM: pkg/apis/v1/kubeletconfiguration.go, pkg/providers/amifamily/bootstrap, pkg/cel
 

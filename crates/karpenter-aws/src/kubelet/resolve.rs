@@ -1,13 +1,15 @@
-//! The settings for one instance type: numbers where there were expressions.
+//! The settings for one instance type, with expressions evaluated.
 
-use std::{cell::OnceCell, collections::BTreeMap};
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
 
 use karpenter_core::quantity::Quantity;
 use kube_cel::cel::Context;
 
-use super::{Expression, ExpressionError, Kubelet, MaxPods, Variables, expression::context};
+use super::expression::context;
+use super::{Expression, ExpressionError, Kubelet, MaxPods, Variables};
 
-/// What of the machine is kept for one purpose, by resource.
+/// Reserved resources as quantities, by resource name.
 pub type Reserved = BTreeMap<String, String>;
 
 enum Entry {
@@ -21,8 +23,8 @@ enum Pods {
     Expression(Expression),
 }
 
-/// Kubelet settings with their expressions compiled. The scheduler and the launch template ask the same one, so that a node
-/// is what was planned.
+/// Kubelet settings with compiled expressions. Scheduling and launch templates use the same evaluator, so that a node
+/// matches its plan.
 pub struct Evaluator {
     max_pods: Pods,
     kube_reserved: BTreeMap<String, Entry>,
@@ -31,7 +33,7 @@ pub struct Evaluator {
 }
 
 impl Evaluator {
-    /// Compiles the expressions of these settings. Without the feature gate expressions are ignored.
+    /// Compiles the expressions of these settings. Without the feature gate NodeClassCEL expressions are ignored.
     ///
     /// # Errors
     /// One error for each expression that does not compile.
@@ -77,11 +79,11 @@ impl Evaluator {
         })
     }
 
-    /// The most pods, where the settings say so. `variables` is asked for only if an expression is to be evaluated; its
-    /// `max_pods` is the default.
+    /// Returns the configured maximum number of pods, if there is one. `variables` is called only if an expression is
+    /// to be evaluated; its `max_pods` is the default.
     ///
     /// # Errors
-    /// When the expression fails or yields less than zero.
+    /// If the expression fails or yields a negative number.
     pub fn max_pods(
         &self,
         variables: impl FnOnce() -> Variables,
@@ -93,9 +95,9 @@ impl Evaluator {
         }
     }
 
-    /// What is kept for Kubernetes and for the operating system, as quantities; entries that fail are left out and reported.
-    /// `variables` is asked for at most once, and only if an expression is to be evaluated; its `max_pods` is what came of
-    /// [`Self::max_pods`].
+    /// Returns kube-reserved and system-reserved as quantities; entries that fail are left out and reported.
+    /// `variables` is called at most once, and only if an expression is to be evaluated; its `max_pods` is the result
+    /// of [`Self::max_pods`].
     pub fn reserved(
         &self,
         variables: impl FnOnce() -> Variables,
@@ -130,7 +132,7 @@ impl Evaluator {
         (kube, system, errors)
     }
 
-    /// Whether anything depends on the instance type.
+    /// Returns whether some setting depends on the instance type.
     pub fn has_expressions(&self) -> bool {
         let entries = self
             .kube_reserved
@@ -157,7 +159,7 @@ impl Evaluator {
 }
 
 impl Kubelet {
-    /// Whether some setting is an expression.
+    /// Returns whether some setting is an expression.
     pub fn has_expressions(&self) -> bool {
         let reserved = self
             .kube_reserved
@@ -172,7 +174,7 @@ fn is_quantity(text: &str) -> bool {
     text.parse::<Quantity>().is_ok()
 }
 
-/// The value of an expression as a quantity, in the unit that goes with the resource and rounded up as operators would.
+/// Returns the value of an expression as a quantity in the unit of its resource, rounded up.
 fn quantity(resource: &str, value: i64) -> String {
     let round = |step: i64| match value.checked_add(step - 1) {
         Some(raised) => raised / step * step,
@@ -307,6 +309,7 @@ mod tests {
         assert!(negative.max_pods(variables).is_err());
     }
 
+    /// Conformance: AWS-cel-10
     #[test]
     fn without_the_gate_expressions_are_ignored() {
         let object =

@@ -1,4 +1,4 @@
-//! Every field the kubelet knows, and its type.
+//! The fields of KubeletConfiguration and their types.
 //!
 //! UPSTREAM: k8s.io/kubelet/config/v1beta1/types.go, k8s.io/component-base/logs/api/v1/types.go,
 //! k8s.io/component-base/tracing/api/v1/types.go (0.36)
@@ -17,7 +17,7 @@ enum Kind {
     Bool,
     /// A Go duration: `1m30s`.
     Duration,
-    /// A Go duration, or nanoseconds.
+    /// A Go duration, or a number of nanoseconds.
     DurationOrNanos,
     Quantity,
     List(&'static Kind),
@@ -227,7 +227,7 @@ const KUBELET: &[(&str, Kind)] = &[
 const OUTPUT_ROUTING: &[(&str, Kind)] =
     &[("splitStream", Bool), ("infoBufferSize", Kind::Quantity)];
 
-/// What the kubelet would not understand, field by field. A text as `maxPods` is an expression and fine.
+/// Collects the fields that the kubelet would reject. A string as `maxPods` is an expression and accepted.
 pub(super) fn misfits(object: &Map<String, Value>, problems: &mut Vec<String>) {
     for (name, value) in object {
         if name == "maxPods" && value.is_string() {

@@ -1,54 +1,54 @@
-//! The settings that scheduling, or the user data of some family, must understand.
+//! The kubelet settings that scheduling, or the user data of some family, depend on.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-/// The most pods of a node.
+/// Maximum number of pods of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MaxPods {
-    /// A number.
+    /// A fixed number.
     Number(i64),
-    /// An expression over the instance type.
+    /// An expression over variables of the instance type.
     Expression(String),
 }
 
-/// The settings of a kubelet, as far as they must be understood. The rest is passed on as it is.
+/// Kubelet settings that are interpreted. The other fields are passed on unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Kubelet {
-    /// Addresses of the cluster's DNS service.
+    /// IP addresses of the cluster's DNS service.
     pub cluster_dns: Vec<String>,
-    /// The most pods.
+    /// Maximum number of pods.
     pub max_pods: Option<MaxPods>,
-    /// The most pods a vCPU.
+    /// Maximum number of pods per vCPU.
     pub pods_per_core: Option<i64>,
-    /// What is kept for Kubernetes; a value that is no quantity is an expression.
+    /// Reserved resources for Kubernetes daemons; a value that is not a quantity is an expression.
     pub kube_reserved: BTreeMap<String, String>,
-    /// What is kept for the operating system; a value that is no quantity is an expression.
+    /// Reserved resources for the operating system; a value that is not a quantity is an expression.
     pub system_reserved: BTreeMap<String, String>,
-    /// What must stay free, or pods are evicted at once.
+    /// Hard eviction thresholds by signal.
     pub eviction_hard: BTreeMap<String, String>,
-    /// What must stay free, or pods are evicted after a while.
+    /// Soft eviction thresholds by signal.
     pub eviction_soft: BTreeMap<String, String>,
-    /// That while.
+    /// Grace periods of soft eviction by signal.
     pub eviction_soft_grace_period: BTreeMap<String, String>,
-    /// How much an eviction frees at least.
+    /// Minimum amount of a resource that an eviction reclaims, by signal.
     pub eviction_minimum_reclaim: BTreeMap<String, String>,
-    /// The longest grace period of a pod evicted after a while, in seconds.
+    /// Maximum grace period of pods in a soft eviction, in seconds.
     pub eviction_max_pod_grace_period: Option<i64>,
-    /// The disk usage in percent from which on images are collected.
+    /// Disk usage in percent at which image garbage collection starts.
     pub image_gc_high_threshold_percent: Option<i64>,
-    /// The disk usage in percent down to which images are collected.
+    /// Disk usage in percent at which image garbage collection stops.
     pub image_gc_low_threshold_percent: Option<i64>,
-    /// Whether CPU limits are enforced.
+    /// Whether CPU limits are enforced with CFS quota.
     pub cpu_cfs_quota: Option<bool>,
 }
 
 impl Kubelet {
-    /// Reads the settings. Fields that need not be understood are not looked at.
+    /// Parses the settings. Fields that are not interpreted are skipped.
     ///
     /// # Errors
-    /// A sentence for each field of the wrong type, naming it.
+    /// A message for each field of the wrong type.
     pub fn parse(object: Option<&Map<String, Value>>) -> Result<Self, Vec<String>> {
         let Some(object) = object else {
             return Ok(Self::default());
@@ -86,7 +86,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The field's value, if it is there; `null` is its absence.
+    /// Reads a field; `null` counts as absent.
     fn read<T>(
         &mut self,
         field: &str,
@@ -140,13 +140,13 @@ impl Reader<'_> {
     }
 }
 
-/// An integer that a Go `int32` can hold.
+/// Returns an integer that fits into a Go `int32`.
 pub(super) fn int32(value: &Value) -> Option<i64> {
     value.as_i64().filter(|n| i32::try_from(*n).is_ok())
 }
 
-/// The settings as Go's encoder writes them, which is what the static hash covers: compact, keys sorted, `<`, `>` and `&`
-/// escaped; `null` when there are none.
+/// Encodes the settings as Go's JSON encoder does, which is what the static hash covers: compact, keys sorted, `<`, `>`
+/// and `&` escaped; `null` if there are none.
 pub fn canonical_json(object: Option<&Map<String, Value>>) -> String {
     let Some(object) = object.filter(|object| !object.is_empty()) else {
         return "null".to_owned();
@@ -175,7 +175,7 @@ fn write_value(text: &mut String, value: &Value) {
     match value {
         Value::Null => text.push_str("null"),
         Value::Bool(value) => text.push_str(if *value { "true" } else { "false" }),
-        // Go reads every number as a double, and writes those without a fraction as integers.
+        // Go decodes every number as a double, and encodes those without a fraction as integers.
         Value::Number(number) => match number.as_f64() {
             Some(double) if !number.is_i64() && double.fract() == 0.0 && double.abs() < 1e21 => {
                 text.push_str(&format!("{double:.0}"));
@@ -242,6 +242,7 @@ mod tests {
         );
     }
 
+    /// Conformance: AWS-hash-10
     #[test]
     fn the_canonical_form_is_go_s() {
         let object = json!({ "b": [1, 2.0, 0.5], "a": { "z": "1 < 2 && x", "y": null }, "c": "\u{2028}é\"" });

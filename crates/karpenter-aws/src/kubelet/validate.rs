@@ -1,4 +1,4 @@
-//! What the structure does not say, and what a family cannot apply.
+//! Validation rules beyond the schema, and fields that a family does not support.
 //!
 //! UPSTREAM: pkg/apis/v1/kubeletconfiguration_validation.go
 
@@ -20,7 +20,7 @@ const SIGNALS: [&str; 6] = [
 ];
 const RESERVABLE: [&str; 4] = ["cpu", "memory", "ephemeral-storage", "pid"];
 
-/// Everything that is wrong with the settings, whatever the family; nothing when a kubelet can start with them.
+/// Returns everything that is invalid in the settings for any family; empty if a kubelet can start with them.
 pub fn violations(object: Option<&Map<String, Value>>) -> Vec<String> {
     let Some(object) = object else {
         return Vec::new();
@@ -30,7 +30,7 @@ pub fn violations(object: Option<&Map<String, Value>>) -> Vec<String> {
     if object.contains_key("registerWithTaints") {
         problems.push("registerWithTaints: taints are set through NodePools".to_owned());
     }
-    // Fields of the wrong type have been reported by the schema.
+    // The schema has already reported fields of the wrong type.
     let kubelet = readable(object);
     for (field, thresholds) in [
         ("evictionHard", &kubelet.eviction_hard),
@@ -123,7 +123,7 @@ pub fn violations(object: Option<&Map<String, Value>>) -> Vec<String> {
     problems
 }
 
-/// The settings without those fields that cannot be read.
+/// Parses the settings without the fields that cannot be parsed.
 fn readable(object: &Map<String, Value>) -> Kubelet {
     let fits = |(name, value): &(&String, &Value)| {
         let alone = Map::from_iter([((*name).clone(), (*value).clone())]);
@@ -159,7 +159,7 @@ fn is_threshold(text: &str) -> bool {
     }
 }
 
-/// Fields that user data of these families can carry.
+/// Fields that the user data of AL2, Bottlerocket and Windows supports.
 const TYPED_FIELDS: [&str; 12] = [
     "clusterDNS",
     "maxPods",
@@ -175,7 +175,8 @@ const TYPED_FIELDS: [&str; 12] = [
     "cpuCFSQuota",
 ];
 
-/// What the family cannot apply: AL2023 takes any field, Custom is the user's own affair, the others take twelve fields.
+/// Returns the fields that the family does not support: AL2023 supports every field, Custom is not checked, the others
+/// support twelve fields.
 pub fn unsupported_fields(family: AmiFamily, object: Option<&Map<String, Value>>) -> Vec<String> {
     let Some(object) = object else {
         return Vec::new();
@@ -251,7 +252,7 @@ mod tests {
 
     /// Conformance: AWS-kubelet-03
     #[test]
-    fn soft_thresholds_and_their_grace_periods_go_together() {
+    fn soft_thresholds_need_grace_periods_and_the_reverse() {
         assert_eq!(
             of(json!({ "evictionSoft": { "memory.available": "5%" } })),
             ["evictionSoft.memory.available has no matching evictionSoftGracePeriod"]
@@ -294,6 +295,117 @@ mod tests {
         assert_eq!(of(70, 80).len(), 1);
     }
 
+    /// Conformance: AWS-validation-21
+    #[test]
+    fn signals_and_reserved_resources_are_those_a_kubelet_knows() {
+        let signals = [
+            "memory.available",
+            "nodefs.available",
+            "nodefs.inodesFree",
+            "imagefs.available",
+            "imagefs.inodesFree",
+            "pid.available",
+        ];
+        let all = |value: &str| -> Map<String, Value> {
+            let entries = signals.iter();
+            entries
+                .map(|signal| ((*signal).to_owned(), value.into()))
+                .collect()
+        };
+        let whole = json!({
+            "evictionHard": all("5%"), "evictionMinimumReclaim": all("1Gi"),
+            "evictionSoft": all("10%"), "evictionSoftGracePeriod": all("1m"),
+            "kubeReserved": { "cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi", "pid": "10" },
+            "systemReserved": { "cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi", "pid": "10" },
+        });
+        assert_eq!(of(whole), [""; 0]);
+        for field in ["evictionHard", "evictionMinimumReclaim"] {
+            for signal in [
+                "allocatableMemory.available",
+                "nodefs",
+                "containerfs.available",
+            ] {
+                let problems = of(json!({ field: { signal: "5%" } }));
+                assert_eq!(problems.len(), 1, "{problems:?}");
+                assert!(problems[0].starts_with(&format!("{field}.{signal}: valid keys are")));
+            }
+        }
+        for field in ["kubeReserved", "systemReserved"] {
+            let problems = of(json!({ field: { "nvidia.com/gpu": "1" } }));
+            assert_eq!(
+                problems,
+                [format!(
+                    "{field}.nvidia.com/gpu: valid keys are cpu, memory, ephemeral-storage, pid"
+                )]
+            );
+        }
+        let soft =
+            json!({ "evictionSoft": { "x": "5%" }, "evictionSoftGracePeriod": { "x": "1m" } });
+        assert_eq!(of(soft).len(), 2, "each map for itself");
+    }
+
+    /// Conformance: AWS-validation-22
+    #[test]
+    fn numbers_have_their_bounds() {
+        for (field, good, bad) in [
+            (
+                "imageGCHighThresholdPercent",
+                [0, 100],
+                [-1, 101].as_slice(),
+            ),
+            ("imageGCLowThresholdPercent", [0, 100], &[-1, 101]),
+            ("podsPerCore", [0, 1000], &[-1]),
+            ("evictionMaxPodGracePeriod", [0, 1000], &[-1]),
+            ("maxPods", [0, 1000], &[-1]),
+        ] {
+            for value in good {
+                assert_eq!(of(json!({ field: value })), [""; 0], "{field} {value}");
+            }
+            for value in bad {
+                let problems = of(json!({ field: value }));
+                assert_eq!(problems.len(), 1, "{field} {value}: {problems:?}");
+                assert!(problems[0].starts_with(field), "{problems:?}");
+            }
+        }
+        for field in ["kubeReserved", "systemReserved"] {
+            assert_eq!(
+                of(json!({ field: { "cpu": "-100m" } })),
+                [format!("{field}.cpu: `-100m` cannot be negative")]
+            );
+        }
+    }
+
+    /// Conformance: AWS-validation-23
+    #[test]
+    fn twelve_fields_go_into_every_family_s_user_data() {
+        use AmiFamily::{Al2, Al2023, Bottlerocket, Custom, Windows2022};
+        let twelve = json!({
+            "clusterDNS": ["10.0.0.10"], "maxPods": 10, "podsPerCore": 2, "systemReserved": {},
+            "kubeReserved": {}, "evictionHard": {}, "evictionSoft": {}, "evictionSoftGracePeriod": {},
+            "evictionMaxPodGracePeriod": 1, "imageGCHighThresholdPercent": 80,
+            "imageGCLowThresholdPercent": 70, "cpuCFSQuota": true,
+        });
+        for family in [Al2, Windows2022, Al2023, Custom] {
+            assert_eq!(
+                unsupported_fields(family, twelve.as_object()),
+                [""; 0],
+                "{family}"
+            );
+        }
+        assert_eq!(
+            unsupported_fields(Bottlerocket, twelve.as_object()),
+            ["podsPerCore is not supported by amiFamily Bottlerocket"]
+        );
+        let more = json!({ "evictionMinimumReclaim": {}, "clusterDomain": "x" });
+        for (family, count) in [(Al2, 2), (Bottlerocket, 2), (Windows2022, 2), (Al2023, 0)] {
+            assert_eq!(
+                unsupported_fields(family, more.as_object()).len(),
+                count,
+                "{family}"
+            );
+        }
+    }
+
     /// Conformance: AWS-kubelet-06
     #[test]
     fn taints_belong_to_node_pools() {
@@ -305,7 +417,7 @@ mod tests {
 
     /// Conformance: AWS-kubelet-07
     #[test]
-    fn expressions_are_no_violations() {
+    fn expressions_are_not_violations() {
         assert_eq!(
             of(json!({ "maxPods": "default_enis * 2", "kubeReserved": { "cpu": "vcpus * 10" } })),
             [""; 0]
@@ -314,7 +426,7 @@ mod tests {
 
     /// Conformance: AWS-validation-01, AWS-validation-02, AWS-validation-03
     #[test]
-    fn families_say_what_they_cannot_apply() {
+    fn unsupported_fields_are_reported_per_family() {
         use AmiFamily::{Al2, Al2023, Bottlerocket, Custom, Windows2019, Windows2022, Windows2025};
         let open = json!({ "serializeImagePulls": false });
         let dns = json!({ "clusterDNS": ["10.0.0.10", "10.0.0.11"] });

@@ -1,60 +1,59 @@
-//! Which instance types and offerings a NodeClaim's fleet request names.
+//! Selection of the instance types and offerings in a NodeClaim's fleet request.
 //!
-//! Seven filters in order; each sees what the one before left, and none may leave nothing.
+//! Seven filters run in order; each gets the result of the one before, and a launch fails if one of them leaves
+//! nothing.
 //!
 //! UPSTREAM: pkg/providers/instance/filter/filter.go, pkg/providers/instance/instance.go
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use karpenter_api::labels as core;
-use karpenter_core::{
-    instance_type::InstanceType, offering::Offering, requirements::Requirements,
-    resources::Resources,
-};
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::offering::Offering;
+use karpenter_core::requirements::Requirements;
+use karpenter_core::resources::Resources;
 
-use crate::{
-    api::{ReservationType, labels},
-    unavailable::CapacityType,
-};
+use crate::api::{ReservationType, labels};
+use crate::unavailable::CapacityType;
 
-/// The most instance types of a fleet request.
+/// Maximum number of instance types in a fleet request.
 pub const MAX_INSTANCE_TYPES: usize = 60;
 
-/// What is asked for.
+/// The demands of a launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// What labels of the machine must satisfy.
+    /// Requirements on the labels of the node.
     pub requirements: &'a Requirements,
-    /// What must fit on it.
+    /// Resources that must fit on the node.
     pub resources: &'a Resources,
-    /// Whether minValues must hold to the end (policy Strict).
+    /// Whether minValues must hold for the truncated list (policy Strict).
     pub strict_min_values: bool,
 }
 
-/// Nothing can be launched.
+/// No instance type is left to launch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NothingLeft {
-    /// A filter left no instance type.
+    /// A filter rejected every instance type.
     #[error("no instance type is left after the filter `{filter}`")]
     Filtered {
-        /// The filter.
+        /// Name of the filter.
         filter: &'static str,
     },
-    /// The cheapest instance types do not have enough different values.
+    /// The cheapest instance types do not satisfy minValues.
     #[error("the {count} cheapest instance types do not satisfy minValues of `{key}`")]
     MinValues {
-        /// The label.
+        /// Key of the requirement.
         key: String,
-        /// How many types were left.
+        /// Number of instance types that were left.
         count: usize,
     },
 }
 
-/// The instance types to launch one of, with the offerings to launch it through, cheapest first.
+/// Returns the instance types of the fleet request, with the offerings to launch them through, cheapest first.
 ///
 /// # Errors
-/// When nothing is left.
+/// If no instance type is left.
 pub fn filter(
     types: &[InstanceType],
     request: Request<'_>,
@@ -81,7 +80,8 @@ pub fn filter(
     truncate(types, request)
 }
 
-/// The capacity type to launch with: reserved, then spot, where the claim admits it and there is some; else on demand.
+/// Returns the capacity type to launch with: reserved, then spot, if the NodeClaim allows it and an offering is
+/// available; else on-demand.
 pub fn capacity_type(types: &[InstanceType], requirements: &Requirements) -> CapacityType {
     let can_be_had = |capacity_type: CapacityType| {
         admits(requirements, core::CAPACITY_TYPE, capacity_type.as_str())
@@ -96,7 +96,7 @@ pub fn capacity_type(types: &[InstanceType], requirements: &Requirements) -> Cap
         .unwrap_or(CapacityType::OnDemand)
 }
 
-/// The tenancy to launch with: hardware of its own only if nothing else is admitted.
+/// Returns the tenancy to launch with: dedicated only if nothing else is allowed.
 pub fn tenancy(requirements: &Requirements) -> &'static str {
     let admits = |tenancy| admits(requirements, labels::INSTANCE_TENANCY, tenancy);
     if !admits(labels::TENANCY_DEFAULT) && admits(labels::TENANCY_DEDICATED) {
@@ -112,7 +112,7 @@ fn admits(requirements: &Requirements, key: &str, value: &str) -> bool {
         .is_none_or(|requirement| requirement.has(value))
 }
 
-/// The offerings that can be bought under the requirements.
+/// Iterates over the available offerings that satisfy the requirements.
 pub fn usable<'a>(
     found: &'a InstanceType,
     requirements: &'a Requirements,
@@ -126,7 +126,7 @@ fn is(offering: &Offering, capacity_type: CapacityType) -> bool {
     offering.capacity_type() == Some(capacity_type.as_str())
 }
 
-/// The type with those of its offerings that `keep` holds for; none if there are none.
+/// Returns the type with those of its offerings that `keep` accepts; `None` if there are none.
 fn keeping(found: &InstanceType, keep: impl Fn(&Offering) -> bool) -> Option<InstanceType> {
     let kept = found.offerings.iter().filter(|offering| keep(offering));
     let offerings: Vec<&Offering> = kept.collect();
@@ -139,7 +139,7 @@ fn keeping(found: &InstanceType, keep: impl Fn(&Offering) -> bool) -> Option<Ins
     })
 }
 
-/// 1. Types that the requirements admit, on which the pods fit, and that can be bought.
+/// 1. Instance types that satisfy the requirements, fit the pods, and have an available offering.
 fn compatible_available(types: &[InstanceType], request: Request<'_>) -> Vec<InstanceType> {
     let suits = |found: &&InstanceType| {
         request.requirements.intersects(&found.requirements).is_ok()
@@ -149,7 +149,7 @@ fn compatible_available(types: &[InstanceType], request: Request<'_>) -> Vec<Ins
     types.iter().filter(suits).cloned().collect()
 }
 
-/// What reservations of one fleet request must have in common: type and interruptibility.
+/// Properties that all reservations of one fleet request must share: type and interruptibility.
 type Kind = (ReservationType, bool);
 
 fn kind(offering: &Offering) -> Kind {
@@ -166,8 +166,9 @@ fn kind(offering: &Offering) -> Kind {
     )
 }
 
-/// 2. A fleet request can use one kind of reservations: the one with the cheapest offering; among equals neither blocks nor
-///    interruptible ones, then blocks.
+/// 2. A fleet request can use one kind of reservations: the one with the cheapest offering; among equals first neither
+///    blocks
+///    nor interruptible ones, then blocks.
 fn capacity_reservation_type(types: Vec<InstanceType>, request: Request<'_>) -> Vec<InstanceType> {
     if !admits(
         request.requirements,
@@ -205,7 +206,7 @@ fn capacity_reservation_type(types: Vec<InstanceType>, request: Request<'_>) -> 
         .collect()
 }
 
-/// 3. Of capacity blocks the cheapest one alone.
+/// 3. Of the capacity blocks only the cheapest.
 fn capacity_block(types: Vec<InstanceType>, request: Request<'_>) -> Vec<InstanceType> {
     if !admits(
         request.requirements,
@@ -231,7 +232,8 @@ fn capacity_block(types: Vec<InstanceType>, request: Request<'_>) -> Vec<Instanc
     }
 }
 
-/// 4. One reservation a zone, the one with most instances left; types without reservation are left out unless none has any.
+/// 4. One reservation per zone, the one with the most instances left; types without reservation are dropped unless no
+///    type has one.
 fn reserved_offering(types: Vec<InstanceType>, request: Request<'_>) -> Vec<InstanceType> {
     if !admits(
         request.requirements,
@@ -262,7 +264,7 @@ fn reserved_offering(types: Vec<InstanceType>, request: Request<'_>) -> Vec<Inst
     if reserved.is_empty() { types } else { reserved }
 }
 
-/// 5. Bare metal and accelerators are for those who ask for them: left out unless nothing else remains.
+/// 5. Bare metal and accelerated types are dropped unless nothing else remains.
 fn exotic(types: Vec<InstanceType>, request: Request<'_>) -> Vec<InstanceType> {
     if request.requirements.has_min_values() {
         return types;
@@ -287,7 +289,7 @@ fn exotic(types: Vec<InstanceType>, request: Request<'_>) -> Vec<InstanceType> {
     if plain.is_empty() { types } else { plain }
 }
 
-/// 6. Spot that costs more than the cheapest on-demand offering is not worth being interrupted.
+/// 6. Spot offerings that cost more than the cheapest on-demand offering are dropped.
 fn spot_offering(types: Vec<InstanceType>, request: Request<'_>) -> Vec<InstanceType> {
     let admits = |value| admits(request.requirements, core::CAPACITY_TYPE, value);
     if request.requirements.has_min_values()
@@ -319,7 +321,7 @@ fn spot_offering(types: Vec<InstanceType>, request: Request<'_>) -> Vec<Instance
         .collect()
 }
 
-/// 7. The cheapest sixty.
+/// 7. The cheapest sixty types.
 fn truncate(
     mut types: Vec<InstanceType>,
     request: Request<'_>,
@@ -330,7 +332,7 @@ fn truncate(
     };
     types.sort_by_cached_key(|found| (OrderedPrice(price(found)), found.name.clone()));
     types.truncate(MAX_INSTANCE_TYPES);
-    // Also of types that are fewer: since the plan was made, some may have run out of capacity.
+    // Also for shorter lists: since the plan was made, some types may have run out of capacity.
     if request.strict_min_values {
         for requirement in request.requirements.iter() {
             let Some(least) = requirement.min_values() else {
@@ -352,7 +354,7 @@ fn truncate(
     Ok(types)
 }
 
-/// A price in total order.
+/// A price with a total order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct OrderedPrice(f64);
 
@@ -372,10 +374,8 @@ impl Ord for OrderedPrice {
 
 #[cfg(test)]
 mod tests {
-    use karpenter_core::{
-        requirements::{Operator, Requirement},
-        resources::{CPU, PODS},
-    };
+    use karpenter_core::requirements::{Operator, Requirement};
+    use karpenter_core::resources::{CPU, PODS};
 
     use super::*;
 
@@ -458,7 +458,7 @@ mod tests {
 
     /// Conformance: AWS-filter-01
     #[test]
-    fn an_offering_with_more_room_keeps_its_type() {
+    fn an_offering_with_more_capacity_left_keeps_its_type() {
         let small = |overridden: bool| {
             let mut found = instance("m5.small", vec![offering("on-demand", "a", 1.0)]);
             found.capacity.set(CPU, 500);
@@ -477,8 +477,9 @@ mod tests {
         );
     }
 
+    /// Conformance: AWS-launch-18
     #[test]
-    fn what_cannot_be_bought_or_is_not_admitted_is_left_out() {
+    fn unavailable_and_incompatible_offerings_are_dropped() {
         let mut gone = instance("c5.large", vec![offering("on-demand", "a", 1.0)]);
         gone.offerings[0].available = false;
         let types = [
@@ -531,8 +532,9 @@ mod tests {
         );
     }
 
+    /// Conformance: AWS-launch-16
     #[test]
-    fn of_capacity_blocks_the_cheapest_alone_is_kept() {
+    fn only_the_cheapest_capacity_block_is_kept() {
         let mut types = vec![
             instance(
                 "p4.large",
@@ -573,7 +575,7 @@ mod tests {
 
     /// Conformance: AWS-filter-04
     #[test]
-    fn a_claim_without_reserved_capacity_is_left_alone() {
+    fn a_claim_without_reserved_capacity_keeps_its_offerings() {
         let ways = vec![
             reserved("a", "cr-1", 1, "default", false),
             reserved("a", "cr-2", 2, "capacity-block", false),
@@ -589,7 +591,7 @@ mod tests {
 
     /// Conformance: AWS-filter-05
     #[test]
-    fn metal_and_accelerators_are_for_those_who_have_nothing_else() {
+    fn metal_and_accelerators_are_kept_only_if_nothing_else_is_left() {
         let mut gpu = instance("g5.large", vec![offering("on-demand", "a", 1.0)]);
         gpu.capacity.set(labels::resources::NVIDIA_GPU, 1);
         let mut neuron = instance("inf2.large", vec![offering("on-demand", "a", 1.5)]);
@@ -636,7 +638,7 @@ mod tests {
 
     /// Conformance: AWS-filter-07
     #[test]
-    fn the_sixty_cheapest_are_sent() {
+    fn the_sixty_cheapest_types_are_requested() {
         let types: Vec<InstanceType> = (0..200)
             .map(|n| {
                 instance(
@@ -650,8 +652,9 @@ mod tests {
         assert_eq!((names(&left)[0], names(&left)[59]), ("m5.x199", "m5.x140"));
     }
 
+    /// Conformance: AWS-launch-15
     #[test]
-    fn min_values_must_survive_the_cut() {
+    fn min_values_must_hold_after_truncation() {
         let types: Vec<InstanceType> = (0..100)
             .map(|n| {
                 let mut found = instance(
@@ -679,6 +682,7 @@ mod tests {
         assert_eq!(filter(&types, lenient).unwrap().len(), 60);
     }
 
+    /// Conformance: AWS-launch-15
     #[test]
     fn min_values_must_hold_for_few_instance_types_too() {
         let types = ["m5.large", "m5.xlarge", "m5.2xlarge"]
@@ -698,6 +702,7 @@ mod tests {
         assert_eq!(filter(&types[..2], best_effort).unwrap().len(), 2);
     }
 
+    /// Conformance: AWS-launch-17
     #[test]
     fn reserved_goes_before_spot_and_spot_before_on_demand() {
         let ways = |ways: &[&str]| {
@@ -730,7 +735,7 @@ mod tests {
     }
 
     #[test]
-    fn dedicated_hardware_only_if_nothing_else_is_admitted() {
+    fn dedicated_tenancy_is_used_only_if_nothing_else_is_allowed() {
         let with = |values: &[&str]| {
             claim(&[Requirement::new(
                 labels::INSTANCE_TENANCY,

@@ -1,7 +1,7 @@
-//! Launch templates: what they say, and keeping as many in EC2 as are in use.
+//! Launch templates: their content, creation in EC2, and deletion of unused ones.
 //!
-//! A template's name follows from what it says, so that it is made once and found again. Those that were not used for a
-//! minute are deleted; at the start the templates an earlier process left behind are taken over.
+//! The name of a template is derived from its content, so that it is created once and found again. Templates that were
+//! not used for a minute are deleted; at the start, templates of an earlier process are adopted.
 //!
 //! UPSTREAM: pkg/providers/launchtemplate/launchtemplate.go
 
@@ -22,33 +22,34 @@ pub use template::{
     ClusterSettings, Launch, Network, Reserved, Resolved, Target, Template, TemplateError, resolve,
 };
 
-use crate::api::labels::{self, tags};
+use crate::api::labels;
+use crate::api::labels::tags;
 use crate::sdk::pages::each_page;
 use crate::sdk::{Aws, AwsError};
 
-/// A template that was not used for so long is deleted.
+/// Templates that were not used for this long are deleted.
 const KEEP: Duration = Duration::from_secs(60);
 /// Largest page of DescribeLaunchTemplates.
 const PAGE: i32 = 200;
 
 #[derive(Debug)]
-struct Known {
+struct CachedTemplate {
     id: String,
     until: Instant,
 }
 
-/// The launch templates of a cluster.
+/// Creates and deletes the launch templates of a cluster.
 #[derive(Clone, Debug)]
 pub struct LaunchTemplates {
     aws: Aws,
     cluster: String,
-    known: Arc<Mutex<HashMap<String, Known>>>,
-    /// Only one at a time makes templates of a name.
+    known: Arc<Mutex<HashMap<String, CachedTemplate>>>,
+    /// Locks by template name, so that a template is created once.
     making: Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>,
 }
 
 impl LaunchTemplates {
-    /// The templates of `cluster`.
+    /// Creates the provider of launch templates for `cluster`.
     #[must_use]
     pub fn new(aws: Aws, cluster: &str) -> Self {
         Self {
@@ -59,7 +60,7 @@ impl LaunchTemplates {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Known>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, CachedTemplate>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -71,17 +72,17 @@ impl LaunchTemplates {
     }
 
     fn remember(&self, name: &str, id: &str) {
-        let entry = Known {
+        let entry = CachedTemplate {
             id: id.to_owned(),
             until: Instant::now() + KEEP,
         };
         self.lock().insert(name.to_owned(), entry);
     }
 
-    /// Makes sure the template exists; its id.
+    /// Ensures that the template exists; returns its ID.
     ///
     /// # Errors
-    /// EC2's.
+    /// The error of EC2.
     pub async fn ensure(&self, template: &Template) -> Result<String, AwsError> {
         let name = template.name();
         if let Some(id) = self.use_known(&name) {
@@ -143,8 +144,12 @@ impl LaunchTemplates {
                     .send()
             })
             .await;
-        let missing =
-            || AwsError::unreadable("CreateLaunchTemplate", "the answer lacks the template's id");
+        let missing = || {
+            AwsError::unreadable(
+                "CreateLaunchTemplate",
+                "the response lacks the template's id",
+            )
+        };
         match answer {
             Ok(answer) => {
                 let id = answer
@@ -159,13 +164,13 @@ impl LaunchTemplates {
                 );
                 Ok(id)
             }
-            // Somebody was faster, or the answer to an earlier attempt was lost.
+            // Another process created it, or an earlier attempt succeeded and its response was lost.
             Err(error) if error.is_already_exists() => self.find(name).await?.ok_or_else(missing),
             Err(error) => Err(error),
         }
     }
 
-    /// Forgets a template that turned out not to exist.
+    /// Removes a template from the cache because it does not exist any more.
     pub fn invalidate(&self, name: &str) {
         tracing::debug!(
             logger = "launchtemplate",
@@ -175,10 +180,10 @@ impl LaunchTemplates {
         self.lock().remove(name);
     }
 
-    /// Takes over the templates an earlier process left behind.
+    /// Adopts the templates of an earlier process.
     ///
     /// # Errors
-    /// EC2's.
+    /// The error of EC2.
     pub async fn hydrate(&self) -> Result<usize, AwsError> {
         let found = self
             .list(&[(
@@ -224,7 +229,7 @@ impl LaunchTemplates {
     /// Deletes the templates of a node class.
     ///
     /// # Errors
-    /// EC2's; what could be deleted is.
+    /// The error of EC2; the other templates are deleted all the same.
     pub async fn delete_all(&self, node_class: &str) -> Result<(), AwsError> {
         let filters = [
             (
@@ -259,7 +264,7 @@ impl LaunchTemplates {
         }
     }
 
-    /// Deletes templates that are not in use any more.
+    /// Deletes templates that are no longer used.
     pub async fn sweep(&self) {
         let now = Instant::now();
         let mut unused = Vec::new();
@@ -278,10 +283,10 @@ impl LaunchTemplates {
                     "deleted launch template"
                 ),
                 Err(error) => {
-                    tracing::error!(logger = "launchtemplate", "launch-template-name" = name, error = %error, "failed to delete launch template");
-                    // It is tried again after another minute, unless it is made anew until then.
+                    tracing::error!(logger = "launchtemplate", "launch-template-name" = name, error = %error, "aws-error-code" = error.code.as_deref(), "failed to delete launch template");
+                    // It is retried after another minute, unless the template is used again by then.
                     let mut known = self.lock();
-                    known.entry(name).or_insert(Known {
+                    known.entry(name).or_insert(CachedTemplate {
                         id,
                         until: now + KEEP,
                     });
@@ -290,10 +295,10 @@ impl LaunchTemplates {
         }
     }
 
-    /// Takes over what was left behind, then deletes what is no longer used, until told to stop.
+    /// Adopts templates of an earlier process, then deletes unused ones until `stop` is cancelled.
     pub async fn run(self, every: Duration, stop: CancellationToken) {
         if let Err(error) = self.hydrate().await {
-            tracing::error!(logger = "launchtemplate", error = %error, "unable to hydrate the AWS launch template cache");
+            tracing::error!(logger = "launchtemplate", error = %error, "aws-error-code" = error.code.as_deref(), "unable to hydrate the AWS launch template cache");
         }
         loop {
             tokio::select! {

@@ -1,4 +1,4 @@
-//! A launch template in EC2's words.
+//! Launch templates as parameters of EC2's API.
 //!
 //! UPSTREAM: pkg/providers/launchtemplate/types.go
 
@@ -9,7 +9,7 @@ use aws_sdk_ec2::types as ec2;
 use super::template::{Network, Template};
 use crate::api::{BlockDeviceMapping, NetworkInterface};
 
-/// The members of a launch template.
+/// Returns the data of a launch template.
 #[must_use]
 pub fn data(t: &Template) -> ec2::RequestLaunchTemplateData {
     let profile = ec2::LaunchTemplateIamInstanceProfileSpecificationRequest::builder()
@@ -54,7 +54,7 @@ pub fn data(t: &Template) -> ec2::RequestLaunchTemplateData {
         .build()
 }
 
-/// Tags of the template itself.
+/// Returns the tags of the launch template itself.
 #[must_use]
 pub fn tag_specification(
     kind: ec2::ResourceType,
@@ -77,7 +77,7 @@ fn metadata(t: &Template) -> ec2::LaunchTemplateInstanceMetadataOptionsRequest {
         .set_http_protocol_ipv6(of(&t.metadata.http_protocol_ipv6).map(|v| v.as_str().into()))
         .set_http_put_response_hop_limit(hops)
         .set_http_tokens(of(&t.metadata.http_tokens).map(|v| v.as_str().into()))
-        // Tag keys of the cluster have slashes, which the metadata service cannot have in its paths.
+        // Tag keys of the cluster contain slashes, which the instance metadata service does not support.
         .instance_metadata_tags(ec2::LaunchTemplateInstanceMetadataTagsState::Disabled)
         .build()
 }
@@ -108,7 +108,7 @@ fn reservation(t: &Template) -> Option<ec2::LaunchTemplateCapacityReservationSpe
                     .build(),
             )
             .build(),
-        // What is not launched into a reservation on purpose does not use up an open one.
+        // Instances that do not target a reservation must not use an open one.
         None => builder
             .capacity_reservation_preference(ec2::CapacityReservationPreference::None)
             .build(),
@@ -129,7 +129,7 @@ fn market(t: &Template) -> Option<ec2::LaunchTemplateInstanceMarketOptionsReques
     )
 }
 
-/// The network interfaces of a template.
+/// Returns the network interfaces of a template.
 #[must_use]
 pub fn interfaces(
     t: &Template,
@@ -209,7 +209,7 @@ fn block_device(mapping: &BlockDeviceMapping) -> ec2::LaunchTemplateBlockDeviceM
         .build()
 }
 
-/// Bytes as GiB, rounded up.
+/// Converts bytes to GiB, rounded up.
 fn gibibytes(bytes: i64) -> Option<i32> {
     const GIB: i64 = 1 << 30;
     i32::try_from(bytes.saturating_add(GIB - 1) / GIB).ok()

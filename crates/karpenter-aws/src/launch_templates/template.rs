@@ -1,4 +1,4 @@
-//! What a launch template says, before it is said in EC2's words: equal templates have equal names.
+//! The content of launch templates, independent of EC2's API: equal templates have equal names.
 //!
 //! UPSTREAM: pkg/providers/amifamily/resolver.go
 
@@ -13,34 +13,35 @@ use karpenter_core::resources::PODS;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::api::labels::{self, annotations, resources};
+use crate::api::labels::{annotations, resources};
 use crate::api::{
     BlockDevice, BlockDeviceMapping, ConnectionTracking, EC2NodeClass, MetadataOptions,
-    NetworkInterface,
+    NetworkInterface, labels,
 };
 use crate::images::{bottlerocket_version, default_devices, first_compatible};
 use crate::placement_groups::PlacementGroup;
+use crate::user_data;
 use crate::user_data::{
-    self, Cluster, NodeSettings, NodeTaint, UserDataError, binds_instance_storage_by_default,
+    Cluster, NodeSettings, NodeTaint, UserDataError, binds_instance_storage_by_default,
     kubelet_labels, kubelet_taints,
 };
 
-/// What names of launch templates begin with.
+/// Prefix of the names of launch templates.
 pub const NAME_PREFIX: &str = "karpenter.k8s.aws/";
 
-/// What the kubelet of an instance type keeps for itself and the system, as far as the user says so.
+/// The user's reserved resources for an instance type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reserved {
-    /// For Kubernetes.
+    /// kube-reserved, by resource name.
     pub kube: BTreeMap<String, String>,
-    /// For the operating system.
+    /// system-reserved, by resource name.
     pub system: BTreeMap<String, String>,
 }
 
-/// The reservation a template launches into.
+/// The capacity reservation that a template launches into.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Target {
-    /// Id of the reservation.
+    /// ID of the capacity reservation.
     pub id: String,
     /// Whether it is a capacity block.
     pub block: bool,
@@ -49,7 +50,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// The reservation of a reserved offering.
+    /// Returns the reservation of a reserved offering; `None` for other offerings.
     #[must_use]
     pub fn of(offering: &Offering) -> Option<Self> {
         if offering.capacity_type() != Some(core_labels::CAPACITY_TYPE_RESERVED) {
@@ -64,64 +65,64 @@ impl Target {
     }
 }
 
-/// What is asked for the node's network.
+/// Network interfaces of a template.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Network {
-    /// These interfaces.
+    /// The interfaces of the EC2NodeClass.
     Listed(Vec<NetworkInterface>),
-    /// So many Elastic Fabric Adapters with IP.
+    /// This number of Elastic Fabric Adapters with IP address.
     Efa(u32),
-    /// One interface.
+    /// One ordinary interface.
     Primary,
 }
 
-/// A launch template.
+/// The content of a launch template.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Template {
-    /// The node class it is for: classes that agree in all else have templates of their own.
+    /// Name of the node class: equal templates of different classes are kept apart.
     pub node_class: String,
-    /// The image.
+    /// ID of the AMI.
     pub image_id: String,
-    /// User data, encoded.
+    /// User data in base64.
     pub user_data: String,
-    /// Volumes.
+    /// Block device mappings.
     pub block_devices: Vec<BlockDeviceMapping>,
-    /// The instance profile.
+    /// Name of the instance profile.
     pub instance_profile: String,
-    /// Monitoring by the minute.
+    /// Whether detailed monitoring is enabled.
     pub detailed_monitoring: Option<bool>,
-    /// How the metadata service is seen.
+    /// Options of the instance metadata service.
     pub metadata: MetadataOptions,
-    /// Interfaces.
+    /// Network interfaces.
     pub network: Network,
-    /// Security groups of all interfaces.
+    /// IDs of the security groups of all interfaces.
     pub security_groups: BTreeSet<String>,
-    /// Prefixes an interface.
+    /// Number of IP prefixes per interface.
     pub ip_prefix_count: Option<i32>,
-    /// Whether a public address is given.
+    /// Whether a public IP address is associated; `None` leaves it to the subnet.
     pub public_ip: Option<bool>,
-    /// How long connections are tracked.
+    /// Timeouts of connection tracking.
     pub connection_tracking: Option<ConnectionTracking>,
     /// Whether the cluster is an IPv6 cluster.
     pub ipv6: bool,
-    /// Whether virtual machines can run on it; absent if the node class does not say.
+    /// Whether nested virtualization is enabled; `None` if the node class does not set it.
     pub nested_virtualization: Option<String>,
-    /// Whether enclaves can run on it.
+    /// Whether Nitro Enclaves are enabled.
     pub enclaves: bool,
-    /// `default` or `dedicated`.
+    /// Tenancy: `default` or `dedicated`.
     pub tenancy: String,
-    /// Placement group and partition.
+    /// ID of the placement group, and the partition.
     pub placement: Option<(String, Option<u32>)>,
     /// Whether it is for spot instances.
     pub spot: bool,
-    /// Whether reservations are to be mentioned at all, and then the one to launch into.
+    /// `None` if capacity reservations are not mentioned; otherwise the reservation to target, if any.
     pub reservation: Option<Option<Target>>,
-    /// Tags of what is created with the instance, and of the template.
+    /// Tags of the launch template and of the resources created with the instance.
     pub tags: BTreeMap<String, String>,
 }
 
 impl Template {
-    /// The name: it changes with anything the template says.
+    /// Returns the name, which is a hash of the content.
     #[must_use]
     pub fn name(&self) -> String {
         let text = serde_json::to_string(self).unwrap_or_default();
@@ -129,57 +130,57 @@ impl Template {
     }
 }
 
-/// FNV-1a, 64 bits: equal everywhere and for ever.
+/// FNV-1a, 64 bits: stable across platforms and releases.
 pub(crate) fn fnv64(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
 
-/// What all templates of a cluster have in common.
+/// Settings that all templates of a cluster share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterSettings {
-    /// How nodes join.
+    /// Endpoint and certificate authority for nodes.
     pub cluster: Cluster,
-    /// Address of the cluster's DNS.
+    /// IP address of the cluster's DNS service.
     pub dns: Option<std::net::IpAddr>,
-    /// The region.
+    /// Name of the region.
     pub region: String,
     /// The feature gate ReservedCapacity.
     pub reserved_capacity: bool,
 }
 
-/// What one launch is for.
+/// The subject of one launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'a> {
-    /// The node class.
+    /// The NodeClaim's node class.
     pub class: &'a EC2NodeClass,
-    /// The claim.
+    /// The NodeClaim to launch an instance for.
     pub claim: &'a NodeClaim,
-    /// Its requirements.
+    /// Requirements of the NodeClaim.
     pub requirements: &'a Requirements,
-    /// `spot`, `on-demand` or `reserved`.
+    /// Capacity type: `spot`, `on-demand` or `reserved`.
     pub capacity_type: &'a str,
-    /// `default` or `dedicated`.
+    /// Tenancy: `default` or `dedicated`.
     pub tenancy: &'a str,
-    /// The placement group.
+    /// The node class's placement group.
     pub placement_group: Option<&'a PlacementGroup>,
-    /// The partition to launch into, if one is asked for.
+    /// The required partition, if there is one.
     pub partition: Option<u32>,
-    /// Tags of everything that is created.
+    /// Tags of all created resources.
     pub tags: &'a BTreeMap<String, String>,
 }
 
-/// A template, and the instance types it is for.
+/// A template, and the instance types that are launched with it.
 #[derive(Clone, Debug)]
 pub struct Resolved {
-    /// The template.
+    /// Content of the template.
     pub template: Template,
-    /// Names of instance types.
+    /// Names of the instance types.
     pub types: BTreeSet<String>,
 }
 
-/// Why there are no templates for a launch.
+/// Launch templates cannot be resolved.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TemplateError {
@@ -189,15 +190,15 @@ pub enum TemplateError {
     /// The node class has no security groups.
     #[error("no security groups are present in the status")]
     NoSecurityGroups,
-    /// No image fits any of the types.
+    /// None of the instance types can boot an AMI of the node class.
     #[error("no instance types satisfy requirements of amis {}", .0.join(", "))]
     NoImage(Vec<String>),
-    /// User data could not be made.
+    /// The user data cannot be generated.
     #[error(transparent)]
     UserData(#[from] UserDataError),
 }
 
-/// What instance types of one template have in common.
+/// Properties that the instance types of one template share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Group {
     image: String,
@@ -207,10 +208,11 @@ struct Group {
     target: Option<Target>,
 }
 
-/// The templates for a launch of any of `types`. `reserved_of` says what an instance type's kubelet keeps.
+/// Returns the templates for a launch of any of `types`. `reserved_of` returns the user's reserved resources for an
+/// instance type.
 ///
 /// # Errors
-/// When the node class is not complete, or its user data cannot be used.
+/// If the node class lacks something, or its user data is invalid.
 pub fn resolve(
     launch: &Launch<'_>,
     cluster: &ClusterSettings,
@@ -370,7 +372,7 @@ fn template(
     })
 }
 
-/// Regions whose EC2 does not know the option for metadata over IPv6.
+/// Regions whose EC2 does not support the IPv6 endpoint of the metadata service.
 fn lacks_ipv6_metadata(region: &str) -> bool {
     matches!(
         region,
@@ -450,7 +452,7 @@ fn node_settings(launch: &Launch<'_>, cluster: &ClusterSettings, group: &Group) 
     }
 }
 
-/// The annotations a claim gets from its node class at its launch.
+/// Returns the annotations that a NodeClaim gets from its node class at launch.
 #[must_use]
 pub fn launch_annotations(class: &EC2NodeClass) -> BTreeMap<String, String> {
     let profile = class.status.instance_profile.as_deref();

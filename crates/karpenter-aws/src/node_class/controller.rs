@@ -1,4 +1,4 @@
-//! One look at a node class: mark it, ask AWS, judge it, write the status once.
+//! Reconciliation of a node class: ensure its metadata, call AWS, validate it, write the status once.
 //!
 //! UPSTREAM: pkg/controllers/nodeclass/controller.go
 
@@ -16,13 +16,13 @@ use karpenter_kube::options::Options;
 use karpenter_kube::patch::{Lock, patch_status};
 use kube::Api;
 
-use super::status::{Found, Seen};
+use super::status::{Lookups, StatusUpdate};
 use super::validation::Validation;
 use crate::api::EC2NodeClass;
 use crate::api::labels::GROUP;
 use crate::operator::Parts;
 
-/// Keeps the status of EC2NodeClasses, and takes away what was made for those that are deleted.
+/// Keeps the status of EC2NodeClasses, and deletes the AWS resources of those that are being deleted.
 #[derive(Debug)]
 pub struct NodeClasses {
     pub(super) cx: Arc<Context>,
@@ -30,7 +30,7 @@ pub struct NodeClasses {
     pub(super) validation: Validation,
 }
 
-/// What is to be told of a look: when to look again, and what went wrong.
+/// Result of a reconciliation: when to requeue, and the errors.
 #[derive(Debug)]
 pub(super) struct Outcome {
     next: Next,
@@ -47,7 +47,7 @@ impl Default for Outcome {
 }
 
 impl Outcome {
-    pub(super) fn again(&mut self, after: Duration) {
+    pub(super) fn requeue(&mut self, after: Duration) {
         self.next = self.next.sooner(Next::After(after));
     }
 
@@ -61,18 +61,18 @@ impl Outcome {
             .push(ReconcileError::Provider { action, source });
     }
 
-    pub(super) fn note(&mut self, result: Result<(), ReconcileError>) {
+    pub(super) fn record(&mut self, result: Result<(), ReconcileError>) {
         self.errors.extend(result.err());
     }
 
-    fn finish(self) -> Result<Next, ReconcileError> {
+    pub(super) fn finish(self) -> Result<Next, ReconcileError> {
         ReconcileError::collect(self.errors)?;
         Ok(self.next)
     }
 }
 
 impl NodeClasses {
-    /// The controller.
+    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>, parts: Parts) -> Self {
         let validation = Validation::new(parts.clone(), &cx);
@@ -87,24 +87,24 @@ impl NodeClasses {
         Api::all(self.cx.clients.api.clone())
     }
 
-    async fn keep(&self, stored: &EC2NodeClass) -> Result<Next, ReconcileError> {
+    async fn update_status(&self, stored: &EC2NodeClass) -> Result<Next, ReconcileError> {
         let mut outcome = Outcome::default();
-        let before = self.mark(stored, &mut outcome).await?;
+        let before = self.ensure_metadata(stored, &mut outcome).await?;
         let now = self.cx.clock.now();
-        let found = Box::pin(Found::ask(&self.parts, &before, now)).await;
+        let lookups = Box::pin(Lookups::request(&self.parts, &before, now)).await;
         let mut after = before.clone();
-        after.initialise_conditions(now);
-        found.tell(
-            &mut Seen {
+        after.initialize_conditions(now);
+        lookups.write(
+            &mut StatusUpdate {
                 class: &mut after,
                 now,
             },
             &mut outcome,
         );
-        let judging = self.validation.judge(&mut after, now, &mut outcome);
-        Box::pin(judging).await;
+        let validating = self.validation.validate(&mut after, now, &mut outcome);
+        Box::pin(validating).await;
         let written = patch_status(&self.api(), &before, &after, Lock::Optimistic).await;
-        outcome.note(written.map(|_| ()).doing("updating ec2nodeclass status"));
+        outcome.record(written.map(|_| ()).doing("updating ec2nodeclass status"));
         outcome.finish()
     }
 }
@@ -125,7 +125,7 @@ impl Controller for NodeClasses {
     }
 
     fn backoff(&self) -> Backoff {
-        // What did not fail wants to be looked at every minute all the same.
+        // The parts that did not fail are still refreshed every minute.
         Backoff {
             max: Duration::from_secs(60),
             ..Backoff::DEFAULT
@@ -133,7 +133,8 @@ impl Controller for NodeClasses {
     }
 
     fn triggered_by(&self, change: &Change, _: &View, queue: &Queue<ObjectKey>) {
-        // A class that is deleted waits for its last claim. The classes themselves are told by their store.
+        // A class that is being deleted waits for its last NodeClaim. Changes of the classes themselves come from their
+        // store.
         if let Change::NodeClaim {
             before: Some(claim),
             after: None,
@@ -153,6 +154,6 @@ impl Controller for NodeClasses {
         if class.is_deleting() {
             return self.finalize(&class).await;
         }
-        self.keep(&class).await
+        self.update_status(&class).await
     }
 }

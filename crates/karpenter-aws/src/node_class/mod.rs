@@ -1,24 +1,24 @@
-//! The controllers of EC2NodeClasses: what makes one ready, and what takes away again what was made for it.
+//! The controllers of EC2NodeClasses.
 //!
-//! | module | question it answers |
+//! | module | content |
 //! |---|---|
-//! | `controller` | in which order is a class looked at, and when again? |
-//! | `stamp` | which finalizer and hash does it carry, and its NodeClaims? |
-//! | `status` | what did AWS find for it, and what does its status say of that? |
-//! | `profile` | which instance profile do its machines get? |
-//! | `validation` | would AWS launch machines for it? |
-//! | `termination` | what is taken away when it is deleted? |
-//! | `collection` | which instance profiles does nobody use any more? |
+//! | `controller` | order of a reconciliation, requeue |
+//! | `metadata` | finalizer and hash of a class, hash of its NodeClaims |
+//! | `status` | resources found in AWS, and their conditions |
+//! | `profile` | instance profile of a class |
+//! | `validation` | validation of the spec, and dry runs of a launch |
+//! | `termination` | deletion of a class's AWS resources |
+//! | `garbage_collection` | deletion of unused instance profiles |
 //!
-//! A part that fails leaves the others alone: everything is looked at, the status is written once, and what failed is tried
-//! again with back-off.
+//! A failing part does not stop the others: all parts run, the status is written once, and the errors lead to a retry
+//! with back-off.
 //!
 //! UPSTREAM: pkg/controllers/nodeclass
 
-mod collection;
 mod controller;
+mod garbage_collection;
+mod metadata;
 mod profile;
-mod stamp;
 mod status;
 mod termination;
 mod validation;
@@ -28,13 +28,13 @@ use std::sync::Arc;
 use karpenter_kube::controller::{ObjectKey, Queue};
 use karpenter_kube::operator::Setup;
 
-pub use collection::ProfileCollection;
 pub use controller::NodeClasses;
+pub use garbage_collection::InstanceProfileGc;
 pub use termination::WAITING_ON_NODE_CLAIM_TERMINATION;
 pub use validation::reasons;
 
 use crate::api::EC2NodeClass;
-use crate::kubernetes_version::Following;
+use crate::kubernetes_version::VersionController;
 use crate::operator::Parts;
 
 /// Adds the controllers to an operator.
@@ -58,11 +58,11 @@ pub fn add(setup: &mut Setup, parts: &Parts) {
     let controller = NodeClasses::new(Arc::clone(&cx), parts.clone());
     setup.controller_with(Arc::new(controller), queue);
     if !parts.settings.isolated_vpc {
-        setup.periodic(ProfileCollection::new(Arc::clone(&cx), parts));
+        setup.periodic(InstanceProfileGc::new(Arc::clone(&cx), parts));
     }
-    setup.periodic(parts.images.forgetting(cx.clock));
+    setup.periodic(parts.images.invalidation(cx.clock));
     let eks = parts.settings.eks_control_plane;
-    setup.periodic(Following {
+    setup.periodic(VersionController {
         version: parts.kubernetes.clone(),
         client: cx.clients.api.clone(),
         eks: eks.then(|| (parts.aws.clone(), parts.settings.cluster.clone())),

@@ -1,7 +1,7 @@
 //! The instance profile of a node class.
 //!
-//! A class that names a role has a profile of its own, and gets another one whenever the role changes: machines that run
-//! keep theirs. The profile it had is kept for an hour, and collected when nobody uses it.
+//! A class with a role has its own profile, and gets another one whenever the role changes: running instances keep
+//! theirs. The previous profile is protected for an hour, and garbage collected when it is unused.
 //!
 //! UPSTREAM: pkg/controllers/nodeclass/instanceprofile.go
 
@@ -10,13 +10,13 @@ use std::hash::{BuildHasher, Hasher};
 
 use karpenter_api::{hash, labels as core_labels};
 
-use crate::api::EC2NodeClass;
-use crate::api::labels::{self, tags};
+use crate::api::labels::tags;
+use crate::api::{EC2NodeClass, labels};
 use crate::instance_profiles::role_name;
 use crate::operator::Parts;
 use crate::sdk::AwsError;
 
-/// The profile machines are launched with; it exists and has the role when it is ours.
+/// Ensures that the class's instance profile exists and, if Karpenter manages it, has the role. Returns its name.
 pub(super) async fn ensure(parts: &Parts, class: &EC2NodeClass) -> Result<String, AwsError> {
     let profiles = &parts.instance_profiles;
     let known = class.status.instance_profile.as_deref();
@@ -34,9 +34,9 @@ pub(super) async fn ensure(parts: &Parts, class: &EC2NodeClass) -> Result<String
     if let Some(name) = known {
         match profiles.get(name).await {
             Ok(profile) if profile.role.as_deref() == Some(role_name(role)) => {
-                // Machines do not depend on it.
+                // Instances do not depend on the tags of their profile.
                 if let Err(error) = profiles.tag(profile, &tags).await {
-                    tracing::error!(logger = "nodeclass", EC2NodeClass = class.metadata.name, error = %error, "failed to tag the instance profile");
+                    tracing::error!(logger = "nodeclass", EC2NodeClass = class.metadata.name, error = %error, "aws-error-code" = error.code.as_deref(), "failed to tag the instance profile");
                 }
                 return Ok(name.to_owned());
             }
@@ -50,7 +50,7 @@ pub(super) async fn ensure(parts: &Parts, class: &EC2NodeClass) -> Result<String
     let name = profiles
         .just_made(role, uid)
         .unwrap_or_else(|| new_name(cluster, region, class_name));
-    // Before it exists, so that it is at no time anybody's to collect.
+    // It is protected before it exists, so that it is never collected.
     profiles.protect(&name);
     if let Some(old) = known {
         profiles.protect(old);
@@ -59,14 +59,15 @@ pub(super) async fn ensure(parts: &Parts, class: &EC2NodeClass) -> Result<String
     Ok(name)
 }
 
-/// A name no profile has.
+/// Returns a unique profile name.
 fn new_name(cluster: &str, region: &str, class: &str) -> String {
     let random = std::hash::RandomState::new().build_hasher().finish();
     let hash = hash::string(&format!("{region}{class}{random:016x}"));
     format!("{cluster}_{hash}")
 }
 
-/// The name upstream gave the profile of a class before each role had one of its own; none if IAM admits no such name.
+/// Returns the name of the profile that older releases of upstream created for a class; `None` if it is not a valid
+/// name in IAM.
 pub(super) fn legacy_name(cluster: &str, region: &str, class: &str) -> Option<String> {
     let hash = hash::string(&format!("{region}{class}"));
     let name = format!("{cluster}_{hash}");
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_static_tags_say_wins() {
+    fn static_tags_take_precedence() {
         let mut class = EC2NodeClass::new("default", Default::default());
         let own = [("team", "x"), ("eks:eks-cluster-name", "other")];
         class.spec.tags = Some(own.map(|(k, v)| (k.to_owned(), v.to_owned())).into());

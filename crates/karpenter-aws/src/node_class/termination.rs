@@ -1,4 +1,5 @@
-//! The end of a node class: it waits for its NodeClaims, then what was made for it in AWS goes, then its finalizer.
+//! Termination of a node class: it waits for its NodeClaims, then its AWS resources are deleted, then its finalizer is
+//! removed.
 //!
 //! UPSTREAM: pkg/controllers/nodeclass/controller.go finalize
 
@@ -11,8 +12,8 @@ use karpenter_kube::patch::{Lock, patch_object};
 use kube::api::ListParams;
 
 use super::controller::NodeClasses;
+use super::metadata::is_of;
 use super::profile::legacy_name;
-use super::stamp::is_of;
 use crate::api::EC2NodeClass;
 use crate::api::labels::finalizers;
 use crate::sdk::AwsError;
@@ -20,9 +21,9 @@ use crate::sdk::AwsError;
 /// Reason of the event on a class that waits for its NodeClaims.
 pub const WAITING_ON_NODE_CLAIM_TERMINATION: &str = "WaitingOnNodeClaimTermination";
 
-/// How often that is told.
+/// How often the event is repeated.
 const REMIND: Duration = Duration::from_secs(10 * 60);
-/// So many NodeClaims are named.
+/// Number of NodeClaims that the event names.
 const NAMED: usize = 5;
 
 impl NodeClasses {
@@ -62,7 +63,7 @@ impl NodeClasses {
         Ok(Next::Wait)
     }
 
-    /// Names of the NodeClaims of a class. The view may be a little old, so that none is worth a second look.
+    /// Returns the names of the class's NodeClaims. The API server is called, because the view may be outdated.
     async fn claims_of(&self, class: &EC2NodeClass) -> Result<Vec<String>, ReconcileError> {
         let view = self.cx.view();
         let known: Vec<String> = view
@@ -80,7 +81,7 @@ impl NodeClasses {
         Ok(names.map(|claim| claim.name().to_owned()).collect())
     }
 
-    /// Deletes the profiles that were made for a class; the user's own are left alone.
+    /// Deletes the profiles that were created for a class; user-managed profiles are kept.
     async fn delete_profiles(&self, class: &EC2NodeClass) -> Result<(), AwsError> {
         let profiles = &self.parts.instance_profiles;
         let uid = class.metadata.uid.as_deref().unwrap_or_default();
@@ -101,7 +102,7 @@ impl NodeClasses {
     }
 }
 
-/// The first names, and how many others there are.
+/// Joins the first names, and counts the others.
 fn listed(names: &[String]) -> String {
     let shown = names[..names.len().min(NAMED)].join(", ");
     match names.len().saturating_sub(NAMED) {

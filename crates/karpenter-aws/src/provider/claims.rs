@@ -1,4 +1,4 @@
-//! What an instance says as a NodeClaim.
+//! Conversion of an instance into a NodeClaim.
 //!
 //! UPSTREAM: pkg/cloudprovider/cloudprovider.go, instanceToNodeClaim
 
@@ -10,11 +10,11 @@ use karpenter_api::v1::NodeClaim;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::resources::Resources;
 
-use crate::api::EC2NodeClass;
-use crate::api::labels::{self, resources, tags};
+use crate::api::labels::{resources, tags};
+use crate::api::{EC2NodeClass, labels};
 use crate::instances::Instance;
 
-/// Labels of reservations and placement groups come from the instance, never from what its type could be.
+/// Labels of reservations and placement groups are taken from the instance, not from the requirements of its type.
 const OF_THE_INSTANCE: [&str; 5] = [
     labels::CAPACITY_RESERVATION_ID,
     labels::CAPACITY_RESERVATION_TYPE,
@@ -23,7 +23,7 @@ const OF_THE_INSTANCE: [&str; 5] = [
     labels::PLACEMENT_GROUP_PARTITION,
 ];
 
-/// The claim of an instance. Without its type or node class, what follows from them is left out.
+/// Returns the NodeClaim of an instance. Without its type or node class, the fields that depend on them are left out.
 #[must_use]
 pub fn claim(
     name: &str,
@@ -149,14 +149,12 @@ mod tests {
         };
         assert!(!of(0).contains_key(resources::EFA));
         assert!(of(4).contains_key(resources::EFA));
-        assert!(
-            !of(4).contains_key("pods"),
-            "what there is none of is left out"
-        );
+        assert!(!of(4).contains_key("pods"), "zero resources are left out");
     }
 
+    /// Conformance: AWS-labels-06
     #[test]
-    fn labels_come_from_the_type_where_it_leaves_no_choice_and_from_the_instance_otherwise() {
+    fn labels_come_from_single_valued_requirements_of_the_type_and_otherwise_from_the_instance() {
         let plain = claim("c", &instance(), Some(&instance_type()), None);
         assert_eq!(plain.label(core_labels::ARCH), Some("amd64"));
         assert_eq!(plain.label(core_labels::ZONE), Some("us-west-2a"));

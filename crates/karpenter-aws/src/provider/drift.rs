@@ -1,4 +1,4 @@
-//! Why a machine is no longer what its node class asks for.
+//! Drift between an instance and its node class.
 //!
 //! UPSTREAM: pkg/cloudprovider/drift.go
 
@@ -8,36 +8,36 @@ use karpenter_api::labels as core_labels;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::instance_type::InstanceType;
 
-use crate::api::EC2NodeClass;
-use crate::api::labels::{self, annotations};
+use crate::api::labels::annotations;
+use crate::api::{EC2NodeClass, labels};
 use crate::images::first_compatible;
 use crate::instances::Instance;
 use crate::placement_groups::PlacementGroup;
 
-/// The static part of the node class changed.
+/// Drift reason: the static part of the node class changed.
 pub const NODE_CLASS: &str = "NodeClassDrift";
-/// Another image is the one for the machine's type.
+/// Drift reason: the AMI is not the one for the instance type any more.
 pub const AMI: &str = "AMIDrift";
-/// The machine has other security groups.
+/// Drift reason: the instance has other security groups than the node class selects.
 pub const SECURITY_GROUP: &str = "SecurityGroupDrift";
-/// The machine's subnet is not selected.
+/// Drift reason: the subnet of the instance is not selected.
 pub const SUBNET: &str = "SubnetDrift";
-/// The machine's reservation is not selected.
+/// Drift reason: the capacity reservation of the instance is not selected.
 pub const CAPACITY_RESERVATION: &str = "CapacityReservationDrift";
-/// The machine is in another placement group, or in none.
+/// Drift reason: the instance is not in the placement group of the node class.
 pub const PLACEMENT_GROUP: &str = "PlacementGroupDrift";
 
-/// What drift cannot be told without.
+/// Drift cannot be determined.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unknown {
-    /// The label with the instance type is missing, or nothing is known of the type.
+    /// The label with the instance type is missing, or the type is unknown.
     #[error("finding node instance type \"{0}\"")]
     InstanceType(String),
-    /// The node class has no images.
+    /// The node class has no AMIs.
     #[error("no amis exist given constraints")]
     NoAmis,
-    /// The claim does not say which image it runs.
+    /// The NodeClaim's status has no AMI.
     #[error("nodeclaim has no image id")]
     NoImage,
     /// The node class has no security groups.
@@ -48,8 +48,8 @@ pub enum Unknown {
     NoSubnets,
 }
 
-/// Whether the static part of the node class changed since the claim was launched. Nothing is known as long as one of the
-/// annotations is missing, or if they were made by different algorithms.
+/// Returns whether the static part of the node class changed since the NodeClaim was created. `false` if one of the
+/// annotations is missing, or if the hash versions differ.
 #[must_use]
 pub fn is_static_part_changed(class: &EC2NodeClass, claim: &NodeClaim) -> bool {
     let pair = |key| class.annotation(key).zip(claim.annotation(key));
@@ -63,23 +63,23 @@ pub fn is_static_part_changed(class: &EC2NodeClass, claim: &NodeClaim) -> bool {
     }
 }
 
-/// Whether the kubelet's settings that the NodePool has from v1beta1 are not those the claim was launched with.
+/// Returns whether the NodePool's v1beta1 kubelet settings differ from those the NodeClaim was launched with.
 pub fn is_kubelet_changed(of_pool: Option<&str>, claim: &NodeClaim) -> bool {
     let read = |text: Option<&str>| text.map(serde_json::from_str::<serde_json::Value>);
     let (theirs, ours) = (read(of_pool), read(claim.kubelet_compatibility()));
     match (theirs, ours) {
         (None, None) => false,
         (Some(Ok(theirs)), Some(Ok(ours))) => theirs != ours,
-        // What cannot be read is no reason to replace a node.
+        // Settings that cannot be parsed are not drift.
         (Some(Err(_)), _) | (_, Some(Err(_))) => false,
         (Some(Ok(_)), None) | (None, Some(Ok(_))) => true,
     }
 }
 
-/// Whether another image is the one for the claim's instance type.
+/// Returns whether the AMI is not the one for the NodeClaim's instance type any more.
 ///
 /// # Errors
-/// When it cannot be told.
+/// If drift cannot be determined.
 pub fn is_ami_changed(
     class: &EC2NodeClass,
     claim: &NodeClaim,
@@ -94,15 +94,15 @@ pub fn is_ami_changed(
         return Err(Unknown::NoAmis);
     }
     let ours = claim.status.image_id.as_deref().ok_or(Unknown::NoImage)?;
-    // Without any image for its type, the node's own is not among those to run.
+    // If no AMI matches the type, the node's AMI is not selected any more.
     let ami = first_compatible(&class.status.amis, &instance_type.requirements);
     Ok(ami.is_none_or(|ami| ami.id != ours))
 }
 
-/// Why the instance differs from what the node class resolves to, apart from reservations.
+/// Returns the drift reason of an instance, apart from reservations.
 ///
 /// # Errors
-/// When it cannot be told.
+/// If drift cannot be determined.
 pub fn of_instance(
     class: &EC2NodeClass,
     instance: &Instance,
@@ -131,7 +131,7 @@ pub fn of_instance(
     Ok((!selected).then_some(SUBNET))
 }
 
-/// Whether the instance runs in a reservation the node class does not select any more.
+/// Returns whether the instance runs in a reservation that the node class does not select any more.
 #[must_use]
 pub fn left_reservations(class: &EC2NodeClass, instance: &Instance) -> bool {
     let selected = &class.status.capacity_reservations;
@@ -141,7 +141,7 @@ pub fn left_reservations(class: &EC2NodeClass, instance: &Instance) -> bool {
         .is_some_and(|r| selected.iter().all(|s| s.id != r.id))
 }
 
-/// Whether the claim was launched into another placement group than the node class names now.
+/// Returns whether the NodeClaim was launched into another placement group than the node class selects now.
 #[must_use]
 pub fn is_placement_changed(claim: &NodeClaim, group: Option<&PlacementGroup>) -> bool {
     claim.label(labels::PLACEMENT_GROUP_ID).unwrap_or_default()
@@ -282,8 +282,9 @@ mod tests {
         assert!(!drifts((Some("1"), v6), (Some("2"), None)));
     }
 
+    /// Conformance: AWS-drift-08
     #[test]
-    fn the_newest_image_for_the_type_is_the_one_to_run() {
+    fn the_newest_image_for_the_type_is_the_one_to_boot() {
         assert_eq!(
             is_ami_changed(&class(), &claim("ami-new"), &types()),
             Ok(false)
@@ -314,7 +315,7 @@ mod tests {
 
     /// Conformance: AWS-drift-02
     #[test]
-    fn what_cannot_be_told_is_an_error_and_not_drift() {
+    fn undetermined_drift_is_an_error_and_not_drift() {
         let mut bare = class();
         bare.status.security_groups.clear();
         assert_eq!(
@@ -336,10 +337,10 @@ mod tests {
             is_ami_changed(&class(), &imageless, &types()),
             Err(Unknown::NoImage)
         );
-        let mut unlabelled = claim("ami-new");
-        unlabelled.metadata.labels = None;
+        let mut unlabeled = claim("ami-new");
+        unlabeled.metadata.labels = None;
         assert!(matches!(
-            is_ami_changed(&class(), &unlabelled, &types()),
+            is_ami_changed(&class(), &unlabeled, &types()),
             Err(Unknown::InstanceType(_))
         ));
         assert_eq!(crate::instances::instance_id(""), None, "no provider id");
@@ -358,6 +359,7 @@ mod tests {
         assert_eq!(of(&["sg-1", "sg-2", "sg-3"]), Some(SECURITY_GROUP));
     }
 
+    /// Conformance: AWS-drift-09
     #[test]
     fn subnet_reservation_and_placement_group_must_be_selected() {
         let mut elsewhere = instance();
@@ -390,5 +392,10 @@ mod tests {
             .insert(labels::PLACEMENT_GROUP_ID.into(), "pg-1".into());
         assert!(!is_placement_changed(&placed, Some(&group)));
         assert!(is_placement_changed(&placed, None), "removed");
+        let other = PlacementGroup {
+            id: "pg-2".into(),
+            ..group
+        };
+        assert!(is_placement_changed(&placed, Some(&other)), "changed");
     }
 }

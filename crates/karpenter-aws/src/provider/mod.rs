@@ -1,18 +1,18 @@
-//! The provider: machines on EC2 for NodeClaims.
+//! The cloud provider: EC2 instances for NodeClaims.
 //!
-//! | module | question it answers |
+//! | module | content |
 //! |---|---|
-//! | [`offered`] | what can be bought for a node class now? |
-//! | [`claims`] | what does an instance say as a NodeClaim? |
-//! | [`drift`] | why is a machine no longer what is asked for? |
-//! | [`hook`] | what does registration wait for? |
+//! | [`offered`] | instance types and offerings of node classes, and their refresh |
+//! | [`claims`] | conversion of instances into NodeClaims |
+//! | [`drift`] | drift of instances |
+//! | [`registration_hook`] | partitions of placement groups, on registration |
 //!
 //! UPSTREAM: pkg/cloudprovider/cloudprovider.go
 
 pub mod claims;
 pub mod drift;
-pub mod hook;
 pub mod offered;
+pub mod registration_hook;
 
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
@@ -36,13 +36,13 @@ use karpenter_kube::clock::Clock;
 use karpenter_kube::events::{Event, Recorder, reference};
 use tokio::sync::Semaphore;
 
-use crate::api::EC2NodeClass;
-use crate::api::labels::{self, GROUP, tags};
+use crate::api::labels::{GROUP, tags};
+use crate::api::{EC2NodeClass, labels};
 use crate::instances::{Freshness, Instance, InstanceError, Instances, instance_id};
 use crate::kubelet;
 use crate::launch::filter::{Request, capacity_type, filter};
 use crate::launch_templates::template::launch_annotations;
-use crate::launcher::{Launcher, Order};
+use crate::launcher::{LaunchRequest, Launcher};
 use crate::placement_groups::{PlacementGroup, PlacementGroups};
 use crate::pricing::overlay_prices;
 use crate::stores::Stores;
@@ -52,9 +52,9 @@ use offered::Offered;
 const UNLISTED: SignedDuration = SignedDuration::from_mins(5);
 
 /// The node class and the instance types of an instance, as far as they are known.
-type Background = (Option<Arc<EC2NodeClass>>, Option<Arc<[InstanceType]>>);
+type ClassAndTypes = (Option<Arc<EC2NodeClass>>, Option<Arc<[InstanceType]>>);
 
-/// Sells machines on EC2.
+/// Launches and terminates EC2 instances for NodeClaims.
 pub struct Ec2Provider {
     stores: Stores,
     launcher: Launcher,
@@ -65,11 +65,11 @@ pub struct Ec2Provider {
     well_known: WellKnown,
     strict_min_values: bool,
     overlays: OnceLock<Arc<dyn Overlays>>,
-    /// The NodeClaims that instances were launched for by this process, by instance id: who lists instances before the claim
-    /// says which is its own knows whose it is.
-    made_for: Mutex<HashMap<String, (String, Timestamp)>>,
-    /// Who may choose among instance types.
-    turns: Semaphore,
+    /// Names of the NodeClaims that this process launched instances for, by instance ID: `list` may return an instance
+    /// before its NodeClaim has the provider ID.
+    launched_for: Mutex<HashMap<String, (String, Timestamp)>>,
+    /// Limits the number of launches that select instance types concurrently.
+    selections: Semaphore,
 }
 
 impl std::fmt::Debug for Ec2Provider {
@@ -78,7 +78,7 @@ impl std::fmt::Debug for Ec2Provider {
     }
 }
 
-/// What an instance that could not be had is to the rest of Karpenter.
+/// Converts an error of an instance operation.
 pub(crate) fn instance_error(error: InstanceError) -> CloudProviderError {
     match error {
         InstanceError::NotFound(id) => {
@@ -88,22 +88,23 @@ pub(crate) fn instance_error(error: InstanceError) -> CloudProviderError {
     }
 }
 
-/// The class with the kubelet's settings of a NodePool's or NodeClaim's v1beta1 version, if it carries them.
-fn as_seen_by<'a>(
+/// Returns the class with the kubelet settings of a NodePool's or NodeClaim's v1beta1 annotation, if it has one.
+fn with_kubelet_settings<'a>(
     class: &'a EC2NodeClass,
     kubelet: Option<&str>,
 ) -> Result<Cow<'a, EC2NodeClass>, CloudProviderError> {
     kubelet::with_v1beta1(class, kubelet).map_err(|error| CloudProviderError::Create {
         reason: "InvalidKubelet".into(),
         message: format!(
-            "annotation {} is no JSON object, {error}",
+            "annotation {} is not a JSON object, {error}",
             core_labels::annotations::KUBELET_COMPATIBILITY
         ),
+        source: None,
     })
 }
 
 impl Ec2Provider {
-    /// A provider of these parts. `strict_min_values` is the policy of that name.
+    /// Creates the provider. `strict_min_values` is whether the policy for minValues is Strict.
     #[must_use]
     pub fn new(
         stores: Stores,
@@ -123,49 +124,51 @@ impl Ec2Provider {
             well_known: crate::api::well_known(),
             strict_min_values,
             overlays: OnceLock::new(),
-            made_for: Mutex::default(),
-            turns: Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)),
+            launched_for: Mutex::default(),
+            selections: Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)),
         }
     }
 
-    /// Lets it tell users what it sees.
-    pub fn tell_through(&self, recorder: Recorder) {
-        // It is set once, at the start.
-        let _ = self.launcher.told.set(recorder);
+    /// Sets the recorder of events.
+    pub fn set_recorder(&self, recorder: Recorder) {
+        // Only the first call has an effect, at the start.
+        let _ = self.launcher.recorder.set(recorder);
     }
 
-    /// The instances.
+    /// Returns the provider of instances.
     #[must_use]
     pub fn instances(&self) -> &Arc<Instances> {
         &self.instances
     }
 
-    /// What can be bought.
+    /// Returns the provider of instance types and offerings.
     #[must_use]
     pub fn offered(&self) -> &Arc<Offered> {
         &self.offered
     }
 
-    /// Launch templates.
+    /// Returns the launcher of instances.
     #[must_use]
     pub fn launcher(&self) -> &Launcher {
         &self.launcher
     }
 
-    fn made_for(&self) -> MutexGuard<'_, HashMap<String, (String, Timestamp)>> {
-        self.made_for.lock().unwrap_or_else(PoisonError::into_inner)
+    fn launched_for(&self) -> MutexGuard<'_, HashMap<String, (String, Timestamp)>> {
+        self.launched_for
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells users of an object whose node class is not there.
-    fn class_is_missing(&self, about: ObjectReference) {
-        self.launcher.tell(Event::warning(
+    /// Publishes an event about an object whose node class does not exist.
+    fn publish_missing_class(&self, about: ObjectReference) {
+        self.launcher.publish(Event::warning(
             about,
             "FailedResolvingNodeClass",
             "Failed resolving NodeClass",
         ));
     }
 
-    /// The node class of a claim that is to be launched.
+    /// Returns the ready node class of a NodeClaim that is to be launched.
     fn class_for_launch(&self, claim: &NodeClaim) -> Result<Arc<EC2NodeClass>, CloudProviderError> {
         let name = &claim.spec.node_class_ref.name;
         let class = self
@@ -173,8 +176,9 @@ impl Ec2Provider {
             .class_of_claim(claim)
             .filter(|class| !class.is_deleting());
         let Some(class) = class else {
-            self.class_is_missing(reference(claim));
-            // A claim without its class can never be launched; giving up on it lets another pool try.
+            self.publish_missing_class(reference(claim));
+            // A NodeClaim without its class can never be launched; as insufficient capacity it is deleted, so that
+            // another NodePool can be tried.
             return Err(CloudProviderError::InsufficientCapacity(format!(
                 "resolving node class, ec2nodeclass `{name}` not found"
             )));
@@ -189,6 +193,7 @@ impl Ec2Provider {
                     message: format!(
                         "resolving NodeClass readiness, NodeClass is in Ready=Unknown, {said}"
                     ),
+                    source: None,
                 });
             }
             Status::True => {}
@@ -213,8 +218,8 @@ impl Ec2Provider {
         Ok(class)
     }
 
-    /// The placement group of a node class. What EC2 does not answer now is taken as it was; with nothing known, no machine
-    /// is launched outside of its group.
+    /// Returns the placement group of a node class. After a failed call, the last result is used; without one no
+    /// instance is launched, because it would be outside of its group.
     async fn placement_group(
         &self,
         class: &EC2NodeClass,
@@ -229,22 +234,22 @@ impl Ec2Provider {
         }
     }
 
-    /// The instance types of a node class.
+    /// Returns the instance types of a node class.
     ///
     /// # Errors
-    /// When something is not known yet, or the class cannot be used.
+    /// If the instance types are not known yet, or the class is invalid.
     pub async fn types_of(
         &self,
         class: &EC2NodeClass,
     ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
         let group = self.placement_group(class).await?;
-        self.take_overlay_prices();
+        self.update_overlay_prices();
         self.offered.types(class, group, self.clock.now())
     }
 
-    /// Takes over the prices that NodeOverlays give types without one, as they are now: those become available by it. Without
-    /// the feature gate the provider is not told of overlays.
-    fn take_overlay_prices(&self) {
+    /// Updates the prices that NodeOverlays set for types without one, which become available by it. Without the
+    /// feature gate NodeOverlay there are no overlays.
+    fn update_overlay_prices(&self) {
         if let Some(overlays) = self.overlays.get() {
             let prices = overlay_prices(&overlays.accepted());
             self.offered
@@ -252,8 +257,8 @@ impl Ec2Provider {
         }
     }
 
-    /// The node class and the instance types of an instance's NodePool; of its tags alone.
-    async fn about(&self, instance: &Instance) -> Background {
+    /// Returns the node class and the instance types of an instance's NodePool, which is found by the instance's tags.
+    async fn class_and_types(&self, instance: &Instance) -> ClassAndTypes {
         let pool = instance.tags.get(tags::NODE_POOL);
         let pool = pool.and_then(|name| self.stores.pool(name));
         let of_pool = pool
@@ -265,7 +270,9 @@ impl Ec2Provider {
         };
         let class = of_pool.or_else(of_tag);
         let kubelet = pool.as_ref().and_then(|pool| pool.kubelet_compatibility());
-        let seen = class.as_deref().map(|class| as_seen_by(class, kubelet));
+        let seen = class
+            .as_deref()
+            .map(|class| with_kubelet_settings(class, kubelet));
         let types = match &seen {
             Some(Ok(class)) => self.types_of(class).await.ok(),
             _ => None,
@@ -273,12 +280,12 @@ impl Ec2Provider {
         (class, types)
     }
 
-    fn claim_of(&self, instance: &Instance, (class, types): &Background) -> NodeClaim {
+    fn claim_of(&self, instance: &Instance, (class, types): &ClassAndTypes) -> NodeClaim {
         let instance_type = types.as_deref().and_then(|types| {
             let found = types.binary_search_by(|t| t.name.cmp(&instance.type_));
             found.ok().map(|index| &types[index])
         });
-        let known = self.made_for().get(&instance.id).cloned();
+        let known = self.launched_for().get(&instance.id).cloned();
         let name = known.map_or_else(|| instance.id.clone(), |(name, _)| name);
         let mut claim = claims::claim(&name, instance, instance_type, class.as_deref());
         if let Some(class) = class {
@@ -291,7 +298,8 @@ impl Ec2Provider {
         claim
     }
 
-    /// The types a claim may be launched as with the offerings that may be bought, and how.
+    /// Returns the instance types a NodeClaim may be launched as, with their available offerings, and the capacity
+    /// type.
     fn candidates(
         &self,
         claim: &NodeClaim,
@@ -302,6 +310,7 @@ impl Ec2Provider {
             CloudProviderError::Create {
                 reason: "InvalidResources".into(),
                 message: error.to_string(),
+                source: None,
             }
         })?;
         let request = Request {
@@ -318,7 +327,7 @@ impl Ec2Provider {
         Ok((left, how.as_str()))
     }
 
-    /// The pool and class that drift is told by; none if there is nothing to compare with.
+    /// Returns the class to determine drift against; `None` if the NodePool or class does not exist.
     fn compared_with(&self, claim: &NodeClaim) -> Option<Arc<EC2NodeClass>> {
         let pool = self.stores.pool(claim.node_pool()?)?;
         let class = self.stores.class_of_pool(&pool)?;
@@ -368,7 +377,7 @@ impl CloudProvider for Ec2Provider {
     }
 
     fn use_overlays(&self, overlays: Arc<dyn Overlays>) {
-        // It is set once, at the start.
+        // Only the first call has an effect, at the start.
         let _ = self.overlays.set(overlays);
     }
 
@@ -379,21 +388,22 @@ impl CloudProvider for Ec2Provider {
             .map_err(|error| CloudProviderError::Create {
                 reason: "InvalidRequirements".into(),
                 message: error.to_string(),
+                source: None,
             })?;
         let group = self.placement_group(&class).await?;
-        let seen = as_seen_by(&class, claim.kubelet_compatibility())?;
+        let seen = with_kubelet_settings(&class, claim.kubelet_compatibility())?;
         let announced = self.launcher.fleets.announce();
-        // In turns: a thousand claims at once would keep calls that are under way from being answered in time.
-        let turn = self.turns.acquire().await;
-        self.take_overlay_prices();
+        // Selection of instance types is limited: a thousand NodeClaims at once would delay the handling of responses.
+        let selection = self.selections.acquire().await;
+        self.update_overlay_prices();
         let resolved = self.offered.resolve(&seen, group.clone(), now)?;
         let mut all = Arc::clone(&resolved.types);
         if let (Some(overlays), Some(pool)) = (self.overlays.get(), claim.node_pool()) {
             all = overlays.apply(pool, all)?;
         }
         let (candidates, capacity_type) = self.candidates(claim, &requirements, &all)?;
-        drop(turn);
-        let order = Order {
+        drop(selection);
+        let request = LaunchRequest {
             claim,
             class: &seen,
             requirements: &requirements,
@@ -404,10 +414,10 @@ impl CloudProvider for Ec2Provider {
         drop(announced);
         let instance = self
             .launcher
-            .launch(order, now, |t| offered::kept(&resolved, &t.name))
+            .launch(request, now, |t| offered::user_reserved(&resolved, &t.name))
             .await?;
         let name = claim.name().to_owned();
-        self.made_for().insert(instance.id.clone(), (name, now));
+        self.launched_for().insert(instance.id.clone(), (name, now));
         let instance_type = all.iter().find(|t| t.name == instance.type_);
         let mut answer = claims::claim(claim.name(), &instance, instance_type, Some(&class));
         answer.spec = claim.spec.clone();
@@ -416,7 +426,7 @@ impl CloudProvider for Ec2Provider {
         if let Some(group) = group.filter(|g| g.partitions > 0) {
             let all = answer.metadata.labels.get_or_insert_default();
             all.insert(labels::PLACEMENT_GROUP_ID.into(), group.id);
-            // EC2 tells the partition later; registration waits for it.
+            // The partition is known later; the registration hook waits for it.
             all.entry(labels::PLACEMENT_GROUP_PARTITION.into())
                 .or_default();
         }
@@ -426,7 +436,7 @@ impl CloudProvider for Ec2Provider {
     async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudProviderError> {
         let provider_id = claim.status.provider_id.as_deref().unwrap_or_default();
         let id = instance_id(provider_id).ok_or_else(|| {
-            CloudProviderError::other(format!("getting instance id, `{provider_id}` is none"))
+            CloudProviderError::other(format!("getting instance id, `{provider_id}` has none"))
         })?;
         let deleted = self.instances.delete(id).await;
         if let Err(error) = &deleted
@@ -441,14 +451,14 @@ impl CloudProvider for Ec2Provider {
 
     async fn get(&self, provider_id: &str) -> Result<NodeClaim, CloudProviderError> {
         let id = instance_id(provider_id).ok_or_else(|| {
-            CloudProviderError::other(format!("getting instance id, `{provider_id}` is none"))
+            CloudProviderError::other(format!("getting instance id, `{provider_id}` has none"))
         })?;
         let instance = self
             .instances
-            .get(id, Freshness::Asked)
+            .get(id, Freshness::Fresh)
             .await
             .map_err(instance_error)?;
-        let about = self.about(&instance).await;
+        let about = self.class_and_types(&instance).await;
         Ok(self.claim_of(&instance, &about))
     }
 
@@ -460,17 +470,17 @@ impl CloudProvider for Ec2Provider {
             .map_err(|error| CloudProviderError::Other(Box::new(error)))?;
         let listed: HashSet<&str> = instances.iter().map(|i| i.id.as_str()).collect();
         let now = self.clock.now();
-        self.made_for().retain(|id, (_, at)| {
+        self.launched_for().retain(|id, (_, at)| {
             listed.contains(id.as_str()) || now.duration_since(*at) < UNLISTED
         });
         let mut claims = Vec::with_capacity(instances.len());
-        // Ten thousand instances are of a few pools.
-        let mut known: HashMap<[Option<&String>; 2], Background> = HashMap::new();
+        // Ten thousand instances belong to a few NodePools.
+        let mut known: HashMap<[Option<&String>; 2], ClassAndTypes> = HashMap::new();
         for instance in &instances {
             let of = [tags::NODE_POOL, labels::NODE_CLASS].map(|key| instance.tags.get(key));
             let about = match known.entry(of) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(unknown) => unknown.insert(self.about(instance).await),
+                Entry::Vacant(unknown) => unknown.insert(self.class_and_types(instance).await),
             };
             claims.push(self.claim_of(instance, about));
         }
@@ -482,13 +492,13 @@ impl CloudProvider for Ec2Provider {
         pool: &NodePool,
     ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
         let class = self.stores.class_of_pool(pool).ok_or_else(|| {
-            self.class_is_missing(reference(pool));
+            self.publish_missing_class(reference(pool));
             let name = &pool.spec.template.spec.node_class_ref.name;
             CloudProviderError::other(format!(
                 "resolving node class, ec2nodeclass `{name}` not found"
             ))
         })?;
-        let seen = as_seen_by(&class, pool.kubelet_compatibility())?;
+        let seen = with_kubelet_settings(&class, pool.kubelet_compatibility())?;
         self.types_of(&seen).await
     }
 
@@ -513,11 +523,11 @@ impl CloudProvider for Ec2Provider {
         }
         let provider_id = claim.status.provider_id.as_deref().unwrap_or_default();
         let id = instance_id(provider_id).ok_or_else(|| {
-            CloudProviderError::other(format!("getting instance id, `{provider_id}` is none"))
+            CloudProviderError::other(format!("getting instance id, `{provider_id}` has none"))
         })?;
-        let instance = match self.instances.get(id, Freshness::Remembered).await {
+        let instance = match self.instances.get(id, Freshness::Cached).await {
             Ok(instance) => instance,
-            // It is on its way out; that it drifted as well is of no use.
+            // The instance is already terminated.
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(instance_error(error)),
         };
@@ -525,8 +535,8 @@ impl CloudProvider for Ec2Provider {
             return drifted(reason);
         }
         if drift::left_reservations(&class, &instance) {
-            // A reservation that ended leaves its instances on demand, which EC2 tells late.
-            let fresh = self.instances.get(id, Freshness::Asked).await;
+            // Instances of a reservation that ended become on-demand instances, which EC2 reports with a delay.
+            let fresh = self.instances.get(id, Freshness::Fresh).await;
             match fresh {
                 Ok(instance) if drift::left_reservations(&class, &instance) => {
                     return drifted(drift::CAPACITY_RESERVATION);
@@ -543,6 +553,8 @@ impl CloudProvider for Ec2Provider {
     }
 
     fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
-        vec![Arc::new(hook::Partition::new(Arc::clone(&self.instances)))]
+        vec![Arc::new(registration_hook::PartitionHook::new(Arc::clone(
+            &self.instances,
+        )))]
     }
 }

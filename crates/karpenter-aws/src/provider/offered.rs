@@ -1,4 +1,4 @@
-//! What can be bought for a node class now: the resolver with what it looks at, and what keeps that up to date.
+//! The instance types and offerings of node classes, and the refresh of their inputs.
 //!
 //! UPSTREAM: pkg/providers/instancetype/instancetype.go, pkg/controllers/providers
 
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::provider::CloudProviderError;
+use karpenter_core::provider::{CloudProviderError, ErrorCode};
 use karpenter_kube::clock::Clock;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::EC2NodeClass;
 use crate::instance_types::{
-    DiscoveredMemory, Market, PlacementGroup, Resolved, Resolver, ResolverSettings, Shape,
+    DiscoveredMemory, OfferingState, PlacementGroup, Resolved, Resolver, ResolverSettings, Shape,
 };
 use crate::launch_templates::Reserved;
 use crate::pricing::Pricing;
@@ -22,32 +22,32 @@ use crate::sdk::{Aws, AwsError, catalogue};
 use crate::shifted_zones::ShiftedZones;
 use crate::unavailable::Unavailable;
 
-/// How often EC2 is asked for instance types, zones and on-demand prices.
+/// How often instance types, zones and on-demand prices are requested.
 const CATALOGUE: Duration = Duration::from_secs(12 * 3600);
-/// How often EC2 is asked for spot prices if nothing is said.
-// DIFFERS: upstream asks every 12 hours, while prices move by the minute.
+/// How often spot prices are requested by default.
+// DIFFERS: upstream requests them every 12 hours, while prices change by the minute.
 pub const SPOT: Duration = Duration::from_secs(5 * 60);
-/// How often marks are looked at whose time is over.
+/// How often expired unavailability marks are removed.
 const MARKS: Duration = Duration::from_secs(10);
-/// How soon a question is asked again that was not answered.
+/// Delay of a retry after a failed request.
 const AGAIN: Duration = Duration::from_secs(60);
 
 struct State {
     resolver: Resolver,
     pricing: Pricing,
     discovered: DiscoveredMemory,
-    /// When EC2 last told its instance types.
-    types_told: Option<Timestamp>,
+    /// When EC2 last returned its instance types.
+    types_updated: Option<Timestamp>,
 }
 
-/// What can be bought.
+/// The instance types and offerings of node classes.
 pub struct Offered {
     aws: Aws,
     state: Mutex<State>,
     unavailable: Arc<Mutex<Unavailable>>,
     shifted: ShiftedZones,
     counts: ReservationCounts,
-    /// Whether the price list can be asked.
+    /// Whether the price list can be reached.
     price_list: bool,
 }
 
@@ -58,7 +58,7 @@ impl std::fmt::Debug for Offered {
 }
 
 impl Offered {
-    /// Nothing yet, apart from the prices that are built in.
+    /// Creates a provider without instance types, with the built-in prices.
     #[must_use]
     pub fn new(
         aws: Aws,
@@ -72,7 +72,7 @@ impl Offered {
             pricing: Pricing::new(aws.region()),
             resolver: Resolver::new(settings),
             discovered: DiscoveredMemory::default(),
-            types_told: None,
+            types_updated: None,
         };
         Self {
             price_list: crate::pricing::api_region(aws.region(), isolated_vpc).is_some(),
@@ -88,43 +88,43 @@ impl Offered {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is out of capacity.
+    /// Returns the unavailable pools, capacity types and subnets.
     #[must_use]
     pub fn unavailable(&self) -> &Arc<Mutex<Unavailable>> {
         &self.unavailable
     }
 
-    /// The zones that are shifted away.
+    /// Returns the zones with an active zonal shift.
     #[must_use]
     pub fn shifted(&self) -> &ShiftedZones {
         &self.shifted
     }
 
-    /// Machines left in reservations.
+    /// Returns the number of instances left in capacity reservations.
     #[must_use]
     pub fn counts(&self) -> &ReservationCounts {
         &self.counts
     }
 
-    /// Looks at, or changes, the memory that nodes turned out to have.
+    /// Reads or changes the discovered memory capacity.
     pub fn with_discovered<T>(&self, change: impl FnOnce(&mut DiscoveredMemory) -> T) -> T {
         change(&mut self.lock().discovered)
     }
 
-    /// Looks at, or changes, the prices.
+    /// Reads or changes the prices.
     pub fn with_pricing<T>(&self, change: impl FnOnce(&mut Pricing) -> T) -> T {
         change(&mut self.lock().pricing)
     }
 
-    /// Looks at, or changes, the resolver.
+    /// Reads or changes the resolver.
     pub fn with_resolver<T>(&self, change: impl FnOnce(&mut Resolver) -> T) -> T {
         change(&mut self.lock().resolver)
     }
 
-    /// The instance types of a node class with all that belongs to them; the same list while nothing changes.
+    /// Returns the instance types of a node class with their kubelet settings; the same list while nothing changes.
     ///
     /// # Errors
-    /// When something is not known yet, or the node class' kubelet settings cannot be used.
+    /// If instance types are not known yet, or the class's kubelet settings are invalid.
     pub fn resolve(
         &self,
         class: &EC2NodeClass,
@@ -148,18 +148,18 @@ impl Offered {
             discovered,
             ..
         } = &mut *state;
-        let market = Market {
+        let offering_state = OfferingState {
             pricing,
             unavailable: &unavailable,
             shifted_zones: &shifted,
             reservation_counts: &|id| self.counts.left(id),
         };
         resolver
-            .resolve(uid, &shape, discovered, &market)
+            .resolve(uid, &shape, discovered, &offering_state)
             .map_err(|error| CloudProviderError::Other(Box::new(error)))
     }
 
-    /// The instance types of a node class; the same list while nothing changes.
+    /// Returns the instance types of a node class; the same list while nothing changes.
     ///
     /// # Errors
     /// See [`Offered::resolve`].
@@ -172,10 +172,10 @@ impl Offered {
         Ok(self.resolve(class, group, now)?.types)
     }
 
-    /// Asks EC2 which instance types there are, and where.
+    /// Updates instance types and the zones they are offered in.
     ///
     /// # Errors
-    /// EC2's; what was known before stays.
+    /// The error of EC2; the previous values are kept.
     pub async fn refresh_types(&self, now: Timestamp) -> Result<(), AwsError> {
         let (types, zones) = futures::join!(
             catalogue::instance_types(&self.aws),
@@ -184,7 +184,7 @@ impl Offered {
         let (types, zones) = (types?, zones?);
         let count = types.len();
         let mut state = self.lock();
-        state.types_told = Some(now);
+        state.types_updated = Some(now);
         let changed = state.resolver.update_types(types);
         if changed | state.resolver.update_offered_zones(zones) {
             tracing::debug!(
@@ -196,10 +196,10 @@ impl Offered {
         Ok(())
     }
 
-    /// Asks for on-demand prices, where there is somebody to ask.
+    /// Updates on-demand prices, if the price list can be reached.
     ///
     /// # Errors
-    /// When there is no answer, or one without prices; what was known before stays.
+    /// If the call fails, or the answer has no prices; the previous prices are kept.
     pub async fn refresh_on_demand_prices(&self) -> Result<(), CloudProviderError> {
         if !self.price_list {
             return Ok(());
@@ -215,43 +215,38 @@ impl Offered {
         Ok(())
     }
 
-    /// Asks for spot prices.
+    /// Updates spot prices.
     ///
     /// # Errors
-    /// EC2's; what was known before stays.
+    /// The error of EC2; the previous prices are kept.
     pub async fn refresh_spot_prices(&self, now: Timestamp) -> Result<(), AwsError> {
         let prices = catalogue::spot_prices(&self.aws, now).await?;
         self.lock().pricing.update_spot(prices);
         Ok(())
     }
 
-    /// Keeps everything up to date until told to stop.
+    /// Keeps everything up to date until `stop` is cancelled.
     pub async fn run(
         self: Arc<Self>,
         clock: Clock,
         spot_prices: Duration,
         stop: CancellationToken,
     ) {
-        // They were asked for before anything else could start.
-        let told = self.lock().types_told;
-        let fresh = told.map_or(Duration::ZERO, |at| {
+        // Instance types were requested at the start, before anything else.
+        let updated = self.lock().types_updated;
+        let fresh = updated.map_or(Duration::ZERO, |at| {
             CATALOGUE.saturating_sub(clock.since(at))
         });
         let types = async {
             clock.sleep(fresh).await;
-            let ask = || async {
-                let done = self.refresh_types(clock.now()).await;
-                done.map_err(|e| e.to_string())
-            };
+            let ask = || self.refresh_types(clock.now());
             repeat(&clock, CATALOGUE, "providers.instancetype", ask).await;
         };
-        let on_demand = repeat(&clock, CATALOGUE, "providers.pricing", || async {
-            let done = self.refresh_on_demand_prices().await;
-            done.map_err(|e| e.to_string())
+        let on_demand = repeat(&clock, CATALOGUE, "providers.pricing", || {
+            self.refresh_on_demand_prices()
         });
-        let spot = repeat(&clock, spot_prices, "providers.pricing", || async {
-            let done = self.refresh_spot_prices(clock.now()).await;
-            done.map_err(|e| e.to_string())
+        let spot = repeat(&clock, spot_prices, "providers.pricing", || {
+            self.refresh_spot_prices(clock.now())
         });
         let marks = repeat(&clock, MARKS, "providers.instancetype", || async {
             let mut unavailable = self
@@ -259,7 +254,7 @@ impl Offered {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
             unavailable.expire(clock.now());
-            Ok(())
+            Ok::<_, std::convert::Infallible>(())
         });
         let all = futures::future::join4(types, on_demand, spot, marks);
         tokio::select! {
@@ -269,16 +264,26 @@ impl Offered {
     }
 }
 
-/// Does something again and again; sooner after a failure.
-async fn repeat<F>(clock: &Clock, every: Duration, logger: &'static str, mut act: impl FnMut() -> F)
-where
-    F: Future<Output = Result<(), String>>,
+/// Repeats an action; sooner after a failure.
+async fn repeat<F, E>(
+    clock: &Clock,
+    every: Duration,
+    logger: &'static str,
+    mut act: impl FnMut() -> F,
+) where
+    F: Future<Output = Result<(), E>>,
+    E: std::error::Error + 'static,
 {
     loop {
         let pause = match act().await {
             Ok(()) => every,
             Err(error) => {
-                tracing::error!(logger, error, "failed to refresh what AWS offers");
+                tracing::error!(
+                    logger,
+                    error = %error,
+                    "aws-error-code" = ErrorCode::of(&error).map(|code| &**code),
+                    "failed to refresh instance types or prices"
+                );
                 AGAIN.min(every)
             }
         };
@@ -286,9 +291,9 @@ where
     }
 }
 
-/// What the kubelet of an instance type keeps by the user's wish.
+/// Returns the user's reserved resources for an instance type.
 #[must_use]
-pub fn kept(resolved: &Resolved, name: &str) -> Reserved {
+pub fn user_reserved(resolved: &Resolved, name: &str) -> Reserved {
     resolved
         .get(name)
         .map_or_else(Reserved::default, |(_, kubelet)| Reserved {

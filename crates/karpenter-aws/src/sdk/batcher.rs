@@ -1,9 +1,9 @@
-//! Requests that go out as one.
+//! Batching of requests into one call.
 //!
-//! A bucket's first request opens a window. It closes when nothing more came for the idle time, when it has been open for
-//! the longest time, or when it is full; then its requests are carried out together, and everyone gets an answer of his own.
-//! Who needs a while to make up a request announces it, so that a window does not count as idle because the processor is busy
-//! with what it waits for.
+//! The first request of a key opens a window. The window closes when no further request arrived for the idle time, when
+//! it has been open for the maximum time, or when it is full; then its requests are sent as one call, and each caller
+//! gets its own answer. A caller that needs time to prepare a request announces it, so that a window does not count as
+//! idle while the processor is busy with the preparation.
 //!
 //! UPSTREAM: pkg/batcher/batcher.go
 
@@ -20,21 +20,21 @@ use tokio::time::Instant;
 use super::errors::AwsError;
 use super::telemetry::Telemetry;
 
-/// How many batches of one kind are under way at most.
+/// Maximum number of concurrent batches of one kind.
 const PARALLEL: usize = 100;
 
 /// When a batch is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Nothing more came for so long, and nothing is announced.
+    /// No further request arrived for this time, and none is announced.
     pub idle: Duration,
-    /// It has been open for so long.
+    /// The window has been open for this time.
     pub longest: Duration,
-    /// It has so many requests.
+    /// The window has this many requests.
     pub items: usize,
 }
 
-/// What answers a batch: as many answers as requests, in their order. What is missing is answered with an error.
+/// Executes a batch: returns as many answers as requests, in their order. A missing answer becomes an error.
 pub type Execute<K, I, O> =
     Arc<dyn Fn(K, Vec<I>) -> BoxFuture<'static, Vec<Result<O, AwsError>>> + Send + Sync>;
 
@@ -55,7 +55,7 @@ struct Shared<K, I, O> {
     execute: Execute<K, I, O>,
 }
 
-/// A request is being made up; windows wait for it, within their longest time, until this is dropped.
+/// A request is being prepared; open windows wait for it, within their maximum time, until this is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Announced(Arc<AtomicUsize>);
@@ -66,7 +66,7 @@ impl Drop for Announced {
     }
 }
 
-/// Requests of one kind. Those with the same key go out together.
+/// Batches requests of one kind. Requests with the same key are sent together.
 pub struct Batcher<K, I, O>(Arc<Shared<K, I, O>>);
 
 impl<K, I, O> std::fmt::Debug for Batcher<K, I, O> {
@@ -81,7 +81,7 @@ where
     I: Send + 'static,
     O: Send + 'static,
 {
-    /// A batcher called `name` in metrics, for `operation`.
+    /// Creates a batcher called `name` in metrics, for `operation`.
     pub fn new(
         name: &'static str,
         operation: &'static str,
@@ -107,10 +107,10 @@ where
         Announced(Arc::clone(&self.0.announced))
     }
 
-    /// Has `item` carried out with others of the same key. It is carried out even if the caller gives up waiting.
+    /// Executes `item` in a batch with others of the same key. It is executed even if the caller stops waiting.
     ///
     /// # Errors
-    /// The call's.
+    /// The error of the call.
     pub async fn run(&self, key: K, item: I) -> Result<O, AwsError> {
         let (sender, answer) = oneshot::channel();
         let opened = {
@@ -140,7 +140,7 @@ where
         let operation = self.0.operation;
         answer
             .await
-            .unwrap_or_else(|_| Err(AwsError::unreadable(operation, "the batch was given up")))
+            .unwrap_or_else(|_| Err(AwsError::unreadable(operation, "the batch was dropped")))
     }
 }
 
@@ -189,7 +189,7 @@ where
                     "the batch has no answer for this request",
                 ))
             });
-            // Whoever does not listen any more does not need the answer.
+            // A caller that stopped waiting does not need the answer.
             let _ = answer.send(result);
         }
     }
@@ -210,7 +210,7 @@ mod tests {
         items: 1000,
     };
 
-    /// Answers with the batch's size, and counts batches.
+    /// Creates a batcher that answers with the batch's size, and counts batches.
     fn counting(window: Window) -> (Batcher<u8, u32, (u32, usize)>, Arc<AtomicUsize>) {
         let calls = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&calls);
@@ -228,8 +228,9 @@ mod tests {
         )
     }
 
+    /// Conformance: AWS-batcher-06
     #[tokio::test(start_paused = true)]
-    async fn requests_of_one_key_go_out_together_and_everyone_gets_his_answer() {
+    async fn requests_of_one_key_are_sent_together_and_each_gets_its_answer() {
         let (batcher, calls) = counting(WINDOW);
         let results = join_all((0..20).map(|i| batcher.run(u8::from(i >= 10), i))).await;
         for (i, result) in results.into_iter().enumerate() {
@@ -238,6 +239,7 @@ mod tests {
         assert_eq!(calls.load(Ordering::Relaxed), 2);
     }
 
+    /// Conformance: AWS-batcher-04
     #[tokio::test(start_paused = true)]
     async fn a_window_closes_when_it_is_idle_old_or_full() {
         let (batcher, calls) = counting(WINDOW);
@@ -254,7 +256,7 @@ mod tests {
             }
         }));
         let sizes = steadily.await;
-        assert!(sizes[0] < 40, "the longest time cut it: {}", sizes[0]);
+        assert!(sizes[0] < 40, "closed by the maximum time: {}", sizes[0]);
         assert!(started.elapsed() < Duration::from_secs(2));
         assert_eq!(calls.load(Ordering::Relaxed), 3);
 
@@ -265,8 +267,31 @@ mod tests {
         assert_eq!(calls.load(Ordering::Relaxed), 1);
     }
 
+    /// Conformance: AWS-batcher-05
     #[tokio::test(start_paused = true)]
-    async fn a_window_waits_for_what_is_announced_but_not_beyond_its_longest_time() {
+    async fn a_hundred_batches_run_at_once() {
+        let running = Arc::new(AtomicUsize::new(0));
+        let most = Arc::new(AtomicUsize::new(0));
+        let (now, peak) = (Arc::clone(&running), Arc::clone(&most));
+        let execute: Execute<u32, (), ()> = Arc::new(move |_, items| {
+            let (now, peak) = (Arc::clone(&now), Arc::clone(&peak));
+            Box::pin(async move {
+                let present = now.fetch_add(1, Ordering::Relaxed) + 1;
+                peak.fetch_max(present, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                now.fetch_sub(1, Ordering::Relaxed);
+                items.into_iter().map(Ok).collect()
+            })
+        });
+        let telemetry = Telemetry::new(&Registry::new());
+        let batcher = Batcher::new("test", "Test", WINDOW, telemetry, execute);
+        let all = join_all((0..150).map(|key| batcher.run(key, ()))).await;
+        assert!(all.iter().all(Result::is_ok));
+        assert_eq!(most.load(Ordering::Relaxed), 100);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_window_waits_for_announced_requests_within_its_maximum_time() {
         let (batcher, calls) = counting(WINDOW);
         let slowly = join_all((0..10).map(|i| {
             let batcher = &batcher;
@@ -286,6 +311,7 @@ mod tests {
         assert_eq!(started.elapsed(), WINDOW.longest);
     }
 
+    /// Conformance: AWS-batcher-06
     #[tokio::test(start_paused = true)]
     async fn a_missing_answer_is_an_error() {
         let execute: Execute<(), u32, u32> = Arc::new(|(), _| Box::pin(async { vec![Ok(1)] }));

@@ -1,4 +1,4 @@
-//! What can be bought, where, and for how much, as AWS tells.
+//! Instance types, zones and prices, as AWS returns them.
 //!
 //! UPSTREAM: pkg/providers/instancetype/instancetype.go, pkg/providers/pricing/pricing.go
 
@@ -24,10 +24,10 @@ const PAGE: i32 = 1000;
 /// Largest page of GetProducts.
 const PRODUCTS_PAGE: i32 = 100;
 
-/// All instance types that Kubernetes nodes can run on.
+/// Returns all instance types that Kubernetes nodes can run on.
 ///
 /// # Errors
-/// When EC2 cannot be asked.
+/// If the call to EC2 fails.
 pub async fn instance_types(aws: &Aws) -> Result<Vec<InstanceTypeInfo>, AwsError> {
     let filters = vec![
         filter("supported-virtualization-type", ["hvm"]),
@@ -52,10 +52,10 @@ pub async fn instance_types(aws: &Aws) -> Result<Vec<InstanceTypeInfo>, AwsError
     Ok(found)
 }
 
-/// The zones each instance type is offered in.
+/// Returns the zones each instance type is offered in.
 ///
 /// # Errors
-/// When EC2 cannot be asked.
+/// If the call to EC2 fails.
 pub async fn zones(aws: &Aws) -> Result<BTreeMap<String, BTreeSet<String>>, AwsError> {
     let ask = |token: Option<String>| {
         aws.ec2("DescribeInstanceTypeOfferings", move |client| {
@@ -80,10 +80,10 @@ pub async fn zones(aws: &Aws) -> Result<BTreeMap<String, BTreeSet<String>>, AwsE
     Ok(found)
 }
 
-/// Spot prices in dollars an hour, by instance type and zone.
+/// Returns spot prices in dollars per hour, by instance type and zone.
 ///
 /// # Errors
-/// When EC2 cannot be asked.
+/// If the call to EC2 fails.
 pub async fn spot_prices(
     aws: &Aws,
     now: Timestamp,
@@ -124,13 +124,13 @@ pub async fn spot_prices(
         .collect())
 }
 
-/// Prices by instance type: dollars an hour, in China yuan.
+/// Prices by instance type, in dollars per hour; in China in yuan.
 pub type Prices = BTreeMap<String, f64>;
 
-/// On-demand prices, of shared machines and of bare metal.
+/// Returns on-demand prices of instances on shared hardware, and of bare metal.
 ///
 /// # Errors
-/// When the price list cannot be asked.
+/// If the call to the Pricing API fails.
 pub async fn on_demand_prices(aws: &Aws) -> Result<(Prices, Prices), AwsError> {
     let shared = [("tenancy", "Shared"), ("productFamily", "Compute Instance")];
     let metal = [
@@ -188,7 +188,7 @@ async fn products(aws: &Aws, more: &[(&str, &str)]) -> Result<Prices, AwsError> 
     Ok(found)
 }
 
-/// Instance type and price of an entry of the price list.
+/// Returns instance type and price of an entry of the price list.
 fn price(text: &str, currency: &str) -> Option<(String, f64)> {
     let entry: Value = serde_json::from_str(text).ok()?;
     let name = entry["product"]["attributes"]["instanceType"].as_str()?;
@@ -201,7 +201,7 @@ fn price(text: &str, currency: &str) -> Option<(String, f64)> {
     Some((name.to_owned(), price))
 }
 
-/// A price. Nothing is free: a zero says that something is not known, and would be bought before anything else.
+/// Parses a price. Zero counts as unknown, because it would be preferred to every other offering.
 fn amount(text: &str) -> Option<f64> {
     let price: f64 = text.parse().ok()?;
     (price.is_finite() && price > 0.0).then_some(price)
@@ -323,7 +323,7 @@ fn network(raw: &ec2::NetworkInfo) -> NetworkInfo {
         })
         .collect();
     let interfaces = small(raw.maximum_network_interfaces());
-    // Old types list no cards.
+    // Old instance types have no list of cards.
     if cards.is_empty() && interfaces > 0 {
         cards.push(NetworkCard {
             index: 0,

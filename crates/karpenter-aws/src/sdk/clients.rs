@@ -1,4 +1,4 @@
-//! How the services are reached, and how one call is made: paced, retried, counted, and with an error that says what it means.
+//! Clients of AWS services. Each call is paced, retried and counted, and its errors are classified.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
@@ -25,25 +25,26 @@ use super::errors::AwsError;
 use super::pacing::{Outcome, Pacing};
 use super::telemetry::Telemetry;
 
-/// One attempt may take that long; a long poll of SQS takes 20 seconds of it.
+/// Timeout of one attempt; a long poll of SQS takes 20 seconds of it.
 const ATTEMPT: Duration = Duration::from_secs(45);
-/// An instant fleet answers when all its instances are launched, which takes longer the more there are.
+/// Timeout of CreateFleet: an instant fleet answers when all its instances are launched, which takes longer the more
+/// there are.
 const FLEET_ATTEMPT: Duration = Duration::from_secs(240);
-/// How long credentials may be waited for, with the pauses between attempts.
+/// Timeout of obtaining credentials, including the pauses between attempts.
 const CREDENTIALS: Duration = Duration::from_secs(30);
-/// How often a call that AWS throttles is made, spread over about half a minute by the back-off.
+/// Number of attempts of a throttled call, spread over about half a minute by the back-off.
 const THROTTLED_ATTEMPTS: u32 = 8;
-/// How often a call that nobody answers is made.
+/// Number of attempts of a call without answer.
 const FAILED_ATTEMPTS: u32 = 3;
-/// The longest pause between two attempts.
+/// Maximum pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
-/// A service of AWS.
+/// An AWS service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// Machines, networks, images.
+    /// Instances, networks, AMIs.
     Ec2,
-    /// The cluster.
+    /// EKS clusters.
     Eks,
     /// Roles and instance profiles.
     Iam,
@@ -51,14 +52,14 @@ pub enum Service {
     Pricing,
     /// The interruption queue.
     Sqs,
-    /// Parameters that name images.
+    /// Systems Manager parameters that hold AMI IDs.
     Ssm,
-    /// Zones that traffic is shifted away from.
+    /// Zonal shifts of Application Recovery Controller.
     ZonalShift,
 }
 
 impl Service {
-    /// The name in metrics.
+    /// Returns the name of the service in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ec2 => "EC2",
@@ -72,22 +73,22 @@ impl Service {
     }
 }
 
-/// How to connect. The default takes everything from the environment, as the SDK does.
+/// Connection settings. The default takes everything from the environment, as the SDK does.
 #[derive(Clone, Debug)]
 pub struct Connect {
-    /// The region; otherwise the environment's, the profile's or the instance's.
+    /// Region; `None` for that of the environment, the profile or the instance.
     pub region: Option<String>,
-    /// Where all services are, instead of AWS's endpoints.
+    /// Endpoint of all services; `None` for AWS's endpoints.
     pub endpoint: Option<String>,
-    /// Access key and secret, instead of the chain of providers.
+    /// Access key ID and secret access key; `None` for the SDK's provider chain.
     pub credentials: Option<(String, String)>,
-    /// The first pause before a call is repeated.
+    /// First pause before a call is retried.
     pub pause: Duration,
-    /// How often a call is made at most, credentials included; otherwise it depends on what went wrong.
+    /// Maximum number of attempts of a call, including calls for credentials; `None` to decide by the error.
     pub attempts: Option<u32>,
-    /// Certificates in PEM to trust instead of the system's.
+    /// CA certificates in PEM; `None` for the system's.
     pub roots: Option<Vec<u8>>,
-    /// Where calls are counted.
+    /// Registry of the metrics of calls.
     pub registry: Registry,
 }
 
@@ -105,40 +106,40 @@ impl Default for Connect {
     }
 }
 
-/// Why there is no connection.
+/// A failed connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The region is known from nowhere.
+    /// No source has a region.
     #[error("no AWS region: set AWS_REGION, or let the pod reach the instance metadata service")]
     NoRegion,
-    /// `AWS_MAX_ATTEMPTS` is no number of attempts.
+    /// `AWS_MAX_ATTEMPTS` is not a number of attempts.
     #[error("AWS_MAX_ATTEMPTS must be a whole number of at least 1, not `{0}`")]
     Attempts(String),
-    /// `AWS_RETRY_MODE` is no mode.
+    /// `AWS_RETRY_MODE` is not a retry mode.
     #[error("AWS_RETRY_MODE must be `standard` or `adaptive`, not `{0}`")]
     Mode(String),
-    /// `AWS_CA_BUNDLE` cannot be read.
-    #[error("the file of AWS_CA_BUNDLE, `{path}`, cannot be read: {source}")]
+    /// The file in `AWS_CA_BUNDLE` cannot be read.
+    #[error("cannot read the file of AWS_CA_BUNDLE, `{path}`: {source}")]
     Bundle {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// Why not.
+        /// The error of the file system.
         #[source]
         source: std::io::Error,
     },
-    /// There are certificates to trust that are none.
-    #[error("the certificates to trust (AWS_CA_BUNDLE) cannot be used: {0}")]
+    /// The CA certificates cannot be parsed.
+    #[error("invalid CA certificates (AWS_CA_BUNDLE): {0}")]
     Roots(String),
 }
 
 impl Connect {
-    /// What the environment says that the SDK does not read by itself, or would end the process for if it is wrong.
+    /// Reads the variables that the SDK does not read, or whose invalid values would end the process.
     ///
-    /// Both modes of `AWS_RETRY_MODE` are the same here: calls are always paced by what AWS answers.
+    /// Both modes of `AWS_RETRY_MODE` have the same effect: calls are always paced by AWS's responses.
     ///
     /// # Errors
-    /// With the variable that cannot be used.
+    /// If the value of a variable is invalid.
     pub fn from_env(env: impl Fn(&str) -> Option<String>) -> Result<Self, ConnectError> {
         let said = |name: &str| env(name).filter(|value| !value.trim().is_empty());
         let attempts = match said("AWS_MAX_ATTEMPTS") {
@@ -168,10 +169,10 @@ impl Connect {
     }
 }
 
-/// A client that trusts these certificates only, and is otherwise the SDK's own.
+/// Creates an HTTP client that trusts these certificates only, and is otherwise the SDK's own.
 fn trusting(pem: &[u8]) -> Result<SharedHttpClient, ConnectError> {
     let bad = |why: String| ConnectError::Roots(why);
-    // The SDK ends the process for what it cannot read.
+    // The SDK ends the process if it cannot parse a certificate.
     let mut roots = rustls::RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
         let certificate = certificate.map_err(|error| bad(error.to_string()))?;
@@ -180,7 +181,7 @@ fn trusting(pem: &[u8]) -> Result<SharedHttpClient, ConnectError> {
             .map_err(|error| bad(error.to_string()))?;
     }
     if roots.is_empty() {
-        return Err(bad("there are none in PEM".to_owned()));
+        return Err(bad("there are no certificates in PEM".to_owned()));
     }
     let store = tls::TrustStore::empty().with_pem_certificate(pem);
     let context = tls::TlsContext::builder()
@@ -215,10 +216,10 @@ struct Inner {
     telemetry: Telemetry,
 }
 
-/// The services of one region. Cheap to clone; clones share pace and counters.
+/// Clients of the services of one region. Cheap to clone; clones share pacing and metrics.
 ///
-/// Calls go through [`Aws::ec2`] and its siblings, which repeat what is worth repeating: the SDK's own retries are off, as
-/// they know nothing of each other. Only credentials are left to the SDK with its retries.
+/// Calls go through [`Aws::ec2`] and its siblings, which retry where it helps: the SDK's own retries are off, because
+/// they are not coordinated with each other. Only calls for credentials use the SDK's retries.
 #[derive(Clone)]
 pub struct Aws(Arc<Inner>);
 
@@ -230,7 +231,7 @@ impl std::fmt::Debug for Aws {
     }
 }
 
-/// The region whose endpoint has the price list of `region`.
+/// Returns the region whose Pricing endpoint has the price list of `region`.
 fn pricing_region(region: &str) -> &'static str {
     match region.split('-').next().unwrap_or_default() {
         "ap" => "ap-south-1",
@@ -241,10 +242,10 @@ fn pricing_region(region: &str) -> &'static str {
 }
 
 impl Aws {
-    /// Connects. Nothing is sent yet, but the region may be asked from the instance metadata service.
+    /// Connects. No call is made, except that the region may be read from the instance metadata service.
     ///
     /// # Errors
-    /// When the region is not known, or the certificates to trust are none.
+    /// If the region is unknown, or the CA certificates are invalid.
     pub async fn connect(how: &Connect) -> Result<Self, ConnectError> {
         let timeouts = TimeoutConfig::builder()
             .operation_attempt_timeout(FLEET_ATTEMPT)
@@ -300,28 +301,28 @@ impl Aws {
         })))
     }
 
-    /// The region.
+    /// Returns the region.
     #[must_use]
     pub fn region(&self) -> &str {
         &self.0.region
     }
 
-    /// Calls a second that `operation` is held to since AWS complained, if it has lately.
+    /// Returns the rate limit of `operation` in calls per second, if AWS has throttled it recently.
     #[must_use]
     pub fn pace(&self, operation: &str) -> Option<f64> {
         self.0.pacing.rate(operation)
     }
 
-    /// The counters of calls.
+    /// Returns the metrics of calls.
     #[must_use]
     pub fn telemetry(&self) -> &Telemetry {
         &self.0.telemetry
     }
 
-    /// Makes a call once, whatever becomes of it, for trials whose refusal is the answer.
+    /// Makes a call without retries, for dry runs whose refusal is the answer.
     ///
     /// # Errors
-    /// The call's.
+    /// The error of the call.
     pub async fn ec2_once<T, E, F>(
         &self,
         operation: &'static str,
@@ -348,7 +349,7 @@ impl Aws {
     }
 }
 
-/// One method a service: `aws.ec2("DescribeSubnets", |ec2| ec2.describe_subnets().send())`.
+/// Defines one method per service: `aws.ec2("DescribeSubnets", |ec2| ec2.describe_subnets().send())`.
 macro_rules! services {
     ($($(#[$doc:meta])* $name:ident: $client:ty, $service:ident;)*) => {
         impl Aws {
@@ -356,7 +357,7 @@ macro_rules! services {
                 $(#[$doc])*
                 ///
                 /// # Errors
-                /// The last attempt's.
+                /// The error of the last attempt.
                 pub async fn $name<T, E, F>(
                     &self,
                     operation: &'static str,
@@ -415,7 +416,7 @@ impl Inner {
             Err(error) if error.is_server_fault() => Outcome::Failed,
             _ => Outcome::Answered,
         };
-        self.pacing.learn(service.name(), operation, outcome);
+        self.pacing.record(service.name(), operation, outcome);
         let status = result.as_ref().map_or_else(|e| e.status, |_| Some(200));
         self.telemetry
             .attempted(service.name(), operation, status, started.elapsed());
@@ -440,7 +441,7 @@ impl Inner {
                 return Err(AwsError::circuit_open(operation, service.name()));
             }
             attempts += 1;
-            // A call of the SDK is large; whoever makes one carries it by reference.
+            // The future of an SDK call is large, so it is boxed.
             let sent = Box::pin(send());
             let result = self.attempt(service, operation, sent).await;
             let again = match &result {
@@ -469,14 +470,14 @@ impl Inner {
     }
 }
 
-/// The pause after so many attempts.
+/// Returns the pause after this number of attempts.
 fn pause(first: Duration, attempts: u32) -> Duration {
     first
         .saturating_mul(2_u32.saturating_pow(attempts.saturating_sub(1)))
         .min(LONGEST_PAUSE)
 }
 
-/// Between half and all of a pause, so that callers who failed together do not come back together.
+/// Returns between half and all of a pause, so that callers that failed together do not retry together.
 pub(super) fn jittered(pause: Duration) -> Duration {
     let random = std::hash::RandomState::new().build_hasher().finish();
     pause.mul_f64(0.5 + (random % 1024) as f64 / 2048.0)
@@ -486,8 +487,9 @@ pub(super) fn jittered(pause: Duration) -> Duration {
 mod tests {
     use super::*;
 
+    /// Conformance: AWS-pricing-05
     #[test]
-    fn the_price_list_is_asked_where_it_is() {
+    fn the_price_list_is_read_from_the_region_that_has_it() {
         for (region, wanted) in [
             ("us-west-2", "us-east-1"),
             ("eu-north-1", "eu-central-1"),
@@ -511,9 +513,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_fleet_has_longer_to_answer_than_other_calls() {
-        use aws_sdk_ec2::operation::create_fleet::CreateFleetError;
+    async fn create_fleet_has_a_longer_timeout_than_other_calls() {
         use std::future::pending;
+
+        use aws_sdk_ec2::operation::create_fleet::CreateFleetError;
         let aws = unreached().await;
         for (operation, wanted) in [("CreateFleet", 240), ("DescribeSubnets", 45)] {
             let started = Instant::now();
@@ -527,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_environment_says_of_retries_and_trust_counts_or_is_named() {
+    fn retry_and_trust_settings_of_the_environment_are_used_or_refused_by_name() {
         let of = |pairs: &[(&str, &str)]| {
             Connect::from_env(|name| {
                 let found = pairs.iter().find(|(key, _)| *key == name);
@@ -550,7 +553,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn certificates_to_trust_that_are_none_are_an_error_and_no_panic() {
+    async fn invalid_ca_certificates_are_an_error() {
         let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         for pem in ["", "no certificate", broken] {
             let how = Connect {

@@ -1,6 +1,6 @@
-//! What a failed call means.
+//! Classification of failed calls.
 //!
-//! EC2 models no errors: everything is a code and a sentence, so the codes are classified here, once.
+//! EC2's models have no errors, only a code and a message, so the codes are classified here, once.
 //!
 //! UPSTREAM: pkg/errors/errors.go
 
@@ -9,38 +9,39 @@ use aws_smithy_runtime_api::client::result::SdkError;
 use aws_smithy_types::error::display::DisplayErrorContext;
 use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 use aws_types::request_id::RequestId;
+use karpenter_core::provider::ErrorCode;
 
-/// How far a call got.
+/// The stage at which a call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It was never sent: the request is wrong, or there are no credentials.
+    /// The request was not sent: it is invalid, or there are no credentials.
     Unsent,
-    /// Nobody was reached.
+    /// No connection could be established.
     Connection,
-    /// No answer came in time, or it broke off: the call may have had its effect.
+    /// No answer arrived in time, or it was cut off: the call may have had its effect.
     NoAnswer,
-    /// The answer could not be read.
+    /// The response could not be parsed.
     Unreadable,
-    /// AWS said no.
+    /// AWS refused the call.
     Refused,
-    /// Not tried, as the last calls all failed.
+    /// The call was not sent, because all recent calls to the service failed.
     CircuitOpen,
 }
 
 /// A failed call to AWS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AwsError {
-    /// The operation, as in `CreateFleet`.
+    /// Name of the operation, such as `CreateFleet`.
     pub operation: &'static str,
-    /// How far it got.
+    /// The stage at which the call failed.
     pub failure: Failure,
-    /// AWS's error code, if it answered.
-    pub code: Option<String>,
-    /// What AWS or the connection said.
+    /// Error code of AWS, if it answered.
+    pub code: Option<ErrorCode>,
+    /// Message of AWS or of the connection.
     pub message: String,
-    /// AWS's id of the request, for their support.
+    /// Request ID of AWS, for AWS support.
     pub request_id: Option<String>,
-    /// The HTTP status, if it answered.
+    /// HTTP status, if AWS answered.
     pub status: Option<u16>,
 }
 
@@ -58,9 +59,25 @@ impl std::fmt::Display for AwsError {
     }
 }
 
-impl std::error::Error for AwsError {}
+/// The field of log lines with AWS's error code.
+const CODE_FIELD: &str = "aws-error-code";
 
-/// Codes that mean: what was asked for does not exist.
+/// The code is the error's source, so that every log call finds it, whatever wraps the error.
+impl std::error::Error for AwsError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        let code = self.code.as_ref()?;
+        Some(code)
+    }
+}
+
+fn code(text: &str) -> ErrorCode {
+    ErrorCode {
+        field: CODE_FIELD,
+        code: text.into(),
+    }
+}
+
+/// Error codes for resources that do not exist.
 const NOT_FOUND: [&str; 12] = [
     "InvalidCapacityReservationId.NotFound",
     "InvalidInstanceID.NotFound",
@@ -76,7 +93,7 @@ const NOT_FOUND: [&str; 12] = [
     "ParameterNotFound",
 ];
 
-/// Codes that mean: slow down.
+/// Error codes of throttling.
 const RATE_LIMITED: [&str; 12] = [
     "RequestLimitExceeded",
     "Throttling",
@@ -92,7 +109,7 @@ const RATE_LIMITED: [&str; 12] = [
     "PriorRequestNotComplete",
 ];
 
-/// Codes that mean: the caller may not do this.
+/// Error codes of missing permissions.
 const UNAUTHORIZED: [&str; 8] = [
     "UnauthorizedOperation",
     "AccessDenied",
@@ -104,7 +121,7 @@ const UNAUTHORIZED: [&str; 8] = [
     "InvalidClientTokenId",
 ];
 
-/// Codes of a fleet's errors that mean: this pool has none of the machines, another may.
+/// Error codes of a fleet for pools without capacity.
 const UNFULFILLABLE: [&str; 8] = [
     "InsufficientInstanceCapacity",
     "MaxSpotInstanceCountExceeded",
@@ -116,17 +133,17 @@ const UNFULFILLABLE: [&str; 8] = [
     "ReservationCapacityExceeded",
 ];
 
-/// Spot instances need a service-linked role that is not there and may not be created.
+/// Error code for a missing service-linked role for spot instances that the caller may not create.
 pub const SPOT_ROLE_MISSING: &str = "AuthFailure.ServiceLinkedRoleCreationNotPermitted";
-/// The subnet has no addresses left.
+/// Error code for a subnet without free IP addresses.
 pub const NO_FREE_ADDRESSES: &str = "InsufficientFreeAddressesInSubnet";
-/// The reason of a launch that the caller may not make.
+/// Reason for a launch that the caller may not make.
 const UNAUTHORIZED_REASON: &str = "Unauthorized";
-/// The start of the sentence by which EC2 tells that a spread placement group is full in a zone.
+/// Start of the message for a spread placement group that is full in a zone.
 const SPREAD_LIMIT: &str = "limit of instances in this spread placement group";
 
 impl AwsError {
-    /// The error of a call that the SDK reports.
+    /// Creates the error from the SDK's error.
     pub fn new<E>(operation: &'static str, error: &SdkError<E, HttpResponse>) -> Self
     where
         E: ProvideErrorMetadata + std::error::Error + 'static,
@@ -137,7 +154,7 @@ impl AwsError {
             SdkError::DispatchFailure(failure) if failure.is_timeout() || failure.is_io() => {
                 Failure::NoAnswer
             }
-            // No credentials: nothing was sent, and sending it again makes no difference.
+            // Without credentials nothing was sent, and a retry makes no difference.
             SdkError::DispatchFailure(failure) if failure.is_user() || failure.is_other() => {
                 Failure::Connection
             }
@@ -156,26 +173,26 @@ impl AwsError {
         Self {
             operation,
             failure,
-            code: answer.and_then(|m| m.code()).map(str::to_owned),
+            code: answer.and_then(|m| m.code()).map(code),
             message,
             request_id: request_id.map(str::to_owned),
             status: error.raw_response().map(|r| r.status().as_u16()),
         }
     }
 
-    /// An error AWS gave inside an answer, as fleets do for single pools.
-    pub fn refused(operation: &'static str, code: &str, message: &str) -> Self {
+    /// Creates the error from a part of a successful response, such as a fleet's errors of single pools.
+    pub fn refused(operation: &'static str, refusal: &str, message: &str) -> Self {
         Self {
             operation,
             failure: Failure::Refused,
-            code: Some(code.to_owned()),
+            code: Some(code(refusal)),
             message: message.to_owned(),
             request_id: None,
             status: None,
         }
     }
 
-    /// No answer came for so long.
+    /// Creates the error of a call without answer within `waited`.
     pub fn no_answer(operation: &'static str, waited: std::time::Duration) -> Self {
         Self {
             operation,
@@ -187,7 +204,7 @@ impl AwsError {
         }
     }
 
-    /// An answer that lacks what the API promises.
+    /// Creates the error of a response that lacks a required part.
     pub fn unreadable(operation: &'static str, message: impl Into<String>) -> Self {
         Self {
             operation,
@@ -199,13 +216,13 @@ impl AwsError {
         }
     }
 
-    /// The call was not tried, as the service has failed lately.
+    /// Creates the error of a call that was not sent because the service's circuit is open.
     pub fn circuit_open(operation: &'static str, service: &str) -> Self {
         Self {
             operation,
             failure: Failure::CircuitOpen,
             code: None,
-            message: format!("{service} has failed repeatedly and is left alone for a moment"),
+            message: format!("{service} has failed repeatedly and is not called for a moment"),
             request_id: None,
             status: None,
         }
@@ -215,7 +232,7 @@ impl AwsError {
         self.code.as_deref().is_some_and(|c| codes.contains(&c))
     }
 
-    /// What to tell a user: the same text for the same mistake, so without ids that differ from call to call.
+    /// Returns a message for users: the same text for the same error, so without IDs that differ between calls.
     #[must_use]
     pub fn sentence(&self) -> String {
         match self.failure {
@@ -225,18 +242,18 @@ impl AwsError {
                 let code = self.code.as_deref().unwrap_or("no code");
                 format!("{}, {code}: {}", self.operation, message.trim())
             }
-            Failure::Unsent => format!("{} could not be sent: {}", self.operation, self.message),
+            Failure::Unsent => format!("cannot send {}: {}", self.operation, self.message),
             _ => format!("{} is not answered by AWS", self.operation),
         }
     }
 
-    /// AWS said no to this very call: it is of no use to repeat it unchanged.
+    /// Returns whether AWS refused the call, so that an unchanged retry does not help.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         self.failure == Failure::Refused && !self.is_rate_limited() && !self.is_server_fault()
     }
 
-    /// A policy forbids the call.
+    /// Returns whether a policy forbids the call.
     #[must_use]
     pub fn is_forbidden(&self) -> bool {
         self.is_code(&[
@@ -246,7 +263,7 @@ impl AwsError {
         ])
     }
 
-    /// Which permission is missing, and what kind of policy withholds it.
+    /// Returns the missing permission, and the kind of policy that denies it.
     #[must_use]
     pub fn denial(&self) -> String {
         let text = self.message.as_str();
@@ -274,7 +291,7 @@ impl AwsError {
         format!("User is not authorized to perform this operation because {why}{needed}")
     }
 
-    /// The action that is forbidden, such as `iam:PassRole`: a call may need others beside its own.
+    /// Returns the denied action, such as `iam:PassRole`: a call may need further permissions besides its own.
     #[must_use]
     pub fn denied_action(&self) -> Option<&str> {
         self.word_after("not authorized to perform: ")
@@ -285,7 +302,7 @@ impl AwsError {
         rest.split_whitespace().next()
     }
 
-    /// The user data is larger than EC2 takes.
+    /// Returns whether the user data is larger than EC2 accepts.
     #[must_use]
     pub fn is_user_data_too_large(&self) -> bool {
         self.is_code(&["InvalidUserData.Malformed"])
@@ -294,20 +311,20 @@ impl AwsError {
                 .any(|word| self.message.contains(word))
     }
 
-    /// EC2 does not know the instance profile, maybe not yet.
+    /// Returns whether EC2 does not know the instance profile, maybe not yet.
     #[must_use]
     pub fn is_instance_profile_not_found(&self) -> bool {
         self.message.contains("Invalid IAM Instance Profile name")
     }
 
-    /// What was asked for does not exist.
+    /// Returns whether the requested resource does not exist.
     pub fn is_not_found(&self) -> bool {
         self.is_code(&NOT_FOUND)
-            // eks and arc-zonal-shift say it by the name of the exception alone.
+            // EKS and ARC zonal shift return only the name of the exception.
             || self.is_code(&["ResourceNotFoundException"])
     }
 
-    /// What was to be created exists.
+    /// Returns whether the resource to create already exists.
     pub fn is_already_exists(&self) -> bool {
         self.is_code(&[
             "EntityAlreadyExists",
@@ -315,17 +332,17 @@ impl AwsError {
         ])
     }
 
-    /// The caller may not do this.
+    /// Returns whether a permission is missing.
     pub fn is_unauthorized(&self) -> bool {
         self.is_code(&UNAUTHORIZED)
     }
 
-    /// Too many calls.
+    /// Returns whether the call was throttled.
     pub fn is_rate_limited(&self) -> bool {
         self.is_code(&RATE_LIMITED)
     }
 
-    /// AWS's own fault, or the network's: the same call may succeed later.
+    /// Returns whether AWS or the network failed, so that a retry may succeed.
     pub fn is_server_fault(&self) -> bool {
         match self.failure {
             Failure::Connection
@@ -340,12 +357,12 @@ impl AwsError {
         }
     }
 
-    /// The call would have succeeded, had it not been a trial.
+    /// Returns whether the call was a dry run that would have succeeded.
     pub fn is_dry_run(&self) -> bool {
         self.is_code(&["DryRunOperation"])
     }
 
-    /// The launch template that a fleet names is gone.
+    /// Returns whether a fleet's launch template does not exist.
     pub fn is_launch_template_not_found(&self) -> bool {
         self.is_code(&[
             "InvalidLaunchTemplateName.NotFoundException",
@@ -354,29 +371,29 @@ impl AwsError {
         ])
     }
 
-    /// The pool has none of the machines asked for; another may.
+    /// Returns whether the pool has no capacity; another may have some.
     pub fn is_unfulfillable(&self) -> bool {
         self.is_code(&UNFULFILLABLE) || self.is_spread_limit()
     }
 
-    /// A spread placement group is full in a zone.
+    /// Returns whether a spread placement group is full in a zone.
     pub fn is_spread_limit(&self) -> bool {
         self.message.contains(SPREAD_LIMIT)
     }
 
-    /// The subnet has no addresses left.
+    /// Returns whether the subnet has no free IP addresses.
     pub fn is_out_of_addresses(&self) -> bool {
         self.is_code(&[NO_FREE_ADDRESSES])
     }
 
-    /// The role that spot instances need is missing, and nobody here may create it.
+    /// Returns whether the service-linked role for spot instances is missing and may not be created.
     pub fn is_spot_role_missing(&self) -> bool {
         self.is_code(&[SPOT_ROLE_MISSING])
     }
 }
 
-/// The reason and the sentence of a NodeClaim's condition for a launch that failed with these errors: what tells most
-/// comes first, shortages last, as a launch that failed for shortages only is no failure to tell about.
+/// Returns reason and message of a NodeClaim's Launched condition for a launch that failed with these errors: the most
+/// specific reason first, lack of capacity last, because it is reported only if there is no other reason.
 #[must_use]
 pub fn reason_and_message<'a>(
     errors: impl IntoIterator<Item = &'a AwsError>,
@@ -498,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_say_whether_another_pool_may_help() {
+    fn error_codes_are_classified() {
         for code in UNFULFILLABLE {
             assert!(error(code, "").is_unfulfillable(), "{code}");
         }
@@ -515,8 +532,102 @@ mod tests {
         }
     }
 
+    /// Conformance: AWS-ice-12
     #[test]
-    fn the_most_telling_reason_wins_and_shortages_come_last() {
+    fn the_codes_of_shortages_and_of_what_is_missing_are_upstream_s() {
+        for code in [
+            "InsufficientInstanceCapacity",
+            "MaxSpotInstanceCountExceeded",
+            "VcpuLimitExceeded",
+            "UnfulfillableCapacity",
+            "Unsupported",
+            "InsufficientFreeAddressesInSubnet",
+            "MaxFleetCountExceeded",
+            "ReservationCapacityExceeded",
+        ] {
+            let error = error(code, "");
+            assert!(error.is_unfulfillable() && !error.is_not_found(), "{code}");
+        }
+        for code in [
+            "InvalidCapacityReservationId.NotFound",
+            "InvalidInstanceID.NotFound",
+            "InvalidLaunchTemplateName.NotFoundException",
+            "InvalidLaunchTemplateId.NotFound",
+            "QueueDoesNotExist",
+            "NoSuchEntity",
+            "ParameterNotFound",
+        ] {
+            let error = error(code, "");
+            assert!(error.is_not_found() && !error.is_unfulfillable(), "{code}");
+        }
+        assert!(error("EntityAlreadyExists", "").is_already_exists());
+        assert!(!error("InvalidParameter", "").is_not_found());
+    }
+
+    /// Conformance: AWS-ice-19
+    #[test]
+    fn each_reason_of_a_failed_launch_has_its_codes_and_texts() {
+        let order = [
+            (
+                "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
+                "",
+                "SpotSLRCreationFailed",
+            ),
+            (
+                "AuthFailure",
+                "Not authorized for images: [ami-1]",
+                "AMIAuthorizationFailure",
+            ),
+            ("UnauthorizedOperation", "", "Unauthorized"),
+            (
+                "InvalidParameter",
+                "Security group sg-1 and subnet subnet-1 belong to different networks.",
+                "SecurityGroupSubnetVPCMismatch",
+            ),
+            (
+                "InvalidParameterValue",
+                "Value (p) for parameter iamInstanceProfile.name is invalid",
+                "InstanceProfileNameInvalid",
+            ),
+            (
+                "InvalidLaunchTemplateName.NotFoundException",
+                "",
+                "LaunchTemplateNotFound",
+            ),
+            (
+                "InvalidUserData.Malformed",
+                "User data is limited to 16384 bytes",
+                "UserDataSizeLimitExceeded",
+            ),
+            ("InvalidAMIID.Malformed", "", "InvalidAMIID"),
+            ("InvalidAMIID.NotFound", "", "AMINotFound"),
+            ("RequestLimitExceeded", "", "RequestLimitExceeded"),
+            ("InternalError", "", "InternalError"),
+            (
+                "InvalidParameterCombination",
+                "The specified instance type is not eligible for Free Tier",
+                "FreeTierIneligible",
+            ),
+            ("MaxFleetCountExceeded", "", "FleetQuotaExceeded"),
+            ("PendingVerification", "", "AccountPendingVerification"),
+            ("MaxSpotInstanceCountExceeded", "", "SpotQuotaExceeded"),
+            ("VcpuLimitExceeded", "", "VCPULimitExceeded"),
+            (
+                "InsufficientFreeAddressesInSubnet",
+                "",
+                "InsufficientFreeAddressesInSubnet",
+            ),
+            ("SomethingNew", "", "LaunchFailed"),
+        ];
+        for (n, (code, message, reason)) in order.iter().enumerate() {
+            let later = order.get(n + 1).map(|(c, m, _)| error(c, m));
+            let errors: Vec<_> = later.into_iter().chain([error(code, message)]).collect();
+            assert_eq!(reason_and_message(&errors).0, *reason, "{code}");
+        }
+    }
+
+    #[test]
+    fn the_most_specific_reason_wins_and_lack_of_capacity_comes_last() {
         let reason = |codes: &[(&str, &str)]| {
             let errors: Vec<AwsError> = codes.iter().map(|(c, m)| error(c, m)).collect();
             reason_and_message(&errors).0
@@ -542,7 +653,7 @@ mod tests {
     }
 
     #[test]
-    fn what_users_are_told_of_a_refusal_is_the_same_each_time() {
+    fn the_message_of_a_refusal_does_not_vary_between_calls() {
         let mut e = error(
             "UnauthorizedOperation",
             "You are not authorized to perform this operation. User: arn:aws:sts::1:assumed-role/k/s is not authorized to perform: iam:PassRole on resource: arn:aws:iam::1:role/n because no permissions boundary allows the iam:PassRole action. Encoded authorization failure message: abc",
@@ -571,8 +682,8 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_launch_is_told_by_the_kind_of_policy_that_refuses_it() {
-        let told = |text: &str| {
+    fn a_refused_launch_names_the_kind_of_policy_that_denies_it() {
+        let reason = |text: &str| {
             let message = format!(
                 "User: arn:aws:sts::1:assumed-role/k/s is not authorized to perform: ec2:RunInstances on resource: arn:aws:ec2:r:1:instance/* {text}"
             );
@@ -592,14 +703,14 @@ mod tests {
                 "no identity-based policy allows it",
             ),
         ] {
-            let (reason, message) = told(text);
+            let (reason, message) = reason(text);
             assert_eq!(reason, "Unauthorized");
             assert!(message.contains(wanted), "{message}");
         }
     }
 
     #[test]
-    fn an_error_reads_as_one_sentence_with_its_code_and_request() {
+    fn an_error_is_displayed_with_its_code_and_request_id() {
         let mut e = error("InternalError", "try again");
         e.request_id = Some("r-1".into());
         assert_eq!(

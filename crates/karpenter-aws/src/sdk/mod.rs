@@ -1,15 +1,15 @@
-//! Talking to AWS: connections, how often they may be used, what their errors mean, and calls that are answered together.
+//! Calls to AWS: connections, pacing, error classification and batching.
 //!
-//! | module | question it answers |
+//! | module | content |
 //! |---|---|
-//! | [`clients`] | how are the services reached, and how is one call made? |
-//! | [`catalogue`] | what can be bought, where, and for how much? |
-//! | [`pages`] | what does a listing of several pages say? |
-//! | [`pacing`] | how often may a call be made now? |
-//! | [`errors`] | what does a failed call mean? |
-//! | [`batcher`] | which requests go out as one? |
-//! | [`telemetry`] | how is it counted? |
-//! | [`terms`] | how is a selector asked, and how long is the answer good? |
+//! | [`clients`] | clients of the services, timeouts and retries |
+//! | [`catalogue`] | instance types, zones and prices |
+//! | [`pages`] | listings of several pages |
+//! | [`pacing`] | rate limits and circuit breakers |
+//! | [`errors`] | classification of failed calls |
+//! | [`batcher`] | batching of requests into one call |
+//! | [`telemetry`] | metrics of calls |
+//! | [`terms`] | filters of selector terms, and cached answers |
 
 pub mod batcher;
 pub mod catalogue;

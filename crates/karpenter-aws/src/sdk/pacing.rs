@@ -1,8 +1,8 @@
-//! How often a call may be made now.
+//! Client-side rate limits and circuit breakers.
 //!
-//! Nothing is held back until AWS complains. Then the operation is sent at half the rate it had, a little more with every
-//! success, and freely again once a minute went by without a complaint: calls wait their turn instead of failing. A service
-//! that does not answer at all is left alone for a moment, and asked again with a single call.
+//! There is no limit until AWS throttles an operation. Then the operation is called at half its rate, somewhat faster
+//! with every success, and without limit once a minute passed without throttling: calls wait instead of failing. A
+//! service that does not answer at all is not called for a moment, and then probed with a single call.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -12,46 +12,47 @@ use tokio::time::Instant;
 
 use super::clients::jittered;
 
-/// The slowest an operation gets, in calls a second.
+/// Minimum rate of an operation, in calls per second.
 const SLOWEST: f64 = 0.5;
-/// What a success adds to a reduced rate.
+/// Increase of a reduced rate after a success.
 const GAIN: f64 = 0.5;
-/// A rate is forgotten after so long without a complaint.
+/// Time without throttling after which the limit is removed.
 const FORGET: Duration = Duration::from_secs(60);
-/// Over how long the present rate is measured.
+/// Period over which the current rate is measured.
 const MEASURED: Duration = Duration::from_secs(1);
-/// So many failures in a row open the circuit.
+/// Number of consecutive failures that open the circuit.
 const FAILURES: u32 = 5;
-/// How long the circuit stays open at first, and at most; between half and all of it, as other processes see the same outage.
+/// How long the circuit stays open at first, and at most; the actual time is between half and all of it, because other
+/// processes see the same outage.
 const OPEN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The service answered, be it with a refusal.
+    /// The service answered, possibly with a refusal.
     Answered,
-    /// Too many calls.
+    /// The call was throttled.
     Throttled,
-    /// No answer, or the service's own fault.
+    /// There was no answer, or the service failed.
     Failed,
 }
 
 #[derive(Debug, Default)]
 struct Lane {
-    /// When the last calls were made.
+    /// Times of the last calls.
     made: VecDeque<Instant>,
-    /// Calls a second, when AWS has complained.
+    /// Rate limit in calls per second, if AWS throttled the operation.
     rate: Option<f64>,
     /// When the next call may be made.
     next: Option<Instant>,
-    complained: Option<Instant>,
+    throttled: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
 struct Circuit {
     failures: u32,
     open: Duration,
-    /// When `open` was last set; failures of calls that were under way at that time change nothing.
+    /// When `open` was last set; failures of calls that were sent before do not change it.
     set: Option<Instant>,
     until: Option<Instant>,
 }
@@ -62,13 +63,13 @@ struct State {
     circuits: HashMap<&'static str, Circuit>,
 }
 
-/// The pace of all operations of one region.
+/// Rate limits and circuits of all operations of one region.
 #[derive(Debug, Default)]
 pub struct Pacing {
     state: Mutex<State>,
 }
 
-/// The service is left alone.
+/// The service's circuit is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open;
 
@@ -76,7 +77,7 @@ impl Pacing {
     /// Waits until `operation` of `service` may be called.
     ///
     /// # Errors
-    /// When the service is left alone.
+    /// If the circuit of the service is open.
     pub async fn admit(&self, service: &'static str, operation: &'static str) -> Result<(), Open> {
         let due = self.reserve(service, operation, Instant::now())?;
         if let Some(due) = due {
@@ -97,12 +98,12 @@ impl Pacing {
             if now < until {
                 return Err(Open);
             }
-            // One call finds out; the others wait for another while.
+            // One call probes the service; the others wait for another period.
             circuit.until = Some(now + circuit.open);
         }
         let lane = state.lanes.entry(operation).or_default();
-        if lane.complained.is_some_and(|at| now - at >= FORGET) {
-            (lane.rate, lane.next, lane.complained) = (None, None, None);
+        if lane.throttled.is_some_and(|at| now - at >= FORGET) {
+            (lane.rate, lane.next, lane.throttled) = (None, None, None);
         }
         let due = lane.rate.map(|rate| {
             let due = lane.next.filter(|next| *next > now).unwrap_or(now);
@@ -120,8 +121,8 @@ impl Pacing {
         Ok(due.filter(|due| *due > now))
     }
 
-    /// Learns from a call.
-    pub fn learn(&self, service: &'static str, operation: &'static str, outcome: Outcome) {
+    /// Records the outcome of a call.
+    pub fn record(&self, service: &'static str, operation: &'static str, outcome: Outcome) {
         let now = Instant::now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let circuit = state.circuits.entry(service).or_default();
@@ -142,22 +143,23 @@ impl Pacing {
                 lane.rate = lane.rate.map(|rate| rate + GAIN);
             }
             Outcome::Throttled => {
-                // A burst that is refused as a whole counts once, or a hundred refusals would end in a standstill.
-                let first = lane.complained.is_none_or(|at| now - at >= MEASURED);
+                // A burst that is throttled as a whole counts once; otherwise a hundred refusals would reduce the rate
+                // to its minimum.
+                let first = lane.throttled.is_none_or(|at| now - at >= MEASURED);
                 if first {
                     let measured = lane.made.len() as f64;
                     let rate = lane.rate.unwrap_or(measured).min(measured.max(1.0));
                     lane.rate = Some((rate / 2.0).max(SLOWEST));
                     lane.next =
                         Some(now + Duration::from_secs_f64(1.0 / (rate / 2.0).max(SLOWEST)));
-                    lane.complained = Some(now);
+                    lane.throttled = Some(now);
                 }
             }
             Outcome::Failed => {}
         }
     }
 
-    /// Calls a second that `operation` is held to, if it is.
+    /// Returns the rate limit of `operation` in calls per second, if there is one.
     pub fn rate(&self, operation: &str) -> Option<f64> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.lanes.get(operation).and_then(|lane| lane.rate)
@@ -174,12 +176,12 @@ mod tests {
         let before = Instant::now();
         pacing.admit(OP.0, OP.1).await.unwrap();
         let waited = before.elapsed();
-        pacing.learn(OP.0, OP.1, outcome);
+        pacing.record(OP.0, OP.1, outcome);
         waited
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_waits_until_aws_complains() {
+    async fn nothing_waits_until_aws_throttles() {
         let pacing = Pacing::default();
         for _ in 0..1000 {
             assert_eq!(call(&pacing, Outcome::Answered).await, Duration::ZERO);
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_complaint_halves_the_rate_and_successes_raise_it() {
+    async fn throttling_halves_the_rate_and_successes_raise_it() {
         let pacing = Pacing::default();
         for _ in 0..20 {
             call(&pacing, Outcome::Answered).await;
@@ -200,23 +202,23 @@ mod tests {
         assert!(pacing.rate(OP.1).unwrap() > rate);
         tokio::time::advance(FORGET).await;
         call(&pacing, Outcome::Answered).await;
-        assert_eq!(pacing.rate(OP.1), None, "a minute without complaint");
+        assert_eq!(pacing.rate(OP.1), None, "a minute without throttling");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refused_burst_counts_once() {
+    async fn a_throttled_burst_counts_once() {
         let pacing = Pacing::default();
         for _ in 0..100 {
             pacing.admit(OP.0, OP.1).await.unwrap();
         }
         for _ in 0..100 {
-            pacing.learn(OP.0, OP.1, Outcome::Throttled);
+            pacing.record(OP.0, OP.1, Outcome::Throttled);
         }
         assert_eq!(pacing.rate(OP.1), Some(50.0));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn processes_that_lost_a_service_together_do_not_come_back_together() {
+    async fn processes_that_saw_the_same_outage_do_not_retry_together() {
         let mut ends = Vec::new();
         for _ in 0..20 {
             let pacing = Pacing::default();
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_dead_service_is_left_alone_and_asked_with_one_call() {
+    async fn a_failing_service_is_not_called_and_then_probed_with_one_call() {
         let pacing = Pacing::default();
         for _ in 0..FAILURES {
             call(&pacing, Outcome::Failed).await;
@@ -245,9 +247,9 @@ mod tests {
         assert_eq!(pacing.admit(OP.0, OP.1).await, Err(Open));
         assert_eq!(pacing.admit("sqs", "ReceiveMessage").await, Ok(()));
         tokio::time::advance(OPEN.0).await;
-        assert_eq!(pacing.admit(OP.0, OP.1).await, Ok(()), "one call finds out");
+        assert_eq!(pacing.admit(OP.0, OP.1).await, Ok(()), "one call probes");
         assert_eq!(pacing.admit(OP.0, OP.1).await, Err(Open));
-        pacing.learn(OP.0, OP.1, Outcome::Answered);
+        pacing.record(OP.0, OP.1, Outcome::Answered);
         assert_eq!(pacing.admit(OP.0, OP.1).await, Ok(()));
     }
 }

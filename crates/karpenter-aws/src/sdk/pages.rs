@@ -1,4 +1,4 @@
-//! Listings that come in pages.
+//! Listings of several pages.
 
 use aws_sdk_ec2::operation as ec2;
 use aws_sdk_iam::operation::list_instance_profiles::ListInstanceProfilesOutput;
@@ -8,7 +8,7 @@ use super::AwsError;
 
 /// One page of a listing.
 pub trait Page {
-    /// What to ask for the next page with; none on the last.
+    /// Returns the token of the next page; `None` on the last.
     fn next(&self) -> Option<&str>;
 }
 
@@ -42,10 +42,10 @@ impl Page for ListInstanceProfilesOutput {
     }
 }
 
-/// Asks for one page after the other, each with the token of the one before, and hands them over as they come.
+/// Requests page after page, each with the token of the one before, and passes them on as they arrive.
 ///
 /// # Errors
-/// The first call's that fails.
+/// The error of the first call that fails.
 pub async fn each_page<P: Page, F>(
     ask: impl Fn(Option<String>) -> F,
     mut take: impl FnMut(P),
@@ -56,7 +56,7 @@ where
     let mut token = None;
     loop {
         let page = ask(token).await?;
-        // Some services end with a token that is empty.
+        // Some services end with an empty token.
         token = page.next().filter(|t| !t.is_empty()).map(str::to_owned);
         take(page);
         if token.is_none() {

@@ -1,4 +1,4 @@
-//! How calls are counted: the metrics of upstream's SDK and of its batchers.
+//! Metrics of calls: those of upstream's SDK and of its batchers.
 //!
 //! UPSTREAM: pkg/batcher/metrics.go
 
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use karpenter_kube::metrics::{Counter, DURATION_BUCKETS, Histogram, Registry};
 
-/// Buckets of request durations, in seconds.
+/// Buckets of call durations, in seconds.
 const DURATIONS: [f64; 14] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0,
 ];
-/// Buckets of batch sizes; upstream's, so that its dashboards hold.
+/// Buckets of batch sizes, equal to upstream's so that its dashboards work.
 const SIZES: [f64; 34] = [
     1.0, 2.0, 4.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0,
     125.0, 150.0, 175.0, 200.0, 225.0, 250.0, 275.0, 300.0, 350.0, 400.0, 450.0, 500.0, 550.0,
     600.0, 700.0, 800.0, 900.0, 1000.0,
 ];
 
-/// Counters of calls.
+/// Metrics of calls.
 #[derive(Clone, Debug)]
 pub struct Telemetry {
     requests: Counter,
@@ -31,7 +31,7 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Counters in `registry`.
+    /// Registers the metrics in `registry`.
     #[must_use]
     pub fn new(registry: &Registry) -> Self {
         let call = &["service", "action"];
@@ -119,6 +119,7 @@ impl Telemetry {
 mod tests {
     use super::*;
 
+    /// Conformance: AWS-metrics-04
     #[test]
     fn the_batcher_s_buckets_are_upstream_s() {
         let registry = Registry::new();

@@ -1,4 +1,4 @@
-//! Selector terms as EC2's filters, and answers that are remembered for a while.
+//! Filters of selector terms, and answers that are cached for a while.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::api::EC2NodeClass;
 
-/// Filters for resources with all of these tags; `*` stands for any value.
+/// Returns the filters for resources with all of these tags; `*` matches any value.
 #[must_use]
 pub fn tag_filters(tags: &BTreeMap<String, String>) -> Vec<Filter> {
     let filter = |(key, value): (&String, &String)| match value.as_str() {
@@ -23,34 +23,34 @@ pub fn tag_filters(tags: &BTreeMap<String, String>) -> Vec<Filter> {
     tags.iter().map(filter).collect()
 }
 
-/// Whose answer it is: the node class' uid and generation. Another spec is another question.
+/// Cache key of a node class: its uid and generation.
 pub type ClassVersion = (String, i64);
 
-/// Whose question it is.
+/// Returns the cache key of a node class.
 #[must_use]
 pub fn class_version(class: &EC2NodeClass) -> ClassVersion {
     let uid = class.metadata.uid.clone().unwrap_or_default();
     (uid, class.metadata.generation.unwrap_or(0))
 }
 
-/// Answers that are good for a while.
+/// Answers that are cached for a fixed time.
 #[derive(Debug)]
-pub struct Remembered<K, V> {
-    for_: Duration,
+pub struct TtlCache<K, V> {
+    ttl: Duration,
     answers: Mutex<HashMap<K, (Instant, V)>>,
 }
 
-impl<K: Eq + Hash, V: Clone> Remembered<K, V> {
-    /// Answers are good for this long.
+impl<K: Eq + Hash, V: Clone> TtlCache<K, V> {
+    /// Creates a cache whose answers expire after this time.
     #[must_use]
-    pub fn for_(for_: Duration) -> Self {
+    pub fn new(ttl: Duration) -> Self {
         Self {
-            for_,
+            ttl,
             answers: Mutex::default(),
         }
     }
 
-    /// The answer, while it is good.
+    /// Returns the answer, if it has not expired.
     pub fn get(&self, key: &K) -> Option<V> {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers
@@ -59,15 +59,15 @@ impl<K: Eq + Hash, V: Clone> Remembered<K, V> {
             .map(|(_, answer)| answer.clone())
     }
 
-    /// Remembers an answer, and forgets those that are no longer good.
+    /// Caches an answer, and removes expired ones.
     pub fn put(&self, key: K, answer: V) {
         let now = Instant::now();
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.retain(|_, (until, _)| now < *until);
-        answers.insert(key, (now + self.for_, answer));
+        answers.insert(key, (now + self.ttl, answer));
     }
 
-    /// Forgets an answer.
+    /// Removes an answer.
     pub fn forget(&self, key: &K) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.remove(key);
@@ -78,8 +78,9 @@ impl<K: Eq + Hash, V: Clone> Remembered<K, V> {
 mod tests {
     use super::*;
 
+    /// Conformance: AWS-api-29
     #[test]
-    fn a_star_asks_for_the_tag_and_anything_else_for_its_value() {
+    fn a_star_filters_by_tag_key_and_anything_else_by_value() {
         let tags = [("a", "*"), ("b", "x*")]
             .map(|(k, v)| (k.to_owned(), v.to_owned()))
             .into();
@@ -91,8 +92,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn answers_are_good_for_a_while() {
-        let cache = Remembered::for_(Duration::from_secs(60));
+    async fn answers_expire() {
+        let cache = TtlCache::new(Duration::from_secs(60));
         cache.put("k", 1);
         assert_eq!(cache.get(&"k"), Some(1));
         tokio::time::advance(Duration::from_secs(60)).await;

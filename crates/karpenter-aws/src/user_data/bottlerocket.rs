@@ -1,7 +1,7 @@
-//! Bottlerocket: the user's settings with Karpenter's written over them.
+//! Bottlerocket: the user's settings with Karpenter's settings merged over them.
 //!
-//! Settings outside `kubernetes` pass through. Those inside are checked against the list of what Bottlerocket knows: an
-//! unknown one would stop the machine from booting, so it is left out and said.
+//! Settings outside of `kubernetes` are passed through. Those inside are checked against the settings Bottlerocket
+//! knows: an unknown one would keep the instance from booting, so it is left out and reported.
 // UPSTREAM: pkg/providers/amifamily/bootstrap/bottlerocket.go, bottlerocketsettings.go
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ pub(super) fn generate(settings: &NodeSettings) -> Result<UserData, UserDataErro
 
     let mut all = take_table(&mut document, "settings", "settings")?;
     for key in document.keys() {
-        ignored.push(format!("`{key}` stands outside of `settings`"));
+        ignored.push(format!("`{key}` is outside of `settings`"));
     }
     let mut kubernetes = take_table(&mut all, "kubernetes", "settings.kubernetes")?;
     keep_known(&mut kubernetes, &mut ignored)?;
@@ -59,7 +59,7 @@ fn take_table(parent: &mut Table, key: &str, path: &str) -> Result<Table, UserDa
     }
 }
 
-/// Writes what Karpenter decides over what the user wrote.
+/// Overwrites the user's settings with Karpenter's.
 fn overwrite(kubernetes: &mut Table, settings: &NodeSettings) -> Result<(), UserDataError> {
     let kubelet = Kubelet::read(&settings.kubelet)?;
     let cluster = &settings.cluster;
@@ -88,7 +88,7 @@ fn overwrite(kubernetes: &mut Table, settings: &NodeSettings) -> Result<(), User
         "eviction-max-pod-grace-period",
         kubelet.eviction_max_pod_grace_period.map(Value::from),
     );
-    // Bottlerocket takes percentages as text.
+    // Bottlerocket expects percentages as strings.
     let percent = |value: Option<i64>| value.map(|value| Value::from(value.to_string()));
     set(
         "image-gc-high-threshold-percent",
@@ -138,7 +138,7 @@ fn strings(map: Option<BTreeMap<String, String>>) -> Option<Value> {
     })
 }
 
-/// Karpenter's machines are in no Auto Scaling group: waiting for one would keep the kubelet from starting.
+/// Karpenter's instances are not in an Auto Scaling group: waiting for one would keep the kubelet from starting.
 fn leave_autoscaling(settings: &mut Table) {
     if let Some(Value::Table(autoscaling)) = settings.get_mut("autoscaling")
         && let Some(wait) = autoscaling.get_mut("should-wait")
@@ -171,9 +171,9 @@ fn mount_instance_storage(default_mounts: bool) -> Table {
     ])
 }
 
-/// Whether this version of Bottlerocket binds the directories of pods to instance storage unasked.
+/// Returns whether this version of Bottlerocket binds the directories of pods to instance storage by default.
 ///
-/// `version` is `latest` or such as `v1.46.0`; an unknown one gets the form every version understands.
+/// `version` is `latest` or such as `v1.46.0`; an unknown version is treated like an old one.
 #[must_use]
 pub fn binds_instance_storage_by_default(version: Option<&str>) -> bool {
     let Some(version) = version else {
@@ -192,7 +192,7 @@ pub fn binds_instance_storage_by_default(version: Option<&str>) -> bool {
     }
 }
 
-/// The form of a setting.
+/// Type of a setting.
 #[derive(Debug, Clone, Copy)]
 enum Form {
     Text,
@@ -229,14 +229,14 @@ impl Form {
     }
 }
 
-/// Drops what Bottlerocket does not know and refuses what it could not read.
+/// Removes settings that Bottlerocket does not know, and rejects those of the wrong type.
 // DIFFERS: upstream's list lacks settings that Bottlerocket has, and drops them.
 fn keep_known(kubernetes: &mut Table, ignored: &mut Vec<String>) -> Result<(), UserDataError> {
     let mut wrong = None;
     kubernetes.retain(|key, value| {
         let Some((_, form)) = KNOWN.iter().find(|(name, _)| *name == key) else {
             ignored.push(format!(
-                "`settings.kubernetes.{key}` is no setting of Bottlerocket"
+                "`settings.kubernetes.{key}` is not a setting of Bottlerocket"
             ));
             return false;
         };
@@ -251,7 +251,7 @@ fn keep_known(kubernetes: &mut Table, ignored: &mut Vec<String>) -> Result<(), U
     wrong.map_or(Ok(()), Err)
 }
 
-/// The settings of `settings.kubernetes`, as of Bottlerocket 1.50.
+/// Settings in `settings.kubernetes`, as of Bottlerocket 1.50.
 const KNOWN: [(&str, Form); 66] = [
     ("allowed-unsafe-sysctls", Form::Texts),
     ("api-server", Form::Text),

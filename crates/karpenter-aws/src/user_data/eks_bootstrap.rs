@@ -1,4 +1,4 @@
-//! AL2: a shell script that calls the image's `bootstrap.sh`, after what the user wants run.
+//! AL2: the user's parts, then a shell script that calls the AMI's `bootstrap.sh`.
 // UPSTREAM: pkg/providers/amifamily/bootstrap/eksbootstrap.go
 
 use super::kubelet::Kubelet;
@@ -35,7 +35,7 @@ fn script(settings: &NodeSettings, kubelet: &Kubelet) -> String {
     if let Some(address) = &kubelet.cluster_dns {
         option(&format!("--dns-cluster-ip {}", quoted(address)));
     }
-    // The number of pods is always passed to the kubelet: the image's own table must not replace it.
+    // The number of pods is always passed to the kubelet: the AMI's own table must not replace it.
     option("--use-max-pods false");
     let flags = kubelet.flags(settings);
     if !flags.is_empty() {
@@ -54,7 +54,7 @@ fn script(settings: &NodeSettings, kubelet: &Kubelet) -> String {
     )
 }
 
-/// One word of a shell command, whatever it holds.
+/// Quotes a word for a shell command.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }

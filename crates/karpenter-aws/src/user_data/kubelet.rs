@@ -1,4 +1,4 @@
-//! The twelve kubelet fields that families other than AL2023 understand.
+//! The twelve fields of KubeletConfiguration that families other than AL2023 support.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{NodeSettings, NodeTaint, UserDataError};
 
-/// The fields of a kubelet configuration that flags and settings exist for; everything else of it is left to AL2023.
+/// The fields for which flags or settings exist; the other fields are supported by AL2023 only.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Kubelet {
     pub(super) cluster_dns: Option<String>,
@@ -25,7 +25,7 @@ pub(super) struct Kubelet {
 }
 
 impl Kubelet {
-    /// Reads the fields. Which others there may be is the node class validation's business.
+    /// Parses the fields. Other fields are the concern of the node class validation.
     pub(super) fn read(config: &Map<String, Value>) -> Result<Kubelet, UserDataError> {
         Ok(Kubelet {
             cluster_dns: first_of(config, "clusterDNS")?,
@@ -43,14 +43,14 @@ impl Kubelet {
         })
     }
 
-    /// Whether pods reach the cluster's DNS by IPv6: then the cluster is an IPv6 one.
+    /// Returns whether pods reach the cluster's DNS by IPv6, so that the cluster is an IPv6 cluster.
     pub(super) fn is_ipv6(&self) -> bool {
         self.cluster_dns
             .as_deref()
             .is_some_and(|address| matches!(address.parse(), Ok(IpAddr::V6(_))))
     }
 
-    /// The command line of a kubelet, without what is not set.
+    /// Returns the kubelet's flags for the fields that are set.
     // UPSTREAM: Options.kubeletExtraArgs. DIFFERS: keys of maps are sorted, upstream's order is random.
     pub(super) fn flags(&self, settings: &NodeSettings) -> Vec<String> {
         let number = |name: &str, value: Option<i64>| value.map(|value| format!("{name}={value}"));
@@ -89,7 +89,7 @@ impl Kubelet {
     }
 }
 
-/// `--node-labels`, sorted; nothing without labels.
+/// Returns the flag `--node-labels`, sorted; `None` without labels.
 pub(super) fn node_labels_flag(labels: &BTreeMap<String, String>) -> Option<String> {
     map_flag("--node-labels", Some(labels), '=')
 }

@@ -1,30 +1,30 @@
-//! Multi-part documents, as cloud-init reads them.
+//! MIME multi-part documents, as cloud-init reads them.
 //!
-//! Parts of the user's documents are kept byte for byte, headers included, except for carriage returns: nothing is decoded
-//! and encoded again.
+//! Parts of the user's documents are kept byte for byte, headers included, except for carriage returns: nothing is
+//! decoded and encoded again.
 // UPSTREAM: pkg/providers/amifamily/bootstrap/mime/mime.go
 
 /// The content type of a document for nodeadm.
 pub(super) const NODE_CONFIG: &str = "application/node.eks.aws";
 
-/// What is wrong with a multi-part document.
+/// The reason why a multi-part document is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MimeError {
-    /// A header line is none.
+    /// A header line has no name or no colon.
     #[error("`{0}` is not a header line")]
     Header(String),
-    /// There is no content type.
-    #[error("there is no Content-Type header")]
+    /// The Content-Type header is missing.
+    #[error("missing Content-Type header")]
     NoContentType,
-    /// The document has no parts.
+    /// The content type is not multipart.
     #[error("the content type `{0}` is not multipart")]
     NotMultipart(String),
-    /// The content type does not say how parts are separated.
-    #[error("the content type `{0}` names no boundary")]
+    /// The content type has no boundary.
+    #[error("the content type `{0}` has no boundary")]
     NoBoundary(String),
-    /// The closing boundary is missing: the document was cut off.
-    #[error("the closing boundary `--{0}--` is missing")]
+    /// The closing boundary is missing, so the document was cut off.
+    #[error("missing closing boundary `--{0}--`")]
     Unterminated(String),
 }
 
@@ -36,8 +36,8 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// A shell script.
-    // DIFFERS: upstream calls every script us-ascii.
+    /// Creates the part of a shell script.
+    // DIFFERS: upstream declares every script as us-ascii.
     pub(super) fn script(content: String) -> Part {
         let charset = if content.is_ascii() {
             "us-ascii"
@@ -58,13 +58,13 @@ impl Part {
     }
 }
 
-/// Whether a text claims to be a MIME document.
+/// Returns whether a text is a MIME document by its first lines.
 pub(super) fn is_mime(text: &str) -> bool {
     let text = text.trim_start();
     text.starts_with("MIME-Version:") || text.starts_with("Content-Type:")
 }
 
-/// The parts of a multi-part document.
+/// Parses the parts of a multi-part document.
 pub(super) fn parse(document: &str) -> Result<Vec<Part>, MimeError> {
     let document = document.replace('\r', "");
     let (headers, body) = split_headers(document.trim_start())?;
@@ -79,7 +79,7 @@ pub(super) fn parse(document: &str) -> Result<Vec<Part>, MimeError> {
     parts(body, &boundary)
 }
 
-/// The parts between the lines that hold the boundary; what stands before the first and after the last is no part.
+/// Returns the parts between the boundary lines; text before the first and after the last boundary is dropped.
 fn parts(body: &str, boundary: &str) -> Result<Vec<Part>, MimeError> {
     let separator = format!("--{boundary}");
     let terminator = format!("{separator}--");
@@ -116,7 +116,7 @@ fn split_part(lines: &[&str]) -> Result<(Vec<String>, String), MimeError> {
     Ok((headers, content.to_owned()))
 }
 
-/// Header lines (continuations joined) and what follows the empty line after them.
+/// Returns the header lines (continuations joined), and the text after the empty line.
 fn split_headers(text: &str) -> Result<(Vec<String>, &str), MimeError> {
     let mut headers: Vec<String> = Vec::new();
     let mut rest = text;
@@ -150,7 +150,7 @@ fn header_value(line: &str, name: &str) -> Option<String> {
         .then(|| value.trim().to_owned())
 }
 
-/// The `boundary` parameter of a content type.
+/// Returns the `boundary` parameter of a content type.
 fn boundary(content_type: &str) -> Option<String> {
     let (_, parameters) = content_type.split_once(';')?;
     let mut rest = parameters;
@@ -172,7 +172,7 @@ fn boundary(content_type: &str) -> Option<String> {
     }
 }
 
-/// The document that holds the parts.
+/// Renders a document with these parts.
 pub(super) fn render(parts: &[Part]) -> String {
     let boundary = free_boundary(parts);
     let mut text =
@@ -190,11 +190,11 @@ pub(super) fn render(parts: &[Part]) -> String {
         text.push('\n');
     }
     text.push_str(&format!("--{boundary}--\n"));
-    // cloud-init runs scripts as they are: a carriage return would become part of an argument.
+    // cloud-init runs scripts unchanged: a carriage return would become part of an argument.
     text.replace('\r', "")
 }
 
-/// Upstream's boundary, or the first like it that no part contains.
+/// Returns upstream's boundary, or a variant that no part contains.
 fn free_boundary(parts: &[Part]) -> String {
     let taken = |boundary: &str| {
         let separator = format!("--{boundary}");
@@ -254,8 +254,9 @@ mod tests {
         );
     }
 
+    /// Conformance: AWS-userdata-16
     #[test]
-    fn a_broken_document_says_what_is_wrong() {
+    fn an_invalid_document_is_an_error_with_the_reason() {
         let wrong = |text: &str| parse(text).unwrap_err().to_string();
         insta::assert_snapshot!(
             [
@@ -271,21 +272,21 @@ mod tests {
             ]
             .join("\n"),
             @r#"
-            there is no Content-Type header
+            missing Content-Type header
             the content type `text/plain` is not multipart
-            the content type `multipart/mixed` names no boundary
-            the content type `multipart/mixed; boundary=""` names no boundary
-            the content type `multipart/mixed; boundary="x` names no boundary
+            the content type `multipart/mixed` has no boundary
+            the content type `multipart/mixed; boundary=""` has no boundary
+            the content type `multipart/mixed; boundary="x` has no boundary
             `no header` is not a header line
             `no header` is not a header line
-            the closing boundary `--x--` is missing
-            there is no Content-Type header
+            missing closing boundary `--x--`
+            missing Content-Type header
             "#
         );
     }
 
     #[test]
-    fn a_part_that_holds_the_boundary_gets_another_one() {
+    fn another_boundary_is_used_if_a_part_contains_it() {
         let parts = [
             Part::new("text/plain", "a\n--//\nb".to_owned()),
             Part::new("text/plain", "--==1==x".to_owned()),

@@ -1,16 +1,15 @@
-//! What a machine is told at its first boot, for every family of images.
+//! User data of instances, for every AMI family.
 //!
-//! [`generate`] turns what is known of the cluster and of the node into the text EC2 hands to the machine, merged with what
-//! the user wrote. Nothing here knows a Kubernetes object: the input is plain, so that each family can be read, and tested,
-//! by itself.
+//! [`generate`] combines the settings of the cluster and of the node with the user's text into the user data of an
+//! instance. The input has no Kubernetes objects, so that each family can be read and tested on its own.
 //!
-//! | family | format | user's part |
+//! | family | format | the user's text |
 //! |---|---|---|
 //! | AL2 | MIME, a shell script calling `bootstrap.sh` last | parts before it |
-//! | AL2023 | MIME, a `NodeConfig` last, which wins | parts before it |
-//! | Bottlerocket | TOML settings | merged, Karpenter's keys win |
+//! | AL2023 | MIME, a `NodeConfig` last, which takes precedence | parts before it |
+//! | Bottlerocket | TOML settings | merged, Karpenter's keys take precedence |
 //! | Windows | PowerShell | lines before the bootstrap call |
-//! | Custom | the user's, untouched | |
+//! | Custom | the user's, unchanged | |
 // UPSTREAM: pkg/providers/amifamily/bootstrap
 
 mod bottlerocket;
@@ -34,59 +33,60 @@ use crate::api::AmiFamily;
 /// EC2's limit on user data, in bytes before encoding.
 pub const LIMIT_BYTES: usize = 16_384;
 
-/// Sizes from here on deserve a warning: 90 % of [`LIMIT_BYTES`].
-pub const WARNING_BYTES: usize = LIMIT_BYTES / 10 * 9;
+/// Size from which a warning is logged: 90 % of [`LIMIT_BYTES`].
+pub const WARNING_BYTES: usize = LIMIT_BYTES * 9 / 10;
 
 /// A taint the node registers with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeTaint {
-    /// Key.
+    /// Taint key.
     pub key: String,
-    /// Value, often empty.
+    /// Taint value, often empty.
     pub value: String,
-    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+    /// Taint effect: `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
     pub effect: String,
 }
 
-/// How a node reaches its cluster.
+/// The cluster that nodes join.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cluster {
-    /// The EKS cluster's name.
+    /// Name of the EKS cluster.
     pub name: String,
     /// URL of the API server.
     pub endpoint: String,
-    /// The certificate authority, base64 of its PEM; none if the endpoint's certificate is publicly trusted.
+    /// Certificate authority, base64 of its PEM; `None` if the endpoint's certificate is publicly trusted.
     pub certificate_authority: Option<String>,
-    /// The range of service addresses; AL2023 needs it.
+    /// CIDR of the cluster's services; AL2023 needs it.
     pub service_cidr: Option<String>,
 }
 
-/// Everything the user data of a node depends on.
+/// The input of a node's user data.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeSettings {
     /// The cluster to join.
     pub cluster: Cluster,
-    /// The labels the node registers with, as [`kubelet_labels`] gives them.
+    /// Labels that the node registers with, as [`kubelet_labels`] returns them.
     pub labels: BTreeMap<String, String>,
-    /// The taints the node registers with, as [`kubelet_taints`] gives them.
+    /// Taints that the node registers with, as [`kubelet_taints`] returns them.
     pub taints: Vec<NodeTaint>,
-    /// The kubelet configuration with concrete values: `maxPods` is a number, reserved resources are quantities,
-    /// `clusterDNS` has its default.
+    /// Kubelet settings for the instance type: `maxPods` is a number, reserved resources are quantities, `clusterDNS`
+    /// has its default.
     pub kubelet: Map<String, Value>,
     /// Whether instance store volumes are joined to a RAID-0 for pods.
     pub raid0: bool,
-    /// Whether the Bottlerocket version binds the usual directories by itself, see [`binds_instance_storage_by_default`].
+    /// Whether the Bottlerocket version binds the usual directories by default, see
+    /// [`binds_instance_storage_by_default`].
     pub default_mounts: bool,
-    /// What the user wrote.
+    /// The user's text, `spec.userData`.
     pub custom: Option<String>,
 }
 
-/// The text handed to a machine.
+/// User data of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserData {
-    /// The text as the machine reads it.
+    /// The text before encoding.
     pub text: String,
-    /// Parts of the user's text that had to be left out, one sentence each.
+    /// A message for each part of the user's text that was left out.
     pub ignored: Vec<String>,
 }
 
@@ -98,25 +98,25 @@ impl UserData {
         }
     }
 
-    /// The form EC2's API takes.
+    /// Returns the user data in base64, as EC2's API expects it.
     #[must_use]
     pub fn encoded(&self) -> String {
         STANDARD.encode(&self.text)
     }
 
-    /// The size EC2 limits.
+    /// Returns the size in bytes that EC2 limits.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.text.len()
     }
 
-    /// Whether little room is left.
+    /// Returns whether the size is near the limit.
     #[must_use]
     pub fn is_near_limit(&self) -> bool {
         self.bytes() >= WARNING_BYTES
     }
 
-    /// Refuses what EC2 would refuse.
+    /// Checks that the size does not exceed EC2's limit.
     ///
     /// # Errors
     /// If the text is larger than [`LIMIT_BYTES`].
@@ -129,65 +129,65 @@ impl UserData {
     }
 }
 
-/// Why there is no user data. All but [`Self::ServiceCidrUnknown`] can only be cured by who wrote the node class.
+/// User data cannot be generated. All errors but [`Self::ServiceCidrUnknown`] need a change of the node class.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UserDataError {
-    /// AL2023 cannot configure a node without the service range, which is still being discovered.
-    #[error("the service address range of the cluster is not known yet")]
+    /// AL2023 needs the service CIDR, which has not been discovered yet.
+    #[error("the service CIDR of the cluster is not known yet")]
     ServiceCidrUnknown,
-    /// A multi-part document is broken.
-    #[error("spec.userData is not a readable MIME document: {0}")]
+    /// A multi-part document cannot be parsed.
+    #[error("invalid MIME document in spec.userData: {0}")]
     Mime(#[from] MimeError),
-    /// The document is not TOML.
-    #[error("spec.userData is not valid TOML: {0}")]
+    /// The user data of Bottlerocket is not TOML.
+    #[error("invalid TOML in spec.userData: {0}")]
     Toml(Box<toml::de::Error>),
-    /// A setting has a form its consumer refuses.
+    /// A setting has the wrong type.
     #[error("setting `{setting}` of spec.userData must be {expected}")]
     Setting {
-        /// The path of the setting.
+        /// Path of the setting.
         setting: String,
-        /// What it must be.
+        /// Expected type.
         expected: &'static str,
     },
-    /// A kubelet field has a form its consumer refuses.
+    /// A kubelet field has the wrong type.
     #[error("spec.kubelet.{field} must be {expected}")]
     Kubelet {
-        /// The field, in camel case.
+        /// Name of the field, in camel case.
         field: String,
-        /// What it must be.
+        /// Expected type.
         expected: &'static str,
     },
     /// The certificate authority is not base64.
-    #[error("the cluster's certificate authority is not base64: {0}")]
+    #[error("invalid certificate authority of the cluster, not base64: {0}")]
     CertificateAuthority(#[source] base64::DecodeError),
-    /// The document could not be written.
-    #[error("user data could not be written: {0}")]
+    /// The document cannot be rendered.
+    #[error("cannot render user data: {0}")]
     Render(Box<toml::ser::Error>),
-    /// EC2 refuses more than [`LIMIT_BYTES`].
+    /// The user data is larger than [`LIMIT_BYTES`].
     #[error(
         "user data has {bytes} bytes, and EC2 allows {LIMIT_BYTES}: shorten spec.userData or load parts of it at boot"
     )]
     TooLarge {
-        /// The size.
+        /// Size of the user data.
         bytes: usize,
     },
 }
 
 impl UserDataError {
-    /// Whether waiting helps: nothing is wrong with what the user wrote.
+    /// Returns whether a retry may succeed without a change of the node class.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::ServiceCidrUnknown)
     }
 }
 
-/// The user data of a node of `family`. Equal settings give equal text.
+/// Returns the user data of a node of `family`. Equal settings give equal text.
 ///
-/// The size is not judged here: see [`UserData::check_size`].
+/// The size is not checked: see [`UserData::check_size`].
 ///
 /// # Errors
-/// If the user's text or the kubelet configuration cannot be used by the family.
+/// If the user's text or the kubelet settings are invalid for the family.
 pub fn generate(family: AmiFamily, settings: &NodeSettings) -> Result<UserData, UserDataError> {
     match family {
         AmiFamily::Al2 => eks_bootstrap::generate(settings),
@@ -200,9 +200,10 @@ pub fn generate(family: AmiFamily, settings: &NodeSettings) -> Result<UserData, 
     }
 }
 
-/// The labels of a NodeClaim that a kubelet may set on its node, with the mark that taints need no syncing.
+/// Returns the labels of a NodeClaim that the kubelet may set on its node, with the label that disables the syncing of
+/// taints.
 ///
-/// Kubernetes lets no kubelet set labels under `kubernetes.io` and `k8s.io`; those come with registration.
+/// Kubernetes does not let the kubelet set labels under `kubernetes.io` and `k8s.io`; those are set on registration.
 #[must_use]
 pub fn kubelet_labels<'a>(
     labels: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -230,8 +231,8 @@ fn is_reserved(key: &str) -> bool {
     })
 }
 
-/// The taints a node registers with: those of the NodeClaim, its startup taints, and the one that keeps pods away until
-/// Karpenter has seen the node.
+/// Returns the taints a node registers with: those of the NodeClaim, its startup taints, and the one that keeps pods
+/// away until Karpenter has registered the node.
 #[must_use]
 pub fn kubelet_taints(taints: Vec<NodeTaint>, startup: Vec<NodeTaint>) -> Vec<NodeTaint> {
     let mut all: Vec<NodeTaint> = taints.into_iter().chain(startup).collect();

@@ -1,7 +1,7 @@
-//! AL2023: a `NodeConfig` document for nodeadm, after what the user wants run and configured.
+//! AL2023: the user's parts, then a `NodeConfig` document for nodeadm.
 //!
-//! nodeadm merges the documents it finds, later ones win: Karpenter's stands last. The whole kubelet configuration passes
-//! through; the labels alone are a flag, because the kubelet's configuration file has no place for them.
+//! nodeadm merges the documents it finds, and later ones take precedence, so Karpenter's is last. All kubelet settings
+//! are passed through; only labels are a flag, because KubeletConfiguration has no field for them.
 // UPSTREAM: pkg/providers/amifamily/bootstrap/nodeadm.go
 
 use base64::Engine;
@@ -28,8 +28,8 @@ pub(super) fn generate(settings: &NodeSettings) -> Result<UserData, UserDataErro
     Ok(UserData::new(mime::render(&parts)))
 }
 
-/// What a text without headers is: a document for nodeadm if it reads as a map, else a script.
-// DIFFERS: a text with an interpreter line is a script even if it happens to read as YAML (`echo "a: b"` does).
+/// Returns whether a text without headers is a script: it is a document for nodeadm if it parses as a map.
+// DIFFERS: a text with an interpreter line is a script even if it parses as YAML (`echo "a: b"` does).
 fn is_script(text: &str) -> bool {
     text.trim_start().starts_with("#!")
         || serde_saphyr::from_multiple::<Option<Map<String, Value>>>(text).is_err()
@@ -89,10 +89,10 @@ fn node_config(settings: &NodeSettings) -> Result<Value, UserDataError> {
     }))
 }
 
-/// A document in block style whose strings are all quoted.
+/// Renders a document in block style with all strings quoted.
 ///
-/// nodeadm reads YAML 1.1, in which `on`, `010` and `1:30` are no strings. JSON's string syntax is YAML's double-quoted
-/// one, so quoting everything leaves nothing to know about.
+/// nodeadm reads YAML 1.1, in which `on`, `010` and `1:30` are not strings. JSON's string syntax is YAML's
+/// double-quoted one, so all strings are quoted in JSON's syntax.
 fn yaml(value: &Value) -> String {
     let mut text = String::new();
     write_yaml(&mut text, value, 0);
@@ -103,7 +103,7 @@ fn write_yaml(text: &mut String, value: &Value, depth: usize) {
     match value {
         Value::Object(map) if !map.is_empty() => {
             for (index, (key, value)) in map.iter().enumerate() {
-                // The first key of a list's element stands behind the dash.
+                // The first key of a list's element follows the dash.
                 if index > 0 || !text.ends_with("- ") {
                     text.push_str(&"  ".repeat(depth));
                 }
@@ -122,7 +122,7 @@ fn write_yaml(text: &mut String, value: &Value, depth: usize) {
                 text.push_str("- ");
                 match value {
                     Value::Object(map) if !map.is_empty() => write_yaml(text, value, depth + 1),
-                    // A list in a list, or a scalar: in JSON's form.
+                    // A list in a list, or a scalar, in JSON's syntax.
                     _ => {
                         text.push_str(&value.to_string());
                         text.push('\n');
@@ -147,7 +147,7 @@ fn write_nested(text: &mut String, value: &Value, depth: usize) {
     write_yaml(text, value, depth);
 }
 
-/// Whether a key needs no quotes in any YAML.
+/// Returns whether a key needs no quotes in any version of YAML.
 fn is_plain(key: &str) -> bool {
     const WORDS: [&str; 10] = [
         "y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan",

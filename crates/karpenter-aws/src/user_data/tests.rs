@@ -1,11 +1,12 @@
-//! Every family with every kubelet option: the text as reviewed snapshots, its meaning read back by parsers that are not ours.
+//! Every family with every kubelet option: the text as reviewed snapshots, and its meaning as independent parsers read
+//! it.
 
 use mail_parser::MimeHeaders;
 use serde_json::json;
 
 use super::*;
 
-/// The kubelet options that exist for more than one family.
+/// Returns the kubelet options that exist for more than one family.
 fn options() -> Vec<(&'static str, Value)> {
     vec![
         ("clusterDNS", json!(["10.0.100.10"])),
@@ -84,7 +85,7 @@ fn refusal(family: AmiFamily, settings: &NodeSettings) -> String {
     error.to_string()
 }
 
-/// The parts of a MIME document: content type and content.
+/// Returns content type and content of the parts of a MIME document.
 fn mime_parts(text: &str) -> Vec<(String, String)> {
     let message = mail_parser::MessageParser::default().parse(text).unwrap();
     message
@@ -100,7 +101,7 @@ fn mime_parts(text: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The arguments of the bootstrap call, as a shell splits them.
+/// Returns the arguments of the bootstrap call, as a shell splits them.
 fn bootstrap_call(script: &str) -> Vec<String> {
     let (_, call) = script.split_once("/etc/eks/bootstrap.sh").unwrap();
     shlex::split(&call.replace("\\\n", " ")).unwrap()
@@ -159,7 +160,7 @@ fn flags_for(kubelet: &[(&str, Value)]) -> Vec<String> {
         .collect()
 }
 
-/// All options one by one, none of them, and all at once.
+/// Runs the check with each option alone, with none, and with all at once.
 fn each_option(mut check: impl FnMut(&[(&'static str, Value)])) {
     check(&[]);
     for option in options() {
@@ -168,7 +169,7 @@ fn each_option(mut check: impl FnMut(&[(&'static str, Value)])) {
     check(&options());
 }
 
-/// The text without options, then what each option adds to it.
+/// Renders the text without options, then the difference that each option makes.
 fn by_option(family: AmiFamily) -> String {
     let base = text(family, &settings(&[]));
     let mut all = format!("# no options\n{base}\n");
@@ -184,6 +185,7 @@ fn by_option(family: AmiFamily) -> String {
     all
 }
 
+/// Conformance: AWS-userdata-09
 #[test]
 fn al2_calls_bootstrap_with_flags() {
     insta::assert_snapshot!(by_option(AmiFamily::Al2));
@@ -211,6 +213,7 @@ fn al2_calls_bootstrap_with_flags() {
     });
 }
 
+/// Conformance: AWS-userdata-12
 #[test]
 fn windows_calls_bootstrap_with_flags() {
     insta::assert_snapshot!(by_option(AmiFamily::Windows2022));
@@ -225,7 +228,7 @@ fn windows_calls_bootstrap_with_flags() {
             .and_then(|rest| rest.strip_suffix("\n</powershell>"))
             .unwrap();
         let (_, arguments) = inside.split_once("& $EKSBootstrapScriptFile ").unwrap();
-        // Without quotes in the values, PowerShell splits as a shell does.
+        // Without quotes in the values, PowerShell splits them as a shell does.
         let arguments = shlex::split(arguments).unwrap();
         let mut expected: Vec<String> = [
             "-EKSClusterName",
@@ -248,6 +251,7 @@ fn windows_calls_bootstrap_with_flags() {
     });
 }
 
+/// Conformance: AWS-userdata-10
 #[test]
 fn al2023_passes_the_kubelet_configuration_through() {
     insta::assert_snapshot!(by_option(AmiFamily::Al2023));
@@ -293,7 +297,7 @@ fn al2023_passes_the_kubelet_configuration_through() {
     });
 }
 
-/// What an independent parser reads.
+/// Parses TOML with an independent parser.
 fn toml(text: &str) -> Value {
     fn plain(mut value: toml_span::Value<'_>) -> Value {
         use toml_span::value::ValueInner;
@@ -312,8 +316,9 @@ fn toml(text: &str) -> Value {
     plain(toml_span::parse(text).unwrap())
 }
 
+/// Conformance: AWS-userdata-11
 #[test]
-fn bottlerocket_has_settings_of_its_own() {
+fn bottlerocket_has_its_own_settings() {
     insta::assert_snapshot!(by_option(AmiFamily::Bottlerocket));
     each_option(|kubelet| {
         let mut expected = json!({
@@ -335,7 +340,7 @@ fn bottlerocket_has_settings_of_its_own() {
             let (key, value) = match *option {
                 "clusterDNS" => ("cluster-dns-ip", value[0].clone()),
                 "maxPods" => ("max-pods", value.clone()),
-                // Bottlerocket has no such setting; the node class says so.
+                // Bottlerocket has no such setting; the node class validation reports it.
                 "podsPerCore" => continue,
                 "systemReserved" => (
                     "system-reserved",
@@ -362,7 +367,7 @@ fn bottlerocket_has_settings_of_its_own() {
 
 /// Conformance: AWS-userdata-01
 #[test]
-fn al2_runs_what_the_user_wants_first() {
+fn al2_runs_the_users_parts_first() {
     let wrapped = mime_parts(&text(
         AmiFamily::Al2,
         &with_custom("#!/bin/bash\necho \"hi\"\r\n"),
@@ -410,7 +415,7 @@ fn al2023_puts_its_document_after_the_users() {
     assert_eq!(own(yaml), [part("application/node.eks.aws", yaml)]);
     let script = "#!/bin/bash\nset -e\nyum install -y jq";
     assert_eq!(own(script), [part("text/x-shellscript", script)]);
-    // It would read as a map: `echo "a` to `b"`.
+    // It would parse as a map: `echo "a` to `b"`.
     let odd = "#!/bin/bash\necho \"a: b\"";
     assert_eq!(own(odd), [part("text/x-shellscript", odd)]);
     let bare = "systemctl restart chronyd";
@@ -429,8 +434,9 @@ fn al2023_puts_its_document_after_the_users() {
     );
 }
 
+/// Conformance: AWS-userdata-10
 #[test]
-fn al2023_waits_for_the_service_range() {
+fn al2023_waits_for_the_service_cidr() {
     for cidr in [None, Some(String::new())] {
         let mut settings = settings(&[]);
         settings.cluster.service_cidr = cidr;
@@ -478,15 +484,16 @@ fn bottlerocket_keeps_the_users_settings_and_overwrites_its_own() {
     assert_eq!(
         generated.ignored,
         [
-            "`other` stands outside of `settings`",
-            "`settings.kubernetes.made-up` is no setting of Bottlerocket"
+            "`other` is outside of `settings`",
+            "`settings.kubernetes.made-up` is not a setting of Bottlerocket"
         ]
     );
     assert!(generate(AmiFamily::Bottlerocket, &with_custom("not toml")).is_err());
 }
 
+/// Conformance: AWS-userdata-16
 #[test]
-fn broken_user_data_says_what_to_change() {
+fn invalid_user_data_is_an_error_with_the_reason() {
     let bottlerocket = |custom: &str| refusal(AmiFamily::Bottlerocket, &with_custom(custom));
     let archive = "Content-Type: text/plain\n\nhi";
     let kubelet =
@@ -510,7 +517,7 @@ fn broken_user_data_says_what_to_change() {
         ]
         .join("\n"),
         @r#"
-        spec.userData is not valid TOML: TOML parse error at line 2, column 6
+        invalid TOML in spec.userData: TOML parse error at line 2, column 6
           |
         2 | echo hi
           |      ^
@@ -520,9 +527,9 @@ fn broken_user_data_says_what_to_change() {
         setting `settings.kubernetes` of spec.userData must be a table
         setting `settings.kubernetes.log-level` of spec.userData must be a whole number
         setting `settings.kubernetes.allowed-unsafe-sysctls` of spec.userData must be a list of strings
-        spec.userData is not a readable MIME document: the content type `text/plain` is not multipart
-        spec.userData is not a readable MIME document: the content type `text/plain` is not multipart
-        the cluster's certificate authority is not base64: Invalid symbol 32, offset 3.
+        invalid MIME document in spec.userData: the content type `text/plain` is not multipart
+        invalid MIME document in spec.userData: the content type `text/plain` is not multipart
+        invalid certificate authority of the cluster, not base64: Invalid symbol 32, offset 3.
         spec.kubelet.maxPods must be a whole number
         spec.kubelet.clusterDNS must be a list of strings
         spec.kubelet.evictionHard.memory.available must be a string
@@ -599,7 +606,7 @@ fn instance_storage_is_joined_on_request() {
 
 /// Conformance: AWS-userdata-06
 #[test]
-fn labels_a_kubelet_may_not_set_are_left_to_registration() {
+fn labels_that_a_kubelet_may_not_set_are_left_to_registration() {
     let labels = kubelet_labels([
         ("kubernetes.io/x", "1"),
         ("k8s.io/x", "1"),
@@ -621,8 +628,9 @@ fn labels_a_kubelet_may_not_set_are_left_to_registration() {
     );
 }
 
+/// Conformance: AWS-userdata-13
 #[test]
-fn the_taint_that_keeps_pods_away_is_added_once() {
+fn the_unregistered_taint_is_added_once() {
     let unregistered = kubelet_taints(Vec::new(), Vec::new());
     assert_eq!(unregistered.len(), 1);
     assert_eq!(
@@ -633,7 +641,7 @@ fn the_taint_that_keeps_pods_away_is_added_once() {
 
 /// Conformance: AWS-userdata-07
 #[test]
-fn a_custom_image_gets_the_users_text_untouched() {
+fn a_custom_image_gets_the_users_text_unchanged() {
     let custom = "anything\r\n\tat all ä\n";
     assert_eq!(text(AmiFamily::Custom, &with_custom(custom)), custom);
     assert_eq!(text(AmiFamily::Custom, &settings(&[])), "");
@@ -641,7 +649,7 @@ fn a_custom_image_gets_the_users_text_untouched() {
 
 /// Conformance: AWS-userdata-08
 #[test]
-fn al2_is_told_of_an_ipv6_cluster() {
+fn al2_gets_the_ip_family_of_an_ipv6_cluster() {
     let call = |address: &str| {
         let settings = settings(&[("clusterDNS", json!([address, "ignored"]))]);
         bootstrap_call(&mime_parts(&text(AmiFamily::Al2, &settings))[0].1)
@@ -660,7 +668,7 @@ fn al2_is_told_of_an_ipv6_cluster() {
 }
 
 #[test]
-fn quotes_in_values_stay_values() {
+fn quotes_in_values_are_escaped() {
     let mut settings = settings(&[("clusterDNS", json!(["'; reboot; '"]))]);
     settings
         .labels
@@ -672,13 +680,15 @@ fn quotes_in_values_stay_values() {
     assert!(text(AmiFamily::Windows2022, &settings).contains("-DNSClusterIP '''; reboot; '''"));
 }
 
+/// Conformance: AWS-userdata-14
 #[test]
-fn more_than_ec2_takes_is_refused_before_it_is_sent() {
+fn user_data_over_the_limit_is_refused_before_the_launch() {
     let sized = |bytes: usize| UserData::new("x".repeat(bytes));
-    assert!(sized(LIMIT_BYTES).check_size().is_ok());
-    assert!(sized(LIMIT_BYTES).is_near_limit());
-    assert!(!sized(LIMIT_BYTES * 8 / 10).is_near_limit());
-    insta::assert_snapshot!(sized(LIMIT_BYTES + 1).check_size().unwrap_err(), @"user data has 16385 bytes, and EC2 allows 16384: shorten spec.userData or load parts of it at boot");
+    assert!(sized(16_384).check_size().is_ok());
+    assert!(sized(16_384).is_near_limit());
+    assert!(sized(14_746).is_near_limit());
+    assert!(!sized(14_744).is_near_limit());
+    insta::assert_snapshot!(sized(16_385).check_size().unwrap_err(), @"user data has 16385 bytes, and EC2 allows 16384: shorten spec.userData or load parts of it at boot");
     for family in AmiFamily::ALL {
         let custom = match family {
             AmiFamily::Bottlerocket => format!("[settings]\nmotd = \"{}\"", "x".repeat(61_440)),

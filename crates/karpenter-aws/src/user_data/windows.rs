@@ -1,4 +1,4 @@
-//! Windows: PowerShell that calls the image's `Start-EKSBootstrap.ps1`, after what the user wants run.
+//! Windows: the user's lines, then PowerShell that calls the AMI's `Start-EKSBootstrap.ps1`.
 // UPSTREAM: pkg/providers/amifamily/bootstrap/windows.go
 
 use super::kubelet::Kubelet;

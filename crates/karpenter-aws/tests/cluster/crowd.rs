@@ -1,4 +1,4 @@
-//! Many at once: what it costs in calls, counted where they arrive.
+//! Many launches at once: the number of calls, counted where they arrive.
 
 use std::time::Instant;
 
@@ -17,10 +17,10 @@ async fn a_thousand_claims_are_a_handful_of_calls() {
         ("karpenter.sh/capacity-type", &["on-demand"]),
     ];
     let started = Instant::now();
-    let wishes = (0..1000).map(|n| World::wish(&format!("claim-{n}"), &of));
-    let created = wishes.map(|wish| {
+    let manifests = (0..1000).map(|n| World::manifest(&format!("claim-{n}"), &of));
+    let created = manifests.map(|manifest| {
         let provider = world.parts.provider.clone();
-        tokio::spawn(async move { provider.create(&wish).await.map(|_| ()) })
+        tokio::spawn(async move { provider.create(&manifest).await.map(|_| ()) })
     });
     for created in join_all(created).await {
         created.unwrap().unwrap();
@@ -29,8 +29,8 @@ async fn a_thousand_claims_are_a_handful_of_calls() {
     let running = world.fake.instances_in(InstanceState::Running).len();
     assert_eq!(pending + running, 1000);
     let counts = world.fake.call_counts();
-    // A fleet takes what comes within a second, and all that is announced meanwhile: one a second, apart from the first and
-    // the last. How many seconds that are depends on the machine this runs on.
+    // A fleet includes all launches within a second, and all that are announced meanwhile: one fleet per second, apart
+    // from the first and the last. The number of seconds depends on the speed of this computer.
     let seconds = usize::try_from(started.elapsed().as_secs()).unwrap();
     assert!(
         counts["CreateFleet"] <= seconds + 2,

@@ -1,4 +1,4 @@
-//! Machines that nobody asks for any more, as a crash between the launch and its record leaves them.
+//! Garbage collection of instances without a NodeClaim, as a crash between a launch and its record leaves them.
 
 use std::collections::BTreeMap;
 
@@ -11,34 +11,35 @@ use crate::world::{World, policy};
 
 /// Conformance: AWS-gc-01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn machines_without_a_claim_go_with_their_node_and_others_stay() {
+async fn instances_without_a_claim_are_terminated_with_their_node_and_others_stay() {
     let world = World::new().await;
     let (_, owned) = world.on_demand("owned").await;
     let provider = &world.parts.provider;
     let orphan = async |name: &str| {
-        let wish = World::wish(name, &[("node.kubernetes.io/instance-type", &["m5.large"])]);
-        let machine = provider.create(&wish).await.unwrap();
-        let id = machine.status.provider_id.as_deref().and_then(instance_id);
-        (machine.clone(), id.unwrap().to_owned())
+        let manifest =
+            World::manifest(name, &[("node.kubernetes.io/instance-type", &["m5.large"])]);
+        let claim = provider.create(&manifest).await.unwrap();
+        let id = claim.status.provider_id.as_deref().and_then(instance_id);
+        (claim.clone(), id.unwrap().to_owned())
     };
     let (_, foreign) = orphan("foreign").await;
     let tags = BTreeMap::from([("eks:eks-cluster-name".to_owned(), "other".to_owned())]);
     let instances = provider.instances();
-    // Nobody may do that; it stands for a machine of another cluster.
+    // The policy does not allow this; the tag makes it an instance of another cluster.
     world.fake.set_policy(None);
     instances.create_tags(&foreign, &tags).await.unwrap();
     world.fake.set_policy(Some(policy()));
-    let (machine, lost) = orphan("lost").await;
-    world.node(&machine).await;
+    let (claim, lost) = orphan("lost").await;
+    world.node(&claim).await;
     assert!(world.get::<Node>("node-lost").await.is_some());
 
     world
-        .until("the machine to be given back", async || {
+        .until("the instance to be terminated", async || {
             let gone = !world.instance(&lost).state.is_alive();
             gone.then_some(())
         })
         .await;
-    // It was looked at before, while it was young.
+    // Earlier passes skipped it, because it was too young.
     let age = world
         .fake
         .clock()
@@ -56,14 +57,14 @@ async fn machines_without_a_claim_go_with_their_node_and_others_stay() {
     }
 }
 
-/// A controller that is slow to record what it launched does not take it for lost.
+/// An instance is not garbage while its controller is slow to record it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_is_known_to_be_its_claims_before_the_claim_says_so() {
+async fn a_new_instance_is_listed_as_its_claim_before_the_claim_has_the_provider_id() {
     let world = World::still().await;
     let provider = &world.parts.provider;
     let of = [("node.kubernetes.io/instance-type", &["m5.large"][..])];
-    let wish = World::wish("slow", &of);
-    provider.create(&wish).await.unwrap();
+    let manifest = World::manifest("slow", &of);
+    provider.create(&manifest).await.unwrap();
     let listed = provider.list().await.unwrap();
     let names: Vec<_> = listed.iter().map(|m| m.metadata.name.as_deref()).collect();
     assert_eq!(names, [Some("slow")]);

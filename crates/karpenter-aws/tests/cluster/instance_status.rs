@@ -1,4 +1,6 @@
-//! What EC2's status checks and its calendar tell.
+//! EC2's status checks and scheduled events.
+
+use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::v1::NodeClaim;
@@ -8,7 +10,7 @@ use crate::world::World;
 
 const DEADLINE: &str = "karpenter.sh/nodeclaim-termination-timestamp";
 
-/// A world where machines do not end, so that claims stay to be looked at.
+/// Creates a world where instances cannot be terminated, so that NodeClaims stay to be examined.
 async fn lasting() -> World {
     World::with(
         |b| b.settings(|s| s.denied = vec!["ec2:TerminateInstances".into()]),
@@ -30,9 +32,41 @@ fn deadline(claim: &NodeClaim) -> Option<String> {
     annotations.and_then(|a| a.get(DEADLINE)).cloned()
 }
 
+/// Conformance: AWS-interruption-13
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ec2_is_asked_for_failing_checks_of_instances_and_hosts_and_for_what_it_plans() {
+    let world = lasting().await;
+    // Nothing is asked where nothing runs.
+    world.joined("a").await;
+    world.more_calls("DescribeInstanceStatus", 3).await;
+    let asked: BTreeSet<String> = world
+        .fake
+        .calls()
+        .into_iter()
+        .filter(|call| call.action == "DescribeInstanceStatus")
+        .map(|call| {
+            let filters = &call.params["Filter"];
+            assert_eq!(filters.as_array().unwrap().len(), 1);
+            let values: Vec<_> = filters[0]["Value"].as_array().unwrap().iter().collect();
+            let values: Vec<_> = values.iter().map(|v| v.as_str().unwrap()).collect();
+            format!(
+                "{}={}",
+                filters[0]["Name"].as_str().unwrap(),
+                values.join(",")
+            )
+        })
+        .collect();
+    let expected = [
+        "event.code=instance-reboot,system-reboot,system-maintenance,instance-retirement,instance-stop",
+        "instance-status.status=impaired",
+        "system-status.status=impaired",
+    ];
+    assert_eq!(asked, expected.map(str::to_owned).into());
+}
+
 /// Conformance: AWS-interruption-05
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_that_fails_its_checks_is_given_up_without_waiting_for_its_pods() {
+async fn a_claim_whose_instance_fails_its_checks_is_deleted_without_waiting_for_its_pods() {
     let world = lasting().await;
     let (_, system) = world.joined("system").await;
     let (_, instance) = world.joined("instance").await;
@@ -55,9 +89,11 @@ async fn a_machine_that_fails_its_checks_is_given_up_without_waiting_for_its_pod
     world.fake.set_status(&volumes, report);
     for name in ["system", "instance"] {
         world.leaves(name).await;
-        world.told("NodeClaim", name, "InstanceUnhealthy").await;
-        let told = world.told("NodeClaim", name, "TerminatingOnInterruption");
-        told.await;
+        world
+            .event_message("NodeClaim", name, "InstanceUnhealthy")
+            .await;
+        let message = world.event_message("NodeClaim", name, "TerminatingOnInterruption");
+        message.await;
     }
     let at = deadline(&world.get("system").await.unwrap()).unwrap();
     assert!(at.parse::<Timestamp>().unwrap() <= world.fake.clock().now());
@@ -69,7 +105,7 @@ async fn a_machine_that_fails_its_checks_is_given_up_without_waiting_for_its_pod
 
 /// Conformance: AWS-interruption-06
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_that_is_to_be_stopped_is_drained() {
+async fn a_node_whose_instance_is_to_be_stopped_is_drained() {
     let world = lasting().await;
     let (_, id) = world.joined("a").await;
     let (_, over) = world.joined("b").await;
@@ -91,7 +127,7 @@ async fn a_machine_that_is_to_be_stopped_is_drained() {
 
 /// Conformance: AWS-interruption-07
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_lasts_is_counted_once_and_again_after_it_recovered() {
+async fn a_lasting_impairment_is_counted_once_and_again_after_a_recovery() {
     let world = lasting().await;
     let (_, id) = world.joined("a").await;
     let broken = || StatusReport {

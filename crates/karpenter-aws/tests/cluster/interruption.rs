@@ -46,12 +46,12 @@ fn is_marked(world: &World, capacity_type: CapacityType) -> bool {
 
 /// Conformance: AWS-interruption-01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_spot_machine_that_is_taken_back_is_given_up_and_its_pool_avoided() {
+async fn an_interrupted_spot_instance_is_drained_and_its_pool_marked_as_unavailable() {
     let world = World::new().await;
     let (claim, id) = spot(&world, "a").await;
     world.join(&claim).await;
     let (_, other) = spot(&world, "b").await;
-    // It marks the pool while the machine goes: look as soon as it may be there.
+    // The pool is marked while the instance is terminated, and the mark expires, so it is polled.
     assert!(!is_marked(&world, CapacityType::Spot));
     assert!(world.fake.interrupt_spot(&id));
     world
@@ -63,13 +63,13 @@ async fn a_spot_machine_that_is_taken_back_is_given_up_and_its_pool_avoided() {
     assert!(!is_marked(&world, CapacityType::OnDemand));
     assert!(!world.is_leaving("b").await && world.instance(&other).state.is_alive());
     for kind in [("NodeClaim", "a"), ("Node", "node-a")] {
-        let told = world.told(kind.0, kind.1, "SpotInterrupted").await;
-        assert_eq!(told, "Spot interruption warning was triggered");
-        let told = world
-            .told(kind.0, kind.1, "TerminatingOnInterruption")
+        let event = world.event_message(kind.0, kind.1, "SpotInterrupted").await;
+        assert_eq!(event, "Spot interruption warning was triggered");
+        let event = world
+            .event_message(kind.0, kind.1, "TerminatingOnInterruption")
             .await;
         let ours = format!("Interruption triggered termination for the {}", kind.0);
-        assert_eq!(told, ours);
+        assert_eq!(event, ours);
     }
     empty(&world).await;
     world
@@ -87,14 +87,14 @@ async fn a_spot_machine_that_is_taken_back_is_given_up_and_its_pool_avoided() {
 
 /// Conformance: AWS-interruption-02
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reservation_whose_machine_is_taken_back_counts_as_empty() {
+async fn a_reservation_whose_instance_is_interrupted_counts_as_empty() {
     let world = World::new().await;
     let (_, id) = world.on_demand("a").await;
     let counts = world.parts.offered.counts().clone();
-    counts.told("cr-1", 5);
+    counts.set_reported("cr-1", 5);
     let labels = json!({ "metadata": { "labels": { "karpenter.k8s.aws/capacity-reservation-id": "cr-1" } } });
     world.patch::<NodeClaim>("a", labels).await;
-    // Messages are read at once, and looked at with what the model knows by then.
+    // Messages are received at once, and handled with the model of that time.
     let view = || world.cx.as_ref().unwrap().view();
     world
         .until("the model to know the label", async || {
@@ -110,14 +110,14 @@ async fn a_reservation_whose_machine_is_taken_back_counts_as_empty() {
     world.leaves("a").await;
     assert_eq!(counts.left("cr-1"), 0);
     world
-        .told("NodeClaim", "a", "CapacityReservationInstanceInterrupted")
+        .event_message("NodeClaim", "a", "CapacityReservationInstanceInterrupted")
         .await;
     empty(&world).await;
 }
 
 /// Conformance: AWS-interruption-03
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_that_ask_for_nothing_are_deleted() {
+async fn messages_without_a_reaction_are_deleted() {
     let world = World::new().await;
     let (_, id) = world.on_demand("a").await;
     empty(&world).await;
@@ -126,10 +126,10 @@ async fn messages_that_ask_for_nothing_are_deleted() {
     let state = "EC2 Instance State-change Notification";
     let pending = json!({ "instance-id": id, "state": "pending" });
     world.fake.send_message(QUEUE, &message(1, state, pending));
-    world.fake.send_message(QUEUE, "{ this is no message");
+    world.fake.send_message(QUEUE, "{ this is not a message");
     empty(&world).await;
     assert!(!world.is_leaving("a").await);
-    // At least: the machine's own notice that it runs asks for nothing, too, and comes when it likes.
+    // At least one: the instance's own state-change notification is a no-op, too, and may arrive at any time.
     world
         .until("the message is counted", async || {
             let series = r#"karpenter_interruption_received_messages_total{message_type="no_op"}"#;
@@ -147,7 +147,7 @@ async fn messages_that_ask_for_nothing_are_deleted() {
 
 /// Conformance: AWS-interruption-04
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_that_is_missing_or_may_not_be_read_is_an_error_until_it_is_mended() {
+async fn a_queue_that_is_missing_or_may_not_be_read_is_an_error_until_it_is_repaired() {
     let errors = r#"controller_runtime_reconcile_errors_total{controller="interruption"}"#;
     let missing = World::with(|b| b, |s| s.interruption_queue = Some("nowhere".into())).await;
     missing
@@ -170,14 +170,14 @@ async fn a_queue_that_is_missing_or_may_not_be_read_is_an_error_until_it_is_mend
     denied.fake.interrupt_spot(&id);
     denied.fake.set(|s| s.denied.clear());
     denied.leaves("a").await;
-    // Back-off, no storm: a call every second at the fastest.
+    // Back-off: at most one call per second.
     let calls = denied.calls("ReceiveMessage");
     assert!(calls < 100, "{calls}");
 }
 
 /// Conformance: AWS-interruption-08
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_on_its_way_out_is_left_alone() {
+async fn a_claim_that_is_being_deleted_is_not_deleted_again() {
     let world = World::new().await;
     let (_, id) = spot(&world, "a").await;
     world
@@ -187,28 +187,30 @@ async fn a_claim_on_its_way_out_is_left_alone() {
     claims.delete("a", &DeleteParams::default()).await.unwrap();
     let leaving = world.get::<NodeClaim>("a").await.unwrap();
     world.fake.interrupt_spot(&id);
-    world.told("NodeClaim", "a", "SpotInterrupted").await;
+    world
+        .event_message("NodeClaim", "a", "SpotInterrupted")
+        .await;
     empty(&world).await;
     let still = world.get::<NodeClaim>("a").await.unwrap();
     assert_eq!(
         still.metadata.deletion_timestamp,
         leaving.metadata.deletion_timestamp
     );
-    let told = world.events("NodeClaim", "a", "TerminatingOnInterruption");
-    assert!(told.await.is_empty());
+    let event = world.events("NodeClaim", "a", "TerminatingOnInterruption");
+    assert!(event.await.is_empty());
     let errors = r#"controller_runtime_reconcile_errors_total{controller="interruption"}"#;
     assert!(world.metric(errors) < 0.5);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_delivered_twice_is_done_once_and_advice_is_only_told() {
+async fn a_redelivered_message_is_handled_once_and_a_recommendation_only_publishes_an_event() {
     let world = World::new().await;
     let (_, id) = spot(&world, "a").await;
     world.fake.recommend_rebalance(&id);
-    let told = world
-        .told("NodeClaim", "a", "SpotRebalanceRecommendation")
+    let event = world
+        .event_message("NodeClaim", "a", "SpotRebalanceRecommendation")
         .await;
-    assert_eq!(told, "Spot rebalance recommendation was triggered");
+    assert_eq!(event, "Spot rebalance recommendation was triggered");
     empty(&world).await;
     assert!(!world.is_leaving("a").await);
 
@@ -230,7 +232,7 @@ async fn what_is_delivered_twice_is_done_once_and_advice_is_only_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_storm_is_worked_off_ten_at_a_time() {
+async fn a_burst_of_messages_is_handled_in_batches_of_ten() {
     let world = World::new().await;
     world.on_demand("a").await;
     empty(&world).await;
@@ -247,7 +249,7 @@ async fn a_storm_is_worked_off_ten_at_a_time() {
         world.calls("DeleteMessageBatch"),
     );
     assert_eq!(world.calls("DeleteMessage"), 0);
-    // The first poll may have been answered with the first message alone, while the others were on their way.
+    // The first poll may have returned the first message alone, before the others were sent.
     assert!((20..=60).contains(&deleted), "{deleted} batches");
     assert!(received <= deleted + 10, "{received} polls");
 }

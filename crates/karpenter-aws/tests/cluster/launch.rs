@@ -1,4 +1,4 @@
-//! Launches as the provider makes them: from a NodeClaim to a NodeClaim.
+//! Launches by the provider: from a NodeClaim to a NodeClaim.
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
@@ -6,6 +6,7 @@ use std::sync::PoisonError;
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodeClaim;
+use karpenter_aws::api::EC2NodeClass;
 use karpenter_aws_fake::{CapacityReservation, Fault, InstanceState, Shortage};
 use karpenter_core::provider::{CloudProvider, CloudProviderError};
 use serde_json::{Value, json};
@@ -22,15 +23,15 @@ async fn create(
     name: &str,
     requirements: &[(&str, &[&str])],
 ) -> Result<NodeClaim, CloudProviderError> {
-    let wish = World::wish(name, requirements);
-    world.parts.provider.create(&wish).await
+    let manifest = World::manifest(name, requirements);
+    world.parts.provider.create(&manifest).await
 }
 
 fn label(claim: &NodeClaim, key: &str) -> String {
     claim.metadata.labels.as_ref().unwrap()[key].clone()
 }
 
-/// The instance types of the last CreateFleet.
+/// Returns the instance types of the last CreateFleet.
 fn asked(world: &World) -> BTreeSet<String> {
     let calls = world.fake.calls();
     let call = calls.iter().rfind(|c| c.action == "CreateFleet").unwrap();
@@ -58,7 +59,7 @@ fn collect(value: &Value, types: &mut BTreeSet<String>) {
 
 /// Conformance: AWS-launch-01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn spot_goes_before_on_demand_while_there_is_some() {
+async fn spot_goes_before_on_demand_while_it_is_available() {
     let world = World::still().await;
     let both = [(TYPE, &["m5.large"][..]), (KIND, &["spot", "on-demand"])];
     let first = create(&world, "a", &both).await.unwrap();
@@ -74,38 +75,38 @@ async fn spot_goes_before_on_demand_while_there_is_some() {
 
 /// Conformance: AWS-launch-02
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_nobody_asks_for_more_the_pools_requirement_decides() {
+async fn without_further_requirements_the_pools_requirement_decides() {
     let world = World::still().await;
-    // What a NodePool with the usual requirement passes on to claims of pods that ask for nothing.
+    // A NodePool with the usual requirement passes it on to NodeClaims of pods without requirements.
     let claim = create(&world, "a", &[(KIND, &["on-demand"])]).await;
     assert_eq!(label(&claim.unwrap(), KIND), "on-demand");
 }
 
 /// Conformance: AWS-launch-03
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn as_many_types_are_asked_for_as_are_to_be_kept_open() {
+async fn a_fleet_request_has_as_many_types_as_min_values_requires() {
     let world = World::still().await;
-    let mut wish = World::wish(
+    let mut manifest = World::manifest(
         "a",
         &[
             (TYPE, &["m5.large", "m5.xlarge", "m5.metal"]),
             (KIND, &["spot", "on-demand"]),
         ],
     );
-    wish.spec.requirements[0].min_values = Some(2);
-    world.parts.provider.create(&wish).await.unwrap();
+    manifest.spec.requirements[0].min_values = Some(2);
+    world.parts.provider.create(&manifest).await.unwrap();
     assert!(asked(&world).len() >= 2, "{:?}", asked(&world));
 }
 
 /// Conformance: AWS-launch-04
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn too_few_of_the_cheapest_types_are_as_good_as_none() {
+async fn too_few_of_the_cheapest_types_are_insufficient_capacity() {
     let world = World::still().await;
-    let mut wish = World::wish("a", &[(KIND, &["on-demand"])]);
+    let mut manifest = World::manifest("a", &[(KIND, &["on-demand"])]);
     let families = json!({ "key": "karpenter.k8s.aws/instance-family", "operator": "Exists", "minValues": 50 });
     let families = serde_json::from_value(families).unwrap();
-    wish.spec.requirements.push(families);
-    let error = world.parts.provider.create(&wish).await.unwrap_err();
+    manifest.spec.requirements.push(families);
+    let error = world.parts.provider.create(&manifest).await.unwrap_err();
     assert!(error.is_insufficient_capacity(), "{error}");
     assert_eq!(world.calls("CreateFleet"), 0);
 }
@@ -148,13 +149,13 @@ async fn nothing_is_launched_for_a_class_that_is_not_known_to_be_ready() {
 
 /// Conformance: AWS-launch-08
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tags_that_are_ours_are_not_the_users() {
+async fn users_may_not_set_karpenter_s_own_tags() {
     let world = World::still().await;
     let tags = json!({ "tags": { "karpenter.sh/nodepool": "mine" } });
     world.class("tagged", tags).await;
-    let mut wish = World::wish("a", &[(TYPE, &["m5.large"])]);
-    wish.spec.node_class_ref.name = "tagged".into();
-    let refused = world.parts.provider.create(&wish).await.unwrap_err();
+    let mut manifest = World::manifest("a", &[(TYPE, &["m5.large"])]);
+    manifest.spec.node_class_ref.name = "tagged".into();
+    let refused = world.parts.provider.create(&manifest).await.unwrap_err();
     assert!(
         matches!(&refused, CloudProviderError::NodeClassNotReady(why) if why.contains("karpenter.sh/nodepool")),
         "{refused}"
@@ -164,7 +165,7 @@ async fn tags_that_are_ours_are_not_the_users() {
 
 /// Conformance: AWS-launch-09
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_type_that_can_be_launched_there_is_no_capacity() {
+async fn without_a_compatible_type_there_is_insufficient_capacity() {
     let world = World::still().await;
     let error = create(&world, "a", &[(TYPE, &["m5.nothing"])]).await;
     assert!(error.unwrap_err().is_insufficient_capacity());
@@ -173,7 +174,7 @@ async fn without_a_type_that_can_be_launched_there_is_no_capacity() {
 
 /// Conformance: AWS-launch-11
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_says_what_its_class_was_like() {
+async fn a_claim_is_annotated_with_the_hash_of_its_class() {
     let world = World::still().await;
     let claim = create(&world, "a", &[(TYPE, &["m5.large"])]).await.unwrap();
     let annotations = claim.metadata.annotations.unwrap();
@@ -206,13 +207,13 @@ async fn adapters_are_reported_where_they_are_attached() {
         .class("plain", json!({ "networkInterfaces": plain }))
         .await;
     let reports = async |name: &str, class: &str, requested: bool| {
-        let mut wish = World::wish(name, &[(TYPE, &["c5n.18xlarge"])]);
-        wish.spec.node_class_ref.name = class.into();
+        let mut manifest = World::manifest(name, &[(TYPE, &["c5n.18xlarge"])]);
+        manifest.spec.node_class_ref.name = class.into();
         if requested {
             let one = serde_json::from_value(json!("1")).unwrap();
-            wish.spec.resources.requests.insert(EFA.to_owned(), one);
+            manifest.spec.resources.requests.insert(EFA.to_owned(), one);
         }
-        let claim = world.parts.provider.create(&wish).await.unwrap();
+        let claim = world.parts.provider.create(&manifest).await.unwrap();
         claim.status.capacity.contains_key(EFA)
     };
     assert!(reports("a", "default", true).await);
@@ -221,7 +222,7 @@ async fn adapters_are_reported_where_they_are_attached() {
     assert!(!reports("d", "plain", false).await);
 }
 
-/// A reservation of ten machines that the default class uses.
+/// Adds a capacity reservation of ten instances that the default class selects.
 async fn reserve(world: &World) {
     let id = "cr-00000000000000001";
     let reservation = CapacityReservation::new(id, "m5.large", ZONE, 10);
@@ -239,7 +240,7 @@ async fn reserve(world: &World) {
 
 /// Conformance: AWS-launch-13
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reservation_is_counted_down_at_the_launch_and_up_when_the_machine_is_gone() {
+async fn a_reservation_s_count_falls_with_a_launch_and_rises_with_a_termination() {
     let world = World::still().await;
     reserve(&world).await;
     let left = || world.parts.offered.counts().left("cr-00000000000000001");
@@ -248,9 +249,9 @@ async fn a_reservation_is_counted_down_at_the_launch_and_up_when_the_machine_is_
     assert_eq!(left(), 9);
     let provider = &world.parts.provider;
     provider.delete(&claim).await.unwrap();
-    assert_eq!(left(), 9, "it is on its way out");
+    assert_eq!(left(), 9, "it is being terminated");
     world
-        .until("the end", async || {
+        .until("the termination", async || {
             let ended = world.fake.instances_in(InstanceState::Terminated);
             (ended.len() == 1).then_some(())
         })
@@ -262,7 +263,7 @@ async fn a_reservation_is_counted_down_at_the_launch_and_up_when_the_machine_is_
 
 /// Conformance: AWS-ice-01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_ran_out_is_left_alone_until_its_time_is_over() {
+async fn an_unavailable_pool_is_not_launched_until_its_mark_expires() {
     let world = World::still().await;
     world
         .fake
@@ -302,7 +303,7 @@ async fn what_ran_out_is_left_alone_until_its_time_is_over() {
 
 /// Conformance: AWS-ice-05
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn throttling_says_nothing_about_a_reservation() {
+async fn throttling_does_not_exhaust_a_reservation() {
     let world = World::still().await;
     reserve(&world).await;
     let fault = Fault::error("CreateFleet", "RequestLimitExceeded").always();
@@ -316,24 +317,102 @@ async fn throttling_says_nothing_about_a_reservation() {
     assert_eq!(counts.left("cr-00000000000000001"), 10);
 }
 
+/// Conformance: AWS-ice-17
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_wants_spot_is_told_that_the_role_for_it_is_missing() {
+async fn an_event_on_the_claim_says_that_the_role_for_spot_is_missing() {
     let world = World::new().await;
     world.fake.set(|s| s.spot_role = false);
-    let mut wish = World::wish("a", &[(TYPE, &["m5.large"]), (KIND, &["spot"])]);
-    wish.metadata.uid = Some("uid-a".into());
-    world.parts.provider.create(&wish).await.unwrap_err();
-    let told = world
-        .told("NodeClaim", "a", "SpotServiceLinkedRoleCreationFailure")
+    let mut manifest = World::manifest("a", &[(TYPE, &["m5.large"]), (KIND, &["spot"])]);
+    manifest.metadata.uid = Some("uid-a".into());
+    world.parts.provider.create(&manifest).await.unwrap_err();
+    let message = world
+        .event_message("NodeClaim", "a", "SpotServiceLinkedRoleCreationFailure")
         .await;
     assert_eq!(
-        told,
+        message,
         r#"Attempted to launch a spot instance but failed due to "AuthFailure.ServiceLinkedRoleCreationNotPermitted""#
     );
 }
 
+/// Conformance: AWS-capacity-18
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pool_whose_class_is_missing_is_told() {
+async fn a_node_that_registers_teaches_the_memory_of_its_type() {
+    let world = World::new().await;
+    let memory = async || {
+        let class = world.parts.stores.class("default").unwrap();
+        let types = world.parts.provider.types_of(&class).await.unwrap();
+        let t = types.iter().find(|t| t.name == "m5.large").unwrap();
+        t.capacity.get("memory") >> 20
+    };
+    assert_eq!(memory().await, 7577, "a guess");
+    world.joined("a").await;
+    world
+        .until("what the node has", async || {
+            (memory().await == 7 * 1024).then_some(())
+        })
+        .await;
+}
+
+/// Conformance: AWS-instance-06
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn conditions_of_broken_nodes_have_their_time() {
+    let world = World::still().await;
+    let policies: Vec<_> = world
+        .parts
+        .provider
+        .repair_policies()
+        .into_iter()
+        .map(|p| {
+            let minutes = p.toleration.as_mins();
+            (p.condition_type, p.condition_status, minutes)
+        })
+        .collect();
+    let expected = [
+        ("Ready", "False", 30),
+        ("Ready", "Unknown", 30),
+        ("AcceleratedHardwareReady", "False", 10),
+        ("StorageReady", "False", 30),
+        ("NetworkingReady", "False", 30),
+        ("KernelReady", "False", 30),
+        ("ContainerRuntimeReady", "False", 30),
+    ]
+    .map(|(condition, status, minutes)| (condition.to_owned(), status.to_owned(), minutes));
+    assert_eq!(policies, expected);
+}
+
+/// Conformance: AWS-launch-14
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_whose_class_is_missing_or_deleted_is_told_and_given_up() {
+    let world = World::new().await;
+    let attempt = async |name: &str, class: &str| {
+        let mut manifest = World::manifest(name, &[(TYPE, &["m5.large"])]);
+        manifest.spec.node_class_ref.name = class.into();
+        let error = world.parts.provider.create(&manifest).await.unwrap_err();
+        assert!(error.is_insufficient_capacity(), "{error}");
+        let observed = world.event_message("NodeClaim", name, "FailedResolvingNodeClass");
+        assert_eq!(observed.await, "Failed resolving NodeClass");
+    };
+    attempt("a", "nowhere").await;
+    world.class("leaving", json!({})).await;
+    let finalizers = json!({ "metadata": { "finalizers": ["test/keep"] } });
+    world.patch::<EC2NodeClass>("leaving", finalizers).await;
+    let classes = world.api::<EC2NodeClass>();
+    classes
+        .delete("leaving", &kube::api::DeleteParams::default())
+        .await
+        .unwrap();
+    world
+        .until("the deletion", async || {
+            let class = world.parts.stores.class("leaving")?;
+            class.is_deleting().then_some(())
+        })
+        .await;
+    attempt("b", "leaving").await;
+    assert!(world.fake.instances().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_on_a_pool_says_that_its_class_is_missing() {
     let world = World::new().await;
     world.pool("lost", "nowhere", json!([])).await;
     let pool = world
@@ -345,6 +424,6 @@ async fn a_pool_whose_class_is_missing_is_told() {
         .instance_types(&pool)
         .await
         .unwrap_err();
-    let told = world.told("NodePool", "lost", "FailedResolvingNodeClass");
-    assert_eq!(told.await, "Failed resolving NodeClass");
+    let message = world.event_message("NodePool", "lost", "FailedResolvingNodeClass");
+    assert_eq!(message.await, "Failed resolving NodeClass");
 }

@@ -1,4 +1,4 @@
-//! Machines after their launch: the real controllers between an API server and a stand-in for AWS.
+//! Launched instances: the real controllers between an API server and a stand-in for AWS.
 #![cfg(feature = "sdk")]
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 

@@ -1,4 +1,4 @@
-//! Prices by NodeOverlays (gate NodeOverlay).
+//! Prices of NodeOverlays (feature gate NodeOverlay).
 
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodePool;
@@ -8,17 +8,17 @@ use karpenter_core::provider::CloudProvider;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::world::{How, World};
+use crate::world::{World, WorldOptions};
 
 const UNPRICED: &str = "z99.huge";
 
-/// An instance type so new that nobody knows its price.
+/// Adds an instance type so new that its price is unknown.
 fn offer_unpriced(fake: &AwsFake) {
     let record = json!({
         "instanceType": UNPRICED, "currentGeneration": true,
         "supportedUsageClasses": ["on-demand"], "supportedVirtualizationTypes": ["hvm"],
         "bareMetal": false, "hypervisor": "nitro",
-        "processorInfo": { "supportedArchitectures": ["x86_64"], "manufacturer": "Nobody" },
+        "processorInfo": { "supportedArchitectures": ["x86_64"], "manufacturer": "Unknown" },
         "vCpuInfo": { "defaultVCpus": 2, "defaultCores": 1, "defaultThreadsPerCore": 2 },
         "memoryInfo": { "sizeInMiB": 4096 }, "instanceStorageSupported": false,
         "networkInfo": {
@@ -32,9 +32,9 @@ fn offer_unpriced(fake: &AwsFake) {
 }
 
 async fn world(node_overlay: bool) -> World {
-    let how = How {
+    let how = WorldOptions {
         node_overlay,
-        ..How::default()
+        ..WorldOptions::default()
     };
     let world = World::start(|b| b, offer_unpriced, |_| {}, how).await;
     world
@@ -45,7 +45,7 @@ async fn world(node_overlay: bool) -> World {
     world
 }
 
-/// The prices of the type's available offerings, if the type is known.
+/// Returns the prices of the type's available offerings, if the type is known.
 async fn prices(world: &World) -> Option<Vec<f64>> {
     let pool = world.get::<NodePool>("default").await?;
     let types = world.parts.provider.instance_types(&pool).await.ok()?;
@@ -81,7 +81,7 @@ async fn validated(world: &World) -> Option<bool> {
 async fn a_type_without_a_price_is_available_while_a_valid_overlay_gives_it_one() {
     let world = world(true).await;
     assert_eq!(prices(&world).await, Some(vec![]));
-    // The provider's own resources are not an overlay's to set.
+    // An overlay may not set the provider's own resources.
     overlay(&world, json!({ "capacity": { "nvidia.com/gpu": "1" } })).await;
     world
         .until("the overlay to be refused", async || {
@@ -100,11 +100,11 @@ async fn a_type_without_a_price_is_available_while_a_valid_overlay_gives_it_one(
             (!prices.is_empty() && prices.iter().all(|price| *price == 1.5)).then_some(())
         })
         .await;
-    // It is launched, too.
-    let wish = World::wish("new", &[("node.kubernetes.io/instance-type", &[UNPRICED])]);
+    // It can be launched, too.
+    let manifest = World::manifest("new", &[("node.kubernetes.io/instance-type", &[UNPRICED])]);
     world
         .until("an instance of the type", async || {
-            world.parts.provider.create(&wish).await.ok()
+            world.parts.provider.create(&manifest).await.ok()
         })
         .await;
     api.delete("price", &DeleteParams::default()).await.unwrap();
@@ -120,7 +120,7 @@ async fn a_type_without_a_price_is_available_while_a_valid_overlay_gives_it_one(
 async fn without_the_gate_overlays_give_no_prices() {
     let world = world(false).await;
     overlay(&world, json!({})).await;
-    // The controllers have been at work since.
+    // By then the controllers have run.
     world.pool("later", "default", json!([])).await;
     world
         .until("a pool that is ready", async || {
@@ -129,5 +129,5 @@ async fn without_the_gate_overlays_give_no_prices() {
         })
         .await;
     assert_eq!(prices(&world).await, Some(vec![]));
-    assert_eq!(validated(&world).await, None, "nobody looks at overlays");
+    assert_eq!(validated(&world).await, None, "overlays are not validated");
 }

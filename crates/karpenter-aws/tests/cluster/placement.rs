@@ -1,4 +1,4 @@
-//! Machines in partitions of a placement group.
+//! Instances in partitions of a placement group.
 
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodeClaim;
@@ -30,12 +30,12 @@ async fn registration_waits_for_the_partition_and_labels_claim_and_node_with_it(
     let spec = json!({ "placementGroupSelector": { "name": "parts" } });
     world.class("grouped", spec).await;
     let of = [("node.kubernetes.io/instance-type", &["m5.large"][..])];
-    let mut wish = World::wish("a", &of);
-    wish.spec.node_class_ref.name = "grouped".into();
-    let (claim, id) = world.launch(wish).await;
+    let mut manifest = World::manifest("a", &of);
+    manifest.spec.node_class_ref.name = "grouped".into();
+    let (claim, id) = world.launch(manifest).await;
     assert_eq!(claim.metadata.labels.as_ref().unwrap()[PARTITION], "");
 
-    // EC2 does not tell yet.
+    // EC2 does not report the partition yet.
     world
         .fake
         .set(|s| s.denied = vec!["ec2:DescribeInstances".into()]);

@@ -1,7 +1,7 @@
-//! The documented policy, cut down to what was used: `docs/iam-policy-minimal.json`.
+//! The documented policy reduced to the used permissions: `docs/iam-policy-minimal.json`.
 //!
-//! A cluster lives through everything once; a grant of `docs/iam-policy.json` stays if a call needed it. A cluster that uses
-//! less can drop more: no queue, no reservations, no zonal shift.
+//! A cluster uses every feature once; a statement of `docs/iam-policy.json` stays if a call needed it. A cluster that
+//! uses fewer features can drop more: no queue, no reservations, no zonal shift.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::world::{CLUSTER, POLICY, QUEUE, World, fill};
 
-/// The grants of the documented policy that one of these permissions needs.
+/// Returns the statements of the documented policy that one of these permissions needs.
 fn used(needed: &[Permission]) -> Value {
     let document: Value = serde_json::from_str(POLICY).unwrap();
     let statements = document["Statement"].as_array().unwrap();
@@ -68,7 +68,7 @@ async fn the_minimal_policy_is_what_a_cluster_needed() {
         |s| s.zonal_shift = true,
     )
     .await;
-    // A class whose profile is Karpenter's, with everything a class may name.
+    // A class whose profile is managed by Karpenter, with everything a class may select.
     let spec = json!({
         "role": "KarpenterNodeRole-test", "instanceProfile": null,
         "placementGroupSelector": { "name": "parts" },
@@ -95,7 +95,7 @@ async fn the_minimal_policy_is_what_a_cluster_needed() {
             (world.calls("CreateTags") > 0).then_some(())
         })
         .await;
-    // It is only asked for while there are machines.
+    // The status is described only while there are instances.
     let action = "DescribeInstanceStatus";
     world
         .until(action, async || (world.calls(action) > 0).then_some(()))
@@ -106,7 +106,7 @@ async fn the_minimal_policy_is_what_a_cluster_needed() {
     claims.delete("a", &DeleteParams::default()).await.unwrap();
     for name in ["a", "b"] {
         world
-            .until("the end", async || {
+            .until("the termination", async || {
                 let claim = world.get::<NodeClaim>(name).await;
                 claim.is_none().then_some(())
             })

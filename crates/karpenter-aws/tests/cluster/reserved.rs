@@ -1,4 +1,4 @@
-//! Machines in capacity reservations.
+//! Instances in capacity reservations.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::world::{How, World, ZONE};
+use crate::world::{World, WorldOptions, ZONE};
 
 const PLAIN: &str = "cr-00000000000000001";
 const BLOCK: &str = "cr-00000000000000002";
@@ -22,7 +22,8 @@ const OF_RESERVATIONS: [&str; 3] = [
     "karpenter.k8s.aws/capacity-reservation-interruptible",
 ];
 
-/// Reservations for m5.large (plain) and p4d.24xlarge (a block), both of which end after this time, and a class that uses them.
+/// Creates a world with reservations for m5.large (plain) and p4d.24xlarge (a block), which end after this time, and a
+/// class that selects them.
 async fn world(ends: Duration) -> World {
     let world = World::with_fake(
         |b| b,
@@ -38,7 +39,7 @@ async fn world(ends: Duration) -> World {
                 ..CapacityReservation::new(BLOCK, "p4d.24xlarge", ZONE, 10)
             });
         },
-        // Warnings about the block's end are another controller's affair.
+        // Interruption warnings about the block's end concern another controller.
         |s| s.interruption_queue = None,
     )
     .await;
@@ -52,15 +53,15 @@ async fn world(ends: Duration) -> World {
 }
 
 async fn launched(world: &World, name: &str, instance_type: &str) -> (NodeClaim, String) {
-    let mut wish = World::wish(
+    let mut manifest = World::manifest(
         name,
         &[
             ("node.kubernetes.io/instance-type", &[instance_type]),
             ("karpenter.sh/capacity-type", &["reserved"]),
         ],
     );
-    wish.spec.node_class_ref.name = "reserved".into();
-    let (claim, id) = world.launch(wish).await;
+    manifest.spec.node_class_ref.name = "reserved".into();
+    let (claim, id) = world.launch(manifest).await;
     let labels = claim.metadata.labels.as_ref().unwrap();
     assert_eq!(labels["karpenter.sh/capacity-type"], "reserved");
     (claim, id)
@@ -78,7 +79,7 @@ fn is_on_demand<K: kube::Resource>(object: &K) -> bool {
 
 /// Conformance: AWS-cr-03
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn machines_of_a_block_go_before_its_end_and_those_of_a_plain_reservation_never() {
+async fn claims_of_a_block_are_deleted_before_its_end_and_those_of_a_plain_reservation_are_not() {
     let world = world(Duration::from_secs(46 * 60)).await;
     launched(&world, "plain", "m5.large").await;
     let (_, id) = launched(&world, "block", "p4d.24xlarge").await;
@@ -96,7 +97,7 @@ async fn machines_of_a_block_go_before_its_end_and_those_of_a_plain_reservation_
 
 /// Conformance: AWS-cr-04
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn machines_that_left_their_reservation_are_labelled_on_demand() {
+async fn instances_that_left_their_reservation_are_labeled_on_demand() {
     let world = world(Duration::from_secs(86_400)).await;
     let (claim, _) = launched(&world, "a", "m5.large").await;
     let before = labels(&claim);
@@ -107,14 +108,14 @@ async fn machines_that_left_their_reservation_are_labelled_on_demand() {
     assert!(!is_on_demand(&world.get::<NodeClaim>("a").await.unwrap()));
 
     world.fake.cancel_capacity_reservation(PLAIN);
-    let relabelled = async || {
+    let relabeled = async || {
         let claim = world.get::<NodeClaim>("a").await?;
         let node = world.get::<Node>(&name).await?;
         (is_on_demand(&claim) && is_on_demand(&node)).then_some(())
     };
-    world.until("both to be labelled", relabelled).await;
+    world.until("both to be labeled", relabeled).await;
 
-    // As if the controller had stopped between the two.
+    // The node still has the label, as if the controller had stopped between the two writes.
     let old: Value = OF_RESERVATIONS
         .iter()
         .chain(&["karpenter.sh/capacity-type"])
@@ -124,11 +125,11 @@ async fn machines_that_left_their_reservation_are_labelled_on_demand() {
     let patch = json!({ "metadata": { "labels": old } });
     world.patch::<Node>(&name, patch).await;
     assert!(!is_on_demand(&world.get::<Node>(&name).await.unwrap()));
-    world.until("the node to be labelled", relabelled).await;
+    world.until("the node to be labeled", relabeled).await;
     world.nothing_beyond_the_policy();
 }
 
-/// A pod that the scheduler gave up on, large enough for a machine of m5.large of its own.
+/// Creates a pod that kube-scheduler could not schedule, large enough to need its own m5.large.
 async fn waiting_pod(world: &World, name: &str) {
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
     let pod = json!({
@@ -148,7 +149,7 @@ async fn waiting_pod(world: &World, name: &str) {
         .unwrap();
 }
 
-/// What a claim asks for by this key.
+/// Returns the values that a NodeClaim requires for this key.
 fn asked<'a>(claim: &'a NodeClaim, key: &str) -> Vec<&'a str> {
     let all = claim.spec.requirements.iter();
     let mut own = all.filter(|r| r.key == key && r.operator == Operator::In);
@@ -157,7 +158,7 @@ fn asked<'a>(claim: &'a NodeClaim, key: &str) -> Vec<&'a str> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_more_machines_are_planned_for_a_reservation_than_it_has() {
+async fn no_more_nodes_are_planned_for_a_reservation_than_it_has_instances_left() {
     let world = World::with_fake(
         |b| b,
         |fake| {
@@ -185,7 +186,7 @@ async fn no_more_machines_are_planned_for_a_reservation_than_it_has() {
         waiting_pod(&world, name).await;
     }
     let claims = world
-        .until("three machines", async || {
+        .until("three instances", async || {
             let claims = world.api::<NodeClaim>().list(&ListParams::default()).await;
             let claims = claims.unwrap().items;
             let launched = claims.iter().filter(|c| c.is_true(types::LAUNCHED));
@@ -206,42 +207,45 @@ async fn no_more_machines_are_planned_for_a_reservation_than_it_has() {
     let created = world.metric_sum("karpenter_nodeclaims_created_total");
     assert!(
         (created - 3.0).abs() < 0.01,
-        "{created} claims for three machines"
+        "{created} claims for three instances"
     );
     world.nothing_beyond_the_policy();
 }
 
 /// Conformance: DIS-061
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_whose_reservation_is_offered_no_longer_is_of_a_type_that_still_is() {
+async fn a_node_whose_reservation_is_not_offered_any_more_still_has_a_known_instance_type() {
     let world = World::start(
         |b| b,
         |fake| {
             fake.add_capacity_reservation(CapacityReservation::new(PLAIN, "m5.large", ZONE, 2));
         },
         |_| {},
-        // A machine without a claim is given back after half a minute.
-        How {
+        // An instance without a NodeClaim is terminated after half a minute.
+        WorldOptions {
             speed: 1.0,
-            ..How::default()
+            ..WorldOptions::default()
         },
     )
     .await;
     let terms = json!({ "capacityReservationSelectorTerms": [{ "id": PLAIN }] });
     world.class("reserved", terms).await;
     world.pool("reserved", "reserved", json!([])).await;
-    let mut wish = World::wish(
+    let mut manifest = World::manifest(
         "a",
         &[
             ("node.kubernetes.io/instance-type", &["m5.large"]),
             ("karpenter.sh/capacity-type", &["reserved"]),
         ],
     );
-    wish.spec.node_class_ref.name = "reserved".into();
-    let own = wish.metadata.labels.get_or_insert_default();
+    manifest.spec.node_class_ref.name = "reserved".into();
+    let own = manifest.metadata.labels.get_or_insert_default();
     own.insert("karpenter.sh/nodepool".into(), "reserved".into());
-    let bought = world.parts.provider.create(&wish).await.unwrap();
-    assert_eq!(labels(&bought)["karpenter.sh/capacity-type"], "reserved");
+    let created_claim = world.parts.provider.create(&manifest).await.unwrap();
+    assert_eq!(
+        labels(&created_claim)["karpenter.sh/capacity-type"],
+        "reserved"
+    );
 
     let none = json!({ "spec": { "capacityReservationSelectorTerms": null } });
     world.patch::<EC2NodeClass>("reserved", none).await;
@@ -255,17 +259,17 @@ async fn a_machine_whose_reservation_is_offered_no_longer_is_of_a_type_that_stil
         })
         .await;
 
-    // As the API server has it two hours after the launch.
+    // The node as it is two hours after the launch.
     let at = (jiff::Timestamp::now() - jiff::SignedDuration::from_hours(2)).to_string();
-    let mut all = labels(&wish);
-    all.extend(labels(&bought));
+    let mut all = labels(&manifest);
+    all.extend(labels(&created_claim));
     let is_true = |kind: &str| {
         json!({
             "type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": at,
             "observedGeneration": 1,
         })
     };
-    let mut status = json!(bought.status);
+    let mut status = json!(created_claim.status);
     status["conditions"] = ["Launched", "Registered", "Initialized", "Ready"]
         .map(is_true)
         .into();
@@ -273,17 +277,18 @@ async fn a_machine_whose_reservation_is_offered_no_longer_is_of_a_type_that_stil
         "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
         "metadata": {
             "name": "a", "uid": "uid-a", "creationTimestamp": at, "labels": all,
-            "annotations": bought.metadata.annotations, "finalizers": ["karpenter.sh/termination"],
+            "annotations": created_claim.metadata.annotations, "finalizers": ["karpenter.sh/termination"],
         },
-        "spec": wish.spec, "status": status,
+        "spec": manifest.spec, "status": status,
     }));
     let reason = world
-        .until("a verdict on the machine", async || {
+        .until("a verdict on the node", async || {
             let claim = world.get::<NodeClaim>("a").await?;
             let drifted = claim.condition(types::DRIFTED)?;
             (drifted.status == "True").then(|| drifted.reason.clone())
         })
         .await;
-    // The class no longer selects the reservation; that is for the provider to say, which looks whether the machine left it.
+    // The class no longer selects the reservation; the provider decides whether that is drift, and checks whether the
+    // instance has left the reservation.
     assert_eq!(reason, "CapacityReservationDrift");
 }

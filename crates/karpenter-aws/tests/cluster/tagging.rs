@@ -26,7 +26,7 @@ async fn tagged(world: &World, name: &str) {
 
 /// Conformance: AWS-tagging-01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tags_that_are_missing_are_added_and_none_is_overwritten() {
+async fn missing_tags_are_added_and_existing_ones_kept() {
     let world = World::new().await;
     let (claim, id) = world.on_demand("a").await;
     world.join(&claim).await;
@@ -70,7 +70,7 @@ async fn tags_that_are_missing_are_added_and_none_is_overwritten() {
 
 /// Conformance: AWS-tagging-02
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_tagged_is_passed_by() {
+async fn claims_that_cannot_be_tagged_are_skipped() {
     let world = World::new().await;
     world.on_demand("nodeless").await;
     let (_, gone) = world.on_demand("gone").await;

@@ -32,28 +32,29 @@ pub const QUEUE: &str = "test";
 pub const ZONE: &str = "us-west-2a";
 /// How many times faster than real time passes in tests.
 const SPEED: f64 = 12.0;
-/// How long to wait for what does not come. It makes a failure slow, and nothing else: a loaded machine takes its time.
+/// How long to wait for a condition. It only delays a failure: a loaded computer may be slow.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// The documented policy.
 pub const POLICY: &str = include_str!("../../../../docs/iam-policy.json");
-/// The version of Kubernetes the stand-in has images for.
+/// The version of Kubernetes that the stand-in has AMIs for.
 const VERSION: &str = "1.34";
 const IMAGES: &str = "/aws/service/eks/optimized-ami/1.34/amazon-linux-2023";
 
-/// What runs, and how fast.
+/// Settings of a world.
 #[derive(Clone, Copy)]
-pub struct How {
+pub struct WorldOptions {
     /// How many times faster than real time passes.
     pub speed: f64,
-    /// Whether there are controllers. Without them what tests write stays as it is, and definitions have no rules.
+    /// Whether there are controllers. Without them objects stay as tests write them, and CustomResourceDefinitions have
+    /// no rules.
     pub controllers: bool,
-    /// A node class that cannot be read and is there before the controllers are.
+    /// A node class that cannot be parsed and exists before the controllers start.
     pub unreadable: Option<&'static str>,
-    /// Whether the feature gate NodeOverlay is open.
+    /// Whether the feature gate NodeOverlay is on.
     pub node_overlay: bool,
 }
 
-impl Default for How {
+impl Default for WorldOptions {
     fn default() -> Self {
         Self {
             speed: SPEED,
@@ -69,7 +70,7 @@ pub struct World {
     pub client: Client,
     pub parts: Parts,
     pub registry: Registry,
-    /// What the controllers share, if there are any.
+    /// The context of the controllers, if there are any.
     pub cx: Option<Arc<Context>>,
     controllers: bool,
     _server: Server,
@@ -78,32 +79,32 @@ pub struct World {
 }
 
 impl World {
-    /// A cluster with the node class and the NodePool `default`.
+    /// Creates a cluster with the node class and the NodePool `default`.
     pub async fn new() -> Self {
         Self::with(|b| b, |_| {}).await
     }
 
     pub async fn with(
         change: impl FnOnce(Builder) -> Builder,
-        settle: impl FnOnce(&mut Settings),
+        configure: impl FnOnce(&mut Settings),
     ) -> Self {
-        Self::with_fake(change, |_| {}, settle).await
+        Self::with_fake(change, |_| {}, configure).await
     }
 
-    /// A cluster whose AWS is furnished before the controllers start.
+    /// Creates a cluster whose AWS is prepared by `furnish` before the controllers start.
     pub async fn with_fake(
         change: impl FnOnce(Builder) -> Builder,
         furnish: impl FnOnce(&AwsFake),
-        settle: impl FnOnce(&mut Settings),
+        configure: impl FnOnce(&mut Settings),
     ) -> Self {
-        Self::start(change, furnish, settle, How::default()).await
+        Self::start(change, furnish, configure, WorldOptions::default()).await
     }
 
-    /// A provider without controllers.
+    /// Creates a provider without controllers.
     pub async fn still() -> Self {
-        let how = How {
+        let how = WorldOptions {
             controllers: false,
-            ..How::default()
+            ..WorldOptions::default()
         };
         Self::start(|b| b, |_| {}, |_| {}, how).await
     }
@@ -111,23 +112,23 @@ impl World {
     pub async fn start(
         change: impl FnOnce(Builder) -> Builder,
         furnish: impl FnOnce(&AwsFake),
-        settle: impl FnOnce(&mut Settings),
-        How {
+        configure: impl FnOnce(&mut Settings),
+        WorldOptions {
             speed,
             controllers,
             unreadable,
             node_overlay,
-        }: How,
+        }: WorldOptions,
     ) -> Self {
         if std::env::var_os("TEST_LOG").is_some() {
             let ours = filter_fn(|metadata| metadata.target().starts_with("karpenter"));
             let lines = JsonLines::new(std::io::stderr, "test");
             let lines = lines.with_filter(LevelFilter::DEBUG).with_filter(ours);
-            // The first test of the process sets it up.
+            // Only the first test of the process can set it.
             let _ = tracing_subscriber::registry().with(lines).try_init();
         }
         let epoch = Timestamp::now();
-        // All start now, so that all agree.
+        // They are created at the same time, so that their clocks agree.
         let clock = Clock::new(epoch, speed);
         let testbed_clock = karpenter_testbed::Clock::new(epoch, speed);
         let aws_clock = karpenter_aws_fake::Clock::new(epoch, speed);
@@ -160,7 +161,7 @@ impl World {
             });
         let fake = change(builder).build();
         fake.add_instance_profile("nodes", Some("KarpenterNodeRole-test"));
-        // What the documented policy does not grant is refused.
+        // Calls that the documented policy does not allow are refused.
         fake.set_policy(Some(policy()));
         furnish(&fake);
         let server = fake.serve(0).await.unwrap();
@@ -178,7 +179,7 @@ impl World {
             interruption_queue: Some(QUEUE.to_owned()),
             ..Settings::for_cluster(CLUSTER)
         };
-        settle(&mut settings);
+        configure(&mut settings);
         let mut options = Options {
             metrics_port: 0,
             health_probe_port: 0,
@@ -239,7 +240,7 @@ impl World {
         api.create(&PostParams::default(), &object).await.unwrap();
     }
 
-    /// A node class that is ready: its controller makes it so, or, without controllers, we do.
+    /// Creates a ready node class: the controller makes it ready, or, without controllers, this function.
     pub async fn class(&self, name: &str, changed: Value) {
         let discovery = json!([{ "tags": { "karpenter.sh/discovery": CLUSTER } }]);
         let mut spec = json!({
@@ -312,7 +313,7 @@ impl World {
         .await;
     }
 
-    /// Changes the status of a node class, and waits until the provider knows.
+    /// Changes the status of a node class, and waits until the provider has it.
     pub async fn change_class(&self, name: &str, change: impl Fn(&mut EC2NodeClass)) {
         let api = self.api::<EC2NodeClass>();
         let mut class = api.get(name).await.unwrap();
@@ -329,7 +330,7 @@ impl World {
         .await;
     }
 
-    /// A node class that cannot be read.
+    /// Returns a node class that cannot be parsed.
     pub fn unreadable(name: &str) -> Value {
         json!({
             "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": { "name": name },
@@ -337,7 +338,7 @@ impl World {
         })
     }
 
-    /// A NodePool of a class, that disrupts nothing by itself.
+    /// Creates a NodePool of a class, without voluntary disruption.
     pub async fn pool(&self, name: &str, class: &str, requirements: Value) {
         let reference =
             json!({ "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": class });
@@ -348,8 +349,8 @@ impl World {
         self.create::<NodePool>(name, json!({}), spec).await;
     }
 
-    /// A NodeClaim of the NodePool `default` with these requirements, not written anywhere.
-    pub fn wish(name: &str, requirements: &[(&str, &[&str])]) -> NodeClaim {
+    /// Returns a NodeClaim of the NodePool `default` with these requirements, without creating it.
+    pub fn manifest(name: &str, requirements: &[(&str, &[&str])]) -> NodeClaim {
         let requirements: Vec<Value> = requirements
             .iter()
             .map(|(key, values)| json!({ "key": key, "operator": "In", "values": values }))
@@ -365,21 +366,21 @@ impl World {
         .unwrap()
     }
 
-    /// Writes a NodeClaim and waits until its machine is launched; the claim and the instance's id.
+    /// Creates a NodeClaim and waits until its instance is launched; returns the NodeClaim and the instance's ID.
     pub async fn launched(
         &self,
         name: &str,
         requirements: &[(&str, &[&str])],
     ) -> (NodeClaim, String) {
-        self.launch(Self::wish(name, requirements)).await
+        self.launch(Self::manifest(name, requirements)).await
     }
 
-    /// Writes a NodeClaim and waits until its machine is launched; the claim and the instance's id.
-    pub async fn launch(&self, mut wish: NodeClaim) -> (NodeClaim, String) {
-        let name = wish.metadata.name.clone().unwrap();
-        wish.metadata.uid = None;
+    /// Creates a NodeClaim and waits until its instance is launched; returns the NodeClaim and the instance's ID.
+    pub async fn launch(&self, mut manifest: NodeClaim) -> (NodeClaim, String) {
+        let name = manifest.metadata.name.clone().unwrap();
+        manifest.metadata.uid = None;
         let api = self.api::<NodeClaim>();
-        api.create(&PostParams::default(), &wish).await.unwrap();
+        api.create(&PostParams::default(), &manifest).await.unwrap();
         let claim = self
             .until("a launched claim", async || {
                 let claim = api.get_opt(&name).await.unwrap()?;
@@ -391,7 +392,7 @@ impl World {
         (claim.clone(), id.unwrap().to_owned())
     }
 
-    /// An ordinary machine.
+    /// Launches an on-demand instance.
     pub async fn on_demand(&self, name: &str) -> (NodeClaim, String) {
         self.launched(
             name,
@@ -404,14 +405,15 @@ impl World {
         .await
     }
 
-    /// An ordinary machine whose Node has joined: nothing takes it away for not joining, however long a test takes.
+    /// Launches an on-demand instance whose node has joined, so that it does not fail liveness, however long a test
+    /// takes.
     pub async fn joined(&self, name: &str) -> (NodeClaim, String) {
         let (claim, id) = self.on_demand(name).await;
         self.join(&claim).await;
         (claim, id)
     }
 
-    /// A Node for a claim, as its machine would make it; waits until it is registered.
+    /// Creates the node of a NodeClaim, as its kubelet would; waits until it is registered.
     pub async fn join(&self, claim: &NodeClaim) -> Node {
         self.node(claim).await;
         let name = format!("node-{}", claim.metadata.name.as_deref().unwrap());
@@ -426,7 +428,7 @@ impl World {
         .await
     }
 
-    /// A Node for a claim, as its machine would make it.
+    /// Creates the node of a NodeClaim, as its kubelet would.
     pub async fn node(&self, claim: &NodeClaim) {
         let node: Node = serde_json::from_value(json!({
             "metadata": { "name": format!("node-{}", claim.metadata.name.as_deref().unwrap()) },
@@ -448,12 +450,12 @@ impl World {
         self.api::<K>().get_opt(name).await.unwrap()
     }
 
-    /// Puts an object into the API server as it stands.
+    /// Stores an object in the API server without admission.
     pub fn load(&self, object: Value) {
         assert_eq!(self.testbed.load([object]), 1);
     }
 
-    /// Merges into an object.
+    /// Patches an object with a merge patch.
     pub async fn patch<K>(&self, name: &str, patch: Value)
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
@@ -464,7 +466,7 @@ impl World {
             .unwrap();
     }
 
-    /// Merges into the status of an object.
+    /// Patches the status of an object with a merge patch.
     pub async fn patch_status<K>(&self, name: &str, patch: Value)
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
@@ -476,13 +478,13 @@ impl World {
             .unwrap();
     }
 
-    /// Whether a claim is gone or on its way out.
+    /// Returns whether a NodeClaim is deleted or being deleted.
     pub async fn is_leaving(&self, name: &str) -> bool {
         let claim = self.get::<NodeClaim>(name).await;
         claim.is_none_or(|claim| claim.is_deleting())
     }
 
-    /// Waits until a claim is gone or on its way out.
+    /// Waits until a NodeClaim is deleted or being deleted.
     pub async fn leaves(&self, name: &str) {
         self.until(&format!("{name} to be deleted"), async || {
             self.is_leaving(name).await.then_some(())
@@ -494,7 +496,7 @@ impl World {
         self.fake.instance(id).unwrap()
     }
 
-    /// No call was refused for lack of permission.
+    /// Asserts that no call was refused for lack of permission.
     pub fn nothing_beyond_the_policy(&self) {
         let refused = |call: &karpenter_aws_fake::Call| {
             let codes = [
@@ -513,7 +515,7 @@ impl World {
         self.fake.call_counts().get(action).copied().unwrap_or(0)
     }
 
-    /// Messages of the events with this reason about objects of this kind and name.
+    /// Returns the messages of the events with this reason about the object of this kind and name.
     pub async fn events(&self, kind: &str, name: &str, reason: &str) -> Vec<String> {
         let all = self.api::<Event>().list(&ListParams::default()).await;
         let about = |event: &Event| {
@@ -525,15 +527,15 @@ impl World {
         events.filter_map(|event| event.message).collect()
     }
 
-    /// Waits for an event; its message.
-    pub async fn told(&self, kind: &str, name: &str, reason: &str) -> String {
+    /// Waits for an event; returns its message.
+    pub async fn event_message(&self, kind: &str, name: &str, reason: &str) -> String {
         self.until(&format!("{reason} about {name}"), async || {
             self.events(kind, name, reason).await.pop()
         })
         .await
     }
 
-    /// The value of a series, as `/metrics` shows it; zero if it is not there.
+    /// Returns the value of a series, as `/metrics` exports it; zero if it does not exist.
     pub fn metric(&self, series: &str) -> f64 {
         let text = self.registry.render();
         let value = text.lines().find_map(|line| {
@@ -543,7 +545,7 @@ impl World {
         value.unwrap_or(0.0)
     }
 
-    /// The sum of a metric's series.
+    /// Returns the sum of a metric's series.
     pub fn metric_sum(&self, name: &str) -> f64 {
         let text = self.registry.render();
         let own = text.lines().filter_map(|line| {
@@ -564,7 +566,7 @@ impl World {
         .await;
     }
 
-    /// Waits until an action was called so many more times.
+    /// Waits until an action was called this many more times.
     pub async fn more_calls(&self, action: &str, more: usize) {
         let wanted = self.calls(action) + more;
         self.until(&format!("{more} more {action}"), async || {
@@ -573,7 +575,7 @@ impl World {
         .await;
     }
 
-    /// Waits until something is so; real time, as sockets are involved.
+    /// Waits until a check succeeds; in real time, as sockets are involved.
     pub async fn until<T>(&self, what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -599,12 +601,12 @@ impl World {
     }
 }
 
-/// What the documented policy grants in this cluster.
+/// Returns the documented policy for this cluster.
 pub fn policy() -> Policy {
     Policy::parse(&fill(POLICY)).unwrap()
 }
 
-/// Puts this cluster's values in the place of the variables of a policy.
+/// Replaces the variables of a policy by this cluster's values.
 pub fn fill(policy: &str) -> String {
     let account = karpenter_aws_fake::ACCOUNT;
     let role = format!("arn:aws:iam::{account}:role/KarpenterNodeRole-{CLUSTER}");
@@ -624,7 +626,7 @@ pub fn fill(policy: &str) -> String {
     text
 }
 
-/// Takes the rules out of a definition, as if it were an older one.
+/// Removes the rules from a CustomResourceDefinition, as if it were an older one.
 fn without_rules(schema: &mut Value) {
     match schema {
         Value::Object(members) => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use karpenter_aws_fake::{AwsFake, Cluster, ZonalShift};
 use serde_json::json;
 
-use crate::world::{CLUSTER, How, World};
+use crate::world::{CLUSTER, World, WorldOptions};
 
 fn cluster(away_from: &[&str], world: &World) -> Cluster {
     let now = world.fake.clock().now();
@@ -24,7 +24,7 @@ fn cluster(away_from: &[&str], world: &World) -> Cluster {
 
 /// Conformance: AWS-zonalshift-01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pools_that_could_use_a_zone_are_told_when_it_goes_and_comes_back() {
+async fn pools_that_could_use_a_zone_get_events_when_its_shift_starts_and_ends() {
     let world = World::with_fake(
         |b| b,
         |fake| {
@@ -57,21 +57,25 @@ async fn pools_that_could_use_a_zone_are_told_when_it_goes_and_comes_back() {
     }
 
     world.fake.add_cluster(cluster(&["usw2-az2"], &world));
-    let told = world.told("NodePool", "default", "ZonalShiftActive").await;
+    let message = world
+        .event_message("NodePool", "default", "ZonalShiftActive")
+        .await;
     assert_eq!(
-        told,
+        message,
         "Zonal shift detected: offerings in zone us-west-2a (usw2-az2) are unavailable for this NodePool"
     );
     let shifted = world.parts.offered.shifted();
     assert!(shifted.contains("us-west-2a", Some("usw2-az2")));
     world.more_calls("GetManagedResource", 3).await;
-    let told = world.events("NodePool", "default", "ZonalShiftActive");
-    assert_eq!(told.await.len(), 1, "once");
+    let message = world.events("NodePool", "default", "ZonalShiftActive");
+    assert_eq!(message.await.len(), 1, "once");
 
     world.fake.add_cluster(cluster(&[], &world));
-    let told = world.told("NodePool", "default", "ZonalShiftCleared").await;
+    let message = world
+        .event_message("NodePool", "default", "ZonalShiftCleared")
+        .await;
     assert_eq!(
-        told,
+        message,
         "Zonal shift cleared: offerings in zone us-west-2a (usw2-az2) are restored for this NodePool"
     );
     assert!(!shifted.contains("us-west-2a", Some("usw2-az2")));
@@ -84,7 +88,7 @@ async fn pools_that_could_use_a_zone_are_told_when_it_goes_and_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_outage_of_the_service_leaves_the_zones_as_they_were() {
+async fn an_outage_of_the_service_does_not_change_the_shifted_zones() {
     let world = World::with_fake(
         |b| b,
         |fake| {
@@ -112,11 +116,12 @@ async fn an_outage_of_the_service_leaves_the_zones_as_they_were() {
     assert!(shifted.contains("us-west-2a", Some("usw2-az2")));
 }
 
+/// Conformance: AWS-zonalshift-03
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_zone_that_is_shifted_away_at_the_start_is_known_before_any_controller_runs() {
-    let how = How {
+async fn a_shift_that_is_active_at_the_start_is_known_before_any_controller_runs() {
+    let how = WorldOptions {
         controllers: false,
-        ..How::default()
+        ..WorldOptions::default()
     };
     let furnish = |fake: &AwsFake| {
         let now = fake.clock().now();

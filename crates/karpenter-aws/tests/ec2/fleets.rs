@@ -1,4 +1,4 @@
-//! CreateFleet: one call for many claims, and nothing launched twice.
+//! CreateFleet: one call for many NodeClaims, and no instance launched twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,11 +8,12 @@ use karpenter_aws::fleet::{Config, Fleet, Fleets, Override, Purchase, WINDOW};
 use karpenter_aws::launch_templates::LaunchTemplates;
 use karpenter_aws::sdk::batcher::Window;
 use karpenter_aws_fake::{Fault, Shortage};
+use serde_json::json;
 
 use crate::support::{SUBNET_A, SUBNET_B, World};
 use crate::templates::template;
 
-/// A fleet for m5.large in zone a, then c5.large in zone b.
+/// Returns a fleet for m5.large in zone a, then c5.large in zone b.
 pub async fn fleet(world: &World, class: &str) -> Fleet {
     let template = template(&world.class(class));
     let templates = LaunchTemplates::new(world.aws.clone(), "test");
@@ -48,7 +49,7 @@ pub async fn fleet(world: &World, class: &str) -> Fleet {
     }
 }
 
-/// Launches `count` machines at once; their ids.
+/// Launches `count` instances at once; returns their IDs.
 pub async fn launch(world: &World, fleet: Fleet, count: usize) -> Vec<String> {
     let fleets = Fleets::new(world.aws.clone(), WINDOW);
     let uids: Vec<String> = (0..count).map(|n| format!("uid-{n}")).collect();
@@ -75,10 +76,10 @@ async fn equal_fleets_are_one_call_and_others_their_own() {
         .into_iter()
         .map(|a| a.unwrap().launched.unwrap().id)
         .collect();
-    assert_eq!(ids.len(), 20, "everyone has a machine of his own");
+    assert_eq!(ids.len(), 20, "every launch has its own instance");
     assert_eq!(world.calls("CreateFleet"), 2);
 
-    // The machines there are go to some; the others get the errors.
+    // Some launches get the available instances; the others get the errors.
     world.fake.set_capacity("m5.large", "us-west-2a", false, 2);
     world
         .fake
@@ -88,9 +89,9 @@ async fn equal_fleets_are_one_call_and_others_their_own() {
     let answers: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
     assert_eq!(answers.iter().filter(|a| a.launched.is_some()).count(), 2);
     assert_eq!(
-        answers.iter().filter(|a| a.tells).count(),
+        answers.iter().filter(|a| a.handles_errors).count(),
         1,
-        "errors are told once"
+        "errors are handled once"
     );
     let without = answers.iter().find(|a| a.launched.is_none()).unwrap();
     assert!(without.errors.iter().all(|e| e.error.is_unfulfillable()));
@@ -100,6 +101,109 @@ async fn equal_fleets_are_one_call_and_others_their_own() {
         .map(|e| (e.type_.as_str(), e.zone.as_str()))
         .collect();
     assert!(pools.contains(&("m5.xlarge", "us-west-2b")), "{pools:?}");
+}
+
+/// Conformance: AWS-launch-19, AWS-launch-20
+#[tokio::test]
+async fn a_fleet_asks_for_one_instance_by_price_with_the_strategy_of_its_purchase() {
+    let world = World::new().await;
+    let fleet = fleet(&world, "default").await;
+    let (template, image) = (fleet.configs[0].template.clone(), world.image());
+    let asked = async |fleet: Fleet, uid: &str| {
+        let fleets = Fleets::new(world.aws.clone(), WINDOW);
+        // Some are refused by the stand-in; what was asked for is what counts.
+        let _ = fleets.launch(fleet, uid).await;
+        let calls = world.fake.calls();
+        calls
+            .into_iter()
+            .rfind(|c| c.action == "CreateFleet")
+            .unwrap()
+            .params
+    };
+    let plain = asked(fleet.clone(), "plain").await;
+    assert_eq!(plain["Type"], "instant");
+    assert_eq!(
+        plain["TargetCapacitySpecification"]["TotalTargetCapacity"],
+        1
+    );
+    let config = &plain["LaunchTemplateConfigs"][0];
+    assert_eq!(
+        config["LaunchTemplateSpecification"],
+        json!({ "LaunchTemplateName": template, "Version": "$Latest" })
+    );
+    assert_eq!(
+        config["Overrides"],
+        json!([
+            { "InstanceType": "m5.large", "SubnetId": SUBNET_A, "ImageId": image, "AvailabilityZone": "us-west-2a", "Priority": 0.1 },
+            { "InstanceType": "m5.xlarge", "SubnetId": SUBNET_B, "ImageId": image, "AvailabilityZone": "us-west-2b", "Priority": 0.2 },
+        ])
+    );
+    let tagged: Vec<&str> = plain["TagSpecification"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| {
+            assert_eq!(t["Tag"].as_array().unwrap().len(), 4);
+            t["ResourceType"].as_str().unwrap()
+        })
+        .collect();
+    assert_eq!(tagged, ["instance", "volume", "fleet"]);
+    for (n, (purchase, prioritized, target, strategies)) in [
+        (
+            Purchase::OnDemand,
+            false,
+            "on-demand",
+            [Some("lowest-price"), None, None],
+        ),
+        (
+            Purchase::OnDemand,
+            true,
+            "on-demand",
+            [Some("prioritized"), None, None],
+        ),
+        (
+            Purchase::Spot,
+            false,
+            "spot",
+            [None, Some("price-capacity-optimized"), None],
+        ),
+        (
+            Purchase::Spot,
+            true,
+            "spot",
+            [None, Some("capacity-optimized-prioritized"), None],
+        ),
+        (
+            Purchase::Interruptible,
+            false,
+            "reserved-capacity",
+            [None, None, Some("interruptible-capacity-reservation")],
+        ),
+        (
+            Purchase::CapacityBlock,
+            false,
+            "capacity-block",
+            [None, None, None],
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let fleet = Fleet {
+            purchase,
+            prioritized,
+            ..fleet.clone()
+        };
+        let asked = asked(fleet, &format!("uid-{n}")).await;
+        let kind = &asked["TargetCapacitySpecification"]["DefaultTargetCapacityType"];
+        assert_eq!(kind, target);
+        let found = [
+            asked["OnDemandOptions"]["AllocationStrategy"].as_str(),
+            asked["SpotOptions"]["AllocationStrategy"].as_str(),
+            asked["ReservedCapacityOptions"]["ReservationType"][0].as_str(),
+        ];
+        assert_eq!(found, strategies, "{purchase:?}");
+    }
 }
 
 #[tokio::test]
@@ -121,7 +225,7 @@ async fn a_launch_whose_answer_was_lost_or_whose_process_died_is_launched_once()
     assert_eq!(world.calls("CreateFleet"), 2, "repeated");
     assert_eq!(world.fake.instances().len(), 1, "launched once");
 
-    // The process dies before it records the machine; the next one asks again.
+    // The process dies before it records the instance; the next one repeats the launch.
     drop(fleets);
     let fleets = Fleets::new(world.aws.clone(), window);
     let again = fleets
@@ -142,7 +246,7 @@ async fn a_launch_whose_answer_was_lost_or_whose_process_died_is_launched_once()
 }
 
 #[tokio::test]
-async fn a_launch_that_failed_for_good_is_not_answered_with_its_failure_for_ever() {
+async fn a_launch_that_failed_definitely_gets_a_new_client_token() {
     let world = World::new().await;
     let fleet = fleet(&world, "default").await;
     world.fake.set_shortages(vec![Shortage::new("*", "*", "*")]);

@@ -1,4 +1,4 @@
-//! Finding instances, giving them back, tagging them; and a service that has a bad day.
+//! Describing, terminating and tagging instances, with failing calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ fn instances(world: &World) -> Instances {
 
 /// Conformance: AWS-instance-01
 #[tokio::test]
-async fn instances_of_the_cluster_are_listed_and_vanished_ones_forgotten() {
+async fn instances_of_the_cluster_are_listed_and_missing_ones_removed_from_the_cache() {
     let world = World::with(|b| b.page_size(1)).await;
     let ours = launch(&world, fleet(&world, "default").await, 3).await;
     let mut foreign = fleet(&world, "default").await;
@@ -38,10 +38,7 @@ async fn instances_of_the_cluster_are_listed_and_vanished_ones_forgotten() {
         .map(|i| i.id.clone())
         .collect();
     assert_eq!(listed, ours.iter().cloned().collect());
-    let one = instances
-        .get(&ours[0], Freshness::Remembered)
-        .await
-        .unwrap();
+    let one = instances.get(&ours[0], Freshness::Cached).await.unwrap();
     assert_eq!(
         (one.capacity_type, one.type_.as_str(), one.zone.as_str()),
         ("on-demand", "m5.large", "us-west-2a")
@@ -52,17 +49,17 @@ async fn instances_of_the_cluster_are_listed_and_vanished_ones_forgotten() {
     );
 
     world.fake.forget_calls();
-    assert!(instances.get(&ours[0], Freshness::Remembered).await.is_ok());
+    assert!(instances.get(&ours[0], Freshness::Cached).await.is_ok());
     assert_eq!(world.calls("DescribeInstances"), 0, "remembered");
     world.fake.set(|s| s.shutting_down_s = 0.0);
     world.fake.terminate(&ours[0]);
     assert_eq!(instances.list().await.unwrap().len(), 2);
-    let gone = instances.get(&ours[0], Freshness::Remembered).await;
-    assert!(gone.unwrap_err().is_not_found(), "forgotten, and asked for");
+    let gone = instances.get(&ours[0], Freshness::Cached).await;
+    assert!(gone.unwrap_err().is_not_found(), "not cached, so described");
 }
 
 #[tokio::test]
-async fn requests_for_single_instances_go_out_together_and_unknown_ones_do_not_spoil_it() {
+async fn requests_for_single_instances_are_batched_and_unknown_ones_do_not_fail_the_others() {
     let world = World::new().await;
     let ids = launch(&world, fleet(&world, "default").await, 4).await;
     let instances = instances(&world);
@@ -70,7 +67,7 @@ async fn requests_for_single_instances_go_out_together_and_unknown_ones_do_not_s
     let mut wanted: Vec<&str> = ids.iter().map(String::as_str).collect();
     wanted.push("i-0123456789abcdef0");
     wanted.push(&ids[0]);
-    let found = join_all(wanted.iter().map(|id| instances.get(id, Freshness::Asked))).await;
+    let found = join_all(wanted.iter().map(|id| instances.get(id, Freshness::Fresh))).await;
     for (n, found) in found.iter().enumerate() {
         assert_eq!(found.is_ok(), n != 4, "{n}");
     }
@@ -90,13 +87,13 @@ async fn requests_for_single_instances_go_out_together_and_unknown_ones_do_not_s
     assert_eq!(
         world.calls("TerminateInstances"),
         1,
-        "it is on its way out already"
+        "it is being terminated already"
     );
 }
 
 /// Conformance: AWS-instance-02, AWS-instance-03
 #[tokio::test]
-async fn nothing_is_asked_or_changed_in_a_zone_that_is_shifted_away() {
+async fn instances_in_a_zone_with_a_zonal_shift_are_neither_described_nor_changed() {
     let world = World::new().await;
     let ids = launch(&world, fleet(&world, "default").await, 1).await;
     let shifted = ShiftedZones::default();
@@ -105,7 +102,7 @@ async fn nothing_is_asked_or_changed_in_a_zone_that_is_shifted_away() {
     shifted.set([listed[0].zone_id.clone().unwrap()].into());
     world.fake.forget_calls();
     let id = &ids[0];
-    assert!(instances.get(id, Freshness::Asked).await.is_ok());
+    assert!(instances.get(id, Freshness::Fresh).await.is_ok());
     assert!(matches!(
         instances.delete(id).await,
         Err(InstanceError::Shifted { .. })
@@ -120,11 +117,11 @@ async fn nothing_is_asked_or_changed_in_a_zone_that_is_shifted_away() {
     world.fake.set(|s| s.shutting_down_s = 0.0);
     world.fake.terminate(id);
     assert_eq!(instances.list().await.unwrap(), []);
-    assert!(instances.get(id, Freshness::Asked).await.is_ok(), "kept");
+    assert!(instances.get(id, Freshness::Fresh).await.is_ok(), "kept");
 }
 
 #[tokio::test]
-async fn tags_are_added_and_an_instance_that_is_gone_says_so() {
+async fn tags_are_added_and_a_terminated_instance_is_not_found() {
     let world = World::new().await;
     let ids = launch(&world, fleet(&world, "default").await, 1).await;
     let instances = instances(&world);
@@ -145,7 +142,7 @@ async fn tags_are_added_and_an_instance_that_is_gone_says_so() {
 }
 
 #[tokio::test]
-async fn throttled_calls_wait_their_turn_instead_of_failing() {
+async fn throttled_calls_wait_instead_of_failing() {
     let world = World::new().await;
     launch(&world, fleet(&world, "default").await, 1).await;
     world
@@ -157,7 +154,7 @@ async fn throttled_calls_wait_their_turn_instead_of_failing() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_not_repeated() {
+async fn a_refused_call_is_not_retried() {
     let world = World::new().await;
     world
         .fake
@@ -168,8 +165,9 @@ async fn a_refusal_is_not_repeated() {
     assert_eq!(world.calls("DescribeInstances"), 1);
 }
 
+/// Conformance: AWS-metrics-05
 #[tokio::test]
-async fn a_machine_that_cannot_be_given_back_is_counted_by_its_zone() {
+async fn a_failed_termination_is_counted_by_zone() {
     let world = World::new().await;
     let ids = launch(&world, fleet(&world, "default").await, 1).await;
     let denied = vec!["ec2:TerminateInstances".to_owned()];
@@ -179,12 +177,15 @@ async fn a_machine_that_cannot_be_given_back_is_counted_by_its_zone() {
     assert!(world.registry.render().contains(failed));
 }
 
-/// Ends all `ids` at once; the ids of those that could not be ended, with the error's code.
+/// Terminates all `ids` at once; returns the IDs that could not be terminated, with the error's code.
 async fn delete_all(instances: &Instances, ids: &[String]) -> BTreeMap<String, String> {
     let ended = join_all(ids.iter().map(|id| instances.delete(id))).await;
     let failed = ids.iter().zip(ended).filter_map(|(id, ended)| match ended {
         Ok(()) => None,
-        Err(InstanceError::Aws(error)) => Some((id.clone(), error.code.unwrap_or_default())),
+        Err(InstanceError::Aws(error)) => Some((
+            id.clone(),
+            error.code.map(|code| code.to_string()).unwrap_or_default(),
+        )),
         Err(error) => Some((id.clone(), error.to_string())),
     });
     failed.collect()
@@ -196,7 +197,7 @@ fn ending(world: &World) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn an_instance_that_is_protected_from_termination_does_not_keep_the_others_running() {
+async fn an_instance_with_termination_protection_does_not_keep_others_from_being_terminated() {
     let world = World::new().await;
     let ids = launch(&world, fleet(&world, "default").await, 40).await;
     world.fake.protect(&ids[7], true);
@@ -209,7 +210,7 @@ async fn an_instance_that_is_protected_from_termination_does_not_keep_the_others
 }
 
 #[tokio::test]
-async fn an_instance_that_may_not_be_terminated_does_not_keep_the_others_running() {
+async fn an_instance_that_may_not_be_terminated_does_not_keep_others_from_being_terminated() {
     let world = World::new().await;
     let ids = launch(&world, fleet(&world, "default").await, 40).await;
     let denied = [3, 30].map(|n: usize| format!("*:instance/{}", ids[n]));
@@ -247,7 +248,7 @@ async fn terminations_that_are_all_refused_cost_about_one_call_each() {
 }
 
 #[tokio::test]
-async fn an_id_that_cannot_be_asked_for_does_not_hide_the_other_instances() {
+async fn an_invalid_id_does_not_hide_the_other_instances() {
     let world = World::new().await;
     let ids = launch(&world, fleet(&world, "default").await, 8).await;
     let refusal = Fault::error("DescribeInstances", "InvalidInstanceID.Malformed")
@@ -255,7 +256,7 @@ async fn an_id_that_cannot_be_asked_for_does_not_hide_the_other_instances() {
         .containing(&ids[5]);
     world.fake.add_fault(refusal.always());
     let instances = instances(&world);
-    let found = join_all(ids.iter().map(|id| instances.get(id, Freshness::Asked))).await;
+    let found = join_all(ids.iter().map(|id| instances.get(id, Freshness::Fresh))).await;
     for (n, found) in found.iter().enumerate() {
         assert_eq!(found.is_ok(), n != 5, "{n}");
     }
@@ -263,7 +264,7 @@ async fn an_id_that_cannot_be_asked_for_does_not_hide_the_other_instances() {
 }
 
 #[tokio::test]
-async fn a_call_is_made_as_often_as_the_environment_says() {
+async fn the_number_of_attempts_follows_the_environment() {
     let world = World::new().await;
     let how = Connect {
         attempts: Some(2),

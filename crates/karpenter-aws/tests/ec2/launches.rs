@@ -1,4 +1,4 @@
-//! Whole launches: what is asked of EC2, and what is learnt from its answer.
+//! Whole launches: the calls to EC2, and the evaluation of the response.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,8 @@ use karpenter_aws::api::EC2NodeClass;
 use karpenter_aws::fleet::{Fleets, WINDOW};
 use karpenter_aws::instances::{Instance, Instances};
 use karpenter_aws::launch_templates::{LaunchTemplates, Reserved};
-use karpenter_aws::launcher::{Launcher, Order, failures};
+use karpenter_aws::launcher::{LaunchRequest, Launcher, failures};
+use karpenter_aws::placement_groups::PlacementGroup;
 use karpenter_aws::reservations::ReservationCounts;
 use karpenter_aws::shifted_zones::ShiftedZones;
 use karpenter_aws::subnets::Subnets;
@@ -22,7 +23,7 @@ use karpenter_core::requirements::{Operator, Requirement, Requirements};
 use karpenter_core::resources::Resources;
 use serde_json::Value;
 
-use crate::support::World;
+use crate::support::{Log, World};
 use crate::templates::settings;
 
 struct Case {
@@ -33,6 +34,16 @@ struct Case {
     requirements: Requirements,
     types: Vec<InstanceType>,
     capacity_type: &'static str,
+    placement_group: Option<PlacementGroup>,
+}
+
+fn placement_group(strategy: &str, partitions: u32) -> PlacementGroup {
+    PlacementGroup {
+        id: "pg-1".into(),
+        name: "racks".into(),
+        strategy: strategy.into(),
+        partitions,
+    }
 }
 
 fn offering(zone: &str, capacity_type: &str, price: f64, more: &[(&str, &str)]) -> Offering {
@@ -47,7 +58,7 @@ fn offering(zone: &str, capacity_type: &str, price: f64, more: &[(&str, &str)]) 
     Offering::new(requirements, price)
 }
 
-fn machine(name: &str, price: f64) -> InstanceType {
+fn instance_type(name: &str, price: f64) -> InstanceType {
     let mut requirements = Requirements::new();
     requirements.add(Requirement::equal(core_labels::ARCH, "amd64"));
     let mut t = InstanceType::new(name, requirements, Resources::new().with("pods", 29));
@@ -78,7 +89,7 @@ impl Case {
             unavailable: Arc::new(Mutex::new(Unavailable::default())),
             settings: settings().into(),
             failures: failures(&world.registry),
-            told: Arc::default(),
+            recorder: Arc::default(),
         };
         let mut claim = NodeClaim::new("c", Default::default());
         claim.metadata.uid = Some("uid-c".into());
@@ -90,26 +101,30 @@ impl Case {
             class,
             claim,
             requirements: Requirements::new(),
-            types: vec![machine("m5.large", 0.1), machine("m5.xlarge", 0.2)],
+            types: vec![
+                instance_type("m5.large", 0.1),
+                instance_type("m5.xlarge", 0.2),
+            ],
             capacity_type,
+            placement_group: None,
         }
     }
 
     async fn launch(&self) -> Result<Arc<Instance>, CloudProviderError> {
-        let order = Order {
+        let request = LaunchRequest {
             claim: &self.claim,
             class: &self.class,
             requirements: &self.requirements,
             types: &self.types,
             capacity_type: self.capacity_type,
-            placement_group: None,
+            placement_group: self.placement_group.as_ref(),
         };
         self.launcher
-            .launch(order, Timestamp::now(), |_| Reserved::default())
+            .launch(request, Timestamp::now(), |_| Reserved::default())
             .await
     }
 
-    /// The parameters of the last CreateFleet.
+    /// Returns the parameters of the last CreateFleet.
     fn asked(&self) -> Value {
         let calls = self.world.fake.calls();
         calls
@@ -127,7 +142,7 @@ impl Case {
             .is_marked(capacity_type, name, zone, None)
     }
 
-    fn reserve(&mut self, machines: u32) {
+    fn reserve(&mut self, count: u32) {
         let id = "cr-1";
         self.world
             .fake
@@ -135,7 +150,7 @@ impl Case {
                 id,
                 "m5.large",
                 "us-west-2a",
-                machines,
+                count,
             ));
         let more = [
             ("karpenter.k8s.aws/capacity-reservation-id", id),
@@ -145,15 +160,15 @@ impl Case {
                 "false",
             ),
         ];
-        let mut t = machine("m5.large", 0.1);
+        let mut t = instance_type("m5.large", 0.1);
         t.offerings = vec![offering("us-west-2a", "reserved", 0.0, &more)].into();
         self.types = vec![t];
-        self.launcher.counts.told(id, machines);
+        self.launcher.counts.set_reported(id, count);
     }
 }
 
 #[tokio::test]
-async fn a_launch_says_what_it_got_and_is_remembered() {
+async fn a_launch_returns_and_caches_its_instance() {
     let case = Case::new("on-demand").await;
     let instance = case.launch().await.unwrap();
     assert_eq!(
@@ -193,7 +208,7 @@ async fn context_and_strategy_follow_the_claim() {
     annotate(&mut case, relaxed, "uid-2");
     case.launch().await.unwrap();
     assert!(case.asked().get("Context").is_none());
-    // As the scheduler writes it on a claim whose minValues hold.
+    // The annotation as the engine writes it on a NodeClaim whose minValues hold.
     annotated(&mut case, relaxed, "false", "uid-2b");
     case.launch().await.unwrap();
     assert_eq!(case.asked()["Context"], "ctx");
@@ -220,7 +235,7 @@ async fn context_and_strategy_follow_the_claim() {
 
 /// Conformance: AWS-userdata-03
 #[tokio::test]
-async fn al2023_is_not_launched_before_the_range_of_service_addresses_is_known() {
+async fn al2023_is_not_launched_before_the_service_cidr_is_known() {
     let mut case = Case::new("on-demand").await;
     let mut unknown = settings();
     unknown.cluster.service_cidr = None;
@@ -228,19 +243,22 @@ async fn al2023_is_not_launched_before_the_range_of_service_addresses_is_known()
     let refused = case.launch().await.unwrap_err();
     assert!(refused.is_node_class_not_ready(), "{refused}");
     assert_eq!(case.world.calls("CreateFleet"), 0);
-    case.launcher.settings.learn_service_cidr("10.100.0.0/16");
+    case.launcher.settings.set_service_cidr("10.100.0.0/16");
     case.launch().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_launch_for_which_there_is_no_image_fails_and_is_no_shortage() {
+async fn a_launch_without_a_compatible_image_fails_with_another_error_than_insufficient_capacity() {
     let mut case = Case::new("on-demand").await;
     for t in &mut case.types {
         t.requirements
             .replace(Requirement::equal(core_labels::ARCH, "arm64"));
     }
     let error = case.launch().await.unwrap_err();
-    let CloudProviderError::Create { reason, message } = &error else {
+    let CloudProviderError::Create {
+        reason, message, ..
+    } = &error
+    else {
         panic!("{error}");
     };
     assert_eq!(reason, "LaunchFailed");
@@ -250,6 +268,132 @@ async fn a_launch_for_which_there_is_no_image_fails_and_is_no_shortage() {
     );
 }
 
+/// Conformance: AWS-ice-13
+#[tokio::test]
+async fn a_spread_group_that_is_full_in_a_zone_is_so_for_every_type() {
+    let mut case = Case::new("on-demand").await;
+    let group = karpenter_aws_fake::PlacementGroup {
+        id: "pg-1".into(),
+        name: "racks".into(),
+        strategy: "spread".into(),
+        partitions: None,
+        state: "available".into(),
+        tags: Default::default(),
+    };
+    case.world.fake.add_placement_group(group);
+    case.placement_group = Some(placement_group("spread", 0));
+    case.world
+        .fake
+        .set_shortages(vec![Shortage::new("m5.large", "us-west-2a", "*").code(
+            "InvalidParameterValue",
+            "you have reached the limit of instances in this spread placement group in us-west-2a",
+        )]);
+    case.launch().await.unwrap();
+    let unavailable = case.launcher.unavailable.lock().unwrap();
+    let marked = |name: &str, zone: &str, placement| {
+        unavailable.is_marked(CapacityType::OnDemand, name, zone, placement)
+    };
+    for name in ["m5.large", "m5.xlarge"] {
+        assert!(marked(name, "us-west-2a", Some(("pg-1", None))), "{name}");
+        assert!(!marked(name, "us-west-2b", Some(("pg-1", None))), "{name}");
+        assert!(!marked(name, "us-west-2a", None), "{name} elsewhere");
+    }
+}
+
+/// Conformance: AWS-ice-18
+#[tokio::test]
+async fn one_error_beyond_shortages_makes_a_launch_fail_for_its_reason() {
+    let mut case = Case::new("on-demand").await;
+    let full = || Shortage::new("m5.large", "*", "*");
+    let broken = Shortage::new("m5.xlarge", "*", "*").code("InternalError", "try again");
+    case.world.fake.set_shortages(vec![full(), broken]);
+    let Err(CloudProviderError::Create { reason, .. }) = case.launch().await else {
+        panic!("a failure and no shortage");
+    };
+    assert_eq!(reason, "InternalError");
+    let other = Shortage::new("m5.xlarge", "*", "*").code("Unsupported", "not here");
+    case.world.fake.set_shortages(vec![full(), other]);
+    case.claim.metadata.uid = Some("uid-2".into());
+    let error = case.launch().await.unwrap_err();
+    assert!(error.is_insufficient_capacity(), "{error}");
+}
+
+/// Conformance: AWS-launch-21
+#[tokio::test]
+async fn tags_of_the_user_do_not_replace_those_karpenter_finds_its_own_by() {
+    let mut case = Case::new("on-demand").await;
+    let tags = |pairs: &[(&str, &str)]| -> std::collections::BTreeMap<String, String> {
+        let pairs = pairs.iter();
+        pairs
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect()
+    };
+    case.class.spec.tags = Some(tags(&[
+        ("team", "x"),
+        ("eks:eks-cluster-name", "theirs"),
+        ("karpenter.sh/nodepool", "theirs"),
+    ]));
+    let expected = tags(&[
+        ("team", "x"),
+        ("kubernetes.io/cluster/test", "owned"),
+        ("karpenter.sh/nodepool", "default"),
+        ("eks:eks-cluster-name", "test"),
+        ("karpenter.k8s.aws/ec2nodeclass", "default"),
+    ]);
+    let instance = case.launch().await.unwrap();
+    assert_eq!(instance.tags, expected);
+    let mut tags = case.world.fake.instance(&instance.id).unwrap().tags;
+    tags.retain(|key, _| !key.starts_with("aws:"));
+    assert_eq!(tags, expected);
+}
+
+/// Conformance: AWS-launch-22
+#[tokio::test]
+async fn few_types_on_demand_where_spot_is_admitted_are_pointed_out() {
+    let mut case = Case::new("on-demand").await;
+    let log = Log::here();
+    let observed =
+        "at least 5 instance types are recommended when flexible to spot but requesting on-demand";
+    case.launch().await.unwrap();
+    assert_eq!(log.lines(observed).len(), 0, "spot is not asked for");
+    let key = core_labels::CAPACITY_TYPE;
+    case.requirements
+        .add(Requirement::new(key, Operator::In, ["spot", "on-demand"]));
+    case.claim.metadata.uid = Some("uid-2".into());
+    case.launch().await.unwrap();
+    assert_eq!(log.lines(observed)[0]["instance-types"], 2);
+    for name in ["c5.large", "c5.xlarge", "r5.large"] {
+        case.types.push(instance_type(name, 0.3));
+    }
+    case.claim.metadata.uid = Some("uid-3".into());
+    case.launch().await.unwrap();
+    assert_eq!(log.lines(observed).len(), 1, "five are enough");
+}
+
+/// Conformance: AWS-lt-16
+#[tokio::test]
+async fn an_instance_goes_into_the_lowest_partition_asked_for() {
+    let mut case = Case::new("on-demand").await;
+    let group = karpenter_aws_fake::PlacementGroup {
+        id: "pg-1".into(),
+        name: "racks".into(),
+        strategy: "partition".into(),
+        partitions: Some(7),
+        state: "available".into(),
+        tags: Default::default(),
+    };
+    case.world.fake.add_placement_group(group);
+    let key = "karpenter.k8s.aws/placement-group-partition";
+    case.placement_group = Some(placement_group("partition", 12));
+    case.requirements
+        .add(Requirement::new(key, Operator::In, ["10", "2", "7"]));
+    let instance = case.launch().await.unwrap();
+    assert_eq!(instance.partition, Some(2), "by number, not by text");
+    let data = case.world.fake.instance(&instance.id).unwrap().data;
+    assert_eq!(data["Placement"]["PartitionNumber"], 2);
+}
+
+/// Conformance: AWS-ice-20
 #[tokio::test]
 async fn failed_launches_are_counted_by_the_reasons_of_the_condition() {
     let case = Case::new("on-demand").await;
@@ -265,7 +409,7 @@ async fn failed_launches_are_counted_by_the_reasons_of_the_condition() {
 
 /// Conformance: AWS-lt-02
 #[tokio::test]
-async fn a_template_that_vanished_is_made_again_once() {
+async fn a_deleted_template_is_created_again_once() {
     let mut case = Case::new("on-demand").await;
     case.launch().await.unwrap();
     case.world.fake.add_fault(Fault::error(
@@ -277,14 +421,14 @@ async fn a_template_that_vanished_is_made_again_once() {
     case.launch().await.unwrap();
     assert!(
         case.world.calls("DescribeLaunchTemplates") > before,
-        "looked for anew"
+        "described again"
     );
     case.world.fake.add_fault(
         Fault::error("CreateFleet", "InvalidLaunchTemplateName.NotFoundException").times(2),
     );
     case.claim.metadata.uid = Some("uid-3".into());
     let Err(CloudProviderError::Create { reason, .. }) = case.launch().await else {
-        panic!("it is tried twice only");
+        panic!("only two attempts are made");
     };
     assert_eq!(reason, "LaunchTemplateNotFound");
 }
@@ -313,7 +457,7 @@ async fn pools_without_capacity_are_marked_and_counted_once() {
     assert!(!again.is_marked(CapacityType::Spot, "m5.large", "us-west-2a"));
     let failures = &again.launcher.failures;
     let counted = |zone, id| failures.get(&[zone, id, "on-demand", "InsufficientInstanceCapacity"]);
-    // Both types in each zone, and zone a's cheaper one once before.
+    // Both types in each zone, and the cheaper one of zone a once before.
     assert!((counted("us-west-2b", "usw2-az2") - 2.0).abs() < f64::EPSILON);
     assert!(
         (counted("us-west-2a", "") - 3.0).abs() < f64::EPSILON,
@@ -323,21 +467,21 @@ async fn pools_without_capacity_are_marked_and_counted_once() {
 
 /// Conformance: AWS-ice-02
 #[tokio::test]
-async fn without_the_role_for_spot_all_of_spot_is_out() {
+async fn without_the_role_for_spot_all_spot_offerings_are_unavailable() {
     let case = Case::new("spot").await;
     case.world.fake.set(|s| s.spot_role = false);
     let error = case.launch().await.unwrap_err();
     assert!(error.is_insufficient_capacity(), "{error}");
     assert!(
         case.is_marked(CapacityType::Spot, "c7g.large", "us-west-2c"),
-        "whatever type and zone"
+        "for every type and zone"
     );
     assert!(!case.is_marked(CapacityType::OnDemand, "m5.large", "us-west-2a"));
 }
 
 /// Conformance: AWS-ice-03
 #[tokio::test]
-async fn too_many_fleets_mark_only_the_pools_they_were_reported_for() {
+async fn too_many_fleets_mark_only_the_reported_pools() {
     let mut case = Case::new("on-demand").await;
     case.types.truncate(1);
     case.types[0]
@@ -353,10 +497,10 @@ async fn too_many_fleets_mark_only_the_pools_they_were_reported_for() {
 
 /// Conformance: AWS-ice-04
 #[tokio::test]
-async fn a_reservation_that_is_full_counts_as_empty_of_capacity() {
+async fn a_full_reservation_counts_as_empty() {
     let mut case = Case::new("reserved").await;
     case.reserve(1);
-    case.launcher.counts.told("cr-1", 5);
+    case.launcher.counts.set_reported("cr-1", 5);
     let instance = case.launch().await.unwrap();
     assert_eq!(instance.reservation.as_ref().unwrap().id, "cr-1");
     assert_eq!(case.launcher.counts.left("cr-1"), 4, "one less");
@@ -369,7 +513,7 @@ async fn a_reservation_that_is_full_counts_as_empty_of_capacity() {
 }
 
 #[tokio::test]
-async fn a_subnet_out_of_addresses_is_marked_and_its_pool_is_not() {
+async fn a_subnet_without_free_addresses_is_marked_and_its_pool_is_not() {
     let case = Case::new("on-demand").await;
     let subnet = &case.class.status.subnets[0].id;
     case.world.fake.set_free_addresses(subnet, 0);
@@ -387,7 +531,7 @@ async fn a_subnet_out_of_addresses_is_marked_and_its_pool_is_not() {
 
 /// Conformance: AWS-launch-10
 #[tokio::test]
-async fn hardware_of_ones_own_only_if_nothing_else_is_admitted() {
+async fn dedicated_tenancy_is_used_only_if_nothing_else_is_allowed() {
     let mut case = Case::new("on-demand").await;
     let key = "karpenter.k8s.aws/instance-tenancy";
     assert_eq!(case.launch().await.unwrap().tenancy, "default");

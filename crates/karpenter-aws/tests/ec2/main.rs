@@ -1,4 +1,4 @@
-//! What the provider does to AWS, over HTTP against a stand-in that is written from AWS's own models.
+//! The provider's calls to AWS, over HTTP to a stand-in that is written from AWS's own models.
 #![cfg(feature = "sdk")]
 #![expect(
     clippy::unwrap_used,
@@ -11,6 +11,7 @@ mod fleets;
 mod instances;
 mod launches;
 mod permissions;
+mod questions;
 mod resources;
 mod second_opinion;
 mod support;

@@ -1,9 +1,10 @@
-//! The policy in `docs/iam-policy.json` grants what the code calls.
+//! The policy in `docs/iam-policy.json` allows the calls of the code.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use karpenter_aws_fake::Policy;
+use serde_json::{Value, json};
 
 const POLICY: &str = include_str!("../../../../docs/iam-policy.json");
 
@@ -18,7 +19,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The actions of all calls in the sources: all of them are made through methods named after their service.
+/// Returns the actions of all calls in the sources: all of them are made through methods named after their service.
 fn called() -> BTreeSet<String> {
     let mut files = Vec::new();
     sources(
@@ -58,18 +59,167 @@ fn called() -> BTreeSet<String> {
     actions
 }
 
+/// Conformance: AWS-iam-02
 #[test]
-fn what_is_called_is_granted() {
+fn every_called_action_is_allowed() {
     let policy = Policy::parse(POLICY).unwrap();
     let called = called();
     assert!(called.len() > 15, "{called:?}");
     let denied: Vec<&String> = called.iter().filter(|a| !policy.allows_action(a)).collect();
-    assert!(denied.is_empty(), "called and not granted: {denied:?}");
+    assert!(denied.is_empty(), "called and not allowed: {denied:?}");
+}
+
+/// What upstream's template grants, by policy and statement.
+fn upstream() -> BTreeMap<(String, String), Value> {
+    let text = include_str!("../data/controller-policy.json");
+    let file: Value = serde_json::from_str(text).unwrap();
+    let statements = file["statements"].as_array().unwrap().iter();
+    statements
+        .map(|s| {
+            let text = |key: &str| s[key].as_str().unwrap().to_owned();
+            let statement = json!({
+                "Effect": s["effect"], "Action": s["actions"], "Resource": s["resources"],
+                "Condition": s["conditions"],
+            });
+            ((text("policy"), text("sid")), sorted(statement))
+        })
+        .collect()
+}
+
+/// A statement of ours in the same form.
+fn sorted(mut statement: Value) -> Value {
+    let members = statement.as_object_mut().unwrap();
+    members.remove("Sid");
+    members.entry("Condition").or_insert_with(|| json!({}));
+    for member in ["Action", "Resource"] {
+        let list = match members[member].take() {
+            Value::String(one) => vec![one],
+            list => serde_json::from_value(list).unwrap(),
+        };
+        members[member] = list
+            .into_iter()
+            .collect::<BTreeSet<String>>()
+            .into_iter()
+            .collect();
+    }
+    statement
+}
+
+fn statements(document: &Value) -> impl Iterator<Item = (String, Value)> {
+    let all = document["Statement"].as_array().unwrap().iter();
+    all.map(|s| (s["Sid"].as_str().unwrap().to_owned(), sorted(s.clone())))
+}
+
+/// Conformance: AWS-iam-01
+#[test]
+fn the_controller_is_granted_what_upstream_s_template_grants() {
+    let upstream = upstream();
+    assert_eq!(upstream.len(), 18);
+    let by_sid: BTreeMap<_, _> = upstream
+        .iter()
+        .map(|((_, sid), s)| (sid.clone(), s.clone()))
+        .collect();
+    let document: Value = serde_json::from_str(POLICY).unwrap();
+    assert_eq!(statements(&document).collect::<BTreeMap<_, _>>(), by_sid);
+    let mut template = BTreeMap::new();
+    for name in [
+        "NodeLifecyclePolicy",
+        "IAMIntegrationPolicy",
+        "EKSIntegrationPolicy",
+        "InterruptionPolicy",
+        "ZonalShiftPolicy",
+        "ResourceDiscoveryPolicy",
+    ] {
+        let resource = resource(name);
+        let (_, document) = resource.split_once("PolicyDocument: !Sub |\n").unwrap();
+        let document: Value = serde_json::from_str(document).unwrap();
+        let policy = format!("KarpenterController{name}-<cluster>");
+        template.extend(statements(&document).map(|(sid, s)| ((policy.clone(), sid), s)));
+    }
+    assert_eq!(template, upstream);
+}
+
+/// Conformance: AWS-cfn-03
+#[test]
+fn the_template_makes_the_role_of_nodes_the_queue_and_a_rule_for_each_source() {
+    let role = resource("KarpenterNodeRole");
+    let attached: Vec<&str> = role
+        .lines()
+        .filter_map(|line| line.split_once("iam::aws:policy/"))
+        .map(|(_, name)| name.trim_end_matches('"'))
+        .collect();
+    assert_eq!(
+        attached,
+        [
+            "AmazonEKS_CNI_Policy",
+            "AmazonEKSWorkerNodePolicy",
+            "AmazonEC2ContainerRegistryPullOnly",
+            "AmazonSSMManagedInstanceCore",
+        ]
+    );
+    let queue = resource("KarpenterInterruptionQueue");
+    for line in [
+        "QueueName: !Ref ClusterName",
+        "MessageRetentionPeriod: 300",
+        "SqsManagedSseEnabled: true",
+    ] {
+        assert!(queue.contains(line), "{line}");
+    }
+    let policy = resource("KarpenterInterruptionQueuePolicy");
+    let (allow, deny) = policy.split_once("- Sid: DenyHTTP").unwrap();
+    for line in [
+        "Effect: Allow",
+        "- events.amazonaws.com",
+        "- sqs.amazonaws.com",
+        "Action: sqs:SendMessage",
+    ] {
+        assert!(allow.contains(line), "{line}");
+    }
+    for line in [
+        "Effect: Deny",
+        "Action: sqs:*",
+        "aws:SecureTransport: false",
+        "Principal: \"*\"",
+    ] {
+        assert!(deny.contains(line), "{line}");
+    }
+    for (name, source, kind) in [
+        ("ScheduledChangeRule", "aws.health", "AWS Health Event"),
+        (
+            "SpotInterruptionRule",
+            "aws.ec2",
+            "EC2 Spot Instance Interruption Warning",
+        ),
+        (
+            "RebalanceRule",
+            "aws.ec2",
+            "EC2 Instance Rebalance Recommendation",
+        ),
+        (
+            "InstanceStateChangeRule",
+            "aws.ec2",
+            "EC2 Instance State-change Notification",
+        ),
+        (
+            "CapacityReservationInterruptionRule",
+            "aws.ec2",
+            "EC2 Capacity Reservation Instance Interruption Warning",
+        ),
+    ] {
+        let rule = resource(name);
+        for line in [
+            format!("- {source}\n"),
+            format!("- {kind}\n"),
+            "Arn: !GetAtt KarpenterInterruptionQueue.Arn".to_owned(),
+        ] {
+            assert!(rule.contains(&line), "{name}: {line}");
+        }
+    }
 }
 
 const TEMPLATE: &str = include_str!("../../../../docs/getting-started/cloudformation.yaml");
 
-/// The lines of a resource of the template.
+/// Returns the lines of a resource of the template.
 fn resource(name: &str) -> String {
     let (_, rest) = TEMPLATE
         .split_once(&format!("\n  {name}:\n"))
@@ -81,9 +231,10 @@ fn resource(name: &str) -> String {
         .join("\n")
 }
 
-/// Under other logical ids CloudFormation would make policies before it deletes those of the same names.
+/// With other logical IDs CloudFormation would create policies before it deletes those of the same names.
+/// Conformance: AWS-cfn-01
 #[test]
-fn the_template_takes_over_the_stack_of_karpenter_in_go() {
+fn the_template_can_update_the_stack_of_karpenter_in_go() {
     for name in [
         "NodeLifecyclePolicy",
         "IAMIntegrationPolicy",
@@ -125,8 +276,9 @@ fn the_template_takes_over_the_stack_of_karpenter_in_go() {
     }
 }
 
+/// Conformance: AWS-cfn-02
 #[test]
-fn each_policy_of_the_template_fits_iam_s_limit_for_the_longest_name() {
+fn each_policy_of_the_template_is_within_iam_s_limit_for_the_longest_name() {
     let longest = "x".repeat(100);
     for name in [
         "NodeLifecyclePolicy",

@@ -37,7 +37,7 @@ async fn ids(subnets: &Subnets, terms: serde_json::Value) -> Vec<String> {
 
 /// Conformance: AWS-subnet-04
 #[tokio::test]
-async fn subnets_of_all_pages_are_found_tags_of_a_term_together_and_terms_apart() {
+async fn subnets_of_all_pages_are_found_with_tags_of_a_term_anded_and_terms_ored() {
     let world = World::with(|b| b.page_size(1)).await;
     world
         .fake
@@ -84,10 +84,10 @@ async fn subnets_of_all_pages_are_found_tags_of_a_term_together_and_terms_apart(
     selected.spec.subnet_selector_terms[0].tags =
         Some([("tier".to_owned(), "web".to_owned())].into());
     let changed = subnets.list(&selected).await.unwrap();
-    assert_eq!(changed.len(), 2, "another spec is another question");
+    assert_eq!(changed.len(), 2, "another spec has its own cache entry");
 }
 
-fn machine(pods: i64, zone: &str) -> InstanceType {
+fn instance_type(pods: i64, zone: &str) -> InstanceType {
     let mut requirements = Requirements::new();
     requirements.add(Requirement::equal(core_labels::ZONE, zone));
     requirements.add(Requirement::equal(core_labels::CAPACITY_TYPE, "on-demand"));
@@ -102,7 +102,7 @@ fn machine(pods: i64, zone: &str) -> InstanceType {
 
 /// Conformance: AWS-subnet-01, AWS-subnet-02, AWS-ice-07
 #[tokio::test]
-async fn launches_between_two_answers_take_their_addresses_off() {
+async fn launches_between_two_answers_are_deducted_from_the_free_addresses() {
     let world = World::new().await;
     world
         .fake
@@ -118,7 +118,10 @@ async fn launches_between_two_answers_take_their_addresses_off() {
         json!({ "subnetSelectorTerms": [{ "tags": { "team": "x" } }] }),
     );
     let found = subnets.list(&selected).await.unwrap();
-    let types = [machine(20, "us-west-2a"), machine(58, "us-west-2a")];
+    let types = [
+        instance_type(20, "us-west-2a"),
+        instance_type(58, "us-west-2a"),
+    ];
     let launch = || subnets.for_launch(&found, &types, "on-demand").unwrap();
     let zone =
         |reserved: &karpenter_aws::subnets::Reserved| reserved.of("us-west-2a").unwrap().id.clone();
@@ -129,7 +132,7 @@ async fn launches_between_two_answers_take_their_addresses_off() {
     assert_eq!(
         zone(&second),
         "subnet-b",
-        "90 is more than the 80 the first leaves"
+        "90 is more than the 80 the first has left"
     );
     drop(first);
     drop(second);
@@ -137,20 +140,21 @@ async fn launches_between_two_answers_take_their_addresses_off() {
     assert_eq!(
         zone(&third),
         "subnet-a",
-        "launches that failed gave theirs back"
+        "launches that failed released theirs"
     );
-    third.settle(&BTreeSet::from(["subnet-a".to_owned()]));
-    assert_eq!(zone(&launch()), "subnet-b", "what was used stays taken");
+    third.commit(&BTreeSet::from(["subnet-a".to_owned()]));
+    assert_eq!(zone(&launch()), "subnet-b", "used addresses stay taken");
 
     subnets.exhausted("subnet-b");
     assert_eq!(
         zone(&launch()),
         "subnet-a",
-        "a subnet out of addresses comes last"
+        "a subnet without free addresses comes last"
     );
     assert!(subnets.for_launch(&[], &types, "on-demand").is_err());
 }
 
+/// Conformance: AWS-sg-02
 #[tokio::test]
 async fn security_groups_are_found_by_id_by_name_and_by_tags() {
     let world = World::with(|b| b.page_size(1)).await;
@@ -189,7 +193,7 @@ fn term(value: serde_json::Value) -> CapacityReservationSelectorTerm {
 
 /// Conformance: AWS-cr-01
 #[tokio::test]
-async fn reservations_are_found_by_all_of_a_terms_members_and_those_gone_do_not_matter() {
+async fn reservations_match_all_fields_of_a_term_and_missing_ones_are_skipped() {
     let world = World::with(|b| b.page_size(1)).await;
     for (id, criteria, tagged) in [
         ("cr-1", "open", true),
@@ -222,8 +226,9 @@ async fn reservations_are_found_by_all_of_a_terms_members_and_those_gone_do_not_
     assert_eq!(find(&[term(json!({ "id": "cr-99" }))]).await, [""; 0]);
 }
 
+/// Conformance: AWS-cr-08
 #[tokio::test]
-async fn a_reservation_that_is_gone_does_not_take_the_others_along_whatever_ec2_names() {
+async fn a_missing_reservation_does_not_hide_the_others_whatever_ec2_names() {
     let world = World::new().await;
     for id in ["cr-1", "cr-12", "cr-2"] {
         let reservation = CapacityReservation::new(id, "m5.large", "us-west-2a", 3);
@@ -252,11 +257,11 @@ async fn a_reservation_that_is_gone_does_not_take_the_others_along_whatever_ec2_
 
     world.fake.set(|s| s.nameless_errors = false);
     let found = find(&ids(&["cr-1", "cr-12", "cr-123"])).await;
-    assert_eq!(found, ["cr-1", "cr-12"], "names are words");
+    assert_eq!(found, ["cr-1", "cr-12"], "IDs are compared as words");
 }
 
 #[tokio::test]
-async fn a_selection_by_tags_that_is_answered_with_not_found_is_an_error_and_not_nothing() {
+async fn a_selection_by_tags_that_is_answered_with_not_found_is_an_error() {
     let world = World::new().await;
     let gone = Fault::error(
         "DescribeCapacityReservations",
@@ -268,9 +273,207 @@ async fn a_selection_by_tags_that_is_answered_with_not_found_is_an_error_and_not
     assert!(reservations.list(&terms, Timestamp::now()).await.is_err());
 }
 
+/// Conformance: AWS-subnet-05
+#[tokio::test]
+async fn of_subnets_with_equally_many_addresses_the_first_is_taken() {
+    let world = World::new().await;
+    for (id, block, free) in [
+        ("subnet-a", 1, 50),
+        ("subnet-b", 2, 50),
+        ("subnet-c", 3, 40),
+    ] {
+        let tagged = subnet(id, "us-west-2a", block).tag("team", "x");
+        world.fake.add_subnet(tagged);
+        world.fake.set_free_addresses(id, free);
+    }
+    let subnets = Subnets::new(world.aws.clone(), MINUTE);
+    let selected = class(
+        "c",
+        json!({ "subnetSelectorTerms": [{ "tags": { "team": "x" } }] }),
+    );
+    let found = subnets.list(&selected).await.unwrap();
+    let first = |order: &[usize]| {
+        let listed: Vec<_> = order.iter().map(|n| found[*n].clone()).collect();
+        let chosen = subnets.for_launch(&listed, &[], "on-demand").unwrap();
+        chosen.of("us-west-2a").unwrap().id.clone()
+    };
+    assert_eq!(first(&[0, 1, 2]), "subnet-a");
+    assert_eq!(first(&[2, 1, 0]), "subnet-b");
+}
+
+/// Conformance: AWS-cr-05
+#[tokio::test]
+async fn a_reservation_that_is_over_is_left_out() {
+    let world = World::new().await;
+    let now = Timestamp::now();
+    for (id, seconds) in [("cr-1", 100), ("cr-2", 200)] {
+        let mut reservation = CapacityReservation::new(id, "m5.large", "us-west-2a", 3);
+        reservation.end = Some(now + Duration::from_secs(seconds));
+        world.fake.add_capacity_reservation(reservation);
+    }
+    let terms = [term(json!({ "id": "cr-1" })), term(json!({ "id": "cr-2" }))];
+    let reservations = Reservations::new(world.aws.clone(), ReservationCounts::default());
+    let at = async |seconds: u64| -> Vec<String> {
+        let at = now + Duration::from_secs(seconds);
+        let found = reservations.list(&terms, at).await.unwrap();
+        found.into_iter().map(|r| r.id).collect()
+    };
+    assert_eq!(at(99).await, ["cr-1", "cr-2"]);
+    assert_eq!(at(101).await, ["cr-2"]);
+    assert_eq!(at(201).await, [""; 0]);
+}
+
+/// Lets time pass while nothing is asked.
+async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+/// Conformance: AWS-cache-01
+#[tokio::test]
+async fn what_a_class_selects_is_asked_for_anew_after_a_minute() {
+    let world = World::new().await;
+    world.fake.add_placement_group(PlacementGroup {
+        id: "pg-1".into(),
+        name: "racks".into(),
+        strategy: "cluster".into(),
+        partitions: None,
+        state: "available".into(),
+        tags: Default::default(),
+    });
+    let class = class("c", json!({}));
+    let subnets = Subnets::new(world.aws.clone(), MINUTE);
+    let groups = SecurityGroups::new(world.aws.clone());
+    let reservations = Reservations::new(world.aws.clone(), ReservationCounts::default());
+    let placement = PlacementGroups::new(world.aws.clone());
+    let terms = [term(json!({ "tags": { "team": "x" } }))];
+    let racks = PlacementGroupSelector {
+        name: Some("racks".into()),
+        id: None,
+    };
+    let look = async || {
+        subnets.list(&class).await.unwrap();
+        groups.list(&class).await.unwrap();
+        reservations.list(&terms, Timestamp::now()).await.unwrap();
+        placement.get(&racks).await.unwrap();
+    };
+    let calls = || {
+        [
+            "DescribeSubnets",
+            "DescribeSecurityGroups",
+            "DescribeCapacityReservations",
+            "DescribePlacementGroups",
+        ]
+        .map(|action| world.calls(action))
+    };
+    look().await;
+    let first = calls();
+    pass(Duration::from_secs(50)).await;
+    look().await;
+    assert_eq!(calls(), first, "remembered");
+    pass(Duration::from_secs(11)).await;
+    look().await;
+    assert_eq!(calls(), first.map(|calls| 2 * calls));
+}
+
+/// Conformance: AWS-profile-08
+#[tokio::test]
+async fn a_profile_of_ours_stands_below_the_path_of_its_class() {
+    let world = World::new().await;
+    let profiles = profiles(&world);
+    let tags = cluster_tags();
+    profiles
+        .ensure("p", "KarpenterNodeRole-test", &tags, "uid")
+        .await
+        .unwrap();
+    let calls = world.fake.calls();
+    let created = calls.iter().find(|c| c.action == "CreateInstanceProfile");
+    let params = &created.unwrap().params;
+    assert_eq!(params["Path"], "/karpenter/us-west-2/test/uid/");
+    assert_eq!(params["InstanceProfileName"], "p");
+    let profile = profiles.get("p").await.unwrap();
+    assert_eq!(profile.tags, tags);
+}
+
+/// Conformance: AWS-profile-10
+#[tokio::test]
+async fn profiles_and_missing_roles_are_remembered_for_their_time() {
+    let world = World::new().await;
+    let profiles = profiles(&world);
+    let tags = cluster_tags();
+    let attempt = async || profiles.ensure("n", "NoSuchRole", &tags, "uid").await;
+    attempt().await.unwrap_err();
+    let added = world.calls("AddRoleToInstanceProfile");
+    pass(Duration::from_secs(50)).await;
+    attempt().await.unwrap_err();
+    assert_eq!(world.calls("AddRoleToInstanceProfile"), added);
+    pass(Duration::from_secs(11)).await;
+    attempt().await.unwrap_err();
+    assert!(
+        world.calls("AddRoleToInstanceProfile") > added,
+        "tried again"
+    );
+
+    let role = "KarpenterNodeRole-test";
+    profiles.ensure("p", role, &tags, "uid").await.unwrap();
+    profiles.protect("p");
+    let asked = world.calls("GetInstanceProfile");
+    pass(MINUTE - Duration::from_secs(5)).await;
+    assert_eq!(profiles.just_made(role, "uid").as_deref(), Some("p"));
+    pass(Duration::from_secs(6)).await;
+    assert_eq!(profiles.just_made(role, "uid"), None);
+    pass(13 * MINUTE).await;
+    profiles.get("p").await.unwrap();
+    assert_eq!(world.calls("GetInstanceProfile"), asked, "remembered");
+    pass(MINUTE).await;
+    profiles.get("p").await.unwrap();
+    assert_eq!(world.calls("GetInstanceProfile"), asked + 1);
+    pass(44 * MINUTE).await;
+    assert!(profiles.is_protected("p"));
+    pass(MINUTE).await;
+    assert!(!profiles.is_protected("p"));
+}
+
+/// Conformance: AWS-startup-02
+#[tokio::test]
+async fn shifts_are_followed_for_registered_clusters_while_they_are_applied_and_not_over() {
+    use karpenter_aws::zonal_shift::{Managed, NotManaged};
+    let world = World::new().await;
+    let now = world.fake.clock().now();
+    let unregistered = Managed::find(&world.aws, "test").await.unwrap_err();
+    assert!(
+        matches!(unregistered, NotManaged::Unregistered { .. }),
+        "{unregistered}"
+    );
+    let shift = |zone: &str, status: &str, seconds: u64| karpenter_aws_fake::ZonalShift {
+        away_from: zone.into(),
+        status: status.into(),
+        start: now,
+        expiry: now + Duration::from_secs(seconds),
+    };
+    world.fake.add_cluster(karpenter_aws_fake::Cluster {
+        zonal_shift: true,
+        shifts: vec![
+            shift("usw2-az1", "APPLIED", 3600),
+            shift("usw2-az2", "NOT_APPLIED", 3600),
+            shift("usw2-az3", "APPLIED", 600),
+        ],
+        ..karpenter_aws_fake::Cluster::new("test", "1.34")
+    });
+    let managed = Managed::find(&world.aws, "test").await.unwrap();
+    let at = |seconds: u64| -> Vec<String> {
+        let shifts = managed.at_first(now + Duration::from_secs(seconds));
+        shifts.into_keys().collect()
+    };
+    assert_eq!(at(0), ["usw2-az1", "usw2-az3"]);
+    assert_eq!(at(700), ["usw2-az1"]);
+    assert_eq!(at(3700), [""; 0]);
+}
+
 /// Conformance: AWS-pg-02
 #[tokio::test]
-async fn a_placement_group_that_cannot_be_asked_for_is_told_as_it_was() {
+async fn the_last_placement_group_is_returned_after_a_failed_call() {
     let world = World::new().await;
     world.fake.add_placement_group(PlacementGroup {
         id: "pg-1".into(),
@@ -310,7 +513,7 @@ fn cluster_tags() -> std::collections::BTreeMap<String, String> {
 
 /// Conformance: AWS-profile-02, AWS-profile-04
 #[tokio::test]
-async fn a_profile_is_made_once_and_its_role_is_put_right() {
+async fn a_profile_is_created_once_and_its_role_is_corrected() {
     let world = World::new().await;
     world.fake.add_role("Other");
     let profiles = profiles(&world);
@@ -346,7 +549,7 @@ async fn a_profile_is_made_once_and_its_role_is_put_right() {
 
 /// Conformance: AWS-profile-05, AWS-profile-06
 #[tokio::test]
-async fn a_missing_role_leaves_no_profile_behind_and_is_not_tried_again_at_once() {
+async fn a_missing_role_leaves_no_profile_and_is_not_retried_at_once() {
     let world = World::new().await;
     let profiles = profiles(&world);
     let ensure = async || {

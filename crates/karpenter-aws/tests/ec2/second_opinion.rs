@@ -1,6 +1,7 @@
-//! The same calls, answered by people who are not us: [moto](https://docs.getmoto.org), in the version of `tests/moto.sh`,
-//! which installs it. Everything is done twice, at our stand-in and at moto, and what was seen must be the same, apart from
-//! the reviewed list at the end. Without moto the tests skip themselves, and say so; `.ci/run` installs it.
+//! The same calls to an independent implementation: [moto](https://docs.getmoto.org), in the version that
+//! `tests/moto.sh` installs. Every scenario runs twice, with our stand-in and with moto, and the observations must be
+//! equal, apart from the reviewed list at the end. Without moto the tests are skipped and say so; `.ci/run` installs
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -13,8 +14,7 @@ use aws_sdk_ec2::types as ec2;
 use futures::future::join_all;
 use jiff::Timestamp;
 use karpenter_aws::api::EC2NodeClass;
-use karpenter_aws::discovery;
-use karpenter_aws::fleet::{self, Config, Fleet, Fleets, Override, Purchase, WINDOW};
+use karpenter_aws::fleet::{Config, Fleet, Fleets, Override, Purchase, WINDOW};
 use karpenter_aws::instance_profiles::InstanceProfiles;
 use karpenter_aws::instances::{Freshness, Instances};
 use karpenter_aws::interruption::queue::Queue;
@@ -23,13 +23,15 @@ use karpenter_aws::sdk::{Aws, AwsError, Connect, catalogue};
 use karpenter_aws::security_groups::SecurityGroups;
 use karpenter_aws::shifted_zones::ShiftedZones;
 use karpenter_aws::subnets::Subnets;
+use karpenter_aws::{discovery, fleet};
 use serde_json::{Value, json};
 use skipped::skipped;
 
-use crate::support::{self, World};
+use crate::support;
+use crate::support::World;
 use crate::templates::template;
 
-/// A server of moto's; it ends with the test.
+/// A server of moto; it ends with the test.
 struct Moto {
     child: Child,
     url: String,
@@ -37,13 +39,13 @@ struct Moto {
 
 impl Drop for Moto {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The program: `MOTO_SERVER`, or where `tests/moto.sh` puts it. Whoever names one gets to know if it is missing.
+/// Returns the program: `MOTO_SERVER`, or where `tests/moto.sh` installs it. A missing `MOTO_SERVER` is an error.
 fn program() -> Option<PathBuf> {
     if let Some(named) = env::var_os("MOTO_SERVER") {
         return Some(named.into());
@@ -54,7 +56,7 @@ fn program() -> Option<PathBuf> {
 }
 
 impl Moto {
-    /// Starts one on a free port of loopback; none if there is no moto.
+    /// Starts a server on a free port of loopback; `None` without moto.
     fn start() -> Option<Self> {
         let Some(program) = program() else {
             skipped("moto", "tests/moto.sh installs it");
@@ -71,7 +73,7 @@ impl Moto {
             let (_, url) = line.split_once("Running on ")?;
             Some(url.trim().to_owned())
         });
-        // Nobody reads its log, but it has to go somewhere.
+        // The log is discarded, but the pipe must be drained.
         std::thread::spawn(move || lines.for_each(drop));
         let url = url.expect("moto says where it listens");
         Some(Self { child, url })
@@ -91,7 +93,7 @@ impl Moto {
     }
 }
 
-/// Tags what moto begins with, so that it is selected.
+/// Tags moto's default resources, so that they are selected.
 async fn discoverable(aws: &Aws) {
     let subnets = aws
         .ec2("DescribeSubnets", |c| c.describe_subnets().send())
@@ -120,7 +122,7 @@ async fn discoverable(aws: &Aws) {
     .unwrap();
 }
 
-/// An image that boots m5.large: the first of Amazon's for EKS.
+/// Returns an AMI that boots m5.large: the first of Amazon's for EKS.
 async fn image(aws: &Aws) -> String {
     let filter = |name: &str, values: [&str; 2]| {
         ec2::Filter::builder()
@@ -192,19 +194,19 @@ fn fleet(class: &EC2NodeClass, template: &str, image: &str, purchase: Purchase) 
     }
 }
 
-/// What was seen, by what it is about.
+/// Observations by subject.
 type Seen = BTreeMap<String, Value>;
 
-/// AWS's code of a refusal, or `ok`.
+/// Returns AWS's error code of a refusal, or `ok`.
 fn code<T>(answer: Result<T, AwsError>) -> Value {
     match answer {
         Ok(_) => json!("ok"),
-        Err(error) => json!(error.code.unwrap_or(error.message)),
+        Err(error) => json!(error.code.map_or(error.message, |code| code.to_string())),
     }
 }
 
-/// The life of machines, from the catalogue to their end.
-async fn machines(aws: &Aws) -> Seen {
+/// The life of instances, from the list of instance types to their termination.
+async fn instances(aws: &Aws) -> Seen {
     let mut seen = Seen::new();
     let mut see = |what: &str, value: Value| {
         seen.insert(what.to_owned(), value);
@@ -231,12 +233,12 @@ async fn machines(aws: &Aws) -> Seen {
     let class = class(aws).await;
     see("several subnets", json!(class.status.subnets.len() > 1));
     let zone_ids = class.status.subnets.iter().all(|s| s.zone_id.is_some());
-    see("subnets tell the ids of their zones", json!(zone_ids));
+    see("subnets have the ids of their zones", json!(zone_ids));
     let wanted = template(&class);
     let templates = LaunchTemplates::new(aws.clone(), "test");
     let (a, b) = tokio::join!(templates.ensure(&wanted), templates.ensure(&wanted));
     see(
-        "a template made twice at once",
+        "a template created twice at once",
         json!(a.unwrap() == b.unwrap()),
     );
     let another_process = LaunchTemplates::new(aws.clone(), "test");
@@ -248,7 +250,7 @@ async fn machines(aws: &Aws) -> Seen {
     see("templates of the cluster", json!(hydrated.unwrap()));
 
     let on_demand = fleet(&class, &wanted.name(), &wanted.image_id, Purchase::OnDemand);
-    see("a trial", code(fleet::try_out(aws, &on_demand).await));
+    see("a dry run", code(fleet::dry_run(aws, &on_demand).await));
     let fleets = Fleets::new(aws.clone(), WINDOW);
     let uids = ["uid-1", "uid-2", "uid-3"];
     let answers = join_all(uids.map(|uid| fleets.launch(on_demand.clone(), uid))).await;
@@ -256,7 +258,7 @@ async fn machines(aws: &Aws) -> Seen {
         .into_iter()
         .map(|answer| answer.unwrap().launched.unwrap().id)
         .collect();
-    see("machines for three claims", json!(ids.len()));
+    see("instances for three claims", json!(ids.len()));
     let spot = fleet(&class, &wanted.name(), &wanted.image_id, Purchase::Spot);
     let spot = fleets.launch(spot, "uid-4").await.unwrap();
     let spot = spot.launched.unwrap().id;
@@ -271,7 +273,7 @@ async fn machines(aws: &Aws) -> Seen {
         .collect();
     see("all are listed", json!(found == all));
     for (what, id) in [("on demand", ids.first().unwrap()), ("spot", &spot)] {
-        let one = instances.get(id, Freshness::Asked).await.unwrap();
+        let one = instances.get(id, Freshness::Fresh).await.unwrap();
         let groups = class.status.security_groups.iter();
         let groups: BTreeSet<String> = groups.map(|g| g.id.clone()).collect();
         let subnet = class.status.subnets.iter().find(|s| s.id == one.subnet_id);
@@ -298,17 +300,17 @@ async fn machines(aws: &Aws) -> Seen {
     let id = ids.first().unwrap();
     let name = BTreeMap::from([("Name".to_owned(), "node-1".to_owned())]);
     instances.create_tags(id, &name).await.unwrap();
-    let one = instances.get(id, Freshness::Asked).await.unwrap();
+    let one = instances.get(id, Freshness::Fresh).await.unwrap();
     see("a tag that was added", json!(one.tags.get("Name")));
 
     let unknown = "i-0123456789abcdef0";
     let asked = ids.iter().map(String::as_str).chain([unknown]);
-    let answers = join_all(asked.map(|id| instances.get(id, Freshness::Asked))).await;
+    let answers = join_all(asked.map(|id| instances.get(id, Freshness::Fresh))).await;
     let known = answers.iter().filter(|a| a.is_ok()).count();
-    see("an unknown id beside known ones", json!(known));
+    see("an unknown id besides known ones", json!(known));
     let deleted = join_all(all.iter().map(|id| instances.delete(id))).await;
     see(
-        "all are given back",
+        "all are terminated",
         json!(deleted.iter().all(Result::is_ok)),
     );
     let listed = instances.list().await.unwrap();
@@ -325,7 +327,7 @@ async fn machines(aws: &Aws) -> Seen {
     seen
 }
 
-/// A queue, written to and read in batches.
+/// A queue, written and read in batches.
 async fn queue(aws: &Aws) -> Seen {
     let mut seen = Seen::new();
     let created = aws
@@ -365,7 +367,7 @@ async fn queue(aws: &Aws) -> Seen {
     seen
 }
 
-/// An instance profile, and a role that is exchanged.
+/// An instance profile whose role is replaced.
 async fn profiles(aws: &Aws) -> Seen {
     let mut seen = Seen::new();
     for role in ["one", "two"] {
@@ -379,7 +381,7 @@ async fn profiles(aws: &Aws) -> Seen {
     }
     let tags = BTreeMap::from([("team".to_owned(), "x".to_owned())]);
     for role in ["one", "two"] {
-        // Another process, that knows nothing yet.
+        // Another process, without cache.
         let profiles = InstanceProfiles::new(aws.clone(), "test");
         profiles
             .ensure("test_1", role, &tags, "uid-1")
@@ -399,7 +401,7 @@ async fn profiles(aws: &Aws) -> Seen {
     seen
 }
 
-/// The codes by which calls are refused, which decide what is done about it.
+/// The error codes of refused calls, which decide the reaction.
 async fn refusals(aws: &Aws) -> Seen {
     let mut seen = Seen::new();
     macro_rules! refused {
@@ -431,80 +433,81 @@ async fn refusals(aws: &Aws) -> Seen {
     refused!("unknown subnet", ec2 "RunInstances" |c| run(c, &image).subnet_id("subnet-0123456789abcdef0").send());
     refused!("unknown group", ec2 "RunInstances" |c| run(c, &image).subnet_id(subnet).security_group_ids("sg-0123456789abcdef0").send());
     refused!("trial", ec2 "RunInstances" |c| run(c, &image).subnet_id(subnet).dry_run(true).send());
-    refused!("unknown", ec2 "DescribeLaunchTemplates" |c| c.describe_launch_templates().launch_template_names("nobody").send());
+    refused!("unknown", ec2 "DescribeLaunchTemplates" |c| c.describe_launch_templates().launch_template_names("missing").send());
     refused!("unknown", ec2 "DeleteLaunchTemplate" |c| c.delete_launch_template().launch_template_id("lt-0123456789abcdef0").send());
     let data = ec2::RequestLaunchTemplateData::builder()
         .image_id(&image)
         .build();
     refused!("first", ec2 "CreateLaunchTemplate" |c| c.create_launch_template().launch_template_name("one").launch_template_data(data.clone()).send());
     refused!("second", ec2 "CreateLaunchTemplate" |c| c.create_launch_template().launch_template_name("one").launch_template_data(data.clone()).send());
-    let nowhere = fleet(&class, "nobody", &image, Purchase::OnDemand);
+    let nowhere = fleet(&class, "missing", &image, Purchase::OnDemand);
     let fleets = Fleets::new(aws.clone(), WINDOW);
     let launched = fleets.launch(nowhere, "uid").await;
     seen.insert("CreateFleet: unknown template".into(), code(launched));
 
     let profile = "profile-1";
-    refused!("unknown", iam "GetInstanceProfile" |c| c.get_instance_profile().instance_profile_name("nobody").send());
-    refused!("unknown", iam "DeleteInstanceProfile" |c| c.delete_instance_profile().instance_profile_name("nobody").send());
+    refused!("unknown", iam "GetInstanceProfile" |c| c.get_instance_profile().instance_profile_name("missing").send());
+    refused!("unknown", iam "DeleteInstanceProfile" |c| c.delete_instance_profile().instance_profile_name("missing").send());
     refused!("first", iam "CreateInstanceProfile" |c| c.create_instance_profile().instance_profile_name(profile).send());
     refused!("second", iam "CreateInstanceProfile" |c| c.create_instance_profile().instance_profile_name(profile).send());
-    refused!("unknown role", iam "AddRoleToInstanceProfile" |c| c.add_role_to_instance_profile().instance_profile_name(profile).role_name("nobody").send());
+    refused!("unknown role", iam "AddRoleToInstanceProfile" |c| c.add_role_to_instance_profile().instance_profile_name(profile).role_name("missing").send());
     refused!("first", iam "CreateRole" |c| c.create_role().role_name("role-1").assume_role_policy_document("{}").send());
     refused!("first", iam "AddRoleToInstanceProfile" |c| c.add_role_to_instance_profile().instance_profile_name(profile).role_name("role-1").send());
     refused!("second", iam "AddRoleToInstanceProfile" |c| c.add_role_to_instance_profile().instance_profile_name(profile).role_name("role-1").send());
     refused!("with a role", iam "DeleteInstanceProfile" |c| c.delete_instance_profile().instance_profile_name(profile).send());
 
-    refused!("unknown", ssm "GetParameter" |c| c.get_parameter().name("/nobody").send());
-    refused!("unknown", sqs "GetQueueUrl" |c| c.get_queue_url().queue_name("nobody").send());
-    refused!("unknown", eks "DescribeCluster" |c| c.describe_cluster().name("nobody").send());
+    refused!("unknown", ssm "GetParameter" |c| c.get_parameter().name("/missing").send());
+    refused!("unknown", sqs "GetQueueUrl" |c| c.get_queue_url().queue_name("missing").send());
+    refused!("unknown", eks "DescribeCluster" |c| c.describe_cluster().name("missing").send());
     seen
 }
 
-/// Where moto answers otherwise than our stand-in, and what EC2 does according to its documentation. There are no others.
+/// Reviewed differences between moto and our stand-in, with what EC2 does according to its documentation. Every other
+/// difference fails the test.
 const REVIEWED: [(&str, &str); 10] = [
     (
-        "machines/types",
+        "instances/types",
         "EC2 lists the types of the region; moto lists all it knows",
     ),
     (
-        "machines/on demand",
-        "EC2 puts the template's security groups on the instance and tells the id of its zone; moto does neither",
+        "instances/on demand",
+        "EC2 puts the template's security groups on the instance and returns the id of its zone; moto does neither",
     ),
     (
-        "machines/spot",
-        "EC2 names the spot request of an instance, and the id of its zone; moto names neither",
+        "instances/spot",
+        "EC2 returns the spot request of an instance, and the id of its zone; moto returns neither",
     ),
     (
-        "machines/EC2's tags, on demand",
+        "instances/EC2's tags, on demand",
         "EC2 adds tags of its own; moto does not",
     ),
     (
-        "machines/EC2's tags, spot",
+        "instances/EC2's tags, spot",
         "EC2 adds tags of its own; moto does not",
     ),
     (
         "profiles/below another path",
-        "IAM heeds PathPrefix; moto does not",
+        "IAM filters by PathPrefix; moto does not",
     ),
     (
         "refusals/DescribeInstances: malformed",
-        "EC2 tells malformed ids from unknown ones; moto does not",
+        "EC2 distinguishes malformed ids from unknown ones; moto does not",
     ),
     (
         "refusals/CreateTags: unknown",
-        "EC2 knows which instances there are; moto tags anything",
+        "EC2 knows which instances exist; moto tags anything",
     ),
     (
         "refusals/DeleteLaunchTemplate: unknown",
-        "EC2 says of an id that the id is unknown; moto says the name is",
+        "EC2 returns an unknown id as unknown id; moto as unknown name",
     ),
     (
         "refusals/RunInstances: unknown image",
-        "EC2 launches no image that does not exist; moto does, unless told otherwise",
+        "EC2 launches no image that does not exist; moto does by default",
     ),
 ];
 
-/// Compares what was seen at our stand-in with what was seen at moto.
+/// Compares the observations with our stand-in and with moto.
 fn compare(part: &str, ours: &Seen, motos: &Seen) {
     let reviewed: BTreeSet<&str> = REVIEWED
         .iter()
@@ -516,7 +519,7 @@ fn compare(part: &str, ours: &Seen, motos: &Seen) {
         .filter(|key| ours.get(*key) != motos.get(*key))
         .map(String::as_str)
         .collect();
-    let told: Vec<String> = different
+    let unreviewed: Vec<String> = different
         .symmetric_difference(&reviewed)
         .map(|what| {
             format!(
@@ -526,22 +529,26 @@ fn compare(part: &str, ours: &Seen, motos: &Seen) {
             )
         })
         .collect();
-    assert!(told.is_empty(), "not as reviewed:\n{}", told.join("\n"));
-}
-
-#[tokio::test]
-async fn machines_live_as_they_do_for_others() {
-    let Some(moto) = Moto::start() else { return };
-    let world = World::new().await;
-    compare(
-        "machines",
-        &machines(&world.aws).await,
-        &machines(&moto.connect().await).await,
+    assert!(
+        unreviewed.is_empty(),
+        "not as reviewed:\n{}",
+        unreviewed.join("\n")
     );
 }
 
 #[tokio::test]
-async fn queues_and_profiles_are_what_they_are_for_others() {
+async fn instances_live_as_they_do_in_moto() {
+    let Some(moto) = Moto::start() else { return };
+    let world = World::new().await;
+    compare(
+        "instances",
+        &instances(&world.aws).await,
+        &instances(&moto.connect().await).await,
+    );
+}
+
+#[tokio::test]
+async fn queues_and_profiles_behave_as_they_do_in_moto() {
     let Some(moto) = Moto::start() else { return };
     let (world, aws) = (World::new().await, moto.connect().await);
     compare("queue", &queue(&world.aws).await, &queue(&aws).await);
@@ -553,7 +560,7 @@ async fn queues_and_profiles_are_what_they_are_for_others() {
 }
 
 #[tokio::test]
-async fn what_is_refused_is_refused_by_the_same_codes() {
+async fn calls_are_refused_with_the_same_codes_as_in_moto() {
     let Some(moto) = Moto::start() else { return };
     let world = World::new().await;
     compare(

@@ -1,12 +1,16 @@
 //! A stand-in for AWS, and connections to it.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use karpenter_aws::api::EC2NodeClass;
 use karpenter_aws::sdk::{Aws, Connect};
 use karpenter_aws_fake::{AwsFake, Builder, Server};
+use karpenter_kube::logging::JsonLines;
 use karpenter_kube::metrics::Registry;
 use serde_json::{Value, json};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 pub const REGION: &str = "us-west-2";
 pub const GROUP: &str = "sg-00000000000000001";
@@ -15,10 +19,49 @@ pub const SUBNET_B: &str = "subnet-00000000000000002";
 const IMAGE: &str =
     "/aws/service/eks/optimized-ami/1.34/amazon-linux-2023/x86_64/standard/recommended/image_id";
 
+/// The lines that are logged on this thread as long as it lives.
+pub struct Log {
+    written: Arc<Mutex<Vec<u8>>>,
+    _guard: tracing::subscriber::DefaultGuard,
+}
+
+#[derive(Clone)]
+struct Writer(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Writer {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    pub fn here() -> Self {
+        let written = Arc::default();
+        let writer = Writer(Arc::clone(&written));
+        let lines = JsonLines::new(move || writer.clone(), "test");
+        let _guard = tracing_subscriber::registry().with(lines).set_default();
+        Self { written, _guard }
+    }
+
+    /// The lines with this message.
+    pub fn lines(&self, message: &str) -> Vec<Value> {
+        let text = String::from_utf8(self.written.lock().unwrap().clone()).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        lines
+            .filter(|line: &Value| line["message"].as_str().unwrap().starts_with(message))
+            .collect()
+    }
+}
+
 pub struct World {
     pub fake: AwsFake,
     pub aws: Aws,
-    /// Where calls are counted.
+    /// Registry of the metrics of calls.
     pub registry: Registry,
     server: Server,
 }
@@ -48,7 +91,7 @@ impl World {
         }
     }
 
-    /// How it is connected to.
+    /// Returns the settings to connect with.
     pub fn how(&self) -> Connect {
         how(&self.server, Registry::new())
     }
@@ -61,7 +104,7 @@ impl World {
         self.fake.parameter(IMAGE).unwrap()
     }
 
-    /// A node class with a status that fits the stand-in.
+    /// Returns a node class with a status that matches the stand-in.
     pub fn class(&self, name: &str) -> EC2NodeClass {
         let mut class = class(name, json!({}));
         class.status.instance_profile = Some("profile".into());
@@ -92,7 +135,7 @@ fn how(server: &Server, registry: Registry) -> Connect {
     }
 }
 
-/// A node class that selects by the tag of the cluster, changed by `spec`.
+/// Returns a node class that selects by the tag of the cluster, changed by `spec`.
 pub fn class(name: &str, spec: Value) -> EC2NodeClass {
     let discovery = json!([{ "tags": { "karpenter.sh/discovery": "test" } }]);
     let mut whole = json!({

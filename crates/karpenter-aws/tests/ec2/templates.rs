@@ -1,4 +1,4 @@
-//! Launch templates: what they say, when there is a new one, when they go.
+//! Launch templates: their content, when a new one is created, when unused ones are deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,13 +11,14 @@ use karpenter_aws::launch_templates::{
     resolve,
 };
 use karpenter_aws::user_data::Cluster;
+use karpenter_aws_fake::Fault;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::offering::Offering;
 use karpenter_core::requirements::{Requirement, Requirements};
 use karpenter_core::resources::Resources;
 use serde_json::{Value, json};
 
-use crate::support::World;
+use crate::support::{Log, World};
 
 pub fn settings() -> ClusterSettings {
     ClusterSettings {
@@ -44,6 +45,7 @@ fn instance_type(name: &str, pods: i64) -> InstanceType {
 
 type Change<'a> = &'a dyn Fn(&mut Case);
 
+#[derive(Clone)]
 struct Case {
     class: EC2NodeClass,
     claim: NodeClaim,
@@ -51,6 +53,9 @@ struct Case {
     capacity_type: &'static str,
     types: Vec<InstanceType>,
     tags: BTreeMap<String, String>,
+    reserved: Reserved,
+    /// Whether each instance type keeps something of its own.
+    reserved_by_name: bool,
 }
 
 impl Case {
@@ -62,6 +67,8 @@ impl Case {
             capacity_type: "on-demand",
             types: vec![instance_type("m5.large", 29)],
             tags: [("kubernetes.io/cluster/test".to_owned(), "owned".to_owned())].into(),
+            reserved: Reserved::default(),
+            reserved_by_name: false,
         }
     }
 
@@ -77,8 +84,12 @@ impl Case {
             partition: None,
             tags: &self.tags,
         };
-        resolve(&launch, &self.settings, &self.types, |_| {
-            Reserved::default()
+        resolve(&launch, &self.settings, &self.types, |t| {
+            let mut reserved = self.reserved.clone();
+            if self.reserved_by_name {
+                reserved.kube.insert("memory".into(), t.name.clone());
+            }
+            reserved
         })
     }
 
@@ -95,7 +106,7 @@ pub fn template(class: &EC2NodeClass) -> Template {
 
 /// Conformance: AWS-lt-01, AWS-lt-12
 #[tokio::test]
-async fn a_template_is_made_once_and_each_node_class_has_its_own() {
+async fn a_template_is_created_once_and_each_node_class_has_its_own() {
     let world = World::new().await;
     let templates = LaunchTemplates::new(world.aws.clone(), "test");
     let one = template(&world.class("one"));
@@ -120,7 +131,7 @@ async fn a_template_is_made_once_and_each_node_class_has_its_own() {
 
 /// Conformance: AWS-lt-03
 #[tokio::test]
-async fn a_template_is_another_when_what_it_says_is_and_not_when_it_is_for_more_types() {
+async fn a_template_depends_on_its_content_and_not_on_its_instance_types() {
     let world = World::new().await;
     let class = world.class("c");
     let name = |change: &dyn Fn(&mut Case)| {
@@ -187,7 +198,7 @@ async fn volumes_are_rounded_up_and_metadata_has_no_tags() {
 
 /// Conformance: AWS-lt-05, AWS-lt-06, AWS-lt-08, AWS-lt-11
 #[tokio::test]
-async fn interfaces_metadata_and_enclaves_are_as_asked_for() {
+async fn interfaces_metadata_and_enclaves_follow_the_spec() {
     let world = World::new().await;
     let mut case = Case::new(world.class("c"));
     let spec: Value = json!({
@@ -252,7 +263,7 @@ async fn interfaces_metadata_and_enclaves_are_as_asked_for() {
     assert_eq!(protocol(&case), None);
     assert!(
         case.class.spec.metadata_options.is_none(),
-        "the node class stays as it is"
+        "the node class is not changed"
     );
 
     assert!(v4.enclave_options().is_none());
@@ -285,7 +296,7 @@ fn reserved_offering(id: &str, zone: &str) -> Offering {
 
 /// Conformance: AWS-lt-09, AWS-lt-10
 #[tokio::test]
-async fn each_reservation_has_its_template_and_others_keep_out_of_reservations() {
+async fn each_reservation_has_its_template_and_other_templates_use_no_reservation() {
     let world = World::new().await;
     let mut case = Case::new(world.class("c"));
     case.types[0].offerings = vec![
@@ -331,8 +342,253 @@ async fn each_reservation_has_its_template_and_others_keep_out_of_reservations()
     );
 }
 
+/// Conformance: AWS-ami-11
 #[tokio::test]
-async fn unused_templates_are_deleted_and_those_left_behind_taken_over() {
+async fn without_block_device_mappings_the_volumes_are_those_of_the_family() {
+    let world = World::new().await;
+    for (family, expected) in [
+        ("AL2", vec![("/dev/xvda", 20)]),
+        ("AL2023", vec![("/dev/xvda", 20)]),
+        ("Bottlerocket", vec![("/dev/xvda", 4), ("/dev/xvdb", 20)]),
+        ("Windows2019", vec![("/dev/sda1", 50)]),
+        ("Windows2022", vec![("/dev/sda1", 50)]),
+        ("Windows2025", vec![("/dev/sda1", 50)]),
+        ("Custom", vec![]),
+    ] {
+        let mut case = Case::new(world.class("c"));
+        case.class.spec.ami_family = Some(family.into());
+        let data = data(&case.one());
+        let devices = data.block_device_mappings();
+        let found: Vec<_> = devices
+            .iter()
+            .map(|d| {
+                let ebs = d.ebs().unwrap();
+                assert_eq!(ebs.volume_type().unwrap().as_str(), "gp3", "{family}");
+                assert_eq!(ebs.encrypted(), Some(true), "{family}");
+                (d.device_name().unwrap(), ebs.volume_size().unwrap())
+            })
+            .collect();
+        assert_eq!(found, expected, "{family}");
+    }
+}
+
+/// Conformance: AWS-ami-12, AWS-ami-14
+#[tokio::test]
+async fn without_metadata_options_the_metadata_service_is_restricted() {
+    let world = World::new().await;
+    let mut case = Case::new(world.class("c"));
+    assert!(case.class.spec.metadata_options.is_none());
+    let seen = |case: &Case| {
+        let data = data(&case.one());
+        let metadata = data.metadata_options().unwrap();
+        let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
+        (
+            text(metadata.http_endpoint().map(|v| v.as_str())),
+            text(metadata.http_tokens().map(|v| v.as_str())),
+            metadata.http_put_response_hop_limit(),
+            text(metadata.http_protocol_ipv6().map(|v| v.as_str())),
+        )
+    };
+    let of = |ipv6: &str| {
+        (
+            "disabled".to_owned(),
+            "required".to_owned(),
+            Some(2),
+            ipv6.to_owned(),
+        )
+    };
+    assert_eq!(seen(&case), of("disabled"));
+    case.settings.dns = Some("fd00::10".parse::<IpAddr>().unwrap());
+    assert_eq!(seen(&case), of("enabled"));
+    for region in [
+        "us-iso-east-1",
+        "us-iso-west-1",
+        "us-isob-east-1",
+        "us-isob-west-1",
+        "us-isof-south-1",
+        "us-isof-east-1",
+    ] {
+        case.settings.region = region.into();
+        assert_eq!(seen(&case), of(""), "{region}");
+    }
+    case.settings.region = "us-gov-east-1".into();
+    assert_eq!(seen(&case), of("enabled"));
+}
+
+/// Conformance: AWS-userdata-17
+#[tokio::test]
+async fn pods_reserved_resources_and_the_address_of_the_dns_are_always_told() {
+    let world = World::new().await;
+    let mut case = Case::new(world.class("c"));
+    case.reserved.kube = [("cpu".to_owned(), "100m".to_owned())].into();
+    case.reserved.system = [("memory".to_owned(), "1Gi".to_owned())].into();
+    case.class.spec.kubelet = json!({ "kubeReserved": { "cpu": "vcpus * 10" } })
+        .as_object()
+        .cloned();
+    let observed = |case: &Case, family: &str| {
+        let mut class = case.class.clone();
+        class.spec.ami_family = Some(family.into());
+        let case = Case {
+            class,
+            ..case.clone()
+        };
+        let bytes = base64::Engine::decode(
+            &base64::engine::general_purpose::STANDARD,
+            case.one().user_data,
+        );
+        String::from_utf8(bytes.unwrap()).unwrap()
+    };
+    let al2 = observed(&case, "AL2");
+    for expected in [
+        "--dns-cluster-ip '10.100.0.10'",
+        "--max-pods=29",
+        "--kube-reserved=\"cpu=100m\"",
+        "--system-reserved=\"memory=1Gi\"",
+    ] {
+        assert!(al2.contains(expected), "{expected} in {al2}");
+    }
+    let al2023 = observed(&case, "AL2023");
+    for expected in [
+        "10.100.0.10",
+        "maxPods: 29",
+        "cpu: \"100m\"",
+        "memory: \"1Gi\"",
+    ] {
+        assert!(al2023.contains(expected), "{expected} in {al2023}");
+    }
+    let bottlerocket = observed(&case, "Bottlerocket");
+    for expected in ["10.100.0.10", "max-pods = 29", "100m", "1Gi"] {
+        assert!(
+            bottlerocket.contains(expected),
+            "{expected} in {bottlerocket}"
+        );
+    }
+    case.class.spec.kubelet = json!({ "clusterDNS": ["10.0.0.99"] }).as_object().cloned();
+    let named = observed(&case, "AL2");
+    assert!(named.contains("--dns-cluster-ip '10.0.0.99'"), "{named}");
+}
+
+/// Conformance: AWS-lt-14
+#[tokio::test]
+async fn a_template_names_profile_and_monitoring_and_tags_what_comes_with_the_instance() {
+    let world = World::new().await;
+    let mut case = Case::new(world.class("c"));
+    let kinds = |case: &Case| -> Vec<String> {
+        let data = data(&case.one());
+        data.tag_specifications()
+            .iter()
+            .map(|t| {
+                assert_eq!(t.tags()[0].key(), Some("kubernetes.io/cluster/test"));
+                t.resource_type().unwrap().as_str().to_owned()
+            })
+            .collect()
+    };
+    assert_eq!(kinds(&case), ["network-interface"]);
+    case.capacity_type = "spot";
+    assert_eq!(
+        kinds(&case),
+        ["network-interface", "spot-instances-request"]
+    );
+    let plain = data(&case.one());
+    let profile = plain.iam_instance_profile().unwrap();
+    assert_eq!(profile.name(), Some("profile"));
+    assert_eq!(plain.monitoring().unwrap().enabled(), Some(false));
+    case.class.spec.detailed_monitoring = Some(true);
+    let watched = data(&case.one());
+    assert_eq!(watched.monitoring().unwrap().enabled(), Some(true));
+}
+
+/// Conformance: AWS-lt-15
+#[tokio::test]
+async fn adapters_that_a_claim_asks_for_are_one_a_card() {
+    let world = World::new().await;
+    let mut case = Case::new(world.class("c"));
+    case.types[0].capacity.set("vpc.amazonaws.com/efa", 3);
+    case.claim.spec.resources.requests.insert(
+        "vpc.amazonaws.com/efa".into(),
+        serde_json::from_value(json!("1")).unwrap(),
+    );
+    let data = data(&case.one());
+    let found: Vec<_> = data
+        .network_interfaces()
+        .iter()
+        .map(|i| {
+            (
+                i.network_card_index().unwrap(),
+                i.device_index().unwrap(),
+                i.interface_type().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(found, [(0, 0, "efa"), (1, 1, "efa"), (2, 1, "efa")]);
+}
+
+/// Conformance: AWS-lt-17
+#[tokio::test]
+async fn blocks_and_interruptible_reservations_are_markets_of_their_own() {
+    let world = World::new().await;
+    let mut case = Case::new(world.class("c"));
+    case.capacity_type = "reserved";
+    for (kind, interruptible, market) in [
+        ("default", "false", None),
+        ("capacity-block", "false", Some("capacity-block")),
+        (
+            "default",
+            "true",
+            Some("interruptible-capacity-reservation"),
+        ),
+    ] {
+        let mut offering = reserved_offering("cr-1", "us-west-2a");
+        for (key, value) in [
+            ("karpenter.k8s.aws/capacity-reservation-type", kind),
+            (
+                "karpenter.k8s.aws/capacity-reservation-interruptible",
+                interruptible,
+            ),
+        ] {
+            offering
+                .requirements
+                .replace(Requirement::equal(key, value));
+        }
+        case.types[0].offerings = vec![offering].into();
+        let data = data(&case.one());
+        let options = data.instance_market_options();
+        let found = options.map(|o| o.market_type().unwrap().as_str());
+        assert_eq!(found, market, "{kind} {interruptible}");
+    }
+}
+
+/// Conformance: AWS-lt-18
+#[tokio::test]
+async fn types_share_a_template_unless_their_nodes_are_told_otherwise() {
+    let world = World::new().await;
+    let mut case = Case::new(world.class("c"));
+    let groups = |case: &Case| -> Vec<Vec<String>> {
+        let all = case.all().unwrap();
+        all.iter()
+            .map(|r| r.types.iter().cloned().collect())
+            .collect()
+    };
+    case.types = vec![instance_type("a.large", 29), instance_type("b.large", 29)];
+    assert_eq!(groups(&case), [["a.large", "b.large"]]);
+    case.types[1].capacity.set("vpc.amazonaws.com/efa", 4);
+    assert_eq!(groups(&case).len(), 1, "no pod requests adapters");
+    case.claim.spec.resources.requests.insert(
+        "vpc.amazonaws.com/efa".into(),
+        serde_json::from_value(json!("1")).unwrap(),
+    );
+    assert_eq!(groups(&case).len(), 2);
+    case.claim.spec.resources.requests.clear();
+    case.types[1].capacity.set("pods", 58);
+    assert_eq!(groups(&case).len(), 2);
+    case.types[1].capacity.set("pods", 29);
+    case.reserved_by_name = true;
+    assert_eq!(groups(&case).len(), 2, "reserved resources of their own");
+}
+
+/// Conformance: AWS-lt-13
+#[tokio::test]
+async fn unused_templates_are_deleted_and_those_of_an_earlier_process_adopted() {
     let world = World::new().await;
     let mut one = template(&world.class("one"));
     one.tags
@@ -358,4 +614,25 @@ async fn unused_templates_are_deleted_and_those_left_behind_taken_over() {
     templates.ensure(&one).await.unwrap();
     templates.delete_all("one").await.unwrap();
     assert_eq!(world.fake.launch_templates().len(), 0);
+}
+
+/// Conformance: AWS-log-01
+#[tokio::test]
+async fn a_call_that_failed_is_logged_with_aws_s_code() {
+    let world = World::new().await;
+    let templates = LaunchTemplates::new(world.aws.clone(), "test");
+    let one = template(&world.class("one"));
+    templates.ensure(&one).await.unwrap();
+    let denied = Fault::error("DeleteLaunchTemplate", "UnauthorizedOperation").message("not yours");
+    world.fake.add_fault(denied.always());
+    tokio::time::pause();
+    tokio::time::advance(std::time::Duration::from_secs(61)).await;
+    tokio::time::resume();
+    let log = Log::here();
+    templates.sweep().await;
+    let lines = log.lines("failed to delete launch template");
+    assert_eq!(lines.len(), 1);
+    assert_eq!(lines[0]["aws-error-code"], "UnauthorizedOperation");
+    let text = lines[0]["error"].as_str().unwrap();
+    assert!(text.contains("not yours"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! What users get wrong: a condition that says what to change, while another class is as ready as before.
+//! Invalid input of users: a condition says what to change, while another class stays ready.
 
 use karpenter_api::conditions::{HasConditions, types as core_types};
 use karpenter_api::labels as core_labels;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{ROLE, Said, World, said};
 
-/// A world with a class that is as it should be.
+/// Creates a world with a valid class.
 async fn world() -> World {
     let world = World::new().await;
     world.create("good", json!({})).await;
@@ -17,11 +17,11 @@ async fn world() -> World {
     world
 }
 
-/// What a condition of a class with this spec says, and that the other class goes on.
+/// Returns a condition of a class with this spec, and asserts that the other class stays ready.
 async fn judged(world: &World, name: &str, spec: Value, condition: &str) -> Said {
     world.create(name, spec).await;
-    // Whether it is tried again is not the question here.
-    let _ = world.look(name).await;
+    // Whether it is retried is not tested here.
+    let _ = world.reconcile(name).await;
     let bad = world.get(name).await;
     assert!(!bad.is_true(core_types::READY), "{name}");
     assert!(world.seen("good").await.is_true(core_types::READY));
@@ -33,7 +33,7 @@ fn family(alias: &str, user_data: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn user_data_that_its_family_cannot_read_is_told_before_a_launch() {
+async fn user_data_that_its_family_cannot_parse_is_reported_before_a_launch() {
     let world = world().await;
     let mime = "MIME-Version: 1.0\nContent-Type: text/plain\n\nnot multipart";
     let cut_off = "Content-Type: multipart/mixed; boundary=x\n\n--x\n\n#!/bin/sh";
@@ -64,7 +64,7 @@ async fn user_data_that_its_family_cannot_read_is_told_before_a_launch() {
             "{message}"
         );
     }
-    // There are no images of AL2 for this version of Kubernetes, but somebody may have his own.
+    // AL2 has no AMIs for this version of Kubernetes, but a user may have a custom one.
     let terms = json!([{ "id": world.image("x86_64") }]);
     let spec = json!({ "amiFamily": "AL2", "amiSelectorTerms": terms, "userData": cut_off });
     let (_, reason, message) = judged(&world, "al2", spec, types::VALIDATION_SUCCEEDED).await;
@@ -74,7 +74,7 @@ async fn user_data_that_its_family_cannot_read_is_told_before_a_launch() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sixty_kilobytes_of_user_data_are_too_many() {
+async fn user_data_of_sixty_kilobytes_is_too_large() {
     let world = world().await;
     let large = "#!/bin/sh\n".to_owned() + &"# padding\n".repeat(6000);
     let setting = format!(
@@ -100,7 +100,7 @@ async fn sixty_kilobytes_of_user_data_are_too_many() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_typing_error_in_an_alias_is_told() {
+async fn a_misspelled_alias_is_reported() {
     let world = world().await;
     for alias in ["al2023@v20260899", "bottlerocket@1.99.0"] {
         let name = alias.split('@').next().unwrap();
@@ -116,7 +116,7 @@ async fn a_typing_error_in_an_alias_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn subnets_that_are_deleted_and_selectors_that_match_nothing_are_told() {
+async fn deleted_subnets_and_selectors_without_match_are_reported() {
     let world = world().await;
     let id = "subnet-00000000000000002";
     let only = json!({ "subnetSelectorTerms": [{ "id": id }] });
@@ -172,7 +172,7 @@ async fn a_role_that_may_not_be_passed_is_named() {
     world.fake.set(|s| s.denied = vec!["iam:PassRole".into()]);
     let spec = json!({ "role": "Forbidden" });
     world.create("bad", spec).await;
-    let _ = world.look("bad").await;
+    let _ = world.reconcile("bad").await;
     let bad = world.get("bad").await;
     let all: Vec<String> = [types::INSTANCE_PROFILE_READY, types::VALIDATION_SUCCEEDED]
         .iter()
@@ -186,12 +186,12 @@ async fn a_role_that_may_not_be_passed_is_named() {
     );
     assert!(
         world.seen("good").await.is_true(core_types::READY),
-        "it was found to be fine before"
+        "it was validated before"
     );
     world.stop().await;
 }
 
-/// A claim of one instance type of a class.
+/// Returns a NodeClaim of one instance type of a class.
 fn claim(class: &str, type_: &str) -> NodeClaim {
     serde_json::from_value(json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
@@ -205,7 +205,7 @@ fn claim(class: &str, type_: &str) -> NodeClaim {
 }
 
 async fn launch(world: &World, class: &str, type_: &str) -> Result<NodeClaim, CloudProviderError> {
-    // The provider goes by what it has seen of the class.
+    // The provider uses the class as it is in its store.
     let version = world.get(class).await.metadata.resource_version;
     world
         .until(async || {
@@ -217,7 +217,7 @@ async fn launch(world: &World, class: &str, type_: &str) -> Result<NodeClaim, Cl
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_disk_without_a_volume_or_a_name_is_told_and_breaks_nothing_else() {
+async fn a_disk_without_a_volume_or_a_name_is_reported_and_does_not_affect_others() {
     let world = world().await;
     for (name, mapping, words) in [
         (
@@ -231,7 +231,7 @@ async fn a_disk_without_a_volume_or_a_name_is_told_and_breaks_nothing_else() {
             [
                 "spec.blockDeviceMappings[0]",
                 "has no deviceName",
-                "say which",
+                "set the name",
             ],
         ),
     ] {
@@ -254,13 +254,13 @@ async fn a_disk_without_a_volume_or_a_name_is_told_and_breaks_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_instance_type_nobody_has_heard_of_and_a_price_of_nothing_are_no_matter() {
+async fn an_unknown_instance_type_and_a_price_of_zero_are_ignored() {
     let world = World::new().await;
     let record = json!({
         "instanceType": "z99.huge", "currentGeneration": true,
         "supportedUsageClasses": ["on-demand", "spot"], "supportedVirtualizationTypes": ["hvm"],
         "bareMetal": false, "hypervisor": "nitro",
-        "processorInfo": { "supportedArchitectures": ["x86_64"], "manufacturer": "Nobody" },
+        "processorInfo": { "supportedArchitectures": ["x86_64"], "manufacturer": "Unknown" },
         "vCpuInfo": { "defaultVCpus": 2, "defaultCores": 1, "defaultThreadsPerCore": 2 },
         "memoryInfo": { "sizeInMiB": 4096 }, "instanceStorageSupported": false,
         "networkInfo": {

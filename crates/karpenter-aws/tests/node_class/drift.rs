@@ -1,4 +1,4 @@
-//! A machine that is no longer what its class asks for, told by real changes of the class.
+//! Drift of an instance after real changes of its class.
 
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::conditions::{HasConditions, types as core_types};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::{CLUSTER, World};
 
-/// A class that is ready, a pool of it, and a machine of m5.large in the first zone.
+/// Creates a ready class, its NodePool, and a NodeClaim with an m5.large instance in the first zone.
 async fn launched(world: &World, spec: Value, capacity_type: &str) -> NodeClaim {
     world.pool("default", "default", json!([])).await;
     world.create("default", spec).await;
@@ -20,7 +20,7 @@ async fn launched(world: &World, spec: Value, capacity_type: &str) -> NodeClaim 
     let only = |key: &str, value: &str| json!({ "key": key, "operator": "In", "values": [value] });
     let claim: NodeClaim = serde_json::from_value(json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
-        "metadata": { "name": "machine", "uid": "uid", "labels": { core_labels::NODE_POOL: "default" } },
+        "metadata": { "name": "claim-1", "uid": "uid", "labels": { core_labels::NODE_POOL: "default" } },
         "spec": {
             "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" },
             "requirements": [
@@ -36,7 +36,7 @@ async fn launched(world: &World, spec: Value, capacity_type: &str) -> NodeClaim 
     answer
 }
 
-/// Waits until the provider knows the class as it is.
+/// Waits until the provider has the current class.
 async fn known(world: &World) {
     let class = world.get("default").await;
     world
@@ -51,7 +51,7 @@ async fn drift(world: &World, claim: &NodeClaim) -> Option<String> {
     world.parts.provider.is_drifted(claim).await.unwrap()
 }
 
-/// Changes the class, looks at it, and says why the machine drifts then.
+/// Changes the class, reconciles it, and returns the drift reason.
 async fn after(world: &World, claim: &NodeClaim, spec: Value) -> Option<String> {
     world.respecify("default", spec).await;
     let class = world.seen("default").await;
@@ -66,7 +66,7 @@ fn because(reason: &str) -> Option<String> {
 
 /// Conformance: AWS-drift-01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_class_selects_and_says_drifts_when_it_changes() {
+async fn drift_follows_changes_of_selectors_and_static_fields() {
     let world = World::with(|aws| aws.role("Other"), |_| {}).await;
     let reservation = CapacityReservation::new("cr-1", "m5.large", "us-west-2a", 3);
     world.fake.add_capacity_reservation(reservation);
@@ -83,7 +83,11 @@ async fn what_a_class_selects_and_says_drifts_when_it_changes() {
     let mine = json!({ "amiSelectorTerms": [{ "tags": { "team": "x" } }], "amiFamily": "AL2023" });
     assert_eq!(change(mine).await, because("AMIDrift"));
     let alias = json!({ "amiSelectorTerms": [{ "alias": "al2023@latest" }], "amiFamily": null });
-    assert_eq!(change(alias).await, None, "and no longer when it is back");
+    assert_eq!(
+        change(alias).await,
+        None,
+        "no drift after the change is reverted"
+    );
 
     let other = json!([{ "id": "subnet-00000000000000002" }]);
     assert_eq!(
@@ -128,16 +132,65 @@ async fn what_a_class_selects_and_says_drifts_when_it_changes() {
     world.stop().await;
 }
 
+/// Conformance: AWS-drift-07
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_several_reasons_to_drift_the_first_is_told() {
+    let world = World::new().await;
+    let reservation = CapacityReservation::new("cr-1", "m5.large", "us-west-2a", 3);
+    world.fake.add_capacity_reservation(reservation);
+    let group = karpenter_aws_fake::PlacementGroup {
+        id: "pg-1".into(),
+        name: "racks".into(),
+        strategy: "cluster".into(),
+        partitions: None,
+        state: "available".into(),
+        tags: Default::default(),
+    };
+    world.fake.add_placement_group(group);
+    let reserved = json!([{ "id": "cr-1" }]);
+    let spec = json!({ "capacityReservationSelectorTerms": reserved });
+    let mut claim = launched(&world, spec, "reserved").await;
+    assert_eq!(drift(&world, &claim).await, None);
+    let change = async |claim: &NodeClaim, spec: Value| after(&world, claim, spec).await;
+
+    // From the last reason to the first, each on top of those before. A placement group changes the hash, so that only a
+    // claim without one can drift for it alone.
+    let hash = karpenter_aws::api::labels::annotations::NODE_CLASS_HASH;
+    let annotations = claim.metadata.annotations.as_mut().unwrap();
+    let stamped = annotations.remove(hash).unwrap();
+    let group = json!({ "placementGroupSelector": { "name": "racks" } });
+    assert_eq!(change(&claim, group).await, because("PlacementGroupDrift"));
+    let none = json!({ "capacityReservationSelectorTerms": null });
+    assert_eq!(
+        change(&claim, none).await,
+        because("CapacityReservationDrift")
+    );
+    let other = json!({ "subnetSelectorTerms": [{ "id": "subnet-00000000000000002" }] });
+    assert_eq!(change(&claim, other).await, because("SubnetDrift"));
+    let groups = json!([{ "id": "sg-00000000000000000" }, { "id": "sg-00000000000000001" }]);
+    let other = json!({ "securityGroupSelectorTerms": groups });
+    assert_eq!(change(&claim, other).await, because("SecurityGroupDrift"));
+    let hour = SignedDuration::from_hours(1);
+    let newer = Image::new("ami-0newer", "newer", "x86_64", Timestamp::now() - hour);
+    world.fake.add_image(newer.tag("team", "x"));
+    let mine = json!({ "amiSelectorTerms": [{ "tags": { "team": "x" } }], "amiFamily": "AL2023" });
+    assert_eq!(change(&claim, mine).await, because("AMIDrift"));
+    let annotations = claim.metadata.annotations.as_mut().unwrap();
+    annotations.insert(hash.to_owned(), stamped);
+    assert_eq!(drift(&world, &claim).await, because("NodeClassDrift"));
+    world.stop().await;
+}
+
 /// Conformance: AWS-drift-05
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reserved_machine_that_went_on_on_demand_has_not_left_its_reservation() {
+async fn a_reserved_instance_that_became_on_demand_has_not_drifted() {
     let world = World::new().await;
     let reservation = CapacityReservation::new("cr-1", "m5.large", "us-west-2a", 3);
     world.fake.add_capacity_reservation(reservation);
     let spec = json!({ "capacityReservationSelectorTerms": [{ "id": "cr-1" }] });
     let claim = launched(&world, spec, "reserved").await;
     world.fake.cancel_capacity_reservation("cr-1");
-    // Another generation, as what EC2 said is remembered for a minute.
+    // Another generation, because EC2's answer is cached for a minute.
     let none = json!({ "capacityReservationSelectorTerms": [{ "tags": { "no": "such" } }] });
     assert_eq!(after(&world, &claim, none).await, None);
     assert!(
@@ -153,14 +206,14 @@ async fn a_reserved_machine_that_went_on_on_demand_has_not_left_its_reservation(
 
 /// Conformance: AWS-drift-06
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_its_pool_or_class_a_machine_does_not_drift() {
+async fn without_its_pool_or_class_a_claim_does_not_drift() {
     let world = World::new().await;
     let mut claim = launched(&world, json!({}), "on-demand").await;
     let role = json!({ "tags": { "a": "b" } });
     assert_eq!(
         after(&world, &claim, role).await,
         because("NodeClassDrift"),
-        "it would"
+        "it would drift"
     );
     let labels = claim.metadata.labels.as_mut().unwrap();
     labels.insert(core_labels::NODE_POOL.to_owned(), "gone".to_owned());

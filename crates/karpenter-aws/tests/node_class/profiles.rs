@@ -1,11 +1,11 @@
-//! The instance profile of a class, and the collection of those that nobody uses.
+//! The instance profile of a class, and the garbage collection of unused profiles.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use karpenter_api::conditions::{HasConditions, types as core_types};
 use karpenter_aws::api::condition_types as types;
-use karpenter_aws::node_class::ProfileCollection;
+use karpenter_aws::node_class::InstanceProfileGc;
 use karpenter_kube::controller::Periodic;
 use serde_json::json;
 
@@ -18,7 +18,7 @@ fn names(world: &World) -> Vec<String> {
 
 /// Conformance: AWS-profile-01, AWS-profile-07
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_role_has_a_profile_of_its_own_and_old_ones_go_when_nobody_uses_them() {
+async fn every_role_has_its_own_profile_and_unused_ones_are_deleted() {
     let world = World::with(|aws| aws.role("B").role("C"), |_| {}).await;
     world.create("default", json!({})).await;
     let mut profiles = Vec::new();
@@ -35,12 +35,12 @@ async fn every_role_has_a_profile_of_its_own_and_old_ones_go_when_nobody_uses_th
         profiles.push(name);
     }
     assert_eq!(names(&world).len(), 3, "a new one each time");
-    let mut collection = ProfileCollection::new(Arc::clone(&world.cx), &world.parts);
+    let mut collection = InstanceProfileGc::new(Arc::clone(&world.cx), &world.parts);
     let wait = collection.pass().await.unwrap();
     assert_eq!(wait, Duration::from_secs(30 * 60));
     assert_eq!(names(&world).len(), 3, "all are protected");
 
-    // The class has the last; a machine runs with the first; an hour later nothing holds the second.
+    // The class uses the last; an instance runs with the first; after an hour the second is not protected any more.
     world
         .claim(
             "a",
@@ -71,7 +71,7 @@ async fn tags_of_a_profile_follow_those_of_its_class() {
     assert_eq!(
         world.calls("TagInstanceProfile"),
         0,
-        "it was made with them"
+        "it was created with them"
     );
     let changed = json!({ "tags": { "team": "y", "unit": "z" } });
     world.respecify("default", changed).await;
@@ -92,7 +92,7 @@ async fn tags_of_a_profile_follow_those_of_its_class() {
     world.stop().await;
 }
 
-/// Lets the protection of profiles run out.
+/// Lets the protection of profiles expire.
 fn an_hour_later(world: &World, profiles: &[String]) {
     for name in profiles {
         world.parts.instance_profiles.unprotect(name);
@@ -101,7 +101,7 @@ fn an_hour_later(world: &World, profiles: &[String]) {
 
 /// Conformance: AWS-profile-03
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn classes_of_one_role_have_a_profile_each() {
+async fn classes_with_the_same_role_have_a_profile_each() {
     let world = World::new().await;
     world.create("a", json!({})).await;
     world.create("b", json!({})).await;
@@ -113,7 +113,7 @@ async fn classes_of_one_role_have_a_profile_each() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_profile_of_the_users_own_is_taken_as_it_is() {
+async fn a_user_managed_profile_is_not_changed() {
     let world = World::new().await;
     world.fake.add_instance_profile("theirs", Some(ROLE));
     world.create("default", json!({})).await;
@@ -134,15 +134,15 @@ async fn a_profile_of_the_users_own_is_taken_as_it_is() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_role_that_is_missing_or_forbidden_is_named() {
     let world = World::new().await;
-    world.create("default", json!({ "role": "Nobody" })).await;
+    world.create("default", json!({ "role": "Missing" })).await;
     let (class, _) = world.failed("default").await;
     let (status, why, message) = said(&class, types::INSTANCE_PROFILE_READY);
     assert_eq!(
         (status, why),
         is("False", "InstanceProfileResolutionFailed")
     );
-    assert!(message.contains("Nobody"), "{message}");
-    assert_eq!(names(&world), [""; 0], "what was made half-way is gone");
+    assert!(message.contains("Missing"), "{message}");
+    assert_eq!(names(&world), [""; 0], "the incomplete profile is deleted");
 
     world
         .fake

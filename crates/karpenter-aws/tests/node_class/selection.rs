@@ -1,4 +1,4 @@
-//! Subnets, security groups, images, reservations and placement groups in the status.
+//! Subnets, security groups, AMIs, reservations and placement groups in the status.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -27,13 +27,13 @@ fn text(words: [&str; 3]) -> (String, String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plain_class_is_ready_after_one_look() {
+async fn a_plain_class_is_ready_after_one_reconciliation() {
     let world = World::new().await;
     world.create("default", json!({})).await;
     assert_eq!(
-        world.look("default").await.unwrap(),
+        world.reconcile("default").await.unwrap(),
         Next::After(MINUTE),
-        "subnets and reservations are looked at every minute"
+        "subnets and reservations are refreshed every minute"
     );
     let class = world.get("default").await;
     assert!(class.is_true(core_types::READY), "{:#?}", class.status);
@@ -55,7 +55,7 @@ async fn a_plain_class_is_ready_after_one_look() {
 
 /// Conformance: AWS-nodeclass-01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_selector_that_matches_nothing_clears_the_list_and_says_so() {
+async fn a_selector_that_matches_nothing_clears_the_list_and_its_condition() {
     let world = World::new().await;
     world.create("default", json!({})).await;
     let class = world.seen("default").await;
@@ -70,7 +70,10 @@ async fn a_selector_that_matches_nothing_clears_the_list_and_says_so() {
             }),
         )
         .await;
-    assert_eq!(world.look("default").await.unwrap(), Next::After(MINUTE));
+    assert_eq!(
+        world.reconcile("default").await.unwrap(),
+        Next::After(MINUTE)
+    );
     let class = world.get("default").await;
     for (condition, why, message) in [
         (
@@ -94,9 +97,9 @@ async fn a_selector_that_matches_nothing_clears_the_list_and_says_so() {
             "Awaiting AMI, Instance Profile, Security Group, and Subnet resolution",
         ),
     ] {
-        let (status, found, told) = said(&class, condition);
+        let (status, found, actual) = said(&class, condition);
         assert_eq!((status, found), is("False", why));
-        assert!(told.starts_with(message), "{told}");
+        assert!(actual.starts_with(message), "{actual}");
     }
     assert!(class.status.subnets.is_empty());
     assert!(class.status.security_groups.is_empty());
@@ -129,7 +132,7 @@ async fn subnets_with_the_most_free_addresses_come_first() {
 
 /// Conformance: AWS-subnet-03
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_pages_count_and_empty_ones_are_not_the_last() {
+async fn all_pages_are_read_and_an_empty_page_is_not_the_last() {
     let world = World::new().await;
     world.fake.set(|s| {
         s.page_size = 1;
@@ -166,7 +169,7 @@ async fn all_pages_count_and_empty_ones_are_not_the_last() {
 
 /// Conformance: AWS-nodeclass-03
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn aliases_without_images_for_the_version_say_so() {
+async fn aliases_without_images_for_the_version_are_reported() {
     let world = World::new().await;
     for (name, alias, version) in [
         ("old", "al2@latest", "1.33"),
@@ -194,7 +197,7 @@ async fn aliases_without_images_for_the_version_say_so() {
 
 /// Conformance: AWS-nodeclass-04
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn parameters_that_are_missing_leave_the_others() {
+async fn missing_parameters_are_skipped() {
     let world = World::new().await;
     for missing in ["x86_64/nvidia", "x86_64/neuron", "arm64/nvidia"] {
         let name = format!("{IMAGES}/{missing}/recommended/image_id");
@@ -231,7 +234,7 @@ async fn images_that_are_all_deprecated_are_listed_and_marked() {
 
 /// Conformance: AWS-ami-03
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_parameter_that_is_not_there_is_left_out_and_any_other_error_fails() {
+async fn a_missing_parameter_is_skipped_and_any_other_error_fails() {
     let world = World::new().await;
     world.fake.put_parameter("/mine", &world.image("arm64"));
     let terms = json!([{ "ssmParameter": "/mine" }, { "ssmParameter": "/none" }]);
@@ -265,7 +268,7 @@ async fn a_parameter_that_is_not_there_is_left_out_and_any_other_error_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn parameters_of_latest_are_remembered_until_their_image_is_deprecated() {
+async fn parameters_of_latest_are_cached_until_their_image_is_deprecated() {
     let world = World::new().await;
     world.create("default", json!({})).await;
     world.seen("default").await;
@@ -273,9 +276,15 @@ async fn parameters_of_latest_are_remembered_until_their_image_is_deprecated() {
     world.seen("default").await;
     assert_eq!(world.calls("GetParameter"), asked, "for a day");
     let now = Timestamp::now();
-    assert_eq!(world.parts.images.forget_deprecated(now).await.unwrap(), 0);
+    assert_eq!(
+        world.parts.images.invalidate_deprecated(now).await.unwrap(),
+        0
+    );
     world.fake.remove_image(&world.image("arm64"));
-    assert_eq!(world.parts.images.forget_deprecated(now).await.unwrap(), 1);
+    assert_eq!(
+        world.parts.images.invalidate_deprecated(now).await.unwrap(),
+        1
+    );
     let newer = Image::new("ami-0new", "newer", "arm64", now).by_amazon("602401143452");
     world.fake.add_image(newer);
     let name = format!("{IMAGES}/arm64/standard/recommended/image_id");
@@ -287,7 +296,7 @@ async fn parameters_of_latest_are_remembered_until_their_image_is_deprecated() {
 
 /// Conformance: AWS-pg-01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_placement_group_must_be_there_and_available_and_none_is_fine() {
+async fn a_placement_group_must_exist_and_be_available_if_one_is_selected() {
     let world = World::new().await;
     let group = |state: &str| PlacementGroup {
         id: "pg-1".into(),
@@ -329,8 +338,58 @@ async fn a_placement_group_must_be_there_and_available_and_none_is_fine() {
     world.stop().await;
 }
 
+/// Conformance: AWS-nodeclass-11
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reservations_are_in_the_status_and_looked_at_when_they_end() {
+async fn what_is_selected_has_the_same_order_each_time() {
+    let world = World::new().await;
+    for (id, block, free) in [
+        ("subnet-c", 1, 10),
+        ("subnet-a", 2, 10),
+        ("subnet-b", 3, 20),
+    ] {
+        world.fake.add_subnet(subnet(id, "us-west-2a", block));
+        world.fake.set_free_addresses(id, free);
+    }
+    for id in ["sg-c", "sg-a", "sg-b"] {
+        world.fake.add_security_group(SecurityGroup {
+            id: id.into(),
+            name: id.replace("sg", "name-of"),
+            vpc_id: DEFAULT_VPC.into(),
+            tags: [("team".to_owned(), "x".to_owned())].into(),
+        });
+    }
+    for id in ["cr-c", "cr-a", "cr-b"] {
+        let reservation = CapacityReservation::new(id, "m5.large", "us-west-2a", 1);
+        world.fake.add_capacity_reservation(reservation);
+    }
+    // Terms of their own, so that the answers come in the order of the terms.
+    let ids = |ids: [&str; 3]| json!([{ "id": ids[0] }, { "id": ids[1] }, { "id": ids[2] }]);
+    let spec = json!({
+        "subnetSelectorTerms": [{ "tags": { "team": "x" } }],
+        "securityGroupSelectorTerms": [{ "name": "name-of-c" }, { "id": "sg-b" }, { "id": "sg-a" }],
+        "capacityReservationSelectorTerms": ids(["cr-c", "cr-b", "cr-a"]),
+    });
+    world.create("default", spec).await;
+    let status = world.seen("default").await.status;
+    let subnets: Vec<_> = status.subnets.iter().map(|s| s.id.as_str()).collect();
+    assert_eq!(subnets, ["subnet-b", "subnet-a", "subnet-c"]);
+    let groups: Vec<_> = status
+        .security_groups
+        .iter()
+        .map(|g| g.id.as_str())
+        .collect();
+    assert_eq!(groups, ["sg-a", "sg-b", "sg-c"]);
+    let reservations: Vec<_> = status
+        .capacity_reservations
+        .iter()
+        .map(|r| r.id.as_str())
+        .collect();
+    assert_eq!(reservations, ["cr-a", "cr-b", "cr-c"]);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reservations_are_in_the_status_and_refreshed_when_they_end() {
     let world = World::new().await;
     let mut reservation = CapacityReservation::new("cr-1", "m5.large", "us-west-2a", 3);
     reservation.end = Some(Timestamp::now() + SignedDuration::from_secs(20));
@@ -342,8 +401,8 @@ async fn reservations_are_in_the_status_and_looked_at_when_they_end() {
             json!({ "capacityReservationSelectorTerms": terms }),
         )
         .await;
-    let Next::After(wait) = world.look("default").await.unwrap() else {
-        unreachable!("a class is looked at again")
+    let Next::After(wait) = world.reconcile("default").await.unwrap() else {
+        unreachable!("the class is requeued")
     };
     assert!(wait <= Duration::from_secs(20), "{wait:?}");
     let class = world.get("default").await;
@@ -365,8 +424,9 @@ async fn reservations_are_in_the_status_and_looked_at_when_they_end() {
     world.stop().await;
 }
 
+/// Conformance: AWS-nodeclass-14
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_that_fails_stops_no_other_and_takes_nothing_back() {
+async fn a_failed_call_does_not_affect_others_or_earlier_results() {
     let world = World::new().await;
     world
         .fake
@@ -398,7 +458,7 @@ async fn a_call_that_fails_stops_no_other_and_takes_nothing_back() {
     let (class, _) = world.failed("default").await;
     assert!(
         class.is_true(core_types::READY),
-        "what was found for this spec is still good"
+        "the result for this spec is still valid"
     );
     world.stop().await;
 }

@@ -1,4 +1,4 @@
-//! What becomes of a class that is deleted.
+//! Deletion of a class.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ async fn is_gone(world: &World, name: &str) -> bool {
     world.classes().get_opt(name).await.unwrap().is_none()
 }
 
-/// Conformance: AWS-nodeclass-06
+/// Conformance: AWS-nodeclass-06, AWS-nodeclass-16
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_class_waits_for_its_node_claims() {
     let world = World::new().await;
     world.create("default", json!({})).await;
     world.seen("default").await;
-    world.claim("machine-1", "default", json!({})).await;
+    world.claim("claim-1", "default", json!({})).await;
     world.claim("foreign", "other", json!({})).await;
     world.delete("default").await;
-    let wait = world.look("default").await.unwrap();
+    let wait = world.reconcile("default").await.unwrap();
     assert_eq!(wait, Next::After(Duration::from_secs(600)));
     assert!(!is_gone(&world, "default").await);
-    let told = world
+    let event = world
         .until(async || {
             let events = world.events("default").await;
             events
@@ -33,11 +33,11 @@ async fn a_class_waits_for_its_node_claims() {
                 .find(|(reason, _)| reason == "WaitingOnNodeClaimTermination")
         })
         .await;
-    assert_eq!(told.1, "Waiting on NodeClaim termination for machine-1");
+    assert_eq!(event.1, "Waiting on NodeClaim termination for claim-1");
     assert_eq!(world.fake.instance_profiles().len(), 1);
 
-    world.unclaim("machine-1").await;
-    world.look("default").await.unwrap();
+    world.unclaim("claim-1").await;
+    world.reconcile("default").await.unwrap();
     assert!(is_gone(&world, "default").await);
     assert!(world.fake.instance_profiles().is_empty());
     assert!(world.fake.launch_templates().is_empty());
@@ -55,30 +55,30 @@ async fn a_class_stays_until_its_launch_templates_are_gone() {
         "UnauthorizedOperation",
     ));
     world.delete("default").await;
-    world.look("default").await.unwrap_err();
+    world.reconcile("default").await.unwrap_err();
     assert!(!is_gone(&world, "default").await);
-    world.look("default").await.unwrap();
+    world.reconcile("default").await.unwrap();
     assert!(is_gone(&world, "default").await);
     world.stop().await;
 }
 
 /// Conformance: AWS-nodeclass-08
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_profile_of_the_users_own_is_left_alone() {
+async fn a_user_managed_profile_is_kept() {
     let world = World::new().await;
     world.fake.add_instance_profile("theirs", Some(ROLE));
     let spec = json!({ "role": null, "instanceProfile": "theirs" });
     world.create("default", spec).await;
     world.seen("default").await;
     world.delete("default").await;
-    world.look("default").await.unwrap();
+    world.reconcile("default").await.unwrap();
     assert!(is_gone(&world, "default").await);
     assert_eq!(world.fake.instance_profiles().len(), 1);
     assert_eq!(world.calls("DeleteInstanceProfile"), 0);
     world.stop().await;
 }
 
-/// The profile that older versions made for a class.
+/// Returns the name of the profile that older releases created for a class.
 fn legacy(cluster: &str, class: &str) -> String {
     let hash = karpenter_api::hash::string(&format!("us-west-2{class}"));
     format!("{cluster}_{hash}")
@@ -86,18 +86,18 @@ fn legacy(cluster: &str, class: &str) -> String {
 
 /// Conformance: AWS-nodeclass-09
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_profile_of_older_versions_goes_too_where_iam_admits_its_name() {
+async fn the_profile_of_older_releases_is_deleted_too_if_its_name_is_valid_in_iam() {
     let world = World::new().await;
     let name = legacy("test", "default");
     world.fake.add_instance_profile(&name, Some(ROLE));
     world.create("default", json!({})).await;
     world.seen("default").await;
     world.delete("default").await;
-    world.look("default").await.unwrap();
+    world.reconcile("default").await.unwrap();
     assert!(world.fake.instance_profiles().is_empty());
     world.stop().await;
 
-    // No name of a profile may have a colon in it.
+    // The name of a profile cannot contain a colon.
     let world = World::with(|aws| aws, |s| s.cluster = "arn:cluster".into()).await;
     world.fake.add_instance_profile("theirs", Some(ROLE));
     let spec = json!({
@@ -107,7 +107,7 @@ async fn the_profile_of_older_versions_goes_too_where_iam_admits_its_name() {
     world.seen("default").await;
     world.fake.forget_calls();
     world.delete("default").await;
-    world.look("default").await.unwrap();
+    world.reconcile("default").await.unwrap();
     assert!(is_gone(&world, "default").await);
     assert_eq!(world.calls("GetInstanceProfile"), 0);
     world.stop().await;
@@ -122,7 +122,7 @@ async fn in_an_isolated_vpc_iam_is_not_called() {
     world.create("default", spec).await;
     assert!(world.seen("default").await.is_true(core_types::READY));
     world.delete("default").await;
-    world.look("default").await.unwrap();
+    world.reconcile("default").await.unwrap();
     assert!(is_gone(&world, "default").await);
     let of_iam = world
         .fake

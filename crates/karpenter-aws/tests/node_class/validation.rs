@@ -1,4 +1,4 @@
-//! The condition ValidationSucceeded: what is wrong with a class itself, and what EC2 says to a dry run.
+//! The condition ValidationSucceeded: errors in the class itself, and refused dry runs.
 
 use karpenter_api::conditions::{HasConditions, types as core_types};
 use karpenter_aws::api::condition_types as types;
@@ -32,8 +32,9 @@ async fn expressions_need_the_gate_and_values_do_not() {
     world.stop().await;
 }
 
+/// Conformance: AWS-validation-25
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kubelet_settings_are_judged_before_anything_is_asked() {
+async fn kubelet_settings_are_validated_before_any_call() {
     let world = World::with(|aws| aws, |s| s.expressions = true).await;
     for (name, kubelet, why) in [
         (
@@ -116,13 +117,13 @@ async fn an_expression_waits_for_instance_types() {
 
 /// Conformance: AWS-validation-08
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_controller_may_not_do_is_named_with_the_policy_that_forbids_it() {
+async fn a_denied_permission_is_named_with_the_policy_that_denies_it() {
     let world = World::new().await;
     world.create("default", json!({})).await;
     for action in ["CreateLaunchTemplate", "CreateFleet", "RunInstances"] {
         let why = format!("{action}AuthCheckFailed");
         world.fake.set(|s| s.denied = vec![format!("ec2:{action}")]);
-        // Another spec is another verdict.
+        // Another spec has its own verdict.
         world
             .respecify("default", json!({ "tags": { "try": action } }))
             .await;
@@ -146,13 +147,13 @@ async fn what_the_controller_may_not_do_is_named_with_the_policy_that_forbids_it
     assert!(message.contains("permissions boundary"), "{message}");
     let asked = world.calls("RunInstances");
     world.seen("default").await;
-    assert_eq!(world.calls("RunInstances"), asked, "the verdict is kept");
+    assert_eq!(world.calls("RunInstances"), asked, "the verdict is cached");
     world.stop().await;
 }
 
 /// Conformance: AWS-validation-09
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_subnet_that_works_is_enough_and_else_the_first_decides() {
+async fn one_working_subnet_is_enough_and_otherwise_the_first_error_decides() {
     let world = World::new().await;
     world
         .fake
@@ -174,14 +175,14 @@ async fn one_subnet_that_works_is_enough_and_else_the_first_decides() {
     assert!(matches!(error, ReconcileError::Refused(_)), "{error}");
     assert!(
         class.condition(VALIDATION).unwrap().observed_generation != class.metadata.generation,
-        "nothing is said of the new spec yet"
+        "there is no verdict on the new spec yet"
     );
     world.stop().await;
 }
 
 /// Conformance: AWS-validation-10
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_instance_profile_of_the_user_must_exist_and_one_of_ours_comes_in_time() {
+async fn a_user_managed_profile_must_exist_and_a_new_profile_of_ours_is_waited_for() {
     let world = World::new().await;
     world
         .create(
@@ -199,10 +200,10 @@ async fn an_instance_profile_of_the_user_must_exist_and_one_of_ours_comes_in_tim
         .add_instance_profile("missing", Some(crate::support::ROLE));
     assert!(
         world.seen("theirs").await.is_true(core_types::READY),
-        "it is asked again each time"
+        "it is called again each time"
     );
 
-    // EC2 learns of IAM's changes late.
+    // EC2 sees changes of IAM with a delay.
     world.fake.set(|s| s.iam_delay_s = 3600.0);
     world.create("ours", json!({})).await;
     let (class, error) = world.failed("ours").await;
@@ -217,7 +218,7 @@ async fn an_instance_profile_of_the_user_must_exist_and_one_of_ours_comes_in_tim
 
 /// Conformance: AWS-validation-11
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn user_data_that_ec2_finds_too_large_is_told_by_its_own_reason() {
+async fn user_data_that_ec2_finds_too_large_has_its_own_reason() {
     let world = World::new().await;
     let malformed =
         |text: &str| Fault::error("RunInstances", "InvalidUserData.Malformed").message(text);
@@ -243,14 +244,14 @@ async fn user_data_that_ec2_finds_too_large_is_told_by_its_own_reason() {
     world.fake.clear_faults();
     assert!(
         world.seen("default").await.is_true(VALIDATION),
-        "it was no verdict"
+        "it was not a verdict"
     );
     world.stop().await;
 }
 
 /// Conformance: AWS-validation-12
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_annotation_more_is_reason_to_try_again() {
+async fn another_annotation_triggers_a_new_dry_run() {
     let world = World::new().await;
     world.create("default", json!({})).await;
     world.seen("default").await;
@@ -266,7 +267,7 @@ async fn an_annotation_more_is_reason_to_try_again() {
 
 /// Conformance: AWS-validation-13
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_verdict_on_a_class_goes_with_it() {
+async fn the_verdict_on_a_deleted_class_is_removed() {
     let world = World::new().await;
     world
         .fake
@@ -276,11 +277,11 @@ async fn the_verdict_on_a_class_goes_with_it() {
     assert!(world.seen("default").await.is_true(VALIDATION));
     let asked = world.calls("RunInstances");
     world.delete("default").await;
-    world.look("default").await.unwrap();
+    world.reconcile("default").await.unwrap();
     world
         .until(async || world.parts.stores.class("default").is_none().then_some(()))
         .await;
-    // A class that is the same to the letter.
+    // A class with the same name and spec.
     world.create("default", spec).await;
     assert!(world.seen("default").await.is_true(VALIDATION));
     assert_eq!(world.calls("RunInstances"), asked + 1);
@@ -289,7 +290,7 @@ async fn the_verdict_on_a_class_goes_with_it() {
 
 /// Conformance: AWS-validation-18
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dry_runs_can_be_switched_off() {
+async fn dry_runs_can_be_disabled() {
     let world = World::with(|aws| aws, |s| s.disable_dry_run = true).await;
     world.create("default", json!({})).await;
     let class = world.seen("default").await;
@@ -303,8 +304,8 @@ async fn dry_runs_can_be_switched_off() {
 
 /// Conformance: AWS-validation-19
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_range_of_service_addresses_is_found_out_for_al2023() {
-    // At the start EKS does not answer.
+async fn the_service_cidr_is_discovered_for_al2023() {
+    // At the start EKS refuses the call.
     let silent = Fault::error("DescribeCluster", "AccessDeniedException").message("not yours");
     let world = World::with(|aws| aws.fault(silent.times(2)), |_| {}).await;
     assert_eq!(world.parts.cluster.get().cluster.service_cidr, None);
@@ -337,8 +338,109 @@ async fn the_range_of_service_addresses_is_found_out_for_al2023() {
     world.stop().await;
 }
 
+/// Conformance: AWS-validation-20
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_trial_launches_nothing_and_uses_what_a_launch_would() {
+async fn a_fault_of_eks_is_no_verdict_on_the_range_of_service_addresses() {
+    let silent = Fault::error("DescribeCluster", "InternalError").message("try again");
+    let world = World::with(|aws| aws.fault(silent.always()), |_| {}).await;
+    world.create("default", json!({})).await;
+    let (class, error) = world.failed("default").await;
+    assert!(matches!(error, ReconcileError::Refused(_)), "{error}");
+    assert_eq!(
+        reason(&class, VALIDATION),
+        is("Unknown", "AwaitingReconciliation")
+    );
+    world.fake.clear_faults();
+    // EKS is left alone for a moment.
+    world
+        .until(async || world.reconcile("default").await.ok().map(|_| ()))
+        .await;
+    assert!(world.get("default").await.is_true(core_types::READY));
+    world.stop().await;
+}
+
+/// Conformance: AWS-validation-24
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_class_depends_on_is_waited_for_as_long_as_it_is_not_known() {
+    let world = World::new().await;
+    let silent = Fault::error("DescribeSubnets", "InternalError").always();
+    world.fake.add_fault(silent);
+    world.create("default", json!({})).await;
+    let (class, _) = world.failed("default").await;
+    assert_eq!(reason(&class, types::SUBNETS_READY).0, "Unknown");
+    assert_eq!(
+        reason(&class, VALIDATION),
+        is("Unknown", "DependenciesNotReady")
+    );
+    world.fake.clear_faults();
+    let nothing = json!([{ "tags": { "no": "such" } }]);
+    world
+        .respecify("default", json!({ "subnetSelectorTerms": nothing }))
+        .await;
+    let class = world.seen("default").await;
+    assert_eq!(
+        reason(&class, VALIDATION),
+        is("False", "DependenciesNotReady")
+    );
+    assert_eq!(world.calls("CreateLaunchTemplate"), 0, "nothing is tried");
+    world.stop().await;
+}
+
+/// Conformance: AWS-validation-28
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tag_that_only_karpenter_sets_is_told_where_admission_let_it_pass() {
+    let world = World::new().await;
+    world.admit_anything().await;
+    let tags = json!({ "tags": { "karpenter.sh/nodepool": "mine" } });
+    world.create("default", tags).await;
+    let class = world.seen("default").await;
+    let (status, why, message) = said(&class, VALIDATION);
+    assert_eq!((status, why), is("False", "TagValidationFailed"));
+    assert!(message.contains("karpenter.sh/nodepool"), "{message}");
+    assert_eq!(world.calls("CreateLaunchTemplate"), 0, "nothing is tried");
+    world.stop().await;
+}
+
+/// Conformance: AWS-validation-27
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dry_run_that_is_throttled_or_broken_is_no_verdict_and_made_once() {
+    let world = World::new().await;
+    for (n, (action, code)) in [
+        ("CreateFleet", "RequestLimitExceeded"),
+        ("CreateFleet", "InternalError"),
+        ("RunInstances", "RequestLimitExceeded"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let name = format!("class-{n}");
+        world.fake.add_fault(Fault::error(action, code).always());
+        world.create(&name, json!({})).await;
+        let before = world.calls(action);
+        let (class, error) = world.failed(&name).await;
+        assert!(matches!(error, ReconcileError::Refused(_)), "{error}");
+        assert_eq!(
+            reason(&class, VALIDATION),
+            is("Unknown", "AwaitingReconciliation"),
+            "{action} {code}"
+        );
+        let subnets = class.status.subnets.len();
+        let most = if action == "RunInstances" { subnets } else { 1 };
+        assert!(
+            (1..=most).contains(&(world.calls(action) - before)),
+            "{action} is not repeated by the SDK"
+        );
+        let (_, error) = world.failed(&name).await;
+        assert!(matches!(error, ReconcileError::Refused(_)), "asked again");
+        world.fake.clear_faults();
+        assert!(world.seen(&name).await.is_true(VALIDATION));
+    }
+    world.stop().await;
+}
+
+/// Conformance: AWS-validation-26
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dry_runs_launch_nothing_and_use_the_parameters_of_a_launch() {
     let world = World::new().await;
     let requirements = json!([{
         "key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m5.xlarge", "g4dn.xlarge"],
@@ -352,13 +454,18 @@ async fn the_trial_launches_nothing_and_uses_what_a_launch_would() {
     let calls = world.fake.calls();
     let of = |action: &str| &calls.iter().rfind(|c| c.action == action).unwrap().params;
     assert_eq!(of("RunInstances")["InstanceType"], "m5.xlarge");
+    for action in ["CreateFleet", "RunInstances"] {
+        assert_eq!(of(action)["DryRun"], true, "{action}");
+        assert_eq!(world.calls(action), 1, "{action}");
+    }
+    assert_eq!(world.calls("CreateLaunchTemplate"), 1);
     let template = &world.fake.launch_templates()[0];
     assert_eq!(template.tags["team"], "x");
     assert_eq!(template.tags["karpenter.k8s.aws/ec2nodeclass"], "default");
     let bytes = world.cx.metrics.registry.render();
     assert!(
         bytes.contains("karpenter_ec2nodeclasses_userdata_bytes{nodeclass=\"default\"}"),
-        "the size of user data is shown"
+        "the size of user data is exported"
     );
     world.stop().await;
 }

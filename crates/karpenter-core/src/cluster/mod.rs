@@ -1,7 +1,7 @@
-//! What the engine knows about the cluster.
+//! The engine's model of the cluster.
 //!
-//! [`Cluster`] is a synchronous state machine with one writer: objects go in as the API server shows them, in any order, and
-//! [`Cluster::snapshot`] gives an immutable view in O(1). Everything is structurally shared: a snapshot costs nothing until the
+//! [`Cluster`] is a synchronous state machine with one writer: objects are applied as the API server returns them, in any order,
+//! and [`Cluster::snapshot`] returns an immutable view in O(1). Data is structurally shared: a snapshot costs nothing until the
 //! cluster changes, and then only what changed.
 
 mod node;
@@ -10,49 +10,44 @@ mod snapshot;
 mod storage;
 mod workload;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
-use karpenter_api::{
-    k8s_openapi::api::{
-        apps::v1 as apps,
-        core::v1 as kube,
-        policy::v1::PodDisruptionBudget,
-        resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
-        storage::v1::{CSINode, StorageClass as KubeStorageClass},
-    },
-    v1::{NodeClaim, NodePool},
-    v1alpha1::NodeOverlay,
-    validation::WellKnown,
-};
+use karpenter_api::k8s_openapi::api::apps::v1 as apps;
+use karpenter_api::k8s_openapi::api::core::v1 as corev1;
+use karpenter_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use karpenter_api::k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use karpenter_api::k8s_openapi::api::storage::v1::{CSINode, StorageClass as KubeStorageClass};
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::v1alpha1::NodeOverlay;
+use karpenter_api::validation::WellKnown;
 
-pub use node::{Node, NodeState, is_usable};
+pub use node::{Node, NodeState};
 pub use snapshot::{NodePods, Snapshot};
 pub use storage::{StorageClass, Volume, VolumeClaim, translate_in_tree};
 pub use workload::{ControllerSelector, DaemonSet};
 
-use crate::{
-    instance_type::InstanceType,
-    offering::DEFAULT_RESERVATION_ID,
-    pod::{LabelSelector, Owner, Pod, Shape},
-    provider::NodeClassKind,
-    resources::Resources,
-};
+use crate::instance_type::InstanceType;
+use crate::offering::DEFAULT_RESERVATION_ID;
+use crate::pod::{LabelSelector, Owner, Pod, Shape};
+use crate::provider::NodeClassKind;
+use crate::resources::Resources;
 use shared::Shared;
 use snapshot::State;
 
-/// What a cluster needs to know about its provider.
+/// The properties of the provider that the model depends on.
 #[derive(Clone, Debug)]
 pub struct ClusterConfig {
     /// Known labels, resources and values.
     pub well_known: WellKnown,
-    /// Kinds of NodeClasses whose machines are ours; their label marks our Nodes.
+    /// NodeClass kinds of the provider; a Node with the label of one is managed by Karpenter.
     pub node_classes: Vec<NodeClassKind>,
     /// The label that names a capacity reservation.
     pub reservation_id_label: String,
-    /// Volume provisioners pods cannot use.
+    /// Volume provisioners that are not supported.
     pub unsupported_provisioners: Vec<String>,
-    /// Topology keys of storage classes pods cannot use.
+    /// Topology keys of storage classes that are not supported.
     pub unsupported_topology_keys: Vec<String>,
     /// Whether NodeOverlays change instance types.
     pub node_overlays: bool,
@@ -71,21 +66,21 @@ impl Default for ClusterConfig {
     }
 }
 
-/// What an update did.
+/// The effect of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Nothing that matters.
+    /// No relevant field changed.
     Unchanged,
-    /// The object is new.
+    /// The object was added.
     Added,
-    /// The object is different.
+    /// The object was updated.
     Updated,
-    /// The object is gone.
+    /// The object was removed.
     Removed,
 }
 
 impl Change {
-    /// Whether anything changed.
+    /// Reports whether the update changed the model.
     pub fn is_change(self) -> bool {
         self != Self::Unchanged
     }
@@ -99,17 +94,17 @@ impl Change {
     }
 }
 
-/// The cluster's model. See the module documentation.
+/// The model of the cluster; see the module documentation.
 #[derive(Debug)]
 pub struct Cluster {
     state: State,
-    /// What pods of one workload have in common; classes of pods are recognised by their shape's pointer.
+    /// Shapes shared by pods of one workload; classes of pods are recognized by the pointer of their shape.
     shapes: Shared<Shape>,
     limits: Shared<Resources>,
     owners: Shared<[Owner]>,
 }
 
-/// Whether two states of a pod differ in nothing but whether it is ready, and since when it is that or on its node.
+/// Reports whether two states of a pod differ only in readiness and in the times of readiness and scheduling.
 fn only_progress(old: &Pod, new: &Pod) -> bool {
     *old == Pod {
         ready: old.ready,
@@ -119,14 +114,14 @@ fn only_progress(old: &Pod, new: &Pod) -> bool {
     }
 }
 
-/// Two-part object keys.
+/// Namespace and name of an object.
 type Named = (String, String);
 
 fn named(namespace: &str, name: &str) -> Named {
     (namespace.to_owned(), name.to_owned())
 }
 
-/// The `apply`/`remove` pair of an object that is kept whole or parsed, under its name.
+/// Defines the `apply`/`remove` pair of an object that is stored whole or parsed, by name.
 macro_rules! keep {
     ($(#[$doc:meta])* $apply:ident, $remove:ident, $kind:ty, $map:ident, namespaced, $parse:expr) => {
         $(#[$doc])*
@@ -139,7 +134,7 @@ macro_rules! keep {
             }
             self.counted(change)
         }
-        /// Forgets the object.
+        /// Removes the object from the model.
         pub fn $remove(&mut self, namespace: &str, name: &str) -> Change {
             let removed = self.state.$map.remove_mut(&named(namespace, name));
             self.counted(if removed { Change::Removed } else { Change::Unchanged })
@@ -156,7 +151,7 @@ macro_rules! keep {
             }
             self.counted(change)
         }
-        /// Forgets the object.
+        /// Removes the object from the model.
         pub fn $remove(&mut self, name: &str) -> Change {
             let removed = self.state.$map.remove_mut(name);
             self.counted(if removed { Change::Removed } else { Change::Unchanged })
@@ -165,7 +160,7 @@ macro_rules! keep {
 }
 
 impl Cluster {
-    /// An empty cluster.
+    /// Creates an empty cluster.
     pub fn new(config: ClusterConfig) -> Self {
         Self {
             state: State::new(config),
@@ -175,18 +170,18 @@ impl Cluster {
         }
     }
 
-    /// The cluster as it is now. O(1).
+    /// Returns the current state of the cluster. O(1).
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::new(self.state.clone())
     }
 
-    /// Notes a change that consolidation may look at.
+    /// Counts a change that can affect consolidation.
     fn counted(&mut self, change: Change) -> Change {
         self.state.epoch += u64::from(change.is_change());
         change
     }
 
-    /// The configuration given at the start.
+    /// Returns the configuration.
     pub fn config(&self) -> &ClusterConfig {
         &self.state.config
     }
@@ -194,7 +189,7 @@ impl Cluster {
     // Pods -------------------------------------------------------------------------------------------------------------
 
     /// Adds or replaces a pod.
-    pub fn apply_pod(&mut self, pod: &kube::Pod) -> Change {
+    pub fn apply_pod(&mut self, pod: &corev1::Pod) -> Change {
         self.insert_pod(Pod::parse(pod))
     }
 
@@ -219,7 +214,7 @@ impl Cluster {
         change
     }
 
-    /// Forgets a pod.
+    /// Removes a pod.
     pub fn remove_pod(&mut self, namespace: &str, name: &str) -> Change {
         let key = named(namespace, name);
         let Some(old) = self.state.pods.get(&key).cloned() else {
@@ -233,7 +228,7 @@ impl Cluster {
     // Nodes and NodeClaims ---------------------------------------------------------------------------------------------
 
     /// Adds or replaces a Node.
-    pub fn apply_node(&mut self, node: &kube::Node) -> Change {
+    pub fn apply_node(&mut self, node: &corev1::Node) -> Change {
         let node = Arc::new(Node::parse(node));
         let old = self.state.raw_nodes.get(&node.name).cloned();
         let change = Change::of(old.as_ref(), &node);
@@ -245,7 +240,7 @@ impl Cluster {
         self.counted(change)
     }
 
-    /// Forgets a Node.
+    /// Removes a Node.
     pub fn remove_node(&mut self, name: &str) -> Change {
         let Some(old) = self.state.raw_nodes.get(name).cloned() else {
             return Change::Unchanged;
@@ -260,7 +255,7 @@ impl Cluster {
         self.insert_node_claim(Arc::new(claim.clone()))
     }
 
-    /// Adds or replaces a NodeClaim that its owner shares.
+    /// Adds or replaces a NodeClaim that is already in an `Arc`.
     pub fn insert_node_claim(&mut self, claim: Arc<NodeClaim>) -> Change {
         let name = claim.metadata.name.clone().unwrap_or_default();
         let old = self.state.claims.get(&name).cloned();
@@ -272,7 +267,7 @@ impl Cluster {
         self.counted(change)
     }
 
-    /// Forgets a NodeClaim.
+    /// Removes a NodeClaim.
     pub fn remove_node_claim(&mut self, name: &str) -> Change {
         let Some(old) = self.state.claims.get(name).cloned() else {
             return Change::Unchanged;
@@ -282,7 +277,7 @@ impl Cluster {
         self.counted(Change::Removed)
     }
 
-    /// Remembers that pods were told to go to `node` (a Node or NodeClaim name), until `until`.
+    /// Records that pods are nominated to `node` (a Node or NodeClaim name) until `until`.
     pub fn nominate(&mut self, node: &str, until: Timestamp) -> Change {
         let change = self
             .state
@@ -290,12 +285,12 @@ impl Cluster {
         self.counted(change)
     }
 
-    /// Marks machines that a command is about to remove. They are neither targets nor counted in limits.
+    /// Marks nodes that a disruption command is about to delete. Pods are not placed on them, and limits do not count them.
     pub fn mark_for_deletion(&mut self, provider_ids: &[&str]) -> Change {
         self.mark(provider_ids, true)
     }
 
-    /// Takes [`Self::mark_for_deletion`] back.
+    /// Reverts [`Self::mark_for_deletion`].
     pub fn unmark_for_deletion(&mut self, provider_ids: &[&str]) -> Change {
         self.mark(provider_ids, false)
     }
@@ -305,7 +300,7 @@ impl Cluster {
         for id in provider_ids {
             if self
                 .state
-                .change_machine(id, |state| state.marked_for_deletion = mark)
+                .change_node_by_provider_id(id, |state| state.marked_for_deletion = mark)
                 .is_change()
             {
                 change = Change::Updated;
@@ -326,7 +321,7 @@ impl Cluster {
         apply_node_overlay, remove_node_overlay, NodeOverlay, overlays, cluster, NodeOverlay::clone
     );
 
-    /// What the provider offers for a NodePool, or why it cannot tell.
+    /// Sets the instance types of a NodePool, or the provider's error.
     pub fn set_instance_types(
         &mut self,
         pool: &str,
@@ -344,7 +339,7 @@ impl Cluster {
         self.counted(Change::Updated)
     }
 
-    /// What the provider offers for a NodePool is not known yet, or no longer.
+    /// Removes the instance types of a NodePool: they are not known yet, or no longer.
     pub fn forget_instance_types(&mut self, pool: &str) -> Change {
         if self.state.instance_types.remove_mut(pool) {
             self.counted(Change::Removed)
@@ -365,7 +360,7 @@ impl Cluster {
     );
     keep!(
         /// Adds or replaces a Service.
-        apply_service, remove_service, kube::Service, services, namespaced, workload::service_selector
+        apply_service, remove_service, corev1::Service, services, namespaced, workload::service_selector
     );
     keep!(
         /// Adds or replaces a ReplicaSet.
@@ -379,26 +374,26 @@ impl Cluster {
     );
     keep!(
         /// Adds or replaces a ReplicationController.
-        apply_replication_controller, remove_replication_controller, kube::ReplicationController, replication_controllers, namespaced,
-        |set: &kube::ReplicationController| {
+        apply_replication_controller, remove_replication_controller, corev1::ReplicationController, replication_controllers, namespaced,
+        |set: &corev1::ReplicationController| {
             ControllerSelector::Labels(set.spec.as_ref().and_then(|spec| spec.selector.clone()).unwrap_or_default())
         }
     );
     keep!(
         /// Adds or replaces a Namespace.
-        apply_namespace, remove_namespace, kube::Namespace, namespaces, cluster,
-        |namespace: &kube::Namespace| namespace.metadata.labels.clone().unwrap_or_default()
+        apply_namespace, remove_namespace, corev1::Namespace, namespaces, cluster,
+        |namespace: &corev1::Namespace| namespace.metadata.labels.clone().unwrap_or_default()
     );
 
     // Storage ----------------------------------------------------------------------------------------------------------
 
     keep!(
         /// Adds or replaces a PersistentVolumeClaim.
-        apply_volume_claim, remove_volume_claim, kube::PersistentVolumeClaim, volume_claims, namespaced, VolumeClaim::parse
+        apply_volume_claim, remove_volume_claim, corev1::PersistentVolumeClaim, volume_claims, namespaced, VolumeClaim::parse
     );
     keep!(
         /// Adds or replaces a PersistentVolume.
-        apply_volume, remove_volume, kube::PersistentVolume, volumes, cluster, Volume::parse
+        apply_volume, remove_volume, corev1::PersistentVolume, volumes, cluster, Volume::parse
     );
     keep!(
         /// Adds or replaces a StorageClass.
@@ -425,11 +420,11 @@ impl Cluster {
     );
 }
 
-/// Labels of a namespace.
+/// The labels of a namespace.
 pub type Labels = BTreeMap<String, String>;
 
 impl From<Snapshot> for Cluster {
-    /// A cluster that goes on from a snapshot, to try something on. O(1).
+    /// Creates a cluster that starts from a snapshot, for simulations. O(1).
     fn from(snapshot: Snapshot) -> Self {
         Self {
             state: snapshot.into_state(),

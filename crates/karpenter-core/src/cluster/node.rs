@@ -1,17 +1,20 @@
-//! A machine as the cluster shows it: a Node, the NodeClaim behind it, or both.
+//! A node as the cluster shows it: a Node, its NodeClaim, or both.
 //!
 //! UPSTREAM: pkg/controllers/state/statenode.go
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
-use karpenter_api::{
-    k8s_openapi::api::core::v1 as kube,
-    labels::{self, taints::is_known_ephemeral},
-    v1::{NodeClaim, NodePool},
-};
+use karpenter_api::k8s_openapi::api::core::v1 as corev1;
+use karpenter_api::labels;
+use karpenter_api::labels::taints::is_known_ephemeral;
+use karpenter_api::v1::NodeClaim;
 
-use crate::{pod::Owner, resources::Resources, taints::Taint};
+use crate::pod::Owner;
+use crate::resources::Resources;
+use crate::taints::Taint;
 
 /// A Kubernetes Node, parsed.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,15 +30,15 @@ pub struct Node {
     /// Annotations.
     pub annotations: BTreeMap<String, String>,
     /// Taints.
-    pub taints: Vec<kube::Taint>,
+    pub taints: Vec<corev1::Taint>,
     /// `spec.unschedulable`.
     pub unschedulable: bool,
-    /// What the machine has.
+    /// Total resources.
     pub capacity: Resources,
-    /// What pods can use.
+    /// Resources available to pods.
     pub allocatable: Resources,
     /// Conditions.
-    pub conditions: Vec<kube::NodeCondition>,
+    pub conditions: Vec<corev1::NodeCondition>,
     /// Owners.
     pub owners: Vec<Owner>,
     /// When it was created.
@@ -46,7 +49,7 @@ pub struct Node {
 
 impl Node {
     /// Parses a Kubernetes Node.
-    pub fn parse(node: &kube::Node) -> Self {
+    pub fn parse(node: &corev1::Node) -> Self {
         let meta = &node.metadata;
         let spec = node.spec.as_ref();
         let status = node.status.as_ref();
@@ -82,7 +85,7 @@ impl Node {
         }
     }
 
-    /// Whether condition Ready is True.
+    /// Reports whether condition Ready is True.
     pub fn is_ready(&self) -> bool {
         self.conditions
             .iter()
@@ -90,23 +93,23 @@ impl Node {
     }
 }
 
-/// What a Node and its NodeClaim say together.
+/// The merged state of a Node and its NodeClaim.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeState {
     /// The Node, once there is one.
     pub node: Option<Arc<Node>>,
-    /// The NodeClaim, for machines of Karpenter.
+    /// The NodeClaim, for nodes launched by Karpenter.
     pub claim: Option<Arc<NodeClaim>>,
-    /// A command is about to remove it.
+    /// Whether a disruption command is about to delete it.
     pub marked_for_deletion: bool,
-    /// Pods were told to go there; it is not disrupted before this time.
+    /// The time until which pods are nominated to it; it is not disrupted before.
     pub nominated_until: Option<Timestamp>,
     /// Whether it belongs to Karpenter: it has a NodeClaim, or a label of a managed NodeClass kind.
     pub managed: bool,
 }
 
 impl NodeState {
-    /// The Node's name, or the NodeClaim's while there is no Node.
+    /// Returns the name of the Node, or of the NodeClaim while there is no Node.
     pub fn name(&self) -> &str {
         match (&self.node, &self.claim) {
             (Some(node), _) => &node.name,
@@ -115,14 +118,14 @@ impl NodeState {
         }
     }
 
-    /// The NodeClaim's name.
+    /// Returns the name of the NodeClaim, if it has one.
     pub fn claim_name(&self) -> Option<&str> {
         self.claim
             .as_ref()
             .and_then(|claim| claim.metadata.name.as_deref())
     }
 
-    /// The machine's id at the provider.
+    /// Returns the provider id of the instance.
     pub fn provider_id(&self) -> Option<&str> {
         let of_node = self
             .node
@@ -137,22 +140,22 @@ impl NodeState {
             .filter(|id| !id.is_empty())
     }
 
-    /// The NodePool's name.
+    /// Returns the name of the NodePool.
     pub fn node_pool(&self) -> Option<&str> {
         self.labels().get(labels::NODE_POOL).map(String::as_str)
     }
 
-    /// Whether the Node has joined; always, for a Node that is not Karpenter's.
+    /// Reports whether the Node is registered; always true for a Node that Karpenter does not manage.
     pub fn is_registered(&self) -> bool {
-        self.has_node_label_or_is_foreign(labels::REGISTERED)
+        self.has_node_label_or_is_unmanaged(labels::REGISTERED)
     }
 
-    /// Whether the Node is ready for pods; always, for a Node that is not Karpenter's.
+    /// Reports whether the Node is initialized; always true for a Node that Karpenter does not manage.
     pub fn is_initialized(&self) -> bool {
-        self.has_node_label_or_is_foreign(labels::INITIALIZED)
+        self.has_node_label_or_is_unmanaged(labels::INITIALIZED)
     }
 
-    fn has_node_label_or_is_foreign(&self, label: &str) -> bool {
+    fn has_node_label_or_is_unmanaged(&self, label: &str) -> bool {
         if self.claim.is_none() && !self.managed {
             return true;
         }
@@ -161,7 +164,7 @@ impl NodeState {
             .is_some_and(|node| node.labels.get(label).is_some_and(|value| value == "true"))
     }
 
-    /// Labels: the NodeClaim's until the Node is registered.
+    /// Returns the labels: those of the NodeClaim until the Node is registered.
     pub fn labels(&self) -> &BTreeMap<String, String> {
         static EMPTY: BTreeMap<String, String> = BTreeMap::new();
         match (&self.node, &self.claim) {
@@ -172,7 +175,7 @@ impl NodeState {
         }
     }
 
-    /// Annotations: the NodeClaim's until the Node is registered.
+    /// Returns the annotations: those of the NodeClaim until the Node is registered.
     pub fn annotations(&self) -> &BTreeMap<String, String> {
         static EMPTY: BTreeMap<String, String> = BTreeMap::new();
         match (&self.node, &self.claim) {
@@ -183,7 +186,7 @@ impl NodeState {
         }
     }
 
-    /// The value of `kubernetes.io/hostname`, or the name.
+    /// Returns the value of label `kubernetes.io/hostname`, or the name.
     pub fn hostname(&self) -> &str {
         self.labels()
             .get(labels::HOSTNAME)
@@ -192,10 +195,10 @@ impl NodeState {
             .unwrap_or_else(|| self.name())
     }
 
-    /// Taints a new pod must tolerate. While a machine of Karpenter starts, its startup taints and the taints every node
-    /// starts with are left out.
+    /// Returns the taints that a new pod must tolerate. Until a node of Karpenter is initialized, its startup taints and the taints
+    /// that every new node has are left out.
     pub fn taints(&self) -> Vec<Taint> {
-        let taints: Cow<'_, [kube::Taint]> = match (&self.node, &self.claim) {
+        let taints: Cow<'_, [corev1::Taint]> = match (&self.node, &self.claim) {
             (Some(node), None) => Cow::Borrowed(&node.taints),
             (Some(node), Some(_)) if self.is_registered() => Cow::Borrowed(&node.taints),
             (_, Some(claim)) => Cow::Borrowed(&claim.spec.taints),
@@ -220,12 +223,13 @@ impl NodeState {
             .collect()
     }
 
-    /// What the machine has.
+    /// Returns the total resources. Until the Node is initialized, values that the kubelet has not reported come from the NodeClaim.
     pub fn capacity(&self) -> Resources {
         self.resources(|node| &node.capacity, |claim| &claim.status.capacity)
     }
 
-    /// What pods can use. Until the Node is initialised, entries the kubelet has not reported yet come from the NodeClaim.
+    /// Returns the resources available to pods. Until the Node is initialized, values that the kubelet has not reported come from
+    /// the NodeClaim.
     pub fn allocatable(&self) -> Resources {
         if self.is_launching()
             && let Some(claim) = &self.claim
@@ -267,12 +271,12 @@ impl NodeState {
         }
     }
 
-    /// A NodeClaim the provider has not answered for yet. It counts as a machine that has what was asked for.
+    /// Reports whether it is a NodeClaim without an instance. It counts as a node with the requested resources.
     pub fn is_launching(&self) -> bool {
         self.node.is_none() && self.provider_id().is_none()
     }
 
-    /// Whether it is going away: marked, or deletion was requested.
+    /// Reports whether it is being deleted or marked for deletion.
     pub fn is_deleting(&self) -> bool {
         if self.marked_for_deletion {
             return true;
@@ -289,19 +293,8 @@ impl NodeState {
         }
     }
 
-    /// Whether pods were told to go there recently.
+    /// Reports whether pods are nominated to it at `now`.
     pub fn is_nominated(&self, now: Timestamp) -> bool {
         self.nominated_until.is_some_and(|until| now < until)
     }
-}
-
-/// Whether `pool` may be used for new machines now: dynamic, ready, not being deleted.
-pub fn is_usable(pool: &NodePool) -> bool {
-    !pool.is_static()
-        && !pool.is_deleting()
-        && pool
-            .status
-            .conditions
-            .iter()
-            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }

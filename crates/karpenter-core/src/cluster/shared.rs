@@ -1,10 +1,11 @@
-//! Values that many objects have in common, kept once.
+//! Deduplication of values that many objects have in common.
 
-use std::{hash::Hash, sync::Arc};
+use std::hash::Hash;
+use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-/// One `Arc` per distinct value, so that equal values are recognised by pointer and take the room of one.
+/// One `Arc` per distinct value, so that equal values have equal pointers and are stored once.
 #[derive(Debug)]
 pub(super) struct Shared<T: ?Sized> {
     values: FxHashSet<Arc<T>>,
@@ -21,7 +22,7 @@ impl<T: ?Sized> Default for Shared<T> {
 }
 
 impl<T: ?Sized + Eq + Hash> Shared<T> {
-    /// The value that is kept and equal to this one, which is kept from now on if there is none.
+    /// Returns the stored value equal to `value`; stores `value` if there is none.
     pub(super) fn share(&mut self, value: Arc<T>) -> Arc<T> {
         if let Some(known) = self.values.get(&value) {
             return known.clone();
@@ -40,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_values_are_one_and_what_nobody_uses_goes() {
+    fn equal_values_are_stored_once_and_unused_values_are_dropped() {
         let mut shared: Shared<str> = Shared::default();
         let kept = shared.share("kept".into());
         assert!(Arc::ptr_eq(&kept, &shared.share("kept".into())));

@@ -1,22 +1,21 @@
 //! An immutable view of the cluster.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use karpenter_api::{
-    k8s_openapi::api::{
-        policy::v1::PodDisruptionBudget,
-        resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
-    },
-    v1::{NodeClaim, NodePool},
-    v1alpha1::NodeOverlay,
-};
+use karpenter_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use karpenter_api::k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::v1alpha1::NodeOverlay;
 use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
 
 use super::{
     Change, ClusterConfig, ControllerSelector, DaemonSet, Labels, Named, Node, NodeState,
     StorageClass, Volume, VolumeClaim, named,
 };
-use crate::{instance_type::InstanceType, pod::Pod, resources::Resources};
+use crate::instance_type::InstanceType;
+use crate::pod::Pod;
+use crate::resources::Resources;
 
 /// The pods bound to a node name.
 #[derive(Clone, Debug, Default)]
@@ -27,17 +26,17 @@ pub struct NodePods {
 }
 
 impl NodePods {
-    /// The pods, sorted by namespace and name.
+    /// Returns the pods, sorted by namespace and name.
     pub fn pods(&self) -> &[Arc<Pod>] {
         &self.pods
     }
 
-    /// What pods that have not ended ask for, DaemonSets' included.
+    /// Returns the requests of all pods that have not terminated, DaemonSets' pods included.
     pub fn requests(&self) -> &Resources {
         &self.requests
     }
 
-    /// The part of [`Self::requests`] that belongs to DaemonSets.
+    /// Returns the part of [`Self::requests`] that belongs to DaemonSets.
     pub fn daemon_requests(&self) -> &Resources {
         &self.daemon_requests
     }
@@ -55,7 +54,7 @@ impl NodePods {
         }
     }
 
-    /// Adds pods and sums up once.
+    /// Adds pods and recomputes the sums once.
     fn extend(&mut self, pods: Vec<Arc<Pod>>) {
         self.pods.extend(pods);
         self.pods
@@ -70,7 +69,7 @@ impl NodePods {
         }
     }
 
-    /// Adds up afresh, so that saturation at the limits of i64 cannot leave a trace.
+    /// Recomputes the sums from all pods, so that saturation at the limits of i64 has no lasting effect.
     fn sum(&mut self) {
         self.requests = Resources::new();
         self.daemon_requests = Resources::new();
@@ -86,7 +85,7 @@ impl NodePods {
 type Map<T> = RedBlackTreeMapSync<String, Arc<T>>;
 type NamespacedMap<T> = RedBlackTreeMapSync<Named, Arc<T>>;
 
-/// Everything known, in persistent maps: cloning is O(1).
+/// The state of the cluster, in persistent maps: cloning is O(1).
 #[derive(Clone, Debug)]
 pub(super) struct State {
     pub(super) config: Arc<ClusterConfig>,
@@ -97,8 +96,8 @@ pub(super) struct State {
     pub(super) daemon_pods: HashTrieMapSync<String, Arc<Pod>>,
     pub(super) raw_nodes: Map<Node>,
     pub(super) claims: Map<NodeClaim>,
-    /// Machines by key: `node/<name>`, or `claim/<name>` while there is no Node.
-    pub(super) machines: RedBlackTreeMapSync<String, Arc<NodeState>>,
+    /// Nodes by key: `node/<name>`, or `claim/<name>` while there is no Node.
+    pub(super) nodes: RedBlackTreeMapSync<String, Arc<NodeState>>,
     /// Provider id to the names of Node and NodeClaim.
     pub(super) by_provider_id: HashTrieMapSync<String, (Option<String>, Option<String>)>,
     pub(super) pools: Map<NodePool>,
@@ -131,7 +130,7 @@ impl State {
             daemon_pods: HashTrieMapSync::new_sync(),
             raw_nodes: RedBlackTreeMapSync::new_sync(),
             claims: RedBlackTreeMapSync::new_sync(),
-            machines: RedBlackTreeMapSync::new_sync(),
+            nodes: RedBlackTreeMapSync::new_sync(),
             by_provider_id: HashTrieMapSync::new_sync(),
             pools: RedBlackTreeMapSync::new_sync(),
             overlays: RedBlackTreeMapSync::new_sync(),
@@ -205,7 +204,7 @@ impl State {
         }
     }
 
-    /// Brings machines up to date after Node `name` changed from `old`.
+    /// Updates `nodes` after Node `name` changed from `old`.
     pub(super) fn merge_node(&mut self, name: &str, old: Option<&Node>) {
         let new = self.raw_nodes.get(name).cloned();
         let ids = [
@@ -229,14 +228,14 @@ impl State {
             .collect::<Vec<_>>()
         {
             let key = format!("claim/{claim}");
-            marks = marks.or_else(|| self.machines.get(&key).cloned());
-            self.machines.remove_mut(&key);
+            marks = marks.or_else(|| self.nodes.get(&key).cloned());
+            self.nodes.remove_mut(&key);
             self.place_claim(&claim, None);
         }
         self.place_node(name, marks.as_deref());
     }
 
-    /// Brings machines up to date after NodeClaim `name` changed from `old`.
+    /// Updates `nodes` after NodeClaim `name` changed from `old`.
     pub(super) fn merge_claim(&mut self, name: &str, old: Option<&NodeClaim>) {
         let id = |claim: &NodeClaim| claim.status.provider_id.clone().filter(|id| !id.is_empty());
         let new = self.claims.get(name).cloned();
@@ -251,8 +250,8 @@ impl State {
             self.link(id, |link| link.1 = present);
         }
         let key = format!("claim/{name}");
-        let marks = self.machines.get(&key).cloned();
-        self.machines.remove_mut(&key);
+        let marks = self.nodes.get(&key).cloned();
+        self.nodes.remove_mut(&key);
         for node in ids
             .iter()
             .flatten()
@@ -282,36 +281,43 @@ impl State {
         self.by_provider_id.get(id).and_then(|link| link.0.clone())
     }
 
-    /// The machine of a Node.
+    /// Stores the state of a Node.
     fn place_node(&mut self, name: &str, marks: Option<&NodeState>) {
         let key = format!("node/{name}");
-        let old = self.machines.get(&key).cloned();
+        let old = self.nodes.get(&key).cloned();
         let Some(node) = self.raw_nodes.get(name).cloned() else {
-            self.machines.remove_mut(&key);
+            self.nodes.remove_mut(&key);
             return;
         };
+        // Without a provider ID the Node cannot be matched to its NodeClaim, which counts the same resources already.
+        // UPSTREAM: pkg/controllers/state/cluster.go, UpdateNode
+        let pool = node.labels.get(karpenter_api::labels::NODE_POOL);
+        if node.provider_id.is_none() && pool.is_some_and(|pool| !pool.is_empty()) {
+            self.nodes.remove_mut(&key);
+            return;
+        }
         let claim = node
             .provider_id
             .as_deref()
             .and_then(|id| self.claim_of(id))
             .and_then(|claim| self.claims.get(&claim))
             .cloned();
-        let labelled = self.config.node_classes.iter().any(|kind| {
+        let labeled = self.config.node_classes.iter().any(|kind| {
             node.labels
                 .contains_key(&karpenter_api::labels::node_class(&kind.group, &kind.kind))
         });
         let marks = old.as_deref().or(marks);
         let state = NodeState {
-            managed: claim.is_some() || labelled,
+            managed: claim.is_some() || labeled,
             node: Some(node),
             claim,
             marked_for_deletion: marks.is_some_and(|marks| marks.marked_for_deletion),
             nominated_until: marks.and_then(|marks| marks.nominated_until),
         };
-        self.machines.insert_mut(key, Arc::new(state));
+        self.nodes.insert_mut(key, Arc::new(state));
     }
 
-    /// The machine of a NodeClaim that has no Node.
+    /// Stores the state of a NodeClaim without a Node.
     fn place_claim(&mut self, name: &str, marks: Option<&NodeState>) {
         let Some(claim) = self.claims.get(name).cloned() else {
             return;
@@ -331,15 +337,15 @@ impl State {
             marked_for_deletion: marks.is_some_and(|marks| marks.marked_for_deletion),
             nominated_until: marks.and_then(|marks| marks.nominated_until),
         };
-        self.machines
+        self.nodes
             .insert_mut(format!("claim/{name}"), Arc::new(state));
     }
 
-    fn machine_key(&self, name: &str) -> Option<String> {
+    fn node_key(&self, name: &str) -> Option<String> {
         let direct = ["node", "claim"]
             .iter()
             .map(|kind| format!("{kind}/{name}"))
-            .find(|key| self.machines.contains_key(key));
+            .find(|key| self.nodes.contains_key(key));
         direct.or_else(|| {
             let id = self.claims.get(name)?.status.provider_id.as_deref()?;
             Some(format!("node/{}", self.node_of(id)?))
@@ -351,21 +357,19 @@ impl State {
         name: &str,
         change: impl FnOnce(&mut NodeState),
     ) -> Change {
-        let Some((key, machine)) = self.machine_key(name).and_then(|key| {
-            self.machines
-                .get(&key)
-                .cloned()
-                .map(|machine| (key, machine))
-        }) else {
+        let Some((key, state)) = self
+            .node_key(name)
+            .and_then(|key| self.nodes.get(&key).cloned().map(|state| (key, state)))
+        else {
             return Change::Unchanged;
         };
-        let mut machine = NodeState::clone(&machine);
-        change(&mut machine);
-        self.machines.insert_mut(key, Arc::new(machine));
+        let mut state = NodeState::clone(&state);
+        change(&mut state);
+        self.nodes.insert_mut(key, Arc::new(state));
         Change::Updated
     }
 
-    pub(super) fn change_machine(
+    pub(super) fn change_node_by_provider_id(
         &mut self,
         provider_id: &str,
         change: impl FnOnce(&mut NodeState),
@@ -381,7 +385,7 @@ impl State {
     }
 }
 
-/// The cluster at one moment. Cloning is O(1); nothing in it changes.
+/// The cluster at one moment. Immutable; cloning is O(1).
 ///
 /// ```
 /// use karpenter_core::cluster::{Cluster, ClusterConfig};
@@ -393,17 +397,17 @@ impl State {
 /// }
 /// let snapshot = cluster.snapshot();
 ///
-/// // What happens later does not show in it.
+/// // Later changes are not visible in it.
 /// cluster.remove_node("two");
 /// assert_eq!(snapshot.nodes().count(), 2);
 ///
-/// // What if a machine were gone? A fork answers, and costs what it touches.
+/// // A copy without a node; it shares all other data.
 /// assert_eq!(snapshot.without(&["one"]).nodes().count(), 1);
 ///
-/// // To try anything else, go on from a fork as from a cluster of one's own.
-/// let mut imagined = Cluster::from(snapshot.fork());
-/// imagined.apply_node(&serde_json::from_value(json!({ "metadata": { "name": "three" } }))?);
-/// assert_eq!(imagined.snapshot().nodes().count(), 3);
+/// // For other simulations, create a cluster from a fork.
+/// let mut simulated = Cluster::from(snapshot.fork());
+/// simulated.apply_node(&serde_json::from_value(json!({ "metadata": { "name": "three" } }))?);
+/// assert_eq!(simulated.snapshot().nodes().count(), 3);
 /// assert_eq!(snapshot.nodes().count(), 2);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
@@ -421,28 +425,28 @@ impl Snapshot {
         self.state
     }
 
-    /// A copy to try something on. O(1).
+    /// Returns a copy for simulations. O(1).
     #[must_use]
     pub fn fork(&self) -> Self {
         self.clone()
     }
 
-    /// A copy without these machines (Node or NodeClaim names). Their pods stay, bound to a node that is gone.
+    /// Returns a copy without these nodes (Node or NodeClaim names). Their pods stay bound to the removed names.
     #[must_use]
     pub fn without(&self, nodes: &[&str]) -> Self {
         let mut copy = self.clone();
         for name in nodes {
-            if let Some(key) = copy.state.machine_key(name) {
-                copy.state.machines.remove_mut(&key);
+            if let Some(key) = copy.state.node_key(name) {
+                copy.state.nodes.remove_mut(&key);
             }
         }
         copy
     }
 
-    /// A copy in which waiting pods are bound to the nodes (Node or NodeClaim names) they were nominated to, so that they take
-    /// up room there and are not pending.
+    /// Returns a copy in which pending pods are bound to the nodes (Node or NodeClaim names) they were nominated to, so that they use
+    /// resources there and are not pending.
     ///
-    /// kube-scheduler calls this assuming a pod. A NodeClaim without a Node holds its pods under its own name.
+    /// kube-scheduler calls this assuming a pod. The pods of a NodeClaim without a Node are bound to the NodeClaim's name.
     #[must_use]
     pub fn with_nominated(&self, nominated: &[(Arc<Pod>, String)]) -> Self {
         let mut copy = self.clone();
@@ -470,7 +474,7 @@ impl Snapshot {
         copy
     }
 
-    /// A copy without these pods.
+    /// Returns a copy without these pods.
     #[must_use]
     pub fn without_pods(&self, pods: &[Arc<Pod>]) -> Self {
         let mut copy = self.clone();
@@ -482,43 +486,43 @@ impl Snapshot {
         copy
     }
 
-    /// Counts the changes that consolidation could answer differently after: of two snapshots of one cluster with the same
-    /// number, what paid in neither pays in the other, time apart.
+    /// Returns the number of changes that can affect consolidation: if two snapshots of one cluster have the same number,
+    /// consolidation has the same result for both, time apart.
     ///
-    /// Pods that become ready or stop being it do not count: what follows from it, budgets of pods say in their status.
+    /// Changes of pod readiness do not count: their consequences appear in the status of PodDisruptionBudgets.
     pub fn epoch(&self) -> u64 {
         self.state.epoch
     }
 
-    /// The configuration.
+    /// Returns the configuration.
     pub fn config(&self) -> &ClusterConfig {
         &self.state.config
     }
 
-    /// Machines: Nodes by name, then NodeClaims without a Node by name.
+    /// Iterates over Nodes by name, then over NodeClaims without a Node by name.
     pub fn nodes(&self) -> impl Iterator<Item = &Arc<NodeState>> {
         let of = |prefix: &'static str| {
             self.state
-                .machines
+                .nodes
                 .iter()
                 .filter(move |(key, _)| key.starts_with(prefix))
-                .map(|(_, machine)| machine)
+                .map(|(_, state)| state)
         };
         of("node/").chain(of("claim/"))
     }
 
-    /// The machine with this Node or NodeClaim name.
+    /// Returns the node with this Node or NodeClaim name.
     pub fn node(&self, name: &str) -> Option<&Arc<NodeState>> {
-        self.state.machines.get(&self.state.machine_key(name)?)
+        self.state.nodes.get(&self.state.node_key(name)?)
     }
 
-    /// The machine with this provider id.
-    pub fn machine(&self, provider_id: &str) -> Option<&Arc<NodeState>> {
+    /// Returns the node with this provider id.
+    pub fn node_by_provider_id(&self, provider_id: &str) -> Option<&Arc<NodeState>> {
         let link = self.state.by_provider_id.get(provider_id)?;
         self.node(link.0.as_deref().or(link.1.as_deref())?)
     }
 
-    /// The pods bound to a Node.
+    /// Returns the pods bound to a Node.
     pub fn pods_on(&self, node: &str) -> &[Arc<Pod>] {
         self.state
             .by_node
@@ -527,81 +531,81 @@ impl Snapshot {
             .unwrap_or_default()
     }
 
-    /// The pods bound to a Node, with what they add up to.
+    /// Returns the pods bound to a Node, with the sums of their requests.
     pub fn node_pods(&self, node: &str) -> Option<&Arc<NodePods>> {
         self.state.by_node.get(node)
     }
 
-    /// Names that pods are bound to, with those pods, in no particular order. A name need not have a Node.
+    /// Iterates over node names with the pods bound to them, in no particular order. A name need not have a Node.
     pub fn bound_pods(&self) -> impl Iterator<Item = (&String, &Arc<NodePods>)> {
         self.state.by_node.iter()
     }
 
-    /// Pods without a node, by namespace and name.
+    /// Iterates over pods without a node, by namespace and name.
     pub fn unbound_pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
         self.state.unbound.values()
     }
 
-    /// Pods that need a node: kube-scheduler found none for them.
+    /// Iterates over pods for which kube-scheduler found no node.
     pub fn pending_pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
         self.unbound_pods().filter(|pod| pod.is_provisionable())
     }
 
-    /// Pods of machines that are going away and that will need another node, by node name.
+    /// Iterates over pods of deleting nodes that must be rescheduled, by node name.
     pub fn pods_of_deleting_nodes(&self) -> impl Iterator<Item = &Arc<Pod>> {
         self.nodes()
-            .filter(|machine| machine.is_deleting())
-            .filter_map(|machine| machine.node.as_ref())
+            .filter(|state| state.is_deleting())
+            .filter_map(|state| state.node.as_ref())
             .flat_map(|node| self.pods_on(&node.name))
             .filter(|pod| pod.is_reschedulable())
     }
 
-    /// A pod.
+    /// Returns a pod.
     pub fn pod(&self, namespace: &str, name: &str) -> Option<&Arc<Pod>> {
         self.state.pods.get(&named(namespace, name))
     }
 
-    /// All pods, in no particular order.
+    /// Iterates over all pods, in no particular order.
     pub fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
         self.state.pods.values()
     }
 
-    /// The number of pods.
+    /// Returns the number of pods.
     pub fn pod_count(&self) -> usize {
         self.state.pods.size()
     }
 
-    /// NodePools by name.
+    /// Iterates over NodePools by name.
     pub fn node_pools(&self) -> impl Iterator<Item = &Arc<NodePool>> {
         self.state.pools.values()
     }
 
-    /// A NodePool.
+    /// Returns a NodePool.
     pub fn node_pool(&self, name: &str) -> Option<&Arc<NodePool>> {
         self.state.pools.get(name)
     }
 
-    /// NodeClaims by name.
+    /// Iterates over NodeClaims by name.
     pub fn node_claims(&self) -> impl Iterator<Item = &Arc<NodeClaim>> {
         self.state.claims.values()
     }
 
-    /// A NodeClaim.
+    /// Returns a NodeClaim.
     pub fn node_claim(&self, name: &str) -> Option<&Arc<NodeClaim>> {
         self.state.claims.get(name)
     }
 
-    /// NodeOverlays by name.
+    /// Iterates over NodeOverlays by name.
     pub fn node_overlays(&self) -> impl Iterator<Item = &Arc<NodeOverlay>> {
         self.state.overlays.values()
     }
 
-    /// What the provider offers for a NodePool, before overlays; `None` if it has not been asked yet.
+    /// Returns the instance types of a NodePool before NodeOverlays, or the provider's error; `None` if they are not known yet.
     pub fn instance_types(&self, pool: &str) -> Option<&Result<Arc<[InstanceType]>, String>> {
         self.state.instance_types.get(pool)
     }
 
-    /// DaemonSets by namespace and name, each with its newest pod, if one was seen.
+    /// Iterates over DaemonSets by namespace and name, each with its newest pod, if there is one.
     pub fn daemon_sets(&self) -> impl Iterator<Item = (&Arc<DaemonSet>, Option<&Arc<Pod>>)> {
         self.state
             .daemon_sets
@@ -609,21 +613,22 @@ impl Snapshot {
             .map(|set| (set, self.state.daemon_pods.get(&set.uid)))
     }
 
-    /// PodDisruptionBudgets by namespace and name.
+    /// Iterates over PodDisruptionBudgets by namespace and name.
     pub fn pdbs(&self) -> impl Iterator<Item = &Arc<PodDisruptionBudget>> {
         self.state.pdbs.values()
     }
 
-    /// PodDisruptionBudgets of a namespace, by name.
+    /// Iterates over the PodDisruptionBudgets of a namespace, by name.
     pub fn pdbs_of(&self, namespace: &str) -> impl Iterator<Item = &Arc<PodDisruptionBudget>> {
         let from = named(namespace, "");
         let namespace = namespace.to_owned();
-        let rest = self.state.pdbs.range(from..);
-        rest.take_while(move |(key, _)| key.0 == namespace)
+        let following = self.state.pdbs.range(from..);
+        following
+            .take_while(move |(key, _)| key.0 == namespace)
             .map(|(_, budget)| budget)
     }
 
-    /// Selectors of the Services of a namespace, by name; `None` selects nothing.
+    /// Iterates over the selectors of the Services of a namespace, by name; `None` selects nothing.
     pub fn service_selectors(&self, namespace: &str) -> impl Iterator<Item = &Option<Labels>> {
         let from = named(namespace, "");
         self.state
@@ -636,7 +641,7 @@ impl Snapshot {
             .map(|(_, selector)| selector.as_ref())
     }
 
-    /// What a workload controller selects its pods by.
+    /// Returns the pod selector of a workload controller.
     pub fn controller_selector(
         &self,
         kind: &str,
@@ -652,7 +657,7 @@ impl Snapshot {
         map.get(&named(namespace, name)).map(AsRef::as_ref)
     }
 
-    /// Namespaces with their labels, by name.
+    /// Iterates over namespaces with their labels, by name.
     pub fn namespaces(&self) -> impl Iterator<Item = (&String, &Labels)> {
         self.state
             .namespaces
@@ -660,12 +665,12 @@ impl Snapshot {
             .map(|(name, labels)| (name, labels.as_ref()))
     }
 
-    /// Labels of a namespace.
+    /// Returns the labels of a namespace.
     pub fn namespace_labels(&self, name: &str) -> Option<&Labels> {
         self.state.namespaces.get(name).map(AsRef::as_ref)
     }
 
-    /// A PersistentVolumeClaim.
+    /// Returns a PersistentVolumeClaim.
     pub fn volume_claim(&self, namespace: &str, name: &str) -> Option<&VolumeClaim> {
         self.state
             .volume_claims
@@ -673,17 +678,17 @@ impl Snapshot {
             .map(AsRef::as_ref)
     }
 
-    /// A PersistentVolume.
+    /// Returns a PersistentVolume.
     pub fn volume(&self, name: &str) -> Option<&Volume> {
         self.state.volumes.get(name).map(AsRef::as_ref)
     }
 
-    /// A StorageClass.
+    /// Returns a StorageClass.
     pub fn storage_class(&self, name: &str) -> Option<&StorageClass> {
         self.state.storage_classes.get(name).map(AsRef::as_ref)
     }
 
-    /// The newest default StorageClass; ties go to the first name.
+    /// Returns the newest default StorageClass; of equally old ones the first by name.
     pub fn default_storage_class(&self) -> Option<&StorageClass> {
         let default = self
             .state
@@ -697,32 +702,32 @@ impl Snapshot {
         })
     }
 
-    /// How many volumes each CSI driver can attach to a node.
+    /// Returns how many volumes each CSI driver can attach to a node.
     pub fn attach_limits(&self, node: &str) -> Option<&BTreeMap<String, u32>> {
         self.state.csi_nodes.get(node).map(AsRef::as_ref)
     }
 
-    /// ResourceSlices by name.
+    /// Iterates over ResourceSlices by name.
     pub fn resource_slices(&self) -> impl Iterator<Item = &Arc<ResourceSlice>> {
         self.state.resource_slices.values()
     }
 
-    /// A ResourceClaim.
+    /// Returns a ResourceClaim.
     pub fn resource_claim(&self, namespace: &str, name: &str) -> Option<&Arc<ResourceClaim>> {
         self.state.resource_claims.get(&named(namespace, name))
     }
 
-    /// ResourceClaims by namespace and name.
+    /// Iterates over ResourceClaims by namespace and name.
     pub fn resource_claims(&self) -> impl Iterator<Item = &Arc<ResourceClaim>> {
         self.state.resource_claims.values()
     }
 
-    /// DeviceClasses by name.
+    /// Iterates over DeviceClasses by name.
     pub fn device_classes(&self) -> impl Iterator<Item = &Arc<DeviceClass>> {
         self.state.device_classes.values()
     }
 
-    /// A DeviceClass.
+    /// Returns a DeviceClass.
     pub fn device_class(&self, name: &str) -> Option<&Arc<DeviceClass>> {
         self.state.device_classes.get(name)
     }

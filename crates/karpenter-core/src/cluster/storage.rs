@@ -1,12 +1,11 @@
-//! PersistentVolumeClaims, PersistentVolumes, StorageClasses and CSINodes, as far as scheduling needs them.
+//! PersistentVolumeClaims, PersistentVolumes, StorageClasses and CSINodes, reduced to the fields that scheduling needs.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use karpenter_api::{
-    k8s_openapi::api::{core::v1 as kube, storage::v1 as storage},
-    labels,
-};
+use karpenter_api::k8s_openapi::api::core::v1 as corev1;
+use karpenter_api::k8s_openapi::api::storage::v1 as storage;
+use karpenter_api::labels;
 
 use crate::pod::{LabelExpr, NodeTerm};
 
@@ -17,21 +16,21 @@ pub struct VolumeClaim {
     pub namespace: String,
     /// Name.
     pub name: String,
-    /// Deletion was requested.
+    /// Whether it is being deleted.
     pub deleting: bool,
-    /// Its volume is gone.
+    /// Whether it has phase Lost: its volume does not exist any more.
     pub lost: bool,
-    /// The volume it is bound to, or shall be.
+    /// The volume it is or will be bound to.
     pub volume_name: Option<String>,
-    /// Binding was completed.
+    /// Whether binding has completed.
     pub bind_completed: bool,
-    /// The storage class asked for; `None` is the default class, empty is no class.
+    /// The requested storage class; `None` is the default class, empty is no class.
     pub storage_class: Option<String>,
 }
 
 impl VolumeClaim {
-    /// Parses a claim.
-    pub fn parse(claim: &kube::PersistentVolumeClaim) -> Self {
+    /// Parses a Kubernetes PersistentVolumeClaim.
+    pub fn parse(claim: &corev1::PersistentVolumeClaim) -> Self {
         let meta = &claim.metadata;
         let spec = claim.spec.as_ref();
         Self {
@@ -60,20 +59,20 @@ impl VolumeClaim {
 pub struct Volume {
     /// Name.
     pub name: String,
-    /// Deletion was requested.
+    /// Whether it is being deleted.
     pub deleting: bool,
-    /// The CSI driver that attaches it; in-tree EBS volumes count as their CSI driver's. `None` is not limited.
+    /// The CSI driver that attaches it; that of in-tree EBS volumes is the EBS CSI driver. `None` is not limited.
     pub driver: Option<String>,
     /// The provisioner or in-tree plugin it came from.
     pub provisioner: Option<String>,
-    /// Where it can be attached: alternatives. Empty means anywhere.
+    /// Alternative node terms for nodes that can attach it. Empty means all nodes.
     pub alternatives: Vec<Vec<LabelExpr>>,
 }
 
-/// The CSI driver that took over from the in-tree EBS plugin.
+/// The CSI driver that replaces the in-tree EBS plugin.
 const EBS_DRIVER: &str = "ebs.csi.aws.com";
 
-/// The CSI driver that took over from an in-tree plugin, or the name itself.
+/// Returns the CSI driver that replaces an in-tree plugin, or the name itself.
 ///
 /// UPSTREAM: pkg/scheduling/volumeusage.go; k8s.io/csi-translation-lib
 pub fn translate_in_tree(provisioner: &str) -> &str {
@@ -90,8 +89,8 @@ pub fn translate_in_tree(provisioner: &str) -> &str {
 }
 
 impl Volume {
-    /// Parses a volume.
-    pub fn parse(volume: &kube::PersistentVolume) -> Self {
+    /// Parses a Kubernetes PersistentVolume.
+    pub fn parse(volume: &corev1::PersistentVolume) -> Self {
         let spec = volume.spec.as_ref();
         let csi = spec
             .and_then(|spec| spec.csi.as_ref())
@@ -133,18 +132,18 @@ pub struct StorageClass {
     pub name: String,
     /// Provisioner, as written.
     pub provisioner: String,
-    /// Volumes are created before a pod is scheduled.
+    /// Whether volumes are created before a pod is scheduled (binding mode Immediate).
     pub immediate: bool,
-    /// Where volumes can be created: alternatives. Empty means anywhere.
+    /// Alternative topology terms in which volumes can be created. Empty means all.
     pub alternatives: Vec<Vec<LabelExpr>>,
-    /// It is a default class.
+    /// Whether it is a default class.
     pub default: bool,
-    /// When it was created; the newest default class wins.
+    /// When it was created; the newest default class applies.
     pub created_at: Option<Timestamp>,
 }
 
 impl StorageClass {
-    /// Parses a class.
+    /// Parses a Kubernetes StorageClass.
     pub fn parse(class: &storage::StorageClass) -> Self {
         let default_annotations = [
             "storageclass.kubernetes.io/is-default-class",
@@ -184,7 +183,7 @@ impl StorageClass {
     }
 }
 
-/// How many volumes each CSI driver can attach to a node, for drivers that say so.
+/// Returns how many volumes each CSI driver can attach to a node, for drivers that report it.
 pub(super) fn attach_limits(node: &storage::CSINode) -> BTreeMap<String, u32> {
     node.spec
         .drivers

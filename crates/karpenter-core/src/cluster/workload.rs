@@ -1,8 +1,10 @@
-//! DaemonSets, and the objects default spread constraints take their selector from.
+//! DaemonSets, and the objects that provide the selector of default spread constraints.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use karpenter_api::k8s_openapi::api::{apps::v1 as apps, core::v1 as kube};
+use karpenter_api::k8s_openapi::api::apps::v1 as apps;
+use karpenter_api::k8s_openapi::api::core::v1 as corev1;
 
 use crate::pod::{LabelSelector, Pod};
 
@@ -15,9 +17,9 @@ pub struct DaemonSet {
     pub name: String,
     /// Uid.
     pub uid: String,
-    /// A pod of its template; limits stand in for missing requests.
+    /// A pod of its template; limits replace missing requests.
     pub template: Arc<Pod>,
-    /// Whether the template restricts the nodes; that replaces what a live pod says, which names its node.
+    /// Whether the template has required node affinity; it is then used instead of that of a live pod, which names its node.
     pub template_has_affinity: bool,
 }
 
@@ -30,7 +32,7 @@ impl DaemonSet {
             .as_ref()
             .map(|spec| spec.template.clone())
             .unwrap_or_default();
-        let mut pod = kube::Pod {
+        let mut pod = corev1::Pod {
             metadata: template.metadata.unwrap_or_default(),
             spec: template.spec,
             status: None,
@@ -53,8 +55,8 @@ impl DaemonSet {
     }
 }
 
-/// What API defaulting does: a limit without a request is the request.
-fn default_requests(container: &mut kube::Container) {
+/// Applies API defaulting: a limit without a request is the request.
+fn default_requests(container: &mut corev1::Container) {
     let Some(resources) = container.resources.as_mut() else {
         return;
     };
@@ -65,12 +67,12 @@ fn default_requests(container: &mut kube::Container) {
     }
 }
 
-/// A Service's selector; `None` selects nothing.
-pub(super) fn service_selector(service: &kube::Service) -> Option<BTreeMap<String, String>> {
+/// Returns the selector of a Service; `None` selects nothing.
+pub(super) fn service_selector(service: &corev1::Service) -> Option<BTreeMap<String, String>> {
     service.spec.as_ref().and_then(|spec| spec.selector.clone())
 }
 
-/// What a workload controller selects its pods by.
+/// The pod selector of a workload controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControllerSelector {
     /// A ReplicationController: labels, which replace those of services.

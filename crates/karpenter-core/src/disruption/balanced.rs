@@ -1,42 +1,41 @@
-//! The Balanced policy: a move must save at least its share of a pool's cost for the share of the pool's pods it disturbs.
+//! The Balanced consolidation policy: a command must save at least its share of a NodePool's cost for the share of the
+//! NodePool's pods it disrupts.
 //!
 //! ```text
-//! score = (savings / cost of the pool) / (cost of the move / cost of moving everything in the pool)
+//! score = (savings / price of the NodePool) / (disruption cost of the command / disruption cost of all nodes of the NodePool)
 //! ```
 //!
-//! A move is approved at 1/k, with k = 2: a pool's machine of average price and average load may be replaced at half price.
+//! A command is approved at a score of 1/k, with k = 2: a node of average price and average load may be replaced at half price.
 
 use std::collections::BTreeMap;
 
 use karpenter_api::v1::ConsolidationPolicy;
 
-use super::{
-    candidate::Candidate,
-    cost::{eviction_cost, price},
-    prices::PriceLists,
-};
+use super::candidate::Candidate;
+use super::cost::{eviction_cost, price};
+use super::prices::PriceLists;
 use crate::cluster::Snapshot;
 
-/// How many times its fair share a move may disturb.
+/// How many times its share of the savings a command may disrupt.
 pub const K: f64 = 2.0;
 
-/// What a move's score must reach.
+/// The lowest score at which a command is approved.
 pub const THRESHOLD: f64 = 1.0 / K;
 
-/// How a move does in one pool.
+/// The score of a command in one NodePool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolScore {
     /// The NodePool.
     pub node_pool: String,
     /// The score.
     pub score: f64,
-    /// What it saves, as a share of what the pool costs.
+    /// The savings, as a share of the price of the NodePool's nodes.
     pub savings: f64,
-    /// What it disturbs, as a share of what moving everything in the pool would.
+    /// The disruption cost, as a share of that of all the NodePool's nodes.
     pub disruption: f64,
 }
 
-/// What all machines of each pool cost, in dollars an hour and in disruption. Fixed for a pass.
+/// The price (dollars per hour) and disruption cost of all nodes of each NodePool. Fixed for a pass.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
     by_pool: BTreeMap<String, Total>,
@@ -49,39 +48,39 @@ struct Total {
 }
 
 impl Totals {
-    /// Sums over all machines of the snapshot, candidates or not.
+    /// Sums over all nodes of the snapshot, candidates or not.
     pub fn new(snapshot: &Snapshot, candidates: &[Candidate], prices: &PriceLists) -> Self {
         let known: BTreeMap<&str, f64> = candidates
             .iter()
             .map(|candidate| (candidate.name(), candidate.reschedule_cost))
             .collect();
         let mut by_pool: BTreeMap<String, Total> = BTreeMap::new();
-        for machine in snapshot.nodes() {
-            let Some(pool) = machine.node_pool() else {
+        for node in snapshot.nodes() {
+            let Some(pool) = node.node_pool() else {
                 continue;
             };
-            let name = machine.labels().get(karpenter_api::labels::INSTANCE_TYPE);
+            let name = node.labels().get(karpenter_api::labels::INSTANCE_TYPE);
             let instance_type = prices.of(pool).zip(name).and_then(|(list, name)| {
                 let place = list.place(name)?;
                 Some(list.instance_type(place))
             });
-            let disruption = known.get(machine.name()).copied().unwrap_or_else(|| {
-                let pods = snapshot.pods_on(machine.name());
+            let disruption = known.get(node.name()).copied().unwrap_or_else(|| {
+                let pods = snapshot.pods_on(node.name());
                 1.0 + pods
                     .iter()
                     .map(|pod| eviction_cost(pod).max(0.0))
                     .sum::<f64>()
             });
             let total = by_pool.entry(pool.to_owned()).or_default();
-            total.price += price(machine, instance_type);
+            total.price += price(node, instance_type);
             total.disruption += disruption;
         }
         Self { by_pool }
     }
 
-    /// The least score of a move over the Balanced pools in it; `None` if none is.
+    /// Returns the lowest score of a command over its Balanced NodePools; `None` if it has none.
     ///
-    /// A move that saves nothing, of no machine, or in a pool that costs nothing, scores 0.
+    /// A command without savings, without nodes, or in a NodePool whose price is 0 has score 0.
     pub fn score(&self, candidates: &[&Candidate], savings: f64) -> Option<f64> {
         if candidates.is_empty() {
             return Some(0.0);
@@ -91,7 +90,7 @@ impl Totals {
         scores.min_by(f64::total_cmp)
     }
 
-    /// How a move does in each Balanced pool that it touches, by name.
+    /// Returns the score of a command in each of its Balanced NodePools, by name.
     pub fn judge(&self, candidates: &[&Candidate], savings: f64) -> Vec<PoolScore> {
         let total_price: f64 = candidates.iter().map(|candidate| candidate.price).sum();
         let mut pools: BTreeMap<&str, (f64, f64)> = BTreeMap::new();

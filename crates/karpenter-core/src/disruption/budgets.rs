@@ -1,47 +1,45 @@
-//! How many machines of each NodePool may be disrupted now, and for which reason.
+//! Disruption budgets: how many nodes of each NodePool may be disrupted now, per reason.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use karpenter_api::{
-    budget,
-    conditions::{HasConditions, types},
-    v1::DisruptionReason,
-};
+use karpenter_api::budget;
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::v1::DisruptionReason;
 
 use crate::cluster::{NodeState, Snapshot};
 
-/// What is left of every pool's budgets, for one reason.
+/// The remaining budgets of all NodePools, for one reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Budgets {
     by_pool: BTreeMap<String, PoolBudget>,
 }
 
-/// One pool's budget for one reason.
+/// The budget of one NodePool for one reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolBudget {
-    /// Machines that count: managed, initialised, not yet terminating at the provider.
+    /// Nodes that count: managed, initialized, and without condition InstanceTerminating.
     pub nodes: u32,
-    /// Those of them that are not ready or going away, for whatever cause.
+    /// Those of them that are not ready or being deleted, for whatever cause.
     pub consuming: u32,
-    /// What the budgets that are active now allow.
+    /// The number of nodes that the budgets active now allow.
     pub allowed: u32,
-    /// What is left.
+    /// The number of nodes that may still be disrupted.
     pub remaining: u32,
 }
 
 impl Budgets {
-    /// What is left for `reason`.
+    /// Computes the budgets of all NodePools for `reason`.
     pub fn new(snapshot: &Snapshot, reason: &DisruptionReason, now: Timestamp) -> Self {
         let mut by_pool: BTreeMap<String, PoolBudget> = BTreeMap::new();
-        for machine in snapshot.nodes().filter(|machine| counts(machine)) {
-            let Some(pool) = machine.node_pool() else {
+        for node in snapshot.nodes().filter(|node| counts(node)) {
+            let Some(pool) = node.node_pool() else {
                 continue;
             };
             let budget = by_pool.entry(pool.to_owned()).or_default();
             budget.nodes += 1;
-            let ready = machine.node.as_ref().is_some_and(|node| node.is_ready());
-            budget.consuming += u32::from(!ready || machine.is_deleting());
+            let ready = node.node.as_ref().is_some_and(|node| node.is_ready());
+            budget.consuming += u32::from(!ready || node.is_deleting());
         }
         for pool in snapshot.node_pools() {
             let name = pool.metadata.name.clone().unwrap_or_default();
@@ -52,7 +50,7 @@ impl Budgets {
         Self { by_pool }
     }
 
-    /// What is left for each reason of voluntary disruption, by its name.
+    /// Computes the budgets for each reason of voluntary disruption, by the name of the reason.
     pub fn by_reason(snapshot: &Snapshot, now: Timestamp) -> BTreeMap<String, Self> {
         let reasons = [
             DisruptionReason::Empty,
@@ -65,19 +63,19 @@ impl Budgets {
             .collect()
     }
 
-    /// One pool's budget.
+    /// Returns the budget of a NodePool; zero for an unknown one.
     pub fn of(&self, pool: &str) -> PoolBudget {
         self.by_pool.get(pool).copied().unwrap_or_default()
     }
 
-    /// All pools' budgets, by name.
+    /// Iterates over the budgets of all NodePools, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &PoolBudget)> {
         self.by_pool
             .iter()
             .map(|(name, budget)| (name.as_str(), budget))
     }
 
-    /// Takes one from a pool's budget; false if nothing is left.
+    /// Deducts one node from a NodePool's budget; returns false if nothing is left.
     pub fn take(&mut self, pool: &str) -> bool {
         let Some(budget) = self.by_pool.get_mut(pool) else {
             return false;
@@ -88,9 +86,9 @@ impl Budgets {
     }
 }
 
-fn counts(machine: &NodeState) -> bool {
-    machine.is_initialized()
-        && machine
+fn counts(node: &NodeState) -> bool {
+    node.is_initialized()
+        && node
             .claim
             .as_ref()
             .is_some_and(|claim| !claim.is_true(types::INSTANCE_TERMINATING))

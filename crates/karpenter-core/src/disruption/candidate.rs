@@ -1,60 +1,52 @@
-//! Which machines may be disrupted, and why the others may not.
+//! Disruption candidates: which nodes may be disrupted, and why the others may not.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
 
 use jiff::Timestamp;
-use karpenter_api::{
-    conditions::{HasConditions, types},
-    labels,
-    v1::{ConsolidationPolicy, NodeClaim, NodePool},
-};
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::labels;
+use karpenter_api::v1::{ConsolidationPolicy, NodeClaim, NodePool};
 
-use super::{
-    cost::{eviction_cost, lifetime_remaining, price, reschedule_cost},
-    pdb::{PdbBlock, PdbLimits},
-    prices::PriceLists,
-};
-use crate::{
-    cluster::{NodeState, Snapshot},
-    instance_type::InstanceType,
-    pod::{DoNotDisrupt, Pod, PodKey, do_not_disrupt},
-};
+use super::cost::{eviction_cost, lifetime_remaining, price, reschedule_cost};
+use super::pdb::{PdbBlock, PdbLimits};
+use super::prices::PriceLists;
+use crate::cluster::{NodeState, Snapshot};
+use crate::instance_type::InstanceType;
+use crate::pod::{DoNotDisrupt, Pod, PodKey, do_not_disrupt};
 
-/// Why a machine is no candidate. [`fmt::Display`] gives upstream's text; the event begins with a capital.
+/// Why a node is not a candidate. [`fmt::Display`] gives upstream's text; the event begins with a capital.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Blocked {
-    /// A command holds it.
+    /// A disruption command for it is in flight.
     InFlight,
-    /// It is not Karpenter's.
+    /// It has no NodeClaim.
     NotManaged,
-    /// Its Node has not joined.
+    /// Its NodeClaim has no Node.
     NoNode,
-    /// Its Node is not initialised.
+    /// Its Node is not initialized.
     NotInitialized,
-    /// It is going away.
+    /// It is being deleted or marked for deletion.
     Deleting,
-    /// Pods were told to go there.
+    /// Pending pods are nominated to it.
     Nominated,
-    /// Its Node refuses by annotation.
+    /// Its Node has the annotation `karpenter.sh/do-not-disrupt`.
     NodeDoNotDisrupt,
     /// It lacks the NodePool label.
     NoNodePoolLabel,
-    /// Its NodePool is gone, or the pool's instance types are not known.
+    /// Its NodePool does not exist, or the NodePool's instance types are not known.
     NoNodePool {
         /// Name of the NodePool.
         node_pool: String,
     },
-    /// A pod refuses by annotation.
+    /// A pod has the annotation `karpenter.sh/do-not-disrupt`.
     PodDoNotDisrupt {
         /// The pod.
         pod: PodKey,
     },
-    /// Two PodDisruptionBudgets cover a pod.
+    /// Several PodDisruptionBudgets cover a pod.
     SeveralPdbs {
         /// The pod.
         pod: PodKey,
@@ -68,15 +60,15 @@ pub enum Blocked {
         /// The budget.
         budget: String,
     },
-    /// It has drifted, and its pods would not all find a place.
+    /// It has drifted, but not all of its pods can be scheduled elsewhere.
     PodsStay {
-        /// Pods and why.
+        /// The pods, with reasons.
         pods: Vec<(PodKey, String)>,
     },
 }
 
 impl Blocked {
-    /// Whether the drift methods disregard it on machines with a termination grace period, at whose end pods go anyway.
+    /// Reports whether the drift methods ignore it for nodes with a termination grace period, which ends such pods anyway.
     fn yields_to_grace_period(&self) -> bool {
         matches!(
             self,
@@ -84,7 +76,7 @@ impl Blocked {
         )
     }
 
-    /// Whether users are told by a `DisruptionBlocked` event. They know of commands in flight and of foreign nodes.
+    /// Reports whether a `DisruptionBlocked` event is due. It is not for commands in flight and for nodes without a NodeClaim.
     pub fn is_reported(&self) -> bool {
         !matches!(self, Self::InFlight | Self::NotManaged)
     }
@@ -131,7 +123,7 @@ impl fmt::Display for Blocked {
     }
 }
 
-/// Says why pods would not schedule, of five pods at most.
+/// Writes why pods would not schedule, for at most five pods.
 fn stuck(f: &mut fmt::Formatter<'_>, pods: &[(PodKey, String)]) -> fmt::Result {
     f.write_str("Not all pods would schedule, ")?;
     let shown: Vec<String> = pods
@@ -153,7 +145,7 @@ fn stuck(f: &mut fmt::Formatter<'_>, pods: &[(PodKey, String)]) -> fmt::Result {
 pub enum Unconsolidatable {
     /// Its NodePool is static.
     Static,
-    /// Its instance type is not offered any more.
+    /// Its NodePool no longer has its instance type.
     InstanceTypeUnknown {
         /// The type's name.
         name: String,
@@ -168,66 +160,66 @@ pub enum Unconsolidatable {
         /// The NodePool.
         node_pool: String,
     },
-    /// Emptiness takes care of it.
+    /// It is empty, which the emptiness method handles.
     Empty,
     /// `consolidationPolicy: WhenEmpty`, and it is not empty.
     WhenEmpty {
         /// The NodePool.
         node_pool: String,
     },
-    /// Its Node refuses by the annotation of releases up to v0.32.
+    /// Its Node has the annotation `karpenter.sh/do-not-consolidate` of releases up to v0.32.
     NodeDoNotConsolidate,
-    /// Pods came or went too recently.
+    /// Pods were added to or removed from it within `consolidateAfter`.
     TooRecent,
-    /// Virtual pods of capacity buffers are there.
+    /// Virtual pods of capacity buffers are placed on it.
     BufferPods {
-        /// The machine.
+        /// The node.
         node: String,
     },
-    /// Its pods would not all find a place.
+    /// Not all of its pods can be scheduled elsewhere.
     PodsStay {
-        /// Pods and why.
+        /// The pods, with reasons.
         pods: Vec<(PodKey, String)>,
     },
-    /// Its pods would need more than one new machine.
+    /// Its pods would need more new nodes than a command may launch.
     SeveralReplacements {
-        /// How many.
+        /// The number of new nodes.
         count: usize,
     },
-    /// No machine is cheaper.
+    /// No replacement is cheaper.
     NotCheaper,
-    /// The cheaper types do not satisfy minValues.
+    /// The cheaper instance types do not satisfy minValues.
     MinValues {
-        /// What is not satisfied.
+        /// The unmet minValues.
         reason: String,
     },
-    /// Spot machines are not exchanged for spot machines: the feature is off.
+    /// Spot nodes are not replaced by spot nodes: the feature gate is off.
     SpotToSpotDisabled,
-    /// Too few cheaper spot types to choose from.
+    /// Too few cheaper spot instance types.
     SpotToSpotFlexibility {
-        /// How many were needed.
+        /// The number required.
         needed: usize,
-        /// How many were there.
+        /// The number available.
         found: usize,
     },
-    /// The move is not worth it by the Balanced policy.
+    /// The score by the Balanced policy is too low.
     Score {
         /// The score.
         score: f64,
-        /// What it would have to be.
+        /// The lowest score that is approved.
         threshold: f64,
     },
-    /// The pool's budget is used up.
+    /// The NodePool's disruption budget is used up.
     Budget {
         /// The NodePool.
         node_pool: String,
     },
-    /// The search ended before it was looked at.
+    /// The search ended before the candidate was evaluated.
     NotEvaluated,
 }
 
 impl Unconsolidatable {
-    /// Whether users are told by an event.
+    /// Reports whether an `Unconsolidatable` event is due.
     pub fn is_reported(&self) -> bool {
         !matches!(
             self,
@@ -280,105 +272,105 @@ impl fmt::Display for Unconsolidatable {
             Self::Budget { node_pool } => {
                 write!(f, "NodePool \"{node_pool}\" has no disruption budget left")
             }
-            Self::NotEvaluated => f.write_str("Search ended before this node was looked at"),
+            Self::NotEvaluated => f.write_str("Search ended before this node was evaluated"),
         }
     }
 }
 
-/// A machine that may be disrupted.
+/// A node that may be disrupted.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// The machine.
-    pub machine: Arc<NodeState>,
+    /// The node.
+    pub node: Arc<NodeState>,
     /// Its NodeClaim.
     pub claim: Arc<NodeClaim>,
     /// Its NodePool.
     pub node_pool: Arc<NodePool>,
-    /// The pool's instance types.
+    /// The NodePool's instance types.
     pub instance_types: Arc<[InstanceType]>,
-    /// Place of its own type among them, if it still is one.
+    /// Index of its own instance type in `instance_types`, if the NodePool still has it.
     pub instance_type: Option<usize>,
-    /// Dollars an hour; 0 if not known.
+    /// Price in dollars per hour; 0 if not known.
     pub price: f64,
     /// Pods on it.
     pub pods: Vec<Arc<Pod>>,
-    /// What moving its pods costs; 1 for an empty machine.
+    /// The cost of rescheduling its pods; 1 for an empty node.
     pub reschedule_cost: f64,
-    /// What evicting all its pods costs, less the shorter it has to live.
+    /// The cost of evicting all its pods, times the remaining share of its lifetime.
     pub disruption_cost: f64,
-    /// Virtual pods of capacity buffers that reckon with it.
+    /// The number of virtual pods of capacity buffers placed on it.
     pub buffer_pods: usize,
-    /// It is one only for methods that wait for pods at most a grace period.
+    /// Whether only drift may disrupt it, because its pods block eviction until the termination grace period ends.
     pub eventual_only: bool,
-    /// Consolidation has bought it lately for pods that are still there.
-    pub settling: bool,
+    /// Whether consolidation launched it recently for pods that are still on it.
+    pub is_recent_replacement: bool,
 }
 
 impl Candidate {
-    /// The Node's name.
+    /// Returns the name of the Node.
     pub fn name(&self) -> &str {
-        self.machine.name()
+        self.node.name()
     }
 
-    /// The NodeClaim's name.
+    /// Returns the name of the NodeClaim.
     pub fn claim_name(&self) -> &str {
         self.claim.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// The NodePool's name.
+    /// Returns the name of the NodePool.
     pub fn pool_name(&self) -> &str {
         self.node_pool.metadata.name.as_deref().unwrap_or_default()
     }
 
     fn label(&self, key: &str) -> Option<&str> {
-        self.machine.labels().get(key).map(String::as_str)
+        self.node.labels().get(key).map(String::as_str)
     }
 
-    /// `spot`, `on-demand` or `reserved`.
+    /// Returns the capacity type: `spot`, `on-demand` or `reserved`.
     pub fn capacity_type(&self) -> Option<&str> {
         self.label(labels::CAPACITY_TYPE)
     }
 
-    /// The zone.
+    /// Returns the zone.
     pub fn zone(&self) -> Option<&str> {
         self.label(labels::ZONE)
     }
 
-    /// The name of its instance type, known or not.
+    /// Returns the name of its instance type, whether or not the NodePool still has that type.
     pub fn instance_type_name(&self) -> Option<&str> {
         self.label(labels::INSTANCE_TYPE)
     }
 
-    /// Pods that would need another machine.
+    /// Returns the pods that must be rescheduled when the node is deleted.
     pub fn reschedulable(&self) -> impl Iterator<Item = &Arc<Pod>> {
         self.pods.iter().filter(|pod| pod.is_reschedulable())
     }
 
-    /// Whether nothing that matters runs on it: moving its pods costs nothing.
+    /// Reports whether the node is empty: rescheduling its pods has no cost.
     pub fn is_empty(&self) -> bool {
         self.reschedule_cost <= 1.0
     }
 
-    /// Whether the machine's `Consolidatable` condition holds.
+    /// Reports whether the NodeClaim's `Consolidatable` condition is true.
     pub fn is_consolidatable(&self) -> bool {
         self.claim.is_true(types::CONSOLIDATABLE)
     }
 
-    /// When the machine drifted, if it has.
+    /// Returns when the NodeClaim drifted, if it has.
     pub fn drifted_at(&self) -> Option<Timestamp> {
         let drifted = self.claim.condition(types::DRIFTED)?;
         (drifted.status == "True").then_some(drifted.last_transition_time.0)
     }
 
-    /// Whether the Node refuses by the annotation of releases up to v0.32, which drift and expiry never minded.
+    /// Reports whether the Node has the `do-not-consolidate` annotation of releases up to v0.32, which drift and expiration ignore.
     fn refuses_consolidation(&self) -> bool {
-        self.machine
+        self.node
             .annotations()
             .get(labels::annotations::DO_NOT_CONSOLIDATE)
             .is_some_and(|value| value == "true")
     }
 
-    /// What consolidation has against the candidate before anything is simulated.
+    /// Returns why consolidation cannot act on the candidate, as far as that is known without a simulation.
     pub fn unconsolidatable(&self) -> Option<Unconsolidatable> {
         let node_pool = || self.pool_name().to_owned();
         let disruption = &self.node_pool.spec.disruption;
@@ -410,11 +402,11 @@ impl Candidate {
                 node_pool: node_pool(),
             });
         }
-        let too_recent = !self.is_consolidatable() || self.settling;
+        let too_recent = !self.is_consolidatable() || self.is_recent_replacement;
         too_recent.then_some(Unconsolidatable::TooRecent)
     }
 
-    /// What emptiness has against the candidate; `None` if it can go.
+    /// Returns why emptiness cannot delete the candidate; `None` if it can.
     pub fn not_empty(&self) -> Option<Unconsolidatable> {
         let node_pool = || self.pool_name().to_owned();
         if self.node_pool.is_static() {
@@ -432,7 +424,7 @@ impl Candidate {
                 node_pool: node_pool(),
             });
         }
-        // The annotation never kept nodes whose pool removes empty nodes only.
+        // The annotation has no effect in a NodePool with policy WhenEmpty.
         let only_empty =
             self.node_pool.spec.disruption.consolidation_policy == ConsolidationPolicy::WhenEmpty;
         if self.refuses_consolidation() && !only_empty {
@@ -452,48 +444,48 @@ impl Candidate {
     }
 }
 
-/// What looking at candidates needs to know besides the snapshot.
+/// The state that selecting candidates needs in addition to the snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
-    /// NodeClaims that commands hold.
+    /// Names of NodeClaims with a disruption command in flight.
     pub in_flight: BTreeSet<String>,
-    /// Virtual pods of capacity buffers by machine.
+    /// The number of virtual pods of capacity buffers, by node name.
     pub buffer_pods: BTreeMap<String, usize>,
-    /// NodeClaims that consolidation has bought lately: it does not take them back while their pods stay.
-    pub settling: BTreeSet<String>,
+    /// Names of NodeClaims that consolidation launched recently: it does not consolidate them while their pods stay.
+    pub recent_replacements: BTreeSet<String>,
 }
 
-/// Every machine of a snapshot: a candidate, or blocked.
+/// All nodes of a snapshot: candidates and blocked nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Candidates {
-    /// Machines that may be disrupted, ordered by price per cost of moving, most worthwhile first; ties by name.
+    /// Nodes that may be disrupted, by price per rescheduling cost, descending; ties by name.
     pub candidates: Vec<Candidate>,
-    /// The others, by name.
+    /// The blocked nodes with the reason, by name.
     pub blocked: Vec<(Arc<NodeState>, Blocked)>,
-    /// What machines cost.
+    /// The prices of instance types.
     pub prices: Arc<PriceLists>,
 }
 
 impl Candidates {
-    /// Looks at every machine.
+    /// Checks every node of the snapshot.
     pub fn new(snapshot: &Snapshot, surroundings: &Surroundings, now: Timestamp) -> Self {
         let pdbs = PdbLimits::new(snapshot);
         let mut all = Self {
             prices: Arc::new(PriceLists::new(snapshot)),
             ..Self::default()
         };
-        for machine in snapshot.nodes() {
-            match candidate(snapshot, machine, surroundings, (&pdbs, &all.prices), now) {
+        for node in snapshot.nodes() {
+            match candidate(snapshot, node, surroundings, (&pdbs, &all.prices), now) {
                 Ok(candidate) => {
                     if let Some(blocked) = candidate.1 {
-                        all.blocked.push((machine.clone(), blocked));
+                        all.blocked.push((node.clone(), blocked));
                     }
                     all.candidates.push(candidate.0);
                 }
-                Err(blocked) => all.blocked.push((machine.clone(), blocked)),
+                Err(blocked) => all.blocked.push((node.clone(), blocked)),
             }
         }
-        // The most money for the least trouble first.
+        // Highest price per disruption first.
         let worth = |candidate: &Candidate| candidate.price / candidate.reschedule_cost;
         all.candidates.sort_by(|a, b| {
             worth(b)
@@ -504,38 +496,36 @@ impl Candidates {
     }
 }
 
-/// The candidate, with what blocks it for methods that respect pods' wishes without end; or what blocks it altogether.
+/// Returns the candidate, with what blocks it for methods that do not end at a grace period; the error blocks it for all.
 fn candidate(
     snapshot: &Snapshot,
-    machine: &Arc<NodeState>,
+    state: &Arc<NodeState>,
     surroundings: &Surroundings,
     (pdbs, prices): (&PdbLimits, &PriceLists),
     now: Timestamp,
 ) -> Result<(Candidate, Option<Blocked>), Blocked> {
-    if machine
+    if state
         .claim_name()
         .is_some_and(|name| surroundings.in_flight.contains(name))
     {
         return Err(Blocked::InFlight);
     }
-    let claim = machine.claim.clone().ok_or(Blocked::NotManaged)?;
-    let node = machine.node.as_ref().ok_or(Blocked::NoNode)?;
-    if !machine.is_initialized() {
+    let claim = state.claim.clone().ok_or(Blocked::NotManaged)?;
+    let node = state.node.as_ref().ok_or(Blocked::NoNode)?;
+    if !state.is_initialized() {
         return Err(Blocked::NotInitialized);
     }
-    if machine.is_deleting() {
+    if state.is_deleting() {
         return Err(Blocked::Deleting);
     }
-    if machine.is_nominated(now) {
+    if state.is_nominated(now) {
         return Err(Blocked::Nominated);
     }
-    let refuses = machine
-        .annotations()
-        .get(labels::annotations::DO_NOT_DISRUPT);
+    let refuses = state.annotations().get(labels::annotations::DO_NOT_DISRUPT);
     if refuses.is_some_and(|value| value == "true") {
         return Err(Blocked::NodeDoNotDisrupt);
     }
-    let pool_name = machine.node_pool().ok_or(Blocked::NoNodePoolLabel)?;
+    let pool_name = state.node_pool().ok_or(Blocked::NoNodePoolLabel)?;
     let no_pool = || Blocked::NoNodePool {
         node_pool: pool_name.to_owned(),
     };
@@ -544,18 +534,15 @@ fn candidate(
     let list = list.ok_or_else(no_pool)?;
 
     let pods = snapshot.pods_on(&node.name).to_vec();
-    let blocked = pods_refuse(&pods, pdbs, now);
+    let blocked = pods_block(&pods, pdbs, now);
     if let Some(blocked) = &blocked
         && !(blocked.yields_to_grace_period() && claim.spec.termination_grace_period.is_some())
     {
         return Err(blocked.clone());
     }
-    let type_name = machine.labels().get(labels::INSTANCE_TYPE);
+    let type_name = state.labels().get(labels::INSTANCE_TYPE);
     let instance_type = type_name.and_then(|name| list.place(name));
-    let price = price(
-        machine,
-        instance_type.map(|place| list.instance_type(place)),
-    );
+    let price = price(state, instance_type.map(|place| list.instance_type(place)));
     let reschedulable = pods
         .iter()
         .map(|pod| &**pod)
@@ -564,14 +551,14 @@ fn candidate(
     let eviction: f64 = pods.iter().map(|pod| eviction_cost(pod)).sum();
     let buffer_pods = surroundings
         .buffer_pods
-        .get(machine.name())
+        .get(state.name())
         .copied()
         .unwrap_or_default();
-    let settling = machine
+    let is_recent_replacement = state
         .claim_name()
-        .is_some_and(|name| surroundings.settling.contains(name));
+        .is_some_and(|name| surroundings.recent_replacements.contains(name));
     let candidate = Candidate {
-        machine: machine.clone(),
+        node: state.clone(),
         disruption_cost: eviction * lifetime_remaining(&claim, now),
         claim,
         node_pool,
@@ -582,13 +569,13 @@ fn candidate(
         reschedule_cost,
         buffer_pods,
         eventual_only: blocked.is_some(),
-        settling,
+        is_recent_replacement,
     };
     Ok((candidate, blocked))
 }
 
-/// The first pod that refuses, and why.
-fn pods_refuse(pods: &[Arc<Pod>], pdbs: &PdbLimits, now: Timestamp) -> Option<Blocked> {
+/// Returns the first reason why a pod of the node blocks disruption.
+fn pods_block(pods: &[Arc<Pod>], pdbs: &PdbLimits, now: Timestamp) -> Option<Blocked> {
     let refuses =
         |pod: &&Arc<Pod>| pod.is_active() && do_not_disrupt(pod, now) == DoNotDisrupt::Yes;
     if let Some(pod) = pods.iter().find(refuses) {

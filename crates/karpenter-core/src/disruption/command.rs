@@ -1,39 +1,36 @@
-//! What the planner wants done, and what it thought of each machine.
+//! Disruption commands, and the verdict for each node.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
+use std::sync::Arc;
 
 use karpenter_api::v1::DisruptionReason;
 
-use super::{
-    balanced::PoolScore,
-    candidate::{Blocked, Candidate, Unconsolidatable},
-};
-use crate::{
-    pod::PodKey,
-    schedule::{ClaimDraft, Placement},
-};
+use super::balanced::PoolScore;
+use super::candidate::{Blocked, Candidate, Unconsolidatable};
+use crate::pod::PodKey;
+use crate::schedule::{ClaimDraft, Placement};
 
-/// Identifies a command by the machines it is about: their NodeClaims, sorted.
+/// Identifies a command by the names of its NodeClaims, sorted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CommandId(Vec<String>);
 
-/// How a command was found.
+/// The method that found a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Method {
-    /// Nothing runs there.
+    /// The node is empty.
     Emptiness,
-    /// A machine of a static pool no longer matches its specification.
+    /// A node of a static NodePool has drifted.
     StaticDrift,
-    /// A machine no longer matches its specification.
+    /// A node of a dynamic NodePool has drifted.
     Drift,
-    /// Several machines can do with at most one.
+    /// Several nodes can be deleted, with at most one replacement by default.
     MultiNode,
-    /// A machine can go or be cheaper.
+    /// One node can be deleted, or replaced by a cheaper one.
     SingleNode,
 }
 
 impl Method {
-    /// The reason that budgets, conditions and events name.
+    /// Returns the reason used by budgets, conditions and events.
     pub fn reason(self) -> DisruptionReason {
         match self {
             Self::Emptiness => DisruptionReason::Empty,
@@ -42,7 +39,7 @@ impl Method {
         }
     }
 
-    /// The metric label `consolidation_type`.
+    /// Returns the value of the metric label `consolidation_type`.
     pub fn consolidation_type(self) -> &'static str {
         match self {
             Self::Emptiness => "empty",
@@ -52,28 +49,28 @@ impl Method {
         }
     }
 
-    /// Whether commands are checked once more after a while before they are started.
+    /// Reports whether commands are validated again after a delay before they are started.
     pub fn is_validated(self) -> bool {
         !matches!(self, Self::StaticDrift | Self::Drift)
     }
 
-    /// Whether the termination grace period overrules pods that refuse.
+    /// Reports whether the termination grace period overrides pods that block eviction.
     pub fn is_eventual(self) -> bool {
         matches!(self, Self::StaticDrift | Self::Drift)
     }
 }
 
-/// What is done with the machines.
+/// Whether a command launches replacements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Decision {
-    /// They go; their pods fit elsewhere.
+    /// The nodes are deleted; their pods fit on other nodes.
     Delete,
-    /// They go once their replacements are ready.
+    /// The nodes are deleted once their replacements are initialized.
     Replace,
 }
 
 impl Decision {
-    /// The metric label `decision`.
+    /// Returns the value of the metric label `decision`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Delete => "delete",
@@ -82,27 +79,27 @@ impl Decision {
     }
 }
 
-/// Machines to give back, and what to launch first.
+/// Nodes to delete, and replacements to launch first.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// How it was found.
+    /// The method that found it.
     pub method: Method,
-    /// The machines; never empty.
+    /// The nodes to delete; never empty.
     pub candidates: Vec<Candidate>,
-    /// What to launch and wait for.
+    /// NodeClaims to launch and wait for.
     pub replacements: Vec<ClaimDraft>,
-    /// Where pods go that find room on machines that exist.
+    /// Placements of pods that fit on existing nodes.
     pub placements: Vec<Placement>,
-    /// Dollars an hour: the machines' prices less the replacements' cheapest offerings.
+    /// Savings in dollars per hour: the price of the nodes less that of the replacements' cheapest offerings.
     pub savings: f64,
-    /// The Balanced policy's score, if the policy was asked.
+    /// The score by the Balanced policy, if a NodePool of the command has it.
     pub score: Option<f64>,
-    /// How it does in each Balanced pool; the least of them is the score.
+    /// The score in each Balanced NodePool; the lowest of them is `score`.
     pub scores: Vec<PoolScore>,
 }
 
 impl Command {
-    /// What identifies it.
+    /// Returns the identity of the command.
     pub fn id(&self) -> CommandId {
         let mut names: Vec<String> = self
             .candidates
@@ -113,7 +110,7 @@ impl Command {
         CommandId(names)
     }
 
-    /// Whether machines are replaced.
+    /// Returns whether the command launches replacements.
     pub fn decision(&self) -> Decision {
         if self.replacements.is_empty() {
             Decision::Delete
@@ -122,7 +119,7 @@ impl Command {
         }
     }
 
-    /// Pods that move.
+    /// Returns the pods that must be rescheduled.
     pub fn pods(&self) -> impl Iterator<Item = &PodKey> {
         self.candidates
             .iter()
@@ -132,7 +129,7 @@ impl Command {
 }
 
 impl fmt::Display for Command {
-    /// Upstream's log line, without its method: `terminating 1 candidates n/m5.large/spot and replacing with …`.
+    /// Writes upstream's log line, without its method: `terminating 1 candidates n/m5.large/spot and replacing with …`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
         let names: Vec<String> = self
@@ -181,35 +178,35 @@ impl fmt::Display for Command {
     }
 }
 
-/// What became of one machine.
+/// The result of a pass for one node.
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    /// The machine.
-    pub machine: Arc<crate::cluster::NodeState>,
-    /// What was decided, and why.
+    /// The node.
+    pub node: Arc<crate::cluster::NodeState>,
+    /// The decision, and why.
     pub kind: VerdictKind,
 }
 
-/// What was decided about a machine.
+/// The decision about a node.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum VerdictKind {
-    /// It is no candidate.
+    /// The node is not a candidate.
     Blocked(Blocked),
-    /// It stays.
+    /// The node is a candidate, but is kept.
     Kept(Unconsolidatable),
-    /// It goes.
+    /// A command deletes the node.
     Deleted {
-        /// Dollars an hour saved by the command.
+        /// Savings of the command in dollars per hour.
         savings: f64,
-        /// Pods that move off this machine.
+        /// The number of pods that must be rescheduled from this node.
         pods_moved: usize,
     },
-    /// It goes once something else is ready.
+    /// A command deletes the node once its replacements are initialized.
     Replaced {
-        /// Dollars an hour saved by the command.
+        /// Savings of the command in dollars per hour.
         savings: f64,
-        /// Pods that move off this machine.
+        /// The number of pods that must be rescheduled from this node.
         pods_moved: usize,
         /// Instance types of the replacements, cheapest first.
         with: Vec<String>,

@@ -1,43 +1,41 @@
-//! Whether giving machines back pays: the price rules.
+//! The price rules of consolidation.
 
 use std::collections::BTreeMap;
 
 use karpenter_api::labels;
 
-use super::{
-    candidate::{Candidate, Unconsolidatable},
-    prices::PriceLists,
-    replacement::Replacement,
-    simulation::{Outcome, Simulator},
-};
+use super::candidate::{Candidate, Unconsolidatable};
+use super::prices::PriceLists;
+use super::replacement::Replacement;
+use super::simulation::{Outcome, Simulator};
 use crate::schedule::{ClaimDraft, Placement};
 
-/// How many cheaper spot types there must be before one spot machine is exchanged for another.
+/// The number of cheaper spot instance types required to replace one spot node by another.
 ///
-/// With fewer, machines would climb down the price list one by one while the interruption rate climbs up.
+/// With fewer, repeated consolidation would move to ever cheaper instance types, which are interrupted more often.
 pub const SPOT_TO_SPOT_TYPES: usize = 15;
 
-/// A move that pays.
+/// A consolidation that saves money.
 #[derive(Clone, Debug)]
 pub struct Move {
-    /// What to launch.
+    /// NodeClaims to launch.
     pub replacements: Vec<ClaimDraft>,
-    /// Where pods go that find room.
+    /// Placements of pods that fit on existing nodes.
     pub placements: Vec<Placement>,
-    /// Dollars an hour saved.
+    /// Savings in dollars per hour.
     pub savings: f64,
 }
 
-/// The rules of a pass.
+/// The consolidation rules of a pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Spot machines may be exchanged for spot machines.
+    /// Whether spot nodes may be replaced by spot nodes.
     pub spot_to_spot: bool,
-    /// How many machines may be launched for the ones given back. Upstream launches one at most.
+    /// The maximum number of replacements of a command. Upstream launches one at most.
     pub max_replacements: usize,
 }
 
-/// Simulates the candidates' removal and judges it.
+/// Simulates deleting the candidates and applies the price rules.
 pub fn evaluate(
     simulator: &Simulator,
     candidates: &[&Candidate],
@@ -51,7 +49,7 @@ pub fn evaluate(
     )
 }
 
-/// Whether what the scheduler answered pays.
+/// Applies the price rules to the result of a simulation.
 pub fn judge(
     prices: &PriceLists,
     outcome: Outcome,
@@ -89,7 +87,7 @@ pub fn judge(
     }
 }
 
-/// Several replacements share the price of what goes: each may cost its part of the plan's price.
+/// Applies the price rules to several replacements: each may cost its share of the candidates' price.
 fn several(
     prices: &PriceLists,
     drafts: &[ClaimDraft],
@@ -107,15 +105,15 @@ fn several(
         .iter()
         .map(|draft| cheaper(prices, draft, candidates, draft.hourly_price * share, rules))
         .collect::<Result<_, _>>()?;
-    let bought: f64 = replacements.iter().map(|draft| draft.hourly_price).sum();
+    let replacement_price: f64 = replacements.iter().map(|draft| draft.hourly_price).sum();
     Ok(Move {
         replacements,
         placements,
-        savings: price - bought,
+        savings: price - replacement_price,
     })
 }
 
-/// The draft with only what is cheaper than `price`, even in the worst case.
+/// Returns the draft with only the instance types whose worst-case price is below `price`.
 fn cheaper(
     prices: &PriceLists,
     draft: &ClaimDraft,
@@ -140,7 +138,7 @@ fn cheaper(
     filter(&mut replacement, price)?;
     if spot_to_spot {
         if candidates.len() > 1 {
-            not_the_same(&mut replacement, candidates)?;
+            require_cheaper_than_same_type(&mut replacement, candidates)?;
         } else {
             if replacement.len() < SPOT_TO_SPOT_TYPES {
                 let (needed, found) = (SPOT_TO_SPOT_TYPES, replacement.len());
@@ -150,12 +148,12 @@ fn cheaper(
         }
     } else {
         if candidates.len() > 1 {
-            not_the_same(&mut replacement, candidates)?;
+            require_cheaper_than_same_type(&mut replacement, candidates)?;
         }
         if replacement.admits(labels::CAPACITY_TYPE_SPOT)
             && replacement.admits(labels::CAPACITY_TYPE_ON_DEMAND)
         {
-            // Spot or nothing: if spot has no capacity, on-demand would cost more than what is there.
+            // Only spot: without spot capacity, an on-demand instance could cost more than the candidates.
             replacement.pin(labels::CAPACITY_TYPE_SPOT);
         }
     }
@@ -176,8 +174,9 @@ fn filter(replacement: &mut Replacement<'_>, price: f64) -> Result<(), Unconsoli
     }
 }
 
-/// Several machines are not exchanged for one of the same type: dropping all but that one would do the same.
-fn not_the_same(
+/// Keeps only instance types cheaper than the candidates of a type that the replacement could have: deleting all candidates but
+/// one of that type would have the same result.
+fn require_cheaper_than_same_type(
     replacement: &mut Replacement<'_>,
     candidates: &[&Candidate],
 ) -> Result<(), Unconsolidatable> {

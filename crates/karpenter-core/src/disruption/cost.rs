@@ -1,16 +1,19 @@
-//! What it costs to disrupt: pods by their priority and deletion cost, machines by their pods and price.
+//! Disruption cost of pods, by priority and deletion cost, and of nodes, by their pods; and the price of nodes.
 
 use jiff::Timestamp;
-use karpenter_api::{labels, v1::NodeClaim};
+use karpenter_api::labels;
+use karpenter_api::v1::NodeClaim;
 
-use crate::{cluster::NodeState, instance_type::InstanceType, pod::Pod};
+use crate::cluster::NodeState;
+use crate::instance_type::InstanceType;
+use crate::pod::Pod;
 
-/// The annotation with which controllers rank their own pods for removal.
+/// The annotation with which controllers rank their own pods for deletion.
 pub const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// How much it hurts to move a pod: 1, more for pods of priority or deletion cost, between -10 and 10.
+/// Returns the cost of evicting a pod: 1, adjusted by its priority and deletion cost, between -10 and 10.
 ///
-/// A deletion cost that is not a number counts as not given.
+/// A deletion cost that is not a number is ignored.
 ///
 /// UPSTREAM: pkg/utils/disruption/disruption.go
 pub fn eviction_cost(pod: &Pod) -> f64 {
@@ -23,7 +26,7 @@ pub fn eviction_cost(pod: &Pod) -> f64 {
     (1.0 + deletion + priority).clamp(-10.0, 10.0)
 }
 
-/// How much it hurts to move pods off a machine: 1, and what each pod adds. A machine of cost 1 counts as empty.
+/// Returns the cost of rescheduling the pods of a node: 1, plus the cost of each pod. A node with cost 1 counts as empty.
 pub fn reschedule_cost<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> f64 {
     1.0 + pods
         .into_iter()
@@ -31,7 +34,7 @@ pub fn reschedule_cost<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> f64 {
         .sum::<f64>()
 }
 
-/// Which part of its life a machine has left: 1 when new, 0 at expiry; 1 if it never expires.
+/// Returns the share of its lifetime that a NodeClaim has left: 1 when new, 0 at expiration; 1 if it never expires.
 pub fn lifetime_remaining(claim: &NodeClaim, now: Timestamp) -> f64 {
     let (Some(life), Some(created)) = (
         claim.spec.expire_after.value(),
@@ -48,9 +51,10 @@ pub fn lifetime_remaining(claim: &NodeClaim, now: Timestamp) -> f64 {
     }
 }
 
-/// Dollars an hour of a machine: the first offering of its zone and capacity type, available or not; 0 if there is none.
-pub fn price(machine: &NodeState, instance_type: Option<&InstanceType>) -> f64 {
-    let label = |key: &str| machine.labels().get(key).map(String::as_str);
+/// Returns the price of a node in dollars per hour: that of the first offering with its zone and capacity type, available or
+/// not; 0 if there is none.
+pub fn price(node: &NodeState, instance_type: Option<&InstanceType>) -> f64 {
+    let label = |key: &str| node.labels().get(key).map(String::as_str);
     let (zone, capacity_type) = (label(labels::ZONE), label(labels::CAPACITY_TYPE));
     let offering = instance_type
         .into_iter()
@@ -64,8 +68,9 @@ pub fn price(machine: &NodeState, instance_type: Option<&InstanceType>) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::{Value, json};
+
+    use super::*;
 
     fn pod(priority: i32, deletion_cost: Value) -> Pod {
         let pod = json!({
@@ -79,6 +84,7 @@ mod tests {
         eviction_cost(&pod(priority, json!(deletion_cost.to_string())))
     }
 
+    /// Conformance: DIS-173
     #[test]
     fn deletion_cost_counts_per_2_27_and_priority_per_2_25() {
         assert_eq!(cost(0, 0), 1.0);
@@ -88,6 +94,7 @@ mod tests {
         assert_eq!(cost(1 << 25, 1 << 27), 3.0);
     }
 
+    /// Conformance: DIS-173
     #[test]
     fn an_eviction_costs_ten_at_most_and_minus_ten_at_least() {
         assert_eq!(cost(1_000_000_000, 0), 10.0);
@@ -95,15 +102,17 @@ mod tests {
         assert_eq!(cost(1_000_000_000, i32::MIN), 10.0);
     }
 
+    /// Conformance: DIS-173
     #[test]
-    fn a_deletion_cost_that_is_no_number_counts_as_none() {
+    fn a_deletion_cost_that_is_not_a_number_is_ignored() {
         for text in ["", "much", "1.5", "99999999999"] {
             assert_eq!(eviction_cost(&pod(0, json!(text))), 1.0, "{text}");
         }
     }
 
+    /// Conformance: DIS-174
     #[test]
-    fn a_node_costs_one_and_what_its_pods_cost_but_never_less_for_a_pod() {
+    fn a_node_costs_one_plus_its_pods_and_no_pod_reduces_that() {
         let pods = [
             pod(0, json!("0")),
             pod(1 << 25, json!("0")),
@@ -113,8 +122,9 @@ mod tests {
         assert_eq!(reschedule_cost([]), 1.0);
     }
 
+    /// Conformance: DIS-175
     #[test]
-    fn the_life_that_is_left_falls_from_one_to_zero_at_expiry() {
+    fn the_remaining_lifetime_falls_from_one_to_zero_at_expiration() {
         let at = |expire_after: &str, now: &str| {
             let claim: NodeClaim = serde_json::from_value(json!({
                 "metadata": { "name": "c", "creationTimestamp": "2026-01-01T00:00:00Z" },

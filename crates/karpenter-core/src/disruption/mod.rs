@@ -1,20 +1,20 @@
-//! Which machines to give back, and what to buy instead.
+//! Disruption planning: which nodes to delete, and which replacements to launch.
 //!
-//! [`plan`] answers for a snapshot: *which commands should be started now, and why is every other machine kept?*
+//! [`plan`] returns, for a snapshot, the commands to start now, and the reason why every other node is kept.
 //!
-//! 1. Every machine is looked at: it is a [`Candidate`] or [`Blocked`] for a reason.
+//! 1. Every node is checked: it is a [`Candidate`], or [`Blocked`] with a reason.
 //! 2. The methods run in this order, each until it finds nothing more or budgets are used up: emptiness, static drift,
 //!    drift, multi-node consolidation, single-node consolidation. The first method that finds commands ends the pass.
-//! 3. A what-if asks the scheduler where the pods of a set of candidates would go; [`consolidation`] judges the answer by
-//!    price.
-//! 4. A command's machines are marked in a fork and its replacements added to it, so the next command of the same pass
-//!    reckons with it.
-//! 5. Every candidate gets a [`Verdict`].
+//! 3. A simulation finds where the pods of a set of candidates would be scheduled; [`consolidation`] applies the price rules to
+//!    the result.
+//! 4. A command's nodes are marked for deletion in a fork of the snapshot and its replacements added to it, so that the next
+//!    command of the same pass takes it into account.
+//! 5. Every node gets a [`Verdict`].
 //!
-//! [`validate`] decides, some time later and on a newer snapshot, whether a command still holds.
+//! [`validate`] checks, after a delay and on a newer snapshot, whether a command is still valid.
 //!
 //! UPSTREAM: pkg/controllers/disruption. DIFFERS: every candidate is evaluated, on all cores; multi-node consolidation starts
-//! from upstream's ordered prefix and then improves it; several commands may come out of one pass.
+//! from upstream's ordered prefix and then improves it; one pass may return several commands.
 
 pub mod balanced;
 pub mod budgets;

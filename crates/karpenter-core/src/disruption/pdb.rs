@@ -1,28 +1,26 @@
-//! What PodDisruptionBudgets allow.
+//! PodDisruptionBudgets: which evictions they allow.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::policy::v1::PodDisruptionBudget, apimachinery::pkg::util::intstr::IntOrString,
-};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use karpenter_api::labels;
 
-use crate::{
-    cluster::Snapshot,
-    pod::{DoNotDisrupt, LabelSelector, Pod, do_not_disrupt},
-    taints::{Effect, Taint},
-};
+use crate::cluster::Snapshot;
+use crate::pod::{DoNotDisrupt, LabelSelector, Pod, do_not_disrupt};
+use crate::taints::{Effect, Taint};
 
-/// One budget, as far as evictions ask.
+/// The parts of one PodDisruptionBudget that decide evictions.
 #[derive(Clone, Debug)]
 struct Limit {
     name: String,
     selector: LabelSelector,
     allowed: i32,
-    /// No pod may ever be evicted, whatever the status says.
+    /// The specification allows no eviction at all, whatever the status says.
     fully_blocking: bool,
-    /// Pods that are not ready may go anyway.
+    /// Pods that are not ready may be evicted anyway.
     always_allow_unhealthy: bool,
 }
 
@@ -56,23 +54,23 @@ impl Limit {
     }
 }
 
-/// Why a budget keeps a pod where it is.
+/// Why PodDisruptionBudgets block the eviction of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PdbBlock {
-    /// It allows no disruption now.
+    /// The budget allows no disruption now.
     Prevents {
         /// Name of the budget.
         budget: String,
     },
-    /// Two budgets cover the pod, which the eviction API refuses.
+    /// Several budgets cover the pod, which the eviction API rejects.
     Several {
         /// Names of the budgets.
         budgets: Vec<String>,
     },
 }
 
-/// Why the eviction API is sure to refuse a pod, as far as the budgets' status tells. A pod that is not ready may go under
-/// some policies, and a status that lags behind its budget says nothing: those are for the API to decide.
+/// Returns why the eviction API is certain to reject a pod, by the status of the budgets. For a pod that is not ready, which
+/// some policies allow to evict, and for an outdated status, returns `None`: the API server decides.
 pub fn refuses(snapshot: &Snapshot, pod: &Pod) -> Option<PdbBlock> {
     if !pod.ready {
         return None;
@@ -101,7 +99,7 @@ pub fn refuses(snapshot: &Snapshot, pod: &Pod) -> Option<PdbBlock> {
     }
 }
 
-/// Pods of machines that are going away, but for those that are sure to stay there: no machine is bought for them.
+/// Returns the pods that leave deleting nodes: all but those that cannot be evicted, for which no node is provisioned.
 pub fn leaving_pods(snapshot: &Snapshot, now: Timestamp) -> Vec<Arc<Pod>> {
     let mut pods: Vec<Arc<Pod>> = snapshot.pods_of_deleting_nodes().cloned().collect();
     if !pods.is_empty() {
@@ -111,7 +109,7 @@ pub fn leaving_pods(snapshot: &Snapshot, now: Timestamp) -> Vec<Arc<Pod>> {
     pods
 }
 
-/// All budgets of a snapshot, by namespace.
+/// All PodDisruptionBudgets of a snapshot, by namespace.
 #[derive(Clone, Debug, Default)]
 pub struct PdbLimits {
     by_namespace: BTreeMap<String, Vec<Limit>>,
@@ -119,7 +117,7 @@ pub struct PdbLimits {
 }
 
 impl PdbLimits {
-    /// The budgets of a snapshot.
+    /// Parses the PodDisruptionBudgets of a snapshot.
     pub fn new(snapshot: &Snapshot) -> Self {
         let mut by_namespace: BTreeMap<String, Vec<Limit>> = BTreeMap::new();
         for budget in snapshot.pdbs() {
@@ -149,8 +147,8 @@ impl PdbLimits {
         limits.filter(|limit| limit.covers(pod))
     }
 
-    /// Whether the pod would be evicted when its machine is drained: it is active, does not tolerate the disruption, is not
-    /// static, and does not refuse.
+    /// Reports whether the pod would be evicted when its node is drained: it is active, does not tolerate the disruption taint, is
+    /// not static, and has no `do-not-disrupt` annotation.
     pub fn is_evictable(&self, pod: &Pod, now: Timestamp) -> bool {
         let tolerates = |taint: &Taint| taint.is_tolerated_by(&pod.shape.tolerations);
         pod.is_active()
@@ -159,7 +157,7 @@ impl PdbLimits {
             && do_not_disrupt(pod, now) != DoNotDisrupt::Yes
     }
 
-    /// What keeps an evictable pod where it is.
+    /// Returns why budgets block the eviction of an evictable pod.
     pub fn blocks(&self, pod: &Pod, now: Timestamp) -> Option<PdbBlock> {
         if self.by_namespace.is_empty() || !self.is_evictable(pod, now) {
             return None;
@@ -177,7 +175,7 @@ impl PdbLimits {
         }
     }
 
-    /// Whether the pod cannot be moved in the foreseeable future, so that no machine needs to be bought for it.
+    /// Reports whether the pod cannot be evicted for the foreseeable future, so that no node is provisioned for it.
     pub fn never_moves(&self, pod: &Pod, now: Timestamp) -> bool {
         if do_not_disrupt(pod, now) == DoNotDisrupt::Yes {
             return true;

@@ -1,68 +1,62 @@
-//! One pass over a snapshot.
+//! A disruption pass over a snapshot.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{
-    Budgets,
-    candidate::{Blocked, Candidate, Candidates, Surroundings, Unconsolidatable},
-    command::{Command, Decision, Method, Verdict, VerdictKind},
-    consolidation::{Move, Rules},
-    methods::{self, Found},
-    prices::PriceLists,
-    simulation::Simulator,
-};
-use crate::{
-    cluster::{Cluster, Snapshot},
-    schedule::{Cancel, ScheduleRequest},
-};
+use super::candidate::{Blocked, Candidate, Candidates, Surroundings, Unconsolidatable};
+use super::command::{Command, Decision, Method, Verdict, VerdictKind};
+use super::consolidation::{Move, Rules};
+use super::methods::Found;
+use super::prices::PriceLists;
+use super::simulation::Simulator;
+use super::{Budgets, methods};
+use crate::cluster::{Cluster, Snapshot};
+use crate::schedule::{Cancel, ScheduleRequest};
 
-/// How multi-node consolidation searches.
+/// The limits of the search of multi-node consolidation.
 #[derive(Clone, Default)]
 pub struct MultiNodeSearch {
-    /// Asked now and then; once it says yes, the best set found so far is the answer.
+    /// Called periodically; once it returns true, the best set found so far is the result.
     pub cancel: Option<Cancel>,
-    /// How many machines may be launched for a set; 0 and 1 mean one, as upstream.
+    /// The maximum number of replacements for a set; 0 and 1 mean one, as upstream.
     pub max_replacements: usize,
 }
 
-/// Says how much time has passed since some moment, whichever.
+/// Returns the time since an arbitrary but fixed moment.
 pub type Stopwatch = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// One pass.
+/// The input of a disruption pass.
 #[derive(Clone)]
 pub struct DisruptionRequest {
-    /// The scheduler's settings, and the time of the pass.
+    /// The settings of the scheduling simulation, and the time of the pass.
     pub schedule: ScheduleRequest,
-    /// Commands in flight and buffers.
+    /// Commands in flight, capacity buffers, and recently launched replacements.
     pub surroundings: Surroundings,
-    /// Spot machines may be exchanged for spot machines (feature gate).
+    /// Whether spot nodes may be replaced by spot nodes (feature gate).
     pub spot_to_spot: bool,
-    /// Multi-node consolidation.
+    /// The limits of multi-node consolidation.
     pub multi_node: MultiNodeSearch,
-    /// Ends the single-node search early; candidates not looked at come first next time.
+    /// Ends the single-node search early; candidates not evaluated come first in the next pass.
     pub single_node_cancel: Option<Cancel>,
-    /// NodePools whose candidates the last pass did not get to.
+    /// NodePools whose candidates the last pass did not reach.
     pub unseen_pools: BTreeSet<String>,
-    /// NodePools that drift leaves alone for now, as their replacements fail.
-    pub resting_pools: BTreeSet<String>,
-    /// Machines of static pools that may be replaced now, by pool: what `replicas` and `limits.nodes` leave room for.
-    pub static_room: BTreeMap<String, u32>,
-    /// How many commands a pass may end in.
+    /// NodePools in cool-down for drift, because replacements failed.
+    pub cooling_down_pools: BTreeSet<String>,
+    /// How many nodes of each static NodePool may be replaced now, by `replicas` and `limits.nodes`.
+    pub static_headroom: BTreeMap<String, u32>,
+    /// The maximum number of commands of a pass.
     pub max_commands: usize,
-    /// Asked before and after each method; [`DisruptionPlan::took`] is empty without it.
+    /// Called before and after each method; [`DisruptionPlan::took`] is empty without it.
     pub stopwatch: Option<Stopwatch>,
     /// Worker threads; the plan does not depend on it.
     pub threads: usize,
 }
 
 impl DisruptionRequest {
-    /// A pass at `now` with upstream's defaults.
+    /// Returns a request at `now` with upstream's defaults.
     pub fn at(now: Timestamp) -> Self {
         Self {
             schedule: ScheduleRequest::at(now),
@@ -71,15 +65,15 @@ impl DisruptionRequest {
             multi_node: MultiNodeSearch::default(),
             single_node_cancel: None,
             unseen_pools: BTreeSet::new(),
-            resting_pools: BTreeSet::new(),
-            static_room: BTreeMap::new(),
+            cooling_down_pools: BTreeSet::new(),
+            static_headroom: BTreeMap::new(),
             max_commands: 16,
             stopwatch: None,
             threads: 1,
         }
     }
 
-    /// The time of the pass.
+    /// Returns the time of the pass.
     pub fn now(&self) -> Timestamp {
         self.schedule.now
     }
@@ -96,29 +90,29 @@ impl DisruptionRequest {
     }
 }
 
-/// What a pass came to.
+/// The result of a disruption pass.
 #[derive(Clone, Debug, Default)]
 pub struct DisruptionPlan {
     /// Commands to start, in this order.
     pub commands: Vec<Command>,
-    /// What became of every machine, by name.
+    /// The verdict for every node, by name.
     pub verdicts: Vec<Verdict>,
-    /// The budgets the pass began with.
+    /// The budgets at the start of the pass, by reason.
     pub budgets: BTreeMap<String, Budgets>,
-    /// How many candidates each method had.
+    /// The number of candidates of each method.
     pub eligible: BTreeMap<Method, usize>,
-    /// Pools that single-node consolidation did not get to.
+    /// NodePools that single-node consolidation did not reach.
     pub unseen_pools: BTreeSet<String>,
-    /// Methods that were cut short.
+    /// Methods that ended early.
     pub timed_out: BTreeSet<Method>,
-    /// How long each method took, by [`DisruptionRequest::stopwatch`].
+    /// The duration of each method, by [`DisruptionRequest::stopwatch`].
     pub took: BTreeMap<Method, Duration>,
-    /// A budget was in the way of something: once [`Budgets::by_reason`] says otherwise than [`Self::budgets`], a pass may
-    /// find more without any change in the cluster.
+    /// Whether a budget blocked a candidate: once [`Budgets::by_reason`] differs from [`Self::budgets`], a pass may find more
+    /// without a change in the cluster.
     pub budget_blocked: bool,
 }
 
-/// Decides what to do about a snapshot.
+/// Decides which nodes of a snapshot to delete, and which replacements to launch.
 ///
 /// ```
 /// use jiff::Timestamp;
@@ -150,7 +144,7 @@ pub struct DisruptionPlan {
 /// }))?);
 /// cluster.set_instance_types("default", Ok([four].into()));
 ///
-/// // Two machines that run; a pod is on one of them.
+/// // Two initialized nodes; a pod runs on one of them.
 /// for name in ["busy", "idle"] {
 ///     let labels = json!({
 ///         "karpenter.sh/nodepool": "default", "karpenter.sh/registered": "true", "karpenter.sh/initialized": "true",
@@ -179,10 +173,10 @@ pub struct DisruptionPlan {
 ///
 /// let now: Timestamp = "2026-01-02T00:00:00Z".parse()?;
 /// let plan = plan(&cluster.snapshot(), &DisruptionRequest::at(now));
-/// let gone: Vec<&str> = plan.commands.iter().flat_map(|command| &command.candidates).map(|c| c.name()).collect();
-/// assert_eq!(gone, ["idle"]);
-/// // Each machine has a verdict; this one says why the busy one stays.
-/// let busy = plan.verdicts.iter().find(|verdict| verdict.machine.name() == "busy");
+/// let deleted: Vec<&str> = plan.commands.iter().flat_map(|command| &command.candidates).map(|c| c.name()).collect();
+/// assert_eq!(deleted, ["idle"]);
+/// // Each node has a verdict; this one says why the busy node is kept.
+/// let busy = plan.verdicts.iter().find(|verdict| verdict.node.name() == "busy");
 /// assert!(busy.is_some_and(|verdict| matches!(verdict.kind, VerdictKind::Kept(_))));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -241,7 +235,7 @@ pub fn plan(snapshot: &Snapshot, request: &DisruptionRequest) -> DisruptionPlan 
     plan
 }
 
-/// The candidates of a method, in order: those that are one only at the end of a grace period concern drift alone.
+/// Returns the candidates of a method, in order; those with `eventual_only` are candidates of the drift methods alone.
 fn eligible(all: &Candidates, method: Method) -> Vec<Candidate> {
     let may = |candidate: &&Candidate| {
         (method.is_eventual() || !candidate.eventual_only)
@@ -259,7 +253,7 @@ fn eligible(all: &Candidates, method: Method) -> Vec<Candidate> {
     all.candidates.iter().filter(may).cloned().collect()
 }
 
-/// One method's work: the snapshot with what it has already decided, its candidates, what is left of the budgets.
+/// The state of one method: the snapshot including its commands so far, its candidates, the remaining budgets.
 pub(super) struct Pass<'a> {
     pub(super) request: &'a DisruptionRequest,
     pub(super) method: Method,
@@ -268,31 +262,31 @@ pub(super) struct Pass<'a> {
     pub(super) budgets: Budgets,
     pub(super) prices: Arc<PriceLists>,
     drafted: usize,
-    /// What is known of candidates that go alone, by name.
+    /// Cached results of candidates evaluated alone, by name.
     pub(super) alone: Alone,
 }
 
-/// What comes of removing one machine alone, by its name.
+/// Results of deleting one node alone, by its name.
 pub(super) type Alone = BTreeMap<String, Result<Move, Unconsolidatable>>;
 
 impl Pass<'_> {
-    /// A simulator of the snapshot as it is now.
+    /// Returns a simulator of the snapshot including the commands so far.
     pub(super) fn simulator(&self) -> Simulator {
         Simulator::new(&self.snapshot, &self.request.schedule, &self.prices)
     }
 
-    /// Reckons with a command from now on: its machines are on their way out, its replacements are on their way in.
+    /// Applies a command to the snapshot: its nodes are marked for deletion, its replacements are launching.
     pub(super) fn adopt(&mut self, command: &Command) {
         let mut cluster = Cluster::from(self.snapshot.fork());
         let ids: Vec<&str> = command
             .candidates
             .iter()
-            .filter_map(|candidate| candidate.machine.provider_id())
+            .filter_map(|candidate| candidate.node.provider_id())
             .collect();
         cluster.mark_for_deletion(&ids);
         for draft in &command.replacements {
             let mut claim = draft.claim.clone();
-            // No NodeClaim can be called that.
+            // Not a valid object name, so it cannot clash with a NodeClaim.
             claim.metadata.name = Some(format!("planned/{}", self.drafted));
             self.drafted += 1;
             cluster.apply_node_claim(&claim);
@@ -305,7 +299,7 @@ impl Pass<'_> {
     }
 }
 
-/// What became of every machine. What keeps one that has drifted says more than what kept it from being consolidated.
+/// Returns the verdict for every node. For a drifted node, the reason that blocks drift replaces that against consolidation.
 fn verdicts(
     all: &Candidates,
     commands: &[Command],
@@ -313,12 +307,12 @@ fn verdicts(
     stuck: &BTreeMap<String, Blocked>,
 ) -> Vec<Verdict> {
     let mut verdicts = BTreeMap::new();
-    for (machine, blocked) in &all.blocked {
+    for (node, blocked) in &all.blocked {
         let kind = VerdictKind::Blocked(blocked.clone());
         verdicts.insert(
-            machine.name().to_owned(),
+            node.name().to_owned(),
             Verdict {
-                machine: machine.clone(),
+                node: node.clone(),
                 kind,
             },
         );
@@ -334,7 +328,7 @@ fn verdicts(
             .or_else(|| candidate.unconsolidatable());
         let kind = VerdictKind::Kept(reason.unwrap_or(Unconsolidatable::NotEvaluated));
         let verdict = Verdict {
-            machine: candidate.machine.clone(),
+            node: candidate.node.clone(),
             kind,
         };
         verdicts.insert(candidate.name().to_owned(), verdict);
@@ -345,7 +339,7 @@ fn verdicts(
     });
     for (candidate, why) in drifted {
         let verdict = Verdict {
-            machine: candidate.machine.clone(),
+            node: candidate.node.clone(),
             kind: VerdictKind::Blocked(why),
         };
         verdicts.insert(candidate.name().to_owned(), verdict);
@@ -370,7 +364,7 @@ fn verdicts(
                 },
             };
             let verdict = Verdict {
-                machine: candidate.machine.clone(),
+                node: candidate.node.clone(),
                 kind,
             };
             verdicts.insert(candidate.name().to_owned(), verdict);
@@ -379,16 +373,16 @@ fn verdicts(
     verdicts.into_values().collect()
 }
 
-/// Why machines stay, by name.
+/// Reasons why candidates are kept, by name.
 pub(super) type Kept = BTreeMap<String, Unconsolidatable>;
 
 impl Found {
-    /// Keeps a machine for a reason.
+    /// Records why a candidate is kept.
     pub(super) fn keep(&mut self, candidate: &Candidate, why: Unconsolidatable) {
         self.kept.insert(candidate.name().to_owned(), why);
     }
 
-    /// Keeps a machine as its pool's budget is used up.
+    /// Records that a candidate is kept because its NodePool's budget is used up.
     pub(super) fn keep_for_budget(&mut self, candidate: &Candidate) {
         self.budget_blocked = true;
         self.keep(

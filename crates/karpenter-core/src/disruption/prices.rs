@@ -1,34 +1,36 @@
-//! What instance types cost, arranged for asking about hundreds of them at once.
+//! Prices of instance types, indexed for evaluating hundreds of instance types at once.
 //!
-//! The offerings of a catalogue require few different things (zone, capacity type, reservation): whether a machine admits them
-//! is found out once for each, and prices are then plain numbers.
+//! The offerings of a catalogue have few different requirements (zone, capacity type, reservation): whether they are admitted is
+//! computed once for each, and prices are then plain numbers.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use karpenter_api::labels;
 use rustc_hash::FxHashMap;
 
-use crate::{
-    cluster::Snapshot, instance_type::InstanceType, offering::Offering, overlay,
-    requirements::Requirements,
-};
+use crate::cluster::Snapshot;
+use crate::instance_type::InstanceType;
+use crate::offering::Offering;
+use crate::overlay;
+use crate::requirements::Requirements;
 
-/// What offerings may require together.
+/// Requirements shared by several offerings.
 #[derive(Clone, Debug)]
 struct Kind {
     requirements: Requirements,
-    /// Which capacity types are tried before this one; `None` for one that is never tried.
+    /// The position of the capacity type in the launch order; `None` if it is never launched.
     turn: Option<u8>,
 }
 
-/// An offering that can be bought.
+/// An available offering.
 #[derive(Clone, Copy, Debug)]
 struct Offer {
     kind: u32,
     price: f64,
 }
 
-/// The instance types of a NodePool with what they cost.
+/// The instance types of a NodePool with their prices.
 #[derive(Clone, Debug)]
 pub struct PriceList {
     types: Arc<[InstanceType]>,
@@ -42,7 +44,7 @@ pub struct PriceList {
 pub struct Admitted(Vec<bool>);
 
 impl PriceList {
-    /// Arranges a catalogue.
+    /// Builds the index of a catalogue.
     pub fn new(types: Arc<[InstanceType]>) -> Self {
         let mut kinds: Vec<Kind> = Vec::new();
         let mut kind_of = |offering: &Offering| {
@@ -60,11 +62,11 @@ impl PriceList {
         let offers = types
             .iter()
             .map(|instance_type| {
-                let for_sale = instance_type
+                let available = instance_type
                     .offerings
                     .iter()
                     .filter(|offering| offering.available && offering.price.is_finite());
-                for_sale
+                available
                     .map(|offering| Offer {
                         kind: kind_of(offering),
                         price: offering.price,
@@ -85,27 +87,27 @@ impl PriceList {
         }
     }
 
-    /// The catalogue.
+    /// Returns the instance types.
     pub fn instance_types(&self) -> &Arc<[InstanceType]> {
         &self.types
     }
 
-    /// Whether there is no instance type.
+    /// Reports whether there are no instance types.
     pub fn is_empty(&self) -> bool {
         self.types.is_empty()
     }
 
-    /// The instance type at a place.
+    /// Returns the instance type at an index.
     pub fn instance_type(&self, place: usize) -> &InstanceType {
         &self.types[place]
     }
 
-    /// The place of a type.
+    /// Returns the index of an instance type.
     pub fn place(&self, name: &str) -> Option<usize> {
         self.places.get(name).copied()
     }
 
-    /// The kinds of offerings that can be bought under the requirements.
+    /// Returns the kinds of offerings that the requirements admit.
     pub fn admitted(&self, requirements: &Requirements) -> Admitted {
         let admits = |kind: &Kind| {
             kind.requirements.iter().all(|required| {
@@ -123,14 +125,14 @@ impl PriceList {
             .filter(|offer| admitted.0[offer.kind as usize])
     }
 
-    /// Dollars an hour of the cheapest offering that can be bought.
+    /// Returns the price of the cheapest available offering in dollars per hour.
     pub fn cheapest(&self, place: usize, admitted: &Admitted) -> Option<f64> {
         self.of(place, admitted)
             .map(|offer| offer.price)
             .min_by(f64::total_cmp)
     }
 
-    /// Dollars an hour in the worst case: the dearest offering of the capacity type that will be tried first.
+    /// Returns the worst-case price in dollars per hour: the most expensive offering of the capacity type that is launched first.
     pub fn worst_launch(&self, place: usize, admitted: &Admitted) -> f64 {
         let tried = self
             .of(place, admitted)
@@ -145,7 +147,7 @@ impl PriceList {
     }
 }
 
-/// Reserved capacity is tried first, then spot, then on-demand.
+/// Returns the position of an offering in the launch order: reserved capacity, then spot, then on-demand.
 fn turn(offering: &Offering) -> Option<u8> {
     let order = [
         labels::CAPACITY_TYPE_RESERVED,
@@ -159,14 +161,14 @@ fn turn(offering: &Offering) -> Option<u8> {
         .map(|turn| turn as u8)
 }
 
-/// The price lists of all NodePools; pools with the same catalogue share one.
+/// The price lists of all NodePools; NodePools with the same catalogue share one.
 #[derive(Clone, Debug, Default)]
 pub struct PriceLists {
     by_pool: BTreeMap<String, Arc<PriceList>>,
 }
 
 impl PriceLists {
-    /// The price lists of a snapshot, NodeOverlays applied.
+    /// Builds the price lists of a snapshot, with NodeOverlays applied.
     pub fn new(snapshot: &Snapshot) -> Self {
         let mut lists: Vec<(Arc<[InstanceType]>, Arc<PriceList>)> = Vec::new();
         let mut by_pool = BTreeMap::new();
@@ -185,7 +187,7 @@ impl PriceLists {
         Self { by_pool }
     }
 
-    /// A pool's list.
+    /// Returns the price list of a NodePool.
     pub fn of(&self, pool: &str) -> Option<&Arc<PriceList>> {
         self.by_pool.get(pool)
     }

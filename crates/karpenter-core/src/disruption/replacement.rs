@@ -1,31 +1,27 @@
-//! Narrowing what a replacement may be: by price, by capacity type, to a number of types.
+//! Narrowing the instance types of a replacement: by price, by capacity type, to a maximum number.
 
 use std::collections::BTreeSet;
 
-use karpenter_api::{
-    labels,
-    v1::{NodeSelectorRequirementWithMinValues, Operator},
-};
+use karpenter_api::labels;
+use karpenter_api::v1::{NodeSelectorRequirementWithMinValues, Operator};
 
 use super::prices::{Admitted, PriceList};
-use crate::{
-    requirements::{Requirement, Requirements},
-    schedule::ClaimDraft,
-};
+use crate::requirements::{Requirement, Requirements};
+use crate::schedule::ClaimDraft;
 
-/// A draft with its instance types at hand.
+/// A replacement's draft with its instance types and their prices.
 #[derive(Debug)]
 pub struct Replacement<'a> {
     draft: &'a ClaimDraft,
     list: &'a PriceList,
-    /// Places in the list.
+    /// Indices in the price list.
     types: Vec<usize>,
     requirements: Requirements,
     admitted: Admitted,
 }
 
 impl<'a> Replacement<'a> {
-    /// The draft with what the pool's instance types cost.
+    /// Creates the replacement from a draft and the price list of its NodePool.
     pub fn new(draft: &'a ClaimDraft, list: &'a PriceList) -> Self {
         let requirements = draft.claim.requirements();
         let types = draft
@@ -42,7 +38,7 @@ impl<'a> Replacement<'a> {
         }
     }
 
-    /// Cheapest first, ties by name.
+    /// Sorts the instance types by price, ties by name.
     fn sort(&mut self) {
         let (list, admitted) = (self.list, &self.admitted);
         self.types.sort_by_cached_key(|place| {
@@ -51,26 +47,26 @@ impl<'a> Replacement<'a> {
         });
     }
 
-    /// How many types are left.
+    /// Returns the number of instance types left.
     pub fn len(&self) -> usize {
         self.types.len()
     }
 
-    /// Names of the types that are left.
+    /// Returns the names of the instance types left.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.types
             .iter()
             .map(|place| self.list.instance_type(*place).name.as_str())
     }
 
-    /// Whether the machine may have this capacity type.
+    /// Reports whether the replacement may have this capacity type.
     pub fn admits(&self, capacity_type: &str) -> bool {
         self.requirements
             .get(labels::CAPACITY_TYPE)
             .is_none_or(|r| r.has(capacity_type))
     }
 
-    /// Leaves only this capacity type.
+    /// Restricts the replacement to this capacity type.
     pub fn pin(&mut self, capacity_type: &str) {
         self.requirements
             .replace(Requirement::equal(labels::CAPACITY_TYPE, capacity_type));
@@ -80,7 +76,7 @@ impl<'a> Replacement<'a> {
             .retain(|place| list.cheapest(*place, admitted).is_some());
     }
 
-    /// Keeps types whose worst price is below `limit`; says which minValues that violates.
+    /// Keeps instance types whose worst-case price is below `limit`; the error names unmet minValues.
     pub fn cheaper_than(&mut self, limit: f64) -> Result<(), String> {
         let (list, admitted) = (self.list, &self.admitted);
         self.types
@@ -92,7 +88,7 @@ impl<'a> Replacement<'a> {
         }
     }
 
-    /// Keeps the `count` cheapest types, more if minValues need them.
+    /// Keeps the `count` cheapest instance types, more if minValues require them.
     pub fn truncate(&mut self, count: usize) {
         self.sort();
         let mut keep = count.min(self.types.len());
@@ -125,7 +121,7 @@ impl<'a> Replacement<'a> {
         Ok(())
     }
 
-    /// The draft with what is left.
+    /// Returns the draft with the instance types left.
     pub fn into_draft(mut self) -> ClaimDraft {
         self.sort();
         let mut draft = self.draft.clone();
@@ -175,7 +171,7 @@ fn set_in(requirement: &mut NodeSelectorRequirementWithMinValues, values: &[Stri
     requirement.values = values.to_vec();
 }
 
-/// The capacity types a draft may have, joined.
+/// Returns the capacity types that a draft admits, joined by `/`.
 pub fn capacity_type(draft: &ClaimDraft) -> String {
     let requirement = draft
         .claim

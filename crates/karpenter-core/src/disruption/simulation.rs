@@ -1,58 +1,60 @@
-//! What-if: where would the pods of some machines go?
+//! Simulating the deletion of nodes: where their pods would be scheduled.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use jiff::Timestamp;
-use karpenter_api::{
-    conditions::{HasConditions, types},
-    v1::NodePool,
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::v1::NodePool;
+
+use super::candidate::Candidate;
+use super::pdb::PdbLimits;
+use super::prices::PriceLists;
+use crate::cluster::{Cluster, NodeState, Snapshot};
+use crate::pod::{Pod, PodKey};
+use crate::schedule::{
+    ClaimDraft, Packing, Placement, PodSet, ReservedMode, ScheduleRequest, Solver,
 };
 
-use super::{candidate::Candidate, pdb::PdbLimits, prices::PriceLists};
-use crate::{
-    cluster::{Cluster, NodeState, Snapshot},
-    pod::{Pod, PodKey},
-    schedule::{ClaimDraft, Packing, Placement, PodSet, ReservedMode, ScheduleRequest, Solver},
-};
-
-/// The scheduler's answer.
+/// The result of a simulation.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Machines to launch.
+    /// Planned nodes to launch.
     pub new_claims: Vec<ClaimDraft>,
-    /// Pods that go to machines that exist.
+    /// Pods placed on existing nodes.
     pub placements: Vec<Placement>,
-    /// Pods of the machines in question that find no place, and why. Pods that were pending before do not count.
+    /// Pods of the deleted nodes that cannot be scheduled, and why. Pods that were pending before are not included.
     pub stuck: Vec<(PodKey, String)>,
 }
 
-/// Asks the scheduler about one snapshot. Shared by all threads of a pass.
+/// Simulates the deletion of nodes in one snapshot. Shared by all threads of a pass.
 #[derive(Clone, Debug)]
 pub struct Simulator {
     snapshot: Snapshot,
-    /// The snapshot, compiled once for all questions.
+    /// The snapshot, compiled once for all simulations.
     solver: Arc<Solver>,
     request: ScheduleRequest,
     prices: Arc<PriceLists>,
     pdbs: PdbLimits,
-    /// Machines whose pods changed too recently to receive more by consolidation.
+    /// Nodes whose pods changed too recently to receive more by consolidation.
     reluctant: Arc<[String]>,
-    /// Pods whose fate does not depend on the candidates: pending ones, and those of machines on their way out.
+    /// Pods to schedule whatever the candidates are: pending ones, and those of deleting nodes.
     waiting: BTreeSet<PodKey>,
-    /// Pods of machines on their way out, which may wait for a machine to be ready.
+    /// Pods of deleting nodes, which may be placed on uninitialized nodes.
     leaving: BTreeSet<PodKey>,
 }
 
 impl Simulator {
-    /// A simulator with the scheduler's settings of `request`; reserved capacity may fall back, as machines are wanted soon.
+    /// Creates a simulator with the settings of `request`, except that reserved capacity falls back to other capacity and packing
+    /// is for the fewest nodes.
     pub fn new(snapshot: &Snapshot, request: &ScheduleRequest, prices: &Arc<PriceLists>) -> Self {
         let mut request = request.clone();
         request.reserved_mode = match request.reserved_mode {
             ReservedMode::Off => ReservedMode::Off,
             ReservedMode::Strict | ReservedMode::Fallback => ReservedMode::Fallback,
         };
-        // A command replaces machines by at most one.
-        request.packing = Packing::FewestMachines;
+        // A command launches at most one replacement.
+        request.packing = Packing::FewestNodes;
         let leaving: BTreeSet<PodKey> = snapshot
             .pods_of_deleting_nodes()
             .map(|pod| pod.key.clone())
@@ -70,27 +72,27 @@ impl Simulator {
         }
     }
 
-    /// The snapshot that is asked about.
+    /// Returns the snapshot.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
 
-    /// What machines cost.
+    /// Returns the prices of instance types.
     pub fn prices(&self) -> &PriceLists {
         &self.prices
     }
 
-    /// The time of the pass.
+    /// Returns the time of the pass.
     pub fn now(&self) -> Timestamp {
         self.request.now
     }
 
-    /// A simulator of what is left once the candidates went as `outcome` says.
+    /// Returns a simulator of the cluster after the candidates were deleted and their pods moved as `placements` says.
     ///
-    /// Machines that are launched for them count as full.
-    pub fn after(&self, gone: &[&Candidate], placements: &[Placement]) -> Self {
+    /// Replacements launched for them are not part of it.
+    pub fn after(&self, deleted: &[&Candidate], placements: &[Placement]) -> Self {
         let mut cluster = Cluster::from(self.snapshot.fork());
-        for candidate in gone {
+        for candidate in deleted {
             for pod in &candidate.pods {
                 cluster.remove_pod(&pod.key.namespace, &pod.key.name);
             }
@@ -109,7 +111,7 @@ impl Simulator {
         Self::new(&cluster.snapshot(), &self.request, &self.prices)
     }
 
-    /// What happens if the candidates go. `consolidating` keeps pods off machines that changed recently.
+    /// Simulates deleting the candidates. `consolidating` places no pods on nodes that changed recently.
     pub fn remove(&self, candidates: &[&Candidate], consolidating: bool) -> Outcome {
         let now = self.request.now;
         let mut request = self.request.clone();
@@ -135,10 +137,10 @@ impl Simulator {
         let mut stuck: Vec<(PodKey, String)> = unplaced
             .map(|unplaced| (unplaced.pod.clone(), unplaced.why.to_string()))
             .collect();
-        // A machine that is still starting may never become ready: pods are not moved there from one that is.
+        // An uninitialized node may never become ready: pods are not moved there from an initialized one.
         let starting = plan.existing.iter().filter(|placement| {
-            let machine = self.snapshot.node(&placement.node);
-            machine.is_some_and(|machine| !machine.is_initialized())
+            let node = self.snapshot.node(&placement.node);
+            node.is_some_and(|node| !node.is_initialized())
                 && !self.leaving.contains(&placement.pod)
                 && !self.waiting.contains(&placement.pod)
         });
@@ -149,11 +151,12 @@ impl Simulator {
             );
             (placement.pod.clone(), why)
         }));
-        stuck.extend(
-            plan.undecided
-                .iter()
-                .map(|pod| (pod.clone(), "not decided in time".to_owned())),
-        );
+        stuck.extend(plan.undecided.iter().map(|pod| {
+            (
+                pod.clone(),
+                "simulation ended before the pod was scheduled".to_owned(),
+            )
+        }));
         Outcome {
             new_claims: plan.new_claims,
             placements: plan.existing,
@@ -162,25 +165,23 @@ impl Simulator {
     }
 }
 
-/// Machines inside their own `consolidateAfter`.
+/// Returns the names of nodes that changed within `consolidateAfter`.
 fn reluctant(snapshot: &Snapshot, now: Timestamp) -> Vec<String> {
-    let inside = |machine: &&Arc<NodeState>| {
-        let pool = machine
-            .node_pool()
-            .and_then(|name| snapshot.node_pool(name));
-        pool.is_some_and(|pool| changed_recently(machine, pool, now))
+    let inside = |node: &&Arc<NodeState>| {
+        let pool = node.node_pool().and_then(|name| snapshot.node_pool(name));
+        pool.is_some_and(|pool| changed_recently(node, pool, now))
     };
     snapshot
         .nodes()
         .filter(inside)
-        .map(|machine| machine.name().to_owned())
+        .map(|node| node.name().to_owned())
         .collect()
 }
 
-/// Whether pods came to or left the machine, or it was initialised, less than `consolidateAfter` ago.
+/// Reports whether pods were added to or removed from the node, or it was initialized, less than `consolidateAfter` ago.
 ///
-/// Never, if consolidation is disabled for the pool.
-pub fn changed_recently(machine: &NodeState, pool: &NodePool, now: Timestamp) -> bool {
+/// Always false if consolidation is disabled for the NodePool.
+pub fn changed_recently(node: &NodeState, pool: &NodePool, now: Timestamp) -> bool {
     let Some(after) = pool
         .spec
         .disruption
@@ -190,7 +191,7 @@ pub fn changed_recently(machine: &NodeState, pool: &NodePool, now: Timestamp) ->
     else {
         return false;
     };
-    let Some(claim) = machine
+    let Some(claim) = node
         .claim
         .as_ref()
         .filter(|claim| claim.is_true(types::INITIALIZED))

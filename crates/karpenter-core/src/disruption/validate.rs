@@ -1,28 +1,28 @@
-//! Whether a command that was decided a while ago still holds.
+//! Validation of a command before it is started.
 
-use std::{collections::BTreeSet, fmt};
+use std::collections::BTreeSet;
+use std::fmt;
 
-use super::{
-    candidate::{Candidate, Candidates},
-    command::{Command, Method},
-    plan::DisruptionRequest,
-    simulation::Simulator,
-};
-use crate::{cluster::Snapshot, disruption::Budgets};
+use super::candidate::{Candidate, Candidates};
+use super::command::{Command, Method};
+use super::plan::DisruptionRequest;
+use super::simulation::Simulator;
+use crate::cluster::Snapshot;
+use crate::disruption::Budgets;
 
-/// Why a command does not hold any more.
+/// Why a command is no longer valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rejection {
-    /// Budgets changed, or pods were told to go to one of the machines.
+    /// Budgets changed, or pending pods were nominated to one of the nodes.
     Budget,
-    /// The pods would not find a place any more, or would need other machines.
+    /// The pods cannot be scheduled any more, or need other replacements.
     Scheduling,
-    /// Machines changed: pods came, a pod refuses, a PodDisruptionBudget blocks.
+    /// The nodes changed: new pods, a pod with `do-not-disrupt`, a PodDisruptionBudget that blocks.
     Churn,
 }
 
 impl Rejection {
-    /// The reason that the `ConsolidationRejected` event names.
+    /// Returns the reason in the `ConsolidationRejected` event.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Budget => "budget",
@@ -38,11 +38,11 @@ impl fmt::Display for Rejection {
     }
 }
 
-/// Checks a command against a newer snapshot; gives what of it can be done.
+/// Checks a command against a newer snapshot; returns the part of it that is still valid.
 ///
-/// Emptiness loses the machines that are not empty any more. The other methods stand or fall as a whole: every machine must
-/// still be a candidate, budgets must allow all of them, and the scheduler must come to the same answer: no more new
-/// machines, of types that would do now.
+/// An emptiness command loses the nodes that are no longer empty. Commands of other methods are valid or invalid as a whole:
+/// every node must still be a candidate, budgets must allow all of them, and the simulation must need as many replacements, for
+/// which the planned instance types are still compatible.
 pub fn validate(
     command: &Command,
     snapshot: &Snapshot,
@@ -60,7 +60,7 @@ pub fn validate(
     let nominated = |name: &&str| {
         snapshot
             .nodes()
-            .any(|machine| machine.claim_name() == Some(name) && machine.is_nominated(now))
+            .any(|node| node.claim_name() == Some(name) && node.is_nominated(now))
     };
     if command.method != Method::Emptiness && names.iter().any(nominated) {
         return Err(Rejection::Budget);

@@ -1,32 +1,30 @@
-//! Gives devices to the claims of pods, on machines that run and machines that are planned.
+//! Allocates devices to the resource claims of pods, on existing nodes and planned nodes.
 //!
-//! A pass makes one [`Allocator`] and, for each pod with claims and each candidate:
+//! A pass creates one [`Allocator`]. For each pod with resource claims and each candidate:
 //!
-//! 1. [`claims_of`] names the pod's claims; a claim that does not exist yet defers the pod.
-//! 2. [`Allocator::allocate`] says which of the candidate's instance types can serve them and what that requires.
-//! 3. [`Allocator::commit`] once the pod is placed there.
-//! 4. [`Allocator::retain`] whenever the candidate's instance types shrink.
+//! 1. [`claims_of`] returns the pod's claims; a claim that does not exist yet defers the pod.
+//! 2. [`Allocator::allocate`] finds which instance types of the candidate can satisfy the claims, and the requirements of that.
+//! 3. [`Allocator::commit`] records the allocation once the pod is placed there.
+//! 4. [`Allocator::retain`] releases devices whenever the candidate's instance types shrink.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1 as kube;
+use k8s_openapi::api::core::v1 as corev1;
 
-use super::{
-    capacity::Amounts,
-    ledger::{DeviceIndex, Devices, Holds, Host, Ledger, RUNNING, TypeKey},
-    model::{
-        Claim, ClaimSpec, Class, Count, DeviceTemplate, MAX_DEVICES_PER_CLAIM, Problem, Slice,
-    },
-    pools,
-    search::{Choice, Search, Wanted, narrowed},
-    selector::Selectors,
+use super::capacity::Amounts;
+use super::ledger::{DeviceIndex, Devices, Holds, Host, Ledger, RUNNING, TypeKey};
+use super::model::{
+    Claim, ClaimSpec, Class, Count, DeviceTemplate, MAX_DEVICES_PER_CLAIM, Problem, Slice,
 };
+use super::pools;
+use super::search::{Choice, Search, Wanted, narrowed};
+use super::selector::Selectors;
 use crate::requirements::{AllowUndefined, Requirements};
 
-/// How many devices one allocation may look at, over all instance types: what five seconds are upstream.
+/// The maximum number of devices that one allocation tries, over all instance types. Upstream has a limit of five seconds.
 pub const STEPS: usize = 200_000;
 
-/// The claims, classes and slices of a cluster.
+/// The resource claims, device classes and resource slices of a cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Inventory {
     /// ResourceSlices by name.
@@ -37,36 +35,36 @@ pub struct Inventory {
     pub claims: BTreeMap<(String, String), Claim>,
 }
 
-/// Why a pod's claims cannot be served.
+/// Why a pod's resource claims cannot be satisfied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The pod names a claim that does not exist.
+    /// The pod refers to a ResourceClaim that does not exist.
     #[error("resource claim `{claim}` does not exist")]
     ClaimMissing {
         /// Name of the claim.
         claim: String,
     },
-    /// The claim of a template has not been made yet.
-    #[error("resource claim of template entry `{entry}` has not been made yet")]
+    /// The ResourceClaim of a template has not been created yet.
+    #[error("resource claim of template entry `{entry}` has not been created yet")]
     ClaimNotMade {
         /// The entry in the pod's spec.
         entry: String,
     },
-    /// The claim names a class that does not exist.
+    /// The claim refers to a DeviceClass that does not exist.
     #[error("device class `{class}` does not exist")]
     ClassMissing {
         /// Name of the class.
         class: String,
     },
-    /// The claim or its class cannot be used.
+    /// The claim or its DeviceClass is invalid or not supported.
     #[error("resource claim `{claim}` cannot be used: {problem}")]
     Unusable {
         /// Name of the claim.
         claim: String,
-        /// What is wrong with it.
+        /// Why it cannot be used.
         problem: Problem,
     },
-    /// An expression is not CEL.
+    /// A device selector is not a valid CEL expression.
     #[error("resource claim `{claim}` has an invalid device selector `{expression}`")]
     Selector {
         /// Name of the claim.
@@ -74,38 +72,38 @@ pub enum Failure {
         /// The expression.
         expression: String,
     },
-    /// The claim wants more devices than a claim can have.
-    #[error("resource claim `{claim}` asks for more than {MAX_DEVICES_PER_CLAIM} devices")]
+    /// The claim requests more devices than a claim can have.
+    #[error("resource claim `{claim}` requests more than {MAX_DEVICES_PER_CLAIM} devices")]
     TooManyDevices {
         /// Name of the claim.
         claim: String,
     },
-    /// The claim's devices are where this candidate cannot be.
-    #[error("resource claim `{claim}` is allocated elsewhere")]
+    /// The claim is allocated to devices that this candidate cannot access.
+    #[error("resource claim `{claim}` is allocated to devices that the node cannot access")]
     Elsewhere {
         /// Name of the claim.
         claim: String,
     },
-    /// No devices are left, or none match.
+    /// No matching devices are left.
     #[error("no devices left that satisfy the resource claims")]
     NoDevices,
-    /// The search gave up.
+    /// The search reached its limit.
     #[error("resource claims are too complex to allocate")]
     TooComplex,
 }
 
 impl Failure {
-    /// Whether the pod should wait for an object to appear, rather than be relaxed.
+    /// Reports whether the pod waits for an object to appear instead of being relaxed.
     pub fn is_deferral(&self) -> bool {
         matches!(self, Self::ClaimMissing { .. } | Self::ClaimNotMade { .. })
     }
 }
 
-/// The names of the claims a pod uses.
+/// Returns the names of the resource claims that a pod uses.
 ///
-/// An entry with a template has the name of the claim made for it in the pod's status; an entry the status lists without a
-/// name needs no claim. DIFFERS: an entry the status does not list yet defers the pod; upstream takes it for needless.
-pub fn claims_of(pod: &kube::Pod) -> Result<Vec<String>, Failure> {
+/// For an entry with a template, the pod's status has the name of the created claim; an entry that the status lists without a
+/// name needs no claim. DIFFERS: an entry that the status does not list yet defers the pod; upstream ignores the entry.
+pub fn claims_of(pod: &corev1::Pod) -> Result<Vec<String>, Failure> {
     let entries = pod
         .spec
         .iter()
@@ -132,30 +130,30 @@ pub fn claims_of(pod: &kube::Pod) -> Result<Vec<String>, Failure> {
     names.filter_map(Result::transpose).collect()
 }
 
-/// A machine that might run the pod.
+/// An existing or planned node on which devices are searched for a pod.
 #[derive(Clone, Debug)]
 pub struct Candidate<'a> {
-    /// Which one.
+    /// The identity of the node.
     pub host: Host,
-    /// What it is, narrowed by the pod and its volumes.
+    /// Its requirements, narrowed by the pod and its volumes.
     pub requirements: &'a Requirements,
-    /// Keys it may still define: those a machine defines once it is chosen, nothing for a node.
+    /// Keys it may still define: for a planned node those that any node has, for an existing node none.
     pub undefined: AllowUndefined<'a>,
-    /// Its instance types, best first; empty for a node that runs.
+    /// Its instance types, cheapest first; empty for an existing node.
     pub types: &'a [TypeKey],
 }
 
-/// Devices for the claims of a pod on a candidate.
+/// Devices for a pod's resource claims on a candidate.
 #[derive(Clone, Debug)]
 pub struct Allocation {
-    /// The instance types that can serve the claims, in the candidate's order; empty for a node that runs.
+    /// The instance types that can satisfy the claims, in the candidate's order; empty for an existing node.
     pub types: Vec<TypeKey>,
-    /// What the candidate must be.
+    /// The requirements of the candidate with these devices.
     pub requirements: Requirements,
     /// Drivers of the devices.
     pub drivers: BTreeSet<String>,
     holds: BTreeMap<TypeKey, Holds>,
-    /// The claims that this allocation decides, and whether a machine would bring their devices.
+    /// The claims that this allocation decides, and whether their devices are only expected of the planned node.
     decided: Vec<((String, String), bool)>,
 }
 
@@ -163,26 +161,26 @@ pub struct Allocation {
 #[derive(Clone, Debug)]
 struct Decided {
     host: Host,
-    brought: bool,
+    expected: bool,
     requirements: Requirements,
 }
 
-/// Gives devices to claims during one pass.
+/// Allocates devices to resource claims during one pass.
 pub struct Allocator<'a> {
     inventory: &'a Inventory,
     devices: Devices,
     ledger: Ledger,
     selectors: Selectors,
     decided: BTreeMap<(String, String), Decided>,
-    /// Claims that only pods hold which are about to move: their devices are free.
+    /// Claims reserved only for pods that the pass moves: their devices are free.
     released: BTreeSet<(String, String)>,
 }
 
 impl<'a> Allocator<'a> {
-    /// An allocator for one pass.
+    /// Creates the allocator of a pass.
     ///
-    /// `usable_node` tells whether a node that owns slices takes part and is initialised; `moving` whether a pod (by uid) is
-    /// on a node that the pass removes.
+    /// `usable_node` reports whether a node that owns slices takes part in the pass and is initialized; `moving` reports whether a
+    /// pod (by uid) is on a node that the pass removes.
     pub fn new(
         inventory: &'a Inventory,
         usable_node: impl Fn(&str) -> bool,
@@ -221,13 +219,13 @@ impl<'a> Allocator<'a> {
         }
     }
 
-    /// Tells what machines of an instance type would bring. The first call for a key counts.
+    /// Registers the devices that nodes of an instance type will publish. Only the first call for a key has an effect.
     pub fn expect(&mut self, key: TypeKey, templates: &[DeviceTemplate]) {
         self.devices
             .expect(key, templates.iter().map(pools::expected));
     }
 
-    /// Finds devices for the named claims of a namespace on the candidate. Nothing is taken until [`commit`](Self::commit).
+    /// Finds devices for the named claims of a namespace on the candidate. Nothing is allocated until [`commit`](Self::commit).
     pub fn allocate(
         &mut self,
         candidate: &Candidate<'_>,
@@ -248,7 +246,7 @@ impl<'a> Allocator<'a> {
                 if decided.host == candidate.host {
                     continue;
                 }
-                let terms = if decided.brought {
+                let terms = if decided.expected {
                     &[][..]
                 } else {
                     std::slice::from_ref(&decided.requirements)
@@ -291,7 +289,7 @@ impl<'a> Allocator<'a> {
         }
     }
 
-    /// Checks a claim and puts the expressions of its classes next to its own.
+    /// Checks a claim and combines the expressions of its device classes with its own.
     fn resolve<'c>(&mut self, name: &str, claim: &'c Claim) -> Result<Wanted<'c>, Failure> {
         let unusable = |problem: &Problem| Failure::Unusable {
             claim: name.to_owned(),
@@ -357,7 +355,7 @@ impl<'a> Allocator<'a> {
             decided: open.into_iter().map(|key| (key, false)).collect(),
         };
         let mut steps = STEPS;
-        // What the first type needs of the machine, the next must live with: it is one machine.
+        // The requirements set by one instance type apply to the next: the planned node becomes one of them.
         let mut starts = starts;
         for key in types {
             let found = starts.iter().find_map(|start| {
@@ -399,31 +397,31 @@ impl<'a> Allocator<'a> {
         }
     }
 
-    /// Takes the devices of an allocation: the pod is placed.
+    /// Records an allocation, once the pod is placed.
     pub fn commit(&mut self, host: &Host, allocation: Allocation) {
         self.ledger
             .set(host.clone(), allocation.holds, &self.devices);
-        for (key, brought) in allocation.decided {
+        for (key, expected) in allocation.decided {
             let requirements = allocation.requirements.clone();
             self.decided.insert(
                 key,
                 Decided {
                     host: host.clone(),
-                    brought,
+                    expected,
                     requirements,
                 },
             );
         }
     }
 
-    /// Frees what the host held for instance types that it can no longer become.
+    /// Releases devices that the host holds for instance types it can no longer become.
     pub fn retain(&mut self, host: &Host, keep: impl Fn(TypeKey) -> bool) {
         self.ledger
             .retain(host, |key| key == RUNNING || keep(key), &self.devices);
     }
 }
 
-/// The least number of devices that satisfies the claim's exact counts.
+/// Returns the smallest number of devices that satisfies the claim's exact counts.
 fn least_devices(spec: &ClaimSpec) -> usize {
     let of_request = |alternatives: &[super::model::SubRequest]| {
         let counts = alternatives

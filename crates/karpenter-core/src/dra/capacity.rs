@@ -1,4 +1,4 @@
-//! How much of a device a request takes.
+//! The share of a device that a request uses.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use crate::quantity::Quantity;
 /// Amounts by qualified capacity name, in nano-units.
 pub type Amounts = BTreeMap<String, i128>;
 
-/// What a request takes of each of a device's capacities; `None` if the device cannot serve it.
+/// Returns the amount of each capacity of a device that a request uses; `None` if the device cannot satisfy the request.
 ///
-/// A device that is not shared is taken whole; the request then only says how large it must be. A shared device gives what
-/// is asked for, rounded up to its policy; of a capacity nobody asked for it gives the policy's default, else all.
+/// A device that is not shareable is used as a whole; the request then only states its minimum size. Of a shareable device the
+/// requested amount is used, rounded up by its policy; of a capacity that is not requested, the default of its policy, or all.
 pub fn taken(device: &Device, driver: &str, request: &SubRequest) -> Option<Amounts> {
     let asked: BTreeMap<String, Quantity> = request
         .capacity
@@ -34,7 +34,7 @@ pub fn taken(device: &Device, driver: &str, request: &SubRequest) -> Option<Amou
     Some(amounts)
 }
 
-/// A request for one capacity after its policy, in nano-units; `None` if the policy does not admit it.
+/// Returns the amount of one capacity after its policy, in nano-units; `None` if the policy does not admit it.
 fn rounded(capacity: &Capacity, asked: Option<Quantity>) -> Option<i128> {
     let no_policy = RequestPolicy::default();
     let policy = capacity.policy.as_ref().unwrap_or(&no_policy);
@@ -114,21 +114,24 @@ mod tests {
         )
     }
 
+    /// Conformance: SCH-252
     #[test]
-    fn without_a_policy_a_share_is_what_was_asked_for_else_everything() {
+    fn without_a_policy_a_request_uses_its_amount_or_the_whole_capacity() {
         assert_eq!(taken_of(true, None, Some("4Gi")), Some(4096));
         assert_eq!(taken_of(true, None, None), Some(16384));
         assert_eq!(taken_of(true, None, Some("17Gi")), None);
     }
 
+    /// Conformance: SCH-252
     #[test]
-    fn the_default_of_a_policy_is_the_share_of_who_does_not_ask() {
+    fn a_request_without_an_amount_uses_the_default_of_the_policy() {
         assert_eq!(
             taken_of(true, Some(policy(Some("4Gi"), &[], None)), None),
             Some(4096)
         );
     }
 
+    /// Conformance: SCH-252
     #[test]
     fn a_request_is_rounded_up_to_the_next_valid_value() {
         let values = || Some(policy(None, &["2Gi", "8Gi"], None));
@@ -136,6 +139,7 @@ mod tests {
         assert_eq!(taken_of(true, values(), Some("9Gi")), None);
     }
 
+    /// Conformance: SCH-252
     #[test]
     fn a_request_is_rounded_up_to_the_steps_of_a_range() {
         let range = || Some(policy(None, &[], Some(["1Gi", "8Gi", "2Gi"])));
@@ -146,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_not_shared_must_only_be_large_enough() {
+    fn a_device_that_is_not_shareable_must_only_be_large_enough() {
         assert_eq!(taken_of(false, None, Some("4Gi")), Some(0));
         assert_eq!(taken_of(false, None, Some("17Gi")), None);
     }

@@ -1,13 +1,11 @@
-//! The claims, classes and slices of a snapshot, parsed.
+//! Parsing the resource claims, device classes and resource slices of a snapshot.
 
-use super::{
-    allocator::Inventory,
-    model::{Claim, Slice, parse_class},
-};
+use super::allocator::Inventory;
+use super::model::{Claim, Slice, parse_class};
 use crate::cluster::Snapshot;
 
 impl Inventory {
-    /// Parses what a snapshot holds. A slice that cannot be read is left out: its pool is then incomplete.
+    /// Parses the objects of a snapshot. An invalid slice is left out: its pool is then incomplete.
     pub fn of(snapshot: &Snapshot) -> Self {
         let names = &snapshot.config().well_known;
         let mut inventory = Self::default();

@@ -1,59 +1,58 @@
-//! What a pass has given to whom.
+//! The device allocations of a pass.
 //!
-//! A claim that may still become one of several instance types holds devices for each of them; only one of the types comes
-//! true. Against others it therefore counts with the *largest* amount over its types, and what a type held alone is free
-//! again when the type is dropped. Devices that a machine would bring belong to that machine: they count against nobody else.
+//! A planned node that may still become one of several instance types holds devices for each of them; only one of the types is
+//! launched. Against other nodes it therefore counts with the *largest* amount over its types, and devices held for one type
+//! alone are free again when the type is dropped. Devices that an instance will publish count only against its own planned node.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use super::{capacity::Amounts, pools::Pool};
+use super::capacity::Amounts;
+use super::pools::Pool;
 
-/// Identifies a device among all of a pass.
+/// Identifies a device among all devices of a pass.
 pub type DeviceIndex = u32;
 
-/// Identifies an instance type to the allocator; the caller chooses.
+/// Identifies an instance type; chosen by the caller.
 pub type TypeKey = u32;
 
-/// The type of a machine that runs: there is no choice any more.
+/// The key of an existing node, whose instance type is fixed.
 pub const RUNNING: TypeKey = TypeKey::MAX;
 
-/// Who holds devices.
+/// A holder of devices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Host {
-    /// Claims allocated in the cluster, wherever they are.
+    /// Claims allocated in the cluster, on any node.
     Cluster,
-    /// A node that exists.
+    /// An existing node.
     Node(Arc<str>),
-    /// A machine of the plan.
+    /// A planned node.
     Planned(u32),
 }
 
-/// What is held of each device: amounts of its capacities, empty for a device that is taken whole.
+/// The amounts held of each device's capacities; empty for a device that is held as a whole.
 pub type Holds = BTreeMap<DeviceIndex, Amounts>;
 
-/// A counter of a pool: pool, counter set, counter.
+/// The key of a pool's counter: pool, counter set, counter.
 pub type CounterKey = (usize, String, String);
 
-/// Amounts drawn from counters, in nano-units.
+/// Amounts consumed from counters, in nano-units.
 pub type Drawn = BTreeMap<CounterKey, i128>;
 
-/// The devices of a pass: those that exist first, then those that instance types would bring.
+/// The devices of a pass: existing ones first, then those expected of instance types.
 #[derive(Clone, Debug, Default)]
 pub struct Devices {
     /// All pools.
     pub pools: Vec<Pool>,
-    /// Pool and place in the pool of each device.
+    /// Pool, and index in the pool, of each device.
     places: Vec<(usize, usize)>,
-    /// How many devices exist; the rest is expected.
+    /// The number of existing devices; the others are expected.
     existing: usize,
     expected: BTreeMap<TypeKey, (DeviceIndex, DeviceIndex)>,
 }
 
 impl Devices {
-    /// The devices that exist.
+    /// Creates the set of existing devices.
     pub fn new(pools: Vec<Pool>) -> Self {
         let mut devices = Self::default();
         pools.into_iter().for_each(|pool| devices.push(pool));
@@ -72,7 +71,7 @@ impl Devices {
         DeviceIndex::try_from(self.places.len()).unwrap_or(DeviceIndex::MAX)
     }
 
-    /// Adds the devices that machines of a type would bring; the first call for a type counts.
+    /// Adds the devices that nodes of an instance type will publish; only the first call for a type has an effect.
     pub fn expect(&mut self, key: TypeKey, pools: impl IntoIterator<Item = Pool>) {
         if self.expected.contains_key(&key) {
             return;
@@ -82,24 +81,24 @@ impl Devices {
         self.expected.insert(key, (start, self.end()));
     }
 
-    /// The devices to look at for a machine of a type: existing ones, then its own.
+    /// Iterates over the devices available to an instance type: existing ones, then those it will publish.
     pub fn of_type(&self, key: TypeKey) -> impl Iterator<Item = DeviceIndex> + use<> {
         let (start, end) = self.expected.get(&key).copied().unwrap_or_default();
         (0..DeviceIndex::try_from(self.existing).unwrap_or(DeviceIndex::MAX)).chain(start..end)
     }
 
-    /// Whether the device exists, rather than being expected of a machine.
+    /// Reports whether the device exists, as opposed to being expected of an instance type.
     pub fn exists(&self, device: DeviceIndex) -> bool {
         (device as usize) < self.existing
     }
 
-    /// The device's pool, the pool's index, and the device's place in it.
+    /// Returns the device's pool, the index of the pool, and the index of the device in it.
     pub fn at(&self, device: DeviceIndex) -> (&Pool, usize, usize) {
         let (pool, place) = self.places[device as usize];
         (&self.pools[pool], pool, place)
     }
 
-    /// The existing device of this driver, pool and name.
+    /// Returns the existing device with this driver, pool and name.
     pub fn find(&self, driver: &str, pool: &str, name: &str) -> Option<DeviceIndex> {
         let found = self.places[..self.existing]
             .iter()
@@ -112,7 +111,7 @@ impl Devices {
         found.and_then(|index| DeviceIndex::try_from(index).ok())
     }
 
-    /// What a device draws from its pool's counters.
+    /// Iterates over the amounts that a device consumes from its pool's counters.
     pub fn draws(&self, device: DeviceIndex) -> impl Iterator<Item = (CounterKey, i128)> {
         let (pool, index, place) = self.at(device);
         pool.devices[place]
@@ -125,7 +124,7 @@ impl Devices {
             })
     }
 
-    /// What `holds` draw from counters; a shared device draws once.
+    /// Returns the amounts that `holds` consume from counters; a shared device consumes once.
     pub fn drawn(&self, holds: &Holds) -> Drawn {
         let mut drawn = Drawn::new();
         for (key, value) in holds.keys().flat_map(|device| self.draws(*device)) {
@@ -135,7 +134,7 @@ impl Devices {
     }
 }
 
-/// What one host counts with against others.
+/// The amounts with which one host counts against others.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Peak {
     devices: BTreeSet<DeviceIndex>,
@@ -168,7 +167,7 @@ impl Peak {
     }
 }
 
-/// Who holds what.
+/// The devices held by each host.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     by_host: BTreeMap<Host, BTreeMap<TypeKey, Holds>>,
@@ -179,7 +178,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// What the host holds for one of its types.
+    /// Returns the devices that the host holds for one of its instance types.
     pub fn holds(&self, host: &Host, key: TypeKey) -> Holds {
         self.by_host
             .get(host)
@@ -188,7 +187,7 @@ impl Ledger {
             .unwrap_or_default()
     }
 
-    /// Whether another host holds (a share of) the device.
+    /// Reports whether another host holds the device or a share of it.
     pub fn held_by_others(&self, host: &Host, device: DeviceIndex) -> bool {
         let own = self
             .peaks
@@ -197,20 +196,20 @@ impl Ledger {
         self.holders.get(&device).copied().unwrap_or_default() > usize::from(own)
     }
 
-    /// How much of a capacity other hosts hold.
+    /// Returns the amount of a capacity that other hosts hold.
     pub fn amount_of_others(&self, host: &Host, device: DeviceIndex, name: &str) -> i128 {
         let key = (device, name.to_owned());
         let own = self.peaks.get(host).and_then(|peak| peak.amounts.get(&key));
         self.amounts.get(&key).copied().unwrap_or_default() - own.copied().unwrap_or_default()
     }
 
-    /// How much other hosts draw from a counter.
+    /// Returns the amount that other hosts consume from a counter.
     pub fn drawn_by_others(&self, host: &Host, key: &CounterKey) -> i128 {
         let own = self.peaks.get(host).and_then(|peak| peak.drawn.get(key));
         self.drawn.get(key).copied().unwrap_or_default() - own.copied().unwrap_or_default()
     }
 
-    /// Replaces what a host holds; types that are not listed hold nothing.
+    /// Replaces the devices that a host holds; types that are not listed hold nothing.
     pub fn set(&mut self, host: Host, by_type: BTreeMap<TypeKey, Holds>, devices: &Devices) {
         let peak = Peak::over(&by_type, devices);
         if let Some(old) = self.peaks.remove(&host) {
@@ -221,7 +220,7 @@ impl Ledger {
         self.by_host.insert(host, by_type);
     }
 
-    /// Frees what a host held for types that `keep` does not hold for.
+    /// Releases devices held for types for which `keep` returns false.
     pub fn retain(&mut self, host: &Host, keep: impl Fn(TypeKey) -> bool, devices: &Devices) {
         let Some(types) = self.by_host.get(host) else {
             return;

@@ -1,24 +1,24 @@
-//! Dynamic resource allocation: which devices a pod's resource claims get, and where that lets the pod run.
+//! Dynamic resource allocation: which devices a pod's resource claims get, and on which nodes the pod can then run.
 //!
-//! The question this module answers for the scheduler: *can the claims of this pod be satisfied on this candidate, for which
-//! of its instance types, and what does that require of the candidate?* [`allocator`] is the way in.
+//! For the scheduler, this module decides whether the resource claims of a pod can be satisfied on a candidate, for which of its
+//! instance types, and with which additional requirements. [`allocator`] is the entry point.
 //!
-//! 1. [`model`] parses ResourceClaims, DeviceClasses and ResourceSlices once; what it cannot represent becomes a
+//! 1. [`model`] parses ResourceClaims, DeviceClasses and ResourceSlices once; a feature that is not supported becomes a
 //!    [`Problem`](model::Problem) of the object, never an error.
-//! 2. [`pools`] assembles slices to pools: the newest generation, complete or not, valid or not.
+//! 2. [`pools`] merges slices into pools: the newest generation, complete or not, valid or not.
 //! 3. [`selector`] compiles and evaluates CEL device selectors, each at most once per device.
 //! 4. [`capacity`] rounds requests for a share of a device to the device's policy.
-//! 5. [`search`] finds devices: depth first over claims, requests, alternatives and slots, devices that exist before devices
-//!    a machine would bring, bounded by a number of steps.
-//! 6. [`ledger`] remembers what the pass has given to whom, per instance type while a machine's type is open.
+//! 5. [`search`] finds devices: depth first over claims, requests, alternatives and slots, existing devices before devices that
+//!    an instance type will publish, bounded by a number of steps.
+//! 6. [`ledger`] records the allocations of the pass, per instance type while the type of a planned node is open.
 //!
 //! Supported: `exactly` and `firstAvailable`, exact counts and all, CEL selectors of class and request, `matchAttribute`,
-//! shared devices with request policies, shared counters, claims from templates. Not supported, and said so on the pod:
-//! other constraints and selectors. Not looked at, as upstream: admin access and device taints.
+//! shared devices with request policies, shared counters, claims from templates. Not supported, and reported on the pod: other
+//! constraints and selectors. Ignored, as upstream: admin access and device taints.
 //!
-//! UPSTREAM: pkg/scheduling/dynamicresources. DIFFERS: the search sees the candidate's requirements narrowed by the pod and
-//! its volumes; the terms of a node selector are alternatives; a selector is compiled once; a claim that is not made yet
-//! defers its pod.
+//! UPSTREAM: pkg/scheduling/dynamicresources. DIFFERS: the search uses the candidate's requirements narrowed by the pod and its
+//! volumes; the terms of a node selector are alternatives; a selector is compiled once; a claim that does not exist yet defers
+//! its pod.
 
 pub mod allocator;
 pub mod capacity;

@@ -1,48 +1,48 @@
-//! Claims, classes and devices as the allocator sees them, parsed once from the Kubernetes objects.
+//! Resource claims, device classes and devices, parsed once from the Kubernetes objects.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1 as wire;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as WireQuantity;
 
-use crate::{
-    quantity::Quantity,
-    requirements::{LabelNames, Requirements},
-};
+use crate::quantity::Quantity;
+use crate::requirements::{LabelNames, Requirements};
 
-/// The most devices one claim may ask for.
+/// The maximum number of devices of one claim.
 ///
 /// UPSTREAM: the API's AllocationResultsMaxSize.
 pub const MAX_DEVICES_PER_CLAIM: usize = 32;
 
-/// What of an object cannot be used, and why.
+/// Why an object is invalid or not supported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// A quantity does not parse.
+    /// A quantity is invalid.
     #[error("`{value}` is not a quantity")]
     Quantity {
-        /// What was written.
+        /// The value in the object.
         value: String,
     },
-    /// A node selector does not parse.
-    #[error("node selector is invalid: {reason}")]
+    /// A node selector is invalid.
+    #[error("invalid node selector: {reason}")]
     NodeSelector {
-        /// What is wrong with it.
+        /// The cause.
         reason: String,
     },
-    /// A request names neither a class nor alternatives.
-    #[error("request `{request}` asks for nothing")]
+    /// A request has neither a device class nor alternatives.
+    #[error("request `{request}` has neither a device class nor alternatives")]
     EmptyRequest {
         /// Name of the request.
         request: String,
     },
-    /// An allocation mode other than `ExactCount` and `All`.
+    /// The allocation mode is neither `ExactCount` nor `All`.
     #[error("request `{request}` has the unknown allocation mode `{mode}`")]
     AllocationMode {
         /// Name of the request.
         request: String,
-        /// What was written.
+        /// The value in the object.
         mode: String,
     },
     /// A device selector that is not a CEL expression.
@@ -86,38 +86,38 @@ pub enum Attribute {
     Version(String),
 }
 
-/// How requests for a capacity are rounded.
+/// The rounding of requests for a capacity.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct RequestPolicy {
-    /// What a request gets that does not ask for this capacity.
+    /// The amount for a request without this capacity.
     pub default: Option<Quantity>,
-    /// The values that may be asked for, ascending; empty where a range or nothing is given.
+    /// The values that may be requested, ascending; empty if there is a range or no restriction.
     pub valid_values: Vec<Quantity>,
-    /// Least, most and step of what may be asked for.
+    /// Minimum, maximum and step of the values that may be requested.
     pub valid_range: Option<(Quantity, Option<Quantity>, Option<Quantity>)>,
 }
 
-/// An amount a device can share out.
+/// A capacity of a device, which several claims can share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// All of it.
+    /// The total amount.
     pub value: Quantity,
-    /// How requests for it are rounded; without one a request takes what it asks for.
+    /// The rounding of requests for it; without a policy, requests are not rounded.
     pub policy: Option<RequestPolicy>,
 }
 
-/// Where a device can be reached from.
+/// The nodes that can access a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Every node.
     AllNodes,
     /// The node of this name.
     Node(String),
-    /// Nodes that meet one of these.
+    /// Nodes that meet one of these alternatives.
     Selector(Vec<Requirements>),
 }
 
-/// Counters a device draws from, by counter set and counter.
+/// The amounts that a device consumes, by counter set and counter.
 pub type Counters = BTreeMap<String, BTreeMap<String, Quantity>>;
 
 /// A device, published by a driver or expected of an instance type.
@@ -129,15 +129,15 @@ pub struct Device {
     pub attributes: BTreeMap<String, Attribute>,
     /// Capacities by qualified name.
     pub capacity: BTreeMap<String, Capacity>,
-    /// What it draws from its pool's shared counters.
+    /// The amounts that it consumes from its pool's shared counters.
     pub consumes: Counters,
     /// Whether several claims may share it.
     pub shareable: bool,
-    /// Where it can be reached from.
+    /// The nodes that can access it.
     pub access: Access,
 }
 
-/// Devices that share a value of an attribute nobody knows before the machine runs.
+/// Devices with the same value of an attribute, which is unknown until the instance runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttributeBinding {
     /// Qualified name of the attribute.
@@ -146,23 +146,23 @@ pub struct AttributeBinding {
     pub devices: Vec<String>,
 }
 
-/// The devices a driver will publish once a machine of an instance type runs.
+/// The devices that a driver will publish once a node of an instance type is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceTemplate {
     /// The driver that will publish them.
     pub driver: String,
     /// The pool they will be in.
     pub pool: String,
-    /// The devices. Their access is the machine itself, whatever is written.
+    /// The devices. Only the node itself can access them, whatever `access` says.
     pub devices: Vec<Device>,
     /// Shared counters of the pool.
     pub counters: Counters,
-    /// Devices that will agree in an attribute.
+    /// Devices that will have the same value of an attribute.
     pub bindings: Vec<AttributeBinding>,
 }
 
 impl DeviceTemplate {
-    /// A template from what a driver would publish.
+    /// Builds a template from the slice that a driver would publish.
     pub fn parse(slice: &wire::ResourceSliceSpec, names: &dyn LabelNames) -> Result<Self, Problem> {
         let slice = Slice::parse(slice, None, names)?;
         Ok(Self {
@@ -184,9 +184,9 @@ pub struct Slice {
     pub pool: Arc<str>,
     /// Generation of the pool it describes.
     pub generation: i64,
-    /// How many slices that generation has.
+    /// The number of slices of that generation.
     pub slice_count: i64,
-    /// The node that owns it: its devices are on that node.
+    /// The node that owns it, on which its devices are.
     pub owner_node: Option<String>,
     /// Its devices.
     pub devices: Vec<Device>,
@@ -195,7 +195,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// A slice from the object's spec; `owner_node` is the Node that its owner references name.
+    /// Parses a slice from the object's spec; `owner_node` is the Node in its owner references.
     pub fn parse(
         spec: &wire::ResourceSliceSpec,
         owner_node: Option<String>,
@@ -249,7 +249,7 @@ fn access(
     }
 }
 
-/// The alternatives of a node selector.
+/// Parses the alternatives of a node selector.
 pub fn selector_terms(
     selector: &NodeSelector,
     names: &dyn LabelNames,
@@ -299,7 +299,7 @@ fn parse_device(device: &wire::Device, driver: &str, access: Access) -> Result<D
     })
 }
 
-/// A name without a domain belongs to the driver's.
+/// Returns a qualified name; a name without a domain gets that of the driver.
 pub fn qualified(name: &str, driver: &str) -> String {
     if name.contains('/') {
         name.to_owned()
@@ -354,12 +354,12 @@ fn quantities<'a>(
         .collect()
 }
 
-/// How many devices a request wants.
+/// The number of devices of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
     /// This many.
     Exactly(usize),
-    /// Every one that matches and can be reached, at least one.
+    /// All matching devices that the node can access, at least one.
     All,
 }
 
@@ -370,15 +370,15 @@ pub struct SubRequest {
     pub name: String,
     /// The DeviceClass.
     pub class: String,
-    /// CEL expressions that must all hold, next to the class's.
+    /// CEL expressions that must all hold, in addition to those of the class.
     pub selectors: Vec<String>,
-    /// How many.
+    /// The number of devices.
     pub count: Count,
-    /// How much of each capacity, by the name as it was written.
+    /// The requested amount of each capacity, by its name in the object.
     pub capacity: BTreeMap<String, Quantity>,
 }
 
-/// A request for devices: the first alternative that can be satisfied counts.
+/// A request for devices: the first alternative that can be satisfied is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Name of the request.
@@ -387,7 +387,7 @@ pub struct Request {
     pub alternatives: Vec<SubRequest>,
 }
 
-/// Devices of these requests must agree in an attribute.
+/// Devices of these requests must have the same value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MatchAttribute {
     /// Qualified name of the attribute.
@@ -397,7 +397,7 @@ pub struct MatchAttribute {
 }
 
 impl MatchAttribute {
-    /// Whether the constraint covers an alternative of a request.
+    /// Reports whether the constraint covers an alternative of a request.
     pub fn covers(&self, request: &str, alternative: &str) -> bool {
         self.requests.is_empty()
             || self
@@ -407,7 +407,7 @@ impl MatchAttribute {
     }
 }
 
-/// What a claim asks for.
+/// The requests and constraints of a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ClaimSpec {
     /// Its requests.
@@ -417,7 +417,7 @@ pub struct ClaimSpec {
 }
 
 impl ClaimSpec {
-    /// A claim's spec; what is not supported is a problem.
+    /// Parses the spec of a claim; the error names an unsupported feature.
     pub fn parse(claim: &wire::DeviceClaim) -> Result<Self, Problem> {
         let requests = claim.requests.iter().flatten().map(parse_request);
         let constraints = claim.constraints.iter().flatten().map(|constraint| {
@@ -520,31 +520,31 @@ fn capacity_requests(
     )
 }
 
-/// A device class: expressions that all its devices meet, or what is wrong with it.
+/// A device class: expressions that all its devices meet, or why it cannot be used.
 pub type Class = Result<Vec<String>, Problem>;
 
-/// A DeviceClass from its spec.
+/// Parses a DeviceClass from its spec.
 pub fn parse_class(spec: &wire::DeviceClassSpec) -> Class {
     selectors("class", spec.selectors.as_deref())
 }
 
-/// A device that a claim already holds in the cluster.
+/// A device that is already allocated to a claim in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldDevice {
-    /// Which one.
+    /// The device.
     pub id: DeviceId,
-    /// Whether others may hold a share of it too.
+    /// Whether other claims may hold a share of it.
     pub shared: bool,
-    /// How much of each of its capacities, by qualified name.
+    /// The amount used of each of its capacities, by qualified name.
     pub consumed: BTreeMap<String, Quantity>,
 }
 
-/// What a claim was given in the cluster.
+/// The allocation of a claim in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Held {
     /// Its devices.
     pub devices: Vec<HeldDevice>,
-    /// Nodes it can be used on; none means all.
+    /// Alternatives for the nodes it can be used on; `None` means all.
     pub nodes: Option<Vec<Requirements>>,
 }
 
@@ -555,18 +555,18 @@ pub struct Claim {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Made from a template for one pod (and so of use on that pod's node only).
+    /// Whether it was created from a template for one pod, and so can only be used on that pod's node.
     pub from_template: bool,
-    /// What it asks for, or why that cannot be used.
+    /// Its requests and constraints, or why they cannot be used.
     pub spec: Result<ClaimSpec, Problem>,
-    /// What it was given.
+    /// Its allocation.
     pub held: Option<Held>,
     /// Uids of the pods that use it.
     pub reserved_for: Vec<String>,
 }
 
 impl Claim {
-    /// A claim from the object.
+    /// Parses a Kubernetes ResourceClaim.
     pub fn parse(claim: &wire::ResourceClaim, names: &dyn LabelNames) -> Self {
         let metadata = &claim.metadata;
         let status = claim.status.as_ref();

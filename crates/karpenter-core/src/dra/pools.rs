@@ -1,9 +1,7 @@
-//! Pools of devices, assembled from the slices that drivers publish and the templates of instance types.
+//! Pools of devices, built from the slices that drivers publish and the templates of instance types.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::model::{AttributeBinding, Counters, Device, DeviceTemplate, Slice};
 
@@ -18,18 +16,18 @@ pub struct Pool {
     pub devices: Vec<Device>,
     /// Its shared counters.
     pub counters: Counters,
-    /// All slices of the newest generation are there.
+    /// Whether all slices of the newest generation exist.
     pub complete: bool,
-    /// Nothing in it contradicts itself.
+    /// Whether it is consistent: no duplicate device or counter set, no undefined counter.
     pub valid: bool,
-    /// For each device, the attributes whose unknown value it shares, with the group that shares it.
+    /// For each device, the attributes whose unknown value it shares, with the group of devices that shares it.
     pub bindings: BTreeMap<(usize, String), usize>,
 }
 
-/// The pools of the cluster, by driver and name.
+/// Builds the pools of the cluster, by driver and name.
 ///
-/// Of each pool the newest generation counts. Slices of a node that `usable_node` refuses (not initialised, or not part of
-/// the decision) are left out.
+/// Only the newest generation of each pool is used. Slices of a node for which `usable_node` returns false (not initialized, or
+/// not part of the pass) are left out.
 pub fn assemble<'a>(
     slices: impl IntoIterator<Item = &'a Slice>,
     usable_node: impl Fn(&str) -> bool,
@@ -81,13 +79,13 @@ fn merge(driver: Arc<str>, name: Arc<str>, slices: &[&Slice]) -> Pool {
                 .is_none();
         }
     }
-    // The order of slices is the API server's; that of devices is ours.
+    // The API server lists slices in any order; devices are sorted.
     pool.devices.sort_by(|a, b| a.name.cmp(&b.name));
     pool.valid &= consistent(&pool.devices, &pool.counters);
     pool
 }
 
-/// The pool that a machine of an instance type will bring.
+/// Builds the pool that a node of an instance type will have.
 pub fn expected(template: &DeviceTemplate) -> Pool {
     Pool {
         driver: template.driver.as_str().into(),
@@ -100,7 +98,7 @@ pub fn expected(template: &DeviceTemplate) -> Pool {
     }
 }
 
-/// Device names are unique, and every counter a device draws from exists.
+/// Checks that device names are unique, and that every counter a device consumes exists.
 fn consistent(devices: &[Device], counters: &Counters) -> bool {
     let mut names = BTreeSet::new();
     devices.iter().all(|device| {
@@ -113,7 +111,7 @@ fn consistent(devices: &[Device], counters: &Counters) -> bool {
     })
 }
 
-/// Bindings of one attribute that share a device are one group.
+/// Groups devices: bindings of one attribute that share a device form one group.
 fn groups(devices: &[Device], bindings: &[AttributeBinding]) -> BTreeMap<(usize, String), usize> {
     let mut groups: BTreeMap<(usize, String), usize> = BTreeMap::new();
     for (group, binding) in bindings.iter().enumerate() {
@@ -174,8 +172,9 @@ mod tests {
         pools.remove(0)
     }
 
+    /// Conformance: SCH-248
     #[test]
-    fn the_newest_generation_counts() {
+    fn only_the_newest_generation_is_used() {
         let pool = only(&[
             slice(1, 1, &["old"]),
             slice(2, 2, &["b"]),
@@ -186,18 +185,21 @@ mod tests {
         assert!(pool.complete && pool.valid);
     }
 
+    /// Conformance: SCH-248
     #[test]
-    fn a_pool_that_lacks_a_slice_is_incomplete() {
+    fn a_pool_without_all_its_slices_is_incomplete() {
         assert!(!only(&[slice(2, 2, &["a"]), slice(1, 1, &["old"])]).complete);
     }
 
+    /// Conformance: SCH-248
     #[test]
-    fn a_device_name_that_stands_twice_makes_the_pool_invalid() {
+    fn a_duplicate_device_name_makes_the_pool_invalid() {
         assert!(!only(&[slice(1, 2, &["a"]), slice(1, 2, &["a"])]).valid);
     }
 
+    /// Conformance: SCH-248
     #[test]
-    fn a_counter_set_that_nobody_defines_makes_the_pool_invalid() {
+    fn an_undefined_counter_set_makes_the_pool_invalid() {
         let mut dangling = slice(1, 1, &["a"]);
         dangling.devices[0].consumes.insert(
             "set".to_owned(),
@@ -206,8 +208,9 @@ mod tests {
         assert!(!only(&[dangling]).valid);
     }
 
+    /// Conformance: SCH-248
     #[test]
-    fn a_counter_set_that_stands_twice_makes_the_pool_invalid() {
+    fn a_duplicate_counter_set_makes_the_pool_invalid() {
         let mut one = slice(1, 2, &["a"]);
         one.counters.insert("set".to_owned(), BTreeMap::new());
         let mut two = one.clone();
@@ -215,14 +218,16 @@ mod tests {
         assert!(!only(&[one, two]).valid);
     }
 
+    /// Conformance: SCH-250
     #[test]
-    fn slices_of_a_node_out_of_play_are_left_out() {
+    fn slices_of_an_unusable_node_are_left_out() {
         let mut owned = slice(1, 1, &["a"]);
         owned.owner_node = Some("n".to_owned());
         assert!(assemble([&owned], |node| node != "n").is_empty());
         assert_eq!(assemble([&owned], |node| node == "n").len(), 1);
     }
 
+    /// Conformance: SCH-254
     #[test]
     fn bindings_that_share_a_device_are_one_group() {
         let devices: Vec<Device> = ["a", "b", "c", "d", "e"].map(device).to_vec();

@@ -1,28 +1,26 @@
-//! Finds devices for claims: depth first over claims, requests, alternatives and slots.
+//! Finds devices for resource claims: depth first over claims, requests, alternatives and slots.
 //!
-//! Devices that exist are tried before those a machine would bring, each group in a fixed order, and the first complete
-//! choice wins; the order of alternatives is therefore the order of preference. The search gives up after a number of steps.
+//! Existing devices are tried before those that an instance type will publish, each group in a fixed order, and the first
+//! complete choice is used; the order of alternatives is therefore the order of preference. The number of steps is limited.
 
 use std::collections::BTreeMap;
 
-use super::{
-    capacity::{Amounts, taken},
-    ledger::{DeviceIndex, Devices, Holds, Host, Ledger, TypeKey},
-    model::{Access, Attribute, ClaimSpec, Count, MAX_DEVICES_PER_CLAIM, SubRequest},
-    selector::Selectors,
-};
+use super::capacity::{Amounts, taken};
+use super::ledger::{DeviceIndex, Devices, Holds, Host, Ledger, TypeKey};
+use super::model::{Access, Attribute, ClaimSpec, Count, MAX_DEVICES_PER_CLAIM, SubRequest};
+use super::selector::Selectors;
 use crate::requirements::{AllowUndefined, Requirements};
 
-/// A claim to satisfy, with the class expressions of each alternative next to its own.
+/// A claim to satisfy, with the expressions of the device class of each alternative combined with its own.
 #[derive(Clone, Debug)]
 pub struct Wanted<'a> {
-    /// What it asks for.
+    /// Its requests and constraints.
     pub spec: &'a ClaimSpec,
     /// Expressions by request and alternative.
     pub expressions: Vec<Vec<Vec<String>>>,
 }
 
-/// The value that devices under a `matchAttribute` constraint agree in.
+/// The common value of devices under a `matchAttribute` constraint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Agreed {
     /// A known value.
@@ -31,12 +29,12 @@ enum Agreed {
     Group(usize, usize),
 }
 
-/// A choice so far.
+/// A partial choice of devices.
 #[derive(Clone, Debug)]
 pub struct Choice {
-    /// What the candidate must be.
+    /// The requirements of the candidate.
     pub requirements: Requirements,
-    /// What it then holds of each device, for the type in question.
+    /// The amounts it holds of each device, for the instance type of the search.
     pub holds: Holds,
     /// Devices by claim.
     pub picked: Vec<Vec<DeviceIndex>>,
@@ -44,7 +42,7 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// Nothing chosen yet.
+    /// Creates an empty choice.
     pub fn start(requirements: Requirements, holds: Holds, claims: usize) -> Self {
         Self {
             requirements,
@@ -55,11 +53,11 @@ impl Choice {
     }
 }
 
-/// Where the search takes place.
+/// The state of a search.
 pub struct Search<'a> {
     /// All devices of the pass.
     pub devices: &'a Devices,
-    /// What others hold.
+    /// The devices held by other hosts.
     pub ledger: &'a Ledger,
     /// Evaluates expressions.
     pub selectors: &'a mut Selectors,
@@ -69,7 +67,7 @@ pub struct Search<'a> {
     pub node: Option<&'a str>,
     /// Keys the candidate may still define.
     pub undefined: AllowUndefined<'a>,
-    /// The type in question.
+    /// The instance type of the search.
     pub key: TypeKey,
     /// The claims.
     pub claims: &'a [Wanted<'a>],
@@ -77,7 +75,7 @@ pub struct Search<'a> {
     pub steps: &'a mut usize,
 }
 
-/// One place in the claims: claim, request, alternative.
+/// A position in the claims: claim, request, alternative.
 #[derive(Clone, Copy)]
 struct At {
     claim: usize,
@@ -86,7 +84,7 @@ struct At {
 }
 
 impl Search<'_> {
-    /// The first complete choice.
+    /// Returns the first complete choice.
     pub fn run(&mut self, start: Choice) -> Option<Choice> {
         self.request(0, 0, start)
     }
@@ -125,7 +123,7 @@ impl Search<'_> {
             return self.request(at.claim, at.request + 1, choice);
         }
         for device in self.devices.of_type(self.key) {
-            // Slots of one request are alike: descending orders of the same devices are the same choice.
+            // Slots of one request are interchangeable: other orders of the same devices are the same choice.
             if last.is_some_and(|last| device <= last) || !self.usable_pool(device) {
                 continue;
             }
@@ -146,7 +144,7 @@ impl Search<'_> {
         pool.valid && pool.complete
     }
 
-    /// Every device that matches and can be reached, all of which must be free.
+    /// Chooses every matching device that the candidate can access, all of which must be free.
     fn all(&mut self, at: At, mut choice: Choice) -> Option<Choice> {
         if self
             .devices
@@ -178,7 +176,7 @@ impl Search<'_> {
             .matches(expressions, index, &pool.devices[place], &pool.driver)
     }
 
-    /// What the candidate must be to reach the device: one entry an alternative.
+    /// Returns the alternative requirements of the candidate to access the device.
     fn reach(&self, device: DeviceIndex, current: &Requirements) -> Vec<Requirements> {
         let (pool, _, place) = self.devices.at(device);
         if !self.devices.exists(device) {
@@ -192,7 +190,7 @@ impl Search<'_> {
         }
     }
 
-    /// The choices that take the device for a slot; none if it cannot be taken.
+    /// Returns the choices that use the device for a slot; none if it is not available.
     fn take(&mut self, at: At, device: DeviceIndex, choice: &Choice) -> Vec<Choice> {
         let Some(left) = self.steps.checked_sub(1) else {
             return vec![];
@@ -229,7 +227,7 @@ impl Search<'_> {
             .collect()
     }
 
-    /// Whether the device, the amounts of its capacities and its counters are free.
+    /// Reports whether the device, the amounts of its capacities and its counters are free.
     fn free(&self, index: DeviceIndex, amounts: &Amounts, holds: &Holds) -> bool {
         let (pool, _, place) = self.devices.at(index);
         let device = &pool.devices[place];
@@ -256,7 +254,7 @@ impl Search<'_> {
             }
         }
         if own.is_some() || others {
-            // A shared device draws from its counters once.
+            // A shared device consumes its counters once.
             return true;
         }
         let drawn = self.devices.drawn(holds);
@@ -268,7 +266,7 @@ impl Search<'_> {
         })
     }
 
-    /// The constraints' values with the device; `None` if it disagrees.
+    /// Returns the common values of the constraints including the device; `None` if it has another value.
     fn agree(
         &self,
         at: At,
@@ -301,7 +299,7 @@ impl Search<'_> {
     }
 }
 
-/// `current` with each of the terms it is compatible with.
+/// Returns `current` combined with each of the terms it is compatible with.
 pub fn narrowed(
     current: &Requirements,
     terms: &[Requirements],

@@ -1,20 +1,17 @@
 //! CEL device selectors: compiled once, evaluated at most once per device.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
-use kube_cel::{
-    KubeCelExt,
-    cel::{Context, Program, Value, objects::Key},
-};
+use kube_cel::KubeCelExt;
+use kube_cel::cel::objects::Key;
+use kube_cel::cel::{Context, Program, Value};
 
 use super::model::{Attribute, Device};
 
-/// Compiled expressions and what they said of the devices asked about so far.
+/// Compiled expressions, and their cached results for devices.
 ///
-/// Not `Send`: each thread that plans owns one.
+/// Not `Send`: each planning thread owns one.
 pub struct Selectors {
     root: Context<'static>,
     programs: HashMap<String, Option<Program>>,
@@ -34,7 +31,7 @@ impl Default for Selectors {
 }
 
 impl Selectors {
-    /// Whether an expression can be compiled.
+    /// Reports whether an expression can be compiled.
     pub fn compiles(&mut self, expression: &str) -> bool {
         self.program(expression).is_some()
     }
@@ -47,7 +44,7 @@ impl Selectors {
         self.programs.get(expression).and_then(Option::as_ref)
     }
 
-    /// Whether all expressions hold for a device, which `index` identifies among all devices of the pass.
+    /// Reports whether all expressions hold for a device; `index` identifies it among all devices of the pass.
     ///
     /// An expression that fails at run time (it reads an attribute the device lacks) does not hold.
     pub fn matches(
@@ -87,7 +84,7 @@ impl Selectors {
         matches!(program.execute(&scope), Ok(Value::Bool(true)))
     }
 
-    /// The `device` variable of an expression.
+    /// Builds the `device` variable of an expression.
     fn value(&self, device: &Device, driver: &str) -> Value {
         let attributes = by_domain(device.attributes.iter().map(|(name, attribute)| {
             let value = match attribute {
@@ -116,7 +113,7 @@ impl Selectors {
         ])
     }
 
-    /// The value that a conversion function of CEL's Kubernetes libraries makes of a text.
+    /// Converts a text with a function of CEL's Kubernetes libraries.
     fn call(&self, function: &str, text: &str) -> Value {
         let mut scope = self.root.new_inner_scope();
         scope.add_variable_from_value("text", Value::String(Arc::new(text.to_owned())));
@@ -135,7 +132,7 @@ fn map(entries: impl IntoIterator<Item = (String, Value)>) -> Value {
     Value::Map(entries.into())
 }
 
-/// Qualified names as a map of domains to maps of names.
+/// Groups qualified names by domain: a map of domains to maps of names.
 fn by_domain<'a>(entries: impl Iterator<Item = (&'a String, Value)>) -> Value {
     let mut domains: BTreeMap<&str, Vec<(String, Value)>> = BTreeMap::new();
     for (qualified, value) in entries {

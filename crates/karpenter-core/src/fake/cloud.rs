@@ -1,4 +1,4 @@
-//! The made-up cloud as a provider: buys nothing, remembers everything, fails when told to.
+//! A fake cloud provider: keeps instances in memory, and fails on request.
 //!
 //! UPSTREAM: pkg/cloudprovider/fake/cloudprovider.go
 
@@ -7,20 +7,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use jiff::SignedDuration;
-use karpenter_api::{
-    labels,
-    v1::{NodeClaim, NodePool},
-    validation::WellKnown,
-};
+use karpenter_api::labels;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::validation::WellKnown;
 
 use super::{catalogue, well_known};
-use crate::{
-    instance_type::InstanceType,
-    offering::Offering,
-    provider::{CloudProvider, CloudProviderError, NodeClassKind, RepairPolicy},
-    requirements::Requirements,
-    resources::Resources,
-};
+use crate::instance_type::InstanceType;
+use crate::offering::Offering;
+use crate::provider::{CloudProvider, CloudProviderError, NodeClassKind, RepairPolicy};
+use crate::requirements::Requirements;
+use crate::resources::Resources;
 
 /// A cloud in memory.
 #[derive(Debug)]
@@ -32,7 +28,7 @@ pub struct FakeCloud {
 #[derive(Debug)]
 struct State {
     types: Arc<[InstanceType]>,
-    machines: BTreeMap<String, NodeClaim>,
+    instances: BTreeMap<String, NodeClaim>,
     failures: VecDeque<CloudProviderError>,
     launched: u64,
 }
@@ -44,13 +40,13 @@ impl Default for FakeCloud {
 }
 
 impl FakeCloud {
-    /// A cloud without machines that sells these types.
+    /// Creates a cloud without instances that offers these instance types.
     pub fn new(types: Arc<[InstanceType]>) -> Self {
         Self {
             well_known: well_known(),
             state: Mutex::new(State {
                 types,
-                machines: BTreeMap::new(),
+                instances: BTreeMap::new(),
                 failures: VecDeque::new(),
                 launched: 0,
             }),
@@ -61,7 +57,7 @@ impl FakeCloud {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the next call that reaches the cloud fail; told several times, that many calls fail, one after another.
+    /// Makes the next call that reaches the cloud fail with `error`; n calls of this method make the next n calls fail, in order.
     pub fn fail(&self, error: CloudProviderError) {
         self.lock().failures.push_back(error);
     }
@@ -72,9 +68,9 @@ impl State {
         self.failures.pop_front().map_or(Ok(()), Err)
     }
 
-    /// The cheapest type that the claim fits on, and its offering: a reserved one if there is, else the cheapest. A
-    /// reservation has one machine less then.
-    fn buy(
+    /// Chooses the cheapest instance type that fits the claim, and its offering: a reserved one if there is one, else the
+    /// cheapest. A reserved offering has one instance less afterwards.
+    fn launch(
         &mut self,
         wanted: &Requirements,
         requests: &Resources,
@@ -104,19 +100,19 @@ impl State {
         let chosen = own
             .find(|(_, _, o)| reserved(*o))
             .map_or(cheapest, |(_, _, o)| *o);
-        let bought = (types[at].clone(), types[at].offerings[chosen].clone());
+        let launched = (types[at].clone(), types[at].offerings[chosen].clone());
         if reserved(chosen) {
             let offering = &mut types[at].offerings[chosen];
             offering.reservation_capacity = offering.reservation_capacity.saturating_sub(1);
             offering.available = offering.reservation_capacity > 0;
             self.types = types.into();
         }
-        Some(bought)
+        Some(launched)
     }
 }
 
 fn missing(provider_id: &str) -> CloudProviderError {
-    CloudProviderError::NodeClaimNotFound(format!("no machine `{provider_id}`"))
+    CloudProviderError::NodeClaimNotFound(format!("no instance with provider id `{provider_id}`"))
 }
 
 #[async_trait]
@@ -158,7 +154,7 @@ impl CloudProvider for FakeCloud {
             .map_err(|error| invalid(&error))?;
         let mut state = self.lock();
         state.fails()?;
-        let (instance_type, offering) = state.buy(&wanted, &requests).ok_or_else(|| {
+        let (instance_type, offering) = state.launch(&wanted, &requests).ok_or_else(|| {
             CloudProviderError::InsufficientCapacity("no instance type fits".into())
         })?;
         let mut answer = claim.clone();
@@ -177,7 +173,7 @@ impl CloudProvider for FakeCloud {
         answer.status.provider_id = Some(provider_id.clone());
         answer.status.capacity = instance_type.capacity.to_quantities();
         answer.status.allocatable = instance_type.allocatable_of(&offering).to_quantities();
-        state.machines.insert(provider_id, answer.clone());
+        state.instances.insert(provider_id, answer.clone());
         Ok(answer)
     }
 
@@ -185,21 +181,21 @@ impl CloudProvider for FakeCloud {
         let provider_id = claim.status.provider_id.as_deref().unwrap_or_default();
         let mut state = self.lock();
         state.fails()?;
-        let gone = state.machines.remove(provider_id);
-        gone.map(drop).ok_or_else(|| missing(provider_id))
+        let removed = state.instances.remove(provider_id);
+        removed.map(drop).ok_or_else(|| missing(provider_id))
     }
 
     async fn get(&self, provider_id: &str) -> Result<NodeClaim, CloudProviderError> {
         let mut state = self.lock();
         state.fails()?;
-        let machine = state.machines.get(provider_id).cloned();
-        machine.ok_or_else(|| missing(provider_id))
+        let instance = state.instances.get(provider_id).cloned();
+        instance.ok_or_else(|| missing(provider_id))
     }
 
     async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
         let mut state = self.lock();
         state.fails()?;
-        Ok(state.machines.values().cloned().collect())
+        Ok(state.instances.values().cloned().collect())
     }
 
     async fn instance_types(
@@ -216,17 +212,19 @@ impl CloudProvider for FakeCloud {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{instance_type, offering, reserved};
-    use super::*;
-    use karpenter_api::v1::NodeClaim;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
-    /// Nothing in the cloud waits.
+    use karpenter_api::v1::NodeClaim;
+
+    use super::super::{instance_type, offering, reserved};
+    use super::*;
+
+    /// Polls a future once: no call of the fake cloud waits.
     fn now<T>(future: impl Future<Output = T>) -> T {
         match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(value) => value,
-            Poll::Pending => panic!("the cloud waits"),
+            Poll::Pending => panic!("a call of the fake cloud waits"),
         }
     }
 
@@ -252,9 +250,9 @@ mod tests {
 
     /// Conformance: API-145
     #[test]
-    fn the_cheapest_type_that_fits_is_bought_reserved_first_until_the_reservation_is_used_up() {
+    fn the_cheapest_type_that_fits_is_launched_reserved_first_until_the_reservation_is_used_up() {
         let cloud = cloud();
-        let bought = |cpu: &str| {
+        let launched = |cpu: &str| {
             let answer = now(cloud.create(&claim(cpu)))?;
             let label = |key: &str| answer.label(key).unwrap_or_default().to_owned();
             assert_eq!(label("own"), "label");
@@ -263,19 +261,19 @@ mod tests {
                 label(labels::CAPACITY_TYPE),
             ])
         };
-        assert_eq!(bought("1").unwrap(), ["small", "reserved"]);
-        assert_eq!(bought("1").unwrap(), ["small", "spot"]);
-        assert_eq!(bought("4").unwrap(), ["large", "spot"]);
-        assert!(bought("64").unwrap_err().is_insufficient_capacity());
+        assert_eq!(launched("1").unwrap(), ["small", "reserved"]);
+        assert_eq!(launched("1").unwrap(), ["small", "spot"]);
+        assert_eq!(launched("4").unwrap(), ["large", "spot"]);
+        assert!(launched("64").unwrap_err().is_insufficient_capacity());
         cloud.fail(CloudProviderError::NodeClassNotReady("no".into()));
-        assert!(bought("1").unwrap_err().is_node_class_not_ready());
-        assert_eq!(bought("1").unwrap()[0], "small", "failures are used up");
+        assert!(launched("1").unwrap_err().is_node_class_not_ready());
+        assert_eq!(launched("1").unwrap()[0], "small", "failures are used up");
         assert_eq!(now(cloud.list()).unwrap().len(), 4);
     }
 
     /// Conformance: API-146
     #[test]
-    fn a_machine_is_deleted_once_and_a_bad_node_lasts_half_an_hour() {
+    fn an_instance_is_deleted_once_and_a_bad_node_is_tolerated_for_half_an_hour() {
         let cloud = cloud();
         let answer = now(cloud.create(&claim("1"))).unwrap();
         let id = answer.status.provider_id.clone().unwrap();

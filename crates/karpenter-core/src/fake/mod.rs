@@ -1,4 +1,4 @@
-//! A made-up cloud for tests and examples (feature `fake`): upstream's fake instance types, and [`FakeCloud`] that sells them.
+//! A fake cloud for tests and examples (feature `fake`): upstream's fake instance types, and [`FakeCloud`], which offers them.
 //!
 //! UPSTREAM: pkg/cloudprovider/fake/instancetype.go
 
@@ -6,14 +6,13 @@ mod cloud;
 
 use std::sync::Arc;
 
-use karpenter_api::{labels, validation::WellKnown};
+use karpenter_api::labels;
+use karpenter_api::validation::WellKnown;
 
-use crate::{
-    instance_type::{InstanceType, Overhead},
-    offering::Offering,
-    requirements::{Operator, Requirement, Requirements},
-    resources::Resources,
-};
+use crate::instance_type::{InstanceType, Overhead};
+use crate::offering::Offering;
+use crate::requirements::{Operator, Requirement, Requirements};
+use crate::resources::Resources;
 
 pub use cloud::FakeCloud;
 
@@ -33,7 +32,7 @@ pub const GPU_VENDOR_B: &str = "fake.com/vendor-b";
 const GIB: i64 = 1 << 30;
 const MIB: i64 = 1 << 20;
 
-/// The labels of the made-up cloud.
+/// Returns the well-known labels of the fake cloud.
 pub fn well_known() -> WellKnown {
     WellKnown::default()
         .with_label(SIZE)
@@ -43,7 +42,7 @@ pub fn well_known() -> WellKnown {
         .with_restricted_domain("karpenter.test.sh")
 }
 
-/// Describes an instance type; the defaults are those of upstream's fake one.
+/// Builds an instance type; the defaults are those of upstream's fake instance type.
 #[derive(Clone, Debug)]
 pub struct TypeBuilder {
     name: String,
@@ -56,7 +55,7 @@ pub struct TypeBuilder {
     zones: Vec<String>,
 }
 
-/// An instance type with 4 cores, 4 GiB and 5 pods.
+/// Starts an instance type with 4 cores, 4 GiB of memory and 5 pods.
 pub fn instance_type(name: &str) -> TypeBuilder {
     TypeBuilder {
         name: name.to_owned(),
@@ -73,7 +72,7 @@ pub fn instance_type(name: &str) -> TypeBuilder {
     }
 }
 
-/// An available offering.
+/// Creates an available offering.
 pub fn offering(capacity_type: &str, zone: &str, price: f64) -> Offering {
     let mut requirements: Requirements = [
         Requirement::equal(labels::CAPACITY_TYPE, capacity_type),
@@ -91,7 +90,7 @@ fn absent(key: &str) -> Requirement {
     Requirement::new(key, Operator::DoesNotExist, [""; 0])
 }
 
-/// An available offering of reserved capacity.
+/// Creates an available offering of reserved capacity with `left` instances.
 pub fn reserved(id: &str, left: u32, zone: &str, price: f64) -> Offering {
     let mut offering = offering(labels::CAPACITY_TYPE_RESERVED, zone, price);
     offering
@@ -102,74 +101,74 @@ pub fn reserved(id: &str, left: u32, zone: &str, price: f64) -> Offering {
 }
 
 impl TypeBuilder {
-    /// Cores.
+    /// Sets the number of cores.
     #[must_use]
     pub fn cpu(self, cores: i64) -> Self {
         self.resource("cpu", cores * 1000)
     }
 
-    /// Memory in GiB.
+    /// Sets the memory, in GiB.
     #[must_use]
     pub fn gib(self, gib: i64) -> Self {
         self.resource("memory", gib * GIB)
     }
 
-    /// The number of pods.
+    /// Sets the maximum number of pods.
     #[must_use]
     pub fn pods(self, pods: i64) -> Self {
         self.resource("pods", pods)
     }
 
-    /// Any resource, in the engine's units.
+    /// Sets any resource, in the engine's units.
     #[must_use]
     pub fn resource(mut self, name: &str, amount: i64) -> Self {
         self.capacity.set(name, amount);
         self
     }
 
-    /// Architecture.
+    /// Sets the architecture.
     #[must_use]
     pub fn arch(mut self, arch: &str) -> Self {
         arch.clone_into(&mut self.arch);
         self
     }
 
-    /// Operating systems.
+    /// Sets the operating systems.
     #[must_use]
     pub fn os(mut self, os: &[&str]) -> Self {
         self.os = os.iter().map(|os| (*os).to_owned()).collect();
         self
     }
 
-    /// Ways to buy it, instead of spot in two zones and on-demand in three.
+    /// Sets the offerings, instead of spot in two zones and on-demand in three.
     #[must_use]
     pub fn offerings(mut self, offerings: Vec<Offering>) -> Self {
         self.offerings = Some(offerings);
         self
     }
 
-    /// Dollars an hour of every default offering.
+    /// Sets the price of every default offering, in dollars per hour.
     #[must_use]
     pub fn price(mut self, price: f64) -> Self {
         self.price = Some(price);
         self
     }
 
-    /// One more requirement.
+    /// Adds a requirement.
     #[must_use]
     pub fn requires(mut self, requirement: Requirement) -> Self {
         self.further.push(requirement);
         self
     }
 
-    /// Spot and on-demand in these zones.
+    /// Sets the zones of the default offerings, spot and on-demand.
     #[must_use]
     pub fn zones(mut self, zones: &[&str]) -> Self {
         self.zones = zones.iter().map(|zone| (*zone).to_owned()).collect();
         self
     }
 
-    /// The instance type.
+    /// Builds the instance type.
     pub fn build(self) -> InstanceType {
         let cores = self.capacity.get("cpu") / 1000;
         let gib = self.capacity.get("memory") / GIB;
@@ -238,7 +237,7 @@ impl TypeBuilder {
     }
 }
 
-/// What a machine costs an hour: by core, by gigabyte, and a dollar for having GPUs.
+/// Returns the price of an instance in dollars per hour: 0.1 per core and per gigabyte, and 1 for each GPU vendor.
 pub fn price(capacity: &Resources) -> f64 {
     let gpus = [GPU_VENDOR_A, GPU_VENDOR_B]
         .iter()
@@ -249,7 +248,7 @@ pub fn price(capacity: &Resources) -> f64 {
         + gpus as f64
 }
 
-/// Upstream's default catalogue.
+/// Returns upstream's default instance types.
 pub fn catalogue() -> Arc<[InstanceType]> {
     [
         instance_type("default-instance-type"),
@@ -268,7 +267,7 @@ pub fn catalogue() -> Arc<[InstanceType]> {
     .collect()
 }
 
-/// `fake-it-0` to `fake-it-<count - 1>`: the i-th has i+1 cores, 2(i+1) GiB and room for 10(i+1) pods.
+/// Returns `fake-it-0` to `fake-it-<count - 1>`: the i-th has i+1 cores, 2(i+1) GiB and room for 10(i+1) pods.
 pub fn instance_types(count: i64) -> Arc<[InstanceType]> {
     (0..count)
         .map(|index| {
@@ -281,8 +280,8 @@ pub fn instance_types(count: i64) -> Arc<[InstanceType]> {
         .collect()
 }
 
-/// 1 to 64 cores by 1 to 128 GiB in powers of two, in three zones, two capacity types, two operating systems and two
-/// architectures: 1344 types with one offering each.
+/// Returns all combinations of 1 to 64 cores and 1 to 128 GiB in powers of two, three zones, two capacity types, two operating
+/// systems and two architectures: 1344 types with one offering each.
 pub fn assorted() -> Arc<[InstanceType]> {
     let mut all = Vec::new();
     for cpu in (0..7).map(|power| 1 << power) {

@@ -1,8 +1,8 @@
-//! Node terms, pod affinity terms, spread constraints and tolerations, as the pod wrote them.
+//! Node terms, pod affinity terms, spread constraints and tolerations of a pod.
 
 use std::collections::BTreeMap;
 
-use karpenter_api::k8s_openapi::api::core::v1 as kube;
+use karpenter_api::k8s_openapi::api::core::v1 as corev1;
 
 use super::selector::{LabelSelector, SelectorExpr, SelectorOp};
 use crate::taints::Effect;
@@ -12,11 +12,11 @@ use crate::taints::Effect;
 pub struct Weighted<T> {
     /// 1 to 100. Relaxation drops the heaviest first, as upstream.
     pub weight: i32,
-    /// What is preferred.
+    /// The preferred term.
     pub term: T,
 }
 
-/// One expression over node labels, not validated.
+/// One expression over node labels; not validated.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LabelExpr {
     /// The label key, as written.
@@ -27,7 +27,7 @@ pub struct LabelExpr {
     pub values: Vec<String>,
 }
 
-/// One alternative of a required, or one preferred, node affinity.
+/// One alternative of the required node affinity, or one preferred node affinity.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct NodeTerm {
     /// `matchExpressions`, all of which must hold.
@@ -37,8 +37,8 @@ pub struct NodeTerm {
 }
 
 impl NodeTerm {
-    /// Reads a Kubernetes term.
-    pub fn parse(term: &kube::NodeSelectorTerm) -> Self {
+    /// Parses a Kubernetes node selector term.
+    pub fn parse(term: &corev1::NodeSelectorTerm) -> Self {
         Self {
             expressions: term
                 .match_expressions
@@ -63,17 +63,17 @@ impl NodeTerm {
 pub struct AffinityTerm {
     /// The node label whose values are the domains.
     pub topology_key: String,
-    /// Which pods the term is about.
+    /// The pods that the term selects.
     pub selector: LabelSelector,
-    /// Listed namespaces; the pod's own if neither list nor selector is given.
+    /// Listed namespaces; the pod's own if there is neither a list nor a selector.
     pub namespaces: Vec<String>,
-    /// Namespaces by label; `None` if not given, an empty selector means all.
+    /// Namespaces by label; `None` if absent, an empty selector means all.
     pub namespace_selector: Option<LabelSelector>,
 }
 
 impl AffinityTerm {
     pub(super) fn parse(
-        term: &kube::PodAffinityTerm,
+        term: &corev1::PodAffinityTerm,
         namespace: &str,
         labels: &BTreeMap<String, String>,
     ) -> Self {
@@ -113,23 +113,23 @@ impl AffinityTerm {
 pub struct SpreadConstraint {
     /// The node label whose values are the domains.
     pub topology_key: String,
-    /// The tolerated difference between a domain and the least loaded one.
+    /// The allowed difference between the count of a domain and the lowest count.
     pub max_skew: i32,
-    /// How many domains there must be before the least load counts as more than zero.
+    /// The number of domains below which the lowest count is taken as zero.
     pub min_domains: Option<i32>,
     /// `DoNotSchedule` (true) or `ScheduleAnyway` (false).
     pub hard: bool,
-    /// Which pods are counted.
+    /// The pods that are counted.
     pub selector: LabelSelector,
-    /// Only nodes the pod's node selector and required affinity accept count (the default).
+    /// Whether only nodes that match the pod's node selector and required affinity count (the default).
     pub honor_affinity: bool,
-    /// Only nodes whose taints the pod tolerates count (not the default).
+    /// Whether only nodes whose taints the pod tolerates count (not the default).
     pub honor_taints: bool,
 }
 
 impl SpreadConstraint {
     pub(super) fn parse(
-        constraint: &kube::TopologySpreadConstraint,
+        constraint: &corev1::TopologySpreadConstraint,
         labels: &BTreeMap<String, String>,
     ) -> Self {
         let mut selector = LabelSelector::parse(constraint.label_selector.as_ref());
@@ -179,13 +179,13 @@ pub struct Toleration {
     pub value: String,
     /// The taint's effect; `None` matches every effect.
     pub effect: Option<Effect>,
-    /// The effect was given but is unknown: nothing matches.
+    /// Whether the effect is unknown, so that the toleration matches nothing.
     pub unknown_effect: bool,
 }
 
 impl Toleration {
-    /// Reads a Kubernetes toleration.
-    pub fn parse(toleration: &kube::Toleration) -> Self {
+    /// Parses a Kubernetes toleration.
+    pub fn parse(toleration: &corev1::Toleration) -> Self {
         let effect = toleration
             .effect
             .as_deref()
@@ -204,7 +204,7 @@ impl Toleration {
         }
     }
 
-    /// The toleration relaxation adds last: any key, effect PreferNoSchedule.
+    /// Returns the toleration that relaxation adds last: any key, effect PreferNoSchedule.
     pub fn any_prefer_no_schedule() -> Self {
         Self {
             key: String::new(),

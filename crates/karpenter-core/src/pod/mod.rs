@@ -1,9 +1,9 @@
-//! What the engine knows about a pod.
+//! The engine's model of a pod.
 //!
-//! A [`Pod`] is parsed once from the Kubernetes object. What scheduling looks at, minus identity, is its [`Shape`]; pods of
-//! one workload share one shape (`Arc`), which is what makes a class of pods cost as much as a single one.
+//! A [`Pod`] is parsed once from the Kubernetes object. All fields that scheduling reads, identity apart, form its [`Shape`]; pods
+//! of one workload share one shape (`Arc`), so that a class of pods costs as much as a single one.
 //!
-//! Parsing never fails: what a user got wrong is kept as data ([`PodProblem`]) and reported by [`validate`].
+//! Parsing never fails: invalid user input is kept as data ([`PodProblem`]) and reported by [`validate`].
 
 mod constraints;
 mod ports;
@@ -12,12 +12,14 @@ mod selection;
 mod selector;
 mod validate;
 
-use std::{collections::BTreeMap, fmt, num::NonZeroU32, sync::Arc};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use jiff::Timestamp;
-use karpenter_api::k8s_openapi::{
-    api::core::v1 as kube, apimachinery::pkg::apis::meta::v1::OwnerReference,
-};
+use karpenter_api::k8s_openapi::api::core::v1 as corev1;
+use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 pub use constraints::{AffinityTerm, LabelExpr, NodeTerm, SpreadConstraint, Toleration, Weighted};
 pub use ports::HostPort;
@@ -41,7 +43,7 @@ pub struct PodKey {
 }
 
 impl PodKey {
-    /// A key from its parts.
+    /// Creates a key.
     pub fn new(namespace: &str, name: &str, uid: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),
@@ -63,35 +65,35 @@ pub enum Phase {
     /// Absent or unknown.
     #[default]
     Unknown,
-    /// Accepted, not running yet.
+    /// Accepted by the API server, not running yet.
     Pending,
     /// Running.
     Running,
-    /// Ended well.
+    /// All containers terminated with success.
     Succeeded,
-    /// Ended badly.
+    /// All containers terminated, at least one with a failure.
     Failed,
 }
 
-/// When a condition changed, in the whole seconds in which Kubernetes writes it: every pod has two of them, so they take four
-/// bytes.
+/// The time of a condition's last transition, in whole seconds as Kubernetes writes it. Stored in four bytes, because every pod
+/// has two of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Since(NonZeroU32);
 
 impl Since {
-    /// The second of a time between 1970 and 2106.
+    /// Converts a time between 1970 and 2106; `None` for other times.
     pub fn new(time: Timestamp) -> Option<Self> {
         let second = u32::try_from(time.as_second()).ok()?;
         NonZeroU32::new(second).map(Self)
     }
 
-    /// Its beginning.
+    /// Returns the start of the second.
     pub fn time(self) -> Timestamp {
         Timestamp::from_second(i64::from(self.0.get())).unwrap_or(Timestamp::MAX)
     }
 }
 
-/// An owner reference, as far as decisions need it.
+/// An owner reference, reduced to the fields that decisions need.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner {
     /// `apps/v1`, `v1`, …
@@ -118,12 +120,12 @@ impl From<&OwnerReference> for Owner {
     }
 }
 
-/// A volume that can restrict where a pod runs.
+/// A volume that can restrict on which nodes a pod runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum VolumeRef {
     /// A PersistentVolumeClaim by name.
     Claim(String),
-    /// A generic ephemeral volume: its claim is called `<pod>-<volume>`.
+    /// A generic ephemeral volume: its claim is named `<pod>-<volume>`.
     Ephemeral {
         /// The volume's name in the pod.
         volume: String,
@@ -134,7 +136,7 @@ pub enum VolumeRef {
     },
 }
 
-/// `spec.resourceClaims[]` with what `status.resourceClaimStatuses[]` says about it.
+/// An entry of `spec.resourceClaims[]` with its entry of `status.resourceClaimStatuses[]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClaimRef {
     /// Name inside the pod.
@@ -143,22 +145,22 @@ pub struct ClaimRef {
     pub claim: Option<String>,
     /// The template, when the claim is generated.
     pub template: Option<String>,
-    /// The status lists the entry; without a claim it then needs none.
+    /// Whether the status lists the entry; without a claim it then needs none.
     pub made: bool,
 }
 
-/// Everything scheduling looks at, minus identity.
+/// All fields that scheduling reads, identity apart.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Shape {
     /// The pod's namespace.
     pub namespace: String,
     /// The pod's labels.
     pub labels: BTreeMap<String, String>,
-    /// What the pod asks for, `pods: 1` included.
+    /// The requests of the pod, `pods: 1` included.
     pub requests: Resources,
     /// `spec.nodeSelector`.
     pub node_selector: BTreeMap<String, String>,
-    /// Required node affinity: alternatives (OR). Empty means none is asked for.
+    /// Required node affinity: alternatives (OR). Empty means no restriction.
     pub required_nodes: Vec<NodeTerm>,
     /// Preferred node affinity.
     pub preferred_nodes: Vec<Weighted<NodeTerm>>,
@@ -174,28 +176,28 @@ pub struct Shape {
     pub tolerations: Vec<Toleration>,
     /// Topology spread constraints.
     pub spread: Vec<SpreadConstraint>,
-    /// Ports taken on the host.
+    /// Host ports.
     pub host_ports: Vec<HostPort>,
-    /// Volumes with a claim.
+    /// Volumes with a PersistentVolumeClaim.
     pub volumes: Vec<VolumeRef>,
-    /// Dynamic resource claims.
+    /// Resource claims (dynamic resource allocation).
     pub resource_claims: Vec<ClaimRef>,
     /// The managing controller, from which default spread constraints derive their selector.
     pub controller: Option<Owner>,
-    /// `spec.priority`; only reported, never used for ordering.
+    /// `spec.priority`; used for disruption cost and reports, never for ordering.
     pub priority: i32,
-    /// A quantity could not be read.
+    /// The error of an invalid quantity, if there is one.
     pub problem: Option<String>,
 }
 
 /// A pod, parsed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pod {
-    /// Who it is.
+    /// Its identity.
     pub key: PodKey,
-    /// What it needs.
+    /// The fields that scheduling reads.
     pub shape: Arc<Shape>,
-    /// What its containers are limited to.
+    /// The sum of the limits of its containers.
     pub limits: Arc<Resources>,
     /// Annotations of the `karpenter.sh` domain and the pod deletion cost.
     pub annotations: BTreeMap<String, String>,
@@ -207,23 +209,23 @@ pub struct Pod {
     pub started_at: Option<Timestamp>,
     /// `spec.nodeName`.
     pub node_name: Option<String>,
-    /// `status.nominatedNodeName`: kube-scheduler is preempting for it.
+    /// `status.nominatedNodeName`: kube-scheduler is preempting pods on this node for it.
     pub nominated_node: Option<String>,
     /// `status.phase`.
     pub phase: Phase,
-    /// Condition PodScheduled has reason Unschedulable.
+    /// Whether condition PodScheduled has reason Unschedulable.
     pub unschedulable: bool,
-    /// Condition Ready is True.
+    /// Whether condition Ready is True.
     pub ready: bool,
-    /// Since when it is.
+    /// The time since when condition Ready is True.
     pub ready_since: Option<Since>,
-    /// Since when condition PodScheduled is True.
+    /// The time since when condition PodScheduled is True.
     pub scheduled_since: Option<Since>,
     /// All owners.
     pub owners: Arc<[Owner]>,
     /// `spec.terminationGracePeriodSeconds`.
     pub termination_grace_seconds: Option<i64>,
-    /// `spec.schedulerName`, if it is not the default scheduler's.
+    /// `spec.schedulerName`, if it is not that of the default scheduler.
     pub scheduler_name: Option<String>,
 }
 
@@ -232,7 +234,7 @@ const KEPT_ANNOTATIONS: [&str; 1] = ["controller.kubernetes.io/pod-deletion-cost
 
 impl Pod {
     /// Parses a Kubernetes pod.
-    pub fn parse(pod: &kube::Pod) -> Self {
+    pub fn parse(pod: &corev1::Pod) -> Self {
         let meta = &pod.metadata;
         let spec = pod.spec.as_ref();
         let status = pod.status.as_ref();
@@ -298,7 +300,7 @@ impl Pod {
         }
     }
 
-    /// Whether this is an in-memory pod of a CapacityBuffer.
+    /// Reports whether this is an in-memory pod of a CapacityBuffer.
     pub fn is_buffer(&self) -> bool {
         self.annotations
             .get(karpenter_api::labels::annotations::CAPACITY_BUFFER_FAKE_POD)
@@ -307,7 +309,7 @@ impl Pod {
 }
 
 impl Shape {
-    fn parse(pod: &kube::Pod, owners: &[Owner]) -> Self {
+    fn parse(pod: &corev1::Pod, owners: &[Owner]) -> Self {
         let Some(spec) = pod.spec.as_ref() else {
             return Self {
                 namespace: pod.metadata.namespace.clone().unwrap_or_default(),
@@ -325,15 +327,15 @@ impl Shape {
         let node_affinity = affinity.and_then(|affinity| affinity.node_affinity.as_ref());
         let pod_affinity = affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
         let anti_affinity = affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
-        let term = |term: &kube::PodAffinityTerm| AffinityTerm::parse(term, &namespace, &labels);
-        let weighted = |weighted: &kube::WeightedPodAffinityTerm| Weighted {
+        let term = |term: &corev1::PodAffinityTerm| AffinityTerm::parse(term, &namespace, &labels);
+        let weighted = |weighted: &corev1::WeightedPodAffinityTerm| Weighted {
             weight: weighted.weight,
             term: AffinityTerm::parse(&weighted.pod_affinity_term, &namespace, &labels),
         };
-        let required = |terms: Option<&Vec<kube::PodAffinityTerm>>| {
+        let required = |terms: Option<&Vec<corev1::PodAffinityTerm>>| {
             terms.into_iter().flatten().map(term).collect()
         };
-        let preferred = |terms: Option<&Vec<kube::WeightedPodAffinityTerm>>| {
+        let preferred = |terms: Option<&Vec<corev1::WeightedPodAffinityTerm>>| {
             terms.into_iter().flatten().map(weighted).collect()
         };
         Self {
@@ -406,7 +408,7 @@ impl Shape {
     }
 }
 
-fn volumes(spec: &kube::PodSpec) -> Vec<VolumeRef> {
+fn volumes(spec: &corev1::PodSpec) -> Vec<VolumeRef> {
     spec.volumes
         .iter()
         .flatten()
@@ -429,7 +431,7 @@ fn volumes(spec: &kube::PodSpec) -> Vec<VolumeRef> {
         .collect()
 }
 
-fn resource_claims(pod: &kube::Pod, spec: &kube::PodSpec) -> Vec<ClaimRef> {
+fn resource_claims(pod: &corev1::Pod, spec: &corev1::PodSpec) -> Vec<ClaimRef> {
     let statuses = pod
         .status
         .as_ref()

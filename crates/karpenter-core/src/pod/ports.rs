@@ -1,12 +1,12 @@
-//! Ports a pod takes on its host.
+//! Host ports of pods.
 //!
 //! UPSTREAM: pkg/scheduling/hostportusage.go
 
 use std::net::IpAddr;
 
-use karpenter_api::k8s_openapi::api::core::v1 as kube;
+use karpenter_api::k8s_openapi::api::core::v1 as corev1;
 
-/// A port on the host. Two pods conflict over the same port and protocol when the addresses are equal or one is unspecified.
+/// A host port. Two pods conflict over the same port and protocol if the addresses are equal or one is unspecified.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostPort {
     /// Address, `0.0.0.0` by default.
@@ -18,7 +18,7 @@ pub struct HostPort {
 }
 
 impl HostPort {
-    /// Whether two pods with these ports cannot share a node.
+    /// Reports whether pods with these ports cannot share a node.
     pub fn conflicts(&self, other: &Self) -> bool {
         self.port == other.port
             && self.protocol == other.protocol
@@ -26,13 +26,13 @@ impl HostPort {
     }
 }
 
-/// Whether any two of the ports conflict.
+/// Reports whether any two of the ports conflict.
 pub(crate) fn conflict(a: &[HostPort], b: &[HostPort]) -> bool {
     a.iter()
         .any(|left| b.iter().any(|right| left.conflicts(right)))
 }
 
-/// Equal, or one of them unspecified. An IPv4 address may be written as an IPv6 one.
+/// Reports whether addresses are equal, or one is unspecified. An IPv4 address may be written as an IPv6 one.
 fn same_address(a: &str, b: &str) -> bool {
     let address = |text: &str| text.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
     let (left, right) = (address(a), address(b));
@@ -40,8 +40,8 @@ fn same_address(a: &str, b: &str) -> bool {
     a == b || (left.is_some() && left == right) || unspecified(&left) || unspecified(&right)
 }
 
-/// The host ports of the regular containers.
-pub(super) fn host_ports(spec: &kube::PodSpec) -> Vec<HostPort> {
+/// Returns the host ports of the regular containers.
+pub(super) fn host_ports(spec: &corev1::PodSpec) -> Vec<HostPort> {
     let mut ports: Vec<HostPort> = spec
         .containers
         .iter()
@@ -80,6 +80,7 @@ mod tests {
         }
     }
 
+    /// Conformance: SCH-222
     #[test]
     fn ports_conflict_on_equal_or_unspecified_addresses_only() {
         assert!(port("10.0.0.1", 80, "TCP").conflicts(&port("10.0.0.1", 80, "TCP")));

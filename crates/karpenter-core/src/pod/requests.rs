@@ -1,36 +1,36 @@
-//! What a pod asks a node for.
+//! Resource requests and limits of pods.
 //!
-//! 1. A container asks for its spec's requests; when its `status.resources` is set (in-place resize), for the maximum of spec,
+//! 1. The request of a container is that of its spec; when its `status.resources` is set (in-place resize), the maximum of spec,
 //!    `status.resources.requests` and `status.allocatedResources`, without the spec if the resize is infeasible. Init containers
 //!    use the spec, restartable ones (sidecars) count as containers.
-//! 2. Steady state: containers plus sidecars. Start-up: each init container plus the sidecars started before it.
-//! 3. Per resource the maximum of both; pod-level cpu, memory and hugepages replace it; the overhead comes on top; `pods` is 1.
+//! 2. Running: containers plus sidecars. Initialization: each init container plus the sidecars started before it.
+//! 3. Per resource the maximum of both; pod-level cpu, memory and hugepages replace it; the overhead is added; `pods` is 1.
 //!
 //! UPSTREAM: k8s.io/component-helpers resource.PodRequests, pkg/utils/resources/resources.go
 
 use std::collections::BTreeMap;
 
-use karpenter_api::k8s_openapi::api::core::v1 as kube;
+use karpenter_api::k8s_openapi::api::core::v1 as corev1;
 use karpenter_api::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::resources::{InvalidResource, Resources};
 
 type List = BTreeMap<String, Quantity>;
 
-/// The parts a pod's requests are made of.
+/// The parts of a pod's requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
-    /// Containers and sidecars, running together.
+    /// The sum over containers and sidecars.
     pub steady: Resources,
-    /// The most that any step of initialisation asks for.
+    /// The maximum over the steps of initialization.
     pub start: Resources,
 }
 
-/// Requests of `pod`, `pods: 1` included.
+/// Returns the requests of `pod`, `pods: 1` included.
 ///
 /// # Errors
-/// When a quantity cannot be read.
-pub fn pod_requests(pod: &kube::Pod) -> Result<Resources, InvalidResource> {
+/// Fails for an invalid quantity.
+pub fn pod_requests(pod: &corev1::Pod) -> Result<Resources, InvalidResource> {
     let infeasible = pod
         .status
         .as_ref()
@@ -76,11 +76,11 @@ pub fn pod_requests(pod: &kube::Pod) -> Result<Resources, InvalidResource> {
     )
 }
 
-/// Limits of `pod`, summed like its requests.
+/// Returns the limits of `pod`, summed like its requests.
 ///
 /// # Errors
-/// When a quantity cannot be read.
-pub fn pod_limits(pod: &kube::Pod) -> Result<Resources, InvalidResource> {
+/// Fails for an invalid quantity.
+pub fn pod_limits(pod: &corev1::Pod) -> Result<Resources, InvalidResource> {
     total(
         pod,
         |container, _| {
@@ -96,9 +96,9 @@ pub fn pod_limits(pod: &kube::Pod) -> Result<Resources, InvalidResource> {
 }
 
 fn total(
-    pod: &kube::Pod,
-    of_container: impl Fn(&kube::Container, bool) -> Result<Resources, InvalidResource>,
-    of_pod: impl Fn(&kube::ResourceRequirements) -> Option<&List>,
+    pod: &corev1::Pod,
+    of_container: impl Fn(&corev1::Container, bool) -> Result<Resources, InvalidResource>,
+    of_pod: impl Fn(&corev1::ResourceRequirements) -> Option<&List>,
 ) -> Result<Resources, InvalidResource> {
     let mut total = Resources::new();
     if let Some(spec) = &pod.spec {
@@ -117,8 +117,8 @@ fn total(
 }
 
 fn parts(
-    spec: &kube::PodSpec,
-    of_container: impl Fn(&kube::Container, bool) -> Result<Resources, InvalidResource>,
+    spec: &corev1::PodSpec,
+    of_container: impl Fn(&corev1::Container, bool) -> Result<Resources, InvalidResource>,
 ) -> Result<Requests, InvalidResource> {
     let mut steady = Resources::new();
     for container in &spec.containers {
@@ -141,7 +141,7 @@ fn parts(
     Ok(Requests { steady, start })
 }
 
-fn is_sidecar(container: &kube::Container) -> bool {
+fn is_sidecar(container: &corev1::Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
@@ -151,8 +151,9 @@ fn list(quantities: Option<&List>) -> Result<Resources, InvalidResource> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     fn requests(spec: serde_json::Value) -> Resources {
         pod_requests(
@@ -173,14 +174,15 @@ mod tests {
 
     const GI: i64 = 1 << 30;
 
-    /// Milli-cores and tenths of GiB: a fraction of a byte is rounded up to a whole one.
+    /// Returns millicores and GiB, rounded to tenths: a fraction of a byte is rounded up to a whole one.
     fn cpu_and_gib(resources: &Resources) -> (i64, f64) {
         let tenths = resources.get("memory") as f64 * 10.0 / GI as f64;
         (resources.get("cpu"), tenths.round() / 10.0)
     }
 
+    /// Conformance: SCH-208
     #[test]
-    fn a_pod_asks_for_the_larger_of_start_and_steady_state() {
+    fn a_pod_requests_the_maximum_of_initialization_and_running() {
         let asked = requests(
             json!({ "initContainers": [container("2", "1Gi")], "containers": [container("1", "3Gi")] }),
         );
@@ -188,24 +190,27 @@ mod tests {
         assert_eq!(asked.get("pods"), 1);
     }
 
+    /// Conformance: SCH-208
     #[test]
-    fn an_init_container_before_a_sidecar_does_not_pay_for_it() {
+    fn an_init_container_before_a_sidecar_does_not_include_its_requests() {
         let asked = requests(json!({
             "initContainers": [container("10", "4Gi"), sidecar("4.9", "2.9Gi")], "containers": [container("6", "2Gi")]
         }));
         assert_eq!(cpu_and_gib(&asked), (10_900, 4.9));
     }
 
+    /// Conformance: SCH-208
     #[test]
-    fn an_init_container_after_a_sidecar_pays_for_it() {
+    fn an_init_container_after_a_sidecar_includes_its_requests() {
         let asked = requests(json!({
             "initContainers": [sidecar("4.9", "2.9Gi"), container("6", "2Gi")], "containers": [container("5", "1Gi")]
         }));
         assert_eq!(cpu_and_gib(&asked), (10_900, 4.9));
     }
 
+    /// Conformance: SCH-208
     #[test]
-    fn pod_level_requests_replace_the_sum_and_overhead_comes_on_top() {
+    fn pod_level_requests_replace_the_sum_and_overhead_is_added() {
         let asked = requests(json!({
             "containers": [container("9", "3Gi")],
             "resources": { "requests": { "cpu": "9900m", "memory": "3.5Gi", "example.com/x": "7" } },
@@ -233,7 +238,7 @@ mod tests {
 
     /// Conformance: SCH-056
     #[test]
-    fn a_resized_container_counts_what_it_was_given_until_it_is_given_less() {
+    fn a_resized_container_counts_its_allocated_resources_until_they_are_reduced() {
         let actual = json!({ "requests": { "cpu": "1500m" } });
         assert_eq!(resized("1", status(actual.clone()), json!([])), 2000);
         assert_eq!(resized("3", status(actual.clone()), json!([])), 3000);

@@ -1,4 +1,4 @@
-//! Which pods concern us: pending ones that need a node, and ones that must move.
+//! Selection of pods: pending ones that need a node, and ones that must be rescheduled.
 //!
 //! UPSTREAM: pkg/utils/pod/scheduling.go
 
@@ -7,22 +7,22 @@ use karpenter_api::labels::annotations::{DO_NOT_DISRUPT, DO_NOT_EVICT};
 
 use super::{Phase, Pod};
 
-/// What the `karpenter.sh/do-not-disrupt` annotation of a pod says.
+/// The meaning of a pod's `karpenter.sh/do-not-disrupt` annotation at a point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DoNotDisrupt {
-    /// Not set, or elapsed.
+    /// Not set, or its duration has elapsed.
     No,
-    /// Set, for good or until a time that has not come.
+    /// Set, permanently or until a time in the future.
     Yes,
-    /// Set to something that is neither `true` nor a positive duration; counts as not set.
+    /// Set to a value that is neither `true` nor a positive duration; ignored.
     Invalid,
 }
 
 impl Pod {
-    /// A pending pod that a new node could help: kube-scheduler found no node for it, and it is neither being preempted for
-    /// nor part of a DaemonSet or a static pod.
+    /// Reports whether a new node can help the pod: kube-scheduler found no node for it and is not preempting pods for it, and it is
+    /// neither part of a DaemonSet nor a static pod.
     ///
-    /// DIFFERS: a terminating pod is not provisioned for.
+    /// DIFFERS: no node is provisioned for a terminating pod.
     pub fn is_provisionable(&self) -> bool {
         self.unschedulable
             && self.node_name.is_none()
@@ -32,35 +32,35 @@ impl Pod {
             && self.deleted_at.is_none()
     }
 
-    /// Neither ended nor terminating.
+    /// Reports whether the pod is neither terminated nor terminating.
     pub fn is_active(&self) -> bool {
         !self.is_terminal() && self.deleted_at.is_none()
     }
 
-    /// Succeeded or failed.
+    /// Reports whether the pod has succeeded or failed.
     pub fn is_terminal(&self) -> bool {
         matches!(self.phase, Phase::Succeeded | Phase::Failed)
     }
 
-    /// A pod that will need another node when its node goes away; a StatefulSet makes a pod that ends anew, whatever it
-    /// ended as.
+    /// Reports whether the pod must be rescheduled when its node is deleted; a terminating pod of a StatefulSet is, because the
+    /// StatefulSet creates it again, whatever its phase.
     pub fn is_reschedulable(&self) -> bool {
         (self.is_active() || (self.is_owned_by_stateful_set() && self.deleted_at.is_some()))
             && !self.is_owned_by_daemon_set()
             && !self.is_mirror()
     }
 
-    /// Whether a DaemonSet owns the pod.
+    /// Reports whether a DaemonSet owns the pod.
     pub fn is_owned_by_daemon_set(&self) -> bool {
         self.is_owned_by("apps/v1", "DaemonSet")
     }
 
-    /// Whether a StatefulSet owns the pod.
+    /// Reports whether a StatefulSet owns the pod.
     pub fn is_owned_by_stateful_set(&self) -> bool {
         self.is_owned_by("apps/v1", "StatefulSet")
     }
 
-    /// Whether this is the mirror of a static pod.
+    /// Reports whether this is the mirror pod of a static pod.
     pub fn is_mirror(&self) -> bool {
         self.is_owned_by("v1", "Node")
     }
@@ -72,8 +72,8 @@ impl Pod {
     }
 }
 
-/// What the pod's `karpenter.sh/do-not-disrupt` annotation says at `now`. `karpenter.sh/do-not-evict: "true"`, its name up
-/// to v0.32, still counts. DIFFERS: upstream has dropped it.
+/// Evaluates the pod's `karpenter.sh/do-not-disrupt` annotation at `now`. `karpenter.sh/do-not-evict: "true"`, its name up to
+/// v0.32, still counts. DIFFERS: upstream has dropped it.
 pub fn do_not_disrupt(pod: &Pod, now: Timestamp) -> DoNotDisrupt {
     if pod
         .annotations
@@ -98,8 +98,8 @@ pub fn do_not_disrupt(pod: &Pod, now: Timestamp) -> DoNotDisrupt {
     }
 }
 
-/// When the protection that the pod's `karpenter.sh/do-not-disrupt` annotation gives for a while ends or has ended; none if it
-/// gives none, gives it for ever, or the pod has not started yet.
+/// Returns the end of the protection by a duration in the pod's `karpenter.sh/do-not-disrupt` annotation; `None` without a
+/// duration, or if the pod has not started yet.
 pub fn protected_until(pod: &Pod) -> Option<Timestamp> {
     let duration = protection(pod.annotations.get(DO_NOT_DISRUPT)?)?;
     Some(
@@ -113,7 +113,7 @@ fn protection(value: &str) -> Option<SignedDuration> {
     go_duration(value).filter(|duration| duration.is_positive())
 }
 
-/// Go's `time.ParseDuration`: signed sums of decimal numbers with a unit.
+/// Parses a duration as Go's `time.ParseDuration`: signed sums of decimal numbers with a unit.
 fn go_duration(text: &str) -> Option<SignedDuration> {
     let (negative, mut rest) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -157,8 +157,9 @@ fn go_duration(text: &str) -> Option<SignedDuration> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::{Value, json};
+
+    use super::*;
 
     fn pod(change: impl FnOnce(&mut Value)) -> Pod {
         let mut value = json!({
@@ -174,8 +175,9 @@ mod tests {
         move |value| value["metadata"]["ownerReferences"] = owner.clone()
     }
 
+    /// Conformance: SCH-183, SCH-262
     #[test]
-    fn only_pods_the_scheduler_gave_up_on_are_provisionable() {
+    fn only_unschedulable_pods_are_provisionable() {
         assert!(pod(|_| ()).is_provisionable());
         assert!(
             !pod(|p| p["status"]["conditions"][0]["reason"] = json!("SchedulingGated"))
@@ -194,7 +196,7 @@ mod tests {
         );
     }
 
-    /// Conformance: SCH-163
+    /// Conformance: SCH-163, SCH-185
     #[test]
     fn a_terminating_pod_is_replaced_only_if_its_stateful_set_will_recreate_it() {
         let terminating = |value: &mut Value| {
@@ -240,6 +242,7 @@ mod tests {
         assert_eq!(says("2h"), DoNotDisrupt::No);
     }
 
+    /// Conformance: SCH-188
     #[test]
     fn do_not_disrupt_is_true_or_a_duration_from_the_start() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();

@@ -28,18 +28,18 @@ pub struct SelectorExpr {
     pub values: Vec<String>,
 }
 
-/// A parsed label selector in canonical form: two selectors that say the same in another order are equal.
+/// A parsed label selector in canonical form: selectors that differ only in order or duplicates are equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LabelSelector {
-    /// Matches nothing: no selector was given, or it cannot be parsed.
+    /// Matches nothing: the selector is absent or invalid.
     #[default]
     Nothing,
-    /// Matches labels that satisfy every condition; without conditions everything.
+    /// Matches labels that satisfy every condition; matches everything without conditions.
     Matching(Vec<SelectorExpr>),
 }
 
 impl LabelSelector {
-    /// Reads a Kubernetes selector; `None`, unknown operators and missing or superfluous values give [`Self::Nothing`].
+    /// Parses a Kubernetes selector; `None`, unknown operators and missing or superfluous values give [`Self::Nothing`].
     pub fn parse(selector: Option<&meta::LabelSelector>) -> Self {
         let Some(selector) = selector else {
             return Self::Nothing;
@@ -74,7 +74,7 @@ impl LabelSelector {
         Self::Matching(expressions)
     }
 
-    /// A selector for exactly these labels.
+    /// Creates a selector for exactly these labels.
     pub fn from_labels(labels: &BTreeMap<String, String>) -> Self {
         Self::Matching(
             labels
@@ -88,7 +88,7 @@ impl LabelSelector {
         )
     }
 
-    /// Adds a condition; a selector that matches nothing stays so.
+    /// Adds a condition; a selector that matches nothing is unchanged.
     pub fn add(&mut self, expression: SelectorExpr) {
         if let Self::Matching(expressions) = self
             && let Err(at) = expressions.binary_search(&expression)
@@ -97,7 +97,7 @@ impl LabelSelector {
         }
     }
 
-    /// Whether `labels` satisfy the selector.
+    /// Reports whether `labels` satisfy the selector.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         match self {
             Self::Nothing => false,
@@ -115,7 +115,7 @@ impl LabelSelector {
         }
     }
 
-    /// A label every matching pod must carry with one of a few values, if there is one: what an index can look up.
+    /// Returns a label that every matching pod has with one of a few values, for an index, if there is one.
     pub fn anchor(&self) -> Option<(&str, &[String])> {
         match self {
             Self::Nothing => None,
@@ -155,12 +155,14 @@ mod tests {
         }))
     }
 
+    /// Conformance: SCH-225
     #[test]
     fn no_selector_matches_nothing_and_an_empty_one_everything() {
         assert!(!LabelSelector::parse(None).matches(&labels(&[("a", "b")])));
         assert!(selector(vec![]).matches(&labels(&[])));
     }
 
+    /// Conformance: SCH-225
     #[test]
     fn an_unparsable_selector_matches_nothing() {
         assert_eq!(
@@ -177,6 +179,7 @@ mod tests {
         );
     }
 
+    /// Conformance: SCH-225
     #[test]
     fn order_and_duplicates_do_not_matter() {
         let a = selector(vec![

@@ -1,36 +1,34 @@
-//! What makes a pending pod one that no node can be launched for, whatever there is to launch.
+//! Validation of pending pods: why no node can be launched for a pod, whatever the NodePools are.
 //!
 //! UPSTREAM: pkg/controllers/provisioning/provisioner.go, Validate
 
 use std::fmt;
 
-use karpenter_api::{
-    labels::NODE_POOL,
-    v1::Operator,
-    validation::{Findings, Problem, RequirementParts, WellKnown, requirement},
-};
+use karpenter_api::labels::NODE_POOL;
+use karpenter_api::v1::Operator;
+use karpenter_api::validation::{Findings, Problem, RequirementParts, WellKnown, requirement};
 
 use super::{LabelExpr, NodeTerm, Shape};
 
-/// Why a pod is left alone.
+/// Why Karpenter does not provision for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PodProblem {
-    /// The pod asks for nodes that belong to no NodePool, in every alternative; that is its right, nothing is reported.
+    /// Every alternative of the pod's node affinity excludes nodes of NodePools, which is valid and not reported.
     ExcludesNodePools,
     /// Node affinity uses `matchFields`.
     MatchFields,
-    /// A requirement on node labels cannot be right.
+    /// A requirement on node labels is invalid.
     Requirement(Problem),
-    /// A resource quantity cannot be read.
+    /// A resource quantity is invalid.
     Resource(String),
-    /// A volume cannot be used.
+    /// A volume of the pod prevents scheduling.
     Volume(VolumeProblem),
-    /// Dynamic resource allocation is not simulated.
+    /// The pod has resource claims, and dynamic resource allocation is not simulated.
     DynamicResources,
 }
 
-/// Why a volume cannot be used.
+/// Why a volume prevents scheduling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VolumeProblem {
@@ -50,7 +48,7 @@ pub enum VolumeProblem {
     NoStorageClass(String),
     /// The storage class does not exist.
     StorageClassNotFound(String),
-    /// The claim is unbound although its class binds at once.
+    /// The claim is unbound although its class has volume binding mode Immediate.
     UnboundImmediate(String),
     /// The provisioner is not supported.
     UnsupportedProvisioner(String),
@@ -112,7 +110,7 @@ impl fmt::Display for PodProblem {
     }
 }
 
-/// Checks what can be checked without the cluster: node selector and required node affinity. Preferences are not checked.
+/// Checks node selector and required node affinity of a pod. Preferences are not checked.
 pub fn validate(shape: &Shape, well_known: &WellKnown) -> Vec<PodProblem> {
     let mut problems: Vec<PodProblem> = shape
         .problem

@@ -16,7 +16,7 @@ pub enum Operator {
     In,
     /// The label has none of the values, or is absent.
     NotIn,
-    /// The label is there.
+    /// The label is present.
     Exists,
     /// The label is absent.
     DoesNotExist,
@@ -31,7 +31,7 @@ pub enum Operator {
 }
 
 impl Operator {
-    /// The name in the API.
+    /// Returns the name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Operator::In => "In",
@@ -79,7 +79,7 @@ impl FromStr for Operator {
     }
 }
 
-/// Why a written requirement means nothing.
+/// Why a requirement in an object is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidRequirement {
@@ -88,7 +88,7 @@ pub enum InvalidRequirement {
     UnknownOperator {
         /// The label key.
         key: String,
-        /// What was written.
+        /// The operator in the object.
         operator: String,
     },
     /// `Gt`, `Lt`, `Gte` or `Lte` without exactly one integer.
@@ -101,12 +101,12 @@ pub enum InvalidRequirement {
     },
 }
 
-/// The string values a requirement admits.
+/// The label values that a requirement admits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Values {
-    /// These and no others.
+    /// Exactly these.
     Only(BTreeSet<Arc<str>>),
-    /// All but these, and within the bounds, if there are any.
+    /// All values within the bounds, if there are any, except the excluded ones.
     ///
     /// INVARIANT: `gte <= lte` and `lte >= 0`: a label value cannot start with a minus. The exclusions lie within the bounds.
     AllBut {
@@ -118,8 +118,8 @@ enum Values {
 
 /// The set of values that one label key may have.
 ///
-/// Upstream knows one empty set, `DoesNotExist`. Here a contradiction (`In [a]` and `In [b]`) is [never](Self::is_never)
-/// satisfied, whereas `DoesNotExist` is satisfied by the absence of the label.
+/// Upstream has one empty set, `DoesNotExist`. Here a contradiction (`In [a]` and `In [b]`) is [never](Self::is_never) satisfied,
+/// whereas `DoesNotExist` is satisfied by the absence of the label.
 ///
 /// ```
 /// use karpenter_core::requirements::{Operator, Requirement};
@@ -145,7 +145,7 @@ pub struct Requirement {
 }
 
 impl Requirement {
-    /// The requirement an operator and its values denote. Bounds without exactly one integer admit nothing.
+    /// Creates the requirement of an operator and its values. Bounds without exactly one integer admit nothing.
     pub fn new<V: Into<Arc<str>>>(
         key: &str,
         operator: Operator,
@@ -167,7 +167,7 @@ impl Requirement {
                 absent: false,
                 min_values: None,
             },
-            // Without values it admits whatever is there, as upstream.
+            // Without values it admits any value, as upstream.
             Operator::NotIn => {
                 let absent = !values.is_empty();
                 Requirement {
@@ -208,7 +208,7 @@ impl Requirement {
         }
     }
 
-    /// The requirement as written in an object; the operator is checked, and that bounds are integers.
+    /// Parses a requirement of an object; checks the operator, and that bounds are integers.
     pub fn parse(
         key: &str,
         operator: &str,
@@ -238,7 +238,7 @@ impl Requirement {
         ))
     }
 
-    /// The requirement as a NodePool, a NodeClaim or a NodeOverlay writes it, with its minValues.
+    /// Parses a requirement of a NodePool, a NodeClaim or a NodeOverlay, with its minValues.
     pub fn from_api(requirement: &ApiRequirement) -> Result<Requirement, InvalidRequirement> {
         let min_values = requirement
             .min_values
@@ -251,24 +251,24 @@ impl Requirement {
         .with_min_values(min_values))
     }
 
-    /// The label has this value.
+    /// Creates the requirement that the label has this value.
     pub fn equal(key: &str, value: &str) -> Requirement {
         Requirement::new(key, Operator::In, [value])
     }
 
-    /// The label has some value.
+    /// Creates the requirement that the label has any value.
     pub fn exists(key: &str) -> Requirement {
         Requirement::new(key, Operator::Exists, [""; 0])
     }
 
-    /// The same requirement with a least number of distinct values.
+    /// Returns the same requirement with this minValues.
     #[must_use]
     pub fn with_min_values(mut self, min_values: Option<u32>) -> Requirement {
         self.min_values = min_values;
         self
     }
 
-    /// The same requirement on another key, with each listed value renamed.
+    /// Returns the same requirement on another key, with each listed value renamed.
     pub(super) fn renamed(&self, key: &str, rename: impl Fn(&str) -> Arc<str>) -> Requirement {
         let rename =
             |values: &BTreeSet<Arc<str>>| values.iter().map(|value| rename(value)).collect();
@@ -315,22 +315,22 @@ impl Requirement {
         }
     }
 
-    /// The label key.
+    /// Returns the label key.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// The label key, shared.
+    /// Returns the label key as a shared string.
     pub fn shared_key(&self) -> &Arc<str> {
         &self.key
     }
 
-    /// The least number of distinct values that instance types must offer.
+    /// Returns minValues: the smallest number of distinct values over the instance types.
     pub fn min_values(&self) -> Option<u32> {
         self.min_values
     }
 
-    /// The listed values, ordered: the admitted ones of a requirement that lists them, else the excluded ones.
+    /// Returns the listed values, ordered: the admitted ones of a requirement that lists them, else the excluded ones.
     pub fn values(&self) -> impl ExactSizeIterator<Item = &str> {
         let (Values::Only(values)
         | Values::AllBut {
@@ -339,7 +339,7 @@ impl Requirement {
         values.iter().map(|value| &**value)
     }
 
-    /// The one value the requirement admits, if there is exactly one.
+    /// Returns the one value that the requirement admits, if there is exactly one.
     pub fn single(&self) -> Option<&str> {
         match &self.values {
             Values::Only(values) if values.len() == 1 => values.first().map(|value| &**value),
@@ -347,12 +347,12 @@ impl Requirement {
         }
     }
 
-    /// Whether the listed values are the excluded ones: the requirement admits infinitely many or a range.
+    /// Reports whether the listed values are the excluded ones: the requirement admits infinitely many values or a range.
     pub fn is_complement(&self) -> bool {
         matches!(self.values, Values::AllBut { .. })
     }
 
-    /// The least integer admitted, if there is such a bound.
+    /// Returns the smallest integer admitted, if there is such a bound.
     pub fn gte(&self) -> Option<i64> {
         match self.values {
             Values::Only(_) => None,
@@ -360,7 +360,7 @@ impl Requirement {
         }
     }
 
-    /// The greatest integer admitted, if there is such a bound.
+    /// Returns the largest integer admitted, if there is such a bound.
     pub fn lte(&self) -> Option<i64> {
         match self.values {
             Values::Only(_) => None,
@@ -368,7 +368,7 @@ impl Requirement {
         }
     }
 
-    /// The operator that describes the requirement, as upstream names it: bounds show as `Exists` or `NotIn`, and a
+    /// Returns the operator that describes the requirement, as upstream names it: bounds show as `Exists` or `NotIn`, and a
     /// contradiction as `DoesNotExist`.
     pub fn operator(&self) -> Operator {
         match &self.values {
@@ -379,17 +379,17 @@ impl Requirement {
         }
     }
 
-    /// Whether nothing satisfies the requirement, not even the absence of the label.
+    /// Reports whether nothing satisfies the requirement, not even the absence of the label.
     pub fn is_never(&self) -> bool {
         !self.absent && self.operator() == Operator::DoesNotExist
     }
 
-    /// Whether a node without the label satisfies the requirement.
+    /// Reports whether a node without the label satisfies the requirement.
     pub fn allows_absent(&self) -> bool {
         self.absent
     }
 
-    /// Whether a label with this value satisfies the requirement.
+    /// Reports whether a label with this value satisfies the requirement.
     pub fn has(&self, value: &str) -> bool {
         match &self.values {
             Values::Only(values) => values.contains(value),
@@ -399,7 +399,7 @@ impl Requirement {
         }
     }
 
-    /// How many values satisfy the requirement, `i64::MAX` standing for infinity.
+    /// Returns the number of values that satisfy the requirement, with `i64::MAX` for infinity.
     pub fn len(&self) -> i64 {
         match &self.values {
             Values::Only(values) => values.len() as i64,
@@ -407,14 +407,14 @@ impl Requirement {
         }
     }
 
-    /// Whether no value satisfies the requirement. The absence of the label may.
+    /// Reports whether no value satisfies the requirement. The absence of the label may.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The smallest value that satisfies the requirement: the first of the listed ones, else the least integer. None where
-    /// only the absence of the label, or nothing, satisfies it.
-    // DIFFERS: upstream draws one at random, ignores exclusions and panics on some bounds.
+    /// Returns the smallest value that satisfies the requirement: the first of the listed ones, else the smallest integer. `None`
+    /// where only the absence of the label, or nothing, satisfies it.
+    // DIFFERS: upstream picks one at random, ignores exclusions and panics on some bounds.
     pub fn any(&self) -> Option<String> {
         match &self.values {
             Values::Only(values) => values.first().map(|value| value.to_string()),
@@ -424,7 +424,7 @@ impl Requirement {
                 let plain = (first..=last)
                     .map(|n| n.to_string())
                     .find(|value| !excluded.contains(value.as_str()));
-                // All integers of a narrow range excluded: 03 is an integer too, and another value than 3.
+                // All integers of a narrow range are excluded: 03 is an integer too, and another value than 3.
                 plain.or_else(|| {
                     (1..)
                         .map(|zeros| format!("{}{first}", "0".repeat(zeros)))
@@ -434,7 +434,7 @@ impl Requirement {
         }
     }
 
-    /// The requirement that both are satisfied. The key is this one's; the greater minValues holds.
+    /// Returns the requirement that is satisfied where both are. The key is that of `self`; the larger minValues holds.
     #[must_use]
     pub fn intersection(&self, other: &Requirement) -> Requirement {
         let key = Arc::clone(&self.key);
@@ -474,7 +474,7 @@ impl Requirement {
         }
     }
 
-    /// Whether anything satisfies both requirements: a value, or the absence of the label.
+    /// Reports whether anything satisfies both requirements: a value, or the absence of the label.
     pub fn has_intersection(&self, other: &Requirement) -> bool {
         if self.absent && other.absent {
             return true;
@@ -493,9 +493,9 @@ impl Requirement {
         }
     }
 
-    /// The entries that denote this requirement in the API; read back and intersected, they give it again.
+    /// Returns the API entries for this requirement; parsed and intersected, they give it again.
     ///
-    /// Bounds are `Gte` and `Lte`; exclusions stay as `NotIn` beside them. What cannot be satisfied is written as a
+    /// Bounds are `Gte` and `Lte`; exclusions stay as `NotIn` beside them. A requirement that cannot be satisfied is written as a
     /// contradiction.
     // DIFFERS: upstream writes bounds alone and loses the exclusions.
     pub fn to_node_selector_requirements(&self) -> Vec<ApiRequirement> {
@@ -534,7 +534,7 @@ impl Requirement {
     }
 }
 
-/// The integer a label value denotes, if it does.
+/// Parses a label value as an integer.
 fn integer(value: &str) -> Option<i64> {
     value.parse().ok()
 }
@@ -547,7 +547,7 @@ fn within(value: &str, gte: Option<i64>, lte: Option<i64>) -> bool {
 }
 
 impl fmt::Display for Requirement {
-    /// Upstream's text form: `key In [a b]`, at most five values, then bounds and minValues.
+    /// Writes upstream's text form: `key In [a b]`, at most five values, then bounds and minValues.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 5;
         let operator = self.operator();

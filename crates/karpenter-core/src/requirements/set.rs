@@ -1,4 +1,4 @@
-//! Requirements on several label keys, and whether they can be met together.
+//! Requirements on several label keys, and their compatibility.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,18 +10,18 @@ use karpenter_api::v1::NodeSelectorRequirementWithMinValues as ApiRequirement;
 
 use super::requirement::{InvalidRequirement, Requirement};
 
-/// The current names of labels and their values: aliases such as `beta.kubernetes.io/arch` have one.
+/// The canonical names of labels and their values, for aliases such as `beta.kubernetes.io/arch`.
 pub trait LabelNames {
-    /// The current key for a key that may be an alias.
+    /// Returns the canonical key of a key that may be an alias.
     fn canonical_key<'a>(&'a self, key: &'a str) -> &'a str;
 
-    /// The current value for a value of the (current) key.
+    /// Returns the canonical value of a value of a canonical key.
     fn canonical_value<'a>(&'a self, _key: &str, value: &'a str) -> &'a str {
         value
     }
 }
 
-/// Labels have no aliases.
+/// Label names without aliases.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Unaliased;
 
@@ -31,12 +31,12 @@ impl LabelNames for Unaliased {
     }
 }
 
-/// Which keys may be required of a side that does not define them.
+/// The keys that may be required of a side that does not define them.
 #[derive(Debug, Clone, Copy)]
 pub enum AllowUndefined<'a> {
     /// None: the side is a node whose labels are all known.
     Nothing,
-    /// These, which a machine will define once it is chosen.
+    /// These keys, which a planned node will define once it is launched.
     Keys(&'a BTreeSet<String>),
 }
 
@@ -49,21 +49,21 @@ impl AllowUndefined<'_> {
     }
 }
 
-/// One key on which requirements cannot be met together.
+/// A key on which two sets of requirements are incompatible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Conflict {
     /// The key is required, but the other side does not define it.
     Undefined {
         /// The label key.
         key: String,
-        /// A known key that may have been meant.
+        /// A known key with a similar name.
         hint: Option<String>,
     },
     /// Both sides define the key, and no value satisfies both.
     Disjoint {
-        /// What is required.
+        /// The incoming requirement.
         incoming: Requirement,
-        /// What is there.
+        /// The existing requirement.
         existing: Requirement,
     },
 }
@@ -83,7 +83,7 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// Why requirements cannot be met together: one conflict a key, ordered by key.
+/// Why two sets of requirements are incompatible: one conflict per key, ordered by key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .conflicts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 pub struct Incompatible {
@@ -91,23 +91,23 @@ pub struct Incompatible {
     pub conflicts: Vec<Conflict>,
 }
 
-/// Requirements by label key, at most one a key.
+/// Requirements by label key, at most one per key.
 ///
-/// Copies share what they have in common: a provider's catalogue repeats the same few requirements for a thousand instance
-/// types and their offerings.
+/// Copies share their data: a provider's catalogue repeats the same few requirements for a thousand instance types and their
+/// offerings.
 ///
 /// ```
 /// use karpenter_core::requirements::{AllowUndefined, Operator, Requirement, Requirements};
 ///
 /// let node: Requirements = [("team", "red"), ("topology.kubernetes.io/zone", "a")].into_iter().collect();
-/// let asks = |key, operator, values: &[&str]| -> Requirements {
+/// let requires = |key, operator, values: &[&str]| -> Requirements {
 ///     [Requirement::new(key, operator, values.iter().copied())].into_iter().collect()
 /// };
 /// let fits = |wanted: &Requirements| node.compatible(wanted, AllowUndefined::Nothing);
-/// assert!(fits(&asks("team", Operator::In, &["red", "blue"])).is_ok());
-/// // A label that is not there satisfies what does not insist on it.
-/// assert!(fits(&asks("gpu", Operator::DoesNotExist, &[])).is_ok());
-/// let refused = fits(&asks("zone", Operator::In, &["a"])).map_err(|why| why.to_string());
+/// assert!(fits(&requires("team", Operator::In, &["red", "blue"])).is_ok());
+/// // An absent label satisfies requirements that admit its absence.
+/// assert!(fits(&requires("gpu", Operator::DoesNotExist, &[])).is_ok());
+/// let refused = fits(&requires("zone", Operator::In, &["a"])).map_err(|why| why.to_string());
 /// assert_eq!(refused, Err(r#"label "zone" does not have known values (typo of "topology.kubernetes.io/zone"?)"#.to_owned()));
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -116,12 +116,12 @@ pub struct Requirements {
 }
 
 impl Requirements {
-    /// No requirements: anything will do.
+    /// Creates an empty set, which admits all nodes.
     pub fn new() -> Requirements {
         Requirements::default()
     }
 
-    /// Each label has exactly its value. Node selectors and node labels read that way.
+    /// Requires each label to have exactly its value. Used for node selectors and node labels.
     pub fn from_labels<'a>(
         labels: impl IntoIterator<Item = (&'a String, &'a String)>,
         names: &dyn LabelNames,
@@ -132,7 +132,7 @@ impl Requirements {
             .collect()
     }
 
-    /// All expressions of a node selector term. Fields are not requirements on labels and are left out.
+    /// Parses all expressions of a node selector term. Fields are not requirements on labels and are left out.
     pub fn from_node_selector_term(
         term: &NodeSelectorTerm,
         names: &dyn LabelNames,
@@ -149,7 +149,7 @@ impl Requirements {
             .collect()
     }
 
-    /// The requirements of a NodePool, a NodeClaim or a NodeOverlay.
+    /// Parses the requirements of a NodePool, a NodeClaim or a NodeOverlay.
     pub fn from_api(
         requirements: &[ApiRequirement],
         names: &dyn LabelNames,
@@ -160,7 +160,7 @@ impl Requirements {
             .collect()
     }
 
-    /// Adds a requirement: if the key has one already, both must be met.
+    /// Adds a requirement: if the key has one already, it becomes the intersection of both.
     pub fn add(&mut self, requirement: Requirement) {
         let by_key = Arc::make_mut(&mut self.by_key);
         match by_key.get_mut(requirement.key()) {
@@ -178,23 +178,23 @@ impl Requirements {
             .for_each(|requirement| self.add(requirement.clone()));
     }
 
-    /// The requirement on a key, if there is one.
+    /// Returns the requirement on a key, if there is one.
     pub fn get(&self, key: &str) -> Option<&Requirement> {
         self.by_key.get(key).map(|requirement| &**requirement)
     }
 
-    /// The requirement on a key; where there is none, that it exists. Mirrors how an undefined well-known label is read.
+    /// Returns the requirement on a key, or `Exists` if there is none, which is how an undefined well-known label is treated.
     pub fn get_or_exists(&self, key: &str) -> Cow<'_, Requirement> {
         self.get(key)
             .map_or_else(|| Cow::Owned(Requirement::exists(key)), Cow::Borrowed)
     }
 
-    /// Whether there is a requirement on the key.
+    /// Reports whether there is a requirement on the key.
     pub fn contains(&self, key: &str) -> bool {
         self.by_key.contains_key(key)
     }
 
-    /// Forgets the requirement on a key.
+    /// Removes and returns the requirement on a key.
     pub fn remove(&mut self, key: &str) -> Option<Requirement> {
         if !self.by_key.contains_key(key) {
             return None;
@@ -203,47 +203,47 @@ impl Requirements {
         removed.map(Arc::unwrap_or_clone)
     }
 
-    /// Puts a requirement in place of the one on its key.
+    /// Replaces the requirement on the key of `requirement`.
     pub fn replace(&mut self, requirement: Requirement) {
         self.replace_shared(Arc::new(requirement));
     }
 
-    /// Puts a requirement that others have too in place of the one on its key.
+    /// Replaces the requirement on the key of `requirement`, without copying it.
     pub fn replace_shared(&mut self, requirement: Arc<Requirement>) {
         let key = Arc::clone(requirement.shared_key());
         Arc::make_mut(&mut self.by_key).insert(key, requirement);
     }
 
-    /// The keys, ordered.
+    /// Iterates over the keys, in order.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.by_key.keys().map(|key| &**key)
     }
 
-    /// The requirements, ordered by key.
+    /// Iterates over the requirements, ordered by key.
     pub fn iter(&self) -> impl Iterator<Item = &Requirement> {
         self.by_key.values().map(|requirement| &**requirement)
     }
 
-    /// How many keys have a requirement.
+    /// Returns the number of keys with a requirement.
     pub fn len(&self) -> usize {
         self.by_key.len()
     }
 
-    /// Whether there are no requirements.
+    /// Reports whether there are no requirements.
     pub fn is_empty(&self) -> bool {
         self.by_key.is_empty()
     }
 
-    /// Whether some requirement asks for a least number of values.
+    /// Reports whether any requirement has minValues.
     pub fn has_min_values(&self) -> bool {
         self.iter()
             .any(|requirement| requirement.min_values().is_some())
     }
 
-    /// Whether the incoming requirements can be met here, all keys of the incoming ones considered.
+    /// Checks that the incoming requirements are compatible with these, for all keys of the incoming ones.
     ///
-    /// A key that is not defined here is fine if the incoming requirement admits its absence or the key is allowed to be
-    /// undefined. It is asymmetric: what is required here alone is not looked at.
+    /// A key without a requirement here is compatible if the incoming requirement admits its absence or `undefined` contains the key.
+    /// The check is asymmetric: keys that only these requirements have are ignored.
     pub fn compatible(
         &self,
         incoming: &Requirements,
@@ -253,7 +253,7 @@ impl Requirements {
             .iter()
             .filter_map(|requirement| match self.get(requirement.key()) {
                 Some(existing) => disjoint(requirement, existing),
-                // DIFFERS: a contradiction is met nowhere; upstream takes it for the absence of the label.
+                // DIFFERS: a contradiction is never met; upstream treats it as the absence of the label.
                 None if requirement.is_never() => {
                     disjoint(requirement, &Requirement::exists(requirement.key()))
                 }
@@ -276,7 +276,7 @@ impl Requirements {
         }
     }
 
-    /// Whether [`compatible`](Self::compatible), without the reasons.
+    /// Reports whether [`compatible`](Self::compatible) succeeds, without building the conflicts.
     pub fn is_compatible(&self, incoming: &Requirements, undefined: AllowUndefined<'_>) -> bool {
         incoming
             .iter()
@@ -289,7 +289,7 @@ impl Requirements {
             })
     }
 
-    /// Whether the requirements on the keys that both sides define can be met together.
+    /// Checks that the requirements on keys that both sides define are compatible.
     pub fn intersects(&self, incoming: &Requirements) -> Result<(), Incompatible> {
         let conflicts: Vec<Conflict> = incoming
             .iter()
@@ -302,7 +302,7 @@ impl Requirements {
         }
     }
 
-    /// A known key that may have been meant by an unknown one: it contains it, or ends with its last part.
+    /// Returns a known key similar to an unknown one: it contains the unknown key, or ends with its last part.
     fn hint<'a>(&'a self, key: &str, undefined: AllowUndefined<'a>) -> Option<&'a str> {
         let suffix = key.rsplit_once('/').map_or(key, |(_, suffix)| suffix);
         let meant =
@@ -314,7 +314,7 @@ impl Requirements {
         .or_else(|| self.keys().find(meant))
     }
 
-    /// A label for each key that `choose` holds for and that a value satisfies: the smallest one.
+    /// Returns a label for each key for which `choose` returns true: the smallest value that satisfies the requirement, if any.
     pub fn labels(&self, choose: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
         self.iter()
             .filter(|requirement| choose(requirement.key()))
@@ -322,14 +322,14 @@ impl Requirements {
             .collect()
     }
 
-    /// The entries that denote these requirements in the API, ordered by key.
+    /// Returns the API entries for these requirements, ordered by key.
     pub fn to_node_selector_requirements(&self) -> Vec<ApiRequirement> {
         self.iter()
             .flat_map(Requirement::to_node_selector_requirements)
             .collect()
     }
 
-    /// The text form without the keys that `hide` holds for.
+    /// Returns the text form without the keys for which `hide` returns true.
     pub fn display(&self, hide: impl Fn(&str) -> bool) -> String {
         let shown: Vec<String> = self
             .iter()
@@ -341,7 +341,7 @@ impl Requirements {
 }
 
 impl Requirement {
-    /// The same requirement under the current names of its key and values.
+    /// Returns the same requirement with the canonical names of its key and values.
     #[must_use]
     pub fn canonical(self, names: &dyn LabelNames) -> Requirement {
         let key = names.canonical_key(self.key());
@@ -356,7 +356,7 @@ fn disjoint(incoming: &Requirement, existing: &Requirement) -> Option<Conflict> 
     })
 }
 
-/// Labels and their values.
+/// Requires each label to have exactly its value.
 impl<'a> FromIterator<(&'a str, &'a str)> for Requirements {
     fn from_iter<T: IntoIterator<Item = (&'a str, &'a str)>>(labels: T) -> Self {
         let labels = labels.into_iter();
@@ -377,7 +377,7 @@ impl FromIterator<Requirement> for Requirements {
 }
 
 impl fmt::Display for Requirements {
-    /// Upstream's text form, ordered by key and joined by commas.
+    /// Writes upstream's text form, ordered by key and joined by commas.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.display(|_| false))
     }

@@ -17,7 +17,7 @@ fn rs(requirement: Requirement) -> Requirements {
 
 /// Conformance: SCH-014
 #[test]
-fn the_greater_min_values_survives_an_intersection() {
+fn an_intersection_has_the_larger_min_values() {
     for (a, b) in [
         (r(In, &["a"]), r(In, &["a"])),
         (r(In, &["a"]), r(In, &["b"])),
@@ -77,6 +77,7 @@ fn any_is_the_smallest_value() {
     assert_eq!(any(Lt, &["9"]).as_deref(), Some("0"));
 }
 
+/// Conformance: SCH-204
 #[test]
 fn any_does_not_panic_where_upstream_does() {
     assert_eq!(r(Lte, &["-1"]).any(), None);
@@ -108,6 +109,7 @@ fn bounds_print_as_upstream() {
     );
 }
 
+/// Conformance: SCH-197
 #[test]
 fn prints_as_upstream() {
     for (requirement, text) in [
@@ -149,6 +151,7 @@ fn prints_as_upstream() {
     );
 }
 
+/// Conformance: SCH-193
 #[test]
 fn selected_intersections() {
     let both = |a: &Requirement, b: &Requirement| {
@@ -181,6 +184,7 @@ fn selected_intersections() {
     }
 }
 
+/// Conformance: SCH-201
 #[test]
 fn a_contradiction_is_not_the_absence_of_the_label() {
     let never = r(In, &["a"]).intersection(&r(In, &["b"]));
@@ -188,7 +192,7 @@ fn a_contradiction_is_not_the_absence_of_the_label() {
     assert!(r(Gt, &["9223372036854775807"]).is_never());
     assert!(r(In, &[]).is_never());
     assert!(!r(DoesNotExist, &[]).is_never());
-    // NotIn and the absence of the label go together, whatever the values.
+    // NotIn and the absence of the label are compatible, whatever the values.
     assert!(
         !r(NotIn, &["a"])
             .intersection(&r(DoesNotExist, &[]))
@@ -211,6 +215,7 @@ fn a_contradiction_is_not_the_absence_of_the_label() {
     }
 }
 
+/// Conformance: SCH-202
 #[test]
 fn requiring_a_label_to_exist_wins_over_excluding_values() {
     let both = r(Exists, &[]).intersection(&r(NotIn, &["a"]));
@@ -222,7 +227,9 @@ fn requiring_a_label_to_exist_wins_over_excluding_values() {
     );
 }
 
-/// The grid of section 3: rows are what is there, columns what comes in.
+/// Rows are existing requirements, columns incoming ones.
+///
+/// Conformance: SCH-194
 #[test]
 fn compatibility_grid() {
     let columns = [
@@ -273,6 +280,7 @@ fn compatibility_grid() {
     }
 }
 
+/// Conformance: SCH-195
 #[test]
 fn only_incoming_keys_are_compared() {
     let here = rs(Requirement::equal("other", "x"));
@@ -288,6 +296,7 @@ fn only_incoming_keys_are_compared() {
     assert!(Requirements::new().intersects(&here).is_ok());
 }
 
+/// Conformance: SCH-196
 #[test]
 fn conflicts_read_as_upstream() {
     let here = rs(Requirement::equal("zone", "z1"));
@@ -313,6 +322,7 @@ fn conflicts_read_as_upstream() {
     );
 }
 
+/// Conformance: SCH-196
 #[test]
 fn unknown_keys_hint_at_known_ones() {
     let known: BTreeSet<String> = [
@@ -344,8 +354,9 @@ fn unknown_keys_hint_at_known_ones() {
     }
 }
 
+/// Conformance: SCH-199
 #[test]
-fn unknown_operators_and_unreadable_bounds_are_reported() {
+fn unknown_operators_and_invalid_bounds_are_reported() {
     let parse = |operator, values: &[&str]| {
         Requirement::parse(
             "key",
@@ -388,6 +399,7 @@ impl LabelNames for Renamed {
     }
 }
 
+/// Conformance: SCH-198
 #[test]
 fn aliases_are_read_as_current_names() {
     let labels = [("beta.kubernetes.io/arch".to_owned(), "x86_64".to_owned())];
@@ -396,6 +408,7 @@ fn aliases_are_read_as_current_names() {
     assert_eq!(requirements.to_string(), "kubernetes.io/arch In [amd64]");
 }
 
+/// Conformance: SCH-203
 #[test]
 fn written_requirements_keep_bounds_and_exclusions() {
     let wire = |requirement: &Requirement| -> Vec<String> {
@@ -443,7 +456,7 @@ fn requirement() -> impl Strategy<Value = Requirement> {
         })
 }
 
-/// Enough values to tell any two generated requirements apart, whatever they exclude.
+/// Returns enough values to distinguish any two generated requirements, whatever values they exclude.
 fn universe() -> impl Iterator<Item = String> {
     let numbers =
         (0..16).flat_map(|n| (0..16).map(move |zeros| format!("{}{n}", "0".repeat(zeros))));
@@ -469,7 +482,7 @@ proptest! {
     }
 
     #[test]
-    fn intersection_admits_what_both_admit(a in requirement(), b in requirement()) {
+    fn an_intersection_admits_the_values_that_both_admit(a in requirement(), b in requirement()) {
         let both = a.intersection(&b);
         for value in universe() {
             prop_assert_eq!(both.has(&value), a.has(&value) && b.has(&value), "{} and {} on {}", a, b, value);
@@ -485,6 +498,7 @@ proptest! {
         prop_assert_eq!(!a.intersection(&b).is_never(), witness);
     }
 
+    /// Conformance: SCH-204
     #[test]
     fn any_is_admitted(a in requirement()) {
         match a.any() {
@@ -493,8 +507,9 @@ proptest! {
         }
     }
 
+    /// Conformance: SCH-203
     #[test]
-    fn what_is_written_reads_back(a in requirement()) {
+    fn written_requirements_parse_back(a in requirement()) {
         let entries = a.to_node_selector_requirements().into_iter().map(|entry| Requirement::from_api(&entry).unwrap());
         let back: Requirements = entries.collect();
         prop_assert_eq!(back.get("key"), Some(&a));

@@ -1,10 +1,10 @@
 //! Requirements as small integers.
 //!
-//! Every distinct requirement, and every distinct set of them, is kept once and known by a number; what two of them mean
-//! together is worked out once and remembered. A cluster has few distinct ones, whatever its size, so that in the solver's
-//! loops "does this pod fit those labels" is one lookup.
-//!
-//! A table can be laid over a frozen one: what-if runs share the frozen part and add their own.
+//! Each distinct requirement, and each distinct set of requirements, is stored once and identified by a number. The
+//! intersection of two of them is computed once and cached. A cluster has few distinct requirements, whatever its size, so in
+//! the solver's loops the check whether a pod's requirements match a set of labels is one lookup.
+
+//! A table can be layered over a frozen one: simulations share the frozen part and add their own entries.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(super) struct KeyId(pub(super) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct ReqId(pub(super) u32);
 
-/// A set of requirements, one a key.
+/// A set of requirements, one per key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct SetId(pub(super) u32);
 
@@ -43,7 +43,7 @@ struct Table {
     narrowings: FxHashMap<(SetId, ReqId), Option<SetId>>,
 }
 
-/// See the module documentation.
+/// Interned requirements and sets, with cached results; see the module documentation.
 #[derive(Clone, Debug)]
 pub(super) struct Algebra {
     base: Arc<Table>,
@@ -60,7 +60,7 @@ impl Algebra {
         algebra
     }
 
-    /// A table over what this one has, which is shared and not changed any more.
+    /// Layers an empty table over this one, which is shared and no longer changes.
     pub(super) fn layer(self: &Algebra) -> Self {
         debug_assert!(
             self.own.keys.is_empty() && self.own.sets.is_empty(),
@@ -72,7 +72,7 @@ impl Algebra {
         }
     }
 
-    /// Makes everything known so far shareable. Only for a table that lies over nothing.
+    /// Makes all entries so far shareable. Valid only for a table that is not layered over another.
     pub(super) fn freeze(self) -> Self {
         Self {
             base: Arc::new(self.own),
@@ -80,7 +80,7 @@ impl Algebra {
         }
     }
 
-    /// The number of a key; `known` tells whether a machine may turn out to have it although it is not defined.
+    /// Returns the number of a key; `known` says whether a planned node may have the label although no requirement defines it.
     pub(super) fn key(&mut self, key: &str, known: impl FnOnce() -> bool) -> KeyId {
         if let Some(id) = self.find_key(key) {
             return id;
@@ -116,7 +116,6 @@ impl Algebra {
         }
     }
 
-    /// The number of a requirement.
     pub(super) fn req(&mut self, requirement: &Requirement, known: impl FnOnce() -> bool) -> ReqId {
         if let Some(id) = self
             .base
@@ -150,7 +149,6 @@ impl Algebra {
         self.entry(req).0
     }
 
-    /// The number of a set.
     pub(super) fn set(
         &mut self,
         requirements: &Requirements,
@@ -196,7 +194,7 @@ impl Algebra {
         &self.set_entry(set).0
     }
 
-    /// Whether some requirement of the set asks for a least number of values.
+    /// Reports whether a requirement of the set has minValues.
     pub(super) fn has_min_values(&self, set: SetId) -> bool {
         self.set_entry(set).1
     }
@@ -209,7 +207,6 @@ impl Algebra {
             .map(|at| members[at].1)
     }
 
-    /// The set as requirements.
     pub(super) fn requirements(&self, set: SetId) -> Requirements {
         self.members(set)
             .iter()
@@ -217,7 +214,7 @@ impl Algebra {
             .collect()
     }
 
-    /// The requirement that both are met.
+    /// Returns the intersection of two requirements.
     pub(super) fn meet(&mut self, a: ReqId, b: ReqId) -> ReqId {
         if a == b {
             return a;
@@ -236,7 +233,7 @@ impl Algebra {
         met
     }
 
-    /// Whether something meets both.
+    /// Reports whether two requirements have a value in common.
     pub(super) fn overlap(&mut self, a: ReqId, b: ReqId) -> bool {
         if let Some(known) = self
             .base
@@ -251,30 +248,30 @@ impl Algebra {
         overlap
     }
 
-    /// What a machine to be must meet once `incoming` is asked of it too, or `None` if it cannot.
+    /// Returns the requirements of a planned node after `incoming` is added, or `None` if the two are incompatible.
     ///
-    /// Keys that are neither defined nor known stay undefined: such a machine never has the label, which is what an incoming
-    /// NotIn or DoesNotExist asks for.
-    pub(super) fn join(&mut self, machine: SetId, incoming: SetId) -> Option<SetId> {
-        if incoming == ANYTHING || machine == incoming {
-            return Some(machine);
+    /// Keys that are neither defined nor known stay undefined: such a node never has the label, which satisfies an incoming
+    /// NotIn or DoesNotExist.
+    pub(super) fn join(&mut self, node: SetId, incoming: SetId) -> Option<SetId> {
+        if incoming == ANYTHING || node == incoming {
+            return Some(node);
         }
         if let Some(known) = self
             .base
             .joins
-            .get(&(machine, incoming))
-            .or_else(|| self.own.joins.get(&(machine, incoming)))
+            .get(&(node, incoming))
+            .or_else(|| self.own.joins.get(&(node, incoming)))
         {
             return *known;
         }
-        let joined = self.work_out_join(machine, incoming);
-        self.own.joins.insert((machine, incoming), joined);
+        let joined = self.compute_join(node, incoming);
+        self.own.joins.insert((node, incoming), joined);
         joined
     }
 
-    fn work_out_join(&mut self, machine: SetId, incoming: SetId) -> Option<SetId> {
+    fn compute_join(&mut self, node: SetId, incoming: SetId) -> Option<SetId> {
         let incoming = self.set_entry(incoming).0.clone();
-        let mut joined: Vec<(KeyId, ReqId)> = self.members(machine).to_vec();
+        let mut joined: Vec<(KeyId, ReqId)> = self.members(node).to_vec();
         for (key, req) in incoming.iter().copied() {
             match joined.binary_search_by_key(&key, |member| member.0) {
                 Ok(at) => {
@@ -300,28 +297,28 @@ impl Algebra {
         Some(self.set_of(joined))
     }
 
-    /// The set with one more requirement, or `None` if that cannot be met or the machine never has the label.
-    pub(super) fn narrow(&mut self, machine: SetId, req: ReqId) -> Option<SetId> {
+    /// Returns the set with one more requirement, or `None` if that requirement is incompatible or the node never has the label.
+    pub(super) fn narrow(&mut self, node: SetId, req: ReqId) -> Option<SetId> {
         if let Some(known) = self
             .base
             .narrowings
-            .get(&(machine, req))
-            .or_else(|| self.own.narrowings.get(&(machine, req)))
+            .get(&(node, req))
+            .or_else(|| self.own.narrowings.get(&(node, req)))
         {
             return *known;
         }
         let one = self.set_of(vec![(self.key_of(req), req)]);
-        let narrowed = self.work_out_join(machine, one);
-        self.own.narrowings.insert((machine, req), narrowed);
+        let narrowed = self.compute_join(node, one);
+        self.own.narrowings.insert((node, req), narrowed);
         narrowed
     }
 
-    /// Whether a machine whose labels are all defined by `machine` meets every incoming requirement.
-    pub(super) fn strictly_compatible(&mut self, machine: SetId, incoming: SetId) -> bool {
+    /// Reports whether a node whose labels are all defined by `node` meets every incoming requirement.
+    pub(super) fn strictly_compatible(&mut self, node: SetId, incoming: SetId) -> bool {
         let incoming = self.set_entry(incoming).0.clone();
         incoming
             .iter()
-            .all(|(key, req)| match self.get(machine, *key) {
+            .all(|(key, req)| match self.get(node, *key) {
                 Some(present) => self.overlap(*req, present),
                 None => self.requirement(*req).allows_absent(),
             })

@@ -21,7 +21,7 @@ impl std::hash::Hash for Bits {
 }
 
 impl Bits {
-    /// The words up to the last that is not zero.
+    /// Returns the words up to the last that is not zero.
     fn significant(&self) -> &[u64] {
         let end = self
             .words
@@ -31,7 +31,7 @@ impl Bits {
         &self.words[..end]
     }
 
-    /// The numbers below `len`.
+    /// Returns the set of all numbers below `len`.
     pub(super) fn full(len: usize) -> Self {
         let mut words = vec![u64::MAX; len / 64];
         if !len.is_multiple_of(64) {
@@ -44,7 +44,7 @@ impl Bits {
         &self.words
     }
 
-    /// The word at `index`, zero beyond the end.
+    /// Returns the word at `index`, zero beyond the end.
     #[inline]
     pub(super) fn word(&self, index: usize) -> u64 {
         self.words.get(index).copied().unwrap_or(0)
@@ -103,7 +103,7 @@ impl Bits {
             .sum()
     }
 
-    /// The only member, if there is exactly one.
+    /// Returns the only member, if there is exactly one.
     pub(super) fn single(&self) -> Option<usize> {
         let mut members = self.iter();
         let first = members.next()?;
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_has_what_was_put_in_and_nothing_else() {
+    fn a_set_contains_exactly_the_inserted_members() {
         let mut bits: Bits = [3, 64, 200].into_iter().collect();
         assert_eq!(bits.iter().collect::<Vec<_>>(), [3, 64, 200]);
         assert!(bits.contains(64) && !bits.contains(65) && !bits.contains(100_000));

@@ -1,22 +1,21 @@
 //! A provider's instance types, compiled.
 //!
-//! A row is an instance type together with one pair of capacity and overhead overrides: the base pair first, then each pair
-//! some available offering carries. Which rows meet a requirement is a bitset, worked out once a requirement; a set of
-//! requirements is an intersection of bitsets. Offerings with the same requirements are one kind (zone, capacity type,
-//! reservation), with the bitset of rows that are available so.
+//! A row is an instance type together with one pair of capacity and overhead overrides: the base pair first, then each pair of
+//! an available offering. The rows that meet a requirement are a bitset, computed once per requirement; those that meet a set
+//! of requirements are an intersection of bitsets. Offerings with the same requirements (zone, capacity type, reservation)
+//! are one kind, with the bitset of the rows that have such an available offering.
 
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::{
-    algebra::{Algebra, KeyId, ReqId, SetId},
-    bits::Bits,
-    vectors::Dimensions,
-};
-use crate::{instance_type::InstanceType, resources::Resources};
+use super::algebra::{Algebra, KeyId, ReqId, SetId};
+use super::bits::Bits;
+use super::vectors::Dimensions;
+use crate::instance_type::InstanceType;
+use crate::resources::Resources;
 
-/// A kind of offering.
+/// Offerings with the same requirements.
 #[derive(Clone, Debug)]
 pub(super) struct Kind {
     pub(super) set: SetId,
@@ -25,7 +24,7 @@ pub(super) struct Kind {
     pub(super) reservation: Option<usize>,
 }
 
-/// A price a row can be had at.
+/// The price of a row for one kind of offering.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer {
     pub(super) kind: u32,
@@ -33,15 +32,15 @@ pub(super) struct Offer {
     pub(super) overlay: bool,
 }
 
-/// See the module documentation.
+/// The instance types of a provider, compiled; see the module documentation.
 #[derive(Clone, Debug)]
 pub(super) struct Catalogue {
     pub(super) types: Arc<[InstanceType]>,
     /// The type of each row.
     pub(super) row_type: Vec<u32>,
-    /// What pods can use, row by row.
+    /// Allocatable resources, row by row.
     pub(super) room: Vec<i64>,
-    /// Rows where some resource is below zero: nothing fits.
+    /// Rows with a negative resource: no pod fits.
     pub(super) broken: Bits,
     pub(super) kinds: Vec<Kind>,
     offers: Vec<Offer>,
@@ -50,7 +49,7 @@ pub(super) struct Catalogue {
     pub(super) has_reservations: bool,
 }
 
-/// Reservations by id, with the machines left.
+/// Reservations by id, with the number of instances left.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reservations {
     pub(super) ids: Vec<String>,
@@ -75,7 +74,7 @@ impl Reservations {
         }
     }
 
-    /// A machine on its way was promised a place.
+    /// Deducts one instance, for a NodeClaim that will launch it from this reservation.
     pub(super) fn promise(&mut self, id: &str) {
         if let Some(index) = self.by_id.get(id) {
             self.left[*index] = self.left[*index].saturating_sub(1);
@@ -83,7 +82,7 @@ impl Reservations {
     }
 }
 
-/// What compiling needs from its surroundings.
+/// The context that compiling a catalogue needs.
 pub(super) struct Compiler<'a> {
     pub(super) algebra: &'a mut Algebra,
     pub(super) dimensions: &'a Dimensions,
@@ -115,7 +114,7 @@ impl Catalogue {
             for offering in instance_type
                 .offerings
                 .iter()
-                .filter(|offering| offering.is_for_sale())
+                .filter(|offering| offering.is_launchable())
             {
                 let pair = (
                     offering.capacity_override.as_ref(),
@@ -131,7 +130,7 @@ impl Catalogue {
                 for offering in instance_type
                     .offerings
                     .iter()
-                    .filter(|offering| offering.is_for_sale())
+                    .filter(|offering| offering.is_launchable())
                 {
                     if (
                         offering.capacity_override.as_ref(),
@@ -210,14 +209,14 @@ impl Catalogue {
         &self.offers[self.offers_from[row] as usize..self.offers_from[row + 1] as usize]
     }
 
-    /// What a row's type requires of a key.
+    /// Returns the requirement that the row's instance type has on a key.
     pub(super) fn requirement(&self, row: usize, key: KeyId) -> Option<ReqId> {
         self.by_key
             .get(&key)
             .and_then(|column| column[self.row_type[row] as usize])
     }
 
-    /// Rows whose type can meet `req`; types that say nothing about the key can.
+    /// Returns the rows whose instance type can meet `req`; an instance type without a requirement on the key can.
     pub(super) fn rows_meeting(&self, algebra: &mut Algebra, req: ReqId) -> Bits {
         let Some(column) = self.by_key.get(&algebra.key_of(req)) else {
             return Bits::full(self.rows());
@@ -234,14 +233,14 @@ impl Catalogue {
             .collect()
     }
 
-    /// Which kinds of offerings `set` admits.
+    /// Returns the kinds of offerings that `set` admits.
     pub(super) fn kinds_in(&self, algebra: &mut Algebra, set: SetId) -> Bits {
         (0..self.kinds.len())
             .filter(|kind| algebra.join(set, self.kinds[*kind].set).is_some())
             .collect()
     }
 
-    /// The lowest price of a row among `kinds`.
+    /// Returns the lowest price of a row among `kinds`.
     pub(super) fn price(&self, row: usize, kinds: &Bits) -> Option<f64> {
         let offers = self
             .offers(row)

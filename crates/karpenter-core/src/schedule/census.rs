@@ -1,22 +1,22 @@
-//! Counting what is there: which domains exist for each group, and how many pods it counts in them before the run.
+//! Initial counts of the topology groups: the domains of each group, and the pods it counts in them before the pass.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{
-    algebra::ReqId,
-    bits::Bits,
-    class::{Class, GroupId},
-    prepare::Staying,
-    run::Run,
-    template::Template,
-    topology::{Axis, Group, GroupKind, Host, is_hostname},
-};
-use crate::{pod::Pod, taints::untolerated};
+use super::algebra::ReqId;
+use super::bits::Bits;
+use super::class::{Class, GroupId};
+use super::prepare::Staying;
+use super::run::Run;
+use super::template::Template;
+use super::topology::{Axis, Group, GroupKind, Host, is_hostname};
+use crate::pod::Pod;
+use crate::taints::untolerated;
 
 impl Run<'_> {
-    /// Makes or finds the axis of a label: its domains over machines and templates.
+    /// Returns the axis of a label, creating it with its domains over nodes and templates if it does not exist.
     pub(super) fn axis(&mut self, name: &str) -> usize {
         if let Some(axis) = self.axis_ids.get(name) {
             return *axis;
@@ -30,22 +30,22 @@ impl Run<'_> {
             is_hostname: is_hostname(name),
             domains: Vec::new(),
             ids: FxHashMap::default(),
-            of_machine: Vec::new(),
-            machines: Vec::new(),
+            of_node: Vec::new(),
+            nodes: Vec::new(),
             claims: Vec::new(),
             admitted: FxHashMap::default(),
             of_template: Vec::new(),
             requirements: FxHashMap::default(),
         };
         if !axis.is_hostname {
-            let on_machines = solver.machine_domains(name);
-            for domain in &on_machines.names {
+            let on_nodes = solver.node_domains(name);
+            for domain in &on_nodes.names {
                 axis.domain(domain);
             }
-            axis.of_machine.clone_from(&on_machines.of_machine);
-            for (machine, domain) in axis.of_machine.iter().enumerate() {
+            axis.of_node.clone_from(&on_nodes.of_node);
+            for (node, domain) in axis.of_node.iter().enumerate() {
                 if *domain != u32::MAX {
-                    axis.machines[*domain as usize].insert(machine);
+                    axis.nodes[*domain as usize].insert(node);
                 }
             }
             for template in &solver.templates {
@@ -58,7 +58,7 @@ impl Run<'_> {
         self.axes.len() - 1
     }
 
-    /// The values of a label that machines of a template can have.
+    /// Returns the values of a label that nodes of a template can have.
     fn template_domains(&self, template: &Template, axis: &mut Axis) -> Bits {
         let catalogue = &self.solver.catalogues[template.catalogue];
         let own = self
@@ -86,8 +86,8 @@ impl Run<'_> {
         values.iter().map(|value| axis.domain(value)).collect()
     }
 
-    /// Fills the counters with the pods that are bound, and finds which domains exist for each group.
-    pub(super) fn count_what_is_there(&mut self) {
+    /// Fills the counters with the bound pods, and finds the domains of each group.
+    pub(super) fn count_existing_pods(&mut self) {
         let solver = self.solver;
         let inverse: Vec<_> = solver.inverse.iter().collect();
         for (identity, places) in inverse {
@@ -128,34 +128,33 @@ impl Run<'_> {
             .map(|item| item.pod.clone())
             .collect();
         for pod in moved {
-            let machine = pod
+            let node = pod
                 .node_name
                 .as_ref()
-                .and_then(|name| solver.machine_of.get(name))
+                .and_then(|name| solver.node_index.get(name))
                 .map(|index| *index as usize);
-            if let Some(machine) =
-                machine.filter(|machine| self.present.contains(*machine) && pod.is_active())
+            if let Some(node) = node.filter(|node| self.present.contains(*node) && pod.is_active())
             {
-                self.uncount(&pod, machine);
+                self.uncount(&pod, node);
             }
         }
     }
 
     fn count_places(&mut self, group: GroupId, places: &[(u32, u32)]) {
         let axis = self.groups[group].axis;
-        for (machine, number) in places {
-            let index = *machine as usize;
+        for (node, number) in places {
+            let index = *node as usize;
             let counts = self.groups[group]
-                .machines
+                .nodes
                 .as_ref()
-                .is_none_or(|machines| machines.contains(index));
+                .is_none_or(|nodes| nodes.contains(index));
             if !counts || !self.present.contains(index) {
                 continue;
             }
             if self.axes[axis].is_hostname {
-                self.groups[group].count_on_host(Host::Machine(index), *number);
+                self.groups[group].count_on_host(Host::Node(index), *number);
             } else {
-                let domain = self.axes[axis].of_machine[index];
+                let domain = self.axes[axis].of_node[index];
                 if domain != u32::MAX {
                     self.groups[group].count_in(domain as usize, *number);
                 }
@@ -163,23 +162,23 @@ impl Run<'_> {
         }
     }
 
-    /// Counts pods that stay on machines that are going away, as the scheduler does. No pod can be placed on those machines, so
-    /// that hosts do not matter.
+    /// Counts pods that stay on deleting nodes, as kube-scheduler does. No pod can be placed on those nodes, so hostname groups
+    /// are left out.
     fn count_staying(&mut self) {
         let solver = self.solver;
-        for Staying { machine, pods } in &solver.staying {
+        for Staying { node, pods } in &solver.staying {
             for group in &mut self.groups {
                 let axis = &self.axes[group.axis];
-                let domain = machine.label(&axis.name);
+                let domain = node.label(&axis.name);
                 let Some(domain) = domain.and_then(|value| axis.ids.get(value)) else {
                     continue;
                 };
                 let filter = &group.identity.filter;
                 let tolerated = filter.tolerations.as_ref();
                 let tolerated =
-                    tolerated.is_none_or(|all| untolerated(&machine.taints, all).is_none());
+                    tolerated.is_none_or(|all| untolerated(&node.taints, all).is_none());
                 let terms = filter.terms.as_ref();
-                let passes = terms.is_none_or(|terms| terms.iter().any(|t| machine.meets_all(t)));
+                let passes = terms.is_none_or(|terms| terms.iter().any(|t| node.meets_all(t)));
                 if axis.is_hostname || !tolerated || !passes {
                     continue;
                 }
@@ -192,14 +191,14 @@ impl Run<'_> {
         }
     }
 
-    /// A pod of the run is bound to a machine that stays: it no longer counts there.
-    fn uncount(&mut self, pod: &Pod, machine: usize) {
+    /// Removes a bound pod of this pass from the counts of the node it is bound to.
+    fn uncount(&mut self, pod: &Pod, node: usize) {
         for group in 0..self.groups.len() {
             let identity = self.groups[group].identity.clone();
             let counted = identity.counts(pod, &self.solver.snapshot);
             let axis = &self.axes[self.groups[group].axis];
-            if counted && !axis.is_hostname && axis.of_machine[machine] != u32::MAX {
-                let domain = axis.of_machine[machine] as usize;
+            if counted && !axis.is_hostname && axis.of_node[node] != u32::MAX {
+                let domain = axis.of_node[node] as usize;
                 self.groups[group].uncount_in(domain, 1);
             }
         }
@@ -211,14 +210,14 @@ impl Run<'_> {
             return;
         }
         let mut known = Bits::default();
-        let passing = self.groups[group].machines.clone();
-        for (domain, machines) in self.axes[axis].machines.iter().enumerate() {
-            let mut machines = machines.clone();
-            machines.intersect(&self.present);
+        let passing = self.groups[group].nodes.clone();
+        for (domain, nodes) in self.axes[axis].nodes.iter().enumerate() {
+            let mut nodes = nodes.clone();
+            nodes.intersect(&self.present);
             if let Some(passing) = &passing {
-                machines.intersect(passing);
+                nodes.intersect(passing);
             }
-            if !machines.is_empty() {
+            if !nodes.is_empty() {
                 known.insert(domain);
             }
         }

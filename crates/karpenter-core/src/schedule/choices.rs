@@ -1,39 +1,38 @@
-//! What topology leaves of a pod's choices, before a machine is looked at.
+//! The domains and hosts that topology constraints leave for a pod, before a particular node is considered.
 //!
-//! Each constraint of the pod, and each anti-affinity of others that selects it, says which domains are left; constraints of one
-//! key are intersected. For hostname the domains are the machines, and the constraint is a rule on the bitsets its group keeps.
+//! Each constraint of the pod, and each anti-affinity term of other pods that selects it, yields the domains it admits;
+//! constraints on one key are intersected. For hostname the domains are the nodes, and the constraint is a rule on the
+//! bitsets of its group.
 
 use smallvec::SmallVec;
 
-use super::{
-    bits::Bits,
-    class::{GroupId, Owned, Variant},
-    run::Run,
-    topology::{Asker, GroupKind, Hosts},
-};
+use super::bits::Bits;
+use super::class::{GroupId, Owned, Variant};
+use super::run::Run;
+use super::topology::{Asker, GroupKind, Hosts};
 
-/// The domains of an axis that all constraints leave, before the machine is looked at.
+/// The domains of an axis that all constraints admit, before a particular node is considered.
 #[derive(Clone, Debug)]
 pub(super) struct Domains {
     pub(super) axis: usize,
     pub(super) allowed: Bits,
-    /// The machine must be in one domain, not in one of several.
+    /// The node must be in exactly one of the domains.
     pub(super) single: bool,
-    /// Whose counts order the domains.
+    /// The group whose counts order the domains.
     pub(super) order: GroupId,
 }
 
-/// What topology leaves of a variant's choices.
+/// The domains and hosts that topology constraints leave for a variant.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Choices {
     pub(super) domains: SmallVec<[Domains; 2]>,
-    /// Hostname groups: those whose full, overfull or populated hosts are out, and those whose populated hosts are the only ones.
+    /// Hostname groups, each with the hosts it excludes (full, over the skew, populated) or the only ones it admits (populated).
     host_rules: SmallVec<[(GroupId, HostRule); 4]>,
-    /// Some hostname constraint rules new machines out.
-    pub(super) no_new_machine: bool,
-    /// Affinity groups that the pod starts although pods of them are planned already, on machines whose domain is open: those
-    /// go where it goes.
-    pub(super) company: SmallVec<[GroupId; 1]>,
+    /// A hostname constraint excludes new nodes.
+    pub(super) no_new_node: bool,
+    /// Affinity groups that the pod starts while pods of them are already on planned nodes with an open domain: those planned
+    /// nodes get the domain of this pod.
+    pub(super) undecided_groups: SmallVec<[GroupId; 1]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +44,7 @@ enum HostRule {
 }
 
 impl Run<'_> {
-    /// What the topology constraints of a variant leave; the group that leaves nothing, if one does.
+    /// Returns the choices that the topology constraints of a variant leave; the error is the group that leaves none.
     pub(super) fn choices(&mut self, class: usize, variant: &Variant) -> Result<Choices, GroupId> {
         let mut choices = Choices::default();
         // kube-scheduler lets a pod start its affinity group only if no pod anywhere matches all of its terms.
@@ -81,7 +80,7 @@ impl Run<'_> {
             soft,
         } = owned;
         let group = &self.groups[group_id];
-        // Of those it would join, some may be on planned nodes whose domain is open: they go where it goes.
+        // Pods of the group may be on planned nodes whose domain is open: these get the domain of this pod.
         let starts = own
             && group.kind() == GroupKind::Affinity
             && !group.is_populated()
@@ -91,17 +90,17 @@ impl Run<'_> {
             let group = &self.groups[group_id];
             let rule = match group.kind() {
                 GroupKind::Spread if own => {
-                    choices.no_new_machine |= group.identity.max_skew < 1;
+                    choices.no_new_node |= group.identity.max_skew < 1;
                     HostRule::NotFull
                 }
                 GroupKind::Spread => {
-                    choices.no_new_machine |= group.identity.max_skew < 0;
+                    choices.no_new_node |= group.identity.max_skew < 0;
                     HostRule::NotOver
                 }
                 GroupKind::Affinity if starts => return Ok(()),
                 GroupKind::Affinity if !group.any => return Err(group_id),
                 GroupKind::Affinity => {
-                    choices.no_new_machine = true;
+                    choices.no_new_node = true;
                     HostRule::OnlyPopulated
                 }
                 GroupKind::Anti | GroupKind::Inverse => HostRule::NotPopulated,
@@ -124,12 +123,12 @@ impl Run<'_> {
             starts,
         });
         let kind = group.kind();
-        // DIFFERS: a pod with required anti-affinity settles for one domain, so that the next one has the others. One that only
-        // prefers to be apart does not: a node for each of them is more than a preference is worth.
+        // DIFFERS: a pod with required anti-affinity is fixed to one domain, so that the next pod has the others. A pod that only
+        // prefers anti-affinity is not: a node for each such pod costs more than a preference is worth.
         let single = starts || kind == GroupKind::Spread || (kind == GroupKind::Anti && !soft);
-        // A preference does not decide where nodes of others are: what it makes dearer may be many times its pod.
-        if starts && !soft && self.narrow_to_company(group_id, &mut valid) {
-            choices.company.push(group_id);
+        // A preference does not fix the domain of nodes with other pods: the extra price may be many times that of its pod.
+        if starts && !soft && self.narrow_to_undecided(group_id, &mut valid) {
+            choices.undecided_groups.push(group_id);
         }
         let allowed = match choices
             .domains
@@ -161,11 +160,11 @@ impl Run<'_> {
         }
     }
 
-    /// The domains whose least load bounds a spread, as far as a class's node affinity decides: those that one of its alternatives
-    /// admits; and with node affinity policy Ignore those of nodes that are there or planned. `None` is all that there are for
-    /// the group.
+    /// Returns the domains whose lowest count bounds a spread, as far as the node affinity of a class decides: those that one of
+    /// its alternatives admits; with node affinity policy Ignore also those of existing or planned nodes. `None` means all
+    /// domains of the group.
     ///
-    /// DIFFERS: upstream takes those of the alternative that is being tried.
+    /// DIFFERS: upstream takes the domains of the alternative that is being tried.
     pub(super) fn counted_domains(&mut self, class: usize, group: GroupId) -> Option<Bits> {
         let axis = self.groups[group].axis;
         if self.groups[group].kind() != GroupKind::Spread || self.axes[axis].is_hostname {
@@ -183,23 +182,23 @@ impl Run<'_> {
         Some(counted)
     }
 
-    /// The domains that nodes are in that a group does not leave out: those that are there, and planned ones that are settled.
+    /// Returns the domains of the nodes that a group counts: existing nodes, and planned nodes with a fixed domain.
     fn occupied_domains(&self, group: GroupId) -> Bits {
         let axis = &self.axes[self.groups[group].axis];
-        let passing = self.groups[group].machines.as_ref();
+        let passing = self.groups[group].nodes.as_ref();
         let mut occupied = Bits::default();
         for domain in 0..axis.domains.len() {
-            let mut machines = axis.machines[domain].clone();
-            machines.intersect(&self.present);
+            let mut nodes = axis.nodes[domain].clone();
+            nodes.intersect(&self.present);
             if let Some(passing) = passing {
-                machines.intersect(passing);
+                nodes.intersect(passing);
             }
             let elsewhere = |claim: usize| {
                 let mut others = axis.claims.iter().enumerate();
                 others.any(|(other, claims)| other != domain && claims.contains(claim))
             };
             let mut claims = axis.claims[domain].iter();
-            if !machines.is_empty()
+            if !nodes.is_empty()
                 || claims.any(|claim| !elsewhere(claim) && self.taints_pass(claim, group))
             {
                 occupied.insert(domain);
@@ -208,7 +207,7 @@ impl Run<'_> {
         occupied
     }
 
-    /// The hosts that hostname constraints leave, 64 at a time.
+    /// Returns the hosts that hostname constraints admit, 64 at a time.
     pub(super) fn host_word(
         &self,
         choices: &Choices,

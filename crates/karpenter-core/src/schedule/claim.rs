@@ -1,17 +1,23 @@
-//! A machine to be: what the pods placed on it so far leave open.
+//! A planned node: the requirements and resources that the pods placed on it leave.
 
-use std::{collections::BTreeSet, rc::Rc, sync::Arc};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
 
-use super::{algebra::SetId, bits::Bits, class::GroupId, vectors::Vector};
-use crate::{dra::Allocation, pod::HostPort};
+use super::algebra::SetId;
+use super::bits::Bits;
+use super::class::GroupId;
+use super::vectors::Vector;
+use crate::dra::Allocation;
+use crate::pod::HostPort;
 
-/// A claim of this run. Its requirements only narrow and its load only grows.
+/// A planned node of this pass. Its requirements only narrow and its load only grows.
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
     pub(super) template: usize,
     pub(super) set: SetId,
     pub(super) used: Vector,
-    /// Items placed on it.
+    /// Indices of the items placed on it.
     pub(super) pods: Vec<u32>,
     /// A row that fits.
     pub(super) witness: u32,
@@ -20,44 +26,44 @@ pub(super) struct Claim {
     /// Rows that limits and host ports leave; `None` is all.
     pub(super) allowed: Option<Rc<Bits>>,
     pub(super) ports: Vec<HostPort>,
-    /// Reservations it holds a machine of.
+    /// Reservations it holds an instance of.
     pub(super) reservations: Rc<BTreeSet<usize>>,
     pub(super) min_values_relaxed: bool,
-    /// What it counts against the limits of its NodePool.
+    /// Resources charged to the limits of its NodePool.
     pub(super) charged: Vec<i64>,
-    /// For each limit a row that takes this much of it.
+    /// For each limit, a row that uses the charged amount.
     pub(super) charged_for: Vec<u32>,
-    /// Pods counted by a group although their domain is still open: group and number.
+    /// Pods of groups whose domain is still open: group and number.
     pub(super) pending: Vec<(GroupId, u32)>,
-    /// Pods that a group does not count as long as the machine may be one that does not count for it: group and number.
+    /// Pods that a group does not count yet, because the planned node may still fail its node filter: group and number.
     pub(super) uncounted: Vec<(GroupId, u32)>,
-    /// Drivers of the devices its pods get, if some have claims.
+    /// Drivers of the devices of its pods, if any pod has resource claims.
     pub(super) drivers: Option<BTreeSet<String>>,
 }
 
-/// How a pod would fit on a claim.
+/// The state of a planned node if a pod were placed on it.
 #[derive(Clone, Debug)]
 pub(super) struct Fit {
     pub(super) set: SetId,
     pub(super) witness: u32,
     pub(super) allowed: Option<Rc<Bits>>,
-    /// Reservations it would hold; `None` if none are tracked.
+    /// Reservations it would hold; `None` if reservations are not tracked.
     pub(super) reservations: Option<BTreeSet<usize>>,
     pub(super) min_values_relaxed: bool,
     pub(super) price: f64,
-    /// What was taken of the alternatives that volumes leave.
+    /// The alternative of the volume requirements that was chosen.
     pub(super) volume: SetId,
-    /// Devices the pod would get, if it has claims.
+    /// Devices the pod would be allocated, if it has resource claims.
     pub(super) devices: Option<Rc<Allocation>>,
 }
 
-/// Why a pod does not fit on a claim.
+/// Why a pod does not fit on a planned node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It never will, in this run.
+    /// The pod will not fit in this pass.
     Permanent,
-    /// It may, when pods are counted elsewhere.
+    /// The pod may fit once pods are counted in other domains.
     Topology,
-    /// Reserved capacity would do but is used up.
+    /// Only reserved capacity is compatible, and it is used up.
     Reserved,
 }

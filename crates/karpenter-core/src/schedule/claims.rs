@@ -1,24 +1,26 @@
-//! Placing a pod on a claim of this run, and what that changes: room, requirements, limits, domains, counters.
+//! Placing a pod on a planned node, and the updates that follow: resources, requirements, limits, domains, counters.
 //!
-//! Claims are tried by number of pods, then by age. A claim only fills up and narrows, so most refusals are for good and are
-//! remembered with the variant; what topology or a reservation refused is tried again.
+//! Planned nodes are tried by number of pods, then by age. A planned node only fills up and narrows, so most refusals are
+//! permanent and cached with the variant; a refusal by topology or a reservation is tried again.
 
-use std::{collections::BTreeSet, rc::Rc, sync::Arc};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{
-    algebra::SetId,
-    bits::{Bits, Ones},
-    choices::Choices,
-    claim::{Claim, Fit, Refusal},
-    class::{GroupId, Variant},
-    fit::{NO_ROW, Target},
-    run::{Fate, Run},
-    topology::{Asker, GroupKind, Host},
-    vectors::{Vector, add},
-};
-use crate::{pod::ports_conflict, requirements::Requirement, taints::untolerated};
+use super::algebra::SetId;
+use super::bits::{Bits, Ones};
+use super::choices::Choices;
+use super::claim::{Claim, Fit, Refusal};
+use super::class::{GroupId, Variant};
+use super::fit::{NO_ROW, Target};
+use super::run::{Fate, Run};
+use super::topology::{Asker, GroupKind, Host};
+use super::vectors::{Vector, add};
+use crate::pod::ports_conflict;
+use crate::requirements::Requirement;
+use crate::taints::untolerated;
 
 impl Run<'_> {
     pub(super) fn try_claims(
@@ -52,8 +54,8 @@ impl Run<'_> {
         Some(Host::Claim(claim))
     }
 
-    /// Joins the planned node whose price rises least; opens one of the first NodePool that takes the pod if that costs
-    /// less.
+    /// Places the pod on the planned node whose price rises least; opens a new one in the first NodePool that accepts the pod if
+    /// that costs less.
     pub(super) fn try_cheapest(
         &mut self,
         item: usize,
@@ -97,7 +99,7 @@ impl Run<'_> {
         Some(Host::Claim(claim))
     }
 
-    /// How much the price of a planned node rises with a pod.
+    /// Returns how much the price of a planned node rises with the pod.
     fn increase(&mut self, claim: usize, class: usize, fit: &Fit) -> f64 {
         let held = &self.claims[claim];
         let (template, set, mut used) = (held.template, held.set, held.used.clone());
@@ -107,7 +109,7 @@ impl Run<'_> {
         self.lowest_price(template, fit.set, &used, fit.allowed.as_deref()) - before
     }
 
-    /// How a pod fits on a new claim of the first NodePool that takes it, if that costs less than `most`.
+    /// Returns the fit of a pod on a new node of the first NodePool that accepts it, if that costs less than `most`.
     fn cheaper_new(
         &mut self,
         class: usize,
@@ -134,7 +136,8 @@ impl Run<'_> {
         None
     }
 
-    /// The claims that neither refused the variant for good nor are out of its reach, 64 to a word; `None` if there are none.
+    /// Returns the planned nodes that have not refused the variant permanently and are in its domains, 64 per word; `None` if
+    /// there are none.
     fn candidates(&self, variant: &Variant, choices: &Choices) -> Option<SmallVec<[u64; 64]>> {
         if self.claims.is_empty() {
             return None;
@@ -199,10 +202,10 @@ impl Run<'_> {
         self.fit(&target, class, variant, choices)
     }
 
-    /// The choices left on a claim, if pods there count for a spread constraint of the pod only from then on: they wait for
-    /// their domain to be settled and go where it goes, or the claim becomes a machine that counts by what it asks for.
+    /// Returns the choices left on a planned node if pods on it are counted by a spread constraint of the pod only from now on:
+    /// their domain is still open and becomes that of this pod, or this pod's requirements make the node pass the node filter.
     ///
-    /// DIFFERS: upstream does not count them, before or after.
+    /// DIFFERS: upstream does not count such pods, before or after.
     fn others_along(
         &mut self,
         claim: usize,
@@ -299,7 +302,7 @@ impl Run<'_> {
         Host::Claim(index)
     }
 
-    /// Puts a pod on a claim, as `fit` found.
+    /// Places a pod on a planned node, with the result of `fit`.
     fn join(&mut self, index: usize, fit: Fit, item: usize, class: usize) {
         let before = self.claims[index].set;
         let claim = &mut self.claims[index];
@@ -324,7 +327,7 @@ impl Run<'_> {
         if let Some(allocation) = fit.devices {
             self.commit_devices(index, allocation);
         }
-        self.settle_devices(index);
+        self.release_devices(index);
         self.charge(index);
         if let Some(bits) = self.levels.get_mut(&level) {
             bits.remove(index);
@@ -338,12 +341,12 @@ impl Run<'_> {
         if before != fit.set {
             self.narrowed(index, before, fit.set);
         }
-        self.settle_labels(index, class);
+        self.fix_labels(index, class);
         self.items[item].fate = Fate::Placed(Host::Claim(index));
         self.record_on_claim(index, class);
     }
 
-    /// Makes a claim hold these reservations instead of those it held.
+    /// Replaces the reservations that a planned node holds.
     pub(super) fn hold(&mut self, index: usize, reservations: BTreeSet<usize>) {
         let reservations = Rc::new(reservations);
         let held = std::mem::replace(&mut self.claims[index].reservations, reservations.clone());
@@ -356,7 +359,7 @@ impl Run<'_> {
         }
     }
 
-    /// Forgets rows that cannot hold what the claim holds already.
+    /// Removes the rows that have no room for the pods already on the planned node.
     pub(super) fn prune(&mut self, index: usize) {
         let claim = &self.claims[index];
         let mask = self.mask(claim.template, claim.set);
@@ -374,7 +377,7 @@ impl Run<'_> {
         self.claims[index].alive = Arc::new(alive);
     }
 
-    /// Whether the smallest demand of any class still fits.
+    /// Reports whether the smallest request of any class still fits.
     fn has_room_left(&self, index: usize) -> bool {
         let claim = &self.claims[index];
         self.row_fits(
@@ -388,9 +391,9 @@ impl Run<'_> {
             .any(|row| self.row_fits(claim.template, *row as usize, &claim.used, &self.least))
     }
 
-    /// Charges a claim to the limits of its NodePool: the most that any of its rows has.
+    /// Charges a planned node to the limits of its NodePool, with the largest amount of any of its rows.
     ///
-    /// DIFFERS: `nodes` is charged too, and what a claim no longer may become is given back.
+    /// DIFFERS: `nodes` is charged too, and the charge is reduced when large rows drop out.
     pub(super) fn charge(&mut self, index: usize) {
         let template = self.claims[index].template;
         let compiled = &self.solver.templates[template];
@@ -441,7 +444,8 @@ impl Run<'_> {
         self.refresh_limits(template);
     }
 
-    /// Moves a claim out of the domains it left, and counts what waited for its domain to be settled.
+    /// Removes a planned node from the domains it can no longer be in, and counts pods that were pending until its domain was
+    /// known.
     pub(super) fn narrowed(&mut self, index: usize, before: SetId, after: SetId) {
         for axis in 0..self.axes.len() {
             if self.axes[axis].is_hostname {
@@ -490,13 +494,13 @@ impl Run<'_> {
                 }
             }
             if let Some(domain) = new.single().filter(|_| counted) {
-                self.settle(index, axis, domain);
+                self.fix_domain(index, axis, domain);
             }
         }
         self.count_late(index);
     }
 
-    /// Counts pods that groups did not count as long as the claim might have become a machine that does not count for them.
+    /// Counts pods that groups did not count as long as the planned node might fail their node filter.
     fn count_late(&mut self, index: usize) {
         for (group, number) in std::mem::take(&mut self.claims[index].uncounted) {
             if self.claim_passes(index, group) {
@@ -508,12 +512,12 @@ impl Run<'_> {
         }
     }
 
-    /// Settles labels that nothing but the launch would decide, if a constraint counts the pod by them: it must be known where
-    /// it counts. What the provider decides, such as the zone, stays open.
+    /// Fixes labels that only the launch would decide, if a topology constraint counts the pod by them: the domain of the pod must
+    /// be known. Labels that the provider decides, such as the zone, stay open.
     ///
-    /// DIFFERS: upstream leaves such a label open, counts the pod nowhere, and draws a value at the launch.
-    fn settle_labels(&mut self, index: usize, class: usize) {
-        self.settle_filter_labels(index, class);
+    /// DIFFERS: upstream leaves such a label open, counts the pod in no domain, and picks a value at the launch.
+    fn fix_labels(&mut self, index: usize, class: usize) {
+        self.fix_filter_labels(index, class);
         for place in 0..self.classes[class].counted.len() {
             let axis = self.groups[self.classes[class].counted[place]].axis;
             let key = self.axes[axis].key;
@@ -539,14 +543,14 @@ impl Run<'_> {
                 .iter()
                 .map(|domain| (load(domain), &names[domain], domain));
             if let Some((_, _, domain)) = choices.min() {
-                self.settle(index, axis, domain);
+                self.fix_domain(index, axis, domain);
             }
         }
     }
 
-    /// Settles labels by which a spread constraint that counts the pod tells which machines count: else the launch would decide
-    /// whether it does.
-    fn settle_filter_labels(&mut self, index: usize, class: usize) {
+    /// Fixes labels that the node filter of a spread constraint of the pod reads: otherwise the launch would decide whether the
+    /// pod is counted.
+    fn fix_filter_labels(&mut self, index: usize, class: usize) {
         for place in 0..self.classes[class].counted.len() {
             let group = self.classes[class].counted[place];
             let Some(terms) = self.groups[group].filter_sets.clone() else {
@@ -575,18 +579,18 @@ impl Run<'_> {
                     self.claims[index].template,
                     self.claims[index].witness as usize,
                 );
-                if let Some(settled) = self.algebra.narrow(set, drawn)
-                    && self.mask(template, settled).rows.contains(witness)
+                if let Some(fixed) = self.algebra.narrow(set, drawn)
+                    && self.mask(template, fixed).rows.contains(witness)
                 {
-                    self.claims[index].set = settled;
-                    self.narrowed(index, set, settled);
+                    self.claims[index].set = fixed;
+                    self.narrowed(index, set, fixed);
                 }
             }
         }
     }
 
-    /// Says outright which domain a claim is in, if it can be.
-    fn settle(&mut self, index: usize, axis: usize, domain: usize) {
+    /// Fixes the domain of a planned node, if one of its rows allows it.
+    fn fix_domain(&mut self, index: usize, axis: usize, domain: usize) {
         let (template, set) = (self.claims[index].template, self.claims[index].set);
         let req = self.algebra.get(set, self.axes[axis].key);
         if let Some(req) = req.map(|req| self.algebra.requirement(req))
@@ -595,13 +599,13 @@ impl Run<'_> {
             return;
         }
         let req = self.requirement_for(axis, &[domain].into_iter().collect());
-        let Some(settled) = self.algebra.narrow(set, req) else {
+        let Some(fixed) = self.algebra.narrow(set, req) else {
             return;
         };
         let witness = self.claims[index].witness as usize;
-        if self.mask(template, settled).rows.contains(witness) {
-            self.claims[index].set = settled;
-            self.narrowed(index, set, settled);
+        if self.mask(template, fixed).rows.contains(witness) {
+            self.claims[index].set = fixed;
+            self.narrowed(index, set, fixed);
         }
     }
 
@@ -625,7 +629,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whether a group counts pods on a claim: whether it passes the node filter as it is.
+    /// Reports whether a planned node passes the node filter of a group as it is now.
     fn claim_passes(&mut self, index: usize, group: GroupId) -> bool {
         let set = self.claims[index].set;
         self.taints_pass(index, group)
@@ -636,18 +640,18 @@ impl Run<'_> {
             })
     }
 
-    /// Whether a group counts pods on a claim as far as its taints are concerned, which never change.
+    /// Reports whether a planned node's taints, which never change, pass the node filter of a group.
     pub(super) fn taints_pass(&self, index: usize, group: GroupId) -> bool {
         let taints = &self.solver.templates[self.claims[index].template].taints;
         let tolerations = self.groups[group].identity.filter.tolerations.as_ref();
         tolerations.is_none_or(|tolerations| untolerated(taints, tolerations).is_none())
     }
 
-    /// The only one of several domains in which something is on offer that a claim can become.
+    /// Returns the only domain of `reach` that the planned node can be in, if there is exactly one.
     fn only_domain(&mut self, index: usize, axis: usize, reach: &Bits) -> Option<usize> {
         let mut there = reach
             .iter()
-            .filter(|domain| self.settled(index, axis, *domain).is_some());
+            .filter(|domain| self.fixed_in_domain(index, axis, *domain).is_some());
         let first = there.next()?;
         there.next().is_none().then_some(first)
     }
@@ -667,7 +671,7 @@ impl Run<'_> {
             .single()
             .or_else(|| self.only_domain(index, axis, &reach))
         {
-            self.settle(index, axis, domain);
+            self.fix_domain(index, axis, domain);
             self.groups[group].count_in(domain, 1);
             return;
         }
@@ -683,7 +687,6 @@ impl Run<'_> {
     }
 }
 
-/// One more pod of a group.
 fn note(numbers: &mut Vec<(GroupId, u32)>, group: GroupId) {
     match numbers.iter_mut().find(|(known, _)| *known == group) {
         Some((_, number)) => *number += 1,

@@ -1,30 +1,32 @@
-//! Classes of pods: everything the solver looks at, minus identity.
+//! Classes of pods: pods that are equal in everything the solver reads, identity apart.
 //!
-//! A class has variants: what is left of its demands after relaxation. Variant 0 asks for everything; each later one tries
-//! another alternative of the required node affinity, or has dropped one more preference, in upstream's order: pod affinity,
-//! pod anti-affinity, node affinity (heaviest first), soft spread constraints, and last it tolerates PreferNoSchedule taints.
-//! What was learned about a variant, which machines and claims refuse it for good, is kept with it.
+//! A class has variants: its constraints at each step of relaxation. Variant 0 has all of them; each later one tries another
+//! alternative of the required node affinity, or drops one more preference, in upstream's order: pod affinity, pod
+//! anti-affinity, node affinity (heaviest first), soft spread constraints, and last it tolerates PreferNoSchedule taints.
+//! The nodes and planned nodes that permanently refuse a variant are cached with it.
 //!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/preferences.go
 //! DIFFERS: alternatives of the required node affinity are all tried before a preference is dropped.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use super::{algebra::SetId, bits::Bits, plan::WhyNot, run::Fate};
-use crate::{
-    pod::{HostPort, Shape, Toleration},
-    requirements::Requirements,
-};
+use super::algebra::SetId;
+use super::bits::Bits;
+use super::plan::WhyNot;
+use super::run::Fate;
+use crate::pod::{HostPort, Shape, Toleration};
+use crate::requirements::Requirements;
 
 /// Index of a group.
 pub(super) type GroupId = usize;
 
-/// A group a pod is subject to, and whether the pod counts itself.
+/// A group whose constraint applies to a pod, and whether the group counts the pod itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owned {
     pub(super) group: GroupId,
     pub(super) own: bool,
-    /// It is a preference, as yet asked for as if it were required.
+    /// The constraint is a preference, treated as required at this step.
     pub(super) soft: bool,
 }
 
@@ -34,7 +36,7 @@ impl Owned {
     }
 }
 
-/// What can be dropped, in the order it is dropped.
+/// Preferences, in the order they are dropped.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Soft {
     pub(super) affinity: Vec<Owned>,
@@ -45,7 +47,6 @@ pub(super) struct Soft {
 }
 
 impl Soft {
-    /// How many steps there are.
     pub(super) fn steps(&self) -> usize {
         self.affinity.len()
             + self.anti_affinity.len()
@@ -55,22 +56,22 @@ impl Soft {
     }
 }
 
-/// What is asked for at one step of relaxation.
+/// The constraints of a class at one step of relaxation.
 #[derive(Clone, Debug)]
 pub(super) struct Variant {
-    /// Node selector, alternative, preferred node affinity.
+    /// Node selector, one alternative of the required node affinity, preferred node affinity.
     pub(super) set: SetId,
-    /// The same without preferences: what spread domains are seen through.
+    /// The same without preferences; domains of spread constraints are filtered by it.
     pub(super) strict: SetId,
     pub(super) tolerations: Arc<Vec<Toleration>>,
     pub(super) owned: Vec<Owned>,
-    /// Machines that will never take it in this run.
-    pub(super) refused_machines: Bits,
-    /// Claims that will never take it in this run.
+    /// Existing nodes that refuse it permanently in this pass.
+    pub(super) refused_nodes: Bits,
+    /// Planned nodes that refuse it permanently in this pass.
     pub(super) refused_claims: Bits,
-    /// Templates that will never take it in this run.
+    /// Templates that refuse it permanently in this pass.
     pub(super) refused_templates: Bits,
-    /// Taints of these templates are tolerated.
+    /// Templates whose taints are tolerated.
     pub(super) tolerated_templates: Bits,
 }
 
@@ -80,11 +81,11 @@ pub(super) struct Class {
     pub(super) shape: Arc<Shape>,
     pub(super) requests: Box<[i64]>,
     pub(super) ports: Vec<HostPort>,
-    /// Alternatives the volumes leave; one without requirements if they leave all.
+    /// Alternatives that the volumes allow; one without requirements if they allow all nodes.
     pub(super) volumes: Vec<SetId>,
     pub(super) volume_requirements: Vec<Requirements>,
     pub(super) attached: BTreeSet<(String, String)>,
-    /// Resource claims to be served.
+    /// Resource claims of the pods.
     pub(super) claims: Vec<String>,
     /// Alternatives of the required node affinity, with the node selector.
     pub(super) terms: Vec<Requirements>,
@@ -92,27 +93,27 @@ pub(super) struct Class {
     pub(super) term_sets: Vec<SetId>,
     pub(super) hard: Vec<Owned>,
     pub(super) soft: Soft,
-    /// Groups that keep the class away from where their owners are.
+    /// Inverse groups whose anti-affinity terms select the class.
     pub(super) kept_away: Vec<GroupId>,
     /// Groups that count the class.
     pub(super) counted: Vec<GroupId>,
     /// Inverse groups of the class's own anti-affinity.
     pub(super) keeps_away: Vec<GroupId>,
     pub(super) variants: Vec<Option<Box<Variant>>>,
-    /// No pod of the class can be placed, whatever happens.
+    /// Why no pod of the class can be placed, independent of the state of the pass.
     pub(super) problem: Option<WhyNot>,
-    /// No pod of the class can be placed any more in this run.
-    pub(super) dead: bool,
-    /// The state of the run at which a pod of the class was last refused.
+    /// No pod of the class can be placed in the rest of this pass.
+    pub(super) unplaceable: bool,
+    /// The epoch of the pass at which a pod of the class was last refused.
     pub(super) refused_at: u64,
-    /// How it was refused then.
+    /// The result of that refusal.
     pub(super) refused_as: Fate,
-    /// Placements of others can make room for the class: it has affinity or spread constraints.
-    pub(super) hopeful: bool,
+    /// Placements of other pods can make the class placeable: it has affinity or spread constraints.
+    pub(super) retryable: bool,
 }
 
 impl Class {
-    /// Every group it is subject to, preferred ones included, or counted by.
+    /// Returns all groups that constrain the class, preferred ones included, or that count it.
     pub(super) fn groups(&self) -> impl Iterator<Item = GroupId> + '_ {
         let owned = self
             .hard
@@ -127,12 +128,12 @@ impl Class {
             .chain(self.keeps_away.iter().copied())
     }
 
-    /// How many variants there are.
+    /// Returns the number of variants.
     pub(super) fn variant_count(&self) -> usize {
         (self.soft.steps() + 1) * self.terms.len().max(1)
     }
 
-    /// The demands of variant `index`: which alternative, the heaviest preferred node affinity left, groups, extra toleration.
+    /// Returns the constraints of variant `index`: alternative, heaviest preferred node affinity left, groups, extra toleration.
     pub(super) fn demands(
         &self,
         index: usize,

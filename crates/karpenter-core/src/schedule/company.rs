@@ -1,19 +1,23 @@
-//! Pods of an affinity group on planned machines whose domain is open, when another pod starts the group.
+//! Pods of an affinity group on planned nodes whose domain is open, when another pod starts the group.
 //!
-//! Such pods count nowhere yet. Were the group started without them, they might end up in another domain than who asked to be
-//! with them. So the pod that starts it chooses among the domains that their machines can be in, and then settles those.
+//! Such pods are not counted in any domain yet. If the group started without them, they could end up in another domain than
+//! the pods that require affinity to them. So the pod that starts the group chooses among the domains that all their planned
+//! nodes can be in, and then the domain of those planned nodes is fixed.
 //!
-//! DIFFERS: upstream starts the group wherever the pod may go, and the machines may go elsewhere.
+//! DIFFERS: upstream starts the group in any domain of the pod, and the planned nodes may get another domain.
 
 use std::collections::BTreeSet;
 
-use super::{
-    algebra::SetId, bits::Bits, choices::Choices, class::GroupId, run::Run,
-    template::unmet_min_values, topology::Host,
-};
+use super::algebra::SetId;
+use super::bits::Bits;
+use super::choices::Choices;
+use super::class::GroupId;
+use super::run::Run;
+use super::template::unmet_min_values;
+use super::topology::Host;
 
-/// What a planned node is once it is settled.
-pub(super) struct Settled {
+/// The state of a planned node once its domain is fixed.
+pub(super) struct InDomain {
     set: SetId,
     /// A row that fits.
     witness: u32,
@@ -22,26 +26,26 @@ pub(super) struct Settled {
 }
 
 impl Run<'_> {
-    /// Keeps the domains that every planned machine with undecided pods of a group can be in; whether there are such machines.
-    pub(super) fn narrow_to_company(&mut self, group: GroupId, domains: &mut Bits) -> bool {
+    /// Keeps the domains that every planned node with undecided pods of a group can be in; reports whether there are such nodes.
+    pub(super) fn narrow_to_undecided(&mut self, group: GroupId, domains: &mut Bits) -> bool {
         let undecided = self.undecided(group);
         let axis = self.groups[group].axis;
         for claim in &undecided {
             let reached: Bits = domains
                 .iter()
-                .filter(|domain| self.settled(*claim, axis, *domain).is_some())
+                .filter(|domain| self.fixed_in_domain(*claim, axis, *domain).is_some())
                 .collect();
             *domains = reached;
         }
         !undecided.is_empty()
     }
 
-    /// Settles the planned machines whose pods a group that was just started is about.
-    pub(super) fn gather(&mut self, choices: &Choices, host: Host) {
-        for group in &choices.company {
+    /// Fixes the domain of the planned nodes with undecided pods of the groups that the placed pod started.
+    pub(super) fn fix_undecided(&mut self, choices: &Choices, host: Host) {
+        for group in &choices.undecided_groups {
             let axis = self.groups[*group].axis;
             let domain = match host {
-                Host::Machine(machine) => Some(self.axes[axis].of_machine[machine] as usize),
+                Host::Node(node) => Some(self.axes[axis].of_node[node] as usize),
                 Host::Claim(claim) => {
                     let set = self.claims[claim].set;
                     self.domains_of(axis, set).and_then(|reach| reach.single())
@@ -51,24 +55,24 @@ impl Run<'_> {
                 continue;
             };
             for claim in self.undecided(*group) {
-                let Some(settled) = self.settled(claim, axis, domain) else {
+                let Some(fixed) = self.fixed_in_domain(claim, axis, domain) else {
                     continue;
                 };
-                let set = settled.set;
+                let set = fixed.set;
                 let before = std::mem::replace(&mut self.claims[claim].set, set);
-                self.claims[claim].witness = settled.witness;
-                if let Some(reservations) = settled.reservations {
+                self.claims[claim].witness = fixed.witness;
+                if let Some(reservations) = fixed.reservations {
                     self.hold(claim, reservations);
                 }
                 self.prune(claim);
-                self.settle_devices(claim);
+                self.release_devices(claim);
                 self.charge(claim);
                 self.narrowed(claim, before, set);
             }
         }
     }
 
-    /// Planned machines with pods that a group counts once their domain is known.
+    /// Returns the planned nodes with pods that a group counts once their domain is known.
     pub(super) fn undecided(&self, group: GroupId) -> Vec<usize> {
         let waits = |claim: &usize| {
             let pending = self.claims[*claim].pending.iter();
@@ -77,43 +81,48 @@ impl Run<'_> {
         (0..self.claims.len()).filter(waits).collect()
     }
 
-    /// What a planned node is in a domain; `None` if it cannot be there. What is on it still has room there, minValues hold, and
-    /// where it counts on reserved capacity, some of that is left.
-    pub(super) fn settled(&mut self, claim: usize, axis: usize, domain: usize) -> Option<Settled> {
+    /// Returns the state of a planned node in a domain; `None` if it cannot be there: its pods do not fit, minValues are unmet, or
+    /// the reserved capacity it relies on is used up.
+    pub(super) fn fixed_in_domain(
+        &mut self,
+        claim: usize,
+        axis: usize,
+        domain: usize,
+    ) -> Option<InDomain> {
         let one: Bits = [domain].into_iter().collect();
         let req = self.requirement_for(axis, &one);
         let held = &self.claims[claim];
         let (template, set, witness) = (held.template, held.set, held.witness);
         let (used, allowed) = (held.used.clone(), held.allowed.clone());
         let reservations = held.reservations.clone();
-        let settled = self.algebra.narrow(set, req)?;
+        let fixed = self.algebra.narrow(set, req)?;
         let counts_types = self.algebra.has_min_values(set);
-        let same = Settled {
-            set: settled,
+        let same = InDomain {
+            set: fixed,
             witness,
             reservations: None,
         };
-        let there = settled == set
+        let there = fixed == set
             || (!counts_types
                 && reservations.is_empty()
-                && self.mask(template, settled).rows.contains(witness as usize));
+                && self.mask(template, fixed).rows.contains(witness as usize));
         if there {
             return Some(same);
         }
-        let rows = self.rows_with_room(template, settled, &used, allowed.as_deref());
+        let rows = self.rows_with_room(template, fixed, &used, allowed.as_deref());
         let first = rows.iter().next()?;
         let catalogue = &self.solver.catalogues[self.solver.templates[template].catalogue];
-        if counts_types && unmet_min_values(catalogue, &self.algebra, settled, &rows).is_some() {
+        if counts_types && unmet_min_values(catalogue, &self.algebra, fixed, &rows).is_some() {
             return None;
         }
         let reservations = if reservations.is_empty() {
             None
         } else {
-            let held = self.reservations_of(template, &reservations, settled, &rows);
+            let held = self.reservations_of(template, &reservations, fixed, &rows);
             Some(held.ok()?)
         };
         let stays = rows.contains(witness as usize);
-        Some(Settled {
+        Some(InDomain {
             witness: if stays { witness } else { first as u32 },
             reservations,
             ..same

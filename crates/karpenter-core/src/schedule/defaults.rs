@@ -1,4 +1,4 @@
-//! Default spread constraints: what a pod without constraints of its own is spread by.
+//! Default spread constraints, for pods without constraints of their own.
 //!
 //! The selector comes from the Services that select the pod and from the pod's workload controller, as in kube-scheduler.
 //!
@@ -7,12 +7,10 @@
 use std::collections::BTreeMap;
 
 use super::request::DefaultSpread;
-use crate::{
-    cluster::{ControllerSelector, Snapshot},
-    pod::{LabelSelector, Owner, Shape, SpreadConstraint},
-};
+use crate::cluster::{ControllerSelector, Snapshot};
+use crate::pod::{LabelSelector, Owner, Shape, SpreadConstraint};
 
-/// The constraints a pod is subject to: its own, or the defaults.
+/// Returns the spread constraints of a pod: its own, or the defaults.
 pub(super) fn spread_of(
     shape: &Shape,
     defaults: &[DefaultSpread],

@@ -1,48 +1,49 @@
-//! Devices for pods with resource claims: what the allocator of [`crate::dra`] is asked by a run.
+//! Device allocation for pods with resource claims, through the allocator of [`crate::dra`].
 //!
-//! A run without such pods has no allocator and pays nothing. Pods with claims are asked about one machine at a time, after
-//! everything else it must have was found: a node that exists with its labels, a machine to be with the instance types that
-//! are left and the domains that topology leaves. What the devices require narrows the machine; what was found is committed
-//! when the pod is placed, and what instance types held that the machine can no longer become is given back.
+//! A pass without such pods creates no allocator. Pods with resource claims are tried on one node at a time, after all other
+//! constraints: on an existing node with its labels, on a planned node with the instance types that are left and the domains
+//! that topology leaves. The requirements of the devices narrow the planned node; the allocation is committed when the pod is
+//! placed, and devices held for instance types that the planned node can no longer become are released.
 //!
 //! UPSTREAM: pkg/scheduling/dynamicresources/{allocator,allocation_tracker}.go
-//! DIFFERS: the search comes after the filters by resources and topology, and sees what they leave.
+//! DIFFERS: the search runs after the filters by resources and topology, and is limited to what they leave.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    rc::Rc,
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
 
 use karpenter_api::labels;
 use rustc_hash::FxHashSet;
 
-use super::{algebra::SetId, bits::Bits, choices::Choices, claim::Refusal, fit::Target, run::Run};
-use crate::{
-    dra::{Allocation, Allocator, Candidate, Failure, Host, TypeKey},
-    pod::Shape,
-    requirements::{AllowUndefined, Requirement, Requirements},
-};
+use super::algebra::SetId;
+use super::bits::Bits;
+use super::choices::Choices;
+use super::claim::Refusal;
+use super::fit::Target;
+use super::run::Run;
+use crate::dra::{Allocation, Allocator, Candidate, Failure, Host, TypeKey};
+use crate::pod::Shape;
+use crate::requirements::{AllowUndefined, Requirement, Requirements};
 
-/// The allocator of a run, and what it last said.
+/// The allocator of a pass, and its last result.
 pub(super) struct Devices<'a> {
     allocator: Allocator<'a>,
-    /// Keys that a machine to be may still define.
+    /// Keys that a planned node may still define.
     undefined: BTreeSet<String>,
-    /// Devices on the machine that was just found to take a pod.
+    /// Devices of the last successful allocation on an existing node, not committed yet.
     found: Option<Allocation>,
-    /// Why the last machine was refused.
+    /// Why the last allocation failed.
     failure: Option<Failure>,
 }
 
-/// What devices leave of a machine to be.
+/// The state of a planned node after devices were allocated on it.
 pub(super) struct Served {
     pub(super) set: SetId,
     pub(super) allowed: Option<Rc<Bits>>,
     pub(super) allocation: Rc<Allocation>,
 }
 
-/// The claims that pods of a shape use.
+/// Returns the names of the resource claims that pods of a shape use.
 pub(super) fn claims_of(shape: &Shape) -> Result<Vec<String>, Failure> {
     let names = shape.resource_claims.iter().filter_map(|entry| {
         if entry.claim.is_none() && !entry.made {
@@ -55,7 +56,7 @@ pub(super) fn claims_of(shape: &Shape) -> Result<Vec<String>, Failure> {
 }
 
 impl<'a> Run<'a> {
-    /// The claims that pods of a shape use, all of which exist.
+    /// Returns the resource claims that pods of a shape use; an error if one does not exist.
     pub(super) fn existing_claims(&self, shape: &Shape) -> Result<Vec<String>, Failure> {
         let claims = claims_of(shape)?;
         let known = &self.solver.inventory().claims;
@@ -71,7 +72,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Makes the allocator, if some pod has claims.
+    /// Creates the allocator, if a pod has resource claims.
     pub(super) fn prepare_devices(&mut self) {
         if self.classes.iter().all(|class| class.claims.is_empty()) {
             return;
@@ -84,9 +85,9 @@ impl<'a> Run<'a> {
             .map(|item| item.pod.key.uid.as_str())
             .collect();
         let usable = |name: &str| {
-            solver.machine_of.get(name).is_some_and(|index| {
+            solver.node_index.get(name).is_some_and(|index| {
                 let index = *index as usize;
-                self.present.contains(index) && solver.machines[index].state.is_initialized()
+                self.present.contains(index) && solver.nodes[index].state.is_initialized()
             })
         };
         let names = &solver.snapshot.config().well_known;
@@ -98,7 +99,7 @@ impl<'a> Run<'a> {
         }));
     }
 
-    /// What the allocator calls a row's instance type.
+    /// Returns the allocator's key for the instance type of a row.
     fn type_key(&self, catalogue: usize, row: usize) -> TypeKey {
         let before: usize = self.solver.catalogues[..catalogue]
             .iter()
@@ -107,17 +108,17 @@ impl<'a> Run<'a> {
         before as TypeKey + self.solver.catalogues[catalogue].row_type[row]
     }
 
-    /// Why devices refused the last machine, if they did since this was asked last.
+    /// Takes the reason why the last allocation failed, if one failed since the previous call.
     pub(super) fn device_failure(&mut self) -> Option<Failure> {
         self.devices.as_mut()?.failure.take()
     }
 
-    /// Whether a machine that exists has devices for a class. What was found waits for [`Self::take_devices`].
-    pub(super) fn devices_on_machine(&mut self, machine: usize, class: usize) -> bool {
+    /// Reports whether an existing node has devices for a class. [`Self::commit_node_devices`] commits them.
+    pub(super) fn devices_on_node(&mut self, node: usize, class: usize) -> bool {
         let Some(mut devices) = self.devices.take() else {
             return false;
         };
-        let there = &self.solver.machines[machine];
+        let there = &self.solver.nodes[node];
         let names = &self.solver.snapshot.config().well_known;
         let mut requirements = Requirements::from_labels(there.state.labels(), names);
         requirements.replace(Requirement::equal(labels::HOSTNAME, there.state.hostname()));
@@ -128,9 +129,9 @@ impl<'a> Run<'a> {
             }
             None => AllowUndefined::Nothing,
         };
-        // Until a machine is initialised its drivers have not published everything: its type says what there will be.
+        // Until a node is initialized its drivers have not published all devices: the instance type lists the expected ones.
         let row = (!there.state.is_initialized())
-            .then(|| self.row_of_machine(machine))
+            .then(|| self.row_of_node(node))
             .flatten();
         let mut types = Vec::new();
         if let Some((catalogue, row)) = row {
@@ -160,9 +161,9 @@ impl<'a> Run<'a> {
         served
     }
 
-    /// The catalogue and a row of the instance type of a machine of Karpenter.
-    fn row_of_machine(&self, machine: usize) -> Option<(usize, usize)> {
-        let state = &self.solver.machines[machine].state;
+    /// Returns the catalogue and a row of the instance type of a node that Karpenter launched.
+    fn row_of_node(&self, node: usize) -> Option<(usize, usize)> {
+        let state = &self.solver.nodes[node].state;
         let pool = state.node_pool()?;
         let name = state.labels().get(labels::INSTANCE_TYPE)?;
         let template = self.solver.templates.iter().find(|t| t.name == pool)?;
@@ -171,9 +172,9 @@ impl<'a> Run<'a> {
         Some((template.catalogue, row))
     }
 
-    /// Takes the devices that were found on a machine.
-    pub(super) fn take_devices(&mut self, machine: usize) {
-        let name = self.solver.machines[machine].name.as_str();
+    /// Commits the devices found by [`Self::devices_on_node`].
+    pub(super) fn commit_node_devices(&mut self, node: usize) {
+        let name = self.solver.nodes[node].name.as_str();
         if let Some(devices) = &mut self.devices
             && let Some(allocation) = devices.found.take()
         {
@@ -183,7 +184,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Which instance types of a machine to be have devices for a class, and what that requires of the machine.
+    /// Returns the instance types of a planned node that have devices for a class, and the requirements of those devices.
     pub(super) fn devices_on_claim(
         &mut self,
         target: &Target<'_>,
@@ -218,7 +219,7 @@ impl<'a> Run<'a> {
             .iter()
             .map(|row| (catalogue.price(row, &kinds).unwrap_or(f64::MAX), row))
             .collect();
-        // The cheapest first: what the first type requires of the machine, the others must live with.
+        // Cheapest first: requirements set by the first instance type constrain the others.
         priced.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
         let mut rows_of: BTreeMap<TypeKey, Vec<usize>> = BTreeMap::new();
         let mut types = Vec::new();
@@ -270,7 +271,7 @@ impl<'a> Run<'a> {
         served
     }
 
-    /// Takes the devices that a pod was found to get on a claim.
+    /// Commits the devices of a pod placed on a planned node.
     pub(super) fn commit_devices(&mut self, claim: usize, allocation: Rc<Allocation>) {
         let allocation = Rc::unwrap_or_clone(allocation);
         let drivers = self.claims[claim].drivers.get_or_insert_default();
@@ -282,8 +283,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Gives back what a claim held for instance types that it can no longer become.
-    pub(super) fn settle_devices(&mut self, claim: usize) {
+    /// Releases the devices held for instance types that a planned node can no longer become.
+    pub(super) fn release_devices(&mut self, claim: usize) {
         let held = &self.claims[claim];
         if held.drivers.is_none() || self.devices.is_none() {
             return;
@@ -301,7 +302,7 @@ impl<'a> Run<'a> {
         self.epoch += 1;
     }
 
-    /// The drivers whose devices a claim's pods get, sorted and joined; empty without any.
+    /// Returns the drivers of the devices of a planned node's pods, sorted and joined; empty without any.
     pub(super) fn drivers_of(&self, claim: usize) -> Arc<str> {
         let drivers = self.claims[claim].drivers.iter().flatten();
         let drivers: Vec<&str> = drivers.map(String::as_str).collect();

@@ -1,26 +1,22 @@
-//! From claims to NodeClaims.
+//! Turning planned nodes into NodeClaims.
 //!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/{nodeclaim,nodeclaimtemplate}.go
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, OnceLock},
-};
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
 
 use karpenter_api::labels;
 
-use super::{
-    algebra::SetId,
-    bits::Bits,
-    plan::{ClaimDraft, DraftClaim, DraftShape, Placement, Plan, Unplaced, WhyNot},
-    request::{MinValuesPolicy, ReservedMode},
-    run::{Fate, Run},
-    template::unmet_min_values,
-    topology::Host,
-};
+use super::algebra::SetId;
+use super::bits::Bits;
+use super::plan::{ClaimDraft, DraftClaim, DraftShape, Placement, Plan, Unplaced, WhyNot};
+use super::request::{MinValuesPolicy, ReservedMode};
+use super::run::{Fate, Run};
+use super::template::unmet_min_values;
+use super::topology::Host;
 use crate::requirements::{Operator, Requirement};
 
-/// What the instance types left for a claim say.
+/// Summary of the instance types left for a planned node.
 struct Options {
     /// Rows by price.
     rows: Vec<(f64, u32)>,
@@ -32,7 +28,7 @@ struct Options {
 }
 
 impl Run<'_> {
-    /// Turns what was placed into a plan.
+    /// Builds the plan from the placements.
     pub(super) fn into_plan(mut self) -> Plan {
         let mut plan = Plan {
             pools: self.solver.pools.clone(),
@@ -51,8 +47,8 @@ impl Run<'_> {
             let (buffer, class, fate) = (item.buffer, item.class, item.fate);
             let pod = || item.pod.key.clone();
             let why = match fate {
-                Fate::Placed(Host::Machine(machine)) => {
-                    let node = self.solver.machines[machine].name.clone();
+                Fate::Placed(Host::Node(index)) => {
+                    let node = self.solver.nodes[index].name.clone();
                     plan.existing.push(Placement {
                         pod: pod(),
                         node,
@@ -91,7 +87,7 @@ impl Run<'_> {
         plan
     }
 
-    /// The draft of a claim; `None` if cutting the list of instance types breaks minValues.
+    /// Returns the draft of a planned node; `None` if truncating the list of instance types breaks minValues.
     fn draft(&mut self, index: usize) -> Option<ClaimDraft> {
         let claim = &self.claims[index];
         let (template, set, allowed) = (claim.template, claim.set, claim.allowed.clone());
@@ -135,7 +131,7 @@ impl Run<'_> {
         })
     }
 
-    /// What claims with the same requirements and rows have in common.
+    /// Returns the parts shared by planned nodes with the same requirements and rows.
     fn shape(
         &mut self,
         template_index: usize,
@@ -164,7 +160,7 @@ impl Run<'_> {
                 reservations.iter().map(String::as_str),
             ));
         } else if tracked {
-            // DIFFERS: a claim that holds no reservation does not ask for reserved capacity.
+            // DIFFERS: a NodeClaim without a reservation excludes reserved capacity.
             requirements.add(Requirement::new(
                 labels::CAPACITY_TYPE,
                 Operator::NotIn,

@@ -1,33 +1,29 @@
-//! Why a class of pods could not be placed: worked out for what stayed unplaced, at the end.
+//! The reasons why a class of pods could not be placed, computed for the unplaced pods at the end of a pass.
 //!
-//! The most relaxed demands are looked at, NodePool by NodePool, against what is left at the end of the run.
+//! The most relaxed constraints are checked, NodePool by NodePool, against the state at the end of the pass.
 
-use super::{
-    algebra::SetId,
-    bits::Bits,
-    claim::Refusal,
-    class::Variant,
-    plan::{Asked, NoInstanceType, PoolReason, Reason, WhyNot},
-    run::Run,
-    template::unmet_min_values,
-};
-use crate::{
-    requirements::{AllowUndefined, Requirements},
-    resources::Resources,
-    taints::Taint,
-};
+use super::algebra::SetId;
+use super::bits::Bits;
+use super::claim::Refusal;
+use super::class::Variant;
+use super::plan::{Asked, NoInstanceType, PoolReason, Reason, WhyNot};
+use super::run::Run;
+use super::template::unmet_min_values;
+use crate::requirements::{AllowUndefined, Requirements};
+use crate::resources::Resources;
+use crate::taints::Taint;
 
-/// A million cores, in thousandths.
+/// A million cores, in millicores.
 const SUSPICIOUS_CPU: i64 = 1_000_000_000;
 
 impl Run<'_> {
-    /// Why no pod of the class was placed, or why the last ones were not.
+    /// Returns why no pod of the class was placed, or why the last ones were not.
     pub(super) fn explain(&mut self, class: usize) -> WhyNot {
         if let Some(problem) = &self.classes[class].problem {
             return problem.clone();
         }
-        if let Some(hopeless) = &self.hopeless {
-            return hopeless.clone();
+        if let Some(no_usable_pool) = &self.no_usable_pool {
+            return no_usable_pool.clone();
         }
         let last = self.classes[class].variant_count() - 1;
         let variant = self.form_variant(class, last);
@@ -67,10 +63,10 @@ impl Run<'_> {
             return Reason::Limits;
         }
         let taints = compiled.taints.iter();
-        let in_the_way = taints.filter(|taint| !taint.is_tolerated_by(&variant.tolerations));
-        let in_the_way: Vec<Taint> = in_the_way.cloned().collect();
-        if !in_the_way.is_empty() {
-            return Reason::Taints(in_the_way);
+        let untolerated = taints.filter(|taint| !taint.is_tolerated_by(&variant.tolerations));
+        let untolerated: Vec<Taint> = untolerated.cloned().collect();
+        if !untolerated.is_empty() {
+            return Reason::Taints(untolerated);
         }
         let names = &self.solver.snapshot.config().well_known;
         let known: std::collections::BTreeSet<String> = names.labels().map(str::to_owned).collect();
@@ -114,7 +110,7 @@ impl Run<'_> {
                 };
             }
         };
-        // What was said of other machines is of no interest here.
+        // Discards the failure of another node.
         drop(self.device_failure());
         let tried = self.try_template(template, class, variant, &choices);
         if let (Err(_), Some(failure)) = (&tried, self.device_failure()) {
@@ -222,7 +218,7 @@ impl Run<'_> {
         })
     }
 
-    /// What a class and the DaemonSets of a template ask for together.
+    /// Returns the requirements and total resources of a class together with the DaemonSets of a template.
     fn asked(&self, template: usize, class: usize, wanted: &Requirements) -> Asked {
         let compiled = &self.solver.templates[template];
         let own = &self.classes[class].shape.requests;

@@ -1,28 +1,28 @@
-//! Whether and how a pod fits on a machine to be: an open claim, or a new one of a NodePool.
+//! Whether and how a pod fits on a planned node: one of this pass, or a new one of a NodePool.
 //!
-//! 1. Requirements of the claim and the pod are joined, then those of each alternative its volumes leave.
-//! 2. Some row (instance type) must meet them and have room. The claim's witness usually still does; else the first alive.
-//! 3. Topology narrows to one domain per key, to the cheapest of the least loaded.
-//! 4. minValues and reservations are looked at where there are any.
+//! 1. The requirements of the planned node and the pod are joined, then those of each alternative of its volumes.
+//! 2. A row (instance type) must meet them and have room. The witness of the planned node usually still does; else the first
+//!    of `alive` that does is taken.
+//! 3. Topology narrows to one domain per key: among those with the lowest count, the cheapest.
+//! 4. minValues and reservations are checked where there are any.
 
-use std::{collections::BTreeSet, rc::Rc};
+use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{
-    algebra::{ANYTHING, SetId},
-    bits::Bits,
-    choices::{Choices, Domains},
-    claim::{Fit, Refusal},
-    class::Variant,
-    request::{MinValuesPolicy, ReservedMode},
-    run::Run,
-    template::{distinct_values, unmet_min_values},
-    vectors::Vector,
-};
+use super::algebra::{ANYTHING, SetId};
+use super::bits::Bits;
+use super::choices::{Choices, Domains};
+use super::claim::{Fit, Refusal};
+use super::class::Variant;
+use super::request::{MinValuesPolicy, ReservedMode};
+use super::run::Run;
+use super::template::{distinct_values, unmet_min_values};
+use super::vectors::Vector;
 use crate::pod::ports_conflict;
 
-/// A machine to be that a pod is tried on.
+/// A planned node that a pod is tried on.
 pub(super) struct Target<'t> {
     pub(super) template: usize,
     pub(super) set: SetId,
@@ -32,7 +32,7 @@ pub(super) struct Target<'t> {
     pub(super) allowed: Option<Rc<Bits>>,
     pub(super) held: &'t BTreeSet<usize>,
     pub(super) is_new: bool,
-    /// Which claim it is, or would be.
+    /// The index of the planned node, or the one it would get.
     pub(super) index: u32,
 }
 
@@ -68,7 +68,7 @@ impl Run<'_> {
         self.fit(&target, class, variant, choices)
     }
 
-    /// Whether and how a pod fits on a machine to be.
+    /// Checks whether and how a pod fits on a planned node.
     pub(super) fn fit(
         &mut self,
         target: &Target<'_>,
@@ -109,7 +109,7 @@ impl Run<'_> {
                     });
                 }
                 Ok(fit) => fit.set,
-                // What is reserved may be in a domain that is out.
+                // The reserved capacity may be in a domain that is excluded.
                 Err(Refusal::Reserved) if !choices.domains.is_empty() => set,
                 Err(Refusal::Reserved) => {
                     refusal = Refusal::Reserved;
@@ -135,7 +135,7 @@ impl Run<'_> {
         Err(refusal)
     }
 
-    /// Narrows to domains, axis by axis, and takes the cheapest of the least loaded that fits.
+    /// Narrows to domains, axis by axis, and takes the cheapest fit among those with the lowest count.
     fn fit_domains(
         &mut self,
         target: &Target<'_>,
@@ -201,7 +201,7 @@ impl Run<'_> {
         best.map(|(_, fit)| fit).ok_or(refusal)
     }
 
-    /// The price of the cheapest row on which a class fits as `fit` says, beside what is there already.
+    /// Returns the price of the cheapest row on which a class fits as described by `fit`, beside the pods already there.
     fn price_of(&mut self, target: &Target<'_>, class: usize, fit: &Fit) -> f64 {
         let template = target.template;
         let mask = self.mask(template, fit.set);
@@ -218,7 +218,7 @@ impl Run<'_> {
             .map_or(f64::MAX, |(price, _)| *price)
     }
 
-    /// Rows whose DaemonSets leave the class its host ports.
+    /// Returns the rows whose DaemonSets do not conflict with the host ports of the class.
     fn without_port_conflicts(&self, target: &Target<'_>, class: usize) -> Option<Rc<Bits>> {
         let ports = &self.classes[class].ports;
         if ports.is_empty() {
@@ -240,7 +240,7 @@ impl Run<'_> {
         Some(Rc::new(rows))
     }
 
-    /// Whether some row meets a set and has room, minValues and reservations included.
+    /// Checks that a row meets a set and has room, minValues and reservations included.
     fn fit_set(
         &mut self,
         target: &Target<'_>,
@@ -307,7 +307,7 @@ impl Run<'_> {
         Ok(fit)
     }
 
-    /// Rows that meet a set and have room for `used`.
+    /// Returns the rows that meet a set and have room for `used`.
     pub(super) fn rows_with_room(
         &mut self,
         template: usize,
@@ -353,7 +353,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The reservations a node of `rows` would hold that holds `held` now.
+    /// Returns the reservations that a planned node of `rows` would hold, given that it holds `held` now.
     pub(super) fn reservations_of(
         &mut self,
         template: usize,
@@ -381,7 +381,7 @@ impl Run<'_> {
         if strict && holds.is_empty() && (!compatible.is_empty() || !held.is_empty()) {
             return Err(Refusal::Reserved);
         }
-        // A machine that holds no reservation must not be one that only reserved capacity offers.
+        // A planned node without a reservation must have an offering that is not reserved.
         let offered_otherwise = || {
             let plain = kinds.iter().map(|kind| &catalogue.kinds[kind]);
             plain

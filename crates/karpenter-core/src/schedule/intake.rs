@@ -1,41 +1,39 @@
-//! Taking the pods in: their order, their classes, and the groups that the classes are subject to or counted by.
+//! Collecting the pods of a pass: their order, their classes, and the groups that constrain or count the classes.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use rustc_hash::FxHashMap;
 
-use super::{
-    algebra::ANYTHING,
-    bits::Bits,
-    class::{Class, GroupId, Owned, Soft, Variant},
-    defaults::spread_of,
-    plan::WhyNot,
-    prepare::{canonical_key, node_filter_terms},
-    request::{PodSet, PreferencePolicy},
-    run::{Fate, Item, Run},
-    template::with_term,
-    topology::{Group, GroupIdentity, GroupKind, Namespaces, NodeFilter},
-    volumes::Volumes,
+use super::algebra::ANYTHING;
+use super::bits::Bits;
+use super::class::{Class, GroupId, Owned, Soft, Variant};
+use super::defaults::spread_of;
+use super::plan::WhyNot;
+use super::prepare::{canonical_key, node_filter_terms};
+use super::request::{PodSet, PreferencePolicy};
+use super::run::{Fate, Item, Run};
+use super::template::with_term;
+use super::topology::{Group, GroupIdentity, GroupKind, Namespaces, NodeFilter};
+use super::volumes::Volumes;
+use crate::pod::{
+    NodeTerm, Pod, PodProblem, Shape, SpreadConstraint, Toleration, Weighted, validate,
 };
-use crate::{
-    pod::{NodeTerm, Pod, PodProblem, Shape, SpreadConstraint, Toleration, Weighted, validate},
-    requirements::Requirements,
-    taints::untolerated,
-};
+use crate::requirements::Requirements;
+use crate::taints::untolerated;
 
-/// A pod on its way in.
+/// A pod with its sort keys.
 struct Entrant {
-    /// Where it stands in the queue: buffers' pods last, then by cpu and memory descending and by age.
+    /// Its position in the queue: buffers' pods last, then by cpu and memory descending and by age.
     place: (bool, i64, i64, Option<Timestamp>),
-    /// The first bytes of its uid, which say most of what comparing uids does.
+    /// The first bytes of its uid, which decide most comparisons of uids.
     uid: u128,
     pod: Arc<Pod>,
     waiting: bool,
 }
 
 impl Run<'_> {
-    /// Takes the pods in, sorts them and forms their classes.
+    /// Collects the pods, sorts them and forms their classes.
     pub(super) fn collect(&mut self) {
         let solver = self.solver;
         let snapshot = &solver.snapshot;
@@ -116,7 +114,7 @@ impl Run<'_> {
             });
         }
         self.prepare_devices();
-        self.count_what_is_there();
+        self.count_existing_pods();
         self.link_classes();
         let mut least: Option<Box<[i64]>> = None;
         for class in self.classes.iter().filter(|class| class.problem.is_none()) {
@@ -170,10 +168,10 @@ impl Run<'_> {
             keeps_away: Vec::new(),
             variants: Vec::new(),
             problem: None,
-            dead: false,
+            unplaceable: false,
             refused_at: 0,
             refused_as: Fate::Refused,
-            hopeful: false,
+            retryable: false,
         };
         if solver.dimensions.misses(&shape.requests) {
             class.requests.fill(i64::MAX);
@@ -201,7 +199,7 @@ impl Run<'_> {
         self.classes.len() - 1
     }
 
-    /// Makes or finds the groups a class is subject to.
+    /// Finds or creates the groups that constrain a class.
     fn constrain(&mut self, class: &mut Class) {
         let names = &self.solver.snapshot.config().well_known;
         let shape = class.shape.clone();
@@ -253,18 +251,18 @@ impl Run<'_> {
                 .collect();
         }
         class.soft.tolerate = self.solver.has_soft_taints;
-        let hopeful = |owned: &Owned| {
+        let retryable = |owned: &Owned| {
             matches!(
                 self.groups[owned.group].kind(),
                 GroupKind::Spread | GroupKind::Affinity
             )
         };
-        class.hopeful = class
+        class.retryable = class
             .hard
             .iter()
             .chain(&class.soft.spread)
             .chain(&class.soft.affinity)
-            .any(hopeful)
+            .any(retryable)
             || !class.claims.is_empty();
     }
 
@@ -312,18 +310,18 @@ impl Run<'_> {
         let mut group = Group::new(identity.clone(), axis);
         let filter = &identity.filter;
         if filter.terms.is_some() || filter.tolerations.is_some() {
-            let mut machines = Bits::full(self.solver.machines.len());
+            let mut nodes = Bits::full(self.solver.nodes.len());
             if let Some(terms) = &filter.terms {
                 let mut any = Bits::default();
                 for term in terms {
-                    any.unite(&self.machines_meeting_all(term));
+                    any.unite(&self.nodes_meeting_all(term));
                 }
-                machines.intersect(&any);
+                nodes.intersect(&any);
             }
             if let Some(tolerations) = &filter.tolerations {
-                machines.intersect(&self.solver.machines_tolerated(tolerations));
+                nodes.intersect(&self.solver.nodes_tolerated(tolerations));
             }
-            group.machines = Some(Arc::new(machines));
+            group.nodes = Some(Arc::new(nodes));
             let names = &self.solver.snapshot.config().well_known;
             group.filter_sets = filter.terms.as_ref().map(|terms| {
                 terms
@@ -341,15 +339,15 @@ impl Run<'_> {
         }
     }
 
-    pub(super) fn machines_meeting_all(&self, requirements: &Requirements) -> Bits {
-        let mut machines = Bits::full(self.solver.machines.len());
+    pub(super) fn nodes_meeting_all(&self, requirements: &Requirements) -> Bits {
+        let mut nodes = Bits::full(self.solver.nodes.len());
         for requirement in requirements.iter() {
-            machines.intersect(&self.solver.machines_meeting(requirement));
+            nodes.intersect(&self.solver.nodes_meeting(requirement));
         }
-        machines
+        nodes
     }
 
-    /// Finds which groups count each class, and which keep it away.
+    /// Finds the groups that count each class, and the inverse groups that select it.
     fn link_classes(&mut self) {
         let mut anchored: FxHashMap<(&str, &str), Vec<GroupId>> = FxHashMap::default();
         let mut others: Vec<GroupId> = Vec::new();
@@ -402,7 +400,7 @@ impl Run<'_> {
         }
     }
 
-    /// Works out a variant: its requirements and what refuses it from the start.
+    /// Builds a variant: its requirements, and the nodes and templates that refuse it from the start.
     pub(super) fn form_variant(&mut self, class: usize, index: usize) -> Box<Variant> {
         let names = &self.solver.snapshot.config().well_known;
         let known = |key: &str| names.contains(key);
@@ -416,18 +414,18 @@ impl Run<'_> {
         if tolerate {
             tolerations.push(Toleration::any_prefer_no_schedule());
         }
-        let mut machines = self.usable.clone();
-        machines.intersect(&self.machines_meeting_all(&all));
-        machines.intersect(&self.solver.machines_tolerated(&tolerations));
+        let mut nodes = self.usable.clone();
+        nodes.intersect(&self.nodes_meeting_all(&all));
+        nodes.intersect(&self.solver.nodes_tolerated(&tolerations));
         if !self.classes[class].volume_requirements.is_empty() {
             let mut reachable = Bits::default();
             for alternative in &self.classes[class].volume_requirements {
-                reachable.unite(&self.machines_meeting_all(alternative));
+                reachable.unite(&self.nodes_meeting_all(alternative));
             }
-            machines.intersect(&reachable);
+            nodes.intersect(&reachable);
         }
-        let mut refused_machines = Bits::full(self.solver.machines.len());
-        refused_machines.subtract(&machines);
+        let mut refused_nodes = Bits::full(self.solver.nodes.len());
+        refused_nodes.subtract(&nodes);
         let templates = self.solver.templates.iter().enumerate();
         let tolerated_templates: Bits = templates
             .filter(|(_, template)| untolerated(&template.taints, &tolerations).is_none())
@@ -438,7 +436,7 @@ impl Run<'_> {
             strict: self.algebra.set(&strict, known),
             tolerations: Arc::new(tolerations),
             owned,
-            refused_machines,
+            refused_nodes,
             refused_claims: Bits::default(),
             refused_templates: Bits::default(),
             tolerated_templates,
@@ -446,16 +444,16 @@ impl Run<'_> {
     }
 }
 
-/// Tolerations as node inclusion policies see them: a taint that kube-scheduler only prefers to avoid hides no node.
+/// Returns tolerations as node inclusion policies see them: a PreferNoSchedule taint does not exclude a node.
 ///
-/// DIFFERS: upstream leaves nodes with an untolerated PreferNoSchedule taint out.
+/// DIFFERS: upstream excludes nodes with an untolerated PreferNoSchedule taint.
 fn with_soft_taints(tolerations: &[Toleration]) -> Vec<Toleration> {
     let mut all = tolerations.to_vec();
     all.push(Toleration::any_prefer_no_schedule());
     all
 }
 
-/// The first 16 bytes of a text as a number that orders as the text does.
+/// Returns the first 16 bytes of a text as a number with the same order.
 fn first_bytes(text: &str) -> u128 {
     let mut bytes = [0; 16];
     for (byte, first) in bytes.iter_mut().zip(text.bytes()) {
@@ -464,7 +462,7 @@ fn first_bytes(text: &str) -> u128 {
     u128::from_be_bytes(bytes)
 }
 
-/// Heaviest first; equal weights stay in the order they were written.
+/// Sorts by weight, heaviest first; equal weights keep their order.
 fn heaviest_first<T>(preferred: &[Weighted<T>]) -> Vec<&Weighted<T>> {
     let mut sorted: Vec<&Weighted<T>> = preferred.iter().collect();
     sorted.sort_by_key(|preferred| std::cmp::Reverse(preferred.weight));

@@ -1,26 +1,26 @@
-//! What a set of requirements leaves of a catalogue and of an axis: worked out once a set, then bitsets.
+//! The rows and domains that a set of requirements admits, as bitsets computed once per set.
 
-use std::{cell::OnceCell, rc::Rc, sync::Arc};
+use std::cell::OnceCell;
+use std::rc::Rc;
+use std::sync::Arc;
 
-use super::{
-    algebra::{ReqId, SetId},
-    bits::Bits,
-    run::Run,
-    vectors::fits,
-};
+use super::algebra::{ReqId, SetId};
+use super::bits::Bits;
+use super::run::Run;
+use super::vectors::fits;
 use crate::requirements::{Operator, Requirement};
 
-/// Rows that meet a set, with the most any of them has room for.
+/// Rows that meet a set, with the largest amount of each resource among them.
 #[derive(Debug)]
 pub(super) struct RowMask {
     pub(super) rows: Bits,
     pub(super) peak: Box<[i64]>,
-    /// The same rows with their prices, cheapest first; made when first asked for.
+    /// The same rows with their prices, cheapest first; computed on first use.
     pub(super) by_price: OnceCell<Vec<(f64, u32)>>,
 }
 
 impl Run<'_> {
-    /// Rows of a template that meet a set.
+    /// Returns the rows of a template that meet a set.
     pub(super) fn mask(&mut self, template: usize, set: SetId) -> Rc<RowMask> {
         if let Some(mask) = self.masks.borrow().get(&(template, set)) {
             return mask.clone();
@@ -58,7 +58,7 @@ impl Run<'_> {
         mask
     }
 
-    /// The rows of a mask with their prices, cheapest first.
+    /// Returns the rows of a mask with their prices, cheapest first.
     pub(super) fn by_price<'m>(
         &self,
         template: usize,
@@ -82,7 +82,7 @@ impl Run<'_> {
         })
     }
 
-    /// Kinds of offerings that a set admits.
+    /// Returns the kinds of offerings that a set admits.
     pub(super) fn kinds(&mut self, catalogue: usize, set: SetId) -> Rc<Bits> {
         if let Some(kinds) = self.kinds.get(&(catalogue, set)) {
             return kinds.clone();
@@ -92,7 +92,7 @@ impl Run<'_> {
         kinds
     }
 
-    /// Domains of an axis that a set admits.
+    /// Returns the domains of an axis that a set admits; `None` is all.
     pub(super) fn domains_of(&mut self, axis: usize, set: SetId) -> Option<Arc<Bits>> {
         let key = self.axes[axis].key;
         let Some(req) = self.algebra.get(set, key) else {
@@ -122,14 +122,14 @@ impl Run<'_> {
         domains
     }
 
-    /// Whether a set lists exactly so many values of an axis' label, known as domains or not.
+    /// Reports whether a set lists exactly `number` values of the axis's label, whether or not they are domains.
     pub(super) fn lists(&self, axis: usize, set: SetId, number: usize) -> bool {
         let req = self.algebra.get(set, self.axes[axis].key);
         req.map(|req| self.algebra.requirement(req))
             .is_some_and(|req| !req.is_complement() && req.values().count() == number)
     }
 
-    /// The requirement that admits exactly these domains.
+    /// Returns the requirement that admits exactly these domains.
     pub(super) fn requirement_for(&mut self, axis: usize, domains: &Bits) -> ReqId {
         if let Some(req) = self.axes[axis].requirements.get(domains) {
             return *req;
@@ -147,7 +147,7 @@ impl Run<'_> {
         req
     }
 
-    /// Rows of a template whose whole capacity is within what is left of its limits; `None` is all.
+    /// Recomputes the rows of a template whose capacity is within the remaining limits; `None` is all.
     pub(super) fn refresh_limits(&mut self, template: usize) {
         let compiled = &self.solver.templates[template];
         if compiled.limit_names.is_empty() {
@@ -164,7 +164,7 @@ impl Run<'_> {
         self.within_limits[template] = Some(Rc::new(compiled.rows.iter().filter(within).collect()));
     }
 
-    /// Whether a row has room for something beside what is used.
+    /// Reports whether a row has room for `need` in addition to `used`.
     #[inline]
     pub(super) fn row_fits(&self, template: usize, row: usize, used: &[i64], need: &[i64]) -> bool {
         fits(

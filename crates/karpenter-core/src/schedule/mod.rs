@@ -1,6 +1,6 @@
-//! Where pods go: on machines that exist, else on new ones.
+//! Scheduling simulation: places pods on existing nodes, else on planned nodes.
 //!
-//! [`schedule`] is one call; [`Solver`] is the same in two steps, for asking several questions about one snapshot.
+//! [`schedule`] is one call; [`Solver`] is the same in two steps, for several requests against one snapshot.
 
 mod algebra;
 mod bits;
@@ -17,8 +17,8 @@ mod draft;
 mod explain;
 mod fit;
 mod intake;
-mod machines;
 mod masks;
+mod nodes;
 mod packing;
 mod place;
 mod plan;
@@ -48,10 +48,10 @@ pub use zones::EffectiveZone;
 
 use crate::cluster::Snapshot;
 
-/// Places the pods of `request` on the machines of `snapshot` and on new ones.
+/// Places the pods of `request` on the nodes of `snapshot` and on planned nodes.
 ///
-/// Pure: the plan is a function of both arguments, whatever the order objects were applied in. A run is the work of one thread:
-/// where a pod goes depends on where those before it went. Many runs over one [`Solver`] go side by side.
+/// Pure: the plan is a function of both arguments, whatever the order in which objects were applied. A pass runs on one thread,
+/// because the place of a pod depends on the pods placed before it. Many passes over one [`Solver`] can run in parallel.
 ///
 /// ```
 /// use jiff::Timestamp;
@@ -62,14 +62,14 @@ use crate::cluster::Snapshot;
 /// use karpenter_core::schedule::{ScheduleRequest, schedule};
 /// use serde_json::json;
 ///
-/// // What can be bought: machines of four cores, and where for how much.
+/// // An instance type of four cores, with one offering.
 /// let capacity = Resources::new().with("cpu", 4000).with("memory", 8 << 30).with("pods", 20);
 /// let labels = [("node.kubernetes.io/instance-type", "four"), ("topology.kubernetes.io/zone", "a")];
 /// let mut four = InstanceType::new("four", labels.into_iter().collect(), capacity);
-/// let sold = [("topology.kubernetes.io/zone", "a"), ("karpenter.sh/capacity-type", "on-demand")];
-/// four.offerings.push(Offering::new(sold.into_iter().collect(), 0.2));
+/// let offered = [("topology.kubernetes.io/zone", "a"), ("karpenter.sh/capacity-type", "on-demand")];
+/// four.offerings.push(Offering::new(offered.into_iter().collect(), 0.2));
 ///
-/// // Who may be bought for, and what waits for a place.
+/// // A NodePool and three pending pods.
 /// let mut cluster = Cluster::new(ClusterConfig::default());
 /// let ready = json!({ "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
 /// cluster.apply_node_pool(&serde_json::from_value(json!({

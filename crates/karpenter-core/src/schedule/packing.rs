@@ -1,32 +1,33 @@
-//! Putting pods of a few kinds on machines for little money: the search itself, on numbers alone.
+//! Packing pods of a few kinds onto planned nodes at low cost: the search itself, on numbers alone.
 //!
-//! Again and again the machine is opened that gets the most worth for its price. Each is filled in two ways: with what is worth
-//! most first, and evenly, where the next pod is the one that is worth most for its share of the room that is left. Machines
-//! filled alike that cost no more as one become one.
+//! In each step the search opens the node with the highest worth of pods per price. Each node is filled in two ways: the kinds
+//! with the highest worth first, and evenly, where the next pod is the one with the highest worth for its share of the free
+//! resources. Nodes with the same filling are merged into one larger node where that costs no more.
 
 use smallvec::SmallVec;
 
-use super::{algebra::SetId, vectors::Vector};
+use super::algebra::SetId;
+use super::vectors::Vector;
 
-/// How much more worth for its price a smaller machine must get than a larger one.
+/// The factor by which a smaller node's worth per price must exceed that of a larger one.
 const SMALLER_IF: f64 = 1.01;
-/// A plan of fewer machines may have this much higher a price.
+/// The factor by which the price of a plan with fewer nodes may exceed the lowest price.
 const FEWER_IF: f64 = 1.01;
 
 /// Pods that are alike for packing.
 #[derive(Clone, Debug)]
 pub(super) struct Kind {
     pub(super) set: SetId,
-    /// What one asks for: resource and amount, above zero.
+    /// Requests of one pod: resource and amount, above zero.
     pub(super) needs: SmallVec<[(usize, i64); 6]>,
-    /// The claim it came from, if it is under a hostname constraint.
+    /// The planned node it came from, if it is under a hostname constraint.
     pub(super) origin: Option<usize>,
     pub(super) count: usize,
     pub(super) worth: f64,
 }
 
 impl Kind {
-    /// How many fit into what is free.
+    /// Returns how many pods fit into the free resources.
     fn times(&self, free: impl Fn(usize) -> i64) -> usize {
         let times = self.needs.iter().map(|(place, need)| free(*place) / need);
         times
@@ -35,7 +36,7 @@ impl Kind {
     }
 }
 
-/// A machine on offer.
+/// An instance type with its price and its room for pods.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer<'a> {
     pub(super) price: f64,
@@ -43,17 +44,17 @@ pub(super) struct Offer<'a> {
     pub(super) room: &'a [i64],
 }
 
-/// What can be had under one set of requirements, and who can use it.
+/// The offers under one set of requirements, and the kinds that can use them.
 #[derive(Clone, Debug)]
-pub(super) struct Stall<'a> {
+pub(super) struct RequirementGroup<'a> {
     pub(super) set: SetId,
-    /// Dearest first.
+    /// Most expensive first.
     pub(super) offers: Vec<Offer<'a>>,
-    /// Kinds that machines of this set take.
+    /// Kinds that nodes of this set accept.
     pub(super) takes: Vec<usize>,
 }
 
-/// A machine that is opened, and how many of each kind it holds.
+/// A planned node, and how many pods of each kind it holds.
 #[derive(Clone, Debug)]
 pub(super) struct Bin {
     pub(super) set: SetId,
@@ -63,10 +64,10 @@ pub(super) struct Bin {
     pub(super) counts: Vec<(usize, usize)>,
 }
 
-/// Machines with how many there are of each.
+/// Planned nodes with the number of copies of each.
 pub(super) type Bins = Vec<(Bin, usize)>;
 
-/// What a machine may be filled with.
+/// A possible content of a planned node.
 #[derive(Clone, Debug, Default)]
 struct Filling {
     worth: f64,
@@ -75,7 +76,7 @@ struct Filling {
 }
 
 impl Filling {
-    /// Whether there are still pods for it.
+    /// Reports whether enough pods are left for it.
     fn is_possible(&self, left: &[usize]) -> bool {
         self.counts
             .iter()
@@ -83,39 +84,39 @@ impl Filling {
     }
 }
 
-/// Packs pods, and counts what that takes.
+/// Packs pods, and counts the work.
 #[derive(Debug)]
 pub(super) struct Packer<'a> {
-    pub(super) stalls: Vec<Stall<'a>>,
-    /// What a machine costs beside its price.
-    pub(super) beside: f64,
-    /// How many resources there are.
+    pub(super) groups: Vec<RequirementGroup<'a>>,
+    /// Cost added to the price of each node.
+    pub(super) node_overhead: f64,
+    /// The number of resources.
     pub(super) width: usize,
-    /// How often a kind was tried on a machine.
+    /// How often a kind was tried on a node.
     pub(super) work: usize,
-    /// How often it may be.
+    /// The limit of `work`.
     pub(super) most_work: usize,
 }
 
 impl Packer<'_> {
-    /// Places all pods; `None` if they cannot be, or that takes too long.
+    /// Packs all pods; `None` if that is impossible or exceeds the work limit.
     pub(super) fn pack(&mut self, kinds: &[Kind]) -> Option<Bins> {
         self.pack_on(kinds, |_| true)
     }
 
-    /// The same, on those machines on offer that `considers` holds for.
+    /// Does the same with only the offers for which `considers` returns true.
     pub(super) fn pack_on(
         &mut self,
         kinds: &[Kind],
         considers: impl Fn(&Offer<'_>) -> bool,
     ) -> Option<Bins> {
         let mut left: Vec<usize> = kinds.iter().map(|kind| kind.count).collect();
-        // Who is left to be placed, the own kinds of a stall first, then those worth most.
-        let takes: Vec<Vec<usize>> = (self.stalls.iter())
-            .map(|stall| {
-                let there = stall.takes.iter().copied();
+        // Kinds with pods left, the own kinds of a requirement group first, then those of highest worth.
+        let takes: Vec<Vec<usize>> = (self.groups.iter())
+            .map(|group| {
+                let there = group.takes.iter().copied();
                 let mut takes: Vec<usize> = there.filter(|kind| left[*kind] > 0).collect();
-                let rank = |kind: &usize| (kinds[*kind].set != stall.set, -kinds[*kind].worth);
+                let rank = |kind: &usize| (kinds[*kind].set != group.set, -kinds[*kind].worth);
                 takes.sort_by(|a, b| {
                     let (a, b) = (rank(a), rank(b));
                     a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
@@ -123,26 +124,26 @@ impl Packer<'_> {
                 takes
             })
             .collect();
-        // A filling stays what it is until there are no pods for it any more.
-        let offers = self.stalls.iter().map(|stall| stall.offers.len());
+        // A filling stays valid until too few pods are left for it.
+        let offers = self.groups.iter().map(|group| group.offers.len());
         let mut fillings: Vec<Vec<[Option<Filling>; 2]>> =
             offers.map(|count| vec![[None, None]; count]).collect();
         let mut bins: Bins = Vec::new();
         while left.iter().any(|left| *left > 0) {
             let mut best: Option<(f64, [usize; 3])> = None;
-            for (place, (stall, fillings)) in self.stalls.iter().zip(&mut fillings).enumerate() {
-                let own = |kind: &&usize| kinds[**kind].set == stall.set;
+            for (place, (group, fillings)) in self.groups.iter().zip(&mut fillings).enumerate() {
+                let own = |kind: &&usize| kinds[**kind].set == group.set;
                 if !(takes[place].iter().take_while(own)).any(|kind| left[*kind] > 0) {
                     continue;
                 }
-                for (index, (offer, tried)) in stall.offers.iter().zip(fillings).enumerate() {
+                for (index, (offer, tried)) in group.offers.iter().zip(fillings).enumerate() {
                     if !considers(offer) {
                         continue;
                     }
                     for (way, filling) in tried.iter_mut().enumerate() {
                         if !filling.as_ref().is_some_and(|f| f.is_possible(&left)) {
-                            let scene = Scene {
-                                set: stall.set,
+                            let fill = BinFill {
+                                set: group.set,
                                 takes: &takes[place],
                                 room: offer.room,
                                 kinds,
@@ -150,13 +151,13 @@ impl Packer<'_> {
                                 width: self.width,
                             };
                             let found = match way {
-                                0 => scene.dearest_first(&mut self.work),
-                                _ => scene.evenly(&mut self.work),
+                                0 => fill.highest_worth_first(&mut self.work),
+                                _ => fill.evenly(&mut self.work),
                             };
                             *filling = Some(found);
                         }
                         let worth = filling.as_ref().map_or(0.0, |filling| filling.worth);
-                        let gain = worth / (offer.price + self.beside);
+                        let gain = worth / (offer.price + self.node_overhead);
                         let better = |(most, at): &(f64, [usize; 3])| {
                             let same = at[..2] == [place, index];
                             gain > if same { *most } else { most * SMALLER_IF }
@@ -177,11 +178,11 @@ impl Packer<'_> {
             for (kind, count) in &filling.counts {
                 left[*kind] -= count * copies;
             }
-            let stall = &self.stalls[place];
+            let group = &self.groups[place];
             let bin = Bin {
-                set: stall.set,
-                row: stall.offers[index].row,
-                price: stall.offers[index].price,
+                set: group.set,
+                row: group.offers[index].row,
+                price: group.offers[index].price,
                 used: filling.used,
                 counts: filling.counts,
             };
@@ -190,7 +191,7 @@ impl Packer<'_> {
         Some(self.joined(bins))
     }
 
-    /// Makes one machine of several alike where that costs no more.
+    /// Merges nodes with the same filling into larger ones where that costs no more.
     fn joined(&self, bins: Bins) -> Bins {
         let mut joined: Bins = Vec::with_capacity(bins.len());
         for (bin, copies) in bins {
@@ -215,19 +216,19 @@ impl Packer<'_> {
         joined
     }
 
-    /// The machine that holds most machines like this one, two at least and `most` at most, for no more than they cost.
+    /// Returns the offer that holds the most copies of a node, at least two and at most `most`, for no more than they cost.
     fn larger(&self, bin: &Bin, most: usize) -> Option<(usize, Offer<'_>)> {
-        let stall = self.stalls.iter().find(|stall| stall.set == bin.set)?;
+        let group = self.groups.iter().find(|group| group.set == bin.set)?;
         let mut best: Option<(usize, Offer<'_>)> = None;
-        for offer in &stall.offers {
+        for offer in &group.offers {
             let room = offer.room.iter().zip(&bin.used);
             let times = room
                 .filter(|(_, used)| **used > 0)
                 .map(|(room, used)| (room / used).max(0) as usize)
                 .min()
                 .map_or(0, |times| times.min(most));
-            let before = (bin.price + self.beside) * times as f64;
-            let pays = times > 1 && offer.price + self.beside <= before;
+            let before = (bin.price + self.node_overhead) * times as f64;
+            let pays = times > 1 && offer.price + self.node_overhead <= before;
             let better = |(known, kept): &(usize, Offer<'_>)| {
                 times > *known || (times == *known && offer.price < kept.price)
             };
@@ -239,19 +240,19 @@ impl Packer<'_> {
     }
 }
 
-/// How many machines there are.
-pub(super) fn machines(bins: &Bins) -> usize {
+/// Returns the number of nodes.
+pub(super) fn node_count(bins: &Bins) -> usize {
     bins.iter().map(|(_, copies)| copies).sum()
 }
 
-/// What all machines cost an hour.
+/// Returns the hourly price of all nodes.
 pub(super) fn price(bins: &Bins) -> f64 {
     bins.iter()
         .map(|(bin, copies)| bin.price * *copies as f64)
         .sum()
 }
 
-/// Of plans, the one of fewest machines among those of the lowest price.
+/// Returns the plan with the fewest nodes among those near the lowest price.
 pub(super) fn choose(plans: Vec<Bins>) -> Option<Bins> {
     let plans: Vec<(f64, Bins)> = plans.into_iter().map(|bins| (price(&bins), bins)).collect();
     let least = plans
@@ -262,14 +263,14 @@ pub(super) fn choose(plans: Vec<Bins>) -> Option<Bins> {
         .into_iter()
         .filter(|(price, _)| *price <= least * FEWER_IF);
     let best = cheap.min_by(|a, b| {
-        machines(&a.1)
-            .cmp(&machines(&b.1))
+        node_count(&a.1)
+            .cmp(&node_count(&b.1))
             .then(a.0.total_cmp(&b.0))
     });
     best.map(|(_, bins)| bins)
 }
 
-/// Makes a kind worth what its places cost, half and half with what it was worth: the price of each machine is shared by worth.
+/// Adjusts the worth of each kind to the mean of its worth and the price paid for it: a node's price is shared by worth.
 pub(super) fn learn(kinds: &mut [Kind], bins: &Bins) {
     let mut paid = vec![0.0; kinds.len()];
     for (bin, copies) in bins {
@@ -284,10 +285,10 @@ pub(super) fn learn(kinds: &mut [Kind], bins: &Bins) {
     }
 }
 
-/// A machine to be filled.
-struct Scene<'s> {
+/// A planned node to be filled.
+struct BinFill<'s> {
     set: SetId,
-    /// Kinds that may be put on it.
+    /// Kinds that it accepts.
     takes: &'s [usize],
     room: &'s [i64],
     kinds: &'s [Kind],
@@ -295,7 +296,7 @@ struct Scene<'s> {
     width: usize,
 }
 
-impl Scene<'_> {
+impl BinFill<'_> {
     fn empty(&self) -> Filling {
         Filling {
             used: smallvec::smallvec![0; self.width],
@@ -315,8 +316,8 @@ impl Scene<'_> {
         }
     }
 
-    /// Fills it with the set's own kinds first, then with those worth most; nothing, if none is of the set itself.
-    fn dearest_first(&self, work: &mut usize) -> Filling {
+    /// Fills the node with the set's own kinds first, then with those of highest worth; stays empty without a pod of the set.
+    fn highest_worth_first(&self, work: &mut usize) -> Filling {
         *work += self.takes.len();
         let mut filling = self.empty();
         let mut own = false;
@@ -326,7 +327,7 @@ impl Scene<'_> {
             if kind.set != self.set && !own {
                 break;
             }
-            if self.left[*index] == 0 || !suits(kind, origin) {
+            if self.left[*index] == 0 || !may_join(kind, origin) {
                 continue;
             }
             let free = |place: usize| self.room[place].saturating_sub(filling.used[place]);
@@ -341,7 +342,7 @@ impl Scene<'_> {
         filling
     }
 
-    /// Fills it with what is worth most for its share of what is left; nothing, if none is of the set itself.
+    /// Fills the node with the kinds of highest worth for their share of the free resources; stays empty without a pod of the set.
     fn evenly(&self, work: &mut usize) -> Filling {
         let mut filling = self.empty();
         let mut left: SmallVec<[usize; 64]> = self.left.into();
@@ -352,7 +353,7 @@ impl Scene<'_> {
             let mut best: Option<(f64, usize, usize)> = None;
             for index in self.takes {
                 let kind = &self.kinds[*index];
-                if left[*index] == 0 || !suits(kind, origin) {
+                if left[*index] == 0 || !may_join(kind, origin) {
                     continue;
                 }
                 let free = |place: usize| self.room[place].saturating_sub(filling.used[place]);
@@ -369,7 +370,7 @@ impl Scene<'_> {
             let Some((_, index, times)) = best else {
                 break;
             };
-            // Not all at once: what is scarce changes.
+            // Half at a time, because the scarce resource changes.
             let count = (times / 2).max(1);
             self.put(&mut filling, index, count);
             left[index] -= count;
@@ -380,8 +381,8 @@ impl Scene<'_> {
     }
 }
 
-/// Whether a kind may join pods of this origin.
-fn suits(kind: &Kind, origin: Option<usize>) -> bool {
+/// Reports whether a kind may share a node with pods of this origin.
+fn may_join(kind: &Kind, origin: Option<usize>) -> bool {
     kind.origin.is_none() || origin.is_none() || kind.origin == origin
 }
 
@@ -401,28 +402,28 @@ mod tests {
         }
     }
 
-    fn packer(machines: &[(f64, [i64; 2])], kinds: usize) -> Packer<'_> {
-        let offers = machines.iter().enumerate();
+    fn packer(offers: &[(f64, [i64; 2])], kinds: usize) -> Packer<'_> {
+        let offers = offers.iter().enumerate();
         let offers = offers.map(|(row, (price, room))| Offer {
             price: *price,
             row: row as u32,
             room,
         });
-        let stall = Stall {
+        let group = RequirementGroup {
             set: ANYTHING,
             offers: offers.collect(),
             takes: (0..kinds).collect(),
         };
         Packer {
-            stalls: vec![stall],
-            beside: 0.0,
+            groups: vec![group],
+            node_overhead: 0.0,
             width: 2,
             work: 0,
             most_work: 100_000,
         }
     }
 
-    /// Row, number and contents of machines.
+    /// Row, copies and pod counts of nodes.
     type Found = Vec<(u32, usize, Vec<(usize, usize)>)>;
 
     fn read(bins: Bins) -> Found {
@@ -437,14 +438,14 @@ mod tests {
         found
     }
 
-    fn pack(machines: &[(f64, [i64; 2])], kinds: &[Kind]) -> Found {
-        let bins = packer(machines, kinds.len()).pack(kinds);
+    fn pack(offers: &[(f64, [i64; 2])], kinds: &[Kind]) -> Found {
+        let bins = packer(offers, kinds.len()).pack(kinds);
         read(bins.unwrap_or_default())
     }
 
     #[test]
-    fn pods_that_need_different_things_share_machines() {
-        // Dearest first, four of the one and a lonely two of the other would go on each machine.
+    fn pods_with_complementary_requests_share_nodes() {
+        // With `highest_worth_first`, four pods of the first kind and only two of the second would go on each node.
         let kinds = [kind(3, 1, 20, 3.1), kind(1, 3, 20, 3.0)];
         assert_eq!(
             pack(&[(4.0, [8, 8])], &kinds),
@@ -453,8 +454,8 @@ mod tests {
     }
 
     #[test]
-    fn machines_alike_become_fewer_that_cost_no_more() {
-        let machines = [(40.0, [64, 64]), (8.0, [16, 16]), (2.0, [4, 4])];
+    fn nodes_with_the_same_filling_are_merged_where_that_costs_no_more() {
+        let offers = [(40.0, [64, 64]), (8.0, [16, 16]), (2.0, [4, 4])];
         let small = Bin {
             set: ANYTHING,
             row: 2,
@@ -462,12 +463,12 @@ mod tests {
             used: [4, 3].into_iter().collect(),
             counts: vec![(0, 2)],
         };
-        let found = read(packer(&machines, 1).joined(vec![(small, 9)]));
+        let found = read(packer(&offers, 1).joined(vec![(small, 9)]));
         assert_eq!(found, [(1, 2, vec![(0, 8)]), (2, 1, vec![(0, 2)])]);
     }
 
     #[test]
-    fn pods_of_different_claims_under_a_hostname_constraint_stay_apart() {
+    fn pods_of_different_planned_nodes_under_a_hostname_constraint_stay_apart() {
         let of = |origin| Kind {
             origin: Some(origin),
             ..kind(1, 1, 2, 1.0)
@@ -477,13 +478,13 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_nowhere_is_not_packed() {
+    fn a_pod_that_fits_on_no_instance_type_is_not_packed() {
         assert_eq!(pack(&[(4.0, [4, 4])], &[kind(5, 1, 1, 1.0)]), []);
     }
 
     #[test]
-    fn of_plans_that_cost_nearly_the_same_the_one_of_fewest_machines_is_chosen() {
-        let plan = |machines: usize, price: f64| {
+    fn of_plans_with_nearly_the_same_price_the_one_with_the_fewest_nodes_is_chosen() {
+        let plan = |nodes: usize, price: f64| {
             let bin = Bin {
                 set: ANYTHING,
                 row: 0,
@@ -491,9 +492,9 @@ mod tests {
                 used: Vector::new(),
                 counts: Vec::new(),
             };
-            vec![(bin, machines)]
+            vec![(bin, nodes)]
         };
-        let chosen = |plans| choose(plans).map(|bins| machines(&bins));
+        let chosen = |plans| choose(plans).map(|bins| node_count(&bins));
         assert_eq!(chosen(vec![plan(10, 1.0), plan(2, 5.04)]), Some(2));
         assert_eq!(chosen(vec![plan(10, 1.0), plan(2, 5.06)]), Some(10));
         assert_eq!(chosen(vec![]), None);

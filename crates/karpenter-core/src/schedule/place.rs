@@ -1,19 +1,17 @@
-//! Placing pods one by one: machines that exist, then claims, then new claims, variant by variant.
+//! Placing pods one by one: on existing nodes, then planned nodes, then new planned nodes, variant by variant.
 
 use rustc_hash::FxHashMap;
 
-use super::{
-    algebra::SetId,
-    bits::Bits,
-    claim::Refusal,
-    class::Variant,
-    portfolio::Order,
-    run::{Fate, Run},
-};
+use super::algebra::SetId;
+use super::bits::Bits;
+use super::claim::Refusal;
+use super::class::Variant;
+use super::portfolio::Order;
+use super::run::{Fate, Run};
 use crate::pod::PodKey;
 
 impl Run<'_> {
-    /// Places pods until nothing moves any more.
+    /// Places pods until a round places none.
     pub(super) fn place_all(&mut self) {
         let mut queue = self.queue();
         self.keep_places(&mut queue);
@@ -30,15 +28,17 @@ impl Run<'_> {
                     }
                 }
                 let class = self.items[*item].class;
-                let dead = self.classes[class].dead || self.classes[class].problem.is_some();
-                let fate = if dead {
+                let unplaceable =
+                    self.classes[class].unplaceable || self.classes[class].problem.is_some();
+                let fate = if unplaceable {
                     Fate::Refused
                 } else {
                     self.place(*item)
                 };
                 self.items[*item].fate = fate;
-                let lost = self.classes[class].dead || self.classes[class].problem.is_some();
-                if matches!(fate, Fate::Refused | Fate::Deferred) && !lost {
+                let unplaceable =
+                    self.classes[class].unplaceable || self.classes[class].problem.is_some();
+                if matches!(fate, Fate::Refused | Fate::Deferred) && !unplaceable {
                     again.push(*item);
                 }
             }
@@ -49,35 +49,35 @@ impl Run<'_> {
         }
     }
 
-    /// Gives pods that had a place it again where it is still one, and takes them out of the queue.
+    /// Places nominated pods on their node where they still fit, and removes them from the queue.
     fn keep_places(&mut self, queue: &mut Vec<usize>) {
         let (solver, nominated) = (self.solver, &self.request.nominated);
         if nominated.is_empty() {
             return;
         }
-        let mut machines: FxHashMap<&PodKey, usize> = FxHashMap::default();
+        let mut nodes: FxHashMap<&PodKey, usize> = FxHashMap::default();
         for (pod, target) in nominated {
-            let node = solver.snapshot.node(target);
-            let machine = node.and_then(|node| solver.machine_of.get(node.name()));
-            machines.extend(machine.map(|machine| (pod, *machine as usize)));
+            let state = solver.snapshot.node(target);
+            let node = state.and_then(|state| solver.node_index.get(state.name()));
+            nodes.extend(node.map(|node| (pod, *node as usize)));
         }
         queue.retain(|item| {
-            let machine = machines.get(&self.items[*item].pod.key);
-            !machine.is_some_and(|machine| self.keeps_place(*item, *machine))
+            let node = nodes.get(&self.items[*item].pod.key);
+            !node.is_some_and(|node| self.keeps_place(*item, *node))
         });
     }
 
-    fn keeps_place(&mut self, item: usize, machine: usize) -> bool {
+    fn keeps_place(&mut self, item: usize, node: usize) -> bool {
         let class = self.items[item].class;
         if self.classes[class].problem.is_some() {
             return false;
         }
-        let only = Bits::from_iter([machine]);
+        let only = Bits::from_iter([node]);
         for index in 0..self.classes[class].variants.len() {
             let mut variant = self.take_variant(class, index);
             let host = self.choices(class, &variant).ok().and_then(|choices| {
-                let host = self.try_machines(item, class, &mut variant, &choices, Some(&only))?;
-                self.gather(&choices, host);
+                let host = self.try_nodes(item, class, &mut variant, &choices, Some(&only))?;
+                self.fix_undecided(&choices, host);
                 Some(host)
             });
             self.classes[class].variants[index] = Some(variant);
@@ -94,7 +94,7 @@ impl Run<'_> {
         known.unwrap_or_else(|| self.form_variant(class, index))
     }
 
-    /// The pods in the order of the strategy. They stand in the order of their size.
+    /// Returns the items in the order of the strategy. `items` is sorted by size.
     fn queue(&self) -> Vec<usize> {
         let mut queue: Vec<usize> = (0..self.items.len()).collect();
         let class = |item: &usize| &self.classes[self.items[*item].class];
@@ -106,7 +106,7 @@ impl Run<'_> {
                 (self.items[*item].buffer, memory, *item)
             }),
             Order::Alike => {
-                // The largest pod of those that ask for the same says when they come: ids depend on the order of objects.
+                // Groups are ordered by their largest pod: ids depend on the order of objects.
                 let mut first: FxHashMap<&[SetId], usize> = FxHashMap::default();
                 for item in &queue {
                     first.entry(&class(item).term_sets).or_insert(*item);
@@ -142,15 +142,15 @@ impl Run<'_> {
         self.refuse(class, Fate::Refused)
     }
 
-    /// Remembers a refusal until something happens that can make a difference.
+    /// Caches a refusal until the epoch changes.
     fn refuse(&mut self, class: usize, fate: Fate) -> Fate {
-        let gives_back = self.solver.gives_back;
+        let releases_capacity = self.solver.releases_capacity;
         let class = &mut self.classes[class];
         class.refused_at = self.epoch;
         class.refused_as = fate;
-        class.dead = !class.hopeful && !gives_back;
+        class.unplaceable = !class.retryable && !releases_capacity;
         if !class.claims.is_empty() {
-            // Devices may be given back: no refusal is for good.
+            // Devices may be released: no refusal is permanent.
             class
                 .variants
                 .iter_mut()
@@ -163,22 +163,22 @@ impl Run<'_> {
         let Ok(choices) = self.choices(class, variant) else {
             return Fate::Refused;
         };
-        if let Some(host) = self.try_machines(item, class, variant, &choices, None) {
-            self.gather(&choices, host);
+        if let Some(host) = self.try_nodes(item, class, variant, &choices, None) {
+            self.fix_undecided(&choices, host);
             return Fate::Placed(host);
         }
         self.items[item].asked = variant.set;
-        let may_open = !choices.no_new_machine && self.hopeless.is_none();
+        let may_open = !choices.no_new_node && self.no_usable_pool.is_none();
         let joined = if self.strategy.least_increase && may_open {
             self.try_cheapest(item, class, variant, &choices)
         } else {
             self.try_claims(item, class, variant, &choices)
         };
         if let Some(host) = joined {
-            self.gather(&choices, host);
+            self.fix_undecided(&choices, host);
             return Fate::Placed(host);
         }
-        if choices.no_new_machine || self.hopeless.is_some() {
+        if choices.no_new_node || self.no_usable_pool.is_some() {
             return Fate::Refused;
         }
         for template in 0..self.solver.templates.len() {
@@ -190,10 +190,10 @@ impl Run<'_> {
             match self.try_template(template, class, variant, &choices) {
                 Ok(fit) => {
                     let host = self.open(template, fit, item, class);
-                    self.gather(&choices, host);
+                    self.fix_undecided(&choices, host);
                     return Fate::Placed(host);
                 }
-                Err(Refusal::Permanent) if !self.solver.gives_back => {
+                Err(Refusal::Permanent) if !self.solver.releases_capacity => {
                     variant.refused_templates.insert(template)
                 }
                 Err(Refusal::Permanent | Refusal::Topology) => {}

@@ -1,58 +1,52 @@
-//! What the scheduler decided, and why.
+//! The result of a scheduling pass, with reasons.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    sync::{Arc, OnceLock},
-};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 
-use karpenter_api::{
-    hash,
-    k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference,
-    labels::{self, annotations},
-    v1::{NodeClaim, NodePool},
-};
+use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use karpenter_api::labels::annotations;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::{hash, labels};
 
 use super::EffectiveZone;
-use crate::{
-    dra::Failure,
-    pod::{PodKey, PodProblem},
-    requirements::{Incompatible, Operator, Requirement, Requirements, Unaliased},
-    resources::Resources,
-    taints::Taint,
-};
+use crate::dra::Failure;
+use crate::pod::{PodKey, PodProblem};
+use crate::requirements::{Incompatible, Operator, Requirement, Requirements, Unaliased};
+use crate::resources::Resources;
+use crate::taints::Taint;
 
-/// Where pods go.
+/// The placements of a scheduling pass, and the nodes it plans to launch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Machines to launch, in the order they were opened.
+    /// Planned nodes, in the order they were opened.
     pub new_claims: Vec<ClaimDraft>,
-    /// Pods that go to machines that exist, in the order they were placed.
+    /// Pods placed on existing nodes, in the order they were placed.
     pub existing: Vec<Placement>,
-    /// Pods that go nowhere.
+    /// Pods that were not placed.
     pub unplaced: Vec<Unplaced>,
-    /// What became of each NodePool, in the order they were tried.
+    /// The outcome of each NodePool, in the order they were tried.
     pub pools: Vec<PoolReport>,
-    /// Pending pods by the zone they were bound to before the run, if pending pods were asked for.
+    /// Pending pods by the zone that binds them before the pass; filled only for [`PodSet::Waiting`](super::PodSet::Waiting).
     pub pending_by_zone: BTreeMap<EffectiveZone, usize>,
-    /// Pods that were not looked at because the run was cancelled.
+    /// Pods that were not tried because the pass was cancelled.
     pub undecided: Vec<PodKey>,
 }
 
 impl Plan {
-    /// Dollars an hour for all new machines, each at its cheapest offering.
+    /// Returns the price of all planned nodes in dollars per hour, each at its cheapest offering.
     pub fn hourly_price(&self) -> f64 {
         self.new_claims.iter().map(|claim| claim.hourly_price).sum()
     }
 
-    /// The draft that a pod was placed on.
+    /// Returns the planned node that a pod was placed on.
     pub fn claim_of(&self, pod: &PodKey) -> Option<&ClaimDraft> {
         self.new_claims
             .iter()
             .find(|claim| claim.pods.contains(pod) || claim.buffer_pods.contains(pod))
     }
 
-    /// The existing machine that a pod was placed on.
+    /// Returns the existing node that a pod was placed on.
     pub fn node_of(&self, pod: &PodKey) -> Option<&str> {
         self.existing
             .iter()
@@ -61,59 +55,59 @@ impl Plan {
     }
 }
 
-/// A pod on a machine that exists.
+/// A pod placed on an existing node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// The pod.
     pub pod: PodKey,
-    /// The machine: its Node name, or its NodeClaim's while there is no Node.
+    /// The name of the Node, or of the NodeClaim while there is no Node.
     pub node: String,
-    /// A capacity buffer's pod.
+    /// Whether the pod belongs to a capacity buffer.
     pub buffer: bool,
 }
 
-/// A machine to launch.
+/// A planned node: a NodeClaim to create, with its pods and price.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClaimDraft {
     /// The NodePool.
     pub node_pool: String,
-    /// Instance types that will do, cheapest first, truncated.
+    /// Compatible instance types, cheapest first, truncated to the request's `max_instance_types`.
     pub instance_types: Arc<[String]>,
     /// The pods.
     pub pods: Vec<PodKey>,
     /// Capacity buffers' pods.
     pub buffer_pods: Vec<PodKey>,
-    /// What the pods ask for, and the DaemonSets that will run there at least.
+    /// Requests of the pods, plus the least that DaemonSets request on any of the instance types.
     pub requests: Resources,
-    /// Dollars an hour of the cheapest offering.
+    /// Price of the cheapest offering in dollars per hour.
     pub hourly_price: f64,
-    /// minValues were lowered.
+    /// Whether minValues were lowered.
     pub min_values_relaxed: bool,
-    /// Reservations the machine may use.
+    /// Ids of the capacity reservations the instance may use.
     pub reservations: Vec<String>,
     /// The NodeClaim to create; it has a `generateName` and no name.
     pub claim: DraftClaim,
 }
 
-/// A NodeClaim that is written out when it is first looked at.
+/// A NodeClaim that is built on first access.
 ///
-/// With hundreds of instance types in each, the NodeClaims of a large plan are larger than everything that led to them, and
-/// most plans are only asked what they cost.
+/// With hundreds of instance types each, the NodeClaims of a large plan need more memory than the rest of the plan, and most
+/// plans are only compared by price.
 #[derive(Clone)]
 pub struct DraftClaim {
-    /// What it is written from, unless it is somebody's own.
+    /// The parts it is built from, unless it was made from a NodeClaim.
     fill: Option<Fill>,
     written: OnceLock<Box<NodeClaim>>,
     own: Option<Arc<NodeClaim>>,
 }
 
-/// What alike drafts share, and what is one's own.
+/// The parts shared by similar drafts, and those of this draft.
 #[derive(Clone)]
 struct Fill {
     shape: Arc<DraftShape>,
     requests: Resources,
     min_values_relaxed: bool,
-    /// Drivers of the devices its pods get, joined; empty without any.
+    /// Drivers of the devices of its pods, joined; empty without any.
     drivers: Arc<str>,
 }
 
@@ -159,7 +153,7 @@ impl DraftClaim {
         fill.map(Fill::write).unwrap_or_default()
     }
 
-    /// What the NodeClaim requires, without writing it out; of the instance types only how many there must be.
+    /// Returns the requirements of the NodeClaim without building it; for instance types only how many there must be.
     pub(crate) fn requirements(&self) -> Requirements {
         match (&self.own, &self.fill) {
             (None, Some(Fill { shape, .. })) => {
@@ -219,7 +213,7 @@ impl fmt::Debug for DraftClaim {
     }
 }
 
-/// What drafts with the same requirements and instance types have in common.
+/// The parts shared by drafts with the same requirements and instance types.
 #[derive(Clone, Debug)]
 pub(super) struct DraftShape {
     pub(super) pool: Arc<NodePool>,
@@ -227,14 +221,14 @@ pub(super) struct DraftShape {
     /// Without the list of instance types.
     pub(super) requirements: Requirements,
     pub(super) instance_types: Arc<[String]>,
-    /// How many different instance types there must be, if that is asked for.
+    /// minValues of the instance type requirement.
     pub(super) min_types: Option<u32>,
     pub(super) hourly_price: f64,
     pub(super) overhead: Resources,
     pub(super) reservations: Vec<String>,
     pub(super) price_overlay: bool,
     pub(super) capacity_overlay: bool,
-    /// The NodeClaim that drafts of this shape create, but for what their pods ask for; written when first looked at.
+    /// The NodeClaim of drafts of this shape, without pod requests; built on first access.
     pub(super) prototype: OnceLock<Box<NodeClaim>>,
 }
 
@@ -293,7 +287,7 @@ fn owner(pool: &NodePool) -> OwnerReference {
 pub struct Unplaced {
     /// The pod.
     pub pod: PodKey,
-    /// A capacity buffer's pod.
+    /// Whether the pod belongs to a capacity buffer.
     pub buffer: bool,
     /// Why.
     pub why: WhyNot,
@@ -303,29 +297,29 @@ pub struct Unplaced {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhyNot {
-    /// The pod itself cannot be provisioned for.
+    /// The pod is invalid or has a feature that provisioning does not support.
     Invalid(Vec<PodProblem>),
-    /// There is no NodePool to launch from.
+    /// There is no usable dynamic NodePool.
     NoNodePools,
-    /// NodePools have no instance type that meets their own requirements.
+    /// No NodePool has an instance type that meets the NodePool's own requirements.
     NoInstanceTypes,
-    /// No NodePool can launch a machine for it.
+    /// No NodePool can launch a node for the pod.
     NoFit(Vec<PoolReason>),
-    /// Its resource claims cannot be looked up: one is missing, or not made yet.
+    /// A resource claim of the pod does not exist or was not created yet.
     Devices(Failure),
-    /// Reserved capacity would do but is used up; the pod waits for the next pass. Not worth an event.
+    /// Only reserved capacity is compatible, and it is used up; the pod waits for the next pass, without an event.
     ReservationWait(Vec<PoolReason>),
-    /// A machine was found, but with fewer instance types than minValues asks for once the list was cut.
+    /// A planned node was found, but truncating its instance types broke minValues.
     MinValuesAfterTruncation,
 }
 
 impl WhyNot {
-    /// Whether the pod only waits, which is neither reported nor counted.
+    /// Reports whether the pod waits for reserved capacity; such a pod is neither reported nor counted as unschedulable.
     pub fn is_deferred(&self) -> bool {
         matches!(self, Self::ReservationWait(_))
     }
 
-    /// Whether nobody needs to be told.
+    /// Reports whether neither an event nor a log line is due for the pod.
     pub fn is_silent(&self) -> bool {
         self.is_deferred()
             || matches!(self, Self::Invalid(problems) if problems.contains(&PodProblem::ExcludesNodePools))
@@ -359,14 +353,14 @@ fn join<T: fmt::Display>(f: &mut fmt::Formatter<'_>, parts: &[T]) -> fmt::Result
     Ok(())
 }
 
-/// Why one NodePool cannot launch a machine for a pod.
+/// Why one NodePool cannot launch a node for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolReason {
     /// The NodePool.
     pub node_pool: String,
-    /// What its DaemonSets ask for at least.
+    /// The least that its DaemonSets request on any of its instance types.
     pub daemon_overhead: Resources,
-    /// What is in the way.
+    /// The reason.
     pub reason: Reason,
 }
 
@@ -380,15 +374,15 @@ impl fmt::Display for PoolReason {
     }
 }
 
-/// What is in the way of launching a machine.
+/// Why a NodePool cannot launch a node for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
     /// Taints the pod does not tolerate.
     Taints(Vec<Taint>),
-    /// The pod's requirements on nodes.
+    /// Requirements of the pod that are incompatible with the NodePool.
     Requirements(Incompatible),
-    /// The pod's volumes can only be attached elsewhere.
+    /// Requirements of the pod's volumes that are incompatible with the NodePool.
     Volumes(Incompatible),
     /// A topology constraint leaves no domain.
     Topology {
@@ -396,29 +390,29 @@ pub enum Reason {
         constraint: &'static str,
         /// The node label.
         key: String,
-        /// Domains the constraint admits here, though nothing can be launched there.
+        /// Domains that the constraint admits, but in which no instance can be launched.
         domains: Vec<String>,
     },
-    /// The NodePool may not have more nodes.
+    /// The NodePool's limit on `nodes` is reached.
     NodeLimit,
     /// Every instance type exceeds the NodePool's limits.
     Limits,
-    /// Fewer different values are left than minValues asks for.
+    /// Fewer different values are left than minValues requires.
     MinValues {
         /// The label.
         key: String,
-        /// What is asked for.
+        /// The minimum.
         min_values: u32,
-        /// What is left.
+        /// The number of values left.
         found: u32,
-        /// What was asked for.
+        /// The requirements and resources of the pod and the DaemonSets.
         asked: Asked,
     },
     /// No instance type is left.
     InstanceTypes(NoInstanceType),
-    /// Reserved capacity would do, but is used up.
+    /// Only reserved capacity is compatible, and it is used up.
     Reserved,
-    /// The pod's resource claims cannot be met.
+    /// No devices can be allocated for the pod's resource claims.
     Devices(String),
 }
 
@@ -448,14 +442,14 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What was asked of instance types.
+/// The requirements and resources that instance types were checked against.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Asked {
     /// The requirements, as text.
     pub requirements: String,
-    /// What the pod and the DaemonSets ask for, with the fewest that run on an instance type.
+    /// Requests of the pod and the DaemonSets, on the instance type with the smallest DaemonSet overhead.
     pub resources: Resources,
-    /// The same, with the most.
+    /// The same, on the instance type with the largest DaemonSet overhead.
     pub most_resources: Resources,
 }
 
@@ -475,24 +469,24 @@ impl fmt::Display for Asked {
     }
 }
 
-/// Which of the three tests an instance type must pass were passed, and together.
+/// Which of the three checks (requirements, resources, offering) instance types passed, alone and in pairs.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct NoInstanceType {
     /// Some instance type met the requirements.
     pub requirements: bool,
     /// Some instance type had enough resources.
     pub resources: bool,
-    /// Some instance type had a fitting offering.
+    /// Some instance type had a compatible offering.
     pub offering: bool,
-    /// One instance type passed both.
+    /// One instance type passed both of these checks.
     pub requirements_and_resources: bool,
-    /// One instance type passed both.
+    /// One instance type passed both of these checks.
     pub requirements_and_offering: bool,
-    /// One instance type passed both.
+    /// One instance type passed both of these checks.
     pub resources_and_offering: bool,
-    /// What was asked for.
+    /// The requirements and resources of the pod and the DaemonSets.
     pub asked: Asked,
-    /// The pod asks for a million cores: `m` was probably forgotten.
+    /// The pod requests at least a million cores, probably because `m` was forgotten.
     pub suspicious_cpu: bool,
 }
 
@@ -533,36 +527,36 @@ impl fmt::Display for NoInstanceType {
     }
 }
 
-/// What became of a NodePool.
+/// The outcome of a NodePool in a scheduling pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolReport {
     /// The NodePool.
     pub node_pool: String,
-    /// Whether and why it was not used.
+    /// Whether it was used, or why not.
     pub outcome: PoolOutcome,
 }
 
-/// Whether a NodePool could be launched from.
+/// Whether a NodePool could launch nodes in a scheduling pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PoolOutcome {
-    /// It was considered.
+    /// The NodePool was considered.
     Used,
-    /// It is static: it does not follow pods.
+    /// The NodePool is static: it has `replicas` and does not scale with pods.
     Static,
-    /// It is being deleted.
+    /// The NodePool is being deleted.
     Deleting,
-    /// Its Ready condition is not True.
+    /// The NodePool's Ready condition is not True.
     NotReady,
-    /// Its instance types cannot be known; the reason is the provider's.
+    /// The provider failed to list the instance types; the text is the provider's error.
     Unknown(String),
-    /// Its instance types are not known yet: the provider has not been asked, or NodeOverlays have not been evaluated for it.
+    /// The instance types are not known yet: the provider has not been asked, or NodeOverlays have not been evaluated.
     Unevaluated,
-    /// Its requirements leave no instance type (event NoCompatibleInstanceTypes).
+    /// No instance type meets the NodePool's requirements (event NoCompatibleInstanceTypes).
     NoCompatibleInstanceTypes {
-        /// minValues are the cause.
+        /// Whether unmet minValues are the cause.
         min_values: bool,
     },
-    /// Something in its specification cannot be read.
+    /// The NodePool's specification is invalid.
     Invalid(String),
 }

@@ -1,57 +1,56 @@
-//! Making a packing cheaper: a few of its machines at a time are taken apart and their pods packed again.
+//! Improving a packing: a few of its nodes at a time are dissolved and their pods packed again.
 //!
-//! What a plan wastes is in few of its machines, those that were filled with what was left. Such a machine and some others,
-//! drawn by chance, are packed anew as if each kind of pods were worth a little more or less than it is, and the result is kept
-//! if it costs less. The dice always fall the same way, and the work is bounded by a count, so that equal inputs give equal
-//! plans.
+//! Most waste of a plan is in few of its nodes, those that were filled with leftover pods. Such a node and some others, drawn
+//! at random, are packed again with slightly varied worths of each kind, and the result is kept if it costs less. The random
+//! sequence is fixed, and the work is bounded by a count, so that equal inputs give equal plans.
 
-use super::packing::{Bin, Bins, Kind, Offer, Packer, machines};
+use super::packing::{Bin, Bins, Kind, Offer, Packer, node_count};
 
-/// Plans of more machines are left as they are: what few of their machines waste hardly shows.
-const MOST_MACHINES: usize = 100;
-/// So many times in a row nothing better is found before the search ends.
+/// Plans with more nodes are not improved: the waste of a few nodes is a small share of their price.
+const MOST_NODES: usize = 100;
+/// The number of failed attempts in a row after which the search ends.
 const PATIENCE: usize = 300;
-/// How many machines are taken apart at once: two, or up to so many.
+/// The largest number of nodes that are dissolved at once; the smallest is two.
 const AT_ONCE: usize = 6;
-/// How far from its worth a kind may be taken to be.
-const DOUBT: f64 = 0.2;
-/// What a machine counts for beside its price, as a share of what it does elsewhere: a little cheaper may take one more.
-const BESIDE: f64 = 0.5;
+/// The largest relative change of the worth of a kind.
+const MOST_VARIATION: f64 = 0.2;
+/// Per-node overhead during the search, as a share of that in other searches: a slightly cheaper plan may have one more node.
+const SEARCH_OVERHEAD: f64 = 0.5;
 
-/// A sequence of numbers that look random: splitmix64.
-struct Dice(u64);
+/// A pseudorandom sequence: splitmix64.
+struct Random(u64);
 
-impl Dice {
-    /// A number below `sides`.
-    fn throw(&mut self, sides: usize) -> usize {
+impl Random {
+    /// Returns a number below `end`.
+    fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((mixed ^ (mixed >> 31)) % sides.max(1) as u64) as usize
+        ((mixed ^ (mixed >> 31)) % end.max(1) as u64) as usize
     }
 
-    /// A number between 1 - `doubt` and 1 + `doubt`.
-    fn near_one(&mut self, doubt: f64) -> f64 {
-        1.0 + doubt * (self.throw(2001) as f64 / 1000.0 - 1.0)
+    /// Returns a number between 1 - `variation` and 1 + `variation`.
+    fn near_one(&mut self, variation: f64) -> f64 {
+        1.0 + variation * (self.below(2001) as f64 / 1000.0 - 1.0)
     }
 }
 
 impl Packer<'_> {
-    /// The same pods on machines that cost less, if that is found in at most `work`.
-    pub(super) fn polish(&mut self, kinds: &[Kind], mut bins: Bins, work: usize) -> Bins {
-        if machines(&bins) > MOST_MACHINES {
+    /// Searches for a cheaper packing of the same pods, within at most `work`.
+    pub(super) fn improve(&mut self, kinds: &[Kind], mut bins: Bins, work: usize) -> Bins {
+        if node_count(&bins) > MOST_NODES {
             return bins;
         }
-        let (beside, most_work) = (self.beside, self.most_work);
-        self.beside *= BESIDE;
+        let (node_overhead, most_work) = (self.node_overhead, self.most_work);
+        self.node_overhead *= SEARCH_OVERHEAD;
         self.most_work = self.work.saturating_add(work);
-        let mut dice = Dice(1);
+        let mut random = Random(1);
         let mut in_vain = 0;
-        while in_vain < PATIENCE && self.work < self.most_work && machines(&bins) > 1 {
+        while in_vain < PATIENCE && self.work < self.most_work && node_count(&bins) > 1 {
             in_vain += 1;
-            let number = 2 + dice.throw(AT_ONCE - 1);
-            let taken = self.draw(&bins, kinds, number, &mut dice);
+            let number = 2 + random.below(AT_ONCE - 1);
+            let taken = self.draw(&bins, kinds, number, &mut random);
             let mut some: Vec<Kind> = kinds.to_vec();
             some.iter_mut().for_each(|kind| kind.count = 0);
             let mut before = 0.0;
@@ -63,7 +62,7 @@ impl Packer<'_> {
                 }
             }
             for kind in &mut some {
-                kind.worth *= dice.near_one(DOUBT);
+                kind.worth *= random.near_one(MOST_VARIATION);
             }
             let affordable = |offer: &Offer<'_>| offer.price <= before;
             let Some(mut found) = self.pack_on(&some, affordable) else {
@@ -83,21 +82,21 @@ impl Packer<'_> {
             bins.retain(|(_, copies)| *copies > 0);
             bins.extend(found);
         }
-        (self.beside, self.most_work) = (beside, most_work);
+        (self.node_overhead, self.most_work) = (node_overhead, most_work);
         bins
     }
 
     fn cost(&self, bin: &Bin) -> f64 {
-        bin.price + self.beside
+        bin.price + self.node_overhead
     }
 
-    /// Draws machines to be taken apart: one that wastes more than two others, and any. Places in the plan, and how many of each.
+    /// Draws nodes to dissolve: first the most wasteful of three, then any. Returns indices in the plan, and copies of each.
     fn draw(
         &self,
         bins: &Bins,
         kinds: &[Kind],
         number: usize,
-        dice: &mut Dice,
+        random: &mut Random,
     ) -> Vec<(usize, usize)> {
         let waste = |bin: &Bin| {
             let worth = |(kind, count): &(usize, usize)| kinds[*kind].worth * *count as f64;
@@ -112,7 +111,7 @@ impl Packer<'_> {
                 break;
             }
             let mut any = || {
-                let mut at = dice.throw(total);
+                let mut at = random.below(total);
                 let here = |copies: &usize| {
                     let here = at < *copies;
                     at = at.wrapping_sub(*copies);
@@ -137,10 +136,10 @@ impl Packer<'_> {
         taken
     }
 
-    /// Makes a bin the cheapest machine on offer that holds what it holds.
+    /// Moves a bin to the cheapest offer that holds its pods.
     fn reprice(&self, bin: &mut Bin) {
-        let stall = self.stalls.iter().find(|stall| stall.set == bin.set);
-        for offer in stall.iter().flat_map(|stall| &stall.offers) {
+        let group = self.groups.iter().find(|group| group.set == bin.set);
+        for offer in group.iter().flat_map(|group| &group.offers) {
             let mut amounts = bin.used.iter().zip(offer.room);
             if offer.price < bin.price && amounts.all(|(used, room)| used <= room) {
                 (bin.price, bin.row) = (offer.price, offer.row);
@@ -151,7 +150,8 @@ impl Packer<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{algebra::ANYTHING, packing::Stall};
+    use super::super::algebra::ANYTHING;
+    use super::super::packing::RequirementGroup;
     use super::*;
 
     const SMALL: Offer<'_> = Offer {
@@ -167,12 +167,12 @@ mod tests {
 
     fn packer() -> Packer<'static> {
         Packer {
-            stalls: vec![Stall {
+            groups: vec![RequirementGroup {
                 set: ANYTHING,
                 offers: vec![LARGE, SMALL],
                 takes: vec![0, 1],
             }],
-            beside: 0.1,
+            node_overhead: 0.1,
             width: 1,
             work: 0,
             most_work: 1_000_000,
@@ -204,22 +204,22 @@ mod tests {
     }
 
     #[test]
-    fn machines_that_waste_are_packed_again() {
-        // Sixteen units on three large machines; two are enough.
+    fn wasteful_nodes_are_packed_again() {
+        // Sixteen units on three large nodes; two are enough.
         let wasteful = vec![
             (bin(LARGE, &[(0, 2)]), 1),
             (bin(LARGE, &[(0, 2)]), 1),
             (bin(LARGE, &[(1, 4)]), 1),
         ];
-        let polished = packer().polish(&kinds([4, 4]), wasteful, 1_000_000);
+        let improved = packer().improve(&kinds([4, 4]), wasteful, 1_000_000);
         let price = |bins: &Bins| {
             bins.iter()
                 .map(|(bin, n)| bin.price * *n as f64)
                 .sum::<f64>()
         };
-        assert!((price(&polished) - 3.8).abs() < 1e-9, "{polished:?}");
+        assert!((price(&improved) - 3.8).abs() < 1e-9, "{improved:?}");
         let mut placed = [0, 0];
-        for (bin, copies) in &polished {
+        for (bin, copies) in &improved {
             bin.counts
                 .iter()
                 .for_each(|(kind, count)| placed[*kind] += count * copies);
@@ -229,24 +229,24 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_bettered_and_what_there_is_no_time_for_stays() {
+    fn a_packing_stays_where_no_improvement_exists_or_the_work_limit_is_reached() {
         let rows = |bins: Bins| -> Vec<(u32, usize)> {
             bins.iter().map(|(bin, n)| (bin.row, *n)).collect()
         };
         let full = vec![(bin(LARGE, &[(0, 2), (1, 2)]), 2)];
         assert_eq!(
-            rows(packer().polish(&kinds([4, 4]), full, 1_000_000)),
+            rows(packer().improve(&kinds([4, 4]), full, 1_000_000)),
             [(1, 2)]
         );
         let wasteful = || vec![(bin(LARGE, &[(1, 1)]), 2)];
         assert_eq!(
-            rows(packer().polish(&kinds([0, 2]), wasteful(), 0)),
+            rows(packer().improve(&kinds([0, 2]), wasteful(), 0)),
             [(1, 2)]
         );
-        let many = vec![(bin(LARGE, &[(1, 1)]), MOST_MACHINES + 1)];
-        let many = packer().polish(&kinds([0, MOST_MACHINES + 1]), many, 1_000_000);
-        assert_eq!(rows(many), [(1, MOST_MACHINES + 1)]);
-        let polished = packer().polish(&kinds([0, 2]), wasteful(), 1_000_000);
-        assert_eq!(rows(polished), [(0, 1)]);
+        let many = vec![(bin(LARGE, &[(1, 1)]), MOST_NODES + 1)];
+        let many = packer().improve(&kinds([0, MOST_NODES + 1]), many, 1_000_000);
+        assert_eq!(rows(many), [(1, MOST_NODES + 1)]);
+        let improved = packer().improve(&kinds([0, 2]), wasteful(), 1_000_000);
+        assert_eq!(rows(improved), [(0, 1)]);
     }
 }

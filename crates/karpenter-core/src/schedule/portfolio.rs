@@ -1,60 +1,57 @@
-//! Several plans for the same pods, of which the best is kept.
+//! Several plans for the same pods, of which the best is used.
 //!
-//! First fit depends on who comes first and joins the first node with room; which way of choosing suits a cluster is only seen
-//! from the plan. So a few [`Strategy`]s are tried, with one round of repacking each. The one that is kept is chosen by a stated
-//! rule, and its plan is made once more with thorough repacking, which counts if it costs less:
-//!
-//! 1. Of each class of pods it leaves out no more than first fit, its pods drop no more preferences in sum, and no rule is read
-//!    differently: a strategy only decides what the rules leave open.
-//! 2. Of those plans, the one that leaves out fewest pods; of these the cheapest; of those within a hundredth of the cheapest the
-//!    one of fewest nodes, then the cheapest, then the strategy that stands first in [`STRATEGIES`]. Where nodes have few pods,
-//!    each one more than first fit takes counts for a fifth of what first fit's cost on the mean, as in
+//! The result of first fit depends on the order of the pods, and each pod joins the first node with room; which strategy suits
+//! a cluster is only visible in the plan. So a few [`Strategy`]s are tried, with one round of repacking each. The best is
+//! chosen by fixed rules, and its plan is made once more with thorough repacking, which is used if it costs less:
+//! 1. It leaves no more pods of any class unplaced than first fit, its pods drop no more preferences in total, and no
+//!    constraint is interpreted differently: a strategy only decides what the constraints leave open.
+//! 2. Of those plans, the one with the fewest unplaced pods; of these the cheapest; of those within a hundredth of the cheapest
+//!    the one with the fewest nodes, then the cheapest, then the strategy that comes first in [`STRATEGIES`]. Where nodes have
+//!    few pods, each node more than in first fit's plan counts for a fifth of the mean price of first fit's nodes, as in
 //!    [`repack`](super::repack).
 //!
-//! Strategies are tried only where new nodes are provisioned for their price: disruption, which asks thousands of questions for
-//! the fewest nodes ([`Packing::FewestMachines`]), gets first fit's plan alone, and so do plans for more than [`MOST_PODS`] pods,
-//! in which repacking leaves less to be won than the time is worth.
+//! Strategies are tried only where nodes are launched for the lowest price: disruption, which runs thousands of simulations for
+//! the fewest nodes ([`Packing::FewestNodes`]), uses first fit alone, and so do plans for more than [`MOST_PODS`] pods, where
+//! the additional savings do not justify the time.
 
 use std::collections::BTreeMap;
 
-use super::{
-    plan::Plan,
-    prepare::Solver,
-    repack::{BESIDE_FEW, MANY_PODS},
-    request::{Packing, ScheduleRequest},
-    run::Run,
-};
+use super::plan::Plan;
+use super::prepare::Solver;
+use super::repack::{MANY_PODS, NODE_OVERHEAD_FEW};
+use super::request::{Packing, ScheduleRequest};
+use super::run::Run;
 
-/// Plans for more pods are made once.
+/// Plans for more pods are made with one strategy.
 pub(super) const MOST_PODS: usize = 1_500;
-/// Plans for more pods are not made by comparing what joining each node costs.
+/// For more pods, strategies that compare the price increase of each node are skipped.
 const MOST_COMPARED: usize = 600;
-/// A plan of fewer nodes may have this much higher a price.
+/// The factor by which the cost of a plan with fewer nodes may exceed the lowest cost.
 const FEWER_IF: f64 = 1.01;
 
-/// Who comes first. Buffers' pods come last whatever it is.
+/// The order in which pods are placed. Buffers' pods come last in each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) enum Order {
-    /// Those that ask for most cpu, then memory: upstream's.
+    /// By cpu request, then memory, descending: upstream's order.
     #[default]
     Size,
-    /// Those that ask for most memory, then cpu.
+    /// By memory request, then cpu, descending.
     Memory,
-    /// Those that ask for the same of a node one after the other.
+    /// Pods with the same node requirements one after the other.
     Alike,
 }
 
-/// What a strategy decides.
+/// The choices that constraints leave open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Strategy {
     pub(super) order: Order,
-    /// Joins the planned node that becomes dearer by least, or opens one if that costs less; else joins the first that has room.
+    /// Joins the planned node whose price rises least, or opens one if that costs less; else joins the first with room.
     pub(super) least_increase: bool,
-    /// Of domains that are as good for a topology constraint the first by name is taken, as upstream does, else the cheapest for the
-    /// pod: what is cheapest for the first pod may be dear for those that follow it.
+    /// Among domains that a topology constraint ranks equal, takes the first by name, as upstream does, else the cheapest for the
+    /// pod: the cheapest domain for the first pod may be expensive for the pods after it.
     pub(super) domains_by_name: bool,
-    /// Looks long for cheaper packings of wasteful nodes. Done once, for the strategy that is best without: what it wins differs
-    /// little between strategies, and it takes most of the time.
+    /// Repacks wasteful nodes thoroughly. Done once, for the best strategy: the savings differ little between strategies, and the
+    /// search takes most of the time.
     pub(super) thorough: bool,
 }
 
@@ -76,7 +73,7 @@ impl Strategy {
     }
 }
 
-/// What is tried beside first fit.
+/// The strategies tried in addition to first fit.
 const STRATEGIES: [Strategy; 6] = [
     Strategy {
         domains_by_name: true,
@@ -89,16 +86,16 @@ const STRATEGIES: [Strategy; 6] = [
     Strategy::least_increase(Order::Alike),
 ];
 
-/// A plan, and what it is judged by beside its price.
+/// A plan, and the numbers that rank it beside its price.
 #[derive(Default)]
 pub(super) struct Attempt {
     pub(super) plan: Plan,
     pub(super) strategy: Strategy,
-    /// How many of their preferences its pods dropped.
+    /// How many preferences its pods dropped in total.
     pub(super) dropped: usize,
-    /// How many pods of each class it leaves out, buffers' apart. Pods of a class stand in for each other.
+    /// Unplaced pods of each class, buffers' pods counted apart. Pods of a class are interchangeable.
     pub(super) left_out: BTreeMap<(usize, bool), usize>,
-    /// Wasteful nodes were packed again, but not thoroughly.
+    /// Whether wasteful nodes were repacked, but not thoroughly.
     pub(super) hasty: bool,
 }
 
@@ -114,7 +111,7 @@ pub(super) fn solve(solver: &Solver, request: &ScheduleRequest) -> Plan {
     if !is_worth_it || cancelled() {
         return first.plan;
     }
-    // Who wants to know how far the run is does not want to see it begin again.
+    // The progress callback must not see the pass start again.
     let quiet = ScheduleRequest {
         progress: None,
         ..request.clone()
@@ -147,7 +144,7 @@ pub(super) fn solve(solver: &Solver, request: &ScheduleRequest) -> Plan {
     best.plan
 }
 
-/// How many pods a plan is about.
+/// Returns the number of pods in a plan.
 fn pods(plan: &Plan) -> usize {
     let on_claims = plan.new_claims.iter();
     let on_claims: usize = on_claims
@@ -156,7 +153,7 @@ fn pods(plan: &Plan) -> usize {
     on_claims + plan.existing.len() + plan.unplaced.len()
 }
 
-/// The best of plans, of which the first is first fit's. See the module documentation.
+/// Returns the best attempt by the rules of the module documentation; the first is first fit's.
 fn choose(attempts: Vec<Attempt>) -> Attempt {
     let mut attempts = attempts.into_iter();
     let Some(first) = attempts.next() else {
@@ -172,10 +169,10 @@ fn choose(attempts: Vec<Attempt>) -> Attempt {
     let nodes = first.plan.new_claims.len();
     let few = pods(&first.plan) < nodes * MANY_PODS;
     let mean = first.plan.hourly_price() / nodes.max(1) as f64;
-    let beside = if few { mean * BESIDE_FEW } else { 0.0 };
+    let node_overhead = if few { mean * NODE_OVERHEAD_FEW } else { 0.0 };
     let cost = |attempt: &Attempt| {
         let more = attempt.plan.new_claims.len().saturating_sub(nodes);
-        attempt.plan.hourly_price() + beside * more as f64
+        attempt.plan.hourly_price() + node_overhead * more as f64
     };
     let mut attempts = vec![first];
     attempts.extend(others);

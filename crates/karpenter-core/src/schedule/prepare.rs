@@ -1,58 +1,50 @@
-//! A snapshot, compiled: what all runs over it share.
+//! A snapshot, compiled: the part that all passes over it share.
 //!
-//! Compiling looks at everything once; a run afterwards costs what it touches. Disruption planning prepares one [`Solver`] a
-//! snapshot and asks it many times what would happen without some machines.
+//! Compiling reads every object once; a pass afterwards costs what it touches. Disruption planning prepares one [`Solver`] per
+//! snapshot and simulates the removal of many sets of nodes with it.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, OnceLock},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use karpenter_api::{
-    labels,
-    v1::{NodePool, Operator},
-};
+use karpenter_api::labels;
+use karpenter_api::v1::{NodePool, Operator};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{
-    algebra::Algebra,
-    bits::Bits,
-    catalogue::{Catalogue, Compiler, Reservations},
-    plan::{Plan, PoolOutcome, PoolReport},
-    portfolio,
-    request::{PodSet, ScheduleRequest},
-    template::{Daemon, Template, TemplateCompiler, alternatives},
-    topology::{BaseCounts, GroupIdentity, Namespaces},
-    vectors::{Dimensions, subtract},
-};
-use crate::{
-    cluster::{NodeState, Snapshot},
-    disruption::pdb::leaving_pods,
-    dra::Inventory,
-    limits::{Sizes, known_usage},
-    overlay,
-    pod::{HostPort, Pod, Shape, Toleration},
-    requirements::{LabelNames, Requirement, Requirements},
-    resources::Resources,
-    taints::{Effect, Taint, untolerated},
-};
+use super::algebra::Algebra;
+use super::bits::Bits;
+use super::catalogue::{Catalogue, Compiler, Reservations};
+use super::plan::{Plan, PoolOutcome, PoolReport};
+use super::portfolio;
+use super::request::{PodSet, ScheduleRequest};
+use super::template::{Daemon, Template, TemplateCompiler, alternatives};
+use super::topology::{BaseCounts, GroupIdentity, Namespaces};
+use super::vectors::{Dimensions, subtract};
+use crate::cluster::{NodeState, Snapshot};
+use crate::disruption::pdb::leaving_pods;
+use crate::dra::Inventory;
+use crate::limits::{Sizes, known_usage};
+use crate::overlay;
+use crate::pod::{HostPort, Pod, Shape, Toleration};
+use crate::requirements::{LabelNames, Requirement, Requirements};
+use crate::resources::Resources;
+use crate::taints::{Effect, Taint, untolerated};
 
-/// A machine that exists.
+/// A node of the cluster, or a NodeClaim that is launching one.
 #[derive(Clone, Debug)]
-pub(super) struct Machine {
+pub(super) struct ExistingNode {
     pub(super) state: Arc<NodeState>,
     pub(super) name: String,
     pub(super) taints: Vec<Taint>,
-    /// What a launching machine's NodeClaim requires; other machines have labels.
+    /// The requirements of a NodeClaim that is launching; other nodes have labels.
     pub(super) requirements: Option<Requirements>,
-    /// Resources below zero: nothing fits.
+    /// Some available resource is negative: no pod fits.
     pub(super) broken: bool,
-    /// Host ports of the DaemonSets that run on it, or will.
+    /// Host ports of the DaemonSets that run or will run on it.
     pub(super) daemon_ports: Vec<HostPort>,
 }
 
-impl Machine {
-    /// The value of a label, if it is known.
+impl ExistingNode {
+    /// Returns the value of a label, if it is known.
     pub(super) fn label(&self, key: &str) -> Option<&str> {
         if key == labels::HOSTNAME {
             return Some(self.state.hostname());
@@ -67,7 +59,7 @@ impl Machine {
         }
     }
 
-    /// Whether the machine surely meets a requirement.
+    /// Reports whether the node meets a requirement, by its labels or by the requirements of its NodeClaim.
     pub(super) fn meets(&self, requirement: &Requirement) -> bool {
         match self.label(requirement.key()) {
             Some(value) => requirement.has(value),
@@ -89,40 +81,40 @@ impl Machine {
     }
 }
 
-/// Pods of one shape that are bound, by machine.
+/// Bound pods of one shape, by node: index and number.
 #[derive(Clone, Debug)]
 pub(super) struct BoundShape {
     pub(super) shape: Arc<Shape>,
     pub(super) places: Vec<(u32, u32)>,
 }
 
-/// Pods that stay on a machine that is going away: nothing is placed there, but the scheduler counts them.
+/// Pods that stay on a deleting node: no pod is placed there, but kube-scheduler counts them.
 #[derive(Clone, Debug)]
 pub(super) struct Staying {
-    pub(super) machine: Machine,
+    pub(super) node: ExistingNode,
     pub(super) pods: Vec<Arc<Pod>>,
 }
 
-/// What is worked out on demand and kept for later runs. Each entry is a function of its key alone.
+/// Results computed on demand and kept for later passes. Each entry is a function of its key alone.
 #[derive(Default)]
-struct Memory {
+struct Cache {
     meeting: FxHashMap<Requirement, Arc<Bits>>,
     tolerating: FxHashMap<Vec<Toleration>, Arc<Bits>>,
     counts: FxHashMap<GroupIdentity, Arc<BaseCounts>>,
-    domains: FxHashMap<String, Arc<MachineDomains>>,
-    /// The reluctant machines last asked about: all what-ifs of a pass share one list.
+    domains: FxHashMap<String, Arc<NodeDomains>>,
+    /// The nodes of the last `reluctant` list: all simulations of a disruption pass share one list.
     reluctant: Option<(Arc<[String]>, Arc<Bits>)>,
 }
 
-/// The values of one label over the machines.
+/// The values of one label over the nodes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct MachineDomains {
+pub(super) struct NodeDomains {
     pub(super) names: Vec<Arc<str>>,
-    /// Index into `names` for each machine; `u32::MAX` without the label.
-    pub(super) of_machine: Vec<u32>,
+    /// Index into `names` for each node; `u32::MAX` without the label.
+    pub(super) of_node: Vec<u32>,
 }
 
-/// A compiled snapshot. See the module documentation.
+/// A compiled [`Snapshot`] that answers any number of [`ScheduleRequest`]s.
 pub struct Solver {
     pub(super) snapshot: Snapshot,
     pub(super) algebra: Algebra,
@@ -131,36 +123,36 @@ pub struct Solver {
     pub(super) reservations: Reservations,
     pub(super) templates: Vec<Template>,
     pub(super) pools: Vec<PoolReport>,
-    pub(super) machines: Vec<Machine>,
-    pub(super) machine_of: FxHashMap<String, u32>,
+    pub(super) nodes: Vec<ExistingNode>,
+    pub(super) node_index: FxHashMap<String, u32>,
     pub(super) remaining: Vec<i64>,
     pub(super) bound: Vec<BoundShape>,
-    /// Pods of machines that are going away.
+    /// Pods that are leaving deleting nodes.
     pub(super) leaving: Vec<Arc<Pod>>,
-    /// Pods that stay on such machines for now, and count where they are.
+    /// Pods that stay on such nodes for now, and are counted there.
     pub(super) staying: Vec<Staying>,
-    /// Required anti-affinity terms of bound pods, with where those pods are.
+    /// Required anti-affinity terms of bound pods, with the nodes of those pods.
     pub(super) inverse: Vec<(GroupIdentity, Vec<(u32, u32)>)>,
-    /// Some taint a pod may have to tolerate has effect PreferNoSchedule.
+    /// Some node or NodePool has a taint with effect PreferNoSchedule.
     pub(super) has_soft_taints: bool,
-    /// Limits or reservations may be given back during a run.
-    pub(super) gives_back: bool,
-    memory: Mutex<Memory>,
-    /// Claims, classes and slices, parsed when the first pod with claims is looked at.
+    /// Limits or reservations may be released during a pass.
+    pub(super) releases_capacity: bool,
+    cache: Mutex<Cache>,
+    /// Resource claims, device classes and resource slices, parsed when the first pod with resource claims is scheduled.
     inventory: OnceLock<Inventory>,
 }
 
 impl std::fmt::Debug for Solver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Solver")
-            .field("machines", &self.machines.len())
+            .field("nodes", &self.nodes.len())
             .field("templates", &self.templates.len())
             .finish_non_exhaustive()
     }
 }
 
 impl Solver {
-    /// Compiles a snapshot. Of the request, the time, the policies and the resource names of its pods are looked at.
+    /// Compiles a snapshot. Uses the time, the policies and the resource names of the pods of `request`.
     pub fn prepare(snapshot: &Snapshot, request: &ScheduleRequest) -> Self {
         let well_known = &snapshot.config().well_known;
         let is_known = |key: &str| well_known.contains(key);
@@ -218,13 +210,13 @@ impl Solver {
             });
         }
         promise_to_waiting(snapshot, &mut reservations);
-        let (machines, remaining) = machines(snapshot, &daemons, &dimensions);
-        let machine_of: FxHashMap<String, u32> = machines
+        let (nodes, remaining) = existing_nodes(snapshot, &daemons, &dimensions);
+        let node_index: FxHashMap<String, u32> = nodes
             .iter()
             .enumerate()
-            .map(|(index, machine)| (machine.name.clone(), index as u32))
+            .map(|(index, node)| (node.name.clone(), index as u32))
             .collect();
-        let bound = bound_shapes(snapshot, &machine_of);
+        let bound = bound_shapes(snapshot, &node_index);
         let soft = |taints: &[Taint]| {
             taints
                 .iter()
@@ -237,21 +229,21 @@ impl Solver {
             dimensions,
             reservations,
             has_soft_taints: templates.iter().any(|template| soft(&template.taints))
-                || machines.iter().any(|machine| soft(&machine.taints)),
-            gives_back: templates.iter().any(|template| {
+                || nodes.iter().any(|node| soft(&node.taints)),
+            releases_capacity: templates.iter().any(|template| {
                 !template.limit_names.is_empty() || catalogues[template.catalogue].has_reservations
             }),
             templates,
             catalogues,
             pools: reports,
-            machines,
-            machine_of,
+            nodes,
+            node_index,
             remaining,
             bound,
             staying: staying(snapshot, &leaving),
             leaving,
             inverse: Vec::new(),
-            memory: Mutex::default(),
+            cache: Mutex::default(),
             inventory: OnceLock::new(),
         };
         solver.inverse = solver.inverse_of_bound();
@@ -262,7 +254,7 @@ impl Solver {
         self.inventory.get_or_init(|| Inventory::of(&self.snapshot))
     }
 
-    /// Places pods. May be called any number of times, from any number of threads.
+    /// Places the pods of `request`. May be called any number of times, from any number of threads.
     pub fn solve(&self, request: &ScheduleRequest) -> Plan {
         portfolio::solve(self, request)
     }
@@ -281,8 +273,8 @@ impl Solver {
                         &self.snapshot.config().well_known,
                     ))
                     .or_default();
-                for (machine, count) in &bound.places {
-                    *places.entry(*machine).or_default() += count;
+                for (node, count) in &bound.places {
+                    *places.entry(*node).or_default() += count;
                 }
             }
         }
@@ -302,127 +294,121 @@ impl Solver {
         groups
     }
 
-    /// Runs `compute` unless its result is remembered. A poisoned lock only loses the memory.
-    fn remember<T: Clone>(
+    /// Returns the cached result, or runs `compute` and caches its result. A poisoned lock only disables the cache.
+    fn cached<T: Clone>(
         &self,
-        look: impl Fn(&Memory) -> Option<T>,
+        look: impl Fn(&Cache) -> Option<T>,
         compute: impl FnOnce() -> T,
-        keep: impl FnOnce(&mut Memory, T),
+        keep: impl FnOnce(&mut Cache, T),
     ) -> T {
-        if let Ok(memory) = self.memory.lock()
-            && let Some(known) = look(&memory)
+        if let Ok(cache) = self.cache.lock()
+            && let Some(known) = look(&cache)
         {
             return known;
         }
         let value = compute();
-        if let Ok(mut memory) = self.memory.lock() {
-            keep(&mut memory, value.clone());
+        if let Ok(mut cache) = self.cache.lock() {
+            keep(&mut cache, value.clone());
         }
         value
     }
 
-    /// Machines that surely meet a requirement.
-    pub(super) fn machines_meeting(&self, requirement: &Requirement) -> Arc<Bits> {
-        self.remember(
-            |memory| memory.meeting.get(requirement).cloned(),
-            || Arc::new(self.machines_that(|machine| machine.meets(requirement))),
-            |memory, bits| {
-                memory.meeting.insert(requirement.clone(), bits);
+    /// Returns the nodes that meet a requirement.
+    pub(super) fn nodes_meeting(&self, requirement: &Requirement) -> Arc<Bits> {
+        self.cached(
+            |cache| cache.meeting.get(requirement).cloned(),
+            || Arc::new(self.nodes_where(|node| node.meets(requirement))),
+            |cache, bits| {
+                cache.meeting.insert(requirement.clone(), bits);
             },
         )
     }
 
-    /// The machines of these names.
-    pub(super) fn machines_named(&self, names: &Arc<[String]>) -> Arc<Bits> {
-        let known = |memory: &Memory| {
-            let (of, bits) = memory.reluctant.as_ref()?;
+    /// Returns the nodes with these names.
+    pub(super) fn nodes_named(&self, names: &Arc<[String]>) -> Arc<Bits> {
+        let known = |cache: &Cache| {
+            let (of, bits) = cache.reluctant.as_ref()?;
             Arc::ptr_eq(of, names).then(|| bits.clone())
         };
-        let index = |name: &String| self.machine_of.get(name).map(|index| *index as usize);
-        self.remember(
+        let index = |name: &String| self.node_index.get(name).map(|index| *index as usize);
+        self.cached(
             known,
             || Arc::new(names.iter().filter_map(index).collect()),
-            |memory, bits| memory.reluctant = Some((names.clone(), bits)),
+            |cache, bits| cache.reluctant = Some((names.clone(), bits)),
         )
     }
 
-    /// Machines whose taints are tolerated.
-    pub(super) fn machines_tolerated(&self, tolerations: &[Toleration]) -> Arc<Bits> {
-        self.remember(
-            |memory| memory.tolerating.get(tolerations).cloned(),
-            || {
-                Arc::new(
-                    self.machines_that(|machine| {
-                        untolerated(&machine.taints, tolerations).is_none()
-                    }),
-                )
-            },
-            |memory, bits| {
-                memory.tolerating.insert(tolerations.to_vec(), bits);
+    /// Returns the nodes whose taints are tolerated.
+    pub(super) fn nodes_tolerated(&self, tolerations: &[Toleration]) -> Arc<Bits> {
+        self.cached(
+            |cache| cache.tolerating.get(tolerations).cloned(),
+            || Arc::new(self.nodes_where(|node| untolerated(&node.taints, tolerations).is_none())),
+            |cache, bits| {
+                cache.tolerating.insert(tolerations.to_vec(), bits);
             },
         )
     }
 
-    fn machines_that(&self, test: impl Fn(&Machine) -> bool) -> Bits {
-        self.machines
+    fn nodes_where(&self, test: impl Fn(&ExistingNode) -> bool) -> Bits {
+        self.nodes
             .iter()
             .enumerate()
-            .filter(|(_, machine)| test(machine))
+            .filter(|(_, node)| test(node))
             .map(|(index, _)| index)
             .collect()
     }
 
-    /// The values of a label over the machines.
-    pub(super) fn machine_domains(&self, key: &str) -> Arc<MachineDomains> {
-        self.remember(
-            |memory| memory.domains.get(key).cloned(),
+    /// Returns the values of a label over the nodes.
+    pub(super) fn node_domains(&self, key: &str) -> Arc<NodeDomains> {
+        self.cached(
+            |cache| cache.domains.get(key).cloned(),
             || {
                 let mut ids: FxHashMap<Arc<str>, u32> = FxHashMap::default();
-                let mut domains = MachineDomains::default();
-                for machine in &self.machines {
-                    let index = machine.label(key).map_or(u32::MAX, |value| {
+                let mut domains = NodeDomains::default();
+                for node in &self.nodes {
+                    let index = node.label(key).map_or(u32::MAX, |value| {
                         *ids.entry(value.into()).or_insert_with(|| {
                             domains.names.push(value.into());
                             domains.names.len() as u32 - 1
                         })
                     });
-                    domains.of_machine.push(index);
+                    domains.of_node.push(index);
                 }
                 Arc::new(domains)
             },
-            |memory, domains| {
-                memory.domains.insert(key.to_owned(), domains);
+            |cache, domains| {
+                cache.domains.insert(key.to_owned(), domains);
             },
         )
     }
 
-    /// Where bound pods that a group selects are.
+    /// Returns the nodes of the bound pods that a group selects.
     pub(super) fn base_counts(&self, identity: &GroupIdentity) -> Arc<BaseCounts> {
-        self.remember(
-            |memory| memory.counts.get(identity).cloned(),
+        self.cached(
+            |cache| cache.counts.get(identity).cloned(),
             || {
                 let mut places: BTreeMap<u32, u32> = BTreeMap::new();
                 let selected = |shape: &Shape| {
                     identity.selects(&shape.namespace, &shape.labels, &self.snapshot)
                 };
                 for bound in self.bound.iter().filter(|bound| selected(&bound.shape)) {
-                    for (machine, count) in &bound.places {
-                        *places.entry(*machine).or_default() += count;
+                    for (node, count) in &bound.places {
+                        *places.entry(*node).or_default() += count;
                     }
                 }
                 Arc::new(BaseCounts {
                     places: places.into_iter().collect(),
                 })
             },
-            |memory, counts| {
-                memory.counts.insert(identity.clone(), counts);
+            |cache, counts| {
+                cache.counts.insert(identity.clone(), counts);
             },
         )
     }
 }
 
 impl Namespaces {
-    /// Whether pods of `namespace` are meant.
+    /// Reports whether `namespace` is in the list or matches the selector.
     pub(super) fn contain(&self, namespace: &str, snapshot: &Snapshot) -> bool {
         if self.list.iter().any(|listed| listed == namespace) {
             return true;
@@ -437,7 +423,7 @@ impl Namespaces {
     }
 }
 
-/// Takes off reservations what was promised to NodeClaims that are not launched yet: the provider counts a machine when it
+/// Deducts from reservations the instances of NodeClaims that are not launched yet: the provider counts an instance when it
 /// launches it. Upstream plans nothing in the meantime.
 fn promise_to_waiting(snapshot: &Snapshot, reservations: &mut Reservations) {
     if reservations.ids.is_empty() {
@@ -456,7 +442,7 @@ fn promise_to_waiting(snapshot: &Snapshot, reservations: &mut Reservations) {
     }
 }
 
-/// Usable NodePools in the order they are tried, each with its instance types, or why it cannot be used.
+/// Returns the NodePools in the order they are tried, each with its instance types, or why it cannot be used.
 fn instance_types(snapshot: &Snapshot) -> Vec<Pool> {
     let mut pools: Vec<Arc<NodePool>> = snapshot.node_pools().cloned().collect();
     pools.sort_by(|a, b| NodePool::scheduling_order(a, b));
@@ -542,13 +528,13 @@ fn dimensions(snapshot: &Snapshot, request: &ScheduleRequest, daemons: &[Daemon]
     Dimensions::new(&names)
 }
 
-/// A NodePool with the instance types there are for it, or why it is not used.
+/// A NodePool with its instance types, or why it is not used.
 type Pool = (
     Arc<NodePool>,
     Result<Arc<[crate::instance_type::InstanceType]>, PoolOutcome>,
 );
 
-/// What the machines of each NodePool count against its limits.
+/// Returns the resources that the nodes of each NodePool use of its limits.
 fn usage(snapshot: &Snapshot, pools: &[Pool]) -> BTreeMap<String, Resources> {
     let mut usage: BTreeMap<String, Resources> = BTreeMap::new();
     let mut sizes: FxHashMap<&str, Sizes<'_>> = FxHashMap::default();
@@ -558,37 +544,37 @@ fn usage(snapshot: &Snapshot, pools: &[Pool]) -> BTreeMap<String, Resources> {
             types.as_ref().ok().filter(|_| found)
         })
     };
-    for machine in snapshot.nodes().filter(|machine| !machine.is_deleting()) {
-        let Some(name) = machine.node_pool() else {
+    for node in snapshot.nodes().filter(|node| !node.is_deleting()) {
+        let Some(name) = node.node_pool() else {
             continue;
         };
-        let types = machine.is_launching().then(|| types_of(name)).flatten();
+        let types = node.is_launching().then(|| types_of(name)).flatten();
         let used = match types {
             Some(types) => {
                 let sizes = sizes.entry(name).or_insert_with(|| Sizes::of(types));
-                sizes.usage(machine)
+                sizes.usage(node)
             }
-            None => known_usage(machine),
+            None => known_usage(node),
         };
         usage.entry(name.to_owned()).or_default().add_assign(&used);
     }
     usage
 }
 
-/// Targets: initialised ones first, then by name.
-fn machines(
+/// Returns the existing nodes, initialized ones first, then by name, with their free resources.
+fn existing_nodes(
     snapshot: &Snapshot,
     daemons: &[Daemon],
     dimensions: &Dimensions,
-) -> (Vec<Machine>, Vec<i64>) {
+) -> (Vec<ExistingNode>, Vec<i64>) {
     let well_known = &snapshot.config().well_known;
     let mut states: Vec<&Arc<NodeState>> = snapshot
         .nodes()
-        .filter(|machine| !machine.is_deleting())
+        .filter(|node| !node.is_deleting())
         .collect();
-    states.sort_by_cached_key(|machine| (!machine.is_initialized(), machine.name().to_owned()));
+    states.sort_by_cached_key(|node| (!node.is_initialized(), node.name().to_owned()));
     let mut remaining = Vec::with_capacity(states.len() * dimensions.len());
-    let mut machines = Vec::with_capacity(states.len());
+    let mut nodes = Vec::with_capacity(states.len());
     for state in states {
         let requirements = state
             .claim
@@ -600,7 +586,7 @@ fn machines(
                 requirements.add_all(&Requirements::from_labels(state.labels(), well_known));
                 requirements
             });
-        let mut machine = Machine {
+        let mut node = ExistingNode {
             state: state.clone(),
             name: state.name().to_owned(),
             taints: state.taints(),
@@ -609,25 +595,25 @@ fn machines(
             daemon_ports: Vec::new(),
         };
         let pods = snapshot.node_pods(state.name());
-        // What a Node does not list is of no account, whoever asks for it already.
+        // Resources that the Node does not list are ignored, even if a pod requests them.
         let mut available = state.allocatable();
         if let Some(pods) = pods {
             let mut taken = pods.requests().clone();
             taken.retain(|name, _| available.contains(name));
             available.sub_assign(&taken);
         }
-        machine.broken = available.iter().any(|(_, value)| value < 0);
+        node.broken = available.iter().any(|(_, value)| value < 0);
         let mut expected = Resources::new();
         for daemon in daemons {
-            let runs = untolerated(&machine.taints, &daemon.tolerations).is_none()
+            let runs = untolerated(&node.taints, &daemon.tolerations).is_none()
                 && daemon
                     .sets
                     .iter()
-                    .any(|alternative| machine.meets_all(alternative));
+                    .any(|alternative| node.meets_all(alternative));
             if runs {
                 expected.add_assign(&daemon.shape.requests);
                 let ports = daemon.shape.host_ports.iter().cloned();
-                machine.daemon_ports.extend(ports);
+                node.daemon_ports.extend(ports);
             }
         }
         expected.retain(|name, _| available.contains(name));
@@ -642,15 +628,15 @@ fn machines(
         }
         subtract(&mut left, &missing);
         remaining.extend_from_slice(&left);
-        machines.push(machine);
+        nodes.push(node);
     }
-    (machines, remaining)
+    (nodes, remaining)
 }
 
-/// The active pods of machines that are going away, but for those that are leaving.
+/// Returns the active pods of deleting nodes, except those that are leaving.
 fn staying(snapshot: &Snapshot, leaving: &[Arc<Pod>]) -> Vec<Staying> {
     let leaving: FxHashSet<_> = leaving.iter().map(|pod| &pod.key).collect();
-    let places = snapshot.nodes().filter(|machine| machine.is_deleting());
+    let places = snapshot.nodes().filter(|node| node.is_deleting());
     let places = places.filter_map(|state| {
         let node = state.node.as_ref()?;
         let stays = |pod: &&Arc<Pod>| pod.is_active() && !leaving.contains(&pod.key);
@@ -661,7 +647,7 @@ fn staying(snapshot: &Snapshot, leaving: &[Arc<Pod>]) -> Vec<Staying> {
             .cloned()
             .collect();
         (!pods.is_empty()).then(|| Staying {
-            machine: Machine {
+            node: ExistingNode {
                 state: state.clone(),
                 name: state.name().to_owned(),
                 taints: state.taints(),
@@ -675,11 +661,11 @@ fn staying(snapshot: &Snapshot, leaving: &[Arc<Pod>]) -> Vec<Staying> {
     places.collect()
 }
 
-fn bound_shapes(snapshot: &Snapshot, machine_of: &FxHashMap<String, u32>) -> Vec<BoundShape> {
+fn bound_shapes(snapshot: &Snapshot, node_index: &FxHashMap<String, u32>) -> Vec<BoundShape> {
     let mut index: FxHashMap<*const Shape, usize> = FxHashMap::default();
     let mut bound: Vec<BoundShape> = Vec::new();
-    for (node, pods) in snapshot.bound_pods() {
-        let Some(machine) = machine_of.get(node) else {
+    for (name, pods) in snapshot.bound_pods() {
+        let Some(node) = node_index.get(name) else {
             continue;
         };
         for pod in pods.pods().iter().filter(|pod| pod.is_active()) {
@@ -691,16 +677,16 @@ fn bound_shapes(snapshot: &Snapshot, machine_of: &FxHashMap<String, u32>) -> Vec
                 bound.len() - 1
             });
             let places = &mut bound[at].places;
-            match places.last_mut().filter(|place| place.0 == *machine) {
+            match places.last_mut().filter(|place| place.0 == *node) {
                 Some(place) => place.1 += 1,
-                None => places.push((*machine, 1)),
+                None => places.push((*node, 1)),
             }
         }
     }
     bound
 }
 
-/// The requirement sets a pod can meet on a node: node selector with each alternative.
+/// Returns the requirement sets of a pod's node selector with each alternative of its required node affinity.
 pub(super) fn node_filter_terms(
     shape: &Shape,
     names: &karpenter_api::validation::WellKnown,
@@ -708,7 +694,7 @@ pub(super) fn node_filter_terms(
     alternatives(shape, &shape.required_nodes, names)
 }
 
-/// The canonical form of a topology key.
+/// Returns the canonical form of a topology key.
 pub(super) fn canonical_key(key: &str, names: &dyn LabelNames) -> String {
     names.canonical_key(key).to_owned()
 }

@@ -1,77 +1,79 @@
-//! Packing the pods of wasteful claims again, onto cheaper machines.
+//! Repacking the pods of wasteful planned nodes onto cheaper ones.
 //!
-//! First fit puts all it can on one machine. A pod that must not be interrupted then makes a hundred others run on demand with
-//! it, a pod that needs amd64 keeps others off cheaper arm64, and a machine large enough for everything may cost more than
-//! several that fit. Once all pods have a place:
+//! First fit places as many pods as possible on one node. A pod that must not be interrupted then makes a hundred others run
+//! on demand with it, a pod that needs amd64 keeps others off cheaper arm64, and an instance type large enough for all pods may
+//! cost more than several smaller ones. After all pods are placed:
 //!
-//! 1. A pod is worth what its share of the machine that suits it best costs. Claims that cost little more than their pods are
-//!    worth stay as they are; the others are taken apart, most wasteful first.
-//! 2. Their pods are packed anew, several times (see [`packing`](super::packing)); of plans alike within a hundredth the one of
-//!    fewest machines is taken, and made cheaper (see [`polish`](super::polish)).
-//! 3. What comes out replaces the claims if it saves a twentieth, and is within the limits of the NodePool. Each machine counts
-//!    for half the cheapest one more than its price, so that a fleet does not fall apart into many small machines. Claims of
-//!    few pods are packed among themselves, and each node counts for a fifth of what theirs cost: ten pods that fit one
-//!    node are not spread over two to save a sixth of its price.
+//! 1. The worth of a pod is the price of its share of the instance type that suits it best. Planned nodes that cost little more
+//!    than the worth of their pods stay as they are; the others are dissolved, most wasteful first.
+//! 2. Their pods are packed again, several times (see [`packing`](super::packing)); of plans within a hundredth of the lowest
+//!    price the one with the fewest nodes is chosen, and improved (see [`polish`](super::polish)).
+//! 3. The result replaces the planned nodes if it saves a twentieth and is within the limits of the NodePool. Half the price of
+//!    the cheapest instance type is added to the price of each node, so that a few large nodes are not split into many small
+//!    ones. Planned nodes with few pods are packed among themselves, with a fifth of their mean price added for each node: ten
+//!    pods that fit one node are not spread over two to save a sixth of its price.
 //!
-//! No pod changes its NodePool, nor its domain under a topology constraint; pods under a hostname constraint only stay with
-//! pods they were with, so that constraints hold as they did. Claims with reservations, minValues, host ports, devices or
-//! affinity to the host are left alone. The work is bounded by a count, not by time, so that equal inputs give equal plans.
+//! A pod keeps its NodePool, and its domain under a topology constraint; pods under a hostname constraint only share a node
+//! with pods they shared one with before, so that constraints still hold. Planned nodes with reservations, minValues, host
+//! ports, devices or hostname affinity are left unchanged. The work is bounded by a count, not by time, so that equal inputs
+//! give equal plans.
 //!
-//! DIFFERS: upstream keeps what first fit found.
+//! DIFFERS: upstream keeps the plan of first fit.
 
-use std::{collections::BTreeSet, rc::Rc};
+use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 
-use super::{
-    algebra::SetId,
-    bits::Bits,
-    claim::Claim,
-    class::Class,
-    fit::NO_ROW,
-    packing::{Bin, Kind, Offer, Packer, Stall, choose, learn, machines, price},
-    portfolio::MOST_PODS,
-    request::{Packing, ReservedMode},
-    run::{Fate, Run},
-    topology::{GroupKind, Host},
-    vectors::Vector,
+use super::algebra::SetId;
+use super::bits::Bits;
+use super::claim::Claim;
+use super::class::Class;
+use super::fit::NO_ROW;
+use super::packing::{
+    Bin, Kind, Offer, Packer, RequirementGroup, choose, learn, node_count, price,
 };
+use super::portfolio::MOST_PODS;
+use super::request::{Packing, ReservedMode};
+use super::run::{Fate, Run};
+use super::topology::{GroupKind, Host};
+use super::vectors::Vector;
 
-/// How often a chunk is packed from each of two starts, with what each pod's place cost the time before as its worth.
+/// How often a chunk is packed from each of two starts; each round sets the worth of a pod from the price of the round before.
 const ROUNDS: usize = 3;
-/// A claim that costs at most this many times what its pods are worth is good enough.
+/// A planned node is kept if it costs at most this many times the worth of its pods.
 const GOOD_ENOUGH: f64 = 1.02;
-/// What a new packing costs at most, relative to the old one.
+/// The largest cost of a new packing that replaces the old one, relative to the old one.
 const WORTH_IT: f64 = 0.95;
-/// What a machine costs beside its price, as a share of the cheapest one: its disk, its address, what runs on every machine.
-const BESIDE: f64 = 0.5;
-/// Claims of fewer pods have few.
+/// Cost added for each node, as a share of the cheapest instance type: its disk, its address, its DaemonSets.
+const NODE_OVERHEAD: f64 = 0.5;
+/// Planned nodes with fewer pods count as nodes with few pods.
 pub(super) const MANY_PODS: usize = 11;
-/// What a node of few pods costs beside its price, as a share of what those of the plan cost on the mean.
-pub(super) const BESIDE_FEW: f64 = 0.2;
-/// Machines of a market that are considered.
+/// Cost added for each node with few pods, as a share of the mean price of the nodes in the plan.
+pub(super) const NODE_OVERHEAD_FEW: f64 = 0.2;
+/// The largest number of instance types considered for one set of requirements.
 const MOST_OFFERS: usize = 64;
-/// Different kinds of pods that are packed together.
-const MOST_LOTS: usize = 64;
-/// How often, in a run, pods of one kind are put on a machine for comparison.
+/// The largest number of different pod groups that are packed together.
+const MOST_POD_GROUPS: usize = 64;
+/// How often, in a pass, pods of one kind are put on a node for comparison.
 const MOST_WORK: usize = 2_000_000;
-/// The same, to make plans of few machines cheaper.
-const MOST_POLISHING: usize = 4_000_000;
+/// The same, to improve plans with few nodes.
+const MOST_IMPROVING: usize = 4_000_000;
 
-/// Pods that are alike for packing.
-struct Lot {
+/// Pods that are interchangeable for packing.
+struct PodGroup {
     set: SetId,
     requests: Vector,
-    /// The claim it came from, if it is under a hostname constraint.
+    /// The planned node it came from, if it is under a hostname constraint.
     origin: Option<usize>,
     items: Vec<u32>,
     worth: f64,
-    /// What it is worth if others use what it leaves of a machine.
+    /// Its worth if other pods use the rest of the node.
     balanced: f64,
 }
 
-impl Lot {
-    /// What packing looks at; `worth` is what one of its pods is worth.
+impl PodGroup {
+    /// Returns the kind for packing; `worth` is the worth of one of its pods.
     fn kind(&self, worth: f64) -> Kind {
         let needs = self.requests.iter().copied().enumerate();
         Kind {
@@ -84,31 +86,31 @@ impl Lot {
     }
 }
 
-/// What a set of requirements can be had on: prices and rows, dearest first.
-type Market = Rc<Vec<(f64, u32)>>;
+/// Prices and rows under one set of requirements, most expensive first.
+type OfferList = Rc<Vec<(f64, u32)>>;
 
-/// A pod's class, what it asked for, what its volumes left, and what the claim it is on is.
+/// A pod's class, its requirements, its volumes' requirements, and the set of the planned node it is on.
 type Asked = (usize, SetId, SetId, SetId);
 
-/// What a pod asks for of a machine of its own, and whether it is under a hostname constraint.
+/// The requirements of a pod on a node of its own, and whether it is under a hostname constraint.
 type Own = (SetId, bool);
 
-/// What is remembered while claims are repacked.
+/// The state of a repacking.
 #[derive(Default)]
 struct Ledger {
-    /// Packs several rounds, and polishes.
+    /// Packs several rounds, and improves the result.
     thorough: bool,
-    markets: FxHashMap<SetId, Market>,
-    /// What pods ask for of machines of their own.
+    offer_lists: FxHashMap<SetId, OfferList>,
+    /// Requirements of pods on nodes of their own.
     sets: FxHashMap<Asked, Option<Own>>,
     work: usize,
-    polishing: usize,
-    /// What a machine costs beside its price.
-    beside: f64,
+    improving: usize,
+    /// Cost added to the price of each node.
+    node_overhead: f64,
 }
 
 impl<'a> Run<'a> {
-    /// See the module documentation. Returns whether pods were packed again, but not thoroughly.
+    /// Repacks wasteful planned nodes. Returns whether pods were repacked, but not thoroughly.
     pub(super) fn repack(&mut self) -> bool {
         let Packing::LowestCost { from_pods } = self.request.packing else {
             return false;
@@ -116,17 +118,17 @@ impl<'a> Run<'a> {
         if self.request.cancel.as_ref().is_some_and(|cancel| cancel()) {
             return false;
         }
-        // Plans for more pods are made once; of several, the best one thoroughly.
+        // Plans for many pods are made once, so thoroughly; of several plans, only the best is repacked thoroughly.
         let thorough = self.strategy.thorough || self.items.len() > MOST_PODS;
         let mut replaced = Bits::default();
         let mut added: Vec<Claim> = Vec::new();
         let mut hasty = false;
-        let (mut work, mut polishing) = (0, 0);
+        let (mut work, mut improving) = (0, 0);
         for template in 0..self.solver.templates.len() {
             let mut ledger = Ledger {
                 thorough,
                 work,
-                polishing,
+                improving,
                 ..Ledger::default()
             };
             let compiled = &self.solver.templates[template];
@@ -138,7 +140,7 @@ impl<'a> Run<'a> {
             let set = compiled.set;
             let mask = self.mask(template, set);
             let cheapest = self.by_price(template, set, &mask).first();
-            ledger.beside = cheapest.map_or(0.0, |(price, _)| price * BESIDE);
+            ledger.node_overhead = cheapest.map_or(0.0, |(price, _)| price * NODE_OVERHEAD);
             for chunk in self.wasteful(template, from_pods, &mut ledger) {
                 if ledger.work > MOST_WORK {
                     break;
@@ -149,7 +151,7 @@ impl<'a> Run<'a> {
                     added.extend(claims);
                 }
             }
-            (work, polishing) = (ledger.work, ledger.polishing);
+            (work, improving) = (ledger.work, ledger.improving);
         }
         if !added.is_empty() {
             self.replace_claims(&replaced, added);
@@ -157,43 +159,46 @@ impl<'a> Run<'a> {
         hasty
     }
 
-    /// Claims of a template that cost clearly more than their pods are worth, in chunks to be packed together.
+    /// Returns planned nodes that cost clearly more than the worth of their pods, in chunks to be packed together.
     fn wasteful(&mut self, template: usize, from_pods: usize, ledger: &mut Ledger) -> Vec<Chunk> {
-        let mut found: Vec<(bool, f64, usize, f64, Vec<Lot>)> = Vec::new();
+        let mut found: Vec<(bool, f64, usize, f64, Vec<PodGroup>)> = Vec::new();
         for index in 0..self.claims.len() {
             let claim = &self.claims[index];
             if claim.template != template || claim.pods.len() < from_pods {
                 continue;
             }
             let few = claim.pods.len() < MANY_PODS;
-            let Some(lots) = self.lots(index, ledger) else {
+            let Some(pod_groups) = self.pod_groups(index, ledger) else {
                 continue;
             };
-            let worth: f64 = lots
+            let worth: f64 = pod_groups
                 .iter()
-                .map(|lot| lot.worth * lot.items.len() as f64)
+                .map(|pod_group| pod_group.worth * pod_group.items.len() as f64)
                 .sum();
             let claim = &self.claims[index];
             let (set, used, allowed) = (claim.set, claim.used.clone(), claim.allowed.clone());
             let price = self.lowest_price(template, set, &used, allowed.as_deref());
             if price > worth * GOOD_ENOUGH {
-                found.push((few, price - worth, index, price, lots));
+                found.push((few, price - worth, index, price, pod_groups));
             }
         }
         found.sort_by(|a, b| (a.0.cmp(&b.0).then(b.1.total_cmp(&a.1))).then(a.2.cmp(&b.2)));
         let mut chunks: Vec<Chunk> = Vec::new();
-        for (few, _, index, price, lots) in found {
+        for (few, _, index, price, pod_groups) in found {
             let last = chunks.len().wrapping_sub(1);
             match chunks.get_mut(last) {
-                Some(chunk) if chunk.few == few && chunk.lots.len() + lots.len() <= MOST_LOTS => {
-                    chunk.take(index, price, lots)
+                Some(chunk)
+                    if chunk.few == few
+                        && chunk.pod_groups.len() + pod_groups.len() <= MOST_POD_GROUPS =>
+                {
+                    chunk.take(index, price, pod_groups)
                 }
                 _ => {
                     let mut chunk = Chunk {
                         few,
                         ..Chunk::default()
                     };
-                    chunk.take(index, price, lots);
+                    chunk.take(index, price, pod_groups);
                     chunks.push(chunk);
                 }
             }
@@ -201,14 +206,14 @@ impl<'a> Run<'a> {
         chunks
     }
 
-    /// The pods of a claim by kind; `None` if it is to be left alone.
-    fn lots(&mut self, index: usize, ledger: &mut Ledger) -> Option<Vec<Lot>> {
+    /// Returns the pods of a planned node by kind; `None` if it must be left unchanged.
+    fn pod_groups(&mut self, index: usize, ledger: &mut Ledger) -> Option<Vec<PodGroup>> {
         let claim = &self.claims[index];
         let (template, claim_set, width) = (claim.template, claim.set, self.width);
         if claim.min_values_relaxed || !claim.ports.is_empty() || !claim.reservations.is_empty() {
             return None;
         }
-        let mut lots: Vec<Lot> = Vec::new();
+        let mut pod_groups: Vec<PodGroup> = Vec::new();
         let mut place: FxHashMap<(SetId, &[i64], bool), usize> = FxHashMap::default();
         let classes = std::mem::take(&mut self.classes);
         let pods = std::mem::take(&mut self.claims[index].pods);
@@ -224,7 +229,7 @@ impl<'a> Run<'a> {
             let at = *place
                 .entry((set, &class.requests, apart))
                 .or_insert_with(|| {
-                    lots.push(Lot {
+                    pod_groups.push(PodGroup {
                         set,
                         requests: class.requests.iter().copied().collect(),
                         origin: apart.then_some(index),
@@ -232,9 +237,9 @@ impl<'a> Run<'a> {
                         worth: 0.0,
                         balanced: 0.0,
                     });
-                    lots.len() - 1
+                    pod_groups.len() - 1
                 });
-            lots[at].items.push(*pod);
+            pod_groups[at].items.push(*pod);
         }
         drop(place);
         self.classes = classes;
@@ -242,25 +247,25 @@ impl<'a> Run<'a> {
         if !movable {
             return None;
         }
-        for lot in &mut lots {
-            let market = self.market(template, lot.set, ledger);
+        for pod_group in &mut pod_groups {
+            let offer_list = self.offer_list(template, pod_group.set, ledger);
             let compiled = &self.solver.templates[template];
-            (lot.worth, lot.balanced) = (f64::MAX, f64::MAX);
-            for (price, row) in market.iter() {
+            (pod_group.worth, pod_group.balanced) = (f64::MAX, f64::MAX);
+            for (price, row) in offer_list.iter() {
                 let room = compiled.row_room(*row as usize, width);
-                if let Some((most, mean)) = shares(&lot.requests, room) {
-                    lot.worth = lot.worth.min(price * most);
-                    lot.balanced = lot.balanced.min(price * mean);
+                if let Some((most, mean)) = shares(&pod_group.requests, room) {
+                    pod_group.worth = pod_group.worth.min(price * most);
+                    pod_group.balanced = pod_group.balanced.min(price * mean);
                 }
             }
-            if lot.worth == f64::MAX {
+            if pod_group.worth == f64::MAX {
                 return None;
             }
         }
-        Some(lots)
+        Some(pod_groups)
     }
 
-    /// What a pod asks for of a machine of its own; `None` if it has to stay where it is.
+    /// Returns the requirements of a pod on a node of its own; `None` if the pod must keep its node.
     fn own_set(
         &mut self,
         template: usize,
@@ -271,12 +276,12 @@ impl<'a> Run<'a> {
         if let Some(known) = ledger.sets.get(&key) {
             return *known;
         }
-        let set = self.work_out_own_set(template, class, key);
+        let set = self.compute_own_set(template, class, key);
         ledger.sets.insert(key, set);
         set
     }
 
-    fn work_out_own_set(
+    fn compute_own_set(
         &mut self,
         template: usize,
         class: &Class,
@@ -300,7 +305,7 @@ impl<'a> Run<'a> {
                 apart = true;
                 continue;
             }
-            // Whether it counts may depend on what else the machine is.
+            // Whether the pod is counted may depend on other labels of the node.
             if group.filter_sets.is_some() {
                 return None;
             }
@@ -311,10 +316,10 @@ impl<'a> Run<'a> {
         Some((set, apart))
     }
 
-    /// Machines that may be had under a set of requirements and are not beaten by another, some of them if there are many.
-    fn market(&mut self, template: usize, set: SetId, ledger: &mut Ledger) -> Market {
-        if let Some(market) = ledger.markets.get(&set) {
-            return market.clone();
+    /// Returns the offers under a set of requirements that no other offer dominates, thinned out if there are many.
+    fn offer_list(&mut self, template: usize, set: SetId, ledger: &mut Ledger) -> OfferList {
+        if let Some(offer_list) = ledger.offer_lists.get(&set) {
+            return offer_list.clone();
         }
         let mask = self.mask(template, set);
         let priced = self.by_price(template, set, &mask);
@@ -331,23 +336,23 @@ impl<'a> Run<'a> {
             }
         }
         let step = kept.len().div_ceil(MOST_OFFERS).max(1);
-        let market: Vec<(f64, u32)> = kept.into_iter().rev().step_by(step).collect();
-        let market = Rc::new(market);
-        ledger.markets.insert(set, market.clone());
-        market
+        let offer_list: Vec<(f64, u32)> = kept.into_iter().rev().step_by(step).collect();
+        let offer_list = Rc::new(offer_list);
+        ledger.offer_lists.insert(set, offer_list.clone());
+        offer_list
     }
 
-    /// Packs the pods of a chunk anew; `None` if that does not pay.
+    /// Packs the pods of a chunk again; `None` if the saving is too small.
     fn repack_chunk(
         &mut self,
         template: usize,
         chunk: &Chunk,
         ledger: &mut Ledger,
     ) -> Option<Vec<Claim>> {
-        let beside = chunk.beside(ledger.beside);
+        let node_overhead = chunk.node_overhead(ledger.node_overhead);
         let mut packer = Packer {
-            stalls: self.stalls(template, chunk, ledger),
-            beside,
+            groups: self.requirement_groups(template, chunk, ledger),
+            node_overhead,
             width: self.width,
             work: ledger.work,
             most_work: MOST_WORK,
@@ -355,9 +360,17 @@ impl<'a> Run<'a> {
         let rounds = if ledger.thorough { ROUNDS } else { 1 };
         let mut plans = Vec::new();
         for balanced in [false, true] {
-            let worth = |lot: &Lot| if balanced { lot.balanced } else { lot.worth };
-            let lots = chunk.lots.iter();
-            let mut kinds: Vec<Kind> = lots.map(|lot| lot.kind(worth(lot))).collect();
+            let worth = |pod_group: &PodGroup| {
+                if balanced {
+                    pod_group.balanced
+                } else {
+                    pod_group.worth
+                }
+            };
+            let pod_groups = chunk.pod_groups.iter();
+            let mut kinds: Vec<Kind> = pod_groups
+                .map(|pod_group| pod_group.kind(worth(pod_group)))
+                .collect();
             for _ in 0..rounds {
                 let Some(mut bins) = packer.pack(&kinds) else {
                     break;
@@ -372,29 +385,33 @@ impl<'a> Run<'a> {
         ledger.work = packer.work;
         let mut bins = choose(plans)?;
         if ledger.thorough {
-            let mut kinds: Vec<Kind> = chunk.lots.iter().map(|lot| lot.kind(lot.worth)).collect();
+            let mut kinds: Vec<Kind> = chunk
+                .pod_groups
+                .iter()
+                .map(|pod_group| pod_group.kind(pod_group.worth))
+                .collect();
             learn(&mut kinds, &bins);
-            let left = MOST_POLISHING.saturating_sub(ledger.polishing);
-            bins = packer.polish(&kinds, bins, left);
-            ledger.polishing += packer.work - ledger.work;
+            let left = MOST_IMPROVING.saturating_sub(ledger.improving);
+            bins = packer.improve(&kinds, bins, left);
+            ledger.improving += packer.work - ledger.work;
             for (bin, _) in &mut bins {
                 bin.price = self.lowest_price(template, bin.set, &bin.used, None);
             }
         }
-        let price = price(&bins) + beside * machines(&bins) as f64;
-        let before = chunk.price + beside * chunk.claims.len() as f64;
+        let price = price(&bins) + node_overhead * node_count(&bins) as f64;
+        let before = chunk.price + node_overhead * chunk.claims.len() as f64;
         if price > before * WORTH_IT {
             return None;
         }
         let mut claims: Vec<Claim> = Vec::new();
-        let mut next: Vec<usize> = vec![0; chunk.lots.len()];
+        let mut next: Vec<usize> = vec![0; chunk.pod_groups.len()];
         for (bin, copies) in bins {
             for _ in 0..copies {
                 let mut pods: Vec<u32> = Vec::new();
-                for (lot, count) in &bin.counts {
-                    let from = next[*lot];
-                    pods.extend(&chunk.lots[*lot].items[from..from + count]);
-                    next[*lot] += count;
+                for (pod_group, count) in &bin.counts {
+                    let from = next[*pod_group];
+                    pods.extend(&chunk.pod_groups[*pod_group].items[from..from + count]);
+                    next[*pod_group] += count;
                 }
                 pods.sort_unstable();
                 claims.push(self.claim_of(template, &bin, pods));
@@ -425,31 +442,40 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What the pods of a chunk can be had on.
-    fn stalls(&mut self, template: usize, chunk: &Chunk, ledger: &mut Ledger) -> Vec<Stall<'a>> {
+    /// Returns the requirement groups of a chunk's pods, with their offers.
+    fn requirement_groups(
+        &mut self,
+        template: usize,
+        chunk: &Chunk,
+        ledger: &mut Ledger,
+    ) -> Vec<RequirementGroup<'a>> {
         let (solver, width) = (self.solver, self.width);
         let compiled = &solver.templates[template];
-        let sets: BTreeSet<SetId> = chunk.lots.iter().map(|lot| lot.set).collect();
-        let mut stalls = Vec::with_capacity(sets.len());
+        let sets: BTreeSet<SetId> = chunk
+            .pod_groups
+            .iter()
+            .map(|pod_group| pod_group.set)
+            .collect();
+        let mut groups = Vec::with_capacity(sets.len());
         for set in sets {
             let offer = |(price, row): &(f64, u32)| Offer {
                 price: *price,
                 row: *row,
                 room: compiled.row_room(*row as usize, width),
             };
-            let market = self.market(template, set, ledger);
-            let offers = market.iter().map(offer).collect();
-            let lots = chunk.lots.iter().enumerate();
-            let takes = lots
-                .filter(|(_, lot)| self.algebra.join(set, lot.set) == Some(set))
+            let offer_list = self.offer_list(template, set, ledger);
+            let offers = offer_list.iter().map(offer).collect();
+            let pod_groups = chunk.pod_groups.iter().enumerate();
+            let takes = pod_groups
+                .filter(|(_, pod_group)| self.algebra.join(set, pod_group.set) == Some(set))
                 .map(|(index, _)| index)
                 .collect();
-            stalls.push(Stall { set, offers, takes });
+            groups.push(RequirementGroup { set, offers, takes });
         }
-        stalls
+        groups
     }
 
-    /// Charges new claims instead of those of a chunk to the limits of the NodePool, if they are within them.
+    /// Charges new planned nodes instead of those of a chunk to the limits of the NodePool, if they are within them.
     fn charge_anew(&mut self, template: usize, chunk: &Chunk, claims: &mut [Claim]) -> bool {
         let compiled = &self.solver.templates[template];
         let count = compiled.limit_names.len();
@@ -466,7 +492,7 @@ impl<'a> Run<'a> {
         let costs = |row: usize| &compiled.limit_costs[row * count..(row + 1) * count];
         let mut left = available.clone();
         for claim in claims.iter_mut() {
-            // Everyone gets an even share, or what its machine takes: larger machines are no option for it.
+            // Each gets an even share, or what its instance type uses: larger instance types are excluded.
             let own = costs(claim.witness as usize);
             let within = |row: &usize| {
                 (costs(*row).iter().zip(own).zip(&available))
@@ -492,7 +518,7 @@ impl<'a> Run<'a> {
         true
     }
 
-    /// Puts new claims behind those that stay, and tells the pods.
+    /// Appends new planned nodes to the remaining ones, and updates the placements of the pods.
     fn replace_claims(&mut self, replaced: &Bits, added: Vec<Claim>) {
         let old = std::mem::take(&mut self.claims);
         let stay = old.into_iter().enumerate();
@@ -509,7 +535,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The price of the cheapest row that meets a set and has room.
+    /// Returns the price of the cheapest row that meets a set and has room.
     pub(super) fn lowest_price(
         &mut self,
         template: usize,
@@ -533,43 +559,44 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Claims that are packed anew together.
+/// Planned nodes that are repacked together.
 #[derive(Default)]
 struct Chunk {
-    /// Its claims have few pods each.
+    /// Its planned nodes have few pods each.
     few: bool,
     claims: Bits,
-    /// What they cost.
+    /// Their total price.
     price: f64,
-    lots: Vec<Lot>,
+    pod_groups: Vec<PodGroup>,
 }
 
 impl Chunk {
-    /// What a node counts for beside its price; `usual` is what it does where nodes have many pods.
-    fn beside(&self, usual: f64) -> f64 {
+    /// Returns the cost added for each node; `usual` is that of nodes with many pods.
+    fn node_overhead(&self, usual: f64) -> f64 {
         if !self.few {
             return usual;
         }
         let mean = self.price / self.claims.len().max(1) as f64;
-        usual.max(mean * BESIDE_FEW)
+        usual.max(mean * NODE_OVERHEAD_FEW)
     }
 
-    fn take(&mut self, claim: usize, price: f64, lots: Vec<Lot>) {
+    fn take(&mut self, claim: usize, price: f64, pod_groups: Vec<PodGroup>) {
         self.claims.insert(claim);
         self.price += price;
-        for lot in lots {
-            let alike = |other: &&mut Lot| {
-                (other.set, &other.requests, other.origin) == (lot.set, &lot.requests, lot.origin)
+        for pod_group in pod_groups {
+            let alike = |other: &&mut PodGroup| {
+                (other.set, &other.requests, other.origin)
+                    == (pod_group.set, &pod_group.requests, pod_group.origin)
             };
-            match self.lots.iter_mut().find(alike) {
-                Some(other) => other.items.extend(lot.items),
-                None => self.lots.push(lot),
+            match self.pod_groups.iter_mut().find(alike) {
+                Some(other) => other.items.extend(pod_group.items),
+                None => self.pod_groups.push(pod_group),
             }
         }
     }
 }
 
-/// The largest and the mean share of a machine's resources that a pod takes; `None` if it does not fit.
+/// Returns the largest and the mean share of a node's resources that a pod uses; `None` if it does not fit.
 fn shares(requests: &[i64], room: &[i64]) -> Option<(f64, f64)> {
     let mut most: f64 = 0.0;
     let mut sum = 0.0;

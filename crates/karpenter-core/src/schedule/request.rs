@@ -1,51 +1,52 @@
-//! What is asked of the scheduler.
+//! The input of a scheduling pass: the pods and the policies.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use crate::pod::{Pod, PodKey};
 
-/// Whether preferences count.
+/// How preferences of pods are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum PreferencePolicy {
-    /// Preferences are required first, and dropped one by one.
+    /// Preferences are treated as required first, and dropped one by one until the pod fits.
     #[default]
     Respect,
-    /// Preferences do not exist.
+    /// Preferences are ignored.
     Ignore,
 }
 
-/// What happens when too few different instance types are left.
+/// How unmet minValues are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum MinValuesPolicy {
-    /// The NodePool cannot be used.
+    /// A planned node must meet minValues; a NodePool that cannot is not used.
     #[default]
     Strict,
-    /// The minimum is lowered to what is there.
+    /// minValues are lowered to the number of values available.
     BestEffort,
 }
 
-/// What happens when reserved capacity would do, but is used up.
+/// How used-up reserved capacity is treated when it is compatible with a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum ReservedMode {
-    /// Pods wait: what is reserved now may be free at the next pass. Provisioning does so.
+    /// Pods wait for the next pass, when reservations may be free. Used by provisioning.
     #[default]
     Strict,
-    /// Other capacity is used. Disruption does so.
+    /// Other capacity is used. Used by disruption.
     Fallback,
     /// Reserved offerings are not tracked (the feature is off).
     Off,
 }
 
-/// What machines are launched for, once every pod has a place.
+/// The objective of packing, once every pod has a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Packing {
-    /// As first fit found it: as many pods on each new machine as it holds.
-    FewestMachines,
-    /// Pods of a machine that costs clearly more than what they need are packed anew, on machines that cost less together.
+    /// Keeps the plan of first fit: each new node gets as many pods as fit.
+    FewestNodes,
+    /// Repacks the pods of planned nodes that cost clearly more than the pods need, onto planned nodes with a lower total price.
     LowestCost {
-        /// Machines of fewer pods stay whole; 1 leaves none out.
+        /// Planned nodes with fewer pods are not repacked; 1 includes all.
         from_pods: usize,
     },
 }
@@ -61,74 +62,74 @@ impl Default for Packing {
 pub struct DefaultSpread {
     /// The node label whose values are the domains.
     pub topology_key: String,
-    /// The tolerated difference between a domain and the least loaded one.
+    /// The allowed difference between the count of a domain and the lowest count.
     pub max_skew: i32,
-    /// How many domains there must be before the least load counts as more than zero.
+    /// The number of domains below which the lowest count is taken as zero.
     pub min_domains: Option<i32>,
     /// `DoNotSchedule` (true) or `ScheduleAnyway` (false).
     pub hard: bool,
-    /// Only nodes the pod's node selector and required affinity accept count.
+    /// Whether only nodes that match the pod's node selector and required affinity count.
     pub honor_affinity: bool,
-    /// Only nodes whose taints the pod tolerates count.
+    /// Whether only nodes whose taints the pod tolerates count.
     pub honor_taints: bool,
 }
 
 /// Which pods to place.
 #[derive(Clone, Debug, Default)]
 pub enum PodSet {
-    /// Pending pods, and pods of machines that are going away.
+    /// Pending pods, and pods of deleting nodes.
     #[default]
     Waiting,
-    /// These. They are not validated, and may be bound: they then count as gone from where they are.
+    /// The given pods. They are not validated. If bound, they no longer count on their current node.
     Given(Vec<Arc<Pod>>),
-    /// Pending pods, pods of machines that are going away, and these.
+    /// Pending pods, pods of deleting nodes, and the given pods.
     WaitingAnd(Vec<Arc<Pod>>),
 }
 
-/// Says when to stop early.
+/// Returns whether the pass must stop early.
 pub type Cancel = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// Told how many pods are still to be looked at, now and then while a run goes on.
+/// Receives the number of pods not tried yet, periodically during a pass.
 pub type Progress = Arc<dyn Fn(usize) + Send + Sync>;
 
-/// One scheduling run.
+/// The input of one scheduling pass.
 #[derive(Clone)]
 pub struct ScheduleRequest {
-    /// The time decisions are taken at.
+    /// The current time.
     pub now: Timestamp,
-    /// Whether preferences count.
+    /// How preferences of pods are treated.
     pub preference_policy: PreferencePolicy,
-    /// What happens when too few different instance types are left.
+    /// How unmet minValues are treated.
     pub min_values_policy: MinValuesPolicy,
-    /// What happens when reserved capacity is used up.
+    /// How used-up reserved capacity is treated.
     pub reserved_mode: ReservedMode,
     /// Spread constraints for pods that have none.
     pub default_spread: Vec<DefaultSpread>,
-    /// Pods with resource claims fail instead of being given devices, and DaemonSets with claims do not count.
+    /// Whether pods with resource claims are rejected instead of getting devices, and DaemonSets with resource claims are ignored.
     pub ignore_dra_requests: bool,
     /// Which pods to place.
     pub pods: PodSet,
-    /// In-memory pods of capacity buffers; they come last and are reported apart.
+    /// In-memory pods of capacity buffers; they are placed last and reported separately.
     pub buffer_pods: Vec<Arc<Pod>>,
-    /// Machines (Node or NodeClaim names) that count as gone.
+    /// Names of nodes (Node or NodeClaim) that are treated as deleted.
     pub without: Vec<String>,
-    /// Machines (Node or NodeClaim names) that only pending pods and pods of deleting nodes may use.
+    /// Names of nodes (Node or NodeClaim) that only pending pods and pods of deleting nodes may use.
     pub reluctant: Arc<[String]>,
     /// Pods that were nominated to a node (Node or NodeClaim name). They are tried there before other pods are placed, and are
-    /// placed elsewhere only if that node cannot take them any more.
+    /// placed elsewhere only if they no longer fit on that node.
     pub nominated: Vec<(PodKey, String)>,
-    /// What machines are launched for. Disruption asks for the fewest: it replaces machines by at most one.
+    /// The objective of packing. Disruption uses [`Packing::FewestNodes`], because it replaces nodes by at most one node.
     pub packing: Packing,
-    /// How many instance types a NodeClaim lists at most.
+    /// The maximum number of instance types in a NodeClaim.
     pub max_instance_types: usize,
-    /// Asked now and then; once it says yes, pods not tried yet stay undecided and what was placed is kept.
+    /// Called periodically; once it returns true, pods not tried yet stay undecided and the placements so far are kept.
     pub cancel: Option<Cancel>,
-    /// Who wants to know how far the run is.
+    /// Called periodically with the number of pods not tried yet.
     pub progress: Option<Progress>,
 }
 
 impl ScheduleRequest {
-    /// Provisioning's request at `now`, with upstream's defaults.
+    /// Returns the request of provisioning at `now`, with upstream's defaults.
     pub fn at(now: Timestamp) -> Self {
         Self {
             now,

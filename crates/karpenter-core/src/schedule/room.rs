@@ -1,7 +1,7 @@
-//! Which rows have at least so much room: answered from sorted columns, not row by row.
+//! An index of rows by capacity: finds the rows with room for given resources in sorted columns, not row by row.
 //!
-//! For each resource, rows are sorted by their room, and the set of rows from every 64th rank on is kept. A question is a binary
-//! search, one of those sets, and at most 63 rows more, for each resource in which some row is too small.
+//! For each resource, rows are sorted by their room, and the set of rows from every 64th rank on is kept. A lookup is a binary
+//! search, one of those sets, and at most 63 more rows, for each resource in which some row is too small.
 
 use super::bits::Bits;
 
@@ -16,7 +16,7 @@ struct Column {
     from: Vec<Bits>,
 }
 
-/// See the module documentation.
+/// The capacity index of a template's rows.
 #[derive(Clone, Debug)]
 pub(super) struct RoomIndex {
     columns: Vec<Column>,
@@ -24,7 +24,7 @@ pub(super) struct RoomIndex {
 }
 
 impl RoomIndex {
-    /// Of the rows in `rows`, whose room stands in `room`, `width` numbers each.
+    /// Builds the index of `rows`; `room` has `width` numbers per row.
     pub(super) fn new(rows: &Bits, room: &[i64], width: usize) -> Self {
         let column = |place: usize| {
             let mut sorted: Vec<(i64, u32)> = rows
@@ -50,7 +50,7 @@ impl RoomIndex {
         }
     }
 
-    /// Rows with room for `used`.
+    /// Returns the rows with room for `used`.
     pub(super) fn rows_for(&self, used: &[i64]) -> Bits {
         let mut rows = self.all.clone();
         for (column, used) in self.columns.iter().zip(used) {
@@ -78,7 +78,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_index_finds_what_a_look_at_every_row_finds(
+        fn the_index_finds_the_same_rows_as_a_scan(
             room in prop::collection::vec(-3i64..40, 2..400),
             used in prop::collection::vec(-5i64..45, 2),
             left_out in 0usize..7,

@@ -1,81 +1,75 @@
-//! One scheduling run.
+//! One scheduling pass.
 //!
 //! 1. Pods are sorted: cpu descending, memory descending, creation, uid. Buffers' pods come last.
-//! 2. Each pod is tried on machines that exist, then on claims of this run, then on a new claim of each NodePool; if none
-//!    takes it, its demands are relaxed by a step and everything is tried again.
-//! 3. Pods that failed are tried again as long as others were placed since and that can have made a difference.
+//! 2. Each pod is tried on existing nodes, then on planned nodes of this pass, then on a new planned node of each NodePool; if
+//!    it fits on none, its constraints are relaxed by a step and all are tried again.
+//! 3. Pods that failed are tried again as long as another placement since may have made room for them.
 //!
-//! Ties: machines go by name (initialised first), claims by number of pods and then by age, NodePools by weight and then by
-//! name descending, domains by count, then by price for a new claim, then by name.
+//! Ties: existing nodes are ordered by name (initialized first), planned nodes by number of pods and then by age, NodePools by
+//! weight and then by name descending, domains by count, then by price for a new planned node, then by name.
 //!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/scheduler.go
 
-use std::{
-    cell::RefCell,
-    collections::{BTreeMap, BTreeSet},
-    rc::Rc,
-    sync::Arc,
-};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
 
 use karpenter_api::labels;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{
-    algebra::{Algebra, ReqId, SetId},
-    bits::Bits,
-    claim::Claim,
-    class::{Class, GroupId},
-    devices::Devices,
-    masks::RowMask,
-    plan::{DraftShape, Plan, PoolOutcome, WhyNot},
-    portfolio::{Attempt, Strategy},
-    prepare::Solver,
-    request::{PodSet, ScheduleRequest},
-    topology::{Axis, Group, GroupIdentity, Host},
-};
-use crate::{
-    limits::known_usage,
-    pod::{HostPort, Pod},
-};
+use super::algebra::{Algebra, ReqId, SetId};
+use super::bits::Bits;
+use super::claim::Claim;
+use super::class::{Class, GroupId};
+use super::devices::Devices;
+use super::masks::RowMask;
+use super::plan::{DraftShape, Plan, PoolOutcome, WhyNot};
+use super::portfolio::{Attempt, Strategy};
+use super::prepare::Solver;
+use super::request::{PodSet, ScheduleRequest};
+use super::topology::{Axis, Group, GroupIdentity, Host};
+use crate::limits::known_usage;
+use crate::pod::{HostPort, Pod};
 
-/// Where a pod went.
+/// The state of a pod in the pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Waiting,
     Placed(Host),
     Refused,
-    /// Reserved capacity would do but is used up.
+    /// Only reserved capacity is compatible, and it is used up.
     Deferred,
 }
 
-/// A pod of the run.
+/// A pod of the pass.
 #[derive(Debug)]
 pub(super) struct Item {
     pub(super) pod: Arc<Pod>,
     pub(super) class: usize,
     pub(super) buffer: bool,
-    /// It is pending or comes from a machine that is going away.
+    /// It is pending or leaves a deleting node.
     pub(super) waiting: bool,
     pub(super) fate: Fate,
-    /// What it asked for where it was placed: node selector and affinity, and what its volumes left.
+    /// Its requirements at the variant at which it was placed: node selector and affinity; `volume` has those of its volumes.
     pub(super) asked: SetId,
     pub(super) volume: SetId,
     /// How many of its preferences it dropped to be placed.
     pub(super) dropped: usize,
 }
 
-/// What a run added to a machine, beside resources.
+/// The ports and volumes that a pass added to a node.
 #[derive(Debug, Default)]
 pub(super) struct Load {
     pub(super) ports: Vec<HostPort>,
-    /// Claims attached by driver, the bound pods' included.
+    /// Attached volume claims by driver, including those of bound pods.
     pub(super) attached: Option<BTreeMap<String, FxHashSet<String>>>,
 }
 
-/// What drafts must have in common to be alike: template, requirements, rows, reservations.
+/// The key of a draft shape: template, requirements, rows, reservations.
 pub(super) type ShapeKey = (usize, SetId, Bits, Rc<BTreeSet<usize>>);
 
-/// See the module documentation.
+/// The state of a scheduling pass; see the module documentation.
 pub(super) struct Run<'a> {
     pub(super) solver: &'a Solver,
     pub(super) request: &'a ScheduleRequest,
@@ -88,18 +82,18 @@ pub(super) struct Run<'a> {
     pub(super) axis_ids: FxHashMap<String, usize>,
     pub(super) groups: Vec<Group>,
     pub(super) group_ids: FxHashMap<Arc<GroupIdentity>, GroupId>,
-    /// Machines that are not supposed gone.
+    /// Nodes not treated as deleted.
     pub(super) present: Bits,
-    /// Machines that may be used.
+    /// Nodes that pods may be placed on.
     pub(super) usable: Bits,
-    /// Machines that only waiting pods may use.
+    /// Nodes that only waiting pods may be placed on.
     pub(super) reluctant: Arc<Bits>,
     pub(super) remaining: Vec<i64>,
     pub(super) loads: FxHashMap<usize, Load>,
     pub(super) claims: Vec<Claim>,
-    /// Open claims by number of pods.
+    /// Planned nodes with free resources, by number of pods.
     pub(super) levels: BTreeMap<u32, Bits>,
-    /// What is left of each template's limits.
+    /// The remaining limits of each template.
     pub(super) limits: Vec<Vec<i64>>,
     /// Rows within the limits of each template.
     pub(super) within_limits: Vec<Option<Rc<Bits>>>,
@@ -108,13 +102,13 @@ pub(super) struct Run<'a> {
     pub(super) rows_meeting: FxHashMap<(usize, ReqId), Rc<Bits>>,
     pub(super) kinds: FxHashMap<(usize, SetId), Rc<Bits>>,
     pub(super) shapes: FxHashMap<ShapeKey, Option<Arc<DraftShape>>>,
-    /// The least any class asks for, by resource: a claim without this much room is closed.
+    /// The smallest request of any class, by resource: a planned node without this much room is closed.
     pub(super) least: Box<[i64]>,
-    /// Changes whenever something happened that can make room for a pod that was refused.
+    /// Incremented by each change that can make a refused pod placeable.
     pub(super) epoch: u64,
-    /// No NodePool can be used at all.
-    pub(super) hopeless: Option<WhyNot>,
-    /// Gives devices to resource claims, if some pod has any.
+    /// Set if no NodePool can be used.
+    pub(super) no_usable_pool: Option<WhyNot>,
+    /// Allocates devices for resource claims, if some pod has any.
     pub(super) devices: Option<Box<Devices<'a>>>,
 }
 
@@ -125,14 +119,14 @@ impl<'a> Run<'a> {
         strategy: Strategy,
     ) -> Self {
         let width = solver.dimensions.len();
-        let machine = |name: &String| solver.machine_of.get(name).map(|index| *index as usize);
-        let mut usable = Bits::full(solver.machines.len());
-        for index in request.without.iter().filter_map(machine) {
+        let node = |name: &String| solver.node_index.get(name).map(|index| *index as usize);
+        let mut usable = Bits::full(solver.nodes.len());
+        for index in request.without.iter().filter_map(node) {
             usable.remove(index);
         }
         let present = usable.clone();
-        for (index, machine) in solver.machines.iter().enumerate() {
-            if machine.broken {
+        for (index, node) in solver.nodes.iter().enumerate() {
+            if node.broken {
                 usable.remove(index);
             }
         }
@@ -141,8 +135,8 @@ impl<'a> Run<'a> {
             .iter()
             .map(|template| template.limits.clone())
             .collect();
-        for index in request.without.iter().filter_map(machine) {
-            let state = &solver.machines[index].state;
+        for index in request.without.iter().filter_map(node) {
+            let state = &solver.nodes[index].state;
             let Some(template) = solver
                 .templates
                 .iter()
@@ -172,7 +166,7 @@ impl<'a> Run<'a> {
             group_ids: FxHashMap::default(),
             present,
             usable,
-            reluctant: solver.machines_named(&request.reluctant),
+            reluctant: solver.nodes_named(&request.reluctant),
             remaining: solver.remaining.clone(),
             loads: FxHashMap::default(),
             claims: Vec::new(),
@@ -186,7 +180,7 @@ impl<'a> Run<'a> {
             shapes: FxHashMap::default(),
             least: Box::default(),
             epoch: 1,
-            hopeless: None,
+            no_usable_pool: None,
             devices: None,
         };
         for template in 0..solver.templates.len() {
@@ -195,7 +189,6 @@ impl<'a> Run<'a> {
         run
     }
 
-    /// Makes the plan.
     pub(super) fn solve(mut self) -> Attempt {
         self.collect();
         let any_dynamic = self.solver.pools.iter().any(|pool| {
@@ -208,9 +201,9 @@ impl<'a> Run<'a> {
             )
         });
         if !any_dynamic {
-            self.hopeless = Some(WhyNot::NoNodePools);
+            self.no_usable_pool = Some(WhyNot::NoNodePools);
         } else if self.solver.templates.is_empty() {
-            self.hopeless = Some(WhyNot::NoInstanceTypes);
+            self.no_usable_pool = Some(WhyNot::NoInstanceTypes);
         }
         let pending_by_zone = if matches!(self.request.pods, PodSet::Waiting) {
             self.pending_by_zone()
@@ -240,7 +233,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Labels that exist in the simulation only.
+    /// Reports whether a label exists in the simulation only.
     pub(super) fn is_simulated_label(key: &str) -> bool {
         matches!(
             key,

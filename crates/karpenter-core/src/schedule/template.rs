@@ -1,27 +1,23 @@
-//! NodePools, compiled: what a new machine of each would be before any pod is on it.
+//! NodePools, compiled: the state of a new planned node of each before any pod is placed on it.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, OnceLock},
-};
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 
-use karpenter_api::{labels, v1::NodePool, validation::WellKnown};
+use karpenter_api::labels;
+use karpenter_api::v1::NodePool;
+use karpenter_api::validation::WellKnown;
 
-use super::{
-    algebra::{Algebra, KeyId, SetId},
-    bits::Bits,
-    catalogue::Catalogue,
-    plan::PoolOutcome,
-    request::MinValuesPolicy,
-    room::RoomIndex,
-    vectors::{Dimensions, subtract},
-};
-use crate::{
-    pod::{HostPort, NodeTerm, Shape, Toleration},
-    requirements::{Requirement, Requirements},
-    resources::Resources,
-    taints::{Taint, untolerated},
-};
+use super::algebra::{Algebra, KeyId, SetId};
+use super::bits::Bits;
+use super::catalogue::Catalogue;
+use super::plan::PoolOutcome;
+use super::request::MinValuesPolicy;
+use super::room::RoomIndex;
+use super::vectors::{Dimensions, subtract};
+use crate::pod::{HostPort, NodeTerm, Shape, Toleration};
+use crate::requirements::{Requirement, Requirements};
+use crate::resources::Resources;
+use crate::taints::{Taint, untolerated};
 
 /// Rows on which the same DaemonSets run.
 #[derive(Clone, Debug)]
@@ -31,7 +27,7 @@ pub(super) struct DaemonGroup {
     pub(super) ports: Vec<HostPort>,
 }
 
-/// What a new machine of a NodePool would be.
+/// A new planned node of a NodePool.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
     pub(super) pool: Arc<NodePool>,
@@ -40,24 +36,24 @@ pub(super) struct Template {
     pub(super) set: SetId,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) taints: Vec<Taint>,
-    /// Rows the pool's own requirements leave.
+    /// Rows that meet the NodePool's own requirements.
     pub(super) rows: Bits,
     /// The same, roomiest first.
     pub(super) order: Arc<Vec<u32>>,
     pub(super) groups: Vec<DaemonGroup>,
-    /// What pods can use beside the DaemonSets, row by row.
+    /// Room for pods after the DaemonSets, row by row.
     pub(super) room: Vec<i64>,
-    /// The same, sorted; made when first asked for.
+    /// The same, sorted; built on first use.
     index: OnceLock<RoomIndex>,
     /// Limited resources.
     pub(super) limit_names: Vec<String>,
-    /// What is left of each limit, before this run.
+    /// The remainder of each limit before this pass.
     pub(super) limits: Vec<i64>,
-    /// What each row takes of each limit.
+    /// The amount that each row uses of each limit.
     pub(super) limit_costs: Vec<i64>,
 }
 
-/// A DaemonSet's pod, as it will run on a new machine.
+/// A DaemonSet's pod, as it will run on a new node.
 #[derive(Clone, Debug)]
 pub(super) struct Daemon {
     pub(super) shape: Arc<Shape>,
@@ -78,7 +74,7 @@ impl Daemon {
     }
 }
 
-/// Node selector together with each alternative; one without any if there are none.
+/// Combines the node selector with each alternative; returns the node selector alone if there are none.
 pub(super) fn alternatives(
     shape: &Shape,
     terms: &[NodeTerm],
@@ -94,7 +90,7 @@ pub(super) fn alternatives(
         .collect()
 }
 
-/// `base` with all expressions of a term. An expression that means nothing is never met.
+/// Adds all expressions of a term to `base`. An invalid expression is never met.
 pub(super) fn with_term(
     base: &Requirements,
     term: &NodeTerm,
@@ -111,7 +107,7 @@ pub(super) fn with_term(
     all
 }
 
-/// What compiling a template needs.
+/// The context that compiling a template needs.
 pub(super) struct TemplateCompiler<'a> {
     pub(super) algebra: &'a mut Algebra,
     pub(super) dimensions: &'a Dimensions,
@@ -121,7 +117,7 @@ pub(super) struct TemplateCompiler<'a> {
 }
 
 impl Template {
-    /// Compiles a NodePool, or says why it cannot be used.
+    /// Compiles a NodePool; the error is the reason why it cannot be used.
     pub(super) fn compile(
         pool: &Arc<NodePool>,
         (index, catalogue): (usize, &Catalogue),
@@ -163,7 +159,7 @@ impl Template {
             .map(Taint::parse)
             .collect();
         let groups = daemon_groups(catalogue, set, &taints, compiler);
-        let room = room_beside(catalogue, &groups, compiler.dimensions);
+        let room = room_after_daemons(catalogue, &groups, compiler.dimensions);
         let limits = Resources::allocatable_from(&pool.spec.limits)
             .map_err(|problem| PoolOutcome::Invalid(problem.to_string()))?;
         let mut compiled = Self {
@@ -205,14 +201,14 @@ impl Template {
         &self.room[row * width..(row + 1) * width]
     }
 
-    /// Rows with room for `used`.
+    /// Returns the rows with room for `used`.
     pub(super) fn rows_for(&self, used: &[i64], width: usize) -> Bits {
         self.index
             .get_or_init(|| RoomIndex::new(&self.rows, &self.room, width))
             .rows_for(used)
     }
 
-    /// The most any machine keeps for DaemonSets, resource by resource.
+    /// Returns the largest DaemonSet overhead of any instance type, per resource.
     pub(super) fn most_overhead(&self) -> Resources {
         let mut most = Resources::new();
         for group in &self.groups {
@@ -221,7 +217,7 @@ impl Template {
         most
     }
 
-    /// The least any machine of `rows` keeps for DaemonSets: per resource, over the groups that have such rows.
+    /// Returns the smallest DaemonSet overhead of any instance type in `rows`, per resource.
     pub(super) fn least_overhead(&self, rows: Option<&Bits>) -> Resources {
         let has_rows = |group: &&DaemonGroup| match rows {
             None => true,
@@ -246,7 +242,7 @@ impl Template {
     }
 }
 
-/// Rows that meet `set` and have an available offering that does.
+/// Returns the rows that meet `set` and have an available offering that does.
 pub(super) fn rows_of(catalogue: &Catalogue, algebra: &mut Algebra, set: SetId) -> Bits {
     let mut rows = Bits::default();
     for kind in catalogue.kinds_in(algebra, set).iter() {
@@ -261,7 +257,7 @@ pub(super) fn rows_of(catalogue: &Catalogue, algebra: &mut Algebra, set: SetId) 
     rows
 }
 
-/// A key with fewer different values over `rows` than its minValues: key, minimum, found.
+/// Returns a key with fewer different values over `rows` than its minValues: key, minimum, number found.
 pub(super) fn unmet_min_values(
     catalogue: &Catalogue,
     algebra: &Algebra,
@@ -278,7 +274,7 @@ pub(super) fn unmet_min_values(
     })
 }
 
-/// How many different values of `key` the types of `rows` list.
+/// Returns the number of different values of `key` that the instance types of `rows` list.
 pub(super) fn distinct_values(
     catalogue: &Catalogue,
     algebra: &Algebra,
@@ -352,7 +348,11 @@ fn daemon_groups(
         .collect()
 }
 
-fn room_beside(catalogue: &Catalogue, groups: &[DaemonGroup], dimensions: &Dimensions) -> Vec<i64> {
+fn room_after_daemons(
+    catalogue: &Catalogue,
+    groups: &[DaemonGroup],
+    dimensions: &Dimensions,
+) -> Vec<i64> {
     let width = dimensions.len();
     let mut room = catalogue.room.clone();
     for group in groups {
@@ -367,7 +367,7 @@ fn room_beside(catalogue: &Catalogue, groups: &[DaemonGroup], dimensions: &Dimen
     room
 }
 
-/// Rows ordered by how much of everything they have, relative to the most there is.
+/// Sorts rows by the sum of their resources relative to the largest amounts.
 fn by_size(rows: &Bits, room: &[i64], width: usize) -> Vec<u32> {
     let mut most = vec![1.0_f64; width];
     for row in rows.iter() {

@@ -1,30 +1,28 @@
 //! Topology constraints: spread, affinity, anti-affinity and its inverse, as counters.
 //!
-//! A group is what pods of the same constraint share: which pods are counted, over which label. For `kubernetes.io/hostname`
-//! a domain is a machine and counters stand by machine; hosts that a pod can no longer go to are bitsets, so that ten
-//! thousand of them are rejected a word at a time. For other labels counters stand by domain.
+//! A group is a constraint that several pods share: the pods it counts, and the label they are counted by. For
+//! `kubernetes.io/hostname` a domain is a node and counters are kept per node; hosts that a pod can no longer go to are
+//! bitsets, so that ten thousand of them are rejected a word at a time. For other labels counters are kept per domain.
 //!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/{topology,topologygroup}.go
-//! DIFFERS: identity includes minDomains and the values of the node filter; the values of NotIn requirements are no domains;
-//! NodePools a pod excludes provide none to it.
+//! DIFFERS: identity includes minDomains and the values of the node filter; the values of NotIn requirements are not domains;
+//! a NodePool that a pod excludes adds no domains for it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use karpenter_api::{labels::HOSTNAME, validation::WellKnown};
+use karpenter_api::labels::HOSTNAME;
+use karpenter_api::validation::WellKnown;
 use rustc_hash::FxHashMap;
 
-use super::{
-    algebra::{KeyId, ReqId, SetId},
-    bits::Bits,
-    prepare::canonical_key,
-};
-use crate::{
-    cluster::Snapshot,
-    pod::{AffinityTerm, LabelSelector, Pod, Toleration},
-    requirements::Requirements,
-};
+use super::algebra::{KeyId, ReqId, SetId};
+use super::bits::Bits;
+use super::prepare::canonical_key;
+use crate::cluster::Snapshot;
+use crate::pod::{AffinityTerm, LabelSelector, Pod, Toleration};
+use crate::requirements::Requirements;
 
-/// What a group constrains.
+/// The kind of constraint of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum GroupKind {
     Spread,
@@ -49,7 +47,7 @@ impl Namespaces {
     }
 }
 
-/// Which nodes count for a spread constraint.
+/// Filters the nodes that count for a spread constraint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(super) struct NodeFilter {
     /// Node selector with each alternative, if the node affinity policy is Honor.
@@ -58,7 +56,7 @@ pub(super) struct NodeFilter {
     pub(super) tolerations: Option<Vec<Toleration>>,
 }
 
-/// What makes two constraints the same.
+/// The parts in which two constraints must be equal to share a group.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct GroupIdentity {
     pub(super) kind: GroupKind,
@@ -87,9 +85,9 @@ impl GroupIdentity {
         }
     }
 
-    /// One of a pod's required affinity terms, for which those pods count that match all of them.
+    /// Returns the identity of one of a pod's required affinity terms; it counts pods that match all of those terms.
     ///
-    /// DIFFERS: upstream counts pods that match the term, whatever the others ask for.
+    /// DIFFERS: upstream counts pods that match this term, whether or not they match the others.
     pub(super) fn required_affinity(
         term: &AffinityTerm,
         all: &[AffinityTerm],
@@ -112,7 +110,7 @@ impl GroupIdentity {
         Self::affinity(GroupKind::Inverse, term, names)
     }
 
-    /// A total order of groups without a node filter.
+    /// Compares groups without a node filter, as a total order.
     pub(super) fn order(&self, other: &Self) -> std::cmp::Ordering {
         (self.kind, &self.key, &self.namespaces, &self.selector).cmp(&(
             other.kind,
@@ -122,7 +120,7 @@ impl GroupIdentity {
         ))
     }
 
-    /// Whether pods with these labels are counted (for Inverse: kept away).
+    /// Reports whether pods with these labels are counted (for Inverse: excluded).
     pub(super) fn selects(
         &self,
         namespace: &str,
@@ -136,7 +134,7 @@ impl GroupIdentity {
             })
     }
 
-    /// Whether the group counts a bound pod: by its labels, or (for Inverse) by the terms it has itself.
+    /// Reports whether the group counts a bound pod: by its labels, or (for Inverse) by the pod's own anti-affinity terms.
     pub(super) fn counts(&self, pod: &Pod, snapshot: &Snapshot) -> bool {
         let shape = &pod.shape;
         match self.kind {
@@ -150,7 +148,7 @@ impl GroupIdentity {
     }
 }
 
-/// Where pods of a group are before the run: machine and number.
+/// The nodes of a group's pods before the pass: node and number.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BaseCounts {
     pub(super) places: Vec<(u32, u32)>,
@@ -164,10 +162,10 @@ pub(super) struct Axis {
     pub(super) is_hostname: bool,
     pub(super) domains: Vec<Arc<str>>,
     pub(super) ids: FxHashMap<Arc<str>, u32>,
-    pub(super) of_machine: Vec<u32>,
-    /// Machines of each domain.
-    pub(super) machines: Vec<Bits>,
-    /// Open claims that may still get into each domain.
+    pub(super) of_node: Vec<u32>,
+    /// Existing nodes of each domain.
+    pub(super) nodes: Vec<Bits>,
+    /// Planned nodes that may still be in each domain.
     pub(super) claims: Vec<Bits>,
     /// Domains a requirement admits.
     pub(super) admitted: FxHashMap<ReqId, Arc<Bits>>,
@@ -186,47 +184,47 @@ impl Axis {
         let id = self.domains.len();
         self.domains.push(name.clone());
         self.ids.insert(name, id as u32);
-        self.machines.push(Bits::default());
+        self.nodes.push(Bits::default());
         self.claims.push(Bits::default());
         id
     }
 }
 
-/// Sets over the machines that exist and over the claims of this run.
+/// Sets of existing nodes and of planned nodes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hosts {
-    pub(super) machines: Bits,
+    pub(super) nodes: Bits,
     pub(super) claims: Bits,
 }
 
 impl Hosts {
     fn insert(&mut self, host: Host) {
         match host {
-            Host::Machine(index) => self.machines.insert(index),
+            Host::Node(index) => self.nodes.insert(index),
             Host::Claim(index) => self.claims.insert(index),
         }
     }
 }
 
-/// A machine that exists, or a claim of this run.
+/// An existing node, or a planned node of this pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Host {
-    Machine(usize),
+    Node(usize),
     Claim(usize),
 }
 
-/// What a group has to know of a pod to tell where it may go.
+/// The properties of a pod that decide in which domains of a group it may be placed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Asker<'a> {
-    /// The domains it may go to for other reasons; `None` is all.
+    /// The domains that its other constraints admit; `None` is all.
     pub(super) reach: Option<&'a Bits>,
-    /// The domains whose least load bounds a spread, as far as the pod's node affinity decides; `None` is all.
+    /// The domains whose lowest count bounds a spread, as far as the pod's node affinity decides; `None` is all.
     pub(super) counted: Option<&'a Bits>,
-    /// Whether it counts itself.
+    /// Whether the group counts the pod itself.
     pub(super) own: bool,
-    /// How many others that count go with it: they are on a planned node whose domain is still open.
+    /// The number of counted pods on the same planned node whose domain is still open.
     pub(super) along: u32,
-    /// Whether it may start the affinity group: no pod that it could join is anywhere.
+    /// Whether it may start the affinity group: there is no pod that it could join.
     pub(super) starts: bool,
 }
 
@@ -235,23 +233,22 @@ pub(super) struct Asker<'a> {
 pub(super) struct Group {
     pub(super) identity: Arc<GroupIdentity>,
     pub(super) axis: usize,
-    /// By domain.
     pub(super) counts: Vec<u32>,
-    /// Domains that exist for the group.
+    /// Domains that the group knows.
     pub(super) known: Bits,
-    /// By machine and by claim, for hostname.
-    on_machines: FxHashMap<u32, u32>,
+    /// Counts by node and by planned node, for hostname.
+    on_nodes: FxHashMap<u32, u32>,
     on_claims: Vec<u32>,
     /// Hosts with a count.
     pub(super) populated: Hosts,
-    /// Hosts where one more counted pod is too many.
+    /// Hosts where one more counted pod would exceed the skew.
     pub(super) full: Hosts,
-    /// Hosts where there are too many already.
+    /// Hosts that exceed the skew.
     pub(super) over: Hosts,
-    /// Whether anything was counted anywhere.
+    /// Whether any pod was counted.
     pub(super) any: bool,
-    /// Machines that pass the node filter; `None` is all.
-    pub(super) machines: Option<Arc<Bits>>,
+    /// Existing nodes that pass the node filter; `None` is all.
+    pub(super) nodes: Option<Arc<Bits>>,
     /// Requirement sets of the node filter, one of which must be met; `None` is any.
     pub(super) filter_sets: Option<Arc<[SetId]>>,
 }
@@ -263,13 +260,13 @@ impl Group {
             axis,
             counts: Vec::new(),
             known: Bits::default(),
-            on_machines: FxHashMap::default(),
+            on_nodes: FxHashMap::default(),
             on_claims: Vec::new(),
             populated: Hosts::default(),
             full: Hosts::default(),
             over: Hosts::default(),
             any: false,
-            machines: None,
+            nodes: None,
             filter_sets: None,
         }
     }
@@ -278,10 +275,10 @@ impl Group {
         self.identity.kind
     }
 
-    /// Counts `number` more on a host.
+    /// Adds `number` pods to the count of a host.
     pub(super) fn count_on_host(&mut self, host: Host, number: u32) {
         let count = match host {
-            Host::Machine(index) => self.on_machines.entry(index as u32).or_default(),
+            Host::Node(index) => self.on_nodes.entry(index as u32).or_default(),
             Host::Claim(index) => {
                 if self.on_claims.len() <= index {
                     self.on_claims.resize(index + 1, 0);
@@ -302,16 +299,16 @@ impl Group {
         }
     }
 
-    /// How many are counted on a host.
+    /// Returns the count of a host.
     pub(super) fn on_host(&self, host: Host) -> u32 {
         let count = match host {
-            Host::Machine(index) => self.on_machines.get(&(index as u32)),
+            Host::Node(index) => self.on_nodes.get(&(index as u32)),
             Host::Claim(index) => self.on_claims.get(index),
         };
         count.copied().unwrap_or(0)
     }
 
-    /// Counts in a domain.
+    /// Adds `number` pods to the count of a domain.
     pub(super) fn count_in(&mut self, domain: usize, number: u32) {
         if self.counts.len() <= domain {
             self.counts.resize(domain + 1, 0);
@@ -331,7 +328,7 @@ impl Group {
         self.counts.get(domain).copied().unwrap_or(0)
     }
 
-    /// Domains a pod may go to, before the node is looked at.
+    /// Returns the domains that a pod may be placed in, before a particular node is considered.
     pub(super) fn valid_domains(&self, asker: &Asker<'_>) -> Bits {
         let mut reachable = self.known.clone();
         if let Some(reach) = asker.reach {
@@ -373,14 +370,14 @@ impl Group {
         }
     }
 
-    /// Whether a pod is counted somewhere, in a domain or on a host.
+    /// Reports whether a pod is counted in any domain or on any host.
     pub(super) fn is_populated(&self) -> bool {
         self.counts.iter().any(|count| *count > 0)
-            || self.populated.machines.iter().next().is_some()
+            || self.populated.nodes.iter().next().is_some()
             || self.populated.claims.iter().next().is_some()
     }
 
-    /// The name upstream gives the constraint in messages.
+    /// Returns upstream's name of the constraint in messages.
     pub(super) fn description(&self) -> &'static str {
         match self.kind() {
             GroupKind::Spread => "topology spread",
@@ -390,7 +387,7 @@ impl Group {
     }
 }
 
-/// Whether a key's domains are the machines themselves.
+/// Reports whether the domains of a key are the nodes themselves.
 pub(super) fn is_hostname(key: &str) -> bool {
     key == HOSTNAME
 }

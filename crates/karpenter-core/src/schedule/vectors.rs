@@ -1,16 +1,17 @@
 //! Resources as rows of integers.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::resources::Resources;
 
-/// Amounts by place. Few clusters have more than the five or so resources that stand in it without an allocation.
+/// Amounts by place. Up to six resources are stored without an allocation, which is enough for most clusters.
 pub(super) type Vector = SmallVec<[i64; 6]>;
 
-/// Which resource stands at which place. Only resources that something asks for have one.
+/// The place of each resource. Only resources that some pod requests have one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Dimensions {
     names: Vec<Arc<str>>,
@@ -51,7 +52,7 @@ impl Dimensions {
         vector
     }
 
-    /// Whether something positive is asked for that no machine was looked at for.
+    /// Reports whether a positive request has no place, so that no node was checked for it.
     pub(super) fn misses(&self, resources: &Resources) -> bool {
         resources
             .iter()
@@ -68,7 +69,7 @@ impl Dimensions {
     }
 }
 
-/// Whether `need` on top of `used` fits in `room`.
+/// Reports whether `need` in addition to `used` fits in `room`.
 #[inline]
 pub(super) fn fits(used: &[i64], need: &[i64], room: &[i64]) -> bool {
     used.iter()

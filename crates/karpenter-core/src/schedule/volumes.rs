@@ -1,27 +1,24 @@
-//! Where a pod's volumes let it run, and what they take of a node's attachments.
+//! The node requirements of a pod's volumes, and the volume attachments they need on a node.
 //!
 //! UPSTREAM: pkg/scheduling/volumeusage.go, pkg/controllers/provisioning/scheduling/volumetopology.go
 
 use std::collections::BTreeSet;
 
 use super::template::with_term;
-use crate::{
-    cluster::{Snapshot, StorageClass, VolumeClaim, translate_in_tree},
-    pod::{LabelExpr, NodeTerm, Pod, VolumeProblem, VolumeRef},
-    requirements::Requirements,
-};
+use crate::cluster::{Snapshot, StorageClass, VolumeClaim, translate_in_tree};
+use crate::pod::{LabelExpr, NodeTerm, Pod, VolumeProblem, VolumeRef};
+use crate::requirements::Requirements;
 
-/// A pod's volumes, looked up.
+/// The resolved volumes of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Volumes {
-    /// Alternatives for the node; none means anywhere.
+    /// Alternative node requirements; empty means any node.
     pub(super) alternatives: Vec<Requirements>,
-    /// Driver and claim of each volume that is attached.
+    /// CSI driver and volume claim of each attached volume.
     pub(super) attached: BTreeSet<(String, String)>,
 }
 
 impl Volumes {
-    /// Looks up the volumes of a pod.
     pub(super) fn resolve(snapshot: &Snapshot, pod: &Pod) -> Result<Self, VolumeProblem> {
         let mut volumes = Self::default();
         for volume in &pod.shape.volumes {
@@ -34,7 +31,7 @@ impl Volumes {
         Ok(volumes)
     }
 
-    /// What a bound pod's volumes take, whatever state they are in.
+    /// Returns the attachments of a bound pod's volumes, whatever state they are in.
     pub(super) fn attached_by(snapshot: &Snapshot, pod: &Pod) -> BTreeSet<(String, String)> {
         let looked_up = pod
             .shape

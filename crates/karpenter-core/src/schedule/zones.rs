@@ -1,28 +1,29 @@
-//! Which zone pending pods are bound to, before they are placed: what the metric by effective zone shows.
+//! The effective zone of pending pods, before they are placed; reported by the metric by effective zone.
 //!
-//! Counted is what a pod cannot do without: node selector and required affinity, its volumes' zones, and its topology
-//! constraints over zones. What it only prefers does not bind it.
+//! Hard constraints decide: node selector and required affinity, zones of the volumes, and required topology constraints over
+//! zones. Preferences do not.
 //!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/scheduler.go (effective zone)
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use karpenter_api::labels::ZONE;
 
-use super::{class::Class, run::Run, topology::Asker};
-use crate::{pod::Phase, requirements::Requirements};
+use super::class::Class;
+use super::run::Run;
+use super::topology::Asker;
+use crate::pod::Phase;
+use crate::requirements::Requirements;
 
-/// Where a pending pod can go, as far as zones are concerned.
+/// The zones in which a pending pod can be placed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EffectiveZone {
-    /// To several zones.
+    /// Several zones.
     Flexible,
-    /// To none.
+    /// No zone.
     None,
-    /// To this one only.
+    /// Exactly this zone.
     Zone(String),
 }
 
@@ -37,7 +38,7 @@ impl fmt::Display for EffectiveZone {
 }
 
 impl Run<'_> {
-    /// Pending pods by the zone they are bound to.
+    /// Counts pending pods by effective zone.
     pub(super) fn pending_by_zone(&mut self) -> BTreeMap<EffectiveZone, usize> {
         let mut of_class: Vec<usize> = vec![0; self.classes.len()];
         for item in &self.items {
@@ -119,7 +120,7 @@ impl Run<'_> {
         }
     }
 
-    /// The zones a class names, and those there are.
+    /// Returns the zones that a class names, and those of nodes and offerings.
     fn zones_of(&self, class: &Class) -> BTreeSet<String> {
         let named = class.terms.iter().chain(&class.volume_requirements);
         let mut zones: BTreeSet<String> = named
@@ -127,8 +128,8 @@ impl Run<'_> {
             .filter(|requirement| !requirement.is_complement())
             .flat_map(|requirement| requirement.values().map(str::to_owned))
             .collect();
-        let machines = self.solver.machine_domains(ZONE);
-        zones.extend(machines.names.iter().map(ToString::to_string));
+        let nodes = self.solver.node_domains(ZONE);
+        zones.extend(nodes.names.iter().map(ToString::to_string));
         let Some(key) = self.algebra.find_key(ZONE) else {
             return zones;
         };

@@ -1,9 +1,9 @@
-//! The Balanced policy's score.
+//! Scores of the consolidation policy `Balanced`.
 
 use serde_json::json;
 
 use crate::fixture::{HOSTNAME, World, now};
-use crate::fleet::{Fleet, commands, machine, on_demand_pool, running, sizes, verdict};
+use crate::fleet::{Fleet, commands, node, on_demand_pool, running, sizes, verdict};
 
 fn balanced(name: &str) -> crate::fixture::Object {
     on_demand_pool(name).set("/spec/disruption/consolidationPolicy", json!("Balanced"))
@@ -11,7 +11,7 @@ fn balanced(name: &str) -> crate::fixture::Object {
 
 /// Conformance: DIS-120
 #[test]
-fn in_a_uniform_pool_a_replacement_at_half_price_is_approved() {
+fn in_a_uniform_pool_a_replacement_at_half_the_price_is_approved() {
     // From 16 to 8 cores: half the price of a third of the pool, for a third of its disruption.
     let apart = |node: &str| {
         running(&format!("p-{node}"), node, "7")
@@ -22,7 +22,7 @@ fn in_a_uniform_pool_a_replacement_at_half_price_is_approved() {
         .with_types(sizes())
         .with_pool(balanced("default"));
     let world = world
-        .run(["a", "b", "c"].map(|name| machine(name, "huge")))
+        .run(["a", "b", "c"].map(|name| node(name, "huge")))
         .with(["a", "b", "c"].map(apart));
     let approved = world.decide_with(|request| request.max_commands = 1);
     assert!(
@@ -32,25 +32,26 @@ fn in_a_uniform_pool_a_replacement_at_half_price_is_approved() {
     );
 }
 
+/// Conformance: DIS-188
 #[test]
 fn a_move_that_saves_less_than_its_share_is_rejected() {
     let types = [
-        crate::fleet::sold("huge", 16, 1.6),
-        crate::fleet::sold("large", 14, 1.0),
+        crate::fleet::priced_type("huge", 16, 1.6),
+        crate::fleet::priced_type("large", 14, 1.0),
     ];
     let world = World::empty()
         .with_types(types.into())
         .with_pool(balanced("default"));
     let world = world
-        .run(["a", "b"].map(|name| machine(name, "huge")))
+        .run(["a", "b"].map(|name| node(name, "huge")))
         .with([running("p", "a", "13"), running("q", "b", "13")]);
     let plan = world.decide_with(|_| ());
     assert!(commands(&plan).is_empty());
     assert_eq!(verdict(&plan, "a"), "Score 0.38 is below 0.50");
 }
 
-/// Pools `default` and `busy`: `a` and `b` can go together, as `c` has room for their pods. For `default` that is all it has;
-/// `busy` would move nearly all of its pods for a ninth of its price.
+/// Pools `default` and `busy`: `a` and `b` can be deleted together, as `c` has room for their pods. `a` is the only node of
+/// `default`; `busy` would move nearly all of its pods to save a ninth of its price.
 fn two_pools(policy_of_busy: &str) -> World {
     let policy = "/spec/disruption/consolidationPolicy";
     let busy = on_demand_pool("busy").set(policy, json!(policy_of_busy));
@@ -64,9 +65,9 @@ fn two_pools(policy_of_busy: &str) -> World {
         .with_pool(balanced("default"))
         .with_pool(busy)
         .run([
-            machine("a", "small"),
-            machine("b", "small").pool("busy"),
-            machine("c", "huge").pool("busy"),
+            node("a", "small"),
+            node("b", "small").pool("busy"),
+            node("c", "huge").pool("busy"),
         ])
         .with(pods)
 }
@@ -81,10 +82,11 @@ fn one_pool_that_rejects_rejects_the_move() {
     assert_eq!(two_pools("Balanced").decide(), ["delete a (saves 0.20)"]);
 }
 
-/// Conformance: DIS-122
+/// Conformance: DIS-122, DIS-188
 #[test]
 fn pools_share_the_savings_of_a_move_by_price_and_the_least_score_counts() {
-    use karpenter_core::disruption::{Candidates, balanced::Totals};
+    use karpenter_core::disruption::Candidates;
+    use karpenter_core::disruption::balanced::Totals;
     let world = two_pools("Balanced");
     let snapshot = world.cluster.snapshot();
     let all = Candidates::new(&snapshot, &<_>::default(), now());
@@ -110,12 +112,13 @@ fn pools_share_the_savings_of_a_move_by_price_and_the_least_score_counts() {
 
 /// Conformance: DIS-121
 #[test]
-fn what_saves_nothing_or_belongs_to_a_pool_that_costs_nothing_is_rejected() {
-    use karpenter_core::disruption::{Candidates, balanced::Totals};
+fn a_move_that_saves_nothing_or_is_in_a_pool_that_costs_nothing_is_rejected() {
+    use karpenter_core::disruption::Candidates;
+    use karpenter_core::disruption::balanced::Totals;
     let world = World::empty()
         .with_types(sizes())
         .with_pool(balanced("default"))
-        .run([machine("a", "huge")])
+        .run([node("a", "huge")])
         .with([running("p", "a", "7")]);
     let snapshot = world.cluster.snapshot();
     let all = Candidates::new(&snapshot, &<_>::default(), now());
@@ -124,33 +127,33 @@ fn what_saves_nothing_or_belongs_to_a_pool_that_costs_nothing_is_rejected() {
     assert!(totals.score(&[a], 0.8) > Some(0.0));
     assert_eq!(totals.score(&[a], 0.0), Some(0.0));
     assert_eq!(Totals::default().score(&[a], 0.8), Some(0.0));
-    assert_eq!(totals.score(&[], 0.8), Some(0.0), "there is no such move");
+    assert_eq!(
+        totals.score(&[], 0.8),
+        Some(0.0),
+        "a move without candidates"
+    );
 }
 
 /// Conformance: DIS-124
 #[test]
-fn an_empty_machine_takes_a_budget_of_one_before_others() {
+fn a_budget_of_one_is_used_for_an_empty_node_first() {
     let pool = balanced("default").set("/spec/disruption/budgets", json!([{ "nodes": "1" }]));
     let world = World::empty()
         .with_types(sizes())
         .with_pool(pool)
-        .run([
-            machine("a", "huge"),
-            machine("b", "small"),
-            machine("c", "huge"),
-        ])
+        .run([node("a", "huge"), node("b", "small"), node("c", "huge")])
         .with([running("p", "a", "1"), running("q", "c", "1")]);
     assert_eq!(world.decide(), ["delete b (saves 0.20)"]);
 }
 
 /// Conformance: DIS-124
 #[test]
-fn the_only_machine_of_a_pool_may_go() {
+fn the_only_node_of_a_pool_may_be_consolidated() {
     let world = World::empty()
         .with_types(sizes())
         .with_pool(balanced("default"))
         .with_pool(on_demand_pool("other"));
-    let world = world.run([machine("a", "medium"), machine("b", "huge").pool("other")]);
+    let world = world.run([node("a", "medium"), node("b", "huge").pool("other")]);
     let world = world.with([running("p", "a", "1"), running("q", "b", "14")]);
     assert_eq!(world.decide(), ["delete a (saves 0.40)"]);
 }

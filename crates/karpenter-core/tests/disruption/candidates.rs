@@ -1,15 +1,16 @@
-//! Who is a candidate, and why the others are not.
+//! Which nodes are candidates, and why the others are not.
 
-use karpenter_core::{disruption::Candidates, pod::Pod};
+use karpenter_core::disruption::Candidates;
+use karpenter_core::pod::Pod;
 use serde_json::json;
 
 use crate::fixture::{World, now, pod, read};
-use crate::fleet::{Fleet, commands, machine, open_pool, running, verdict, world};
+use crate::fleet::{Fleet, commands, node, open_pool, running, verdict, world};
 
-/// What blocks machine `a`, on which one pod runs.
+/// Returns the verdict on node `a`, on which one pod runs.
 fn blocked(change: impl FnOnce(crate::fixture::Object) -> crate::fixture::Object) -> String {
     let world = world()
-        .run([machine("a", "huge")])
+        .run([node("a", "huge")])
         .with([change(running("p", "a", "1"))]);
     verdict(&world.decide_with(|_| ()), "a")
 }
@@ -18,7 +19,7 @@ const DO_NOT_DISRUPT: &str = "pod has \"karpenter.sh/do-not-disrupt\" annotation
 
 /// Conformance: DIS-089
 #[test]
-fn a_pod_that_refuses_keeps_its_node_whoever_owns_it_unless_it_has_ended() {
+fn a_do_not_disrupt_pod_blocks_its_node_whatever_owns_the_pod_unless_it_has_ended() {
     let refusing =
         |pod: crate::fixture::Object| pod.annotation("karpenter.sh/do-not-disrupt", "true");
     assert_eq!(blocked(refusing), DO_NOT_DISRUPT);
@@ -40,10 +41,10 @@ fn a_pod_that_refuses_keeps_its_node_whoever_owns_it_unless_it_has_ended() {
 }
 
 #[test]
-fn a_node_may_refuse_consolidation_by_the_annotation_of_the_first_generation() {
+fn the_do_not_consolidate_annotation_of_v1alpha5_blocks_consolidation_of_a_node() {
     let says = |value: &str| {
         let annotation = "/metadata/annotations/karpenter.sh~1do-not-consolidate";
-        let empty = machine("a", "huge").node(annotation, json!(value));
+        let empty = node("a", "huge").node(annotation, json!(value));
         verdict(&world().run([empty]).decide_with(|_| ()), "a")
     };
     assert_eq!(
@@ -54,7 +55,7 @@ fn a_node_may_refuse_consolidation_by_the_annotation_of_the_first_generation() {
 }
 
 #[test]
-fn a_pool_of_when_empty_deletes_empty_nodes_that_refuse_consolidation() {
+fn the_policy_when_empty_deletes_empty_nodes_annotated_with_do_not_consolidate() {
     let says = |pod: Option<crate::fixture::Object>| {
         let pool =
             open_pool("default").set("/spec/disruption/consolidationPolicy", json!("WhenEmpty"));
@@ -62,7 +63,7 @@ fn a_pool_of_when_empty_deletes_empty_nodes_that_refuse_consolidation() {
         let world = World::empty()
             .with_types(crate::fleet::sizes())
             .with_pool(pool)
-            .run([machine("a", "huge").node(annotation, json!("true"))])
+            .run([node("a", "huge").node(annotation, json!("true"))])
             .with(pod);
         verdict(&world.decide_with(|_| ()), "a")
     };
@@ -73,14 +74,14 @@ fn a_pool_of_when_empty_deletes_empty_nodes_that_refuse_consolidation() {
     );
 }
 
-/// Ten minutes, as docs/DIFFERENCES.md has it; who counts them hands over the names.
+/// The caller counts the ten minutes of docs/DIFFERENCES.md and passes the names of the NodeClaims within them.
 #[test]
 fn a_node_that_consolidation_has_just_launched_is_not_consolidated_again_unless_it_is_empty() {
     let says = |pods: Vec<crate::fixture::Object>| {
-        let world = world().run([machine("a", "huge")]).with(pods);
+        let world = world().run([node("a", "huge")]).with(pods);
         let plan = world.decide_with(|request| {
-            let settling = &mut request.surroundings.settling;
-            settling.insert("a-claim".to_owned());
+            let recent_replacements = &mut request.surroundings.recent_replacements;
+            recent_replacements.insert("a-claim".to_owned());
         });
         verdict(&plan, "a")
     };
@@ -91,16 +92,13 @@ fn a_node_that_consolidation_has_just_launched_is_not_consolidated_again_unless_
     assert_eq!(says(vec![]), "deleted");
 }
 
+/// Conformance: DIS-177
 #[test]
-fn candidates_are_ordered_by_price_per_cost_of_moving() {
-    // The dearer node has so many pods that less is saved for each.
+fn candidates_are_ordered_by_price_per_rescheduling_cost() {
+    // The more expensive node has so many pods that it saves less per pod.
     let pods = (0..7).map(|index| running(&format!("p{index}"), "a", "1"));
     let world = world()
-        .run([
-            machine("a", "huge"),
-            machine("b", "large"),
-            machine("c", "medium"),
-        ])
+        .run([node("a", "huge"), node("b", "large"), node("c", "medium")])
         .with(pods)
         .with([running("q", "b", "1")]);
     let all = Candidates::new(&world.cluster.snapshot(), &<_>::default(), now());
@@ -117,11 +115,12 @@ fn candidates_are_ordered_by_price_per_cost_of_moving() {
     assert_eq!(order, [("b", 0.4), ("c", 0.4), ("a", 0.2)]);
 }
 
+/// Conformance: DIS-176
 #[test]
 fn a_node_costs_what_its_zone_and_capacity_type_cost() {
     use crate::fixture::{Z1, Z2};
     let offering = karpenter_core::fake::offering;
-    let types = [crate::fleet::sold_as(
+    let types = [crate::fleet::type_with_offerings(
         "large",
         8,
         vec![
@@ -132,7 +131,7 @@ fn a_node_costs_what_its_zone_and_capacity_type_cost() {
         ],
     )];
     let in_zone =
-        |name: &str, zone: &str| machine(name, "large").label("topology.kubernetes.io/zone", zone);
+        |name: &str, zone: &str| node(name, "large").label("topology.kubernetes.io/zone", zone);
     let world = World::empty()
         .with_types(types.into())
         .with_pool(open_pool("default"))
@@ -158,40 +157,40 @@ fn a_node_costs_what_its_zone_and_capacity_type_cost() {
 
 /// Conformance: DIS-091
 #[test]
-fn annotations_that_do_not_say_true_do_not_block() {
-    let node = |value: &str| {
-        machine("a", "huge").node(
+fn do_not_disrupt_blocks_only_if_true_or_a_duration_that_has_not_passed() {
+    let annotated = |value: &str| {
+        node("a", "huge").node(
             "/metadata/annotations/karpenter.sh~1do-not-disrupt",
             json!(value),
         )
     };
-    let says = |value| verdict(&world().run([node(value)]).decide_with(|_| ()), "a");
+    let says = |value| verdict(&world().run([annotated(value)]).decide_with(|_| ()), "a");
     assert_eq!(
         says("true"),
         "disruption is blocked through the \"karpenter.sh/do-not-disrupt\" annotation"
     );
     assert_eq!(says("false"), "deleted");
-    let for_a_while = |value: &str| {
+    let for_duration = |value: &str| {
         let started = json!((now() - jiff::SignedDuration::from_mins(10)).to_string());
         blocked(|pod| {
             pod.annotation("karpenter.sh/do-not-disrupt", value)
                 .set("/status/startTime", started)
         })
     };
-    assert_eq!(for_a_while("nonsense"), "replaced");
-    assert_eq!(for_a_while("5m"), "replaced");
-    assert_eq!(for_a_while("15m"), DO_NOT_DISRUPT);
+    assert_eq!(for_duration("nonsense"), "replaced");
+    assert_eq!(for_duration("5m"), "replaced");
+    assert_eq!(for_duration("15m"), DO_NOT_DISRUPT);
 }
 
 /// Conformance: DIS-092
 #[test]
-fn a_budget_that_allows_nothing_keeps_nodes_of_daemon_pods_but_not_of_static_pods() {
+fn a_pdb_that_allows_nothing_blocks_nodes_with_daemon_pods_but_not_with_static_pods() {
     let guarded = |api_version: &str, kind: &str| {
         let owned = pod("p")
             .label("app", "guarded")
             .owned_by(api_version, kind, "o")
             .on("a");
-        let world = world().run([machine("a", "huge")]).with([owned]);
+        let world = world().run([node("a", "huge")]).with([owned]);
         let world = world.pdb("pdb", "default", json!({ "maxUnavailable": 0 }), 0);
         verdict(&world.decide_with(|_| ()), "a")
     };
@@ -202,10 +201,11 @@ fn a_budget_that_allows_nothing_keeps_nodes_of_daemon_pods_but_not_of_static_pod
     assert_eq!(guarded("v1", "Node"), "deleted");
 }
 
+/// Conformance: DIS-169
 #[test]
-fn two_budgets_on_one_pod_block_its_node() {
+fn two_pdbs_on_one_pod_block_its_node() {
     let world = world()
-        .run([machine("a", "huge"), machine("b", "huge")])
+        .run([node("a", "huge"), node("b", "huge")])
         .with([running("p", "a", "1").label("app", "guarded")])
         .pdb("one", "default", json!({}), 1)
         .pdb("two", "default", json!({}), 1);
@@ -217,14 +217,14 @@ fn two_budgets_on_one_pod_block_its_node() {
 
 /// Conformance: DIS-104
 #[test]
-fn budgets_elsewhere_and_pods_that_are_not_ready_and_may_go_then_do_not_block() {
+fn pdbs_of_other_namespaces_and_unready_pods_under_always_allow_do_not_block() {
     let with = |namespace: &str, spec: serde_json::Value, ready: Option<&str>| {
         let conditions = ready.map(|status| json!({ "type": "Ready", "status": status }));
         let guarded = running("p", "a", "1")
             .label("app", "guarded")
             .set("/status/conditions", conditions.into_iter().collect());
         let world = world()
-            .run([machine("a", "small"), machine("b", "huge")])
+            .run([node("a", "small"), node("b", "huge")])
             .with([guarded, running("q", "b", "12")])
             .pdb("pdb", namespace, spec, 0);
         verdict(&world.decide_with(|_| ()), "a")
@@ -236,23 +236,24 @@ fn budgets_elsewhere_and_pods_that_are_not_ready_and_may_go_then_do_not_block() 
     assert_eq!(
         with("default", always(), None),
         "deleted",
-        "as the eviction API has it"
+        "as in the eviction API"
     );
     assert_eq!(with("default", always(), Some("True")), blocked);
     assert_eq!(with("default", json!({}), Some("False")), blocked);
 }
 
+/// Conformance: DIS-169
 #[test]
-fn machines_out_of_play_say_why() {
-    let claim_only = machine("c", "huge");
+fn nodes_that_are_not_candidates_have_a_reason() {
+    let claim_only = node("c", "huge");
     let mut world = world().run([
-        machine("uninitialized", "huge")
+        node("uninitialized", "huge")
             .node("/metadata/labels/karpenter.sh~1initialized", json!("false")),
-        machine("deleting", "huge")
+        node("deleting", "huge")
             .claim("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")),
-        machine("lost", "huge").pool("gone"),
-        machine("nominated", "huge"),
-        machine("held", "huge"),
+        node("lost", "huge").pool("gone"),
+        node("nominated", "huge"),
+        node("held", "huge"),
     ]);
     world
         .cluster
@@ -283,24 +284,24 @@ fn machines_out_of_play_say_why() {
 
 /// Conformance: DIS-117
 #[test]
-fn nodes_with_only_daemon_pods_are_empty_and_ones_with_a_leaving_stateful_pod_are_not() {
-    let gone = |api_version: &str, kind: &str, leaving: bool| {
+fn nodes_with_only_daemon_pods_are_empty_and_ones_with_a_terminating_stateful_set_pod_are_not() {
+    let verdict_with = |api_version: &str, kind: &str, terminating: bool| {
         let mut pod = pod("p").cpu("1").owned_by(api_version, kind, "o").on("a");
-        if leaving {
+        if terminating {
             pod = pod.set("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
         }
-        let world = world().run([machine("a", "small")]).with([pod]);
+        let world = world().run([node("a", "small")]).with([pod]);
         verdict(&world.decide_with(|_| ()), "a")
     };
-    assert_eq!(gone("apps/v1", "DaemonSet", false), "deleted");
-    assert_eq!(gone("apps/v1", "ReplicaSet", true), "deleted");
-    assert_ne!(gone("apps/v1", "StatefulSet", true), "deleted");
+    assert_eq!(verdict_with("apps/v1", "DaemonSet", false), "deleted");
+    assert_eq!(verdict_with("apps/v1", "ReplicaSet", true), "deleted");
+    assert_ne!(verdict_with("apps/v1", "StatefulSet", true), "deleted");
 }
 
 /// Conformance: DIS-118
 #[test]
-fn a_node_that_only_buffers_reckon_with_is_not_empty() {
-    let world = world().run([machine("a", "huge"), machine("b", "huge")]);
+fn a_node_that_holds_only_buffer_pods_is_not_empty() {
+    let world = world().run([node("a", "huge"), node("b", "huge")]);
     let plan = world.decide_with(|request| {
         request.surroundings.buffer_pods.insert("a".to_owned(), 2);
     });
@@ -310,7 +311,7 @@ fn a_node_that_only_buffers_reckon_with_is_not_empty() {
 
 /// Conformance: API-109
 #[test]
-fn a_node_with_a_buffer_goes_once_the_buffer_has_another_place() {
+fn a_node_with_a_buffer_pod_is_deleted_once_the_buffer_pod_fits_elsewhere() {
     let decide = |used: &str| {
         let buffer = pod("capacity-buffer-b-1")
             .cpu("3")
@@ -318,7 +319,7 @@ fn a_node_with_a_buffer_goes_once_the_buffer_has_another_place() {
         let buffer: std::sync::Arc<_> = Pod::parse(&read(buffer.0)).into();
         let stays = running("q", "b", used).annotation("karpenter.sh/do-not-disrupt", "true");
         let plan = world()
-            .run([machine("a", "medium"), machine("b", "huge")])
+            .run([node("a", "medium"), node("b", "huge")])
             .with([stays])
             .decide_with(|request| {
                 request.schedule.buffer_pods = vec![buffer];
@@ -330,14 +331,15 @@ fn a_node_with_a_buffer_goes_once_the_buffer_has_another_place() {
     assert_eq!(decide("12"), "deleted");
 }
 
+/// Conformance: DIS-171
 #[test]
-fn settings_of_a_pool_keep_its_nodes() {
+fn settings_of_a_pool_disable_consolidation_of_its_nodes() {
     let keeps = |pool: crate::fixture::Object| {
         let world = World::empty()
             .with_types(crate::fleet::sizes())
             .with_pool(pool);
         let world = world
-            .run([machine("a", "huge"), machine("b", "huge")])
+            .run([node("a", "huge"), node("b", "huge")])
             .with([running("p", "a", "1")]);
         verdict(&world.decide_with(|_| ()), "a")
     };

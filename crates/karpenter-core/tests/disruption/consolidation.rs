@@ -1,42 +1,42 @@
-//! When giving machines back pays.
+//! When consolidation deletes or replaces nodes.
 
 use karpenter_core::fake;
 use serde_json::json;
 
 use crate::fixture::{CAPACITY_TYPE, World, Z1, Z2, now, pod, values};
 use crate::fleet::{
-    Fleet, Machine, ON_DEMAND, SPOT, commands, machine, on_demand_pool, open_pool, running, sizes,
-    sold_as, verdict, world as fresh,
+    Fleet, FleetNode, ON_DEMAND, SPOT, commands, node, on_demand_pool, open_pool, running, sizes,
+    type_with_offerings, verdict, world as fresh,
 };
 
 /// Conformance: DIS-096
 #[test]
-fn machines_are_deleted_replaced_and_merged() {
+fn nodes_are_deleted_replaced_and_merged() {
     let world = fresh()
-        .run([machine("a", "huge")])
+        .run([node("a", "huge")])
         .with([running("p", "a", "1")]);
     assert_eq!(
         world.decide(),
         ["replace a with small medium large on-demand (saves 1.40)"]
     );
     let world = fresh()
-        .run([machine("a", "medium"), machine("b", "huge")])
+        .run([node("a", "medium"), node("b", "huge")])
         .with([running("p", "a", "1"), running("q", "b", "14")]);
     assert_eq!(world.decide(), ["delete a (saves 0.40)"]);
     let three = ["a", "b", "c"];
     let world = fresh()
-        .run(three.map(|name| machine(name, "large")))
+        .run(three.map(|name| node(name, "large")))
         .with(three.map(|name| running(&format!("p-{name}"), name, "3500m")));
     let plan = world.decide_with(|_| ());
     assert_eq!(
         plan.commands[0].candidates.len(),
         2,
-        "two machines hold what three held: {:?}",
+        "two nodes hold the pods of three: {:?}",
         commands(&plan)
     );
-    // No machine holds the pods of two, and none is cheaper for one: only all three together pay.
+    // No node holds the pods of two, and no cheaper type holds those of one: only replacing all three saves.
     let three = |capacity_type: &str| {
-        let b = machine("b", "medium").label(CAPACITY_TYPE, capacity_type);
+        let b = node("b", "medium").label(CAPACITY_TYPE, capacity_type);
         let world = World::empty().with_types(sizes());
         world
             .with_pool(if capacity_type == SPOT {
@@ -44,7 +44,7 @@ fn machines_are_deleted_replaced_and_merged() {
             } else {
                 on_demand_pool("default")
             })
-            .run([machine("a", "medium"), b, machine("c", "medium")])
+            .run([node("a", "medium"), b, node("c", "medium")])
             .with(["a", "b", "c"].map(|name| running(&format!("p-{name}"), name, "2500m")))
             .decide()
     };
@@ -55,17 +55,17 @@ fn machines_are_deleted_replaced_and_merged() {
     assert_eq!(
         three(SPOT),
         ["replace a b c with large huge spot (saves 0.60)"],
-        "spot and on-demand machines together"
+        "spot and on-demand nodes together"
     );
 }
 
 #[test]
-fn three_machines_become_one_smaller_than_any_two() {
+fn consolidating_three_nodes_saves_at_least_the_price_of_two() {
     let three = ["a", "b", "c"];
     let world = fresh()
-        .run(three.map(|name| machine(name, "large")))
+        .run(three.map(|name| node(name, "large")))
         .with(three.map(|name| running(&format!("p-{name}"), name, "1")));
-    // Not by way of a replacement: any of the three holds all pods.
+    // No replacement is needed: each of the three nodes holds all pods.
     let saved: f64 = world
         .decide_with(|_| ())
         .commands
@@ -76,12 +76,12 @@ fn three_machines_become_one_smaller_than_any_two() {
 }
 
 fn spot_types(count: usize) -> Vec<karpenter_core::instance_type::InstanceType> {
-    // Not in the order of price.
+    // The types are not in the order of price.
     (0..count)
         .map(|index| {
             let place = (index * 11) % count;
             let price = 0.10 + 0.01 * place as f64;
-            sold_as(
+            type_with_offerings(
                 &format!("spot-{place:02}"),
                 2,
                 vec![fake::offering(SPOT, Z1, price)],
@@ -92,7 +92,11 @@ fn spot_types(count: usize) -> Vec<karpenter_core::instance_type::InstanceType> 
 
 fn spot_world(cheaper: usize, min_values: Option<u32>) -> World {
     let mut types = spot_types(cheaper);
-    types.push(sold_as("huge", 16, vec![fake::offering(SPOT, Z1, 1.0)]));
+    types.push(type_with_offerings(
+        "huge",
+        16,
+        vec![fake::offering(SPOT, Z1, 1.0)],
+    ));
     let pool = open_pool("default").needs(CAPACITY_TYPE, "In", &[SPOT]);
     let pool = match min_values {
         Some(least) => pool.needs_min("node.kubernetes.io/instance-type", "Exists", &[], least),
@@ -101,13 +105,13 @@ fn spot_world(cheaper: usize, min_values: Option<u32>) -> World {
     World::empty()
         .with_types(types.into())
         .with_pool(pool)
-        .run([machine("a", "huge").spot()])
+        .run([node("a", "huge").spot()])
         .with([running("p", "a", "1")])
 }
 
 /// Conformance: DIS-097
 #[test]
-fn spot_is_exchanged_for_spot_only_with_the_gate_and_fifteen_cheaper_types() {
+fn spot_replaces_spot_only_with_the_feature_gate_and_fifteen_cheaper_types() {
     let world = spot_world(20, None);
     let plan = world.decide_with(|_| ());
     assert_eq!(
@@ -119,12 +123,12 @@ fn spot_is_exchanged_for_spot_only_with_the_gate_and_fifteen_cheaper_types() {
         verdict(&few, "a"),
         "SpotToSpotConsolidation requires 15 cheaper instance type options than the current candidate to consolidate, got 14"
     );
-    // A machine among the fifteen cheapest finds fewer than fifteen cheaper ones.
+    // A node whose type is among the fifteen cheapest has fewer than fifteen cheaper types.
     let world = World::empty()
         .with_types(spot_types(20).into())
         .with_pool(open_pool("default"));
     let world = world
-        .run([machine("a", "spot-14").spot()])
+        .run([node("a", "spot-14").spot()])
         .with([running("p", "a", "1")]);
     assert!(commands(&world.decide_with(|request| request.spot_to_spot = true)).is_empty());
 }
@@ -149,7 +153,7 @@ fn min_values_keep_more_than_fifteen() {
 
 /// Conformance: DIS-100
 #[test]
-fn cheaper_types_that_are_fewer_than_min_values_ask_for_do_not_replace() {
+fn fewer_cheaper_types_than_min_values_do_not_replace_a_node() {
     use karpenter_core::schedule::MinValuesPolicy;
     for policy in [MinValuesPolicy::Strict, MinValuesPolicy::BestEffort] {
         few_cheaper_types(policy);
@@ -161,9 +165,9 @@ fn few_cheaper_types(policy: karpenter_core::schedule::MinValuesPolicy) {
         .needs(CAPACITY_TYPE, "In", &[ON_DEMAND])
         .needs_min("node.kubernetes.io/instance-type", "Exists", &[], 3);
     let world = World::empty().with_types(sizes()).with_pool(pool);
-    // Below `large` there are two types; the pool wants three to choose from.
+    // Two types are cheaper than `large`; the pool's minValues is three.
     let mut world = world
-        .run([machine("a", "large")])
+        .run([node("a", "large")])
         .with([running("p", "a", "1")]);
     world.request.min_values_policy = policy;
     let plan = world.decide_with(|_| ());
@@ -177,24 +181,24 @@ fn few_cheaper_types(policy: karpenter_core::schedule::MinValuesPolicy) {
 
 /// Conformance: DIS-101
 #[test]
-fn two_machines_that_only_their_own_type_could_replace_with_enough_choice_lose_one() {
-    // For both together `medium`, `large` and `huge` would do. Without `large`, which is what they are, and the dearer `huge`
-    // there is one type left to choose from, and the pool wants two.
+fn one_of_two_nodes_is_deleted_if_their_replacement_needs_their_own_type_for_min_values() {
+    // `medium`, `large` and `huge` could replace both nodes. Without `large`, their own type, and the more expensive `huge`
+    // one type is left, and the pool's minValues is two.
     let pool =
         on_demand_pool("default").needs_min("node.kubernetes.io/instance-type", "Exists", &[], 2);
     let world = World::empty().with_types(sizes()).with_pool(pool);
     let world = world
-        .run([machine("a", "large"), machine("b", "large")])
+        .run([node("a", "large"), node("b", "large")])
         .with([running("p", "a", "1500m"), running("q", "b", "1500m")]);
     assert_eq!(world.decide(), ["delete a (saves 0.80)"]);
 }
 
 /// Conformance: DIS-102
 #[test]
-fn the_dearest_zone_of_spot_decides_and_dearer_on_demand_does_not_replace() {
+fn the_most_expensive_spot_zone_decides_and_more_expensive_on_demand_does_not_replace() {
     let types = [
-        sold_as("now", 4, vec![fake::offering(ON_DEMAND, Z1, 0.5)]),
-        sold_as(
+        type_with_offerings("now", 4, vec![fake::offering(ON_DEMAND, Z1, 0.5)]),
+        type_with_offerings(
             "other",
             4,
             vec![
@@ -207,22 +211,21 @@ fn the_dearest_zone_of_spot_decides_and_dearer_on_demand_does_not_replace() {
     let world = World::empty()
         .with_types(types.into())
         .with_pool(open_pool("default"));
-    let world = world
-        .run([machine("a", "now")])
-        .with([running("p", "a", "1")]);
+    let world = world.run([node("a", "now")]).with([running("p", "a", "1")]);
     assert_eq!(
         verdict(&world.decide_with(|_| ()), "a"),
         "Can't replace with a cheaper node"
     );
 }
 
+/// Conformance: DIS-184
 #[test]
-fn a_replacement_that_could_be_either_is_pinned_to_spot() {
+fn a_replacement_of_either_capacity_type_is_pinned_to_spot() {
     let world = World::empty()
         .with_types(sizes())
         .with_pool(open_pool("default"));
     let world = world
-        .run([machine("a", "huge")])
+        .run([node("a", "huge")])
         .with([running("p", "a", "1")]);
     let plan = world.decide_with(|_| ());
     assert_eq!(
@@ -233,8 +236,8 @@ fn a_replacement_that_could_be_either_is_pinned_to_spot() {
 
 /// Conformance: DIS-103
 #[test]
-fn of_two_machines_of_the_cheapest_type_one_is_deleted_rather_than_both_replaced_by_it() {
-    let types = [sold_as(
+fn of_two_nodes_of_the_cheapest_type_one_is_deleted_rather_than_both_replaced_by_it() {
+    let types = [type_with_offerings(
         "cheap",
         4,
         vec![fake::offering(ON_DEMAND, Z1, 0.4)],
@@ -242,7 +245,7 @@ fn of_two_machines_of_the_cheapest_type_one_is_deleted_rather_than_both_replaced
     let world = World::empty()
         .with_types(types.into())
         .with_pool(open_pool("default"));
-    let cheap = |name: &str| machine(name, "cheap").node("/status/allocatable/cpu", json!("4"));
+    let cheap = |name: &str| node(name, "cheap").node("/status/allocatable/cpu", json!("4"));
     let world = world
         .run([cheap("a"), cheap("b")])
         .with([running("p", "a", "1"), running("q", "b", "1")]);
@@ -251,8 +254,11 @@ fn of_two_machines_of_the_cheapest_type_one_is_deleted_rather_than_both_replaced
     assert!(decided[0].starts_with("delete "), "{decided:?}");
 }
 
-/// Nodes of four cores with room for two, as others than pods use the rest, and a pod of 1.5 on each.
-fn half_used(types: &[karpenter_core::instance_type::InstanceType], nodes: Vec<Machine>) -> World {
+/// Nodes of four cores of which two are allocatable, with a pod of 1.5 cores on each.
+fn half_used(
+    types: &[karpenter_core::instance_type::InstanceType],
+    nodes: Vec<FleetNode>,
+) -> World {
     let pods: Vec<_> = nodes
         .iter()
         .map(|node| running(&format!("on-{}", node.name()), node.name(), "1500m"))
@@ -271,13 +277,13 @@ fn half_used(types: &[karpenter_core::instance_type::InstanceType], nodes: Vec<M
 #[test]
 fn two_nodes_are_not_replaced_by_one_of_their_type_spot_or_not() {
     for capacity_type in [ON_DEMAND, SPOT] {
-        let types = [sold_as(
+        let types = [type_with_offerings(
             "same",
             4,
             vec![fake::offering(capacity_type, Z1, 0.4)],
         )];
-        let node = |name| machine(name, "same").label(CAPACITY_TYPE, capacity_type);
-        let world = half_used(&types, vec![node("a"), node("b")]);
+        let of_type = |name| node(name, "same").label(CAPACITY_TYPE, capacity_type);
+        let world = half_used(&types, vec![of_type("a"), of_type("b")]);
         let plan = world.decide_with(|request| request.spot_to_spot = true);
         assert_eq!(commands(&plan), Vec::<String>::new(), "{capacity_type}");
     }
@@ -285,12 +291,12 @@ fn two_nodes_are_not_replaced_by_one_of_their_type_spot_or_not() {
 
 /// Conformance: DIS-103
 #[test]
-fn one_node_for_two_is_cheaper_than_the_cheaper_of_those_of_a_type_that_would_do() {
+fn a_replacement_of_two_nodes_is_cheaper_than_the_cheaper_of_them_if_their_type_fits_too() {
     let in_zone =
-        |name: &str, zone: &str| machine(name, "same").label("topology.kubernetes.io/zone", zone);
+        |name: &str, zone: &str| node(name, "same").label("topology.kubernetes.io/zone", zone);
     let decide = |other: f64| {
         let types = [
-            sold_as(
+            type_with_offerings(
                 "same",
                 4,
                 vec![
@@ -298,7 +304,7 @@ fn one_node_for_two_is_cheaper_than_the_cheaper_of_those_of_a_type_that_would_do
                     fake::offering(ON_DEMAND, Z2, 0.4),
                 ],
             ),
-            sold_as("other", 4, vec![fake::offering(ON_DEMAND, Z1, other)]),
+            type_with_offerings("other", 4, vec![fake::offering(ON_DEMAND, Z1, other)]),
         ];
         half_used(&types, vec![in_zone("a", Z1), in_zone("b", Z2)]).decide()
     };
@@ -306,7 +312,7 @@ fn one_node_for_two_is_cheaper_than_the_cheaper_of_those_of_a_type_that_would_do
         decide(0.25),
         ["replace a b with other on-demand (saves 0.45)"]
     );
-    // Alone, the node of 0.4 may be replaced at 0.35.
+    // Alone, the node at 0.4 may be replaced at 0.35.
     assert_eq!(
         decide(0.35),
         ["replace b with other on-demand (saves 0.05)"]
@@ -315,13 +321,13 @@ fn one_node_for_two_is_cheaper_than_the_cheaper_of_those_of_a_type_that_would_do
 
 /// Conformance: DIS-105
 #[test]
-fn a_pool_without_instance_types_holds_up_nobody_else() {
+fn a_pool_without_instance_types_does_not_block_other_pools() {
     let mut world = fresh().with_pool(open_pool("broken"));
     world
         .cluster
         .set_instance_types("broken", Err("no answer".to_owned()));
     let world = world
-        .run([machine("a", "huge"), machine("b", "huge").pool("broken")])
+        .run([node("a", "huge"), node("b", "huge").pool("broken")])
         .with([running("p", "a", "1")]);
     let plan = world.decide_with(|_| ());
     assert_eq!(verdict(&plan, "b"), "NodePool not found (NodePool=broken)");
@@ -330,9 +336,9 @@ fn a_pool_without_instance_types_holds_up_nobody_else() {
 
 /// Conformance: DIS-106
 #[test]
-fn pods_that_fit_nodes_of_others_free_theirs() {
+fn a_node_whose_pods_fit_an_unmanaged_node_is_deleted() {
     let mut world = fresh()
-        .run([machine("a", "small")])
+        .run([node("a", "small")])
         .with([running("p", "a", "1")]);
     world.add(
         crate::fixture::node("foreign")
@@ -343,43 +349,43 @@ fn pods_that_fit_nodes_of_others_free_theirs() {
 
 /// Conformance: DIS-107
 #[test]
-fn pods_are_not_moved_to_a_machine_that_is_still_starting() {
+fn pods_are_not_moved_to_an_uninitialized_node() {
     let starting =
-        machine("b", "huge").node("/metadata/labels/karpenter.sh~1initialized", json!("false"));
+        node("b", "huge").node("/metadata/labels/karpenter.sh~1initialized", json!("false"));
     let world = fresh()
-        .run([machine("a", "small"), starting])
+        .run([node("a", "small"), starting])
         .with([running("p", "a", "1")]);
     let plan = world.decide_with(|_| ());
     assert_eq!(
         verdict(&plan, "a"),
         "Not all pods would schedule, default/p => would schedule against uninitialized node \"b\""
     );
-    let ready = fresh()
-        .run([machine("a", "small"), machine("c", "huge")])
-        .run([
-            machine("b", "huge").node("/metadata/labels/karpenter.sh~1initialized", json!("false"))
-        ])
-        .with([running("p", "a", "1"), running("q", "c", "14")]);
+    let ready =
+        fresh()
+            .run([node("a", "small"), node("c", "huge")])
+            .run([node("b", "huge")
+                .node("/metadata/labels/karpenter.sh~1initialized", json!("false"))])
+            .with([running("p", "a", "1"), running("q", "c", "14")]);
     assert_eq!(
         ready.decide(),
         ["delete a (saves 0.20)"],
-        "initialised machines come first"
+        "initialized nodes come first"
     );
 }
 
 /// Conformance: DIS-108
 #[test]
-fn machines_that_changed_recently_take_no_pods_from_consolidation() {
+fn nodes_within_consolidate_after_receive_no_pods_from_consolidation() {
     let with = |after: &str, instance_type: &str| {
         let pool = on_demand_pool("target").set("/spec/disruption/consolidateAfter", json!(after));
         let recently = (now() - jiff::SignedDuration::from_mins(1)).to_string();
-        let target = machine("b", "huge")
+        let target = node("b", "huge")
             .pool("target")
             .without("Consolidatable")
             .claim("/status/lastPodEventTime", json!(recently));
         let world = fresh()
             .with_pool(pool)
-            .run([machine("a", instance_type), target]);
+            .run([node("a", instance_type), target]);
         world
             .with([running("p", "a", "1"), running("q", "b", "14")])
             .decide()
@@ -390,20 +396,24 @@ fn machines_that_changed_recently_take_no_pods_from_consolidation() {
     assert_eq!(
         with("5m", "medium"),
         ["replace a with small on-demand (saves 0.20)"],
-        "a new machine may take them"
+        "a planned node may hold them"
     );
 }
 
 /// Conformance: DIS-109
 #[test]
-fn a_pod_that_can_never_run_does_not_block_but_one_that_would_lose_its_place_does() {
-    let hopeless = pod("hopeless").cpu("1000");
-    let world = fresh().run([machine("a", "small"), machine("b", "huge")]);
-    let world = world.with([running("p", "a", "1"), running("q", "b", "14"), hopeless]);
+fn a_pod_that_fits_nowhere_does_not_block_but_one_that_would_fit_nowhere_after_the_move_does() {
+    let unschedulable = pod("unschedulable").cpu("1000");
+    let world = fresh().run([node("a", "small"), node("b", "huge")]);
+    let world = world.with([
+        running("p", "a", "1"),
+        running("q", "b", "14"),
+        unschedulable,
+    ]);
     assert_eq!(world.decide(), ["delete a (saves 0.20)"]);
-    // Only `b` carries the label its pod selects by.
-    let labelled = machine("b", "large").label("team", "x");
-    let world = fresh().run([labelled, machine("c", "huge")]);
+    // Only `b` has the label that its pod selects.
+    let labeled = node("b", "large").label("team", "x");
+    let world = fresh().run([labeled, node("c", "huge")]);
     let world = world.with([
         running("p", "b", "1").select("team", "x"),
         running("q", "c", "8"),
@@ -418,16 +428,16 @@ fn a_pod_that_can_never_run_does_not_block_but_one_that_would_lose_its_place_doe
 
 /// Conformance: DIS-110
 #[test]
-fn a_large_pod_that_waits_keeps_the_large_node_it_will_go_to() {
+fn a_pending_pod_that_fits_only_a_large_node_blocks_its_replacement() {
     let world = fresh()
-        .run([machine("a", "huge")])
+        .run([node("a", "huge")])
         .with([running("p", "a", "1"), pod("huge").cpu("14")]);
     assert_eq!(world.decide(), Vec::<String>::new());
 }
 
 /// Conformance: DIS-114
 #[test]
-fn zonal_spread_and_anti_affinity_outlive_consolidation_and_a_local_volume_s_host_does_not_hold() {
+fn consolidation_keeps_zonal_spread_and_anti_affinity_and_ignores_the_host_of_a_local_volume() {
     let spread = |name: &str, node: &str| {
         running(name, node, "1").label("app", "x").spread(
             "topology.kubernetes.io/zone",
@@ -436,7 +446,7 @@ fn zonal_spread_and_anti_affinity_outlive_consolidation_and_a_local_volume_s_hos
         )
     };
     let in_zone =
-        |name: &str, zone: &str| machine(name, "small").label("topology.kubernetes.io/zone", zone);
+        |name: &str, zone: &str| node(name, "small").label("topology.kubernetes.io/zone", zone);
     let world = fresh()
         .run([
             in_zone("a", Z1),
@@ -451,15 +461,13 @@ fn zonal_spread_and_anti_affinity_outlive_consolidation_and_a_local_volume_s_hos
             .anti_affinity(crate::fixture::HOSTNAME, ("app", "y"))
     };
     let world = fresh()
-        .run([machine("a", "small"), machine("b", "small")])
+        .run([node("a", "small"), node("b", "small")])
         .with([apart("p", "a"), apart("q", "b")]);
     assert_eq!(world.decide(), Vec::<String>::new());
-    let mut world = fresh()
-        .run([machine("a", "small"), machine("b", "large")])
-        .with([
-            running("p", "a", "100m").volume("c"),
-            running("q", "b", "6"),
-        ]);
+    let mut world = fresh().run([node("a", "small"), node("b", "large")]).with([
+        running("p", "a", "100m").volume("c"),
+        running("q", "b", "6"),
+    ]);
     let on_host = json!([{ "matchExpressions": [
         { "key": crate::fixture::HOSTNAME, "operator": "In", "values": ["a"] },
     ] }]);
@@ -478,7 +486,7 @@ fn zonal_spread_and_anti_affinity_outlive_consolidation_and_a_local_volume_s_hos
 
 /// Conformance: DIS-115
 #[test]
-fn preferences_keep_a_node_unless_they_are_ignored() {
+fn preferences_block_consolidation_unless_they_are_ignored() {
     use karpenter_core::schedule::PreferencePolicy;
     let apart = |name: &str, node: &str| {
         running(name, node, "100m")
@@ -486,7 +494,7 @@ fn preferences_keep_a_node_unless_they_are_ignored() {
             .prefer_anti_affinity(1, crate::fixture::HOSTNAME, ("app", "y"))
     };
     let mut world = fresh()
-        .run([machine("a", "small"), machine("b", "small")])
+        .run([node("a", "small"), node("b", "small")])
         .with([apart("p", "a"), apart("q", "b")]);
     assert_eq!(world.decide(), Vec::<String>::new());
     world.request.preference_policy = PreferencePolicy::Ignore;
@@ -495,10 +503,10 @@ fn preferences_keep_a_node_unless_they_are_ignored() {
 
 /// Conformance: DIS-116
 #[test]
-fn machines_move_into_reserved_capacity_even_of_their_own_type() {
+fn nodes_are_replaced_by_reserved_capacity_even_of_their_own_type() {
     let types = |left: u32| {
         [
-            sold_as(
+            type_with_offerings(
                 "large",
                 8,
                 vec![
@@ -507,7 +515,7 @@ fn machines_move_into_reserved_capacity_even_of_their_own_type() {
                     fake::reserved("r-1", left, Z1, 0.002),
                 ],
             ),
-            sold_as("medium", 4, vec![fake::reserved("r-2", 1, Z1, 0.001)]),
+            type_with_offerings("medium", 4, vec![fake::reserved("r-2", 1, Z1, 0.001)]),
         ]
     };
     let decide = |left: u32, capacity_type: &str, cpu: &str| {
@@ -515,7 +523,7 @@ fn machines_move_into_reserved_capacity_even_of_their_own_type() {
             .with_types(types(left).into())
             .with_pool(open_pool("default"));
         world
-            .run([machine("a", "large").label(CAPACITY_TYPE, capacity_type)])
+            .run([node("a", "large").label(CAPACITY_TYPE, capacity_type)])
             .with([running("p", "a", cpu)])
             .decide()
     };
@@ -526,7 +534,7 @@ fn machines_move_into_reserved_capacity_even_of_their_own_type() {
     assert_eq!(
         decide(1, SPOT, "7"),
         ["replace a with large reserved (saves 0.40)"],
-        "without the rules for spot"
+        "the spot-to-spot rules do not apply"
     );
     assert_eq!(
         decide(0, "reserved", "3"),
@@ -537,15 +545,15 @@ fn machines_move_into_reserved_capacity_even_of_their_own_type() {
 
 /// Conformance: DIS-129
 #[test]
-fn pods_of_machines_on_their_way_out_may_wait_for_one_that_is_starting() {
-    // `b` has room for the pod of `a`; the pod of the leaving machine fits only on the one that is starting.
+fn pods_of_deleting_nodes_may_wait_for_an_uninitialized_node() {
+    // `b` has room for the pod of `a`; the pod of the deleting node `c` fits only on the uninitialized one.
     let starting =
-        machine("d", "huge").node("/metadata/labels/karpenter.sh~1initialized", json!("false"));
+        node("d", "huge").node("/metadata/labels/karpenter.sh~1initialized", json!("false"));
     let mut world = fresh()
         .run([
-            machine("a", "small"),
-            machine("b", "huge"),
-            machine("c", "huge"),
+            node("a", "small"),
+            node("b", "huge"),
+            node("c", "huge"),
             starting,
         ])
         .with([
@@ -559,36 +567,36 @@ fn pods_of_machines_on_their_way_out_may_wait_for_one_that_is_starting() {
 
 /// Conformance: DIS-123
 #[test]
-fn a_price_that_is_no_number_counts_as_nothing_and_one_sold_out_counts() {
+fn a_price_that_is_not_a_number_counts_as_zero_and_that_of_an_unavailable_offering_counts() {
     use karpenter_core::disruption::Candidates;
     let priced = |offering: karpenter_core::offering::Offering| {
         let world = World::empty()
-            .with_types([sold_as("large", 8, vec![offering])].into())
+            .with_types([type_with_offerings("large", 8, vec![offering])].into())
             .with_pool(open_pool("default"))
-            .run([machine("a", "large")]);
+            .run([node("a", "large")]);
         Candidates::new(&world.cluster.snapshot(), &<_>::default(), now()).candidates[0].price
     };
     assert_eq!(priced(fake::offering(ON_DEMAND, Z1, f64::NAN)), 0.0);
-    let mut sold_out = fake::offering(ON_DEMAND, Z1, 0.8);
-    sold_out.available = false;
-    assert_eq!(priced(sold_out), 0.8);
+    let mut unavailable = fake::offering(ON_DEMAND, Z1, 0.8);
+    unavailable.available = false;
+    assert_eq!(priced(unavailable), 0.8);
 }
 
 /// Conformance: DIS-119
 #[test]
-fn pools_that_a_cut_pass_did_not_reach_come_first_next_time() {
-    // Both nodes can be replaced, that of `default` at the larger gain.
+fn pools_that_an_interrupted_pass_did_not_evaluate_come_first_next_time() {
+    // Both nodes can be replaced; replacing that of `default` saves more.
     let world = fresh().with_pool(on_demand_pool("late"));
     let world = world
-        .run([machine("a", "huge"), machine("b", "large").pool("late")])
+        .run([node("a", "huge"), node("b", "large").pool("late")])
         .with([
             running("p", "a", "1").select("karpenter.sh/nodepool", "default"),
             running("q", "b", "1").select("karpenter.sh/nodepool", "late"),
         ]);
-    let cut = world
+    let interrupted = world
         .decide_with(|request| request.single_node_cancel = Some(std::sync::Arc::new(|| true)));
-    assert!(commands(&cut).is_empty());
-    assert!(cut.unseen_pools.contains("late"));
+    assert!(commands(&interrupted).is_empty());
+    assert!(interrupted.unseen_pools.contains("late"));
     let first = |unseen: &[&str]| {
         let plan = world.decide_with(|request| {
             request.unseen_pools = unseen.iter().map(|pool| (*pool).to_owned()).collect();
@@ -601,14 +609,14 @@ fn pools_that_a_cut_pass_did_not_reach_come_first_next_time() {
 
 #[test]
 fn the_best_set_need_not_be_a_prefix() {
-    // `pinned` comes second in the order, and its pod cannot move.
-    let pinned = machine("b", "large").label("team", "x");
+    // `pinned` is second in the order, and its pod cannot move.
+    let pinned = node("b", "large").label("team", "x");
     let world = fresh()
         .run([
-            machine("a", "large"),
+            node("a", "large"),
             pinned,
-            machine("c", "large"),
-            machine("d", "large"),
+            node("c", "large"),
+            node("d", "large"),
         ])
         .with([
             running("p", "a", "100m"),
@@ -619,11 +627,12 @@ fn the_best_set_need_not_be_a_prefix() {
     assert_eq!(world.decide(), ["delete a c d (saves 2.40)"]);
 }
 
+/// Conformance: SCH-234
 #[test]
 fn a_plan_does_not_depend_on_the_number_of_threads() {
     let decided = |threads: usize| {
-        let machines = (0..12).map(|index| {
-            machine(
+        let nodes = (0..12).map(|index| {
+            node(
                 &format!("n{index:02}"),
                 ["small", "medium", "large"][index % 3],
             )
@@ -636,7 +645,7 @@ fn a_plan_does_not_depend_on_the_number_of_threads() {
             )
         });
         let plan = fresh()
-            .run(machines)
+            .run(nodes)
             .with(pods)
             .decide_with(|request| request.threads = threads);
         commands(&plan)
@@ -646,9 +655,9 @@ fn a_plan_does_not_depend_on_the_number_of_threads() {
 }
 
 #[test]
-fn every_machine_gets_a_verdict() {
+fn every_node_gets_a_verdict() {
     let world = fresh()
-        .run([machine("a", "huge"), machine("b", "small")])
+        .run([node("a", "huge"), node("b", "small")])
         .with([running("p", "a", "15"), running("q", "b", "2")]);
     let plan = world.decide_with(|_| ());
     assert_eq!(plan.verdicts.len(), 2);
@@ -659,11 +668,12 @@ fn every_machine_gets_a_verdict() {
     );
 }
 
+/// Conformance: DIS-180
 #[test]
-fn a_pod_takes_its_claim_along_if_another_machine_has_such_a_device() {
+fn a_pod_with_a_device_moves_if_another_node_has_a_matching_device() {
     const DRIVER: &str = "gpu.example.com";
     let decide = |elsewhere: bool| {
-        let mut world = fresh().run([machine("a", "small"), machine("b", "huge")]);
+        let mut world = fresh().run([node("a", "small"), node("b", "huge")]);
         world.request.ignore_dra_requests = false;
         let cluster = &mut world.cluster;
         cluster.apply_device_class(&crate::fixture::read(json!({

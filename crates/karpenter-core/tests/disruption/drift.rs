@@ -1,14 +1,14 @@
-//! Machines that no longer match their specification.
+//! Disruption of drifted nodes.
 
 use karpenter_core::disruption::{Blocked, VerdictKind};
 use serde_json::json;
 
 use crate::fixture::World;
-use crate::fleet::{Fleet, commands, machine, open_pool, running, sizes, verdict, world};
+use crate::fleet::{Fleet, commands, node, open_pool, running, sizes, verdict, world};
 
 /// Conformance: DIS-090
 #[test]
-fn a_grace_period_overrules_pods_and_budgets_that_refuse_for_drift_alone() {
+fn a_termination_grace_period_overrides_do_not_disrupt_and_pdbs_for_drift_alone() {
     let pod = || running("p", "a", "15");
     let refusing =
         |world: World| world.with([pod().annotation("karpenter.sh/do-not-disrupt", "true")]);
@@ -29,7 +29,7 @@ fn a_grace_period_overrules_pods_and_budgets_that_refuse_for_drift_alone() {
     ];
     for (kind, blocked) in cases {
         let with = |grace: bool, drifted: bool| {
-            let mut a = machine("a", "huge");
+            let mut a = node("a", "huge");
             if grace {
                 a = a.claim("/spec/terminationGracePeriod", json!("10m"));
             }
@@ -47,10 +47,9 @@ fn a_grace_period_overrules_pods_and_budgets_that_refuse_for_drift_alone() {
 
 /// Conformance: DIS-130
 #[test]
-fn machines_without_pods_drift_first_then_the_longest_drifted() {
-    let drifted = |name: &str, day: u32| {
-        machine(name, "large").drifted(&format!("2025-12-{day:02}T00:00:00Z"))
-    };
+fn drifted_nodes_without_pods_come_first_then_the_longest_drifted() {
+    let drifted =
+        |name: &str, day: u32| node(name, "large").drifted(&format!("2025-12-{day:02}T00:00:00Z"));
     let world = world()
         .run([
             drifted("new", 20),
@@ -68,24 +67,26 @@ fn machines_without_pods_drift_first_then_the_longest_drifted() {
     assert_eq!(plan.commands[1].replacements.len(), 1);
 }
 
+/// Conformance: DIS-186
 #[test]
-fn a_machine_whose_pods_need_two_is_replaced_by_two() {
+fn a_node_whose_pods_need_two_nodes_is_replaced_by_two() {
     let types = [
-        crate::fleet::sold("small", 2, 0.2),
-        crate::fleet::sold("medium", 4, 0.4),
+        crate::fleet::priced_type("small", 2, 0.2),
+        crate::fleet::priced_type("medium", 4, 0.4),
     ];
     let world = World::empty()
         .with_types(types.into())
         .with_pool(open_pool("default"));
-    let world = world.run([machine("a", "huge").drifted("2026-01-01T00:00:00Z")]);
+    let world = world.run([node("a", "huge").drifted("2026-01-01T00:00:00Z")]);
     let world = world.with([running("p", "a", "3"), running("q", "a", "3")]);
     assert_eq!(world.decide_with(|_| ()).commands[0].replacements.len(), 2);
 }
 
+/// Conformance: DIS-193
 #[test]
-fn many_drifted_machines_are_replaced_in_one_pass_each_with_its_own_replacement() {
+fn many_drifted_nodes_are_replaced_in_one_pass_each_with_its_own_replacement() {
     let world = world()
-        .run(["a", "b", "c"].map(|name| machine(name, "large").drifted("2026-01-01T00:00:00Z")))
+        .run(["a", "b", "c"].map(|name| node(name, "large").drifted("2026-01-01T00:00:00Z")))
         .with(["a", "b", "c"].map(|name| running(&format!("p-{name}"), name, "7")));
     let plan = world.decide_with(|_| ());
     let counts: Vec<usize> = plan
@@ -96,15 +97,16 @@ fn many_drifted_machines_are_replaced_in_one_pass_each_with_its_own_replacement(
     assert_eq!(counts, [1, 1, 1]);
 }
 
+/// Conformance: DIS-186
 #[test]
-fn a_drifted_machine_whose_pods_find_no_place_stays_and_the_others_go() {
-    let types = [crate::fleet::sold("small", 2, 0.2)];
+fn a_drifted_node_whose_pods_fit_nowhere_is_kept_and_the_others_are_replaced() {
+    let types = [crate::fleet::priced_type("small", 2, 0.2)];
     let world = World::empty()
         .with_types(types.into())
         .with_pool(open_pool("default"));
-    let machines = ["a", "b"].map(|name| machine(name, "huge").drifted("2026-01-01T00:00:00Z"));
+    let nodes = ["a", "b"].map(|name| node(name, "huge").drifted("2026-01-01T00:00:00Z"));
     let world = world
-        .run(machines)
+        .run(nodes)
         .with([running("p", "a", "15500m"), running("q", "b", "1")]);
     let plan = world.decide_with(|_| ());
     assert!(
@@ -115,14 +117,16 @@ fn a_drifted_machine_whose_pods_find_no_place_stays_and_the_others_go() {
     assert_eq!(commands(&plan).len(), 1);
 }
 
-/// Users look for the reason `DisruptionBlocked`, whatever consolidation thinks of the machine.
+/// The verdict of drift counts, not that of consolidation: users search for the event reason `DisruptionBlocked`.
+///
+/// Conformance: DIS-186
 #[test]
-fn what_keeps_a_drifted_machine_blocks_its_disruption() {
-    let types = [crate::fleet::sold("small", 2, 0.2)];
+fn pods_that_fit_nowhere_block_the_disruption_of_a_drifted_node() {
+    let types = [crate::fleet::priced_type("small", 2, 0.2)];
     let world = World::empty()
         .with_types(types.into())
         .with_pool(open_pool("default"))
-        .run([machine("a", "huge").drifted("2026-01-01T00:00:00Z")])
+        .run([node("a", "huge").drifted("2026-01-01T00:00:00Z")])
         .with([running("p", "a", "15500m")]);
     let plan = world.decide_with(|_| ());
     let [verdict] = plan.verdicts.as_slice() else {
@@ -135,18 +139,19 @@ fn what_keeps_a_drifted_machine_blocks_its_disruption() {
     assert!(matches!(why, Blocked::PodsStay { pods } if pods.len() == 1));
 }
 
+/// Conformance: DIS-194
 #[test]
-fn a_pool_whose_replacements_fail_rests_alone() {
+fn only_the_pool_whose_replacements_fail_is_in_cool_down() {
     let world = World::empty()
         .with_types(sizes())
         .with_pool(open_pool("default"))
         .with_pool(open_pool("other"));
-    let drifted = |name: &str| machine(name, "large").drifted("2026-01-01T00:00:00Z");
+    let drifted = |name: &str| node(name, "large").drifted("2026-01-01T00:00:00Z");
     let world = world
         .run([drifted("a"), drifted("b").pool("other")])
         .with([running("p", "a", "7"), running("q", "b", "7")]);
     let plan = world.decide_with(|request| {
-        request.resting_pools.insert("default".to_owned());
+        request.cooling_down_pools.insert("default".to_owned());
     });
     let names: Vec<&str> = plan
         .commands
@@ -156,25 +161,26 @@ fn a_pool_whose_replacements_fail_rests_alone() {
     assert_eq!(names, ["b"]);
 }
 
+/// Conformance: DIS-187
 #[test]
-fn static_machines_are_replaced_one_for_one_as_far_as_the_limit_leaves_room() {
+fn static_nodes_are_replaced_one_for_one_within_the_headroom_of_the_limit() {
     let fixed = |name: &str| open_pool(name).set("/spec/replicas", json!(3));
     let world = World::empty()
         .with_types(sizes())
         .with_pool(fixed("default"))
         .with_pool(fixed("other"));
-    let drifted = |name: &str| machine(name, "large").drifted("2026-01-01T00:00:00Z");
+    let drifted = |name: &str| node(name, "large").drifted("2026-01-01T00:00:00Z");
     let world = world.run([
         drifted("a"),
         drifted("b"),
         drifted("c"),
         drifted("d").pool("other"),
     ]);
-    let with_room = |room: &[(&str, u32)]| {
+    let with_headroom = |headroom: &[(&str, u32)]| {
         let plan = world.decide_with(|request| {
-            request.static_room = room
+            request.static_headroom = headroom
                 .iter()
-                .map(|(pool, room)| ((*pool).to_owned(), *room))
+                .map(|(pool, headroom)| ((*pool).to_owned(), *headroom))
                 .collect();
         });
         plan.commands
@@ -187,10 +193,10 @@ fn static_machines_are_replaced_one_for_one_as_far_as_the_limit_leaves_room() {
             })
             .collect::<Vec<_>>()
     };
-    assert_eq!(with_room(&[("default", 0), ("other", 0)]), []);
+    assert_eq!(with_headroom(&[("default", 0), ("other", 0)]), []);
     assert_eq!(
-        with_room(&[("default", 2)]),
+        with_headroom(&[("default", 2)]),
         [("a".to_owned(), 1), ("b".to_owned(), 1)]
     );
-    assert_eq!(with_room(&[("other", 1)]), [("d".to_owned(), 1)]);
+    assert_eq!(with_headroom(&[("other", 1)]), [("d".to_owned(), 1)]);
 }

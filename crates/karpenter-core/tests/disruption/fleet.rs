@@ -1,13 +1,12 @@
-//! Machines that run, and what is decided about them.
+//! Running nodes with their NodeClaims, and disruption decisions as text.
 
 use std::sync::Arc;
 
-use karpenter_core::{
-    disruption::{DisruptionPlan, DisruptionRequest, VerdictKind, plan},
-    fake::{self, TypeBuilder},
-    instance_type::InstanceType,
-    offering::Offering,
-};
+use karpenter_core::disruption::{DisruptionPlan, DisruptionRequest, VerdictKind, plan};
+use karpenter_core::fake;
+use karpenter_core::fake::TypeBuilder;
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::offering::Offering;
 use serde_json::{Value, json};
 
 use crate::fixture::{
@@ -17,8 +16,8 @@ use crate::fixture::{
 pub const SPOT: &str = "spot";
 pub const ON_DEMAND: &str = "on-demand";
 
-/// A type of so many cores, sold on demand at `price` and as spot at half of it, in every zone.
-pub fn sold(name: &str, cores: i64, price: f64) -> InstanceType {
+/// Returns an instance type offered on demand at `price` and as spot at half of it, in every zone.
+pub fn priced_type(name: &str, cores: i64, price: f64) -> InstanceType {
     let offer = |capacity_type, factor| {
         [Z1, Z2, Z3].map(|zone| fake::offering(capacity_type, zone, price * factor))
     };
@@ -27,8 +26,8 @@ pub fn sold(name: &str, cores: i64, price: f64) -> InstanceType {
         .build()
 }
 
-/// A type of so many cores, sold as given.
-pub fn sold_as(name: &str, cores: i64, offerings: Vec<Offering>) -> InstanceType {
+/// Returns an instance type with the given offerings.
+pub fn type_with_offerings(name: &str, cores: i64, offerings: Vec<Offering>) -> InstanceType {
     shape(name, cores).offerings(offerings).build()
 }
 
@@ -36,7 +35,7 @@ fn shape(name: &str, cores: i64) -> TypeBuilder {
     fake::instance_type(name).cpu(cores).gib(64).pods(100)
 }
 
-/// `small` 2 cores at $0.2, `medium` 4 at $0.4, `large` 8 at $0.8, `huge` 16 at $1.6.
+/// Returns four instance types: `small` 2 cores at $0.2, `medium` 4 at $0.4, `large` 8 at $0.8, `huge` 16 at $1.6.
 pub fn sizes() -> Arc<[InstanceType]> {
     [
         ("small", 2, 0.2),
@@ -44,35 +43,35 @@ pub fn sizes() -> Arc<[InstanceType]> {
         ("large", 8, 0.8),
         ("huge", 16, 1.6),
     ]
-    .map(|(name, cores, price)| sold(name, cores, price))
+    .map(|(name, cores, price)| priced_type(name, cores, price))
     .into()
 }
 
-/// A world of `sizes` with a pool `default` that buys on demand, consolidates at once and whose budget allows everything.
+/// Returns a world of `sizes` with an on-demand NodePool `default` that consolidates at once and whose budget allows everything.
 pub fn world() -> World {
     World::empty()
         .with_types(sizes())
         .with_pool(on_demand_pool("default"))
 }
 
-/// A NodePool that buys on demand only, and whose budgets allow everything.
+/// Returns an on-demand NodePool whose budgets allow everything.
 pub fn on_demand_pool(name: &str) -> Object {
     open_pool(name).needs(CAPACITY_TYPE, "In", &[ON_DEMAND])
 }
 
-/// A NodePool whose budgets allow everything.
+/// Returns a NodePool whose budgets allow everything.
 pub fn open_pool(name: &str) -> Object {
     crate::fixture::pool(name).set("/spec/disruption/budgets", json!([{ "nodes": "100%" }]))
 }
 
-/// A machine that runs in a pool.
-pub struct Machine {
+/// A Node and its NodeClaim.
+pub struct FleetNode {
     pub claim: Object,
     pub node: Object,
 }
 
-/// An initialised, consolidatable machine of the pool `default`, bought on demand in zone 1.
-pub fn machine(name: &str, instance_type: &str) -> Machine {
+/// Returns an initialized, consolidatable on-demand node of the pool `default` in zone 1.
+pub fn node(name: &str, instance_type: &str) -> FleetNode {
     let condition = |kind: &str| json!({ "type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": "2025-12-31T00:00:00Z" });
     let conditions = [
         "Launched",
@@ -101,7 +100,7 @@ pub fn machine(name: &str, instance_type: &str) -> Machine {
     ] {
         node_labels[key] = json!(value);
     }
-    Machine {
+    FleetNode {
         claim: Object(json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
             "metadata": { "name": format!("{name}-claim"), "uid": format!("{name}-claim"), "labels": labels, "creationTimestamp": "2025-12-31T00:00:00Z" },
@@ -122,7 +121,7 @@ pub fn machine(name: &str, instance_type: &str) -> Machine {
     }
 }
 
-impl Machine {
+impl FleetNode {
     pub fn name(&self) -> &str {
         self.node.name()
     }
@@ -173,7 +172,7 @@ impl Machine {
     }
 }
 
-/// A pod that runs on a node and asks for cores.
+/// Returns a pod that runs on a node and requests cores.
 pub fn running(name: &str, node: &str, cpu: &str) -> Object {
     pod(name)
         .cpu(cpu)
@@ -182,17 +181,17 @@ pub fn running(name: &str, node: &str, cpu: &str) -> Object {
 }
 
 pub trait Fleet: Sized {
-    fn run(self, machines: impl IntoIterator<Item = Machine>) -> Self;
+    fn run(self, nodes: impl IntoIterator<Item = FleetNode>) -> Self;
     fn pdb(self, name: &str, namespace: &str, spec: Value, allowed: i32) -> Self;
     fn decide(&self) -> Vec<String>;
     fn decide_with(&self, change: impl FnOnce(&mut DisruptionRequest)) -> DisruptionPlan;
 }
 
 impl Fleet for World {
-    fn run(mut self, machines: impl IntoIterator<Item = Machine>) -> Self {
-        for machine in machines {
-            self.cluster.apply_node_claim(&read(machine.claim.0));
-            self.cluster.apply_node(&read(machine.node.0));
+    fn run(mut self, nodes: impl IntoIterator<Item = FleetNode>) -> Self {
+        for node in nodes {
+            self.cluster.apply_node_claim(&read(node.claim.0));
+            self.cluster.apply_node(&read(node.node.0));
         }
         self
     }
@@ -245,12 +244,12 @@ pub fn commands(plan: &DisruptionPlan) -> Vec<String> {
     plan.commands.iter().map(line).collect()
 }
 
-/// What was decided about a machine, as text.
+/// Returns the verdict on a node as text.
 pub fn verdict(plan: &DisruptionPlan, name: &str) -> String {
     let verdict = plan
         .verdicts
         .iter()
-        .find(|verdict| verdict.machine.name() == name);
+        .find(|verdict| verdict.node.name() == name);
     match verdict.map(|verdict| &verdict.kind) {
         Some(VerdictKind::Blocked(blocked)) => blocked.to_string(),
         Some(VerdictKind::Kept(why)) => why.to_string(),

@@ -1,4 +1,4 @@
-//! Which machines are given back, one scenario each, on the public interface.
+//! Disruption decisions through the public interface, one scenario per test.
 //!
 //! UPSTREAM: pkg/controllers/disruption/{suite,consolidation,drift,emptiness,balanced}_test.go
 
@@ -16,6 +16,7 @@ mod consolidation;
 mod drift;
 mod fleet;
 mod validation;
+mod verdicts;
 
 #[path = "../scheduling/fixture.rs"]
 #[expect(

@@ -1,15 +1,15 @@
-//! Whether a command still holds after a while.
+//! Validation of a command after its delay.
 
 use karpenter_core::disruption::{Command, DisruptionRequest, Rejection, validate};
 use serde_json::json;
 
 use crate::fixture::{World, now, pod};
-use crate::fleet::{Fleet, machine, on_demand_pool, running, sizes, world};
+use crate::fleet::{Fleet, node, on_demand_pool, running, sizes, world};
 
-/// `a` can go, as its pod fits on `b`.
+/// Returns a world in which `a` can be deleted, as its pod fits on `b`.
 fn movable() -> World {
     world()
-        .run([machine("a", "small"), machine("b", "huge")])
+        .run([node("a", "small"), node("b", "huge")])
         .with([running("p", "a", "1"), running("q", "b", "14")])
 }
 
@@ -28,15 +28,16 @@ fn check(command: &Command, world: &World) -> Result<Vec<String>, Rejection> {
         .collect())
 }
 
+/// Conformance: DIS-189
 #[test]
-fn a_command_holds_while_nothing_changes() {
+fn a_command_stays_valid_while_nothing_changes() {
     let world = movable();
     assert_eq!(check(&command(&world), &world), Ok(vec!["a".to_owned()]));
 }
 
 /// Conformance: DIS-111
 #[test]
-fn what_happened_meanwhile_rejects_a_command() {
+fn changes_since_the_decision_invalidate_a_command() {
     let command = command(&movable());
     let refusing = movable()
         .with([running("new", "a", "100m").annotation("karpenter.sh/do-not-disrupt", "true")]);
@@ -52,14 +53,14 @@ fn what_happened_meanwhile_rejects_a_command() {
     assert_eq!(check(&command, &nominated), Err(Rejection::Budget));
     let full = movable().with([running("filler", "b", "1500m")]);
     assert_eq!(check(&command, &full), Err(Rejection::Scheduling));
-    let changed = movable().run([machine("a", "small").without("Consolidatable")]);
+    let changed = movable().run([node("a", "small").without("Consolidatable")]);
     assert_eq!(check(&command, &changed), Err(Rejection::Churn));
-    // A replacement was to be one of three types; one of them does not do any more.
+    // The replacement had three instance types; one of them is no longer offered.
     let with_types = |types: Vec<karpenter_core::instance_type::InstanceType>| {
         World::empty()
             .with_types(types.into())
             .with_pool(on_demand_pool("default"))
-            .run([machine("a", "huge")])
+            .run([node("a", "huge")])
             .with([running("p", "a", "1")])
     };
     let replacing = self::command(&with_types(sizes().to_vec()));
@@ -68,15 +69,15 @@ fn what_happened_meanwhile_rejects_a_command() {
     assert_eq!(check(&replacing, &others), Err(Rejection::Scheduling));
     let unchanged = || with_types(sizes().to_vec());
     assert!(check(&replacing, &unchanged()).is_ok());
-    // By now the pod finds room on another node: the replacement is not needed.
-    let roomy = unchanged().run([machine("b", "small")]);
+    // The pod now fits on another node: the replacement is not needed.
+    let roomy = unchanged().run([node("b", "small")]);
     assert_eq!(check(&replacing, &roomy), Err(Rejection::Scheduling));
 }
 
 /// Conformance: DIS-112
 #[test]
-fn of_empty_machines_only_those_that_filled_up_drop_out() {
-    let empty = || world().run([machine("a", "huge"), machine("b", "huge")]);
+fn of_empty_nodes_only_those_with_new_pods_drop_out_of_a_command() {
+    let empty = || world().run([node("a", "huge"), node("b", "huge")]);
     let command = command(&empty());
     let one = empty().with([running("p", "a", "1")]);
     assert_eq!(check(&command, &one), Ok(vec!["b".to_owned()]));
@@ -84,11 +85,12 @@ fn of_empty_machines_only_those_that_filled_up_drop_out() {
     assert_eq!(check(&command, &both), Err(Rejection::Churn));
 }
 
+/// Conformance: DIS-189
 #[test]
-fn a_pending_pod_that_takes_the_room_rejects_a_command() {
+fn a_pending_pod_that_needs_the_room_invalidates_a_command() {
     let command = command(&movable());
     let busy = movable()
-        .run([machine("b", "huge").label("team", "x")])
+        .run([node("b", "huge").label("team", "x")])
         .with([pod("big").cpu("1500m").select("team", "x")]);
     assert_eq!(check(&command, &busy), Err(Rejection::Scheduling));
 }

@@ -1,8 +1,7 @@
 //! Pod affinity and anti-affinity.
 
-use serde_json::json;
-
 use karpenter_core::fake::instance_type;
+use serde_json::json;
 
 use crate::fixture::*;
 
@@ -64,14 +63,14 @@ fn pods_affine_to_themselves_share_one_host() {
     let own = pod("p").label("app", "web").affinity(HOSTNAME, WEB);
     assert_eq!(sizes(&small().with(copies(&own, 3)).plan()), [3]);
     let mut world = small().with(copies(&own, 10));
-    let plan = world.settle();
+    let plan = world.launch_and_bind();
     assert_eq!((sizes(&plan), plan.unplaced.len()), (vec![5], 5));
     assert_eq!(world.plan().unplaced.len(), 5);
 }
 
 /// Conformance: SCH-131
 #[test]
-fn a_host_elsewhere_is_not_left_behind() {
+fn pods_affine_to_themselves_do_not_leave_the_host_of_a_match() {
     let own = pod("p").label("app", "web").affinity(HOSTNAME, WEB);
     let existing = pod("e").label("app", "web").on("n");
     let plan = World::new()
@@ -96,7 +95,7 @@ fn pods_affine_to_themselves_share_one_zone() {
             .affinity(ZONE, WEB)
             .require(ZONE, "In", &[zone])
     };
-    // DIFFERS: kube-scheduler would never bind the second: the first one matches, and is elsewhere.
+    // DIFFERS: kube-scheduler would never bind the second pod: the first one matches its term and is in another zone.
     let plan = World::new().with([apart("a", Z2), apart("b", Z3)]).plan();
     assert_eq!((sizes(&plan), plan.unplaced.len()), (vec![1], 1));
 }
@@ -127,7 +126,7 @@ fn a_pod_counts_for_affinity_only_if_it_matches_all_terms() {
 }
 
 #[test]
-fn pods_that_prefer_to_be_apart_by_zone_do_not_get_a_node_each() {
+fn preferred_zonal_anti_affinity_does_not_launch_a_node_per_pod() {
     let shy = pod("p")
         .label("app", "web")
         .cpu("100m")
@@ -169,7 +168,7 @@ fn anti_affinity_to_pods_everywhere_fails() {
 
 /// Conformance: SCH-135
 #[test]
-fn pods_keep_away_from_those_that_want_to_be_away_from_them() {
+fn required_anti_affinity_of_other_pods_keeps_a_pod_away_and_preferred_does_not() {
     let owner = |zone: &str| {
         pod(zone)
             .label("owner", "yes")
@@ -189,7 +188,7 @@ fn pods_keep_away_from_those_that_want_to_be_away_from_them() {
         1
     );
     let mut world = World::new().with(owners);
-    world.settle();
+    world.launch_and_bind();
     world.add(plain.clone());
     assert_eq!(world.plan().unplaced.len(), 1);
     let preferring = |zone: &str| {
@@ -199,17 +198,17 @@ fn pods_keep_away_from_those_that_want_to_be_away_from_them() {
             .prefer_anti_affinity(10, ZONE, WEB)
     };
     let mut world = World::new().with([Z1, Z2, Z3].map(preferring));
-    world.settle();
+    world.launch_and_bind();
     world.add(plain);
     assert!(all_placed(&world.plan()));
 }
 
-/// Upstream places one such pod a pass, because it leaves the zone open; see docs/DIFFERENCES.md.
+/// Upstream places one such pod per pass, because it leaves the zone open; see docs/DIFFERENCES.md.
 #[test]
-fn mutually_exclusive_pods_take_one_zone_each_within_a_run() {
+fn mutually_exclusive_pods_take_one_zone_each_within_a_pass() {
     let apart = pod("p").label("app", "web").anti_affinity(ZONE, WEB);
     let mut world = World::new().with(copies(&apart, 4));
-    let plan = world.settle();
+    let plan = world.launch_and_bind();
     assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (3, 1));
     assert_eq!(world.skew(ZONE, WEB), [1, 1, 1]);
     assert_eq!(world.plan().unplaced.len(), 1);
@@ -217,7 +216,7 @@ fn mutually_exclusive_pods_take_one_zone_each_within_a_run() {
 
 /// Conformance: SCH-138
 #[test]
-fn affinity_to_a_pod_that_is_not_there_fails() {
+fn affinity_to_a_pod_that_does_not_exist_fails() {
     let plan = World::new()
         .with(copies(&pod("p").affinity(HOSTNAME, WEB), 10))
         .plan();
@@ -229,19 +228,19 @@ fn affinity_to_a_pod_that_is_not_there_fails() {
 fn followers_wait_until_the_zone_of_their_target_is_decided() {
     let follower = pod("follower").label("app", "web").affinity(ZONE, DB);
     let followers = || copies(&follower.clone().cpu("3"), 10);
-    // Followers that were left to themselves would be launched in zone 1.
+    // Followers without the affinity would be launched in zone 1.
     let target = pod("a-target").label("app", "web").label("role", "db");
     let target = target.cpu("3").require(ZONE, "In", &[Z2, Z3]);
     let mut world = World::new().with([target.clone()]).with(followers());
-    let plan = world.settle();
+    let plan = world.launch_and_bind();
     assert_eq!(plan.unplaced.len(), 10);
-    let plan = world.settle();
+    let plan = world.launch_and_bind();
     assert!(all_placed(&plan));
     assert_eq!(world.skew(ZONE, WEB), [11], "all in one zone");
     let mut decided = World::new()
         .with([target.select(ZONE, Z2)])
         .with(followers());
-    assert!(all_placed(&decided.settle()));
+    assert!(all_placed(&decided.launch_and_bind()));
     assert_eq!(decided.skew(ZONE, WEB), [11]);
 }
 
@@ -275,7 +274,7 @@ fn a_chain_of_affinities_is_resolved_in_any_order() {
 
 /// Conformance: SCH-141
 #[test]
-fn an_affinity_term_says_which_namespaces_it_means() {
+fn an_affinity_term_selects_namespaces_by_name_or_label() {
     let target = pod("target")
         .namespace("other")
         .label("app", "web")
@@ -314,7 +313,7 @@ fn an_affinity_term_says_which_namespaces_it_means() {
 
 /// Conformance: SCH-142
 #[test]
-fn a_preferred_affinity_gives_way_to_a_spread() {
+fn a_spread_overrides_a_preferred_affinity() {
     let asked = pod("p")
         .label("app", "web")
         .prefer_affinity(50, HOSTNAME, WEB)
@@ -323,10 +322,11 @@ fn a_preferred_affinity_gives_way_to_a_spread() {
     assert_eq!(sizes(&plan), [1, 1, 1]);
 }
 
+/// Conformance: SCH-229
 #[test]
-fn who_starts_an_affinity_group_goes_where_those_planned_before_go() {
-    // `together` leaves its zone open, and `near`, which starts the group of its zone, has no room beside it. Would the zone
-    // stay open, `pinned` could take `together` elsewhere.
+fn the_first_pod_of_an_affinity_group_is_placed_in_the_zone_of_pods_planned_before_it() {
+    // `together` leaves its zone open, and `near`, the first pod of its zonal group, does not fit on the same node. If the zone
+    // stayed open, `pinned` could move `together` to another zone.
     let together = pod("together")
         .cpu("2")
         .label("app", "x")
@@ -345,7 +345,7 @@ fn who_starts_an_affinity_group_goes_where_those_planned_before_go() {
         )
         .with_pool(pool("default"))
         .with([together.memory("2Gi"), near, pinned]);
-    let plan = world.settle();
+    let plan = world.launch_and_bind();
     assert!(all_placed(&plan));
     assert_ne!(claim_index(&plan, "together"), claim_index(&plan, "near"));
     assert_eq!(world.skew(ZONE, ("app", "x")).len(), 1, "one zone");

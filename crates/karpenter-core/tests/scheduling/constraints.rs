@@ -12,7 +12,7 @@ fn is_placed(pod: Object) -> bool {
 
 /// Conformance: SCH-018
 #[test]
-fn a_pod_may_ask_for_what_the_pool_has_and_nothing_else() {
+fn a_pod_may_require_only_labels_of_the_pool() {
     assert!(is_placed(pod("p").require("custom", "In", &["v"])));
     assert!(is_placed(pod("p").require("custom", "Exists", &[])));
     assert!(is_placed(pod("p").require("custom", "NotIn", &["other"])));
@@ -23,7 +23,7 @@ fn a_pod_may_ask_for_what_the_pool_has_and_nothing_else() {
 
 /// Conformance: SCH-019
 #[test]
-fn a_label_no_pool_has_can_only_be_asked_to_be_absent() {
+fn a_label_of_no_pool_can_only_be_required_to_be_absent() {
     let world = |pod: Object| World::new().with([pod]).plan();
     assert!(!all_placed(&world(pod("p").require(
         "custom",
@@ -52,7 +52,7 @@ fn a_label_no_pool_has_can_only_be_asked_to_be_absent() {
 
 /// Conformance: SCH-020
 #[test]
-fn compatible_pods_share_a_node_whose_label_is_what_both_admit() {
+fn compatible_pods_share_a_node_with_a_label_both_admit() {
     let world = || World::empty().with_pool(pool("default").needs("custom", "In", &["a", "b"]));
     let plan = world()
         .with([
@@ -128,7 +128,7 @@ fn contradictory_requirements_fail_and_contradictory_preferences_do_not() {
 
 /// Conformance: SCH-024
 #[test]
-fn the_first_alternative_that_can_be_met_is_taken() {
+fn the_first_alternative_that_can_be_met_is_used() {
     let bad = |pod: Object| pod.require(INSTANCE_TYPE, "In", &["nothing"]);
     let both = bad(bad(pod("p")))
         .require(ZONE, "In", &[Z1])
@@ -179,7 +179,7 @@ fn a_requirement_beats_a_preference() {
 
 /// Conformance: SCH-028
 #[test]
-fn a_preference_that_cannot_be_met_does_not_cost_a_node() {
+fn a_preference_that_cannot_be_met_does_not_launch_a_node() {
     for (key, value) in [(ZONE, "nowhere"), (HOSTNAME, "nowhere")] {
         let plan = World::new()
             .with([pod("p"), pod("q").prefer(1, key, "In", &[value])])
@@ -190,7 +190,7 @@ fn a_preference_that_cannot_be_met_does_not_cost_a_node() {
 
 /// Conformance: SCH-029
 #[test]
-fn a_soft_taint_is_tolerated_last() {
+fn a_prefer_no_schedule_taint_is_tolerated_last() {
     let tainted = pool("tainted")
         .taint("soft", "yes", "PreferNoSchedule")
         .weight(10);
@@ -302,16 +302,18 @@ fn kubernetes_domains_are_ordinary_labels() {
     assert!(keys.iter().all(|key| labels[*key] == "v"));
 }
 
+/// Conformance: SCH-191
 #[test]
-fn a_pod_that_excludes_node_pools_is_left_alone_silently() {
+fn a_pod_that_excludes_node_pools_is_ignored_without_an_event() {
     let plan = World::new()
         .with([pod("p").require(POOL, "DoesNotExist", &[])])
         .plan();
     assert!(plan.unplaced[0].why.is_silent());
 }
 
+/// Conformance: SCH-196
 #[test]
-fn a_typo_in_a_label_is_hinted_at() {
+fn a_label_with_a_typo_gets_a_hint() {
     let plan = World::new()
         .with([pod("p").select("topology.kubernetes.io/zon", "x")])
         .plan();
@@ -324,7 +326,7 @@ fn a_typo_in_a_label_is_hinted_at() {
 }
 
 #[test]
-fn a_planned_claim_carries_the_hash_of_its_pool() {
+fn a_planned_claim_has_the_hash_of_its_pool() {
     for team in ["a", "b"] {
         let pool = pool("default").node_label("team", team);
         let expected = karpenter_api::hash::node_pool(&read(pool.0.clone()));

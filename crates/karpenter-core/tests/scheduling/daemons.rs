@@ -1,11 +1,11 @@
-//! What DaemonSets take of a machine.
+//! Resources that DaemonSets use on a node.
 
 use karpenter_core::fake::instance_type;
 use serde_json::{Value, json};
 
 use crate::fixture::*;
 
-/// A DaemonSet of 2 cores and 1 GiB.
+/// Returns a DaemonSet of 2 cores and 1 GiB.
 fn daemon(change: impl FnOnce(&mut Value)) -> Value {
     let mut set = json!({
         "metadata": { "name": "d", "namespace": "kube-system", "uid": "d" },
@@ -23,7 +23,7 @@ fn with_daemon(mut world: World, change: impl FnOnce(&mut Value)) -> World {
     world
 }
 
-/// The pod of the scenarios: with a daemon it needs the default type, without it the small one.
+/// Returns the pod of the scenarios, which needs the default type with a daemon and the small one without.
 fn asked() -> Object {
     pod("p").cpu("1").memory("1Gi")
 }
@@ -50,7 +50,7 @@ fn spec(set: &mut Value) -> &mut Value {
 
 /// Conformance: SCH-063
 #[test]
-fn a_daemon_takes_its_share() {
+fn a_daemon_pod_uses_its_requests() {
     assert_eq!(
         first_type(with_daemon(World::new(), |_| ())).as_deref(),
         COUNTED
@@ -67,7 +67,7 @@ fn a_daemon_takes_its_share() {
 
 /// Conformance: SCH-064
 #[test]
-fn a_daemon_that_fits_nowhere_leaves_no_room() {
+fn a_daemon_pod_that_fits_no_instance_type_leaves_no_room_for_pods() {
     let huge = |set: &mut Value| {
         spec(set)["containers"][0]["resources"] = json!({ "requests": { "cpu": "10000" } })
     };
@@ -93,7 +93,7 @@ fn live(cpu: &str) -> Object {
 
 /// Conformance: SCH-065
 #[test]
-fn a_running_daemon_pod_says_what_it_asks_for() {
+fn the_requests_of_a_running_daemon_pod_count_instead_of_the_template() {
     assert_eq!(
         first_type(with_daemon(World::new(), |_| ()).with([live("100m")])).as_deref(),
         IGNORED
@@ -116,7 +116,7 @@ fn a_daemon_s_init_container_counts() {
 
 /// Conformance: SCH-067
 #[test]
-fn a_daemon_that_cannot_run_on_the_machine_takes_nothing() {
+fn a_daemon_that_cannot_run_on_the_node_uses_nothing() {
     let tainted = || World::empty().with_pool(pool("default").taint("t", "t", "NoSchedule"));
     let mut world = with_daemon(tainted(), |_| ());
     world.add(asked().tolerate(json!({ "operator": "Exists" })));
@@ -139,10 +139,10 @@ fn a_daemon_that_cannot_run_on_the_machine_takes_nothing() {
 /// Conformance: SCH-068
 #[test]
 fn a_daemon_s_node_affinity_is_followed() {
-    let labelled = || World::empty().with_pool(pool("default").node_label("team", "a"));
+    let labeled = || World::empty().with_pool(pool("default").node_label("team", "a"));
     let by_label = |set: &mut Value| spec(set)["nodeSelector"] = json!({ "team": "a" });
     assert_eq!(
-        first_type(with_daemon(labelled(), by_label)).as_deref(),
+        first_type(with_daemon(labeled(), by_label)).as_deref(),
         COUNTED
     );
     let not_in = |set: &mut Value| spec(set)["affinity"] = affinity("absent", "NotIn", &["x"]);
@@ -185,17 +185,17 @@ fn a_daemon_s_preferences_do_not_matter() {
 #[test]
 fn the_node_a_daemon_pod_is_pinned_to_does_not_matter() {
     let pinned = live("2").require("kubernetes.io/hostname", "In", &["elsewhere"]);
-    let labelled = World::empty().with_pool(pool("default").node_label("foo", "bar"));
+    let labeled = World::empty().with_pool(pool("default").node_label("foo", "bar"));
     let template = |set: &mut Value| spec(set)["affinity"] = affinity("foo", "In", &["bar"]);
     assert_eq!(
-        first_type(with_daemon(labelled, template).with([pinned])).as_deref(),
+        first_type(with_daemon(labeled, template).with([pinned])).as_deref(),
         COUNTED
     );
 }
 
 /// Conformance: SCH-071
 #[test]
-fn each_type_pays_for_the_daemons_it_runs() {
+fn the_overhead_of_each_type_is_that_of_the_daemons_it_runs() {
     let sized = |name: &'static str, size: &'static str, cpu: &'static str| {
         daemon(move |set| {
             set["metadata"]["name"] = json!(name);
@@ -222,7 +222,7 @@ fn each_type_pays_for_the_daemons_it_runs() {
 
 /// Conformance: SCH-072
 #[test]
-fn a_daemon_s_host_port_is_taken_where_it_runs() {
+fn a_daemon_s_host_port_is_used_where_the_daemon_runs() {
     let port = |set: &mut Value| {
         spec(set)["containers"][0]["ports"] = json!([{ "containerPort": 8080, "hostPort": 8080 }])
     };
@@ -264,7 +264,7 @@ fn a_daemon_may_select_labels_that_registration_sets() {
 
 /// Conformance: SCH-057
 #[test]
-fn a_claim_asks_for_its_pods_and_one_set_of_daemons() {
+fn a_claim_requests_its_pods_and_one_set_of_daemons() {
     let small = |set: &mut Value| {
         spec(set)["containers"][0]["resources"] = json!({ "requests": { "cpu": "1" } })
     };
@@ -281,7 +281,7 @@ fn a_claim_asks_for_its_pods_and_one_set_of_daemons() {
 
 /// Conformance: SCH-074
 #[test]
-fn a_daemon_that_runs_already_is_not_paid_for_again() {
+fn the_requests_of_a_running_daemon_pod_are_not_reserved_again() {
     let small = |set: &mut Value| {
         spec(set)["containers"][0]["resources"] = json!({ "requests": { "cpu": "1" } })
     };
@@ -300,7 +300,7 @@ fn a_daemon_that_runs_already_is_not_paid_for_again() {
     assert_eq!(
         (plan.existing.len(), plan.new_claims.len()),
         (0, 1),
-        "what is bound is gone, not less than nothing"
+        "what bound pods use is not free, and the rest is not negative"
     );
     let world =
         with_daemon(World::new(), small).with([node("n"), live("3").on("n"), pod("q").cpu("1")]);
@@ -309,7 +309,7 @@ fn a_daemon_that_runs_already_is_not_paid_for_again() {
 
 /// Conformance: SCH-075
 #[test]
-fn a_daemon_that_does_not_run_on_a_machine_leaves_it_room() {
+fn a_daemon_that_does_not_run_on_a_node_reserves_nothing_there() {
     let huge = |set: &mut Value| {
         spec(set)["nodeSelector"] = json!({ "karpenter.sh/capacity-type": "spot" });
         spec(set)["containers"][0]["resources"] = json!({ "requests": { "cpu": "10000" } });

@@ -1,4 +1,4 @@
-//! Default topology spread constraints, and capacity buffers' pods.
+//! Default topology spread constraints and the virtual pods of capacity buffers.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ fn world(defaults: Vec<DefaultSpread>) -> World {
 
 fn zones(mut world: World, pods: Vec<Object>) -> Vec<usize> {
     pods.into_iter().for_each(|pod| world.add(pod));
-    world.settle();
+    world.launch_and_bind();
     world.skew(ZONE, ("app", "x"))
 }
 
@@ -100,11 +100,11 @@ fn without_a_selector_there_is_no_default() {
         sizes(&world(vec![]).with(copies(&owned("p"), 3)).plan()),
         [3]
     );
-    let nobody_s = pod("p").label("app", "x");
+    let unowned = pod("p").label("app", "x");
     assert_eq!(
         sizes(
             &world(vec![default(HOSTNAME, true)])
-                .with(copies(&nobody_s, 3))
+                .with(copies(&unowned, 3))
                 .plan()
         ),
         [3]
@@ -113,7 +113,7 @@ fn without_a_selector_there_is_no_default() {
     served
         .cluster
         .apply_service(&read(service("s", "default", json!({ "app": "x" }))));
-    let job = nobody_s.owned_by("batch/v1", "Job", "j");
+    let job = unowned.owned_by("batch/v1", "Job", "j");
     assert_eq!(sizes(&served.with(copies(&job, 3)).plan()), [1, 1, 1]);
 }
 
@@ -230,8 +230,9 @@ fn buffers_of_one_name_in_two_namespaces_are_kept_apart() {
     );
 }
 
+/// Conformance: SCH-257
 #[test]
-fn a_buffer_does_not_take_a_machine_from_a_real_pod() {
+fn a_buffer_does_not_take_a_node_from_a_real_pod() {
     let mut world = World::new().with([node("n"), pod("p").cpu("3")]);
     world.request.buffer_pods = vec![buffer("b-0", "default", "4")];
     let plan = world.plan();

@@ -1,8 +1,10 @@
-//! Pods with resource claims: which machines are bought and used for the devices they get.
+//! Pods with resource claims: which instance types and nodes they get for their devices.
 
-use karpenter_core::{
-    dra::DeviceTemplate, fake, instance_type::InstanceType, requirements::Unaliased, schedule::Plan,
-};
+use karpenter_core::dra::DeviceTemplate;
+use karpenter_core::fake;
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::requirements::Unaliased;
+use karpenter_core::schedule::Plan;
 use serde_json::{Value, json};
 
 use crate::fixture::*;
@@ -20,8 +22,14 @@ fn slice_spec(pool: &str, further: Value, devices: Value) -> Value {
     spec
 }
 
-/// A type that will bring devices.
-fn bringing(name: &str, cores: i64, price: f64, further: Value, devices: Value) -> InstanceType {
+/// Returns an instance type whose nodes publish devices.
+fn with_devices(
+    name: &str,
+    cores: i64,
+    price: f64,
+    further: Value,
+    devices: Value,
+) -> InstanceType {
     let mut instance_type = fake::instance_type(name)
         .cpu(cores)
         .gib(64)
@@ -34,7 +42,7 @@ fn bringing(name: &str, cores: i64, price: f64, further: Value, devices: Value) 
 }
 
 fn plain(name: &str, cores: i64, price: f64) -> InstanceType {
-    bringing(name, cores, price, json!({}), json!([]))
+    with_devices(name, cores, price, json!({}), json!([]))
 }
 
 fn gpus(count: usize) -> Value {
@@ -43,7 +51,7 @@ fn gpus(count: usize) -> Value {
         .collect()
 }
 
-/// A world with a class `gpu` and a NodePool of these types, in which claims are served.
+/// Returns a world with a class `gpu` and a NodePool of these types, in which claims are served.
 fn world(types: Vec<InstanceType>) -> World {
     let mut world = World::empty()
         .with_types(types.into())
@@ -56,11 +64,11 @@ fn world(types: Vec<InstanceType>) -> World {
     world
 }
 
-/// Types without and with so many devices, the latter dearer.
+/// Returns an instance type without devices and a more expensive one with `count` devices.
 fn with_gpus(count: usize) -> World {
     world(vec![
         plain("plain", 8, 0.1),
-        bringing("gpu", 8, 1.0, json!({}), gpus(count)),
+        with_devices("gpu", 8, 1.0, json!({}), gpus(count)),
     ])
 }
 
@@ -103,7 +111,7 @@ impl Devices for World {
     }
 }
 
-/// A pod that uses a claim.
+/// Returns a pod that uses a claim.
 fn using(name: &str, claim: &str) -> Object {
     pod(name).cpu("100m").push(
         "/spec/resourceClaims",
@@ -111,8 +119,8 @@ fn using(name: &str, claim: &str) -> Object {
     )
 }
 
-/// The claim's pods and instance types, one line each machine.
-fn machines(plan: &Plan) -> Vec<String> {
+/// Returns one line per planned node: its pods and instance types.
+fn planned(plan: &Plan) -> Vec<String> {
     plan.new_claims
         .iter()
         .map(|draft| {
@@ -126,7 +134,7 @@ fn machines(plan: &Plan) -> Vec<String> {
 /// Conformance: SCH-168
 #[test]
 fn with_the_flag_pods_with_claims_fail_and_daemons_with_claims_do_not_count() {
-    // A container names one of the pod's claims: the API server refuses others. So it does not matter who uses the claim.
+    // The API server admits only containers that name claims of the pod. So it does not matter which container uses the claim.
     let claims = |user: &str| match user {
         "pod" => using("p", "c"),
         user => using("p", "c").set(
@@ -160,13 +168,13 @@ fn with_the_flag_pods_with_claims_fail_and_daemons_with_claims_do_not_count() {
 
 /// Conformance: SCH-169
 #[test]
-fn a_claim_buys_a_type_that_brings_the_device_and_names_its_driver() {
+fn a_resource_claim_selects_a_type_with_the_device_and_the_node_claim_names_its_driver() {
     let world = with_gpus(1)
         .claim("c", one())
         .with([using("p", "c"), pod("q").cpu("7850m")]);
     let plan = world.plan();
     assert!(all_placed(&plan));
-    let mut lines = machines(&plan);
+    let mut lines = planned(&plan);
     lines.sort();
     assert_eq!(lines, ["p on gpu", "q on plain gpu"]);
     for draft in &plan.new_claims {
@@ -184,7 +192,7 @@ fn a_claim_buys_a_type_that_brings_the_device_and_names_its_driver() {
 
 /// Conformance: SCH-170
 #[test]
-fn what_is_missing_is_waited_for() {
+fn a_pod_waits_for_missing_resource_claims_classes_and_devices() {
     let without_claim = || with_gpus(1).with([using("p", "c")]);
     assert_eq!(
         why(&without_claim().plan(), "p"),
@@ -206,7 +214,7 @@ fn what_is_missing_is_waited_for() {
     assert!(
         why(&no_device.plan(), "p").ends_with("no devices left that satisfy the resource claims")
     );
-    // The claim of a template is made by a controller.
+    // The resource claim controller creates the claim of a template.
     let from_template = |status: Value| {
         let pod = pod("p")
             .cpu("100m")
@@ -219,30 +227,30 @@ fn what_is_missing_is_waited_for() {
     };
     assert_eq!(
         why(&from_template(json!([])), "p"),
-        "resource claim of template entry `gpu` has not been made yet"
+        "resource claim of template entry `gpu` has not been created yet"
     );
     let made = from_template(json!([{ "name": "gpu", "resourceClaimName": "made" }]));
-    assert_eq!(machines(&made), ["p on gpu"]);
+    assert_eq!(planned(&made), ["p on gpu"]);
     let needless = from_template(json!([{ "name": "gpu" }]));
-    assert_eq!(machines(&needless), ["p on plain gpu"]);
+    assert_eq!(planned(&needless), ["p on plain gpu"]);
 }
 
 /// Conformance: SCH-171
 #[test]
-fn each_device_is_given_once() {
+fn each_device_is_allocated_once() {
     let pods = || [using("p", "c"), using("q", "d")];
     let two = with_gpus(2)
         .claim("c", one())
         .claim("d", one())
         .with(pods());
-    assert_eq!(machines(&two.plan()), ["p q on gpu"]);
+    assert_eq!(planned(&two.plan()), ["p q on gpu"]);
     let mut single = with_gpus(1)
         .claim("c", one())
         .claim("d", one())
         .with(pods());
-    let plan = single.settle();
-    assert_eq!(plan.new_claims.len(), 2, "{:?}", machines(&plan));
-    // The machines run, their drivers have published the devices, and the claims hold them.
+    let plan = single.launch_and_bind();
+    assert_eq!(plan.new_claims.len(), 2, "{:?}", planned(&plan));
+    // The nodes run, their drivers have published the devices, and the claims hold them.
     let nodes: Vec<String> = (single.cluster.snapshot().nodes())
         .map(|node| node.name().to_owned())
         .collect();
@@ -253,7 +261,7 @@ fn each_device_is_given_once() {
             .claim_held(claim, one(), held(node, "gpu-0", uid));
     }
     let world = world.claim("e", one()).with([using("r", "e")]);
-    assert_eq!(machines(&world.plan()), ["r on gpu"]);
+    assert_eq!(planned(&world.plan()), ["r on gpu"]);
 }
 
 fn held(pool: &str, device: &str, uid: &str) -> Value {
@@ -263,7 +271,7 @@ fn held(pool: &str, device: &str, uid: &str) -> Value {
     })
 }
 
-/// A node of the pool that is ready for pods, with room.
+/// Returns a node of the pool that is ready for pods, with room.
 fn running_node(name: &str) -> Object {
     let resources = json!({ "cpu": "8", "memory": "64Gi", "pods": "50" });
     node(name)
@@ -273,7 +281,7 @@ fn running_node(name: &str) -> Object {
 
 /// Conformance: SCH-173
 #[test]
-fn a_published_device_of_a_node_beats_a_new_machine() {
+fn a_published_device_of_a_node_is_used_before_a_new_node() {
     let on_node = |owner: &str, initialized: &str| {
         with_gpus(1)
             .with([running_node("n").set(
@@ -288,13 +296,13 @@ fn a_published_device_of_a_node_beats_a_new_machine() {
     assert_eq!(on_node("n", "true").existing.len(), 1);
     for (owner, initialized) in [("n", "false"), ("gone", "true")] {
         let plan = on_node(owner, initialized);
-        assert_eq!(machines(&plan), ["p on gpu"], "{owner} {initialized}");
+        assert_eq!(planned(&plan), ["p on gpu"], "{owner} {initialized}");
     }
 }
 
 /// Conformance: SCH-174
 #[test]
-fn a_device_of_a_zone_decides_the_machine_s_and_shared_claims_are_served_once() {
+fn a_zonal_device_decides_the_zone_of_the_node_and_a_shared_claim_is_allocated_once() {
     let in_zone = |zone: &str| json!({ "nodeSelector": { "nodeSelectorTerms": [term(&[(ZONE, "In", &[zone])])] } });
     let zoned = || {
         world(vec![plain("plain", 8, 0.1)])
@@ -312,14 +320,14 @@ fn a_device_of_a_zone_decides_the_machine_s_and_shared_claims_are_served_once() 
     assert_eq!(
         values(&plan.new_claims[0], ZONE),
         [Z2],
-        "the device that can be reached from where the pod must be"
+        "the device that is accessible in the zone of the pod"
     );
     assert!(!all_placed(&zoned().with([using("p", "all")]).plan()));
-    // Two pods of one claim: its device stays on the machine that brings it, so both go there.
+    // Two pods of one claim: its device is local to a planned node, so both are placed there.
     let shared = with_gpus(1)
         .claim("c", one())
         .with([using("p", "c"), using("q", "c")]);
-    assert_eq!(machines(&shared.plan()), ["p q on gpu"]);
+    assert_eq!(planned(&shared.plan()), ["p q on gpu"]);
     let apart = |name: &str| {
         using(name, "c")
             .label("app", "x")
@@ -329,7 +337,7 @@ fn a_device_of_a_zone_decides_the_machine_s_and_shared_claims_are_served_once() 
         .claim("c", one())
         .with([apart("p"), apart("q")]);
     assert_eq!(stuck.plan().unplaced.len(), 1);
-    // A device of the cluster is allocated once, for pods on different machines.
+    // A device accessible from all nodes is allocated once, for pods on different nodes.
     let cluster_wide = world(vec![plain("plain", 8, 0.1)])
         .slice("net", None, json!({ "allNodes": true }), gpus(1))
         .claim("c", one())
@@ -339,7 +347,7 @@ fn a_device_of_a_zone_decides_the_machine_s_and_shared_claims_are_served_once() 
 
 /// Conformance: SCH-175
 #[test]
-fn a_device_is_kept_by_who_lives_and_freed_by_who_goes() {
+fn a_running_pod_keeps_its_device_and_a_pod_of_a_deleting_node_frees_it() {
     let capacity = json!({ "memory": { "value": "16Gi" } });
     let device =
         json!([{ "name": "gpu-0", "allowMultipleAllocations": true, "capacity": capacity }]);
@@ -350,7 +358,7 @@ fn a_device_is_kept_by_who_lives_and_freed_by_who_goes() {
     consumed["allocation"]["devices"]["results"][0]["shareID"] = json!("share");
     consumed["allocation"]["devices"]["results"][0]["consumedCapacity"] =
         json!({ "memory": "12Gi" });
-    let plan = |going: bool, whole: bool| {
+    let plan = |deleting: bool, whole: bool| {
         let (devices, claims, status) = if whole {
             (gpus(1), one(), held("net", "gpu-0", "h"))
         } else {
@@ -365,22 +373,22 @@ fn a_device_is_kept_by_who_lives_and_freed_by_who_goes() {
                 using("h", "h").on("n"),
                 using("p", "c").cpu("200m"),
             ]);
-        if going {
+        if deleting {
             world.cluster.mark_for_deletion(&["fake://n"]);
         }
         world.plan()
     };
     for whole in [true, false] {
         assert!(!all_placed(&plan(false, whole)), "{whole}");
-        // The larger pod takes what the leaving one frees; that one then finds nothing.
+        // The larger pod takes the device that the pod of the deleting node frees; that pod is then unplaced.
         let freed = plan(true, whole);
-        assert_eq!(machines(&freed), ["p on plain"], "{whole}");
+        assert_eq!(planned(&freed), ["p on plain"], "{whole}");
     }
 }
 
 /// Conformance: SCH-176
 #[test]
-fn shares_of_a_device_fill_machines() {
+fn shares_of_a_device_fill_planned_nodes() {
     let policy = json!({ "default": "4Gi", "validRange": { "min": "1Gi", "max": "12Gi" } });
     let device = json!([{
         "name": "gpu-0", "allowMultipleAllocations": true,
@@ -392,7 +400,7 @@ fn shares_of_a_device_fill_machines() {
         )
     };
     let serve = |claims: &[(&str, Value)]| {
-        let mut world = world(vec![bringing("gpu", 8, 1.0, json!({}), device.clone())]);
+        let mut world = world(vec![with_devices("gpu", 8, 1.0, json!({}), device.clone())]);
         for (index, (name, devices)) in claims.iter().enumerate() {
             // Larger pods are placed first: the claims are served in this order.
             let cpu = format!("{}m", 900 - 100 * index);
@@ -400,7 +408,7 @@ fn shares_of_a_device_fill_machines() {
                 .claim(name, devices.clone())
                 .with([using(name, name).cpu(&cpu)]);
         }
-        machines(&world.plan())
+        planned(&world.plan())
     };
     let four = || share("memory", "4Gi");
     let three = [("a", four()), ("b", four()), ("c", four())];
@@ -437,14 +445,14 @@ fn partitions_draw_from_shared_counters() {
             }))
             .collect();
         let counters = json!({ "sharedCounters": [{ "name": "gpu", "counters": { "memory": { "value": all } } }] });
-        bringing("gpu", 8, 1.0, counters, json!(devices))
+        with_devices("gpu", 8, 1.0, counters, json!(devices))
     };
     let serve = |instance_type: InstanceType, count: usize| {
         let mut world = world(vec![instance_type]);
         for name in ["a", "b", "c"].iter().take(count) {
             world = world.claim(name, one()).with([using(name, name)]);
         }
-        machines(&world.plan())
+        planned(&world.plan())
     };
     let halves = parts("80Gi", "gpu", &["40Gi", "40Gi", "40Gi"]);
     assert_eq!(serve(halves, 3), ["a b on gpu", "c on gpu"]);
@@ -459,9 +467,9 @@ fn partitions_draw_from_shared_counters() {
 fn all_matching_devices_agreeing_attributes_and_the_first_alternative() {
     let model = |name: &str, model: &str| json!({ "name": name, "attributes": { "model": { "string": model } } });
     let serve = |devices: Value, claim: Value| {
-        let world = world(vec![bringing("gpu", 8, 1.0, json!({}), devices)]);
+        let world = world(vec![with_devices("gpu", 8, 1.0, json!({}), devices)]);
         let world = world.claim("a", claim).claim("b", one());
-        machines(
+        planned(
             &world
                 .with([using("a", "a").cpu("200m"), using("b", "b")])
                 .plan(),
@@ -471,7 +479,7 @@ fn all_matching_devices_agreeing_attributes_and_the_first_alternative() {
     assert_eq!(
         serve(gpus(3), all),
         ["a on gpu", "b on gpu"],
-        "nothing is left on the machine whose devices are all taken"
+        "no device is left on the node whose devices are all allocated"
     );
     let pair = json!({
         "requests": [
@@ -488,7 +496,7 @@ fn all_matching_devices_agreeing_attributes_and_the_first_alternative() {
         let expression = format!("device.attributes['{DRIVER}'].model == '{model}'");
         json!({ "name": name, "deviceClassName": "gpu", "selectors": [{ "cel": { "expression": expression } }] })
     };
-    // `best` would have to agree with `y`, of which no other device is a match: the second alternative is not bound to that.
+    // `best` would have to match the attribute of `y`, which no other device has; the constraint does not cover `good`.
     let devices = json!([model("a", "m"), model("b", "n"), model("c", "m")]);
     let only = |wanted: &str| {
         exactly(json!({ "deviceClassName": "gpu", "selectors": of_model("", wanted)["selectors"] }))
@@ -504,9 +512,15 @@ fn all_matching_devices_agreeing_attributes_and_the_first_alternative() {
         })
     };
     let beside = |claim: Value| {
-        let world = world(vec![bringing("gpu", 8, 1.0, json!({}), devices.clone())]);
+        let world = world(vec![with_devices(
+            "gpu",
+            8,
+            1.0,
+            json!({}),
+            devices.clone(),
+        )]);
         let world = world.claim("a", claim).claim("b", only("n"));
-        machines(
+        planned(
             &world
                 .with([using("a", "a").cpu("200m"), using("b", "b")])
                 .plan(),
@@ -522,7 +536,7 @@ fn all_matching_devices_agreeing_attributes_and_the_first_alternative() {
 
 /// Conformance: SCH-178
 #[test]
-fn a_type_that_is_ruled_out_gives_its_devices_back() {
+fn the_devices_of_a_type_that_is_ruled_out_are_freed() {
     let of_kind = |name: &str, kind: &str| json!({ "name": name, "attributes": { "kind": { "string": kind } } });
     let wanting = |name: &str, kind: &str| {
         let expression = format!("device.attributes['{DRIVER}'].kind == '{kind}'");
@@ -544,11 +558,11 @@ fn a_type_that_is_ruled_out_gives_its_devices_back() {
         }
         device
     };
-    // A machine for `a` has a device of its own if it is large, and takes the cluster's if it is not.
+    // A large node for `a` has a local device; a small one uses the device accessible from all nodes.
     let serve = |further: &Value, devices: &Value, a: &Value, b: &Value, filled: bool| {
         let types = vec![
             plain("plain", 8, 0.1),
-            bringing(
+            with_devices(
                 "large",
                 16,
                 1.0,
@@ -567,17 +581,17 @@ fn a_type_that_is_ruled_out_gives_its_devices_back() {
                 using("b", "b").select(INSTANCE_TYPE, "plain"),
             ]);
         if filled {
-            // Only a large machine has room for both.
+            // Only a large node has room for both.
             world.add(pod("filler").cpu("4").affinity(HOSTNAME, ("app", "x")));
         }
-        let mut lines = machines(&world.plan());
+        let mut lines = planned(&world.plan());
         lines.sort();
         lines
     };
     let either = json!({ "requests": [{
         "name": "x", "firstAvailable": [wanting("local", "local"), wanting("net", "net")],
     }] });
-    // Of the shared device the small machine holds 12 GiB, the large one 4.
+    // Of the shared device the small node holds 12 GiB, the large one 4.
     let shares = json!({ "requests": [
         { "name": "x", "firstAvailable": [wanting("local", "local"), sized(wanting("net", "net"), "8Gi")] },
         { "name": "y", "exactly": sized(net(), "4Gi") },
@@ -609,7 +623,7 @@ fn a_type_that_is_ruled_out_gives_its_devices_back() {
     ] {
         let open = serve(&further, &devices, a, &b, false);
         assert_eq!(open, ["a on plain large"], "{devices}");
-        let settled = serve(&further, &devices, a, &b, true);
-        assert_eq!(settled, ["a filler on large", "b on plain"], "{devices}");
+        let narrowed = serve(&further, &devices, a, &b, true);
+        assert_eq!(narrowed, ["a filler on large", "b on plain"], "{devices}");
     }
 }

@@ -1,4 +1,4 @@
-//! Machines that exist: which are used, taints, host ports, daemons' share.
+//! Existing nodes: which are used, their taints, host ports and nominated pods.
 
 use karpenter_core::fake;
 use karpenter_core::schedule::PodSet;
@@ -24,7 +24,7 @@ fn with_claim(mut world: World, name: &str, change: impl FnOnce(&mut serde_json:
     world
 }
 
-fn uninitialised(name: &str) -> Object {
+fn uninitialized(name: &str) -> Object {
     let mut node = node(name);
     node.0["metadata"]["labels"]
         .as_object_mut()
@@ -35,20 +35,20 @@ fn uninitialised(name: &str) -> Object {
 
 /// Conformance: SCH-076
 #[test]
-fn a_second_pod_joins_the_machine_that_is_starting() {
+fn a_second_pod_is_placed_on_the_launched_node() {
     let mut world = World::new().with([pod("a").cpu("100m")]);
-    world.settle();
+    world.launch_and_bind();
     world.add(pod("b").cpu("100m"));
     let plan = world.plan();
     assert_eq!((plan.new_claims.len(), plan.existing.len()), (0, 1));
     world.add(pod("c").cpu("14"));
     world.add(pod("d").select(ARCH, "arm64"));
-    assert_eq!(world.plan().new_claims.len(), 1, "both on one arm machine");
+    assert_eq!(world.plan().new_claims.len(), 1, "both on one arm64 node");
 }
 
 /// Conformance: SCH-077
 #[test]
-fn a_machine_is_used_if_its_zone_is_among_those_admitted() {
+fn a_node_is_used_if_the_pod_admits_its_zone() {
     let in_z2 = node("n").set("/metadata/labels/topology.kubernetes.io~1zone", json!(Z2));
     let used = |zones: &[&str]| {
         World::new()
@@ -63,7 +63,7 @@ fn a_machine_is_used_if_its_zone_is_among_those_admitted() {
 
 /// Conformance: SCH-078
 #[test]
-fn a_machine_that_goes_away_is_not_used() {
+fn a_deleting_node_is_not_used() {
     let mut world = with_claim(World::new(), "n", |claim| {
         claim["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")
     });
@@ -79,7 +79,7 @@ fn a_machine_that_goes_away_is_not_used() {
 
 /// Conformance: SCH-079
 #[test]
-fn machines_are_filled_before_others_are_launched() {
+fn nodes_are_filled_before_others_are_launched() {
     let mut world = World::empty()
         .with_types(fake::instance_types(5))
         .with_pool(pool("default").needs(INSTANCE_TYPE, "In", &["fake-it-4"]));
@@ -92,7 +92,7 @@ fn machines_are_filled_before_others_are_launched() {
             let cpu = ["250m", "500m", "1", "750m"][(state >> 33) as usize % 4];
             world.add(pod(&format!("p-{round}-{index}")).cpu(cpu));
         }
-        assert!(all_placed(&world.settle()));
+        assert!(all_placed(&world.launch_and_bind()));
         let snapshot = world.cluster.snapshot();
         let spare = snapshot.nodes().filter(|node| {
             let used = snapshot
@@ -106,7 +106,7 @@ fn machines_are_filled_before_others_are_launched() {
 
 /// Conformance: SCH-080
 #[test]
-fn an_initialised_machine_comes_first() {
+fn an_initialized_node_comes_first() {
     let mut world = World::new();
     for index in 0..100 {
         let name = format!("n-{index:02}");
@@ -115,7 +115,7 @@ fn an_initialised_machine_comes_first() {
             world.add(if index == 50 {
                 node(&name)
             } else {
-                uninitialised(&name)
+                uninitialized(&name)
             });
         }
     }
@@ -126,7 +126,7 @@ fn an_initialised_machine_comes_first() {
 
 /// Conformance: SCH-081
 #[test]
-fn a_machine_that_is_not_ours_is_used() {
+fn an_unmanaged_node_is_used() {
     let foreign = Object(json!({
         "metadata": { "name": "foreign", "uid": "foreign", "labels": { HOSTNAME: "foreign" } }, "spec": { "providerID": "other://foreign" },
         "status": { "capacity": { "cpu": "10", "memory": "10Gi", "pods": "110" }, "allocatable": { "cpu": "10", "memory": "10Gi", "pods": "110" } },
@@ -140,7 +140,7 @@ fn a_machine_that_is_not_ours_is_used() {
 
 /// Conformance: SCH-082
 #[test]
-fn a_label_the_machine_lacks_rules_it_out() {
+fn a_required_label_that_the_node_lacks_rules_it_out() {
     let mut bare = node("n");
     bare.0["metadata"]["labels"]
         .as_object_mut()
@@ -154,7 +154,7 @@ fn a_label_the_machine_lacks_rules_it_out() {
 
 /// Conformance: SCH-083
 #[test]
-fn pods_told_where_to_go_but_not_bound_do_not_cost_another_machine() {
+fn pods_planned_but_not_bound_do_not_launch_another_node() {
     let mut world = World::new().with(copies(&pod("p").cpu("500m"), 3));
     let plan = world.plan();
     world.launch("n", &plan.new_claims[0]);
@@ -171,7 +171,7 @@ fn a_resource_the_kubelet_has_not_reported_yet_comes_from_the_claim() {
         }
     };
     let world = with_claim(World::new(), "n", gpu);
-    let zero = uninitialised("n").set(
+    let zero = uninitialized("n").set(
         "/status/allocatable",
         json!({ "cpu": "4", "memory": "4Gi", "pods": "5", fake::GPU_VENDOR_A: "0" }),
     );
@@ -191,7 +191,7 @@ fn a_second_affine_pod_joins_the_zone_of_the_first() {
             .cpu("1500m")
     };
     let mut world = World::new().with([own("a")]);
-    let first = world.settle();
+    let first = world.launch_and_bind();
     world.add(own("b"));
     let second = world.plan();
     let zone = values(&first.new_claims[0], ZONE);
@@ -200,7 +200,7 @@ fn a_second_affine_pod_joins_the_zone_of_the_first() {
 
 /// Conformance: SCH-086
 #[test]
-fn pods_of_a_machine_that_goes_away_are_placed_with_the_pending_ones() {
+fn pods_of_a_deleting_node_are_placed_with_the_pending_ones() {
     let mut world = World::new().with([
         node("n"),
         pod("a").cpu("100m").on("n"),
@@ -214,7 +214,7 @@ fn pods_of_a_machine_that_goes_away_are_placed_with_the_pending_ones() {
 }
 
 #[test]
-fn a_what_if_leaves_the_machine_out_and_does_not_touch_the_snapshot() {
+fn a_what_if_leaves_the_node_out_and_does_not_change_the_snapshot() {
     let mut world = World::new().with([
         node("a"),
         node("b"),
@@ -238,7 +238,7 @@ fn tainted(node: Object, key: &str, effect: &str) -> Object {
 
 /// Conformance: SCH-087
 #[test]
-fn a_starting_machine_s_own_taints_do_not_matter() {
+fn ephemeral_taints_of_an_uninitialized_node_do_not_matter() {
     let usable = |node: Object| {
         with_claim(World::new(), "n", |_| ())
             .with([node, pod("p")])
@@ -248,20 +248,20 @@ fn a_starting_machine_s_own_taints_do_not_matter() {
             == 1
     };
     let not_ready = "node.kubernetes.io/not-ready";
-    assert!(usable(tainted(uninitialised("n"), not_ready, "NoExecute")));
-    assert!(usable(tainted(uninitialised("n"), not_ready, "NoSchedule")));
+    assert!(usable(tainted(uninitialized("n"), not_ready, "NoExecute")));
+    assert!(usable(tainted(uninitialized("n"), not_ready, "NoSchedule")));
     assert!(usable(tainted(
-        uninitialised("n"),
+        uninitialized("n"),
         "readiness.k8s.io/gpu",
         "NoSchedule"
     )));
-    assert!(!usable(tainted(uninitialised("n"), "other", "NoSchedule")));
+    assert!(!usable(tainted(uninitialized("n"), "other", "NoSchedule")));
     assert!(!usable(tainted(node("n"), not_ready, "NoExecute")));
 }
 
 /// Conformance: SCH-088
 #[test]
-fn a_startup_taint_matters_once_the_machine_is_initialised() {
+fn a_startup_taint_matters_once_the_node_is_initialized() {
     let startup = json!([{ "key": "startup", "value": "v", "effect": "NoSchedule" }]);
     let usable = |node: Object| {
         let world = with_claim(World::new(), "n", |claim| {
@@ -269,7 +269,7 @@ fn a_startup_taint_matters_once_the_machine_is_initialised() {
         });
         world.with([node, pod("p")]).plan().existing.len() == 1
     };
-    assert!(usable(tainted(uninitialised("n"), "startup", "NoSchedule")));
+    assert!(usable(tainted(uninitialized("n"), "startup", "NoSchedule")));
     assert!(!usable(tainted(node("n"), "startup", "NoSchedule")));
 }
 
@@ -307,7 +307,7 @@ fn a_pool_s_taint_must_be_tolerated() {
 
 /// Conformance: SCH-090
 #[test]
-fn a_host_port_is_taken_once_a_machine() {
+fn a_host_port_is_used_once_per_node() {
     assert_eq!(
         sizes(
             &World::new()
@@ -327,8 +327,8 @@ fn a_host_port_is_taken_once_a_machine() {
     assert_eq!((plan.existing.len(), plan.new_claims.len()), (1, 1));
 }
 
-fn with_place(mut world: World, places: &[(&str, &str)]) -> World {
-    for (pod, node) in places {
+fn with_nominations(mut world: World, nominations: &[(&str, &str)]) -> World {
+    for (pod, node) in nominations {
         let snapshot = world.cluster.snapshot();
         let key = snapshot.pod("default", pod).unwrap().key.clone();
         world.request.nominated.push((key, (*node).to_owned()));
@@ -342,7 +342,7 @@ fn node_of(plan: &karpenter_core::schedule::Plan, pod: &str) -> Option<String> {
 }
 
 #[test]
-fn a_pod_that_had_a_place_keeps_it_before_larger_pods_are_placed() {
+fn a_nominated_pod_keeps_its_node_before_larger_pods_are_placed() {
     let world = World::new().with([
         node("a"),
         node("b"),
@@ -350,14 +350,14 @@ fn a_pod_that_had_a_place_keeps_it_before_larger_pods_are_placed() {
         pod("large").cpu("4"),
     ]);
     let world = with_claim(world, "b", |_| ());
-    let world = with_place(world, &[("small", "b-claim")]);
+    let world = with_nominations(world, &[("small", "b-claim")]);
     let plan = world.plan();
     assert_eq!(node_of(&plan, "small").as_deref(), Some("b"));
     assert_eq!(node_of(&plan, "large").as_deref(), Some("a"));
 }
 
 #[test]
-fn a_pod_whose_place_is_none_any_more_is_placed_like_any_other() {
+fn a_pod_that_no_longer_fits_its_nominated_node_is_placed_like_any_other() {
     let tainted = node("a").push(
         "/spec/taints",
         json!({ "key": "example.com/t", "effect": "NoSchedule" }),
@@ -369,13 +369,13 @@ fn a_pod_whose_place_is_none_any_more_is_placed_like_any_other() {
     let pods = ["tainted", "full", "gone", "other-zone"];
     let world = world.with(pods[..3].iter().map(|name| pod(name).cpu("1")));
     let world = world.with([pod("other-zone").cpu("1").select(ZONE, Z2)]);
-    let places = [
+    let nominations = [
         ("tainted", "a"),
         ("full", "b"),
         ("gone", "nowhere"),
         ("other-zone", "c"),
     ];
-    let plan = with_place(world, &places).plan();
+    let plan = with_nominations(world, &nominations).plan();
     for pod in &pods[..3] {
         assert_eq!(node_of(&plan, pod).as_deref(), Some("c"), "{pod}");
     }
@@ -384,13 +384,13 @@ fn a_pod_whose_place_is_none_any_more_is_placed_like_any_other() {
 }
 
 #[test]
-fn a_pod_that_keeps_its_place_counts_for_spread() {
+fn a_nominated_pod_counts_for_spread() {
     let spread = |name: &str| {
         let pod = pod(name).cpu("1").label("app", "web");
         pod.spread(HOSTNAME, 1, ("app", "web"))
     };
     let world = World::new().with([node("a"), node("b"), spread("p"), spread("q")]);
-    let plan = with_place(world, &[("q", "a")]).plan();
+    let plan = with_nominations(world, &[("q", "a")]).plan();
     assert_eq!(node_of(&plan, "q").as_deref(), Some("a"));
     assert_eq!(node_of(&plan, "p").as_deref(), Some("b"));
 }

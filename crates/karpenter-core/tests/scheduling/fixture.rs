@@ -1,4 +1,4 @@
-//! A world to schedule in: objects are written as compact builders, outcomes are read as short strings.
+//! A cluster to schedule in, with compact builders of its objects and short texts of the outcomes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub fn now() -> Timestamp {
 pub struct Object(pub Value);
 
 impl Object {
-    /// Sets what stands at a JSON pointer, making objects on the way.
+    /// Sets the value at a JSON pointer, creating the objects on the way.
     pub fn set(mut self, pointer: &str, value: Value) -> Self {
         let mut at = &mut self.0;
         for part in pointer.split('/').filter(|part| !part.is_empty()) {
@@ -69,7 +69,7 @@ impl Object {
 
 // Pods -----------------------------------------------------------------------------------------------------------------
 
-/// A pending pod without requests.
+/// Returns a pending pod without requests.
 pub fn pod(name: &str) -> Object {
     Object(json!({
         "metadata": { "name": name, "namespace": "default", "uid": name, "labels": {} },
@@ -78,7 +78,7 @@ pub fn pod(name: &str) -> Object {
     }))
 }
 
-/// Copies with names `name-0`, `name-1`, …
+/// Returns copies with names `name-0`, `name-1`, …
 pub fn copies(pod: &Object, count: usize) -> Vec<Object> {
     let name = pod.name().to_owned();
     (0..count)
@@ -140,13 +140,13 @@ impl Object {
         self
     }
 
-    /// One alternative of the required node affinity.
+    /// Adds one alternative to the required node affinity.
     pub fn require_term(self, expressions: &[(&str, &str, &[&str])]) -> Self {
         let at = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
         self.push(at, term(expressions))
     }
 
-    /// Required node affinity with one expression.
+    /// Adds an alternative with one expression to the required node affinity.
     pub fn require(self, key: &str, operator: &str, values: &[&str]) -> Self {
         self.require_term(&[(key, operator, values)])
     }
@@ -170,7 +170,7 @@ impl Object {
         copy
     }
 
-    /// A hard spread constraint over pods with a label.
+    /// Adds a hard spread constraint over pods with a label.
     pub fn spread(self, key: &str, max_skew: i32, label: (&str, &str)) -> Self {
         self.spread_with(key, max_skew, label, json!({}))
     }
@@ -233,7 +233,7 @@ impl Object {
         )
     }
 
-    /// Runs on a node.
+    /// Binds the pod to a node and sets it running.
     pub fn on(self, node: &str) -> Self {
         self.set("/spec/nodeName", json!(node))
             .set("/status", json!({ "phase": "Running" }))
@@ -246,7 +246,7 @@ pub fn affinity_term(key: &str, label: (&str, &str)) -> Value {
 
 // NodePools ------------------------------------------------------------------------------------------------------------
 
-/// A ready NodePool without requirements.
+/// Returns a ready NodePool without requirements.
 pub fn pool(name: &str) -> Object {
     Object(json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": name, "uid": name },
@@ -260,7 +260,7 @@ pub fn pool(name: &str) -> Object {
 }
 
 impl Object {
-    /// A requirement of a NodePool.
+    /// Adds a requirement to a NodePool.
     pub fn needs(self, key: &str, operator: &str, values: &[&str]) -> Self {
         self.push(
             "/spec/template/spec/requirements",
@@ -298,7 +298,7 @@ impl Object {
 
 // Nodes ----------------------------------------------------------------------------------------------------------------
 
-/// A Node of a NodePool, initialised, with 4 cores, 4 GiB and 5 pods in zone 1.
+/// Returns an initialized node of the NodePool `default` with 4 cores, 4 GiB and 5 pods in zone 1.
 pub fn node(name: &str) -> Object {
     let resources = json!({ "cpu": "4", "memory": "4Gi", "pods": "5" });
     Object(json!({
@@ -314,7 +314,7 @@ pub fn node(name: &str) -> Object {
 
 // The world ------------------------------------------------------------------------------------------------------------
 
-/// A cluster, the request, and what the cloud offers.
+/// A cluster, the request, and the instance types of the provider.
 pub struct World {
     pub cluster: Cluster,
     pub request: ScheduleRequest,
@@ -322,12 +322,12 @@ pub struct World {
 }
 
 impl World {
-    /// With one NodePool called `default` and upstream's fake instance types.
+    /// Creates a world with one NodePool called `default` and upstream's fake instance types.
     pub fn new() -> Self {
         Self::empty().with_pool(pool("default"))
     }
 
-    /// Without NodePools.
+    /// Creates a world without NodePools.
     pub fn empty() -> Self {
         Self::configured(|_| ())
     }
@@ -352,7 +352,7 @@ impl World {
         }
     }
 
-    /// The instance types of NodePools added from now on.
+    /// Sets the instance types of all NodePools.
     pub fn with_types(mut self, types: Arc<[InstanceType]>) -> Self {
         self.types = types;
         self.reprice();
@@ -386,7 +386,7 @@ impl World {
         self
     }
 
-    /// Adds a pod or a Node, whichever it looks like.
+    /// Adds a pod, or a node if the object has no containers.
     pub fn add(&mut self, object: Object) {
         let value = object.0;
         if value["spec"].get("containers").is_some() {
@@ -400,8 +400,8 @@ impl World {
         schedule(&self.cluster.snapshot(), &self.request)
     }
 
-    /// Schedules, launches and binds what was decided: every new claim becomes a Node of its cheapest type, with its pods.
-    pub fn settle(&mut self) -> Plan {
+    /// Schedules, launches a node of the cheapest type for each new claim, and binds the placed pods.
+    pub fn launch_and_bind(&mut self) -> Plan {
         let plan = self.plan();
         let before = self.cluster.snapshot().nodes().count();
         for (index, draft) in plan.new_claims.iter().enumerate() {
@@ -421,7 +421,7 @@ impl World {
         plan
     }
 
-    /// Makes a Node, with its NodeClaim, out of a draft.
+    /// Launches the cheapest offering of a draft: adds its NodeClaim and an initialized node.
     pub fn launch(&mut self, name: &str, draft: &ClaimDraft) {
         let types = self
             .cluster
@@ -505,7 +505,7 @@ impl World {
         self.cluster.insert_pod(pod);
     }
 
-    /// Numbers of bound pods with a label, by the value of a node label, sorted descending.
+    /// Returns the numbers of bound pods with a label per value of a node label, in descending order.
     pub fn skew(&self, key: &str, label: (&str, &str)) -> Vec<usize> {
         let snapshot = self.cluster.snapshot();
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
@@ -525,12 +525,12 @@ impl World {
     }
 }
 
-/// Whether every pod was placed.
+/// Returns whether every pod was placed.
 pub fn all_placed(plan: &Plan) -> bool {
     plan.unplaced.is_empty() && plan.undecided.is_empty()
 }
 
-/// The values a claim's requirement lists.
+/// Returns the values that a claim's requirement lists.
 pub fn values<'a>(draft: &'a ClaimDraft, key: &str) -> Vec<&'a str> {
     let requirements = draft.claim.spec.requirements.iter();
     requirements
@@ -539,7 +539,7 @@ pub fn values<'a>(draft: &'a ClaimDraft, key: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// Numbers of pods of the new claims, sorted descending.
+/// Returns the numbers of pods of the new claims, in descending order.
 pub fn sizes(plan: &Plan) -> Vec<usize> {
     let mut sizes: Vec<usize> = plan
         .new_claims
@@ -550,7 +550,7 @@ pub fn sizes(plan: &Plan) -> Vec<usize> {
     sizes
 }
 
-/// The text of the event of a pod that was not placed.
+/// Returns the event text of a pod that was not placed.
 pub fn why(plan: &Plan, pod: &str) -> String {
     let unplaced = plan
         .unplaced

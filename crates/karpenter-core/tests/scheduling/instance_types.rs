@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use karpenter_core::fake::{self, GPU_VENDOR_A, GPU_VENDOR_B, instance_type, offering};
+use karpenter_core::fake;
+use karpenter_core::fake::{GPU_VENDOR_A, GPU_VENDOR_B, instance_type, offering};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::resources::Resources;
 use karpenter_core::schedule::{Packing, ScheduleRequest, schedule};
@@ -15,7 +16,7 @@ fn types(all: Vec<InstanceType>) -> Arc<[InstanceType]> {
 
 /// Conformance: SCH-034
 #[test]
-fn the_cheapest_offering_is_taken_whatever_side_asks() {
+fn the_cheapest_offering_is_used_whether_pod_or_pool_constrains_it() {
     let all = fake::assorted();
     for zone in [None, Some(Z2)] {
         for arch in [None, Some("arm64")] {
@@ -58,7 +59,7 @@ fn the_cheapest_offering_is_taken_whatever_side_asks() {
 
 /// Conformance: SCH-035
 #[test]
-fn a_combination_nobody_offers_fails() {
+fn a_combination_without_an_offering_fails() {
     let only = types(vec![
         instance_type("arm")
             .arch("arm64")
@@ -139,10 +140,10 @@ fn every_listed_type_has_room_for_all_pods_and_the_overhead() {
             let one = pod("p")
                 .cpu(&format!("{}m", cpu * 100))
                 .memory(&format!("{}Mi", gib * 100));
-            // One node, though two small ones may cost less.
+            // One node, although two small ones may cost less.
             let world = World::new().with_types(all.clone()).with(copies(&one, 3));
             let request = ScheduleRequest {
-                packing: Packing::FewestMachines,
+                packing: Packing::FewestNodes,
                 ..world.request.clone()
             };
             let plan = schedule(&world.cluster.snapshot(), &request);
@@ -240,7 +241,7 @@ fn an_architecture_the_pool_excludes_fails() {
 
 /// Conformance: SCH-043
 #[test]
-fn a_pool_without_any_instance_type_says_so() {
+fn a_pool_without_any_instance_type_is_reported() {
     let bad = [
         pool("default").needs(INSTANCE_TYPE, "In", &["nothing"]),
         pool("default").needs(ARCH, "In", &["s390x"]),
@@ -356,6 +357,7 @@ fn well_known_requirements_do_not_become_labels() {
     assert!(draft.claim.spec.taints.is_empty());
 }
 
+/// Conformance: SCH-258
 #[test]
 fn a_long_list_is_cut_to_the_cheapest() {
     let mut world = World::new()
@@ -367,8 +369,9 @@ fn a_long_list_is_cut_to_the_cheapest() {
     assert_eq!(options[0], "fake-it-1");
 }
 
+/// Conformance: API-204
 #[test]
-fn a_hugepage_is_memory_that_pods_do_not_get() {
+fn hugepages_reduce_allocatable_memory() {
     let huge = instance_type("huge")
         .resource("hugepages-2Mi", 2 << 30)
         .build();
@@ -378,18 +381,18 @@ fn a_hugepage_is_memory_that_pods_do_not_get() {
     );
 }
 
-/// Found by the fuzz test: a plan that costs NaN an hour is not equal to itself.
+/// Found by the fuzz test: a plan whose hourly price is NaN is not equal to itself.
 #[test]
-fn an_offering_whose_price_is_no_number_is_not_for_sale() {
-    let sold = vec![
+fn an_offering_whose_price_is_not_a_number_is_not_used() {
+    let offerings = vec![
         offering("spot", Z1, f64::NAN),
         offering("on-demand", Z1, 2.0),
     ];
-    let world = |sold| {
-        let all = types(vec![instance_type("a").offerings(sold).build()]);
+    let world = |offerings| {
+        let all = types(vec![instance_type("a").offerings(offerings).build()]);
         World::empty().with_types(all).with_pool(pool("default"))
     };
-    let plan = world(sold).with([pod("p")]).plan();
+    let plan = world(offerings).with([pod("p")]).plan();
     assert_eq!(plan.new_claims[0].hourly_price, 2.0);
     assert_eq!(values(&plan.new_claims[0], CAPACITY_TYPE), ["on-demand"]);
     let plan = world(vec![offering("spot", Z1, f64::NAN)])

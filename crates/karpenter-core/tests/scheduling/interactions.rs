@@ -1,13 +1,14 @@
-//! Rules where they meet: spread and reservations, minValues and limits, volumes and machines that exist, daemons and startup
+//! Interactions of rules: spread and reservations, minValues and limits, volumes and existing nodes, daemons and startup
 //! taints, resized pods, buffers, policies.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_core::fake::{self, instance_type, offering, reserved};
+use karpenter_core::fake;
+use karpenter_core::fake::{instance_type, offering, reserved};
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::limits::Room;
+use karpenter_core::limits::LimitHeadroom;
 use karpenter_core::pod::Pod;
 use karpenter_core::requirements::{Operator, Requirement};
 use karpenter_core::resources::Resources;
@@ -20,7 +21,7 @@ use serde_json::{Value, json};
 use crate::fixture::*;
 use crate::volumes::{bound, in_zone, volume};
 
-/// Types of so many cores and as many GiB, at a tenth of a dollar a core.
+/// Returns instance types with the given numbers of cores and as many GiB, at $0.1 per core.
 fn types(cores: &[i64]) -> Arc<[InstanceType]> {
     let build = |cores: &i64| {
         let price = 0.1 * *cores as f64;
@@ -46,7 +47,7 @@ fn reason(world: &World) -> Reason {
 // Spread and reservations ----------------------------------------------------------------------------------------------
 
 #[test]
-fn a_spread_goes_on_where_a_reservation_has_no_zone() {
+fn a_spread_continues_in_zones_without_a_reservation() {
     let everywhere = |price: f64| [Z1, Z2, Z3].map(|zone| offering("on-demand", zone, price));
     let mut offerings = everywhere(1.0).to_vec();
     offerings.push(reserved("r", 1, Z1, 0.001));
@@ -80,13 +81,14 @@ fn a_spread_goes_on_where_a_reservation_has_no_zone() {
             (vec![Z3], vec!["on-demand"]),
         ]
     );
-    // The fourth may go anywhere; it waits for nothing where there is no reservation.
+    // The fourth pod may be in any zone; it does not wait where there is no reservation.
     let four = world.with(copies(&spread.set("/metadata/name", json!("q")), 1));
     assert!(all_placed(&four.plan()));
 }
 
+/// Conformance: SCH-245
 #[test]
-fn reservations_that_are_not_tracked_are_bought_like_anything_else() {
+fn reservations_that_are_not_tracked_are_used_like_any_offering() {
     let offerings = vec![offering("on-demand", Z1, 1.0), reserved("r", 1, Z1, 0.001)];
     let types: Arc<[InstanceType]> = [instance_type("t")
         .cpu(4)
@@ -112,8 +114,9 @@ fn reservations_that_are_not_tracked_are_bought_like_anything_else() {
 
 // minValues and limits -------------------------------------------------------------------------------------------------
 
+/// Conformance: SCH-242
 #[test]
-fn limits_may_leave_fewer_values_than_are_asked_for() {
+fn limits_may_leave_fewer_values_than_min_values() {
     let world = |policy: MinValuesPolicy| {
         let pool = pool("default")
             .limit("cpu", "3")
@@ -150,8 +153,9 @@ fn limits_may_leave_fewer_values_than_are_asked_for() {
     assert!(plan.new_claims[0].min_values_relaxed);
 }
 
+/// Conformance: SCH-215, SCH-263
 #[test]
-fn a_limit_is_used_up_by_the_largest_machine_a_claim_may_become_and_no_more() {
+fn a_claim_counts_against_a_limit_as_its_largest_instance_type() {
     let world = World::empty()
         .with_types(types(&[2, 4, 8]))
         .with_pool(pool("default").limit("cpu", "12"))
@@ -162,15 +166,16 @@ fn a_limit_is_used_up_by_the_largest_machine_a_claim_may_become_and_no_more() {
                 .anti_affinity(HOSTNAME, ("app", "x")),
             3,
         ));
-    // The first counts as eight cores; of the four that are left the second counts as four, and the third finds nothing.
+    // The first counts as eight cores; of the four that are left the second counts as four, and none are left for the third.
     let plan = world.plan();
     assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (2, 1));
     assert_eq!(*plan.new_claims[1].instance_types, ["c2", "c4"]);
     assert_eq!(reason(&world), Reason::Limits);
 }
 
+/// Conformance: SCH-215
 #[test]
-fn a_limit_of_exactly_what_a_machine_has_is_enough() {
+fn a_limit_equal_to_the_capacity_of_a_type_admits_it() {
     let plan = |limit: &str| {
         World::empty()
             .with_types(types(&[2]))
@@ -186,8 +191,9 @@ fn a_limit_of_exactly_what_a_machine_has_is_enough() {
     assert_eq!(reason(&none), Reason::NodeLimit);
 }
 
+/// Conformance: SCH-217
 #[test]
-fn who_carries_out_a_plan_second_finds_the_room_that_is_left() {
+fn launching_a_plan_checks_the_limits_left_by_other_plans() {
     let apart = pod("p").cpu("1500m").label("app", "x");
     let apart = apart.anti_affinity(HOSTNAME, ("app", "x"));
     let mut world = World::empty()
@@ -200,8 +206,8 @@ fn who_carries_out_a_plan_second_finds_the_room_that_is_left() {
     };
     let snapshot = world.cluster.snapshot();
     let pool = snapshot.node_pools().next().unwrap();
-    let nobody = BTreeSet::new();
-    let mut room = Room::new(&snapshot, &nobody);
+    let nothing_replaced = BTreeSet::new();
+    let mut room = LimitHeadroom::new(&snapshot, &nothing_replaced);
     assert_eq!(room.take(pool, large), Ok(()));
     assert_eq!(room.take(pool, small), Ok(()));
     let full = room.take(pool, small).unwrap_err();
@@ -209,7 +215,7 @@ fn who_carries_out_a_plan_second_finds_the_room_that_is_left() {
     assert_eq!(full.to_string(), message);
     let mut few = NodePool::clone(pool);
     few.spec.limits = read(json!({ "cpu": "8500m", "nodes": "1" }));
-    let mut room = Room::new(&snapshot, &nobody);
+    let mut room = LimitHeadroom::new(&snapshot, &nothing_replaced);
     assert_eq!(room.take(&few, small), Ok(()));
     assert_eq!(
         room.take(&few, large).unwrap_err().to_string(),
@@ -220,29 +226,48 @@ fn who_carries_out_a_plan_second_finds_the_room_that_is_left() {
         "nodes resource usage of 2 exceeds limit of 1"
     );
 
-    // Another plan was faster: its machine is not launched yet, and may become one of eight cores.
+    // Another plan came first: its NodeClaim is not launched yet and may become a node of eight cores.
     let mut claim = NodeClaim::clone(&large.claim);
     claim.metadata.name = Some("other".into());
     claim.metadata.uid = Some("other".into());
     world.cluster.apply_node_claim(&claim);
     let snapshot = world.cluster.snapshot();
-    let mut room = Room::new(&snapshot, &nobody);
+    let mut room = LimitHeadroom::new(&snapshot, &nothing_replaced);
     assert_eq!(room.take(pool, large).unwrap_err().to_string(), message);
     assert_eq!(room.take(pool, small), Ok(()));
-    // Unless it is that one which is replaced.
+    // Unless its requirements allow smaller types only: types that they exclude do not count.
+    let mut narrow = claim.clone();
+    narrow.spec.requirements = read(json!([
+        { "key": INSTANCE_TYPE, "operator": "In", "values": &*small.instance_types },
+        { "key": INSTANCE_TYPE, "operator": "NotIn", "values": &*large.instance_types },
+    ]));
+    world.cluster.apply_node_claim(&narrow);
+    let snapshot = world.cluster.snapshot();
+    let mut room = LimitHeadroom::new(&snapshot, &nothing_replaced);
+    assert_eq!(room.take(pool, large), Ok(()));
+    world.cluster.apply_node_claim(&claim);
+    let snapshot = world.cluster.snapshot();
+    // Unless that NodeClaim is the one being replaced.
     let replaced = BTreeSet::from(["other".to_owned()]);
-    assert_eq!(Room::new(&snapshot, &replaced).take(pool, large), Ok(()));
-    // Or it is being deleted.
+    assert_eq!(
+        LimitHeadroom::new(&snapshot, &replaced).take(pool, large),
+        Ok(())
+    );
+    // Or that NodeClaim is being deleted.
     claim.metadata.deletion_timestamp = read(json!("2026-01-01T00:00:00Z"));
     world.cluster.apply_node_claim(&claim);
     let snapshot = world.cluster.snapshot();
-    assert_eq!(Room::new(&snapshot, &nobody).take(pool, large), Ok(()));
+    assert_eq!(
+        LimitHeadroom::new(&snapshot, &nothing_replaced).take(pool, large),
+        Ok(())
+    );
 }
 
-// Volumes and machines that exist --------------------------------------------------------------------------------------
+// Volumes and existing nodes -------------------------------------------------------------------------------------------
 
+/// Conformance: SCH-223
 #[test]
-fn a_volume_of_two_zones_takes_the_machine_that_is_there() {
+fn a_volume_of_two_zones_is_placed_on_the_existing_node() {
     let world = |terms: Value| {
         let mut world = World::new();
         world.cluster.apply_volume_claim(&read(bound("c", "v")));
@@ -258,9 +283,10 @@ fn a_volume_of_two_zones_takes_the_machine_that_is_there() {
     assert_eq!(values(&plan.new_claims[0], ZONE), [Z1]);
 }
 
+/// Conformance: SCH-224, SCH-226
 #[test]
 fn a_volume_s_zone_does_not_shrink_the_spread() {
-    // Two pods of z1 count; the volume forces a third there, beyond what the spread admits.
+    // One pod counts in z1; the volume forces a second one there, which the spread does not admit.
     let mut world = World::new();
     world.cluster.apply_volume_claim(&read(bound("c", "v")));
     world
@@ -278,16 +304,16 @@ fn a_volume_s_zone_does_not_shrink_the_spread() {
     ));
 }
 
-// Machines that exist --------------------------------------------------------------------------------------------------
+// Existing nodes -------------------------------------------------------------------------------------------------------
 
 #[test]
-fn what_a_node_does_not_list_is_of_no_account() {
+fn resources_a_node_does_not_list_matter_only_to_pods_that_request_them() {
     let bound = pod("b").request("ephemeral-storage", "1Gi").on("n");
     let world = World::new().with([node("n"), bound, pod("p").cpu("1")]);
     assert_eq!(
         world.plan().existing.len(),
         1,
-        "what a bound pod has is not missing to others"
+        "what a bound pod uses does not matter to other pods"
     );
     let mut world = World::new().with([node("n"), pod("p").cpu("1")]);
     world.cluster.apply_daemon_set(&read(json!({
@@ -299,17 +325,18 @@ fn what_a_node_does_not_list_is_of_no_account() {
     assert_eq!(
         world.plan().existing.len(),
         1,
-        "nor what a daemon will ask for"
+        "nor does what a daemon will request"
     );
     let asking = World::new().with([node("n"), pod("p").request("ephemeral-storage", "1Gi")]);
     assert!(
         asking.plan().existing.is_empty(),
-        "who asks for it goes elsewhere"
+        "a pod that requests it does not fit"
     );
 }
 
+/// Conformance: SCH-211
 #[test]
-fn a_node_that_is_overdrawn_takes_nothing() {
+fn an_overcommitted_node_gets_no_pods() {
     let allocatable = json!({ "cpu": "4", "memory": "4Gi", "pods": "5", "example.com/gpu": "0" });
     let holds = pod("b").request("example.com/gpu", "1").on("n");
     let world = World::new().with([
@@ -321,21 +348,22 @@ fn a_node_that_is_overdrawn_takes_nothing() {
 }
 
 #[test]
-fn overhead_of_what_a_machine_does_not_have_takes_nothing() {
-    let mut machine = instance_type("t").cpu(4).gib(4).build();
-    machine
+fn overhead_of_a_resource_that_a_type_lacks_reduces_nothing() {
+    let mut small = instance_type("t").cpu(4).gib(4).build();
+    small
         .overhead
         .kube_reserved
         .set("ephemeral-storage", 1 << 30);
     let world = World::empty()
-        .with_types([machine].into_iter().collect())
+        .with_types([small].into_iter().collect())
         .with_pool(pool("default"))
         .with([pod("p").cpu("1")]);
     assert!(all_placed(&world.plan()));
 }
 
+/// Conformance: SCH-209
 #[test]
-fn a_pod_that_was_given_more_in_place_takes_more() {
+fn a_pod_resized_in_place_counts_with_its_new_requests() {
     let resized = |conditions: Value| {
         let status = json!({
             "phase": "Running", "conditions": conditions,
@@ -351,18 +379,18 @@ fn a_pod_that_was_given_more_in_place_takes_more() {
             .existing
             .len()
     };
-    assert_eq!(resized(json!([])), 0, "what is asked for will be given");
+    assert_eq!(resized(json!([])), 0, "what is requested will be allocated");
     let infeasible =
         json!([{ "type": "PodResizePending", "status": "True", "reason": "Infeasible" }]);
     assert_eq!(
         resized(infeasible),
         1,
-        "what cannot be given is not counted"
+        "an infeasible resize is not counted"
     );
 }
 
 #[test]
-fn a_daemon_that_waits_for_a_startup_taint_counts_on_a_node_that_starts() {
+fn a_daemon_that_waits_for_a_startup_taint_counts_on_an_uninitialized_node() {
     let taint = json!({ "key": "warming", "effect": "NoSchedule" });
     let world = |initialized: &str| {
         let claim = json!({
@@ -396,17 +424,18 @@ fn a_daemon_that_waits_for_a_startup_taint_counts_on_a_node_that_starts() {
             ])
             .plan()
     };
-    // Three of four cores are the daemon's: one pod fits beside it.
+    // Three of four cores are reserved for the daemon: one pod fits.
     assert_eq!(world("false").existing.len(), 1);
-    // Once initialised the taint is as good as any other, and keeps the daemon off.
+    // Once the node is initialized, the taint is like any other and keeps the daemon off.
     assert_eq!(world("true").existing.len(), 2);
 }
 
+/// Conformance: SCH-185
 #[test]
-fn a_failed_pod_of_a_stateful_set_that_goes_with_its_node_is_replaced() {
-    let gone = node("n").set("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
+fn a_failed_stateful_set_pod_of_a_deleting_node_is_replaced() {
+    let deleting = node("n").set("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
     let unmanaged = ["karpenter.sh~1nodepool", "karpenter.test.sh~1testnodeclass"];
-    let gone = unmanaged.iter().fold(gone, |node, label| {
+    let deleting = unmanaged.iter().fold(deleting, |node, label| {
         let mut node = node;
         let labels = node.0["metadata"]["labels"].as_object_mut();
         labels.unwrap().remove(&label.replace("~1", "/"));
@@ -422,7 +451,7 @@ fn a_failed_pod_of_a_stateful_set_that_goes_with_its_node_is_replaced() {
     };
     let claims = |kind: &str| {
         World::new()
-            .with([gone.clone(), ending(kind)])
+            .with([deleting.clone(), ending(kind)])
             .plan()
             .new_claims
             .len()
@@ -430,8 +459,9 @@ fn a_failed_pod_of_a_stateful_set_that_goes_with_its_node_is_replaced() {
     assert_eq!((claims("StatefulSet"), claims("ReplicaSet")), (1, 0));
 }
 
+/// Conformance: SCH-186
 #[test]
-fn no_machine_is_bought_for_a_pod_that_stays_where_it_is() {
+fn no_node_is_launched_for_a_pod_that_cannot_be_evicted() {
     let kept = |change: fn(Object) -> Object, budgets: &[Value]| {
         let mut world = World::new().with([
             node("n"),
@@ -466,14 +496,14 @@ fn no_machine_is_bought_for_a_pod_that_stays_where_it_is() {
             |pod| pod.annotation("karpenter.sh/do-not-disrupt", "soon"),
             &[]
         ),
-        "means nothing"
+        "invalid value"
     );
     assert!(kept(as_is, &[budget("b", "maxUnavailable", json!(0))]));
     assert!(kept(as_is, &[budget("b", "maxUnavailable", json!("0%"))]));
     assert!(kept(as_is, &[budget("b", "minAvailable", json!("100%"))]));
     assert!(
         !kept(as_is, &[budget("b", "minAvailable", json!(1))]),
-        "may change"
+        "may allow an eviction later"
     );
     let two = [
         budget("b", "maxUnavailable", json!(1)),
@@ -485,8 +515,9 @@ fn no_machine_is_bought_for_a_pod_that_stays_where_it_is() {
     );
 }
 
-// What pods ask for ----------------------------------------------------------------------------------------------------
+// Pod constraints ------------------------------------------------------------------------------------------------------
 
+/// Conformance: SCH-192
 #[test]
 fn one_of_several_alternatives_may_exclude_node_pools() {
     let either = pod("p")
@@ -504,32 +535,33 @@ fn one_of_several_alternatives_may_exclude_node_pools() {
     assert_eq!(
         plan.existing.len(),
         1,
-        "the other alternative is a node of nobody's"
+        "the other alternative is a node without a NodePool"
     );
 }
 
+/// Conformance: SCH-205
 #[test]
-fn preferences_are_dropped_one_by_one_until_the_one_in_the_way_is_gone() {
-    let absent = ("app", "nobody");
-    // No pool gives z3, so only the preference for it must go; what comes after it in the order stays.
+fn preferences_are_dropped_one_by_one_until_the_pod_fits() {
+    let absent = ("app", "absent");
+    // No pool has z3, so only that preference is dropped; those after it in the order are kept.
     let zones = || pool("default").needs(ZONE, "In", &[Z1, Z2]);
     let world = |pod: Object| World::empty().with_pool(zones()).with([pod]).plan();
     let pod = || pod("p").label("app", "x").cpu("1");
-    // Pod affinity goes first: the node preference behind it is kept.
+    // Pod affinity is dropped first: the node preference after it is kept.
     let plan = world(
         pod()
             .prefer_affinity(1, HOSTNAME, absent)
             .prefer(100, ZONE, "In", &[Z2]),
     );
     assert_eq!(values(&plan.new_claims[0], ZONE), [Z2]);
-    // The heavier node preference goes before the lighter one.
+    // The heavier node preference is dropped before the lighter one.
     let plan = world(
         pod()
             .prefer(2, ZONE, "In", &[Z3])
             .prefer(1, ZONE, "In", &[Z2]),
     );
     assert_eq!(values(&plan.new_claims[0], ZONE), [Z2]);
-    // Node preferences go before soft spread constraints: the spread still settles the zone.
+    // Node preferences are dropped before soft spread constraints: the spread still decides the zone.
     let soft = json!({ "whenUnsatisfiable": "ScheduleAnyway" });
     let plan = world(
         pod()
@@ -539,6 +571,7 @@ fn preferences_are_dropped_one_by_one_until_the_one_in_the_way_is_gone() {
     assert_eq!(values(&plan.new_claims[0], ZONE).len(), 1);
 }
 
+/// Conformance: SCH-207
 #[test]
 fn ignored_preferences_include_soft_defaults() {
     let mut world = World::new();
@@ -559,8 +592,9 @@ fn ignored_preferences_include_soft_defaults() {
     assert_eq!(sizes(&world.plan()), [3]);
 }
 
+/// Conformance: SCH-230
 #[test]
-fn the_selector_of_a_controller_of_another_api_group_is_not_taken() {
+fn the_selector_of_a_controller_of_another_api_group_is_not_used() {
     let spread = |api_version: &str| {
         let mut world = World::new();
         world.cluster.apply_stateful_set(&read(json!({
@@ -583,8 +617,9 @@ fn the_selector_of_a_controller_of_another_api_group_is_not_taken() {
     assert_eq!(spread("apps.kruise.io/v1beta1"), [2]);
 }
 
+/// Conformance: SCH-200
 #[test]
-fn bounds_admit_what_they_name_or_not() {
+fn bounds_are_inclusive_or_exclusive() {
     let listed = |key: &str, operator: &str, value: &str, on_pool: bool| {
         let (mut own, mut asked) = (pool("default"), pod("p"));
         if on_pool {
@@ -627,8 +662,9 @@ fn bounds_admit_what_they_name_or_not() {
     assert_eq!(listed("integer", "Gt", &i64::MAX.to_string(), true), "");
 }
 
+/// Conformance: SCH-198
 #[test]
-fn requirements_are_normalised_on_both_sides() {
+fn requirements_are_normalized_on_both_sides() {
     let plan = World::empty()
         .with_pool(pool("default").needs("failure-domain.beta.kubernetes.io/zone", "In", &[Z1, Z2]))
         .with([pod("p")
@@ -647,8 +683,9 @@ fn requirements_are_normalised_on_both_sides() {
 
 // Pools ----------------------------------------------------------------------------------------------------------------
 
+/// Conformance: SCH-213
 #[test]
-fn pools_of_equal_weight_go_by_name_from_the_end() {
+fn pools_of_equal_weight_are_tried_in_descending_order_of_names() {
     let chosen = |pools: Vec<Object>| {
         let world = pools.into_iter().fold(World::empty(), World::with_pool);
         world.with([pod("p")]).plan().new_claims[0]
@@ -667,8 +704,9 @@ fn pools_of_equal_weight_go_by_name_from_the_end() {
     );
 }
 
+/// Conformance: SCH-214
 #[test]
-fn a_pool_whose_machines_are_not_known_is_passed_by() {
+fn a_pool_whose_instance_types_are_unknown_is_skipped() {
     let mut world = World::empty()
         .with_pool(pool("heavy").weight(9))
         .with_pool(pool("light"))
@@ -686,7 +724,7 @@ fn a_pool_whose_machines_are_not_known_is_passed_by() {
     let plan = world.plan();
     assert_eq!(plan.new_claims[0].node_pool, "light");
     assert_eq!(plan.pools[0].outcome, PoolOutcome::Unevaluated);
-    // None that is known at all is no lack of NodePools.
+    // A pool without instance types is reported differently from a cluster without pools.
     world.cluster.set_instance_types("light", Ok(Arc::new([])));
     assert_eq!(
         why(&world.plan(), "p"),
@@ -696,6 +734,7 @@ fn a_pool_whose_machines_are_not_known_is_passed_by() {
 
 // Buffers and given pods -----------------------------------------------------------------------------------------------
 
+/// Conformance: SCH-257
 #[test]
 fn buffers_come_after_smaller_pods_and_follow_their_own_rules() {
     let buffer = |name: &str, change: fn(Object) -> Object| {
@@ -720,7 +759,7 @@ fn buffers_come_after_smaller_pods_and_follow_their_own_rules() {
 }
 
 #[test]
-fn a_given_pod_no_longer_counts_where_it_was() {
+fn a_given_pod_no_longer_counts_on_its_old_node() {
     let member = |name: &str| {
         pod(name)
             .cpu("1")
@@ -745,12 +784,13 @@ fn a_given_pod_no_longer_counts_where_it_was() {
     assert_eq!(
         (plan.new_claims.len(), plan.existing.len()),
         (1, 0),
-        "alone on its host, and not on the one that goes"
+        "alone on its host, and not on the one being deleted"
     );
 }
 
 // Requirement algebra at its edges -------------------------------------------------------------------------------------
 
+/// Conformance: SCH-203
 #[test]
 fn a_narrowed_range_keeps_its_exclusions() {
     let range = Requirement::new("k", Operator::Gte, ["1"])
@@ -767,7 +807,7 @@ fn a_narrowed_range_keeps_its_exclusions() {
 }
 
 #[test]
-fn amounts_at_the_limits_of_integers_fit_nowhere_and_break_nothing() {
+fn amounts_at_the_limits_of_integers_fit_nowhere_and_do_not_overflow() {
     let plan = World::new()
         .with([
             pod("p").cpu("9223372036854775807"),

@@ -1,4 +1,4 @@
-//! The scheduling rules, one scenario each, on the public interface.
+//! The scheduling rules through the public interface, one scenario per test.
 //!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/{suite,topology,nodeclaim}_test.go
 
@@ -19,10 +19,13 @@ mod fixture;
 mod instance_types;
 mod interactions;
 mod min_values;
+mod offers;
+mod order;
 mod packing;
 mod reasons;
 mod reserved;
 mod resources;
+mod selection;
 mod state;
 mod topology;
 mod volumes;

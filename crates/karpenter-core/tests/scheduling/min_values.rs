@@ -1,6 +1,7 @@
-//! minValues: how many different instance types, zones, … must stay possible.
+//! minValues: how many different values of a key, such as instance types or zones, a NodeClaim must keep.
 
-use karpenter_core::fake::{self, instance_type};
+use karpenter_core::fake;
+use karpenter_core::fake::instance_type;
 use karpenter_core::schedule::{MinValuesPolicy, PoolOutcome, WhyNot};
 
 use crate::fixture::*;
@@ -82,7 +83,7 @@ fn the_largest_minimum_of_a_key_applies() {
 
 /// Conformance: SCH-151
 #[test]
-fn a_minimum_that_cannot_be_met_is_named() {
+fn a_minimum_that_cannot_be_met_is_reported() {
     let pool = pool("default").needs_min(INSTANCE_TYPE, "Exists", &[], 11);
     let plan = World::empty()
         .with_types(fake::instance_types(10))

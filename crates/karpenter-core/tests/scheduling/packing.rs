@@ -1,13 +1,11 @@
-//! Packing wasteful claims again, for less.
+//! Repacking of claims that cost too much for their pods.
 
-use karpenter_core::{
-    fake::{instance_type, offering},
-    schedule::{Packing, Plan, ScheduleRequest, schedule},
-};
+use karpenter_core::fake::{instance_type, offering};
+use karpenter_core::schedule::{Packing, Plan, ScheduleRequest, schedule};
 
 use crate::fixture::*;
 
-/// Machines of 2 to 64 cores, 4 GiB a core, spot for a third of the price.
+/// Returns instance types of 2 to 64 cores with 4 GiB per core, spot at a third of the on-demand price.
 fn world() -> World {
     let types = [2, 4, 8, 16, 32, 64].map(|cpu| {
         let price = cpu as f64 / 10.0;
@@ -33,7 +31,7 @@ fn first_fit(world: &World) -> Plan {
     schedule(
         &world.cluster.snapshot(),
         &ScheduleRequest {
-            packing: Packing::FewestMachines,
+            packing: Packing::FewestNodes,
             ..world.request.clone()
         },
     )
@@ -44,7 +42,7 @@ fn on_demand() -> Object {
 }
 
 #[test]
-fn pods_that_must_not_be_interrupted_do_not_keep_others_off_spot() {
+fn on_demand_pods_do_not_keep_other_pods_off_spot() {
     let world = world()
         .with(copies(&on_demand(), 3))
         .with(copies(&pod("p").cpu("1"), 40));
@@ -64,22 +62,22 @@ fn pods_that_must_not_be_interrupted_do_not_keep_others_off_spot() {
 }
 
 #[test]
-fn a_machine_with_few_pods_is_packed_again_unless_it_is_to_stay_whole() {
+fn a_planned_node_with_few_pods_is_repacked_unless_the_policy_is_fewest_nodes() {
     let world = world()
         .with([on_demand()])
         .with(copies(&pod("p").cpu("1"), 9));
-    let whole = ScheduleRequest {
-        packing: Packing::FewestMachines,
+    let fewest = ScheduleRequest {
+        packing: Packing::FewestNodes,
         ..world.request.clone()
     };
-    assert_eq!(sizes(&schedule(&world.cluster.snapshot(), &whole)), [10]);
+    assert_eq!(sizes(&schedule(&world.cluster.snapshot(), &fewest)), [10]);
     let plan = world.plan();
     assert!(all_placed(&plan));
     assert!(plan.hourly_price() < 0.6 * first_fit(&world).hourly_price());
 }
 
 #[test]
-fn what_saves_little_changes_nothing() {
+fn repacking_that_saves_little_is_discarded() {
     let world = world().with(copies(&pod("p").cpu("1"), 31));
     assert_eq!(sizes(&world.plan()), [31]);
     assert_eq!(world.plan(), first_fit(&world));
@@ -107,7 +105,7 @@ fn pods_affine_to_a_host_stay_together() {
 }
 
 #[test]
-fn constraints_hold_as_first_fit_kept_them() {
+fn repacking_keeps_spread_and_anti_affinity() {
     let apart = pod("apart")
         .cpu("1")
         .label("app", "apart")
@@ -143,7 +141,7 @@ fn constraints_hold_as_first_fit_kept_them() {
 }
 
 #[test]
-fn limits_hold() {
+fn repacking_keeps_limits() {
     let pods = || {
         copies(&on_demand(), 3)
             .into_iter()

@@ -1,4 +1,4 @@
-//! What events say of pods that cannot be placed (section 13 of the reference).
+//! Event texts of pods that cannot be placed (section 13 of the reference).
 
 use karpenter_core::fake::{instance_type, offering};
 use serde_json::json;
@@ -10,7 +10,7 @@ fn text(world: World) -> String {
     why(&plan, "p")
 }
 
-/// One small type, on demand in zone 1 and as spot in zone 2.
+/// Returns one small type, on demand in zone 1 and as spot in zone 2.
 fn small() -> World {
     let small = instance_type("small")
         .cpu(2)
@@ -25,8 +25,9 @@ fn small() -> World {
         .with_pool(pool("default"))
 }
 
+/// Conformance: SCH-235
 #[test]
-fn which_test_no_instance_type_passed_is_said() {
+fn the_text_names_the_test_that_no_instance_type_passed() {
     let says = |pod: Object, expected: &str| {
         let text = text(small().with([pod]));
         let expected = format!("{expected}, requirements=");
@@ -60,9 +61,10 @@ fn which_test_no_instance_type_passed_is_said() {
     );
 }
 
+/// Conformance: SCH-236
 #[test]
-fn which_two_tests_no_single_instance_type_passed_is_said() {
-    // Sold as spot in one zone, on demand in the other.
+fn the_text_names_the_two_tests_that_no_instance_type_passed_together() {
+    // Offered as spot in one zone, on demand in the other.
     let kind = |name: &str, cpu: i64, spot: &str| {
         let other = if spot == Z1 { Z2 } else { Z1 };
         let offerings = vec![
@@ -103,8 +105,9 @@ fn which_two_tests_no_single_instance_type_passed_is_said() {
     );
 }
 
+/// Conformance: SCH-237
 #[test]
-fn a_forgotten_m_is_asked_about_at_the_end() {
+fn a_huge_cpu_request_gets_a_hint_about_a_missing_m() {
     let text = text(small().with([pod("p").cpu("1000000")]));
     assert!(
         text.contains("no instance type has enough resources, requirements="),
@@ -116,8 +119,9 @@ fn a_forgotten_m_is_asked_about_at_the_end() {
     );
 }
 
+/// Conformance: SCH-239
 #[test]
-fn all_taints_in_the_way_are_named() {
+fn all_taints_that_are_not_tolerated_are_named() {
     let tainted = pool("default")
         .taint("a", "x", "NoSchedule")
         .taint("b", "", "NoExecute")
@@ -134,6 +138,7 @@ fn all_taints_in_the_way_are_named() {
     );
 }
 
+/// Conformance: SCH-238
 #[test]
 fn daemons_that_differ_by_type_show_as_a_range() {
     let types = [instance_type("a").cpu(2), instance_type("b").cpu(4)];
@@ -155,8 +160,9 @@ fn daemons_that_differ_by_type_show_as_a_range() {
     );
 }
 
+/// Conformance: SCH-239
 #[test]
-fn volumes_and_labels_are_told_apart() {
+fn volume_and_label_requirements_have_different_texts() {
     let mut world = World::empty().with_pool(pool("default").needs(ZONE, "In", &[Z1]));
     world
         .cluster
@@ -177,8 +183,9 @@ fn volumes_and_labels_are_told_apart() {
     );
 }
 
+/// Conformance: SCH-216, SCH-239
 #[test]
-fn every_pool_says_why() {
+fn every_pool_has_its_reason() {
     let world = World::empty()
         .with_pool(pool("a").weight(3).limit("cpu", "0"))
         .with_pool(pool("b").weight(2).taint("x", "", "NoSchedule"))

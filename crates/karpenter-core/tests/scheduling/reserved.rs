@@ -1,4 +1,4 @@
-//! Reserved capacity: machines of a reservation are counted, and pods wait for them.
+//! Reserved capacity: the instances left in a reservation are counted, and pods wait for them.
 
 use karpenter_core::fake::{instance_type, offering, reserved};
 use karpenter_core::instance_type::InstanceType;
@@ -39,7 +39,7 @@ fn is_reserved(plan: &karpenter_core::schedule::Plan, index: usize) -> bool {
     values(&plan.new_claims[index], CAPACITY_TYPE) == ["reserved"]
 }
 
-/// Conformance: SCH-157
+/// Conformance: SCH-157, SCH-243
 #[test]
 fn a_reservation_is_shared_by_all_pools() {
     let world = |a: &str, b: &str| {
@@ -63,7 +63,7 @@ fn a_reservation_is_shared_by_all_pools() {
     assert!(is_reserved(&plan, 0) && is_reserved(&plan, 1));
 }
 
-/// Conformance: SCH-159
+/// Conformance: SCH-159, SCH-243
 #[test]
 fn a_pod_waits_for_a_reservation_rather_than_take_a_lighter_pool() {
     let world = World::empty()
@@ -101,7 +101,7 @@ fn a_preference_is_not_dropped_because_a_reservation_is_busy() {
 
 /// Conformance: SCH-161
 #[test]
-fn pods_on_one_machine_hold_one_reservation() {
+fn pods_on_one_planned_node_hold_one_reservation() {
     let affine = pod("p")
         .label("app", "x")
         .cpu("1")
@@ -116,7 +116,7 @@ fn pods_on_one_machine_hold_one_reservation() {
 
 /// Conformance: SCH-162
 #[test]
-fn a_machine_left_in_a_reservation_is_promised_once() {
+fn an_instance_left_in_a_reservation_is_planned_once() {
     let world = |left: u32| {
         World::empty()
             .with_types(
@@ -130,14 +130,14 @@ fn a_machine_left_in_a_reservation_is_promised_once() {
     assert_eq!(
         world(0).plan().new_claims.len(),
         0,
-        "compatible, but nothing left: all wait"
+        "compatible, but no instance left: all pods wait"
     );
     assert_eq!(world(2).plan().new_claims.len(), 2);
     assert_eq!(world(3).plan().new_claims.len(), 3);
 }
 
 #[test]
-fn a_claim_that_is_not_launched_yet_keeps_its_place_in_the_reservation() {
+fn a_claim_that_is_not_launched_yet_counts_in_the_reservation() {
     let mut world = World::empty()
         .with_types([reserved_type("t", 4, &[("r", 2)])].into_iter().collect())
         .with_pool(any_capacity("a"))
@@ -150,14 +150,15 @@ fn a_claim_that_is_not_launched_yet_keeps_its_place_in_the_reservation() {
         claim.metadata.uid = claim.metadata.name.clone();
         world.cluster.apply_node_claim(&claim);
     }
-    // The provider has launched neither, and says that two are left.
+    // The provider has launched neither, and reports that two instances are left.
     let plan = world.plan();
     assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (0, 1));
     assert!(plan.unplaced[0].why.is_deferred());
 }
 
+/// Conformance: SCH-244
 #[test]
-fn in_fallback_mode_other_capacity_is_used_and_reserved_is_not_asked_for() {
+fn in_fallback_mode_other_capacity_types_are_used_without_waiting() {
     let mut world = World::empty()
         .with_types([reserved_type("t", 4, &[("r", 1)])].into_iter().collect())
         .with_pool(any_capacity("a"))
@@ -172,7 +173,7 @@ fn in_fallback_mode_other_capacity_is_used_and_reserved_is_not_asked_for() {
     );
 }
 
-/// An offering of a reservation with nothing left is not available.
+/// Returns an instance type whose offerings of a reservation without instances left are unavailable.
 fn with_left(name: &str, cpu: i64, reservations: &[(&str, u32)]) -> InstanceType {
     let mut instance_type = reserved_type(name, cpu, reservations);
     for offering in &mut instance_type.offerings {
@@ -184,7 +185,7 @@ fn with_left(name: &str, cpu: i64, reservations: &[(&str, u32)]) -> InstanceType
 
 fn next_round(world: &mut World, types: Vec<InstanceType>) -> karpenter_core::schedule::Plan {
     world.cluster.set_instance_types("a", Ok(types.into()));
-    world.settle()
+    world.launch_and_bind()
 }
 
 /// Conformance: SCH-156

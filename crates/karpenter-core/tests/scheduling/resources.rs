@@ -1,6 +1,7 @@
 //! Packing, pod requests, limits.
 
-use karpenter_core::fake::{self, GPU_VENDOR_A, instance_type};
+use karpenter_core::fake;
+use karpenter_core::fake::{GPU_VENDOR_A, instance_type};
 use karpenter_core::schedule::WhyNot;
 use serde_json::{Value, json};
 
@@ -43,7 +44,7 @@ fn a_runtime_class_s_overhead_counts() {
 
 /// Conformance: SCH-048
 #[test]
-fn small_pods_fill_the_gaps_of_large_ones() {
+fn small_pods_fill_the_room_that_large_ones_leave() {
     let amd = || World::empty().with_pool(pool("default").needs(ARCH, "In", &["amd64"]));
     let large = copies(&pod("large").memory("1.8G"), 40);
     assert_eq!(amd().with(large.clone()).plan().new_claims.len(), 20);
@@ -180,18 +181,18 @@ fn a_pool_beyond_its_limit_launches_nothing() {
 
 /// Conformance: SCH-059
 #[test]
-fn a_limit_admits_what_fits_into_it() {
+fn a_limit_admits_nodes_that_fit_into_it() {
     let limited = || World::empty().with_pool(pool("default").limit("cpu", "2"));
     assert!(!all_placed(&limited().with([pod("p").cpu("2.1")]).plan()));
     let mut world = limited().with([pod("p").cpu("1.75")]);
-    assert!(all_placed(&world.settle()));
+    assert!(all_placed(&world.launch_and_bind()));
     world.add(pod("q").cpu("1.75"));
     assert!(!all_placed(&world.plan()));
 }
 
 /// Conformance: SCH-060
 #[test]
-fn a_claim_of_the_same_run_counts_against_the_limit() {
+fn a_claim_of_the_same_pass_counts_against_the_limit() {
     let apart = pod("p")
         .cpu("1.5")
         .label("app", "x")
@@ -203,13 +204,13 @@ fn a_claim_of_the_same_run_counts_against_the_limit() {
     assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (1, 1));
 }
 
-/// Which machine it becomes is known once it is launched; another run must not spend the same limit before.
+/// The instance type is known once the NodeClaim is launched; until then the next pass must not use the same limit.
 #[test]
-fn a_claim_that_is_not_launched_counts_as_the_largest_machine_it_may_become() {
-    let machine = |name: &str, cpu: i64| {
+fn a_claim_that_is_not_launched_counts_as_its_largest_instance_type() {
+    let sized = |name: &str, cpu: i64| {
         let offerings = vec![fake::offering("on-demand", "test-zone-1", cpu as f64)];
-        let machine = fake::instance_type(name).cpu(cpu).gib(64).pods(10);
-        machine.offerings(offerings).build()
+        let builder = fake::instance_type(name).cpu(cpu).gib(64).pods(10);
+        builder.offerings(offerings).build()
     };
     let apart = |name: &str, cpu: &str| {
         let pod = pod(name).cpu(cpu).label("app", "x");
@@ -217,11 +218,15 @@ fn a_claim_that_is_not_launched_counts_as_the_largest_machine_it_may_become() {
     };
     let with_another = |cpu: &str| {
         let mut world = World::empty()
-            .with_types(vec![machine("small", 2), machine("large", 8)].into())
+            .with_types(vec![sized("small", 2), sized("large", 8)].into())
             .with_pool(pool("default").limit("cpu", "10"))
             .with([apart("p", "1.5")]);
         let draft = world.plan().new_claims.remove(0);
-        assert_eq!(draft.instance_types.len(), 2, "it may become either");
+        assert_eq!(
+            draft.instance_types.len(),
+            2,
+            "it may be launched as either"
+        );
         let mut claim = karpenter_api::v1::NodeClaim::clone(&draft.claim);
         claim.metadata.name = Some("p".to_owned());
         claim.metadata.uid = Some("p".to_owned());
@@ -229,7 +234,10 @@ fn a_claim_that_is_not_launched_counts_as_the_largest_machine_it_may_become() {
         world.add(apart("q", cpu));
         world.plan()
     };
-    assert!(all_placed(&with_another("1.5")), "a small one is left");
+    assert!(
+        all_placed(&with_another("1.5")),
+        "the limit admits a small one"
+    );
     let plan = with_another("3");
     assert!(
         why(&plan, "q").contains("all available instance types exceed limits for nodepool"),
@@ -248,9 +256,9 @@ fn any_resource_can_be_limited() {
     assert!(!all_placed(&plan));
 }
 
-/// Conformance: SCH-062
+/// Conformance: SCH-062, SCH-263
 #[test]
-fn the_number_of_nodes_can_be_limited_also_within_a_run() {
+fn the_number_of_nodes_can_be_limited_also_within_a_pass() {
     let apart = pod("p")
         .label("app", "x")
         .anti_affinity(HOSTNAME, ("app", "x"));
@@ -268,12 +276,12 @@ fn the_number_of_nodes_can_be_limited_also_within_a_run() {
     let mut world = World::empty().with_pool(pool("default").limit("nodes", "2"));
     for (round, pod) in copies(&apart, 3).into_iter().enumerate() {
         world.add(pod);
-        assert_eq!(all_placed(&world.settle()), round < 2);
+        assert_eq!(all_placed(&world.launch_and_bind()), round < 2);
     }
 }
 
 #[test]
-fn what_no_machine_has_room_for_is_said_with_the_test_that_failed() {
+fn a_pod_that_fits_no_type_is_reported_with_the_test_that_failed() {
     let plan = World::new().with([pod("p").cpu("500")]).plan();
     assert!(
         why(&plan, "p").contains("no instance type has enough resources, requirements="),
@@ -292,8 +300,9 @@ fn what_no_machine_has_room_for_is_said_with_the_test_that_failed() {
     );
 }
 
+/// Conformance: SCH-181
 #[test]
-fn without_any_pool_that_is_the_reason() {
+fn without_any_pool_the_reason_is_that_there_is_none() {
     let plan = World::empty().with([pod("p")]).plan();
     assert_eq!(plan.unplaced[0].why, WhyNot::NoNodePools);
     assert_eq!(why(&plan, "p"), "no dynamic nodepools found");

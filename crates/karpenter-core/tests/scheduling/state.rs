@@ -1,4 +1,4 @@
-//! The books of the cluster: what counts where, whatever order objects come in.
+//! The cluster model: usage, ports, volumes and taints of nodes, whatever order objects arrive in.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn claim(name: &str, provider_id: &str) -> Value {
     })
 }
 
-/// Millicores of a node that its pods ask for.
+/// Returns the millicores that the pods of a node request.
 fn used(world: &World, node: &str) -> i64 {
     let snapshot = world.cluster.snapshot();
     snapshot
@@ -26,7 +26,7 @@ fn used(world: &World, node: &str) -> i64 {
         .map_or(0, |pods| pods.requests().get("cpu"))
 }
 
-fn machines(world: &World) -> Vec<Arc<NodeState>> {
+fn nodes(world: &World) -> Vec<Arc<NodeState>> {
     world.cluster.snapshot().nodes().cloned().collect()
 }
 
@@ -45,12 +45,12 @@ fn pods_that_are_not_bound_or_have_ended_use_nothing() {
 
 /// Conformance: DIS-002
 #[test]
-fn a_node_is_freed_once_when_its_pod_goes_or_comes_back_elsewhere() {
+fn a_node_is_freed_once_when_its_pod_is_deleted_or_recreated_on_another_node() {
     let mut world = World::new().with([node("n"), node("m"), pod("other").cpu("1").on("n")]);
     world.add(pod("p").cpu("1").on("n"));
     world.cluster.remove_pod("default", "p");
     world.cluster.remove_pod("default", "p");
-    assert_eq!(used(&world, "n"), 1000, "the other pod's");
+    assert_eq!(used(&world, "n"), 1000, "that of the other pod");
     world.add(pod("p").cpu("1").on("n"));
     assert_eq!(used(&world, "n"), 2000);
     // The deletion in between was not seen.
@@ -65,7 +65,7 @@ fn a_node_is_freed_once_when_its_pod_goes_or_comes_back_elsewhere() {
 
 /// Conformance: DIS-003
 #[test]
-fn a_node_and_a_claim_of_the_same_name_are_one_machine_and_none_is_left_over() {
+fn a_node_and_its_claim_are_one_node_state_which_is_removed_with_both() {
     for claim_first in [true, false] {
         let mut world = World::new();
         if claim_first {
@@ -79,35 +79,84 @@ fn a_node_and_a_claim_of_the_same_name_are_one_machine_and_none_is_left_over() {
                 .cluster
                 .apply_node_claim(&read(claim("n", "fake://n")));
         }
-        let [machine] = &machines(&world)[..] else {
-            panic!("{:?}", machines(&world))
+        let [only] = &nodes(&world)[..] else {
+            panic!("{:?}", nodes(&world))
         };
-        assert!(machine.node.is_some() && machine.claim.is_some());
+        assert!(only.node.is_some() && only.claim.is_some());
         world.cluster.remove_node("n");
-        assert_eq!(machines(&world).len(), 1, "the claim stays");
+        assert_eq!(nodes(&world).len(), 1, "the claim stays");
         world.cluster.remove_node_claim("n");
-        assert_eq!(machines(&world).len(), 0);
+        assert_eq!(nodes(&world).len(), 0);
     }
 }
 
 /// Conformance: DIS-004
 #[test]
-fn a_node_that_gets_its_provider_id_later_stays_one_machine() {
+fn a_node_that_gets_its_provider_id_later_stays_one_node_state() {
     let mut world = World::new();
-    world.add(node("n").set("/spec/providerID", json!("")));
-    assert_eq!(machines(&world).len(), 1);
+    let mut early = node("n").set("/spec/providerID", json!(""));
+    let labels = early.0["metadata"]["labels"].as_object_mut().unwrap();
+    labels.remove(POOL);
+    world.add(early);
+    assert_eq!(nodes(&world).len(), 1);
     world.add(node("n"));
-    assert_eq!(machines(&world).len(), 1);
+    assert_eq!(nodes(&world).len(), 1);
     world
         .cluster
         .apply_node_claim(&read(claim("c", "fake://n")));
-    let [machine] = &machines(&world)[..] else {
-        panic!("{:?}", machines(&world))
+    let [only] = &nodes(&world)[..] else {
+        panic!("{:?}", nodes(&world))
     };
-    assert_eq!((machine.name(), machine.claim_name()), ("n", Some("c")));
+    assert_eq!((only.name(), only.claim_name()), ("n", Some("c")));
 }
 
-/// A machine that can attach two volumes and has a pod with one of them, on a host port.
+/// Conformance: DIS-137
+#[test]
+fn a_node_of_a_pool_counts_once_its_provider_id_says_whose_it_is() {
+    let mut world = World::new();
+    world
+        .cluster
+        .apply_node_claim(&read(claim("c", "fake://n")));
+    world.add(node("n").set("/spec/providerID", json!("")));
+    let [state] = &nodes(&world)[..] else {
+        panic!("{:?}", nodes(&world))
+    };
+    assert_eq!((state.name(), state.node.is_some()), ("c", false));
+    world.add(node("n"));
+    let [state] = &nodes(&world)[..] else {
+        panic!("{:?}", nodes(&world))
+    };
+    assert_eq!((state.name(), state.claim_name()), ("n", Some("c")));
+}
+
+/// Conformance: DIS-138
+#[test]
+fn labels_and_annotations_are_the_claim_s_until_the_node_is_registered() {
+    let registered = |registered: bool| {
+        let mut node = node("n")
+            .set("/metadata/labels/example.com~1team", json!("of node"))
+            .set("/metadata/annotations/example.com~1note", json!("of node"));
+        if !registered {
+            let labels = node.0["metadata"]["labels"].as_object_mut().unwrap();
+            labels.remove("karpenter.sh/registered");
+        }
+        let mut owner = claim("c", "fake://n");
+        owner["metadata"]["labels"]["example.com/team"] = json!("of claim");
+        owner["metadata"]["annotations"] = json!({ "example.com/note": "of claim" });
+        let mut world = World::new().with([node]);
+        world.cluster.apply_node_claim(&read(owner));
+        let node = nodes(&world).remove(0);
+        let of = |all: &std::collections::BTreeMap<String, String>, key: &str| all[key].clone();
+        [
+            of(node.labels(), "example.com/team"),
+            of(node.annotations(), "example.com/note"),
+        ]
+    };
+    assert_eq!(registered(false), ["of claim", "of claim"]);
+    assert_eq!(registered(true), ["of node", "of node"]);
+}
+
+/// Returns a node that can attach two volumes, with a pod that uses one of them and a host port.
 fn attached() -> World {
     let mut world = World::new().with([node("n")]);
     world
@@ -142,25 +191,25 @@ fn copy(world: &World) -> World {
     copy
 }
 
-/// How many of these pods go to the machine that is there.
-fn joining(world: &World, pods: &[Object]) -> usize {
+/// Returns how many of these pods fit on the existing node.
+fn fitting(world: &World, pods: &[Object]) -> usize {
     copy(world).with(pods.iter().cloned()).plan().existing.len()
 }
 
-fn assert_books_are_right(world: &World) {
+fn assert_usage_is_right(world: &World) {
     assert_eq!(
-        joining(world, &[pod("p").host_port(8080)]),
+        fitting(world, &[pod("p").host_port(8080)]),
         0,
-        "the port is taken"
+        "the port is used"
     );
-    assert_eq!(joining(world, &[pod("p").host_port(8081)]), 1);
+    assert_eq!(fitting(world, &[pod("p").host_port(8081)]), 1);
     assert_eq!(
-        joining(world, &[pod("p").volume("b")]),
+        fitting(world, &[pod("p").volume("b")]),
         1,
         "room for one more volume"
     );
     assert_eq!(
-        joining(world, &[pod("p").volume("b"), pod("q").volume("c")]),
+        fitting(world, &[pod("p").volume("b"), pod("q").volume("c")]),
         1,
         "and only one"
     );
@@ -168,29 +217,29 @@ fn assert_books_are_right(world: &World) {
 
 /// Conformance: DIS-005
 #[test]
-fn a_change_of_claim_or_node_keeps_what_the_pods_use() {
+fn an_update_of_claim_or_node_keeps_the_usage_of_the_pods() {
     let mut world = attached();
-    assert_books_are_right(&world);
+    assert_usage_is_right(&world);
     let mut changed = claim("c", "fake://n");
     changed["metadata"]["labels"]["example.com/team"] = json!("a");
     world.cluster.apply_node_claim(&read(changed));
-    assert_books_are_right(&world);
+    assert_usage_is_right(&world);
     world.add(node("n").set("/metadata/labels/example.com~1team", json!("a")));
-    assert_books_are_right(&world);
+    assert_usage_is_right(&world);
 }
 
 /// Conformance: DIS-006
 #[test]
-fn a_pod_that_is_sent_again_is_not_in_its_own_way() {
+fn a_pod_that_is_applied_again_counts_once() {
     let mut world = attached();
     world.add(tenant().label("again", "yes"));
     world.add(tenant());
-    assert_books_are_right(&world);
+    assert_usage_is_right(&world);
 }
 
 /// Conformance: DIS-007
 #[test]
-fn a_pod_whose_node_is_gone_keeps_nobody_away() {
+fn anti_affinity_of_a_pod_whose_node_is_deleted_does_not_count() {
     let web = ("app", "web");
     let away = pod("away").label("app", "web").anti_affinity(ZONE, web);
     let mut world = World::new().with([node("n"), away.on("n")]);
@@ -216,7 +265,7 @@ fn daemon(name: &str, cpu: &str, created: &str) -> Object {
 
 /// Conformance: DIS-011
 #[test]
-fn the_newest_pod_of_a_daemon_set_stands_for_it() {
+fn the_newest_pod_of_a_daemon_set_represents_it() {
     let mut world = World::new().with([node("n")]);
     world.cluster.apply_daemon_set(&read(daemon_set("d")));
     let newest = |world: &World| -> Vec<Option<String>> {
@@ -241,7 +290,7 @@ fn the_newest_pod_of_a_daemon_set_stands_for_it() {
 }
 
 fn keys(world: &World) -> Vec<String> {
-    let taints = machines(world)[0].taints();
+    let taints = nodes(world)[0].taints();
     taints.into_iter().map(|taint| taint.key).collect()
 }
 
@@ -254,12 +303,12 @@ const TAINTS: [(&str, &str); 6] = [
     ("example.com/own", "NoSchedule"),
 ];
 
-fn tainted(initialised: bool) -> Object {
+fn tainted(initialized: bool) -> Object {
     let mut tainted = node("n");
     for (key, effect) in TAINTS {
         tainted = tainted.push("/spec/taints", json!({ "key": key, "effect": effect }));
     }
-    if !initialised {
+    if !initialized {
         let labels = tainted.0["metadata"]["labels"].as_object_mut().unwrap();
         labels.remove("karpenter.sh/initialized");
     }
@@ -276,14 +325,14 @@ fn starting(mut world: World) -> World {
 
 /// Conformance: DIS-013
 #[test]
-fn a_machine_that_starts_does_not_show_taints_that_will_go() {
+fn ephemeral_and_startup_taints_of_an_uninitialized_node_do_not_count() {
     let world = starting(World::new().with([tainted(false)]));
     assert_eq!(keys(&world), ["example.com/own"]);
 }
 
 /// Conformance: DIS-014
 #[test]
-fn the_same_taints_count_on_machines_that_are_ready_or_not_ours() {
+fn the_same_taints_count_on_initialized_and_unmanaged_nodes() {
     let all = TAINTS.map(|(key, _)| key);
     assert_eq!(keys(&starting(World::new().with([tainted(true)]))), all);
     let mut foreign = tainted(false);
@@ -293,8 +342,9 @@ fn the_same_taints_count_on_machines_that_are_ready_or_not_ours() {
     assert_eq!(keys(&World::new().with([foreign])), all);
 }
 
+/// Conformance: DIS-139
 #[test]
-fn the_epoch_counts_changes_that_may_let_a_machine_go_and_no_readiness() {
+fn the_epoch_counts_changes_that_may_allow_consolidation_and_not_readiness() {
     let since = "2026-01-01T00:00:00Z";
     let ready =
         |status: &str| json!([{ "type": "Ready", "status": status, "lastTransitionTime": since }]);
@@ -309,17 +359,21 @@ fn the_epoch_counts_changes_that_may_let_a_machine_go_and_no_readiness() {
     let before = epoch(&world);
     world.add(running("False"));
     world.add(running("False"));
-    assert_eq!(epoch(&world), before, "a pod is not ready any more");
+    assert_eq!(epoch(&world), before, "the pod is no longer ready");
     assert!(!world.cluster.snapshot().pods_on("n")[0].ready);
     let scheduled =
         json!({ "type": "PodScheduled", "status": "True", "lastTransitionTime": since });
     world.add(running("False").push("/status/conditions", scheduled));
-    assert_eq!(epoch(&world), before, "since when it is on its node");
+    assert_eq!(
+        epoch(&world),
+        before,
+        "the pod has a condition PodScheduled"
+    );
     world.add(running("False").cpu("500m"));
-    assert_eq!(epoch(&world), before + 1, "it asks for less");
+    assert_eq!(epoch(&world), before + 1, "the pod requests less");
     world.cluster.remove_pod("default", "p");
     world.cluster.remove_pod("default", "p");
-    assert_eq!(epoch(&world), before + 2, "it is gone");
+    assert_eq!(epoch(&world), before + 2, "the pod is deleted");
     world.cluster.remove_node("n");
-    assert_eq!(epoch(&world), before + 3, "so is its node");
+    assert_eq!(epoch(&world), before + 3, "the node is deleted");
 }

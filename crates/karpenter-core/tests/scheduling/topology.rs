@@ -10,10 +10,10 @@ fn spread(name: &str, key: &str) -> Object {
     pod(name).label("app", "x").spread(key, 1, APP)
 }
 
-/// Pods of the label by value of the key, after everything was launched and bound.
-fn settled(mut world: World, pods: Vec<Object>, key: &str) -> Vec<usize> {
+/// Returns the numbers of labeled pods per value of the key after all pods are launched and bound.
+fn skew_after_binding(mut world: World, pods: Vec<Object>, key: &str) -> Vec<usize> {
     pods.into_iter().for_each(|pod| world.add(pod));
-    world.settle();
+    world.launch_and_bind();
     world.skew(key, APP)
 }
 
@@ -38,7 +38,7 @@ fn an_unknown_topology_key_fails_that_pod_alone() {
 #[test]
 fn pods_are_spread_over_zones() {
     assert_eq!(
-        settled(World::new(), copies(&spread("p", ZONE), 4), ZONE),
+        skew_after_binding(World::new(), copies(&spread("p", ZONE), 4), ZONE),
         [2, 1, 1]
     );
     let expressions = json!({ "labelSelector": { "matchExpressions": [{ "key": "app", "operator": "In", "values": ["x"] }] } });
@@ -46,7 +46,7 @@ fn pods_are_spread_over_zones() {
         .label("app", "x")
         .spread_with(ZONE, 1, APP, expressions);
     assert_eq!(
-        settled(World::new(), copies(&by_expression, 4), ZONE),
+        skew_after_binding(World::new(), copies(&by_expression, 4), ZONE),
         [2, 1, 1]
     );
 }
@@ -55,22 +55,25 @@ fn pods_are_spread_over_zones() {
 #[test]
 fn the_pool_s_zones_are_the_domains() {
     assert_eq!(
-        settled(zones(&[Z1, Z2]), copies(&spread("p", ZONE), 4), ZONE),
+        skew_after_binding(zones(&[Z1, Z2]), copies(&spread("p", ZONE), 4), ZONE),
         [2, 2]
     );
-    let labelled = |name: &str, zone: &str| pool(name).node_label(ZONE, zone);
+    let labeled = |name: &str, zone: &str| pool(name).node_label(ZONE, zone);
     assert_eq!(
-        settled(
-            World::empty().with_pool(labelled("a", Z1)),
+        skew_after_binding(
+            World::empty().with_pool(labeled("a", Z1)),
             copies(&spread("p", ZONE), 4),
             ZONE
         ),
         [4]
     );
     let two = World::empty()
-        .with_pool(labelled("a", Z1))
-        .with_pool(labelled("b", Z2));
-    assert_eq!(settled(two, copies(&spread("p", ZONE), 4), ZONE), [2, 2]);
+        .with_pool(labeled("a", Z1))
+        .with_pool(labeled("b", Z2));
+    assert_eq!(
+        skew_after_binding(two, copies(&spread("p", ZONE), 4), ZONE),
+        [2, 2]
+    );
 }
 
 fn node_in(name: &str, zone: &str) -> Object {
@@ -81,18 +84,18 @@ fn node_in(name: &str, zone: &str) -> Object {
 
 /// Conformance: SCH-106
 #[test]
-fn a_zone_that_only_an_existing_pod_shows_counts() {
+fn a_zone_known_only_from_an_existing_pod_counts() {
     for existing in [spread("e", ZONE), pod("e").label("app", "x")] {
         let world = zones(&[Z1, Z2]).with([node_in("n", Z3), existing.on("n")]);
         assert_eq!(
-            settled(world, copies(&spread("p", ZONE).cpu("1"), 6), ZONE),
+            skew_after_binding(world, copies(&spread("p", ZONE).cpu("1"), 6), ZONE),
             [2, 2, 1]
         );
     }
 }
 
-/// Two protected pods of zone 1 hold up their node, which is being deleted.
-fn held_up(change: impl Fn(Object) -> Object) -> World {
+/// Returns a world in which two do-not-disrupt pods in zone 1 block the deletion of their node.
+fn with_blocked_deletion(change: impl Fn(Object) -> Object) -> World {
     let deleted = json!("2026-01-01T00:00:00Z");
     let kept = |name: &str| {
         let pod = pod(name).label("app", "x").on("n");
@@ -106,22 +109,22 @@ fn held_up(change: impl Fn(Object) -> Object) -> World {
 }
 
 #[test]
-fn pods_that_stay_on_a_node_that_is_going_away_count_in_its_zone() {
-    let plan = held_up(|pod| pod)
+fn pods_that_block_the_deletion_of_a_node_count_in_its_zone() {
+    let plan = with_blocked_deletion(|pod| pod)
         .with(copies(&spread("p", ZONE).cpu("1"), 2))
         .plan();
     for draft in &plan.new_claims {
-        assert_eq!(values(draft, ZONE), [Z2], "two are in the other one");
+        assert_eq!(values(draft, ZONE), [Z2], "the other zone has two");
     }
     assert!(all_placed(&plan));
 }
 
 #[test]
-fn pods_that_stay_on_a_node_that_is_going_away_keep_others_out_of_its_zone() {
+fn anti_affinity_of_pods_that_block_the_deletion_of_a_node_counts_in_its_zone() {
     let next = pod("p").label("app", "x").select(ZONE, Z1);
-    let plan = held_up(|pod| pod).with([next.clone()]).plan();
+    let plan = with_blocked_deletion(|pod| pod).with([next.clone()]).plan();
     assert!(all_placed(&plan));
-    let plan = held_up(|pod| pod.anti_affinity(ZONE, APP))
+    let plan = with_blocked_deletion(|pod| pod.anti_affinity(ZONE, APP))
         .with([next])
         .plan();
     assert!(!all_placed(&plan));
@@ -129,7 +132,7 @@ fn pods_that_stay_on_a_node_that_is_going_away_keep_others_out_of_its_zone() {
 
 /// Conformance: SCH-107
 #[test]
-fn pods_go_on_in_one_zone_up_to_the_skew() {
+fn pods_are_placed_in_one_zone_up_to_the_skew() {
     let five = pod("p").label("app", "x").spread(ZONE, 5, APP).cpu("1");
     let existing = |name: &str, node: &str| pod(name).label("app", "x").on(node);
     let world = zones(&[Z3]).with([
@@ -138,13 +141,16 @@ fn pods_go_on_in_one_zone_up_to_the_skew() {
         existing("e1", "n1"),
         existing("e2", "n2"),
     ]);
-    assert_eq!(settled(world, copies(&five, 10), ZONE), [6, 1, 1]);
+    assert_eq!(
+        skew_after_binding(world, copies(&five, 10), ZONE),
+        [6, 1, 1]
+    );
 }
 
-/// The zones that two pods of skew 1 get, two zones being on offer, with these pods in the cluster.
+/// Returns the zones of two pods with skew 1 in a cluster of two zones with these pods.
 ///
-/// With nothing counted they take one zone each. With two pods counted in zone 1 both go to zone 2.
-fn zones_beside(existing: Vec<Object>) -> Vec<String> {
+/// If no pod counts, the two get one zone each. If two pods count in zone 1, both get zone 2.
+fn zones_with(existing: Vec<Object>) -> Vec<String> {
     let mut without_zone = node("zoneless");
     without_zone.0["metadata"]["labels"]
         .as_object_mut()
@@ -174,7 +180,7 @@ fn zones_beside(existing: Vec<Object>) -> Vec<String> {
 fn only_running_pods_of_the_namespace_on_known_nodes_count() {
     let existing = || pod("existing").label("app", "x");
     let deleted = json!("2026-01-01T00:00:00Z");
-    let two = |pod: Object| zones_beside(copies(&pod, 2));
+    let two = |pod: Object| zones_with(copies(&pod, 2));
     assert_eq!(two(existing().on("n")), [Z2, Z2], "running pods count");
     for (kind, uncounted) in [
         ("other label", pod("existing").label("app", "y").on("n")),
@@ -213,22 +219,22 @@ fn pods_that_do_not_count_themselves_are_not_spread() {
 
 /// Conformance: SCH-111
 #[test]
-fn min_domains_holds_pods_back_until_there_are_enough_zones() {
+fn min_domains_leaves_pods_unplaced_until_there_are_enough_zones() {
     let least = |domains: i32| {
         pod("p")
             .label("app", "x")
             .spread_with(ZONE, 1, APP, json!({ "minDomains": domains }))
     };
     assert_eq!(
-        settled(zones(&[Z1, Z2]), copies(&least(3), 3), ZONE),
+        skew_after_binding(zones(&[Z1, Z2]), copies(&least(3), 3), ZONE),
         [1, 1]
     );
     assert_eq!(
-        settled(zones(&[Z1, Z2, Z3]), copies(&least(3), 11), ZONE),
+        skew_after_binding(zones(&[Z1, Z2, Z3]), copies(&least(3), 11), ZONE),
         [4, 4, 3]
     );
     assert_eq!(
-        settled(zones(&[Z1, Z2, Z3]), copies(&least(2), 11), ZONE),
+        skew_after_binding(zones(&[Z1, Z2, Z3]), copies(&least(2), 11), ZONE),
         [4, 4, 3]
     );
 }
@@ -264,18 +270,18 @@ fn pods_are_spread_over_hosts() {
 #[test]
 fn later_pods_continue_the_spread() {
     let mut world = World::new().with(copies(&spread("a", HOSTNAME), 4));
-    world.settle();
-    let world_after = settled(world, copies(&spread("b", HOSTNAME), 5), HOSTNAME);
+    world.launch_and_bind();
+    let world_after = skew_after_binding(world, copies(&spread("b", HOSTNAME), 5), HOSTNAME);
     assert_eq!(world_after, [1; 9]);
     let roomy = spread("a", ZONE).cpu("100m");
     let mut world = World::new()
         .with_types(karpenter_core::fake::instance_types(5))
         .with(copies(&roomy, 4));
-    world.settle();
+    world.launch_and_bind();
     copies(&spread("b", ZONE).cpu("100m"), 5)
         .into_iter()
         .for_each(|pod| world.add(pod));
-    world.settle();
+    world.launch_and_bind();
     assert_eq!(world.skew(ZONE, APP), [3, 3, 3]);
 }
 
@@ -286,7 +292,7 @@ fn pods_are_spread_over_capacity_types() {
         World::empty().with_pool(pool("default").needs(CAPACITY_TYPE, "In", &["spot", "on-demand"]))
     };
     assert_eq!(
-        settled(
+        skew_after_binding(
             both(),
             copies(&spread("p", CAPACITY_TYPE), 4),
             CAPACITY_TYPE
@@ -311,7 +317,7 @@ fn pods_are_spread_over_capacity_types() {
             json!({ "whenUnsatisfiable": policy }),
         );
         assert_eq!(
-            settled(world, copies(&asked, 5), CAPACITY_TYPE),
+            skew_after_binding(world, copies(&asked, 5), CAPACITY_TYPE),
             expected,
             "{policy}"
         );
@@ -339,7 +345,7 @@ fn zone_and_host_are_spread_together() {
             );
             number += 1;
         }
-        assert!(all_placed(&world.settle()));
+        assert!(all_placed(&world.launch_and_bind()));
         assert_eq!(world.skew(ZONE, APP), expected);
         assert!(world.skew(HOSTNAME, APP).iter().all(|count| *count <= 3));
     }
@@ -353,7 +359,7 @@ fn a_zone_without_room_stops_a_hard_spread() {
     let world = World::empty()
         .with_pool(pool("a").needs(ZONE, "In", &[Z1, Z2]))
         .with_pool(pool("b").needs(ZONE, "In", &[Z3]).limit("cpu", "0"));
-    assert_eq!(settled(world, copies(&asked, 10), ZONE), [1, 1]);
+    assert_eq!(skew_after_binding(world, copies(&asked, 10), ZONE), [1, 1]);
 }
 
 /// Conformance: SCH-118
@@ -380,7 +386,7 @@ fn capacity_type_and_host_are_spread_together() {
             );
             number += 1;
         }
-        world.settle();
+        world.launch_and_bind();
         assert_eq!(world.skew(CAPACITY_TYPE, APP), expected);
         assert!(world.skew(HOSTNAME, APP).iter().all(|count| *count <= 3));
     }
@@ -404,7 +410,7 @@ fn a_custom_label_spreads_capacity_types_in_proportion() {
             )
     };
     let mut all = world().with(copies(&spread("p", part), 20));
-    assert!(all_placed(&all.settle()));
+    assert!(all_placed(&all.launch_and_bind()));
     assert_eq!(all.skew(part, APP), [4; 5]);
     assert_eq!(all.skew(CAPACITY_TYPE, APP), [16, 4]);
 }
@@ -430,7 +436,7 @@ fn three_skews_are_kept_at_once_in_growing_batches() {
             );
             number += 1;
         }
-        world.settle();
+        world.launch_and_bind();
         let range = |skew: Vec<usize>, domains: usize| {
             let least = if skew.len() < domains {
                 0
@@ -447,7 +453,7 @@ fn three_skews_are_kept_at_once_in_growing_batches() {
 
 /// Conformance: SCH-121
 #[test]
-fn match_label_keys_spread_revisions_apart() {
+fn match_label_keys_spread_each_revision_separately() {
     let keys = json!({ "matchLabelKeys": ["revision"] });
     let of = |name: &str| {
         pod(name)
@@ -518,7 +524,7 @@ fn the_taints_policy_decides_which_domains_count() {
 
 /// Conformance: SCH-123
 #[test]
-fn each_taint_s_domains_count_for_those_who_tolerate_it() {
+fn domains_behind_a_taint_count_for_pods_that_tolerate_it() {
     let part = "fake-label";
     let tolerating = |name: &str, key: &str| {
         pod(name)
@@ -539,7 +545,7 @@ fn each_taint_s_domains_count_for_those_who_tolerate_it() {
         )
         .with(copies(&tolerating("a", "a"), 2))
         .with(copies(&tolerating("b", "b"), 4));
-    assert!(all_placed(&world.settle()));
+    assert!(all_placed(&world.launch_and_bind()));
     assert_eq!(world.skew(part, APP), [3, 2, 1]);
 }
 
@@ -570,6 +576,7 @@ fn the_affinity_policy_decides_which_domains_count() {
     }
 }
 
+/// Conformance: SCH-228
 #[test]
 fn pods_on_nodes_that_the_node_filter_excludes_do_not_count_for_a_spread() {
     // Zone 1 has two pods on a node that the spread pods do not select.
@@ -612,10 +619,10 @@ fn a_pod_s_own_choice_of_zone_limits_its_spread() {
     let mut world = World::new()
         .with(copies(&spread("a", ZONE).select(ZONE, Z1), 5))
         .with(copies(&spread("b", ZONE).select(ZONE, Z2), 10));
-    assert!(all_placed(&world.settle()));
+    assert!(all_placed(&world.launch_and_bind()));
     assert_eq!(world.skew(ZONE, APP), [10, 5]);
     assert_eq!(
-        settled(
+        skew_after_binding(
             World::new(),
             copies(&spread("p", ZONE).require(ZONE, "In", &[Z1, Z2]), 10),
             ZONE
@@ -626,14 +633,14 @@ fn a_pod_s_own_choice_of_zone_limits_its_spread() {
 
 /// Conformance: SCH-126
 #[test]
-fn a_free_zone_is_filled_first() {
+fn an_empty_zone_is_filled_first() {
     let mut world = World::new().with(copies(&spread("a", ZONE).require(ZONE, "In", &[Z1, Z2]), 6));
-    world.settle();
+    world.launch_and_bind();
     world.add(spread("b", ZONE).require(ZONE, "In", &[Z2, Z3]));
-    world.settle();
+    world.launch_and_bind();
     assert_eq!(world.skew(ZONE, APP), [3, 3, 1]);
     assert_eq!(
-        settled(world, copies(&spread("c", ZONE), 5), ZONE),
+        skew_after_binding(world, copies(&spread("c", ZONE), 5), ZONE),
         [4, 4, 4]
     );
 }
@@ -642,11 +649,15 @@ fn a_free_zone_is_filled_first() {
 #[test]
 fn preferred_zones_do_not_limit_a_spread() {
     let asked = spread("p", ZONE).prefer(1, ZONE, "In", &[Z1, Z2]);
-    assert_eq!(settled(World::new(), copies(&asked, 6), ZONE), [2, 2, 2]);
+    assert_eq!(
+        skew_after_binding(World::new(), copies(&asked, 6), ZONE),
+        [2, 2, 2]
+    );
 }
 
+/// Conformance: SCH-266
 #[test]
-fn a_domain_nothing_can_be_launched_in_gives_way_to_an_equal_one() {
+fn a_domain_without_an_offering_is_passed_over_for_an_equal_one() {
     let types = vec![
         karpenter_core::fake::instance_type("a")
             .offerings(vec![karpenter_core::fake::offering("spot", Z2, 1.0)])
@@ -666,7 +677,7 @@ fn a_domain_nothing_can_be_launched_in_gives_way_to_an_equal_one() {
 fn emptied_zones_are_filled_again() {
     let asked = spread("p", ZONE).cpu("1100m");
     let mut world = World::new().with(copies(&asked, 9));
-    world.settle();
+    world.launch_and_bind();
     assert_eq!(world.skew(ZONE, APP), [3, 3, 3]);
     let snapshot = world.cluster.snapshot();
     for node in snapshot.nodes().filter(|node| node.labels()[ZONE] != Z1) {
@@ -677,7 +688,7 @@ fn emptied_zones_are_filled_again() {
     copies(&spread("q", ZONE).cpu("1100m"), 3)
         .into_iter()
         .for_each(|pod| world.add(pod));
-    world.settle();
+    world.launch_and_bind();
     assert_eq!(world.skew(ZONE, APP), [3, 2, 1]);
 }
 
@@ -695,7 +706,7 @@ fn a_pod_s_node_selector_decides_which_capacity_types_count() {
         .spread(CAPACITY_TYPE, 1, APP);
     let restricted = asked.clone().select(ZONE, Z2).select(CAPACITY_TYPE, "spot");
     assert_eq!(
-        settled(
+        skew_after_binding(
             world(pool("default")),
             copies(&restricted, 5),
             CAPACITY_TYPE
@@ -704,23 +715,28 @@ fn a_pod_s_node_selector_decides_which_capacity_types_count() {
     );
     let spot = pool("default").needs(CAPACITY_TYPE, "In", &["spot"]);
     assert_eq!(
-        settled(world(spot), copies(&asked, 5), CAPACITY_TYPE),
+        skew_after_binding(world(spot), copies(&asked, 5), CAPACITY_TYPE),
         [2, 1]
     );
     let by_arch = pod("p").label("app", "x").cpu("1").spread(ARCH, 1, APP);
     let arm = by_arch.clone().select(ZONE, Z2).select(ARCH, "arm64");
     assert_eq!(
-        settled(world(pool("default")), copies(&arm, 5), ARCH),
+        skew_after_binding(world(pool("default")), copies(&arm, 5), ARCH),
         [5, 1]
     );
     let only_arm = pool("default").needs(ARCH, "In", &["arm64"]);
-    assert_eq!(settled(world(only_arm), copies(&by_arch, 5), ARCH), [2, 1]);
+    assert_eq!(
+        skew_after_binding(world(only_arm), copies(&by_arch, 5), ARCH),
+        [2, 1]
+    );
 }
 
-/// Found by the differential test: pods on a machine whose label was left to the launch were counted nowhere, and the launch
-/// then gave it the value where others had been counted.
+/// Found by the differential test: pods on a planned node whose label was left to the launch were counted in no domain, and
+/// the launch then set the value of a domain in which other pods had been counted.
+///
+/// Conformance: SCH-268
 #[test]
-fn a_label_left_to_the_launch_is_settled_once_somebody_counts_by_it() {
+fn an_open_label_is_pinned_once_a_spread_counts_by_it() {
     let team = "example.com/team";
     let plan = World::empty()
         .with_pool(pool("default").needs(team, "In", &["t1", "t2"]))
@@ -738,8 +754,9 @@ fn a_label_left_to_the_launch_is_settled_once_somebody_counts_by_it() {
     assert_eq!(counts, [("t1", 3), ("t2", 3)]);
 }
 
+/// Conformance: SCH-268
 #[test]
-fn a_label_nobody_counts_by_stays_open_until_the_launch() {
+fn a_label_that_no_spread_counts_by_stays_open_until_the_launch() {
     let team = "example.com/team";
     let plan = World::empty()
         .with_pool(pool("default").needs(team, "In", &["t1", "t2"]))
@@ -748,9 +765,9 @@ fn a_label_nobody_counts_by_stays_open_until_the_launch() {
     assert_eq!(values(&plan.new_claims[0], team), ["t1", "t2"]);
 }
 
-/// Found by the differential test: a machine that can only be in one zone did not say so, and did not count there for others.
+/// Found by the differential test: a planned node with one possible zone did not list it, and did not count there.
 #[test]
-fn a_zone_that_is_left_over_is_said_once_somebody_counts_there() {
+fn the_only_possible_zone_is_listed_once_a_pod_counts_there() {
     let left_over = pod("p").label("app", "x").require(ZONE, "NotIn", &[Z1, Z2]);
     let affine = pod("q").affinity(ZONE, APP);
     let plan = World::new().with([left_over, affine]).plan();
@@ -760,9 +777,9 @@ fn a_zone_that_is_left_over_is_said_once_somebody_counts_there() {
     }
 }
 
-/// Found by the differential test: of the zones a pod names, one that nobody offers stayed on the claim.
+/// Found by the differential test: a zone without an offering that a pod listed stayed on the claim.
 #[test]
-fn zones_nobody_offers_go_once_anti_affinity_is_looked_at() {
+fn zones_without_an_offering_are_dropped_once_anti_affinity_is_checked() {
     let held = pod("held").label("app", "y").anti_affinity(ZONE, APP);
     let plan = World::new()
         .with([
@@ -778,8 +795,8 @@ fn zones_nobody_offers_go_once_anti_affinity_is_looked_at() {
 }
 
 #[test]
-fn pods_of_a_machine_that_comes_to_count_are_counted_from_then_on() {
-    // For `picky` only amd64 counts. The machine of `first` is none yet; with `picky` on it it is one, where both are.
+fn pods_of_a_planned_node_count_once_the_node_filter_matches_it() {
+    // For `picky` only amd64 nodes count. The planned node of `first` becomes one, with two pods, if `picky` is placed on it.
     let member = |name: &str, cpu: &str| pod(name).cpu(cpu).label("app", "x");
     let spread = |pod: Object, key: &str| pod.spread(key, 1, ("app", "x"));
     for key in [ZONE, HOSTNAME] {
@@ -796,8 +813,8 @@ fn pods_of_a_machine_that_comes_to_count_are_counted_from_then_on() {
 }
 
 #[test]
-fn a_machine_that_only_one_domain_offers_counts_there() {
-    // The pool admits spot, but there is none: `plain` is on demand, whatever its claim leaves open.
+fn a_planned_node_with_one_possible_domain_counts_there() {
+    // The pool admits spot, but there is no spot offering: `plain` is on demand, whatever its claim leaves open.
     let offerings = vec![karpenter_core::fake::offering("on-demand", Z1, 1.0)];
     let on_demand = karpenter_core::fake::instance_type("t")
         .cpu(4)
@@ -816,13 +833,13 @@ fn a_machine_that_only_one_domain_offers_counts_there() {
         .plan();
     assert_eq!(
         plan.unplaced[0].pod.name, "spread",
-        "a second one on demand is one too many"
+        "a second on-demand pod exceeds the skew"
     );
 }
 
 #[test]
-fn a_label_by_which_machines_count_is_settled() {
-    // For `picky` machines of team a do not count. Which team the machine of `first` is of must be known to tell.
+fn a_label_of_a_node_filter_is_pinned() {
+    // For `picky` nodes of team a do not count, so the team of the planned node of `first` must be known.
     let spread = |name: &str| {
         pod(name)
             .cpu("1")

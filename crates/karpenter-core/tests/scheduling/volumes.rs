@@ -1,4 +1,4 @@
-//! PersistentVolumeClaims: what they allow, where they bind a pod, and how many a machine can attach.
+//! PersistentVolumeClaims: the zones they admit, invalid claims, and how many volumes a node can attach.
 
 use serde_json::{Value, json};
 
@@ -200,7 +200,7 @@ fn zone_of(world: World, asked: Object) -> Option<String> {
 
 /// Conformance: SCH-094
 #[test]
-fn a_volume_s_zone_is_the_pod_s() {
+fn a_pod_is_placed_in_the_zone_of_its_volume() {
     let asked = |zones: &[&str]| pod("p").volume("c").require(ZONE, "In", zones);
     let unbound = || {
         world(
@@ -299,7 +299,7 @@ fn alternatives_of_a_volume_or_class_are_all_used() {
     let zones = |mut world: World| {
         world.add(apart("p", "a"));
         world.add(apart("q", "b"));
-        let plan = world.settle();
+        let plan = world.launch_and_bind();
         assert!(all_placed(&plan));
         let mut zones: Vec<String> = plan
             .new_claims
@@ -328,7 +328,7 @@ fn alternatives_of_a_volume_or_class_are_all_used() {
 
 /// Conformance: SCH-098
 #[test]
-fn volumes_agree_on_what_all_admit() {
+fn a_pod_is_placed_in_a_zone_that_all_its_volumes_admit() {
     let class_with = |name: &str, alternatives: &[&[&str]]| {
         let mut value = class(name, &[]);
         let terms: Vec<Value> = alternatives
@@ -369,7 +369,7 @@ fn limited(world: World, count: u32) -> World {
 
 /// Conformance: SCH-099
 #[test]
-fn a_machine_attaches_as_many_volumes_as_its_driver_says() {
+fn a_node_attaches_as_many_volumes_as_its_csi_driver_allows() {
     let claims: Vec<Value> = (0..12)
         .map(|index| claim(&format!("c{index}"), json!({ "storageClassName": "class" })))
         .collect();
@@ -459,7 +459,7 @@ fn a_volume_does_not_shrink_the_domains_of_a_spread() {
         .label("app", "x")
         .spread_with(ZONE, 1, app, json!({ "minDomains": 3 }));
     copies(&asked, 3).into_iter().for_each(|pod| all.add(pod));
-    all.settle();
+    all.launch_and_bind();
     assert_eq!(all.skew(ZONE, app), [1, 1, 1]);
     all.add(
         asked
@@ -467,7 +467,7 @@ fn a_volume_does_not_shrink_the_domains_of_a_spread() {
             .set("/metadata/uid", json!("z"))
             .volume("c"),
     );
-    all.settle();
+    all.launch_and_bind();
     assert_eq!(all.skew(ZONE, app), [2, 1, 1]);
     assert!(
         all.cluster

@@ -1,4 +1,4 @@
-//! The zone that pending pods are bound to.
+//! The effective zone of pending pods.
 
 use karpenter_core::schedule::EffectiveZone;
 use serde_json::json;
@@ -8,7 +8,7 @@ use crate::volumes::{bound, in_zone, volume, world};
 
 const WEB: (&str, &str) = ("app", "web");
 
-/// The zone of the only pending pod.
+/// Returns the effective zone of the only pending pod.
 fn zone(world: World) -> String {
     let zones = world.plan().pending_by_zone;
     assert_eq!(zones.values().sum::<usize>(), 1, "{zones:?}");
@@ -38,7 +38,7 @@ fn web() -> Object {
 
 /// Conformance: SCH-164
 #[test]
-fn what_a_pod_cannot_do_without_binds_it_to_a_zone() {
+fn required_constraints_determine_the_effective_zone() {
     let new = World::new;
     assert_eq!(zone(new().with([pod("p")])), "flexible");
     assert_eq!(zone(new().with([pod("p").select(ZONE, Z1)])), Z1);

@@ -1,5 +1,5 @@
-//! The two HTTP listeners: `/metrics` (and profiles, if asked for) on one port, with TLS if there is a certificate, `/healthz` and
-//! `/readyz` on another.
+//! The two HTTP listeners: `/metrics` (and profiles, if enabled) on one port, with TLS if there is a certificate;
+//! `/healthz` and `/readyz` on the other.
 
 mod tls;
 
@@ -22,35 +22,34 @@ use tokio_util::task::TaskTracker;
 
 pub use tls::{Certificate, CertificateError};
 
-/// Whether the process is alive or ready, with the reason if not.
+/// Reports whether the process is alive or ready, with the reason if not.
 pub type Probe = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// Watches the process for this long and says where its processors were, as bytes that `go tool pprof` and its kin read; or why
-/// it cannot.
+/// Profiles the CPU for the given time and returns a profile for `go tool pprof`, or the reason why it cannot.
 pub type Profiler =
     Arc<dyn Fn(Duration) -> BoxFuture<'static, Result<Vec<u8>, String>> + Send + Sync>;
 
-/// How long a profile is taken unless the request says `?seconds=`, as Go's.
+/// How long a profile is taken without `?seconds=` in the request, as in Go.
 const PROFILE: Duration = Duration::from_secs(30);
 
-/// The longest profile, so that nobody keeps the process watched for ever.
+/// The longest profile, so that a request cannot keep profiling on.
 const LONGEST_PROFILE: Duration = Duration::from_mins(5);
 
-/// What a listener serves.
+/// The endpoints of a listener.
 #[derive(Clone)]
 pub enum Site {
     /// `/metrics` of a registry.
     Metrics {
-        /// The metrics.
+        /// The registry that is rendered.
         registry: crate::metrics::Registry,
-        /// Answers `/debug/pprof/profile`, if it is to be answered.
+        /// Serves `/debug/pprof/profile`, if enabled.
         profiler: Option<Profiler>,
     },
     /// `/healthz` and `/readyz`.
     Probes {
-        /// Whether the process is to be restarted when it fails.
+        /// Liveness: the kubelet restarts the process when it fails.
         live: Probe,
-        /// Whether the process does its work.
+        /// Readiness: whether the process can do its work.
         ready: Probe,
     },
 }
@@ -125,8 +124,8 @@ fn answer(status: StatusCode, content_type: &'static str, body: Bytes) -> Respon
     response
 }
 
-/// Listens on `address` and serves `site` until `stop`, over TLS if there is a certificate; returns the address bound (the port may
-/// have been 0).
+/// Listens on `address` and serves `site` until `stop`, over TLS if there is a certificate. Returns the bound address,
+/// which differs if the port is 0.
 ///
 /// # Errors
 /// When the address cannot be bound.
@@ -146,18 +145,18 @@ pub async fn serve(
                 accepted = listener.accept() => accepted,
                 () = stop.cancelled() => return,
             };
-            // Accepting fails when file descriptors run out; the next turn tries again.
+            // Accepting fails when file descriptors run out; the next iteration retries.
             let Ok((stream, _)) = accepted else { continue };
             let (site, certificate) = (site.clone(), certificate.clone());
             let stop = stop.clone();
             connections.spawn(async move {
                 let served = async {
                     match certificate {
-                        None => talk(stream, site).await,
-                        // Somebody without TLS, or who trusts another authority, notices it.
+                        None => serve_connection(stream, site).await,
+                        // A client without TLS, or one that trusts another authority, gets the error.
                         Some(certificate) => {
                             if let Some(stream) = certificate.accept(stream).await {
-                                talk(stream, site).await;
+                                serve_connection(stream, site).await;
                             }
                         }
                     }
@@ -172,14 +171,13 @@ pub async fn serve(
     Ok(bound)
 }
 
-/// Answers the requests of a connection.
-async fn talk(stream: impl AsyncRead + AsyncWrite + Unpin, site: Site) {
+async fn serve_connection(stream: impl AsyncRead + AsyncWrite + Unpin, site: Site) {
     let service = service_fn(move |request: Request<Incoming>| {
         let site = site.clone();
         async move { Ok::<_, Infallible>(site.answer(request.method(), request.uri()).await) }
     });
     let connection = hyper::server::conn::http1::Builder::new();
-    // The client's broken connection is the client's to notice.
+    // A broken connection is the client's problem.
     let _ = connection
         .serve_connection(TokioIo::new(stream), service)
         .await;
@@ -204,8 +202,9 @@ mod tests {
         }
     }
 
+    /// Conformance: API-156
     #[tokio::test]
-    async fn probes_say_why_they_fail() {
+    async fn probes_return_the_reason_of_a_failure() {
         let site = Site::Probes {
             live: Arc::new(|| Ok(())),
             ready: Arc::new(|| Err("not synced".into())),
@@ -220,15 +219,17 @@ mod tests {
         assert_eq!(posted.status(), StatusCode::METHOD_NOT_ALLOWED);
     }
 
+    /// Conformance: API-157
     #[tokio::test]
-    async fn profiles_are_served_only_if_somebody_takes_them() {
+    async fn profiles_are_served_only_with_a_profiler() {
         let site = metrics(None);
         let asked = get(&site, "/debug/pprof/profile").await;
         assert_eq!(asked.0, StatusCode::NOT_FOUND);
     }
 
+    /// Conformance: API-157
     #[tokio::test]
-    async fn a_profile_takes_as_long_as_asked_for_and_five_minutes_at_most() {
+    async fn a_profile_takes_the_requested_seconds_and_five_minutes_at_most() {
         let site = metrics(Some(Arc::new(|duration: Duration| {
             Box::pin(async move { Ok(duration.as_secs().to_string().into_bytes()) })
         })));
@@ -250,15 +251,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_profile_that_cannot_be_taken_says_why() {
+    async fn a_failed_profile_returns_the_reason() {
         let site = metrics(Some(Arc::new(|_| {
-            Box::pin(async { Err("another one is being taken".to_owned()) })
+            Box::pin(async { Err("another profile is being taken".to_owned()) })
         })));
         let (status, body) = get(&site, "/debug/pprof/profile").await;
         assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
-        assert_eq!(body, "another one is being taken\n");
+        assert_eq!(body, "another profile is being taken\n");
     }
 
+    /// Conformance: API-156
     #[tokio::test]
     async fn metrics_are_served_over_http_until_stopped() {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};

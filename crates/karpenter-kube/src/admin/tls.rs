@@ -1,4 +1,4 @@
-//! The certificate that `/metrics` is served with.
+//! The TLS certificate of `/metrics`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,35 +12,35 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// How long a handshake may take.
+/// Timeout of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Names of a Secret of the type `kubernetes.io/tls`.
+/// Keys of a Secret of type `kubernetes.io/tls`.
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 
-/// Why a certificate cannot be served.
+/// Why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertificateError {
-    /// A file is missing, or not PEM.
-    #[error("reading {path}, {source}", path = path.display())]
+    /// A file is missing, or is not PEM.
+    #[error("cannot read {path}: {source}", path = path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The parse or read error.
         source: rustls::pki_types::pem::Error,
     },
-    /// Certificate and key are no pair, or of a kind that is not known.
-    #[error("using the certificate of {folder}, {source}", folder = folder.display())]
+    /// The key does not match the certificate, or its type is not supported.
+    #[error("cannot use the certificate in {folder}: {source}", folder = folder.display())]
     Use {
-        /// Where they are.
+        /// Folder of the certificate.
         folder: PathBuf,
-        /// Why.
+        /// The TLS error.
         source: rustls::Error,
     },
 }
 
-/// A certificate and its key in a folder, where they may be replaced: connections get what is there when they come.
+/// A certificate and its key in a folder. The files may be replaced: each new connection uses the current ones.
 #[derive(Debug)]
 pub struct Certificate {
     folder: PathBuf,
@@ -48,10 +48,10 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// The certificate in `tls.crt` with the key in `tls.key`.
+    /// Loads `tls.crt` and `tls.key` from a folder.
     ///
     /// # Errors
-    /// When they cannot be read or served.
+    /// When a file cannot be read or the certificate cannot be used.
     pub fn of_folder(folder: &Path) -> Result<Self, CertificateError> {
         Ok(Self {
             folder: folder.to_owned(),
@@ -59,18 +59,18 @@ impl Certificate {
         })
     }
 
-    /// What is in the folder now; what was there before, while it cannot be read.
+    /// Returns the current certificate in the folder; the previous one while it cannot be read.
     fn current(&self) -> Arc<ServerConfig> {
         match read(&self.folder) {
             Ok(config) => self.last.store(config),
             Err(error) => {
-                tracing::error!(logger = "metrics", error = %error, "keeping the certificate of before");
+                tracing::error!(logger = "metrics", error = %error, "keeping the previous certificate");
             }
         }
         self.last.load_full()
     }
 
-    /// Does the handshake of a connection; none if it fails.
+    /// Performs the TLS handshake of a connection; `None` if it fails.
     pub(super) async fn accept(&self, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
         let acceptor = TlsAcceptor::from(self.current());
         let handshake = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream));
@@ -113,8 +113,8 @@ mod tests {
         cert.der().to_vec()
     }
 
-    /// What a client is shown.
-    async fn shown(certificate: &Certificate, trusted: &[u8]) -> Option<Vec<u8>> {
+    /// Returns the certificate that a client receives.
+    async fn served(certificate: &Certificate, trusted: &[u8]) -> Option<Vec<u8>> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut roots = rustls::RootCertStore::empty();
@@ -141,24 +141,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_renewed_certificate_counts_at_once_and_a_broken_one_not_at_all() {
+    async fn a_renewed_certificate_is_served_at_once_and_a_broken_one_never() {
         let folder = tempfile::tempdir().unwrap();
         let first = put(folder.path(), "karpenter");
         let certificate = Certificate::of_folder(folder.path()).unwrap();
-        assert_eq!(shown(&certificate, &first).await.as_ref(), Some(&first));
+        assert_eq!(served(&certificate, &first).await.as_ref(), Some(&first));
         let second = put(folder.path(), "karpenter");
-        assert_eq!(shown(&certificate, &second).await.as_ref(), Some(&second));
+        assert_eq!(served(&certificate, &second).await.as_ref(), Some(&second));
         assert_eq!(
-            shown(&certificate, &first).await,
+            served(&certificate, &first).await,
             None,
-            "the one before is not served any more"
+            "the previous one is not served any more"
         );
         std::fs::write(folder.path().join(KEY), "no key").unwrap();
-        assert_eq!(shown(&certificate, &second).await, Some(second));
+        assert_eq!(served(&certificate, &second).await, Some(second));
     }
 
     #[test]
-    fn what_is_missing_or_no_pair_is_said() {
+    fn a_missing_file_or_a_mismatched_key_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let error = |folder: &Path| Certificate::of_folder(folder).unwrap_err().to_string();
         assert!(error(folder.path()).contains("tls.crt"));
@@ -166,7 +166,7 @@ mod tests {
         let other = tempfile::tempdir().unwrap();
         put(other.path(), "karpenter");
         std::fs::copy(other.path().join(KEY), folder.path().join(KEY)).unwrap();
-        assert!(error(folder.path()).contains("using the certificate of"));
+        assert!(error(folder.path()).contains("cannot use the certificate in"));
         std::fs::remove_file(folder.path().join(KEY)).unwrap();
         assert!(error(folder.path()).contains("tls.key"));
     }

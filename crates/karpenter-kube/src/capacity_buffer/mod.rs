@@ -1,9 +1,9 @@
-//! Capacity buffers (gate CapacityBuffer): spare room for pods that do not exist yet.
+//! Capacity buffers (feature gate CapacityBuffer): spare capacity for pods that do not exist yet.
 //!
-//! 1. [`Resolution`] finds out what a buffer stands for and how much of it is kept, and says so in its status.
-//! 2. The provisioner places the in-memory pods of all [`Buffers`] after the real ones and launches what they lack.
-//! 3. What came of it goes back into [`Buffers`]: whether a buffer has its room (condition Provisioning), and which machines
-//!    hold some of it, as those do not count as empty.
+//! 1. [`Resolution`] resolves the pods of a buffer and their number, and writes its status.
+//! 2. The provisioner places the in-memory pods of all [`Buffers`] after the real ones and launches the nodes that they need.
+//! 3. [`Buffers`] keeps the result: whether a buffer is provisioned (condition Provisioning), and which nodes hold its pods,
+//!    because those nodes are not empty.
 //!
 //! UPSTREAM: pkg/controllers/capacitybuffer
 
@@ -24,50 +24,51 @@ pub use stores::{Stores, Watches};
 
 use crate::controller::{ObjectKey, Queue};
 
-/// The in-memory pods of all buffers and where they are. Cheap to clone; clones share it.
+/// The in-memory pods of all buffers and their nodes. Cheap to clone; clones share the state.
 #[derive(Debug, Clone, Default)]
 pub struct Buffers {
-    rooms: Arc<Mutex<BTreeMap<ObjectKey, Room>>>,
+    states: Arc<Mutex<BTreeMap<ObjectKey, BufferState>>>,
     changed: Queue<ObjectKey>,
 }
 
-/// What is known of one buffer.
+/// The state of one buffer.
 #[derive(Debug, Default)]
-struct Room {
+struct BufferState {
     pods: Vec<Arc<Pod>>,
-    /// How many of the pods each node holds, by the latest decision; nothing before the first one. Nodes go by the name of
-    /// their NodeClaim, which stays the same when the Node joins, or by their own if they have none.
+    /// Number of pods on each node, by the latest plan; `None` before the first plan. Nodes are named by their NodeClaim,
+    /// whose name stays the same when the Node joins, or by their own name if they have none.
     placed: Option<BTreeMap<String, usize>>,
-    /// How many of them are on nodes that are yet to be launched.
+    /// Number of pods on nodes that are not launched yet.
     launching: usize,
 }
 
 impl Buffers {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Room>> {
-        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, BufferState>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The in-memory pods of all buffers.
+    /// Returns the in-memory pods of all buffers.
     #[must_use]
     pub fn pods(&self) -> Vec<Arc<Pod>> {
         self.lock()
             .values()
-            .flat_map(|room| room.pods.iter().cloned())
+            .flat_map(|state| state.pods.iter().cloned())
             .collect()
     }
 
-    /// Whether no buffer has pods.
+    /// Returns whether no buffer has pods.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.lock().values().all(|room| room.pods.is_empty())
+        self.lock().values().all(|state| state.pods.is_empty())
     }
 
-    /// How many in-memory pods each node of `snapshot` holds, by [`NodeState::name`](karpenter_core::cluster::NodeState::name).
+    /// Returns the number of in-memory pods on each node of `snapshot`, by
+    /// [`NodeState::name`](karpenter_core::cluster::NodeState::name).
     #[must_use]
     pub fn on_nodes(&self, snapshot: &Snapshot) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
-        let rooms = self.lock();
-        let placed = rooms.values().filter_map(|room| room.placed.as_ref());
+        let states = self.lock();
+        let placed = states.values().filter_map(|state| state.placed.as_ref());
         for (target, count) in placed.flatten() {
             if let Some(node) = snapshot.node(target) {
                 *counts.entry(node.name().to_owned()).or_default() += count;
@@ -76,8 +77,8 @@ impl Buffers {
         counts
     }
 
-    /// Records where a decision put `pods`, all that were asked for. `claims` are the NodeClaims that were created for the
-    /// plan's drafts.
+    /// Records where a plan places `pods`, which are all buffer pods of the request. `claims` are the NodeClaims created
+    /// from the plan's drafts.
     pub fn record(
         &self,
         pods: &[Arc<Pod>],
@@ -116,47 +117,47 @@ impl Buffers {
                 found.launching += usize::from(launching);
             }
         }
-        let mut rooms = self.lock();
+        let mut states = self.lock();
         for (key, Found { placed, launching }) in found {
-            if let Some(room) = rooms.get_mut(&key) {
-                let fitted = room.fits();
-                room.placed = Some(placed);
-                room.launching = launching;
-                if room.fits() != fitted {
+            if let Some(state) = states.get_mut(&key) {
+                let fitted = state.fits();
+                state.placed = Some(placed);
+                state.launching = launching;
+                if state.fits() != fitted {
                     self.changed.add(key);
                 }
             }
         }
     }
 
-    /// Replaces the pods of a buffer; false if they are the same.
+    /// Replaces the pods of a buffer; returns false if they are unchanged.
     fn set(&self, key: &ObjectKey, pods: Vec<Arc<Pod>>) -> bool {
-        let mut rooms = self.lock();
-        let room = rooms.entry(key.clone()).or_default();
-        if room.pods == pods {
+        let mut states = self.lock();
+        let state = states.entry(key.clone()).or_default();
+        if state.pods == pods {
             return false;
         }
-        *room = Room {
+        *state = BufferState {
             pods,
-            ..Room::default()
+            ..BufferState::default()
         };
         true
     }
 
-    /// Forgets a buffer; false if it had no pods.
+    /// Removes a buffer; returns false if it had no pods.
     fn forget(&self, key: &ObjectKey) -> bool {
         self.lock()
             .remove(key)
-            .is_some_and(|room| !room.pods.is_empty())
+            .is_some_and(|state| !state.pods.is_empty())
     }
 
-    /// Whether all of a buffer's room is there; nothing is known before the first decision.
+    /// Returns whether all pods of a buffer have a node; `None` before the first plan.
     fn fits(&self, key: &ObjectKey) -> Option<bool> {
         self.lock().get(key)?.fits()
     }
 }
 
-impl Room {
+impl BufferState {
     fn fits(&self) -> Option<bool> {
         let placed: usize = self.placed.as_ref()?.values().sum();
         Some(placed - self.launching == self.pods.len())
@@ -209,7 +210,7 @@ mod tests {
 
     /// Conformance: DIS-118
     #[tokio::test]
-    async fn a_node_holds_a_buffer_until_a_later_decision_or_the_buffers_end() {
+    async fn a_node_holds_a_buffer_until_a_later_plan_or_the_deletion_of_the_buffer() {
         let (buffers, key) = (Buffers::default(), ObjectKey::namespaced("x", "b"));
         let (mine, others) = (pods("x", 2), pods("y", 1));
         let mut cluster = Cluster::new(ClusterConfig::default());
@@ -217,7 +218,7 @@ mod tests {
         cluster.apply_node(&node("m"));
         let nodes = cluster.snapshot();
         assert!(buffers.set(&key, mine.clone()));
-        assert!(!buffers.set(&key, pods("x", 2)), "the same again");
+        assert!(!buffers.set(&key, pods("x", 2)), "unchanged");
         buffers.set(&ObjectKey::namespaced("y", "b"), others.clone());
         assert_eq!(buffers.fits(&key), None);
         let all = buffers.pods();

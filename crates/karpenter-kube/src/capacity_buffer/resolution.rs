@@ -1,4 +1,4 @@
-//! What a buffer stands for, and how much of it is kept.
+//! Resolves the pods of a buffer and how many of them are kept.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::options::Options;
 use crate::patch::{Lock, patch_status};
 use crate::provisioning::Batcher;
 
-/// How often a buffer is looked at, and its room checked, even if nothing changes.
+/// Interval between reconciliations of a buffer, even if nothing changes.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Keeps the status of buffers and their in-memory pods.
+/// Maintains the status of buffers and their in-memory pods.
 #[derive(Debug)]
 pub struct Resolution {
     cx: Arc<Context>,
@@ -31,11 +31,11 @@ pub struct Resolution {
     conditions: Option<Arc<Conditions>>,
 }
 
-/// Why a buffer keeps no room: reason and message.
+/// Why a buffer has no pods: reason and message.
 type Problem = (&'static str, String);
 
 impl Resolution {
-    /// The controller; its queue is [`Resolution::queue`]. Each change of a buffer is told to `conditions`.
+    /// Creates the controller; its queue is [`Resolution::queue`]. `conditions` observes each change of a buffer.
     #[must_use]
     pub fn new(
         cx: Arc<Context>,
@@ -51,13 +51,13 @@ impl Resolution {
         }
     }
 
-    /// The queue that changes of buffers go to.
+    /// Creates the queue for changes of buffers.
     #[must_use]
     pub fn queue(buffers: &Buffers) -> Queue<ObjectKey> {
         buffers.changed.clone()
     }
 
-    /// Finds what the buffer refers to; writes down which template it is.
+    /// Resolves the reference of the buffer and records the PodTemplate in its status.
     fn source(&self, buffer: &mut CapacityBuffer) -> Result<Source, Problem> {
         let namespace = buffer.metadata.namespace.clone().unwrap_or_default();
         let status = &mut buffer.status;
@@ -93,7 +93,7 @@ impl Resolution {
             })
     }
 
-    /// Brings the in-memory pods up to date; says how many there are.
+    /// Updates the in-memory pods of the buffer; returns their number.
     fn resolve(&self, key: &ObjectKey, buffer: &mut CapacityBuffer) -> Result<u32, Problem> {
         let failed = |message: String| (conditions::RESOLUTION_FAILED, message);
         let source = self.source(buffer)?;
@@ -110,7 +110,7 @@ impl Resolution {
     }
 }
 
-/// Sets a condition; there is no root to follow.
+/// Sets a condition; buffers have no root condition.
 fn set(
     buffer: &mut CapacityBuffer,
     condition_type: &str,
@@ -131,7 +131,7 @@ fn set(
         reason: reason.to_owned(),
         message: message.to_owned(),
         observed_generation: generation,
-        // Kubernetes writes whole seconds; what is read back must equal what was set.
+        // Kubernetes writes whole seconds; the value read back must equal the value set.
         last_transition_time: since
             .unwrap_or_else(|| Time(Timestamp::from_second(now.as_second()).unwrap_or(now))),
     };
@@ -157,7 +157,7 @@ impl Controller for Resolution {
     }
 
     fn triggered_by(&self, _: &Change, _: &View, _: &Queue<ObjectKey>) {
-        // Its own watches fill the queue.
+        // The watches of this controller fill the queue.
     }
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
@@ -193,7 +193,7 @@ impl Controller for Resolution {
                     (0, _) => Some((false, conditions::BUFFER_EMPTY)),
                     (_, Some(true)) => Some((true, conditions::FITS_EXISTING_CAPACITY)),
                     (_, Some(false)) => Some((false, conditions::REQUIRES_NEW_CAPACITY)),
-                    // The next decision tells.
+                    // The next plan decides.
                     (_, None) => None,
                 };
                 if let Some((holds, reason)) = state {

@@ -1,4 +1,4 @@
-//! Buffers and what they refer to, as the API server has them.
+//! Stores of buffers and of the objects that they refer to, filled by watches.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -7,9 +7,10 @@ use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{PodTemplate, PodTemplateSpec};
 use karpenter_api::autoscaling::{CapacityBuffer, ScalableRef};
 use karpenter_core::capacity_buffer::Source;
-use kube::runtime::reflector;
-use kube::runtime::reflector::{ObjectRef, Store, store::Writer};
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::watcher::Event;
+use kube::runtime::{reflector, watcher};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
@@ -18,7 +19,7 @@ use crate::controller::{ObjectKey, Queue};
 use crate::events::Recorder;
 use crate::watching::Watching;
 
-/// Readers of everything a buffer can refer to.
+/// Readers of the kinds that a buffer can refer to.
 #[derive(Debug, Clone)]
 pub struct Stores {
     pub(super) buffers: Store<CapacityBuffer>,
@@ -28,7 +29,7 @@ pub struct Stores {
     replica_sets: Store<ReplicaSet>,
 }
 
-/// What fills the stores, to be run.
+/// The watches that fill the stores.
 pub struct Watches {
     buffers: Writer<CapacityBuffer>,
     templates: Writer<PodTemplate>,
@@ -43,17 +44,17 @@ impl Debug for Watches {
     }
 }
 
-/// Why a buffer cannot be resolved.
+/// Why the reference of a buffer cannot be resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
-    /// There is no such object.
+    /// The object does not exist.
     NotFound,
-    /// Buffers are not made of such objects.
+    /// The kind is not supported.
     Unsupported,
 }
 
 impl Stores {
-    /// Empty stores, and what fills them.
+    /// Creates empty stores and the watches that fill them.
     #[must_use]
     pub fn new() -> (Self, Watches) {
         let (buffers, buffer_writer) = reflector::store();
@@ -78,20 +79,19 @@ impl Stores {
         (stores, watches)
     }
 
-    /// Runs through the buffers.
+    /// Calls `visit` for each buffer.
     pub fn each_buffer(&self, visit: &mut dyn FnMut(&CapacityBuffer)) {
         for buffer in self.buffers.state() {
             visit(&buffer);
         }
     }
 
-    /// The buffer of this key.
     pub(super) fn buffer(&self, key: &ObjectKey) -> Option<Arc<CapacityBuffer>> {
         self.buffers
             .get(&ObjectRef::new(&key.name).within(&key.namespace))
     }
 
-    /// A PodTemplate's generation, and what chunks are made of by it.
+    /// Returns the generation of a PodTemplate and the source of its pods.
     pub(super) fn template(&self, namespace: &str, name: &str) -> Option<(Option<i64>, Source)> {
         let template = self
             .templates
@@ -102,7 +102,7 @@ impl Stores {
         ))
     }
 
-    /// What chunks are made of by a workload.
+    /// Returns the source of the pods of a workload.
     pub(super) fn workload(
         &self,
         namespace: &str,
@@ -174,7 +174,7 @@ fn source(template: Option<&PodTemplateSpec>, scale: Option<i32>) -> Source {
 }
 
 impl Watches {
-    /// Keeps the stores current until `stop`, and queues the buffers that changes concern.
+    /// Keeps the stores up to date until `stop`, and queues the buffers that a change affects.
     pub async fn run(
         self,
         client: Client,
@@ -206,7 +206,7 @@ impl Watches {
     }
 }
 
-/// Where the stores are filled from, and who is told.
+/// The API that fills the stores, and the queue that changes go to.
 struct Following {
     client: Client,
     recorder: Recorder,
@@ -215,7 +215,7 @@ struct Following {
 }
 
 impl Following {
-    /// Fills a store from a watch and queues the buffers that changes concern.
+    /// Fills a store from a watch and queues the buffers that a change affects.
     async fn follow<K>(&self, kind: &'static str, writer: Writer<K>)
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
@@ -231,7 +231,7 @@ impl Following {
             Event::Apply(object) | Event::Delete(object) => self.changed(kind, key(object)),
             Event::Init => listed.clear(),
             Event::InitApply(object) => listed.push(key(object)),
-            // Only now the store has what was listed.
+            // The store has the list from now on.
             Event::InitDone => {
                 for key in std::mem::take(&mut listed) {
                     self.changed(kind, key);

@@ -1,4 +1,4 @@
-//! Long computations, out of the way of everything else.
+//! Long computations on a separate thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -6,11 +6,10 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::ReconcileError;
 
-/// Runs `work`, called `what` in errors, for as long as it takes: on a thread of its own, as the runtime's threads have
-/// other things to do.
+/// Runs `work`, named `what` in errors, on a blocking thread, so that it does not hold up the threads of the runtime.
 ///
-/// A runtime of one thread runs it in place. Nothing happens meanwhile then, so that what comes of a simulation in virtual
-/// time follows from its seed and not from how fast the machine is.
+/// A runtime with one thread runs it in place. Nothing else happens meanwhile, so that the result of a simulation in
+/// virtual time follows from its seed and not from the speed of the computer.
 ///
 /// # Errors
 /// When `work` panics.
@@ -34,7 +33,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_computation_that_panics_is_an_error_of_its_own() {
+    async fn a_panic_in_a_computation_is_an_error() {
         assert_eq!(compute("the sum", || 1 + 1).await.ok(), Some(2));
         let failed = compute("the sum", || std::panic::panic_any("no")).await;
         assert_eq!(

@@ -1,36 +1,36 @@
-//! What goes wrong in a reconciliation.
+//! Errors of reconciliations.
 
-use karpenter_core::provider::CloudProviderError;
+use karpenter_core::provider::{CloudProviderError, ErrorCode};
 
-/// Why a reconciliation did not come to its end; it is tried again.
+/// Why a reconciliation failed; its key is requeued.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReconcileError {
     /// The API server refused or could not be reached.
     #[error("{action}, {source}")]
     Api {
-        /// What was being done, such as `creating nodeclaim`.
+        /// The action that failed, such as `creating nodeclaim`.
         action: &'static str,
-        /// Why it failed.
+        /// The error of the request.
         #[source]
         source: Box<kube::Error>,
     },
-    /// The provider refused or could not be reached.
+    /// A call of the provider failed.
     #[error("{action}, {source}")]
     Provider {
-        /// What was being done, such as `deleting instance`.
+        /// The action that failed, such as `deleting instance`.
         action: &'static str,
-        /// Why it failed.
+        /// The error of the provider.
         #[source]
         source: CloudProviderError,
     },
-    /// Several things went wrong.
+    /// Several actions failed.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Several(Vec<ReconcileError>),
-    /// What was asked for is not allowed now; it is tried again with back-off, and is nothing to log.
+    /// The action is not allowed now; it is retried with back-off and not logged.
     #[error("{0}")]
     Refused(String),
-    /// Something that should not happen.
+    /// A state that should not occur.
     #[error("{0}")]
     Internal(String),
     /// The operator is stopping.
@@ -39,7 +39,7 @@ pub enum ReconcileError {
 }
 
 impl ReconcileError {
-    /// Whether somebody else wrote the object in between; looking again is all there is to do.
+    /// Returns whether another client wrote the object in between; the reconciliation is repeated with the new version.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
         match self {
@@ -51,7 +51,7 @@ impl ReconcileError {
         }
     }
 
-    /// Whether the object is gone; there is nothing to do then.
+    /// Returns whether the object does not exist any more; nothing is left to do then.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         match self {
@@ -61,16 +61,44 @@ impl ReconcileError {
         }
     }
 
-    /// Whether trying again later is the ordinary course of things.
+    /// Returns whether the error is expected in normal operation and only retried.
     #[must_use]
     pub fn is_expected(&self) -> bool {
         self.is_conflict() || matches!(self, Self::Refused(_))
     }
 
-    /// One error out of many; `Ok` if there are none.
+    /// Returns the cloud's error code of the failed call, or all codes, comma-separated, if several calls failed.
+    #[must_use]
+    pub fn code(&self) -> Option<ErrorCode> {
+        let Self::Several(errors) = self else {
+            return ErrorCode::of(self).cloned();
+        };
+        let mut codes: Vec<ErrorCode> = errors.iter().filter_map(Self::code).collect();
+        codes.dedup();
+        let field = codes.first()?.field;
+        let texts: Vec<Box<str>> = codes.into_iter().map(|code| code.code).collect();
+        Some(ErrorCode {
+            field,
+            code: texts.join(", ").into(),
+        })
+    }
+
+    /// Logs the error with controller-runtime's message.
+    pub(crate) fn log(&self, failures: u32) {
+        let code = self.code();
+        tracing::error!(
+            error = %self,
+            failures,
+            "error-code.field" = code.as_ref().map(|code| code.field),
+            "error-code" = code.as_deref(),
+            "Reconciler error"
+        );
+    }
+
+    /// Combines several errors into one; `Ok` if there are none.
     ///
     /// # Errors
-    /// The single error, or all of them.
+    /// The single error, or all of them as [`Self::Several`].
     pub fn collect(mut errors: Vec<Self>) -> Result<(), Self> {
         match errors.len() {
             0 => Ok(()),
@@ -80,15 +108,15 @@ impl ReconcileError {
     }
 }
 
-/// Whether the API server says that an object does not exist.
+/// Returns whether the API server answered that the object does not exist.
 #[must_use]
 pub fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_not_found())
 }
 
-/// Says what was being done when a request failed.
+/// Adds the attempted action to an error.
 pub trait Doing<T> {
-    /// Wraps the error with a present participle: `creating nodeclaim`.
+    /// Wraps the error with the action as present participle: `creating nodeclaim`.
     ///
     /// # Errors
     /// The wrapped error.

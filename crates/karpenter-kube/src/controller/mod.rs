@@ -1,6 +1,6 @@
-//! How a controller runs: its keys come from model changes, its work is done a key at a time, failures back off.
+//! Controller framework: model changes add keys to a queue, keys are reconciled one at a time each, failures back off.
 //!
-//! kube's own `Controller` keeps a cache per controller and counts no failures; ours share the model and are many.
+//! kube's own `Controller` keeps a cache per controller and does not count failures; these controllers share the model.
 
 mod compute;
 mod error;

@@ -1,9 +1,9 @@
-//! The work queue of a controller: keys, one at a time each, now or later.
+//! The work queue of a controller: each key is reconciled by one worker at a time, now or later.
 //!
-//! 1. A key is queued at most once; adding it again while it waits brings it forward, never back.
-//! 2. A key is never handed out twice at a time. Added while it is being worked on, it comes again afterwards.
+//! 1. A key is queued at most once; adding it again while it waits can make it due earlier, never later.
+//! 2. A key is never handed out twice at a time. If it is added while it is being reconciled, it is requeued afterwards.
 //! 3. Failures are counted per key and delay it exponentially; a success forgets them.
-//! 4. A key that is done and not due again costs no memory.
+//! 4. A key that is done and not due again uses no memory.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -15,12 +15,12 @@ use rustc_hash::{FxHashMap, FxHasher};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long a failing key waits at most: `base` doubled with each failure, up to `max`.
+/// Limits of the exponential back-off of a failing key: `base` doubled with each failure, up to `max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
-    /// Wait after the first failure.
+    /// Delay after the first failure.
     pub base: Duration,
-    /// Longest wait.
+    /// Longest delay.
     pub max: Duration,
 }
 
@@ -31,20 +31,21 @@ impl Backoff {
         max: Duration::from_secs(1000),
     };
 
-    /// The wait after this many failures in a row.
+    /// Returns the delay after this many consecutive failures.
     #[must_use]
     pub fn after(&self, failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
         self.base.saturating_mul(1 << doublings).min(self.max)
     }
 
-    /// The wait of one key: half of [`Self::after`] is certain, the other half differs from key to key and from failure to
-    /// failure, so that those who failed together do not come back together. The same each time, so that simulations repeat.
+    /// Returns the delay of one key with jitter: half of [`Self::after`] is fixed, the other half differs by key and by
+    /// failure, so that keys that failed together are not retried together. It is deterministic, so that simulations
+    /// repeat.
     pub fn of(&self, key: &(impl Hash + ?Sized), failures: u32) -> Duration {
         let mut hasher = FxHasher::default();
         key.hash(&mut hasher);
         failures.hash(&mut hasher);
-        // The upper bits are the well-mixed ones.
+        // The upper bits are well mixed.
         let share = (hasher.finish() >> 32) as f64 / f64::from(u32::MAX);
         self.after(failures).mul_f64(0.5 + share / 2.0)
     }
@@ -74,7 +75,7 @@ struct Shared<K> {
 struct State<K> {
     entries: FxHashMap<K, Entry>,
     ready: VecDeque<K>,
-    /// May hold outdated due times; an entry's own status says which one counts.
+    /// May hold outdated due times; the status of the entry decides.
     delayed: BinaryHeap<Reverse<(Instant, K)>>,
     adds: u64,
     retries: u64,
@@ -84,7 +85,7 @@ struct State<K> {
 struct Entry {
     status: Status,
     failures: u32,
-    /// Since when it is in its status.
+    /// Since when the entry has its status.
     since: Instant,
 }
 
@@ -102,7 +103,7 @@ impl<K: Clone + Eq + Hash + Ord> Default for Queue<K> {
 }
 
 impl<K: Clone + Eq + Hash + Ord> Queue<K> {
-    /// An empty queue.
+    /// Creates an empty queue.
     #[must_use]
     pub fn new() -> Self {
         let state = State {
@@ -142,12 +143,12 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
         self.shared.wake.notify_one();
     }
 
-    /// Hands out the next key that is due, to be given back by [`Queue::done`] or [`Queue::failed`].
+    /// Returns the next key that is due. It is returned to the queue by [`Queue::done`] or [`Queue::failed`].
     pub fn next(&self) -> Option<K> {
         self.next_waited().map(|(key, _)| key)
     }
 
-    /// Like [`Queue::next`], with how long the key was due.
+    /// Returns the next key like [`Queue::next`], and how long it was due.
     pub fn next_waited(&self) -> Option<(K, Duration)> {
         let now = Instant::now();
         let mut state = self.lock();
@@ -162,7 +163,7 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
         Some((key, waited))
     }
 
-    /// Gives a key back after success, due again at `due` if at all.
+    /// Completes a key after success; it is due again at `due`, if given.
     pub fn done(&self, key: K, due: Option<Instant>) {
         let mut state = self.lock();
         let again = state.finish(&key, true).0;
@@ -175,7 +176,7 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
         self.shared.wake.notify_one();
     }
 
-    /// Gives a key back after a failure, due again when `delay` of its number of failures has passed.
+    /// Completes a key after a failure; it is due again after `delay` of its number of failures. Returns that number.
     pub fn failed(&self, key: K, delay: impl FnOnce(u32) -> Duration) -> u32 {
         let mut state = self.lock();
         let (again, failures) = state.finish(&key, false);
@@ -187,7 +188,7 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
         failures
     }
 
-    /// Waits until something may be due.
+    /// Waits until a key may be due.
     pub async fn changed(&self) {
         let due = self.lock().next_due();
         match due {
@@ -200,13 +201,13 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
         }
     }
 
-    /// How many keys are due, waiting or being worked on.
+    /// Returns the number of keys that are due, delayed or being reconciled.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().entries.len()
     }
 
-    /// Whether nothing is due, waiting or being worked on.
+    /// Returns whether no key is due, delayed or being reconciled.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -260,7 +261,7 @@ impl<K: Clone + Eq + Hash + Ord> State<K> {
         }
     }
 
-    /// A key has become due.
+    /// Makes a key due.
     fn due(&mut self, key: K, now: Instant) {
         self.adds += 1;
         if let Some(entry) = self.entries.get_mut(&key) {
@@ -269,7 +270,7 @@ impl<K: Clone + Eq + Hash + Ord> State<K> {
         self.ready.push_back(key);
     }
 
-    /// Takes a running key out; says when it was asked for again and how often it has failed in a row.
+    /// Removes a running key; returns when it was requested again and its number of consecutive failures.
     fn finish(&mut self, key: &K, success: bool) -> (Option<Instant>, u32) {
         match self.entries.remove(key) {
             Some(Entry {
@@ -306,24 +307,24 @@ impl<K: Clone + Eq + Hash + Ord> State<K> {
     }
 }
 
-/// What a queue has done, and what it has to do.
+/// Statistics of a queue.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QueueStats {
-    /// Keys that are due.
+    /// Number of keys that are due.
     pub depth: usize,
     /// How often a key has become due.
     pub adds: u64,
-    /// How often a key failed and was put off.
+    /// How often a key failed and was delayed.
     pub retries: u64,
-    /// How long the keys that are worked on have been at it, added up.
+    /// Sum of the durations of the running reconciliations.
     pub unfinished: Duration,
-    /// How long the oldest of them has.
+    /// Duration of the longest running reconciliation.
     pub longest: Duration,
 }
 
-/// A queue of any keys, for metrics.
+/// A queue of keys of any type, for metrics.
 pub trait WorkQueue: std::fmt::Debug + Send + Sync {
-    /// What it has done, and what it has to do.
+    /// Returns the current statistics.
     fn stats(&self) -> QueueStats;
 }
 
@@ -371,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn adding_brings_a_waiting_key_forward_never_back() {
+    async fn adding_can_make_a_waiting_key_due_earlier_never_later() {
         let queue = Queue::new();
         let start = Instant::now();
         queue.add_later("a", start + 10 * SECOND);
@@ -410,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_failed_together_do_not_come_back_together() {
+    fn keys_that_failed_together_are_not_retried_together() {
         let backoff = Backoff {
             base: SECOND,
             max: 60 * SECOND,
@@ -425,12 +426,12 @@ mod tests {
         assert_eq!(
             backoff.of(&"a", 4),
             backoff.of(&"a", 4),
-            "a simulation's seed repeats"
+            "the jitter is deterministic"
         );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_asked_for_during_a_failure_comes_at_once_with_its_failures_counted() {
+    async fn a_key_added_during_a_failing_reconciliation_is_due_at_once_and_keeps_its_failures() {
         let queue = Queue::new();
         queue.add("a");
         assert_eq!(queue.next(), Some("a"));
@@ -441,7 +442,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_queue_knows_what_it_has_done() {
+    async fn a_queue_reports_its_statistics() {
         let queue = Queue::new();
         queue.add("a");
         queue.add("a");

@@ -1,6 +1,7 @@
-//! Running controllers: per-object ones from a queue, periodic ones in a loop.
+//! Runs controllers: per-object ones from a queue, periodic ones in a loop.
 
-use std::fmt::{self, Debug};
+use std::fmt;
+use std::fmt::Debug;
 use std::future::Future;
 use std::hash::{Hash, Hasher};
 use std::panic::AssertUnwindSafe;
@@ -27,18 +28,17 @@ tokio::task_local! {
     static CONTROLLER: &'static str;
 }
 
-/// The name of the controller this code runs for; empty outside of controllers. A label of the provider metrics.
+/// Returns the name of the controller that runs this code; empty outside of controllers. It is a label of the provider metrics.
 #[must_use]
 pub fn current_controller() -> &'static str {
     CONTROLLER.try_with(|name| *name).unwrap_or_default()
 }
 
-/// A reconciliation that has ended: its key, what came of it unless it panicked, how long it took, and what its log lines say
-/// of it.
+/// A finished reconciliation: its key, its result unless it panicked, its duration, and its log span.
 type Finished<K> = (K, Option<Result<Next, ReconcileError>>, Duration, Span);
 
-/// Ids of one controller's reconciliations, for the log: unlike those of other controllers and of an earlier process, and the
-/// same whenever a simulation is repeated.
+/// Ids of the reconciliations of one controller for the log: unique among controllers and processes, and repeatable in a
+/// simulation.
 struct ReconcileIds {
     controller: u64,
     started: i128,
@@ -56,7 +56,7 @@ impl ReconcileIds {
         }
     }
 
-    /// The next, in the shape of upstream's: a UUID.
+    /// Returns the next id in upstream's format: a UUID.
     fn next(&mut self) -> String {
         self.count += 1;
         let (at, of, count) = (self.started, self.controller, self.count);
@@ -71,17 +71,17 @@ impl ReconcileIds {
     }
 }
 
-/// What is to happen after a reconciliation.
+/// What follows a successful reconciliation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing until something changes.
+    /// Waits for the next change.
     Wait,
-    /// The same again after this long, even if nothing changes.
+    /// Requeues the key after this delay, even if nothing changes.
     After(Duration),
 }
 
 impl Next {
-    /// The sooner of two.
+    /// Returns the earlier of two.
     #[must_use]
     pub fn sooner(self, other: Self) -> Self {
         match (self, other) {
@@ -92,23 +92,23 @@ impl Next {
     }
 }
 
-/// The name of an object; the namespace is empty for cluster-scoped ones.
+/// The name of an object; the namespace is empty for cluster-scoped objects.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
-    /// Namespace, or empty.
+    /// Namespace, or empty for cluster-scoped objects.
     pub namespace: Arc<str>,
-    /// Name.
+    /// Name of the object.
     pub name: Arc<str>,
 }
 
 impl ObjectKey {
-    /// The key of a cluster-scoped object.
+    /// Returns the key of a cluster-scoped object.
     #[must_use]
     pub fn cluster(name: &str) -> Self {
         Self::namespaced("", name)
     }
 
-    /// The key of an object in a namespace.
+    /// Returns the key of an object in a namespace.
     #[must_use]
     pub fn namespaced(namespace: &str, name: &str) -> Self {
         Self {
@@ -135,64 +135,64 @@ impl Debug for ObjectKey {
 
 /// A controller that works on one object at a time.
 ///
-/// The framework guarantees: never two reconciliations of one key at once; a change during a reconciliation leads to
-/// another one; an error is logged and retried with back-off; a conflict or a vanished object is not an error.
+/// The framework guarantees: never two reconciliations of one key at once; a change during a reconciliation requeues the
+/// key; an error is logged and retried with back-off; a conflict or a deleted object is not an error.
 pub trait Controller: Send + Sync + 'static {
-    /// What identifies a piece of work, usually an [`ObjectKey`].
+    /// Identifies a piece of work, usually an [`ObjectKey`].
     type Key: Clone + Eq + Hash + Ord + Debug + Send + Sync + 'static;
 
-    /// Upstream's name of the controller: the log key `controller` and the metric label.
+    /// Returns upstream's name of the controller: the log key `controller` and the metric label.
     fn name(&self) -> &'static str;
 
-    /// The kind under which the key is logged, such as `NodeClaim`.
+    /// Returns the kind under which the key is logged, such as `NodeClaim`.
     fn kind(&self) -> &'static str;
 
-    /// How many keys are worked on at a time.
+    /// Returns the number of keys that are reconciled in parallel.
     fn concurrency(&self, options: &Options) -> usize {
         options.concurrency(10, 1000)
     }
 
-    /// How failing keys are delayed.
+    /// Returns the back-off of failing keys.
     fn backoff(&self) -> Backoff {
         Backoff::DEFAULT
     }
 
     /// Adds the keys that a change of the model makes due to the queue. `view` already contains the change.
     ///
-    /// It is called on the model's task for every change: be quick.
+    /// It is called on the model's task for every change: it must be quick.
     fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<Self::Key>);
 
-    /// Brings one object closer to what it should be. Reads the view again each time; the view may be a little old.
+    /// Reconciles one object. Reads the view again each time; the view may lag behind.
     ///
     /// # Errors
-    /// When the API server or the provider fails; the key comes again.
+    /// When the API server or the provider fails; the key is requeued.
     fn reconcile(
         &self,
         key: Self::Key,
     ) -> impl Future<Output = Result<Next, ReconcileError>> + Send;
 }
 
-/// A controller that looks at everything, again and again.
+/// A controller that reconciles all objects periodically.
 pub trait Periodic: Send + Sync + 'static {
-    /// Upstream's name of the controller.
+    /// Returns upstream's name of the controller.
     fn name(&self) -> &'static str;
 
-    /// One pass; says how long until the next.
+    /// Performs one pass; returns the delay until the next.
     ///
     /// # Errors
     /// When the API server or the provider fails; the pass is repeated with back-off.
     fn pass(&mut self) -> impl Future<Output = Result<Duration, ReconcileError>> + Send;
 
-    /// How long to wait after failures.
+    /// Returns the back-off after failures.
     fn backoff(&self) -> Backoff {
         Backoff::DEFAULT
     }
 }
 
-/// Works off a controller's queue until `stop`, then lets running reconciliations finish.
+/// Reconciles the keys of a controller's queue until `stop`, then lets running reconciliations finish.
 ///
-/// It begins when the model is in sync: a cluster of which half is listed looks like one of which half is gone, and a machine
-/// whose pods are not listed yet looks drained.
+/// It begins when the model is in sync: in a partly listed cluster, objects look deleted and nodes whose pods are not
+/// listed yet look drained.
 pub async fn run<C: Controller>(
     controller: Arc<C>,
     queue: Queue<C::Key>,
@@ -215,7 +215,7 @@ pub async fn run<C: Controller>(
             metrics.waited(waited);
             let controller = Arc::clone(&controller);
             let name = controller.name();
-            // Of the level error: what is logged of it must say what it is about at any `log-level`.
+            // The span has the level error, so that the object is named at any `log-level`.
             let span = tracing::error_span!(
                 "reconcile",
                 controller = name,
@@ -225,7 +225,7 @@ pub async fn run<C: Controller>(
             );
             let about = span.clone();
             let work = async move {
-                // A panic is a bug in one reconciliation; it must not take the others with it.
+                // A panic is a bug in one reconciliation; it must not end the others.
                 let outcome = AssertUnwindSafe(controller.reconcile(key.clone())).catch_unwind();
                 let started = Instant::now();
                 let outcome = outcome.await.ok();
@@ -241,7 +241,7 @@ pub async fn run<C: Controller>(
                 metrics.active(running.len());
                 if let Ok((key, outcome, took, span)) = finished {
                     metrics.ended(outcome_of(outcome.as_ref()), took);
-                    span.in_scope(|| settle(&*controller, &queue, &cx.clock, key, outcome));
+                    span.in_scope(|| complete(&*controller, &queue, &cx.clock, key, outcome));
                 }
             }
             () = queue.changed(), if running.len() < concurrency => {}
@@ -268,7 +268,7 @@ fn outcome_of_error(error: &ReconcileError) -> Outcome {
     }
 }
 
-fn settle<C: Controller>(
+fn complete<C: Controller>(
     controller: &C,
     queue: &Queue<C::Key>,
     clock: &Clock,
@@ -292,7 +292,7 @@ fn settle<C: Controller>(
         Some(Err(ReconcileError::Stopping)) => queue.done(key, None),
         Some(Err(error)) => {
             let failures = failed(key);
-            tracing::error!(error = %error, failures, "Reconciler error");
+            error.log(failures);
         }
         None => {
             failed(key);
@@ -301,7 +301,7 @@ fn settle<C: Controller>(
     }
 }
 
-/// The object that a key names, for the log; nothing, if there is only one key.
+/// Returns the object of a key for the log; `None` if the controller has only one key.
 fn object<K: Debug>(key: &K) -> Option<String> {
     if size_of::<K>() == 0 {
         return None;
@@ -313,7 +313,7 @@ fn object<K: Debug>(key: &K) -> Option<String> {
     })
 }
 
-/// Repeats a periodic controller's passes until `stop`.
+/// Repeats the passes of a periodic controller until `stop`.
 pub async fn run_periodic<P: Periodic>(mut periodic: P, cx: &Context, stop: CancellationToken) {
     let clock = cx.clock;
     let metrics = cx.metrics.work.of(periodic.name(), 1);
@@ -346,7 +346,7 @@ pub async fn run_periodic<P: Periodic>(mut periodic: P, cx: &Context, stop: Canc
             Ok(Err(error)) => {
                 failures += 1;
                 if !error.is_expected() {
-                    span.in_scope(|| tracing::error!(error = %error, failures, "Reconciler error"));
+                    span.in_scope(|| error.log(failures));
                 }
                 backoff.of(name, failures)
             }
@@ -369,7 +369,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reconciliations_have_ids_of_their_own_that_a_repetition_has_too() {
+    fn reconcile_ids_are_unique_and_repeat_in_a_repeated_simulation() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let ids = |controller, start| {
             let mut ids = ReconcileIds::new(controller, at(start));

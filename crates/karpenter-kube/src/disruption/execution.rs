@@ -1,9 +1,11 @@
-//! A command's execution.
+//! Executes a disruption command.
 //!
-//! 1. [`start`]: room for replacements of static pools is reserved; nodes are tainted and NodeClaims told why; replacements are launched; only then the machines are marked in
-//!    the model, as the provisioner would launch for their pods, too.
+//! 1. [`start`]: node headroom for the replacements of static NodePools is reserved; nodes are tainted and the condition
+//!    DisruptionReason is set on their NodeClaims; replacements are launched; only then the nodes are marked for deletion
+//!    in the model, because the provisioner would launch nodes for their pods, too.
 //! 2. [`Execution::finish`], next to the loop: once every replacement is initialized, the NodeClaims are deleted.
-//! 3. When a replacement is gone or time is up, everything is taken back. Replacements that came are ordinary empty nodes.
+//! 3. When a replacement is deleted or the command times out, it is rolled back. Replacements that joined are ordinary
+//!    empty nodes.
 //!
 //! UPSTREAM: pkg/controllers/disruption/queue.go
 
@@ -18,56 +20,56 @@ use karpenter_api::v1::NodeClaim;
 use karpenter_core::disruption::{Candidate, Command, CommandId, Decision, Method};
 use kube::api::{DeleteParams, Preconditions};
 
-use super::{marks, report};
+use super::{report, taints};
 use crate::context::Context;
 use crate::controller::{Doing, ReconcileError, is_not_found};
 use crate::model::Stopped;
 use crate::provisioning::launch;
 
-/// How often replacements are looked at.
+/// Interval between checks of the replacements.
 const TICK: Duration = Duration::from_secs(1);
-/// How often the deletion of a NodeClaim is tried, even if the command's time is up.
+/// Least number of attempts to delete a NodeClaim, even if the command has timed out.
 const DELETE_TRIES: u32 = 4;
-/// How long is waited before it is tried again, at most.
+/// Longest delay between these attempts.
 const DELETE_WAIT: Duration = Duration::from_secs(10);
 
-/// A command whose machines are marked and whose replacements are on their way.
+/// A command whose nodes are tainted and whose replacements are launching.
 #[derive(Debug)]
 pub(super) struct Execution {
     command: Command,
     replacements: Vec<Arc<NodeClaim>>,
     started: Timestamp,
     timeout: Duration,
-    /// Machines that have left the command, and may still show it.
-    shown: Vec<Marked>,
+    /// Nodes that have left the command, and may still be tainted.
+    still_tainted: Vec<Tainted>,
 }
 
-/// A command that has come to its end.
+/// A command that has ended.
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) id: CommandId,
     pub(super) method: Method,
     pub(super) pools: BTreeSet<String>,
     pub(super) succeeded: bool,
-    /// Machines that still show it though it was taken back.
-    pub(super) shown: Vec<Marked>,
+    /// Nodes that are still tainted though the command was rolled back.
+    pub(super) still_tainted: Vec<Tainted>,
 }
 
-/// A machine that may show a command: names of its Node and its NodeClaim.
+/// A node that may be tainted for disruption: names of its Node and its NodeClaim.
 #[derive(Debug, Clone)]
-pub(super) struct Marked {
+pub(super) struct Tainted {
     pub(super) node: String,
     pub(super) claim: String,
 }
 
-/// A command could not be begun.
+/// A command that could not be started.
 #[derive(Debug, Default)]
-pub(super) struct NotBegun {
-    /// Machines that still show it though it was taken back.
-    pub(super) shown: Vec<Marked>,
+pub(super) struct NotStarted {
+    /// Nodes that are still tainted though the command was rolled back.
+    pub(super) still_tainted: Vec<Tainted>,
 }
 
-/// How long replacements may take while `queued` machines wait for theirs.
+/// Returns how long replacements may take while `queued` nodes are part of commands.
 fn timeout(queued: usize) -> Duration {
     let each = Duration::from_millis(80);
     each.saturating_mul(u32::try_from(queued).unwrap_or(u32::MAX))
@@ -80,18 +82,18 @@ fn pools(command: &Command) -> BTreeSet<String> {
 }
 
 fn provider_ids<'a>(candidates: impl IntoIterator<Item = &'a Candidate>) -> Vec<String> {
-    let ids = candidates.into_iter().map(|c| c.machine.provider_id());
+    let ids = candidates.into_iter().map(|c| c.node.provider_id());
     ids.flatten().map(str::to_owned).collect()
 }
 
-/// Room below the limits of static pools for a command's replacements; given back when dropped.
+/// Headroom below the limits of static NodePools for the replacements of a command; released when dropped.
 struct Reserved<'a> {
     cx: &'a Context,
-    machines: BTreeMap<String, u32>,
+    nodes: BTreeMap<String, u32>,
 }
 
 impl<'a> Reserved<'a> {
-    /// Reserves what the command needs, or nothing. Commands of dynamic pools need none.
+    /// Reserves the headroom that the command needs, or nothing. Commands of dynamic NodePools need none.
     fn of(cx: &'a Context, command: &Command) -> Option<Self> {
         let mut wanted: BTreeMap<&str, u32> = BTreeMap::new();
         if command.method == Method::StaticDrift {
@@ -101,13 +103,13 @@ impl<'a> Reserved<'a> {
         }
         let mut reserved = Self {
             cx,
-            machines: BTreeMap::new(),
+            nodes: BTreeMap::new(),
         };
         let view = cx.view();
         for (name, wanted) in wanted {
             let pool = view.node_pool(name)?;
             let granted = cx.static_capacity.reserve(&cx.model, pool, wanted);
-            reserved.machines.insert(name.to_owned(), granted);
+            reserved.nodes.insert(name.to_owned(), granted);
             if granted < wanted {
                 return None;
             }
@@ -118,13 +120,13 @@ impl<'a> Reserved<'a> {
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        for (pool, count) in &self.machines {
+        for (pool, count) in &self.nodes {
             self.cx.static_capacity.release(pool, *count);
         }
     }
 }
 
-/// Begins a command; `queued` machines are in others' hands. If it cannot be begun, it is taken back.
+/// Starts a command while `queued` nodes are part of other commands. If it cannot be started, it is rolled back.
 ///
 /// # Errors
 /// When the operator is stopping.
@@ -132,56 +134,56 @@ pub(super) async fn start(
     cx: &Arc<Context>,
     command: &Command,
     queued: usize,
-) -> Result<Result<Execution, NotBegun>, Stopped> {
+) -> Result<Result<Execution, NotStarted>, Stopped> {
     let mut command = command.clone();
     let Some(reserved) = Reserved::of(cx, &command) else {
-        return Ok(Err(NotBegun::default()));
+        return Ok(Err(NotStarted::default()));
     };
     let view = cx.view();
     let reason = command.method.reason();
-    let marking = command
+    let tainting = command
         .candidates
         .iter()
-        .map(|c| marks::mark(cx, &view, c, &reason));
-    let marked = join_all(marking).await;
-    let failed = marked.iter().filter(|result| result.is_err()).count();
-    for (candidate, result) in command.candidates.iter().zip(&marked) {
+        .map(|c| taints::taint(cx, &view, c, &reason));
+    let tainted = join_all(tainting).await;
+    let failed = tainted.iter().filter(|result| result.is_err()).count();
+    for (candidate, result) in command.candidates.iter().zip(&tainted) {
         if let Err(error) = result
             && !error.is_not_found()
         {
-            tracing::error!(node = candidate.name(), error = %error, "failed to mark a node for disruption");
+            tracing::error!(node = candidate.name(), error = %error, "failed to taint a node for disruption");
         }
     }
     let replaces = command.decision() == Decision::Replace;
     if failed == command.candidates.len() || (replaces && failed > 0) {
-        let shown = take_back(cx, &command.candidates).await;
-        return Ok(Err(NotBegun { shown }));
+        let still_tainted = untaint(cx, &command.candidates).await;
+        return Ok(Err(NotStarted { still_tainted }));
     }
-    // The others go alone. Those that could not be marked may be so all the same, if only the answer was lost.
-    let (mut results, mut unmarked) = (marked.into_iter(), Vec::new());
+    // The other nodes are disrupted alone. A node whose write failed may be tainted all the same, if only the answer was lost.
+    let (mut results, mut untainted) = (tainted.into_iter(), Vec::new());
     command.candidates.retain(|candidate| {
-        let is_marked = results.next().is_some_and(|result| result.is_ok());
-        if !is_marked {
-            unmarked.push(candidate.clone());
+        let is_tainted = results.next().is_some_and(|result| result.is_ok());
+        if !is_tainted {
+            untainted.push(candidate.clone());
         }
-        is_marked
+        is_tainted
     });
-    let mut shown = take_back(cx, &unmarked).await;
+    let mut still_tainted = untaint(cx, &untainted).await;
     report::starting(&command);
 
-    let leaving: BTreeSet<String> = command
+    let replaced: BTreeSet<String> = command
         .candidates
         .iter()
         .map(|c| c.claim_name().to_owned())
         .collect();
     let method = report::reason(command.method);
-    let launched = launch::create_claims(cx, &command.replacements, &leaving, method).await;
-    let replacements: Vec<_> = launch::settle(launched).into_iter().flatten().collect();
-    // The model counts what was made by now.
+    let launched = launch::create_claims(cx, &command.replacements, &replaced, method).await;
+    let replacements: Vec<_> = launch::created(launched).into_iter().flatten().collect();
+    // The model counts the new NodeClaims by now.
     drop(reserved);
     if replacements.len() < command.replacements.len() {
-        shown.extend(take_back(cx, &command.candidates).await);
-        return Ok(Err(NotBegun { shown }));
+        still_tainted.extend(untaint(cx, &command.candidates).await);
+        return Ok(Err(NotStarted { still_tainted }));
     }
     cx.model
         .mark_for_deletion(provider_ids(&command.candidates), true)
@@ -194,11 +196,11 @@ pub(super) async fn start(
         started: cx.clock.now(),
         command,
         replacements,
-        shown,
+        still_tainted,
     }))
 }
 
-/// Keeps machines that pods will go to from disruption.
+/// Protects the nodes that pods will be bound to from disruption.
 async fn nominate(cx: &Context, nodes: BTreeSet<String>) -> Result<(), Stopped> {
     if nodes.is_empty() {
         return Ok(());
@@ -210,61 +212,60 @@ async fn nominate(cx: &Context, nodes: BTreeSet<String>) -> Result<(), Stopped> 
     cx.model.nominate(nodes.into_iter().collect(), until).await
 }
 
-/// Removes the marks; answers those that could not be removed.
-async fn take_back(cx: &Context, candidates: &[Candidate]) -> Vec<Marked> {
-    let unmarking = candidates
+/// Removes taints and conditions; returns the nodes for which this failed.
+async fn untaint(cx: &Context, candidates: &[Candidate]) -> Vec<Tainted> {
+    let untainting = candidates
         .iter()
-        .map(|c| marks::unmark(cx, Some(c.name()), c.claim_name()));
-    let mut shown = Vec::new();
-    for (candidate, result) in candidates.iter().zip(join_all(unmarking).await) {
+        .map(|c| taints::untaint(cx, Some(c.name()), c.claim_name()));
+    let mut still_tainted = Vec::new();
+    for (candidate, result) in candidates.iter().zip(join_all(untainting).await) {
         if let Err(error) = result {
-            tracing::error!(node = candidate.name(), error = %error, "failed to take back the marks of a disruption");
-            shown.push(Marked {
+            tracing::error!(node = candidate.name(), error = %error, "failed to remove the taint of a disruption");
+            still_tainted.push(Tainted {
                 node: candidate.name().to_owned(),
                 claim: candidate.claim_name().to_owned(),
             });
         }
     }
-    shown
+    still_tainted
 }
 
 impl Execution {
-    /// The command's identity.
     pub(super) fn id(&self) -> CommandId {
         self.command.id()
     }
 
-    /// The NodeClaims that take their place.
+    /// Returns the NodeClaims that replace the candidates.
     pub(super) fn replacements(&self) -> &[Arc<NodeClaim>] {
         &self.replacements
     }
 
-    /// Machines that were to be part of it and may show it though they are not.
-    pub(super) fn take_shown(&mut self) -> Vec<Marked> {
-        std::mem::take(&mut self.shown)
+    /// Takes the nodes that were to be part of the command and may be tainted though they are not.
+    pub(super) fn take_still_tainted(&mut self) -> Vec<Tainted> {
+        std::mem::take(&mut self.still_tainted)
     }
 
-    /// The NodeClaims it holds.
+    /// Returns the names of the NodeClaims of the candidates.
     pub(super) fn claims(&self) -> Vec<String> {
         let names = self.command.candidates.iter().map(Candidate::claim_name);
         names.map(str::to_owned).collect()
     }
 
-    /// Waits for the replacements and deletes the machines, or takes everything back.
+    /// Waits for the replacements and deletes the candidates' NodeClaims, or rolls the command back.
     pub(super) async fn finish(self, cx: Arc<Context>) -> Ended {
         let mut ended = Ended {
             id: self.command.id(),
             method: self.command.method,
             pools: pools(&self.command),
             succeeded: false,
-            shown: Vec::new(),
+            still_tainted: Vec::new(),
         };
         match self.wait(&cx).await {
             Ok(()) => {
                 let spared = self.delete(&cx).await;
                 ended.succeeded = spared.is_empty();
                 if !spared.is_empty() {
-                    ended.shown = self.roll_back(&cx, spared, 0).await;
+                    ended.still_tainted = self.roll_back(&cx, spared, 0).await;
                 }
             }
             Err(Unready { why, replacements }) => {
@@ -275,7 +276,7 @@ impl Execution {
                     "failed terminating nodes while executing a disruption command"
                 );
                 let all = self.command.candidates.clone();
-                ended.shown = self.roll_back(&cx, all, replacements).await;
+                ended.still_tainted = self.roll_back(&cx, all, replacements).await;
             }
         }
         ended
@@ -286,7 +287,7 @@ impl Execution {
         let mut waiting: Vec<&Arc<NodeClaim>> = self.replacements.iter().collect();
         loop {
             let view = cx.view();
-            let (mut still, mut gone) = (Vec::new(), None);
+            let (mut still, mut deleted) = (Vec::new(), None);
             for replacement in waiting {
                 let current = view
                     .node_claim(replacement.name())
@@ -294,7 +295,7 @@ impl Execution {
                 let in_api = current.is_some() || exists(cx, replacement).await;
                 match progress(current.map(|claim| &**claim), in_api) {
                     Progress::Ready(claim) => {
-                        // Pods are about to come; nobody shall take it for an empty node until then.
+                        // Pods are about to be bound: until then the node must not count as empty.
                         let name = claim.status.node_name.clone();
                         let name = name.unwrap_or_else(|| claim.name().to_owned());
                         nominate(cx, [name].into())
@@ -305,8 +306,8 @@ impl Execution {
                             })?;
                     }
                     Progress::Waiting => still.push(replacement),
-                    Progress::Gone => {
-                        gone.get_or_insert(replacement.name());
+                    Progress::Deleted => {
+                        deleted.get_or_insert(replacement.name());
                         still.push(replacement);
                     }
                 }
@@ -316,7 +317,7 @@ impl Execution {
                 why,
                 replacements: waiting.len(),
             };
-            if let Some(name) = gone {
+            if let Some(name) = deleted {
                 return Err(unready(format!("replacement was deleted, {name}")));
             }
             if waiting.is_empty() {
@@ -336,8 +337,8 @@ impl Execution {
         }
     }
 
-    /// Deletes the NodeClaims; answers those that could not be by the end of the command's time: what has replaced them is
-    /// there, so that an API server that is out of order for a while is waited for.
+    /// Deletes the NodeClaims; returns the candidates for which this failed until the timeout of the command. Their
+    /// replacements are ready, so deletions are retried while the API server is unavailable.
     async fn delete(&self, cx: &Context) -> Vec<Candidate> {
         let view = cx.view();
         let deletions = self.command.candidates.iter().map(|candidate| {
@@ -384,7 +385,7 @@ impl Execution {
                 return Err(error).doing("deleting nodeclaim");
             }
             cx.clock.sleep((TICK * tries).min(DELETE_WAIT)).await;
-            // Another of the same name is none of the command's business.
+            // A new NodeClaim of the same name is not part of the command.
             if !exists(cx, &candidate.claim).await {
                 return Ok(());
             }
@@ -392,52 +393,54 @@ impl Execution {
         }
     }
 
-    /// Takes the command back for these machines, after so many replacements did not come; answers those that still show it.
+    /// Rolls the command back for these candidates, after `unready` replacements were not initialized; returns the nodes
+    /// that are still tainted.
     async fn roll_back(
         &self,
         cx: &Context,
         candidates: Vec<Candidate>,
         unready: usize,
-    ) -> Vec<Marked> {
+    ) -> Vec<Tainted> {
         report::failed(cx, &self.command, unready);
-        let shown = take_back(cx, &candidates).await;
+        let still_tainted = untaint(cx, &candidates).await;
         if let Err(stopped) = cx
             .model
             .mark_for_deletion(provider_ids(&candidates), false)
             .await
         {
-            tracing::debug!(error = %stopped, "machines stay marked");
+            tracing::debug!(error = %stopped, "failed to unmark nodes for deletion");
         }
-        shown
+        still_tainted
     }
 }
 
-/// Why replacements never will be initialized, and how many.
+/// Why replacements will never be initialized, and how many.
 #[derive(Debug)]
 struct Unready {
     why: String,
     replacements: usize,
 }
 
-/// How far a replacement has come.
+/// The progress of a replacement.
 #[derive(Debug, PartialEq)]
 enum Progress<'a> {
     Ready(&'a NodeClaim),
     Waiting,
-    Gone,
+    Deleted,
 }
 
-/// A replacement is given up only if neither the model nor the API server has it: either may lag behind the other.
+/// Returns the progress of a replacement. It counts as deleted only if neither the model nor the API server has it: either
+/// may lag behind the other.
 fn progress(in_model: Option<&NodeClaim>, in_api: bool) -> Progress<'_> {
     match in_model {
         Some(claim) if claim.is_true(types::INITIALIZED) => Progress::Ready(claim),
         Some(_) => Progress::Waiting,
         None if in_api => Progress::Waiting,
-        None => Progress::Gone,
+        None => Progress::Deleted,
     }
 }
 
-/// Whether the API server has the NodeClaim, as far as it can tell.
+/// Returns whether the API server has the NodeClaim; true if the request fails.
 async fn exists(cx: &Context, claim: &NodeClaim) -> bool {
     match cx.node_claims().get(claim.name()).await {
         Ok(found) => found.uid() == claim.uid(),
@@ -451,7 +454,7 @@ mod tests {
 
     /// Conformance: DIS-127
     #[test]
-    fn more_machines_in_the_queue_mean_more_patience() {
+    fn more_nodes_in_the_queue_extend_the_timeout() {
         let minutes = |queued| timeout(queued).as_secs_f64() / 60.0;
         assert_eq!(minutes(1), 10.0);
         assert_eq!(timeout(10_000), Duration::from_secs(13 * 60 + 20));
@@ -460,19 +463,19 @@ mod tests {
 
     /// Conformance: DIS-126
     #[test]
-    fn a_replacement_is_given_up_when_neither_model_nor_server_has_it() {
+    fn a_replacement_is_deleted_when_neither_model_nor_api_server_has_it() {
         let mut claim = NodeClaim::new("a", Default::default());
         assert_eq!(
             progress(Some(&claim), false),
             Progress::Waiting,
-            "the server does not have it"
+            "only the model has it"
         );
         assert_eq!(
             progress(None, true),
             Progress::Waiting,
-            "the model does not have it yet"
+            "only the API server has it"
         );
-        assert_eq!(progress(None, false), Progress::Gone);
+        assert_eq!(progress(None, false), Progress::Deleted);
         claim.set_true(types::INITIALIZED, Timestamp::UNIX_EPOCH);
         assert!(matches!(progress(Some(&claim), true), Progress::Ready(_)));
     }

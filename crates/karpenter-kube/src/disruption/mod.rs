@@ -1,17 +1,17 @@
-//! The disruption controller: asks the engine which machines to give back, and has it done.
+//! The disruption controller: asks the engine which nodes to disrupt, and executes its commands.
 //!
-//! 1. Marks that belong to no command are taken back: what an earlier process left.
-//! 2. [`plan`] decides on a snapshot, on other threads. Drift is started at once; emptiness and consolidation are proposals.
-//! 3. A proposal must still hold a while later on a fresh snapshot; the loop goes on meanwhile.
-//! 4. A command is executed: see `execution`. Several are at a time; the loop waits for none of them.
+//! 1. Taints that belong to no command are removed: an earlier process left them.
+//! 2. [`plan`] decides on a snapshot, on other threads. Drift commands start at once; emptiness and consolidation are proposals.
+//! 3. A proposal is validated a while later on a fresh snapshot; the loop continues meanwhile.
+//! 4. A command is executed: see `execution`. Several commands run in parallel; the loop does not wait for them.
 //!
-//! UPSTREAM: pkg/controllers/disruption/controller.go. DIFFERS: neither the second look nor the wait for replacements holds
-//! up the loop; a pool whose replacements fail rests alone.
+//! UPSTREAM: pkg/controllers/disruption/controller.go. DIFFERS: neither validation nor the wait for replacements blocks the
+//! loop; a NodePool whose replacements failed is in cool-down alone.
 
 mod execution;
-mod marks;
+mod recent_replacements;
 mod report;
-mod settling;
+mod taints;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -31,43 +31,42 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::context::Context;
 use crate::controller::{Backoff, Periodic, ReconcileError, compute};
+use crate::cooldown::PoolCooldowns;
 use crate::model::View;
 use crate::provisioning;
-use crate::resting::Resting;
-use execution::{Ended, Marked};
-use settling::{PEACE, Settling};
+use execution::{Ended, Tainted};
+use recent_replacements::{PROTECTION, RecentReplacements};
 
-/// How long the loop rests when there is nothing to do.
+/// Interval between passes when there is nothing to do.
 const IDLE: Duration = Duration::from_secs(10);
-/// How long the loop waits for the model.
+/// How long a pass waits for the model to be in sync.
 const UNSYNCED: Duration = Duration::from_secs(1);
-/// How long until what machines show wrongly is looked at again.
-const UNHEALED: Duration = Duration::from_secs(1);
-/// How long a proposal must hold: pods may be on their way.
+/// How long until the removal of stale taints is retried.
+const STALE_TAINTS_RETRY: Duration = Duration::from_secs(1);
+/// How long until a proposal is validated: pods may be about to be bound.
 const VALIDATION: Duration = Duration::from_secs(15);
-/// How long the search for a set of machines may take.
+/// Time limit of the search for a set of nodes.
 const MULTI_NODE_LIMIT: Duration = Duration::from_secs(60);
-/// How long looking at machines one by one may take.
+/// Time limit of the consolidation of single nodes.
 const SINGLE_NODE_LIMIT: Duration = Duration::from_secs(180);
-/// How long nobody looks again when there was nothing to do and nothing has changed.
+/// How long no pass is made after one that found nothing, while nothing changes.
 const CONSOLIDATED: Duration = Duration::from_secs(300);
-/// How long drift leaves a pool alone whose replacements failed.
-const REST: Backoff = Backoff {
+/// Cool-down of drift in a NodePool whose replacements failed.
+const COOLDOWN: Backoff = Backoff {
     base: Duration::from_secs(60),
     max: Duration::from_secs(600),
 };
 
-/// Gives machines back.
+/// Disrupts nodes: drift, emptiness and consolidation.
 pub struct Disruption {
     cx: Arc<Context>,
     proposals: Vec<Proposal>,
-    /// The NodeClaims of commands that are being executed.
     executing: BTreeMap<CommandId, Vec<String>>,
     running: JoinSet<Ended>,
-    /// Machines that may still show a command that was taken back.
-    shown: Vec<Marked>,
-    resting: Resting,
-    settling: Settling,
+    /// Nodes that may still be tainted by a command that was rolled back.
+    still_tainted: Vec<Tainted>,
+    cooldowns: PoolCooldowns,
+    recent_replacements: RecentReplacements,
     unseen_pools: BTreeSet<String>,
     fruitless: Option<Fruitless>,
     next_plan: Instant,
@@ -87,13 +86,13 @@ struct Proposal {
     due: Instant,
 }
 
-/// A pass that found nothing: another would find nothing either while all of this stays so.
+/// A pass that found nothing: another finds nothing either while all of this is unchanged.
 struct Fruitless {
-    /// The epoch of the cluster.
+    /// Epoch of the cluster.
     epoch: u64,
-    /// What was left of the budgets: theirs are the only schedules that open with time alone.
+    /// Remaining disruption budgets: their schedules are the only ones that open with time.
     budgets: BTreeMap<String, Budgets>,
-    /// Until when it is believed.
+    /// When another pass is made at the latest.
     until: Instant,
 }
 
@@ -102,7 +101,7 @@ fn claims(command: &Command) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// Says stop when `limit` has passed since it was first asked, or when nobody waits for the answer any more.
+/// Cancels when `limit` has passed since the first check, or when `stop` is cancelled.
 fn time_limit(cx: &Context, limit: Duration, stop: &CancellationToken) -> Cancel {
     let (limit, stop) = (cx.clock.real_duration(limit), stop.clone());
     let first = OnceLock::new();
@@ -113,7 +112,7 @@ fn time_limit(cx: &Context, limit: Duration, stop: &CancellationToken) -> Cancel
 }
 
 impl Disruption {
-    /// The controller.
+    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>) -> Self {
         Self {
@@ -121,75 +120,74 @@ impl Disruption {
             proposals: Vec::new(),
             executing: BTreeMap::new(),
             running: JoinSet::new(),
-            shown: Vec::new(),
-            resting: Resting::new(REST),
-            settling: Settling::default(),
+            still_tainted: Vec::new(),
+            cooldowns: PoolCooldowns::new(COOLDOWN),
+            recent_replacements: RecentReplacements::default(),
             unseen_pools: BTreeSet::new(),
             fruitless: None,
             next_plan: Instant::now(),
         }
     }
 
-    /// The NodeClaims of commands that are being executed.
     fn held(&self) -> BTreeSet<String> {
         self.executing.values().flatten().cloned().collect()
     }
 
-    /// Lets go of commands that have ended.
-    fn settle(&mut self) {
+    /// Removes commands that have ended.
+    fn collect_ended(&mut self) {
         while let Some(ended) = self.running.try_join_next() {
             match ended {
                 Ok(ended) => self.ended(ended),
-                Err(error) => tracing::error!(error = %error, "a disruption command failed"),
+                Err(error) => tracing::error!(error = %error, "disruption command panicked"),
             }
         }
         if self.running.is_empty() {
-            // Also those whose task did not live to tell.
+            // Also commands whose task panicked.
             self.executing.clear();
         }
     }
 
     fn ended(&mut self, ended: Ended) {
         self.executing.remove(&ended.id);
-        self.shown.extend(ended.shown);
+        self.still_tainted.extend(ended.still_tainted);
         if ended.method.is_eventual() {
             for pool in &ended.pools {
                 if ended.succeeded {
-                    self.resting.succeeded(pool);
+                    self.cooldowns.succeeded(pool);
                 } else {
-                    self.rest(pool);
+                    self.cool_down(pool);
                 }
             }
         }
     }
 
-    fn rest(&mut self, pool: &str) {
+    fn cool_down(&mut self, pool: &str) {
         let clock = self.cx.clock;
-        self.resting
+        self.cooldowns
             .failed(pool, |duration| clock.instant_after(duration));
     }
 
-    /// Starts a command; whether it could be.
+    /// Starts a command; returns whether it was started.
     async fn start(&mut self, command: &Command) -> Result<bool, ReconcileError> {
         let queued = self.executing.values().map(Vec::len).sum();
-        let begun = execution::start(&self.cx, command, queued).await?;
-        let mut execution = match begun {
+        let started = execution::start(&self.cx, command, queued).await?;
+        let mut execution = match started {
             Ok(execution) => execution,
-            Err(not_begun) => {
-                self.shown.extend(not_begun.shown);
+            Err(not_started) => {
+                self.still_tainted.extend(not_started.still_tainted);
                 if command.method.is_eventual() {
                     for candidate in &command.candidates {
-                        self.rest(candidate.pool_name());
+                        self.cool_down(candidate.pool_name());
                     }
                 }
                 return Ok(false);
             }
         };
-        self.shown.extend(execution.take_shown());
+        self.still_tainted.extend(execution.take_still_tainted());
         if matches!(command.method, Method::MultiNode | Method::SingleNode) {
-            let until = self.cx.clock.instant_after(PEACE);
+            let until = self.cx.clock.instant_after(PROTECTION);
             for replacement in execution.replacements() {
-                self.settling.bought(replacement, until);
+                self.recent_replacements.add(replacement, until);
             }
         }
         self.executing.insert(execution.id(), execution.claims());
@@ -197,17 +195,21 @@ impl Disruption {
         Ok(true)
     }
 
-    /// Takes back what machines show of commands that are none; whether there was nothing to take back, as far as is known.
+    /// Removes taints that belong to no command; returns whether there were none left, as far as is known.
     ///
-    /// Until it is taken back, such a machine is disrupted as much as one of a command: nothing else is, or budgets would be
-    /// exceeded.
-    async fn heal(&mut self, view: &View) -> Result<bool, ReconcileError> {
-        for Marked { node, claim } in std::mem::take(&mut self.shown) {
-            if marks::unmark(&self.cx, Some(&node), &claim).await.is_err() {
-                self.shown.push(Marked { node, claim });
+    /// Until its taint is removed, such a node is disrupted like one of a command: no other command starts meanwhile, because
+    /// budgets would be exceeded.
+    async fn remove_stale_taints(&mut self, view: &View) -> Result<bool, ReconcileError> {
+        for Tainted { node, claim } in std::mem::take(&mut self.still_tainted) {
+            if taints::untaint(&self.cx, Some(&node), &claim)
+                .await
+                .is_err()
+            {
+                self.still_tainted.push(Tainted { node, claim });
             }
         }
-        Ok(marks::heal(&self.cx, view, &self.held()).await? && self.shown.is_empty())
+        Ok(taints::remove_stale(&self.cx, view, &self.held()).await?
+            && self.still_tainted.is_empty())
     }
 
     fn request(&self, in_flight: BTreeSet<String>) -> (DisruptionRequest, DropGuard) {
@@ -217,13 +219,13 @@ impl Disruption {
         let mut request = DisruptionRequest::at(cx.clock.now());
         request.schedule = ScheduleRequest {
             cancel: Some(Arc::new(move || abandoned.is_cancelled())),
-            // A node that only holds a buffer does not go without another place for the buffer.
+            // A node that only holds buffer pods is not disrupted unless there is another place for them.
             buffer_pods: cx.buffers.pods(),
             ..provisioning::request(cx)
         };
         request.surroundings.in_flight = in_flight;
         request.surroundings.buffer_pods = cx.buffers.on_nodes(&cx.view().snapshot);
-        request.surroundings.settling = self.settling.claims();
+        request.surroundings.recent_replacements = self.recent_replacements.claims();
         request.spot_to_spot = cx.options.feature_gates.spot_to_spot_consolidation;
         request.multi_node = MultiNodeSearch {
             cancel: Some(time_limit(cx, MULTI_NODE_LIMIT, &stop)),
@@ -231,15 +233,15 @@ impl Disruption {
         };
         request.single_node_cancel = Some(time_limit(cx, SINGLE_NODE_LIMIT, &stop));
         request.unseen_pools = self.unseen_pools.clone();
-        request.resting_pools = self.resting.now(Instant::now());
-        request.static_room = cx.static_capacity.drift_room(&cx.model);
+        request.cooling_down_pools = self.cooldowns.active(Instant::now());
+        request.static_headroom = cx.static_capacity.drift_headroom(&cx.model);
         let started = Instant::now();
         request.stopwatch = Some(Arc::new(move || started.elapsed()));
         request.threads = cx.options.cores();
         (request, stop.drop_guard())
     }
 
-    /// Executes the proposals whose time has come, as far as they still hold; whether any was started.
+    /// Executes the proposals that are due, as far as they are still valid; returns whether any was started.
     async fn execute_due(&mut self) -> Result<bool, ReconcileError> {
         let now = Instant::now();
         let (due, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.proposals)
@@ -248,8 +250,8 @@ impl Disruption {
         self.proposals = waiting;
         let mut started = false;
         for proposal in due {
-            // Machines may still show a command that failed, which no budget counts: this one waits until they do not.
-            if !self.shown.is_empty() {
+            // Nodes of a failed command may still be tainted, and no budget counts them: this proposal waits until they are not.
+            if !self.still_tainted.is_empty() {
                 self.proposals.push(proposal);
                 continue;
             }
@@ -273,7 +275,7 @@ impl Disruption {
         Ok(started)
     }
 
-    /// Decides, starts what needs no second look and proposes the rest; whether there was anything.
+    /// Plans, starts commands that need no validation and proposes the others; returns whether there was any.
     async fn plan(&mut self, view: &View) -> Result<bool, ReconcileError> {
         let epoch = view.snapshot.epoch();
         let same = |fruitless: &Fruitless| {
@@ -284,7 +286,7 @@ impl Disruption {
         if self.fruitless.as_ref().is_some_and(same) {
             return Ok(false);
         }
-        // A consolidation that waits for its second look changes what the next would find.
+        // A consolidation that waits for its validation changes what the next would find.
         let consolidate = !self
             .proposals
             .iter()
@@ -302,18 +304,18 @@ impl Disruption {
         report::planned(&self.cx, view, &plan, consolidate);
         if consolidate {
             self.unseen_pools = plan.unseen_pools.clone();
-            let rests = !self.resting.now(Instant::now()).is_empty();
+            let cooling_down = !self.cooldowns.active(Instant::now()).is_empty();
             let believed = self.cx.clock.instant_after(CONSOLIDATED);
             let until = self
-                .settling
-                .first_end()
+                .recent_replacements
+                .first_expiry()
                 .map_or(believed, |end| end.min(believed));
             let now = self.cx.clock.now();
             let until = next_chance(&plan, &view.snapshot).map_or(until, |chance| {
                 let wait = Duration::try_from(chance.duration_since(now)).unwrap_or_default();
                 until.min(self.cx.clock.instant_after(wait))
             });
-            self.fruitless = (is_fruitless(&plan) && !rests).then(|| Fruitless {
+            self.fruitless = (is_fruitless(&plan) && !cooling_down).then(|| Fruitless {
                 epoch,
                 budgets: plan.budgets.clone(),
                 until,
@@ -321,7 +323,7 @@ impl Disruption {
         }
         let mut found = false;
         for command in plan.commands {
-            if !self.shown.is_empty() {
+            if !self.still_tainted.is_empty() {
                 break;
             }
             if command.method.is_validated() {
@@ -336,7 +338,7 @@ impl Disruption {
         Ok(found)
     }
 
-    /// How long until there is something to do, in the clock's time.
+    /// Returns the clock's time until the next pass.
     fn until_next(&self) -> Duration {
         let due = self.proposals.iter().map(|p| p.due);
         let next = due.fold(self.next_plan, Instant::min);
@@ -346,21 +348,21 @@ impl Disruption {
     }
 }
 
-/// Whether only a change of the cluster or of the budgets can give another pass something to do, until [`next_chance`].
+/// Returns whether only a change of the cluster or of the budgets can give another pass something to do, until [`next_chance`].
 fn is_fruitless(plan: &DisruptionPlan) -> bool {
     let in_flight = |verdict: &Verdict| verdict.kind == VerdictKind::Blocked(Blocked::InFlight);
     plan.commands.is_empty() && plan.timed_out.is_empty() && !plan.verdicts.iter().any(in_flight)
 }
 
-/// When time alone ends what keeps the first of the machines: a nomination, or the protection of a pod for a while. What
-/// keeps a machine for ever, or until a pod has started, ends with a change of the cluster.
+/// Returns when time alone unblocks the first of the nodes: the end of a nomination, or of a pod's temporary protection. A
+/// node that is blocked permanently, or until a pod has started, is unblocked by a change of the cluster.
 fn next_chance(plan: &DisruptionPlan, snapshot: &Snapshot) -> Option<Timestamp> {
     let ends = plan.verdicts.iter().filter_map(|verdict| {
         let VerdictKind::Blocked(why) = &verdict.kind else {
             return None;
         };
         match why {
-            Blocked::Nominated => verdict.machine.nominated_until,
+            Blocked::Nominated => verdict.node.nominated_until,
             Blocked::PodDoNotDisrupt { pod } => {
                 protected_until(snapshot.pod(&pod.namespace, &pod.name)?)
             }
@@ -379,22 +381,23 @@ impl Periodic for Disruption {
         if !self.cx.view().is_synced() {
             return Ok(UNSYNCED);
         }
-        self.settle();
-        self.settling.look(&self.cx.view(), Instant::now());
-        // After a restart with nothing pending, nobody else has asked for them yet.
+        self.collect_ended();
+        self.recent_replacements
+            .prune(&self.cx.view(), Instant::now());
+        // After a restart without pending pods, no other controller has asked for them yet.
         provisioning::refresh_instance_types(&self.cx).await?;
-        if !self.heal(&self.cx.view()).await? {
-            return Ok(UNHEALED);
+        if !self.remove_stale_taints(&self.cx.view()).await? {
+            return Ok(STALE_TAINTS_RETRY);
         }
         let mut again = self.execute_due().await?;
-        if !self.shown.is_empty() {
-            return Ok(UNHEALED);
+        if !self.still_tainted.is_empty() {
+            return Ok(STALE_TAINTS_RETRY);
         }
         if again || self.next_plan <= Instant::now() {
             let view = self.cx.view();
             again = self.plan(&view).await?;
-            let rest = if again { Duration::ZERO } else { IDLE };
-            self.next_plan = self.cx.clock.instant_after(rest);
+            let delay = if again { Duration::ZERO } else { IDLE };
+            self.next_plan = self.cx.clock.instant_after(delay);
         }
         Ok(self.until_next())
     }

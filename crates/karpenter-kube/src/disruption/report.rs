@@ -1,12 +1,11 @@
-//! What users learn of disruption: events, metrics, log lines.
+//! Events, metrics and log lines about disruption.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use karpenter_api::events;
-use karpenter_api::labels;
 use karpenter_api::v1::{ConsolidationPolicy, DisruptionReason, NodeClaim};
+use karpenter_api::{events, labels};
 use karpenter_core::cluster::NodeState;
 use karpenter_core::disruption::balanced::{K, PoolScore, THRESHOLD};
 use karpenter_core::disruption::{
@@ -29,7 +28,7 @@ const BLOCKED_BUDGET: Duration = Duration::from_secs(60);
 /// How many instance types of a replacement a log line names.
 const NAMED_TYPES: usize = 5;
 
-/// `Underutilized` as `underutilized`: the spelling of the metrics.
+/// Returns the reason in the spelling of the metrics: `Underutilized` is `underutilized`.
 pub(super) fn reason(method: Method) -> &'static str {
     match method {
         Method::Emptiness => "empty",
@@ -38,7 +37,7 @@ pub(super) fn reason(method: Method) -> &'static str {
     }
 }
 
-/// `WhenEmptyOrUnderutilized` as `when_empty_or_underutilized`: the spelling of the metrics.
+/// Returns the policy in the spelling of the metrics: `WhenEmptyOrUnderutilized` is `when_empty_or_underutilized`.
 fn snake(policy: &str) -> String {
     let mut label = String::with_capacity(policy.len() + 4);
     for (at, c) in policy.char_indices() {
@@ -50,7 +49,7 @@ fn snake(policy: &str) -> String {
     label
 }
 
-fn capitalised(text: &str) -> String {
+fn capitalized(text: &str) -> String {
     let mut chars = text.chars();
     chars
         .next()
@@ -58,21 +57,26 @@ fn capitalised(text: &str) -> String {
         .unwrap_or_default()
 }
 
-/// The Node and the NodeClaim of a machine.
-fn objects(view: &View, machine: &NodeState) -> Vec<ObjectReference> {
-    let node = machine.node.as_ref().and_then(|n| view.node(&n.name));
+/// Returns references to the Node and the NodeClaim of a node.
+fn objects(view: &View, node_state: &NodeState) -> Vec<ObjectReference> {
+    let node = node_state.node.as_ref().and_then(|n| view.node(&n.name));
     let node = node.map(|node| reference(&**node));
-    let claim = machine.claim.as_ref().map(|claim| reference(&**claim));
+    let claim = node_state.claim.as_ref().map(|claim| reference(&**claim));
     node.into_iter().chain(claim).collect()
 }
 
-fn tell(cx: &Context, view: &View, machine: &NodeState, event: impl Fn(ObjectReference) -> Event) {
-    for about in objects(view, machine) {
+fn publish(
+    cx: &Context,
+    view: &View,
+    node_state: &NodeState,
+    event: impl Fn(ObjectReference) -> Event,
+) {
+    for about in objects(view, node_state) {
         cx.recorder.publish(event(about).dedupe_by_message());
     }
 }
 
-/// What a pass came to. Without `consolidated`, consolidation was not asked.
+/// Reports the result of a pass. Without `consolidated`, consolidation was not planned.
 pub(super) fn planned(cx: &Context, view: &View, plan: &DisruptionPlan, consolidated: bool) {
     let metrics = &cx.metrics;
     for (method, took) in &plan.took {
@@ -87,7 +91,7 @@ pub(super) fn planned(cx: &Context, view: &View, plan: &DisruptionPlan, consolid
         }
     }
     for (method, eligible) in &plan.eligible {
-        // Both drifts share a series; so do both kinds of consolidation, with the same candidates.
+        // Both kinds of drift share a series; so do both kinds of consolidation, with the same candidates.
         let eligible = match method {
             Method::StaticDrift => continue,
             Method::Drift => {
@@ -116,23 +120,23 @@ pub(super) fn planned(cx: &Context, view: &View, plan: &DisruptionPlan, consolid
         match &verdict.kind {
             VerdictKind::Blocked(why) if why.is_reported() => {
                 if let Blocked::PodDoNotDisrupt { .. } = why {
-                    let pods = view.pods_on(verdict.machine.name());
-                    pods.iter().for_each(|pod| protection::tell(cx, pod));
+                    let pods = view.pods_on(verdict.node.name());
+                    pods.iter().for_each(|pod| protection::report(cx, pod));
                 }
-                let message = capitalised(&why.to_string());
-                tell(cx, view, &verdict.machine, |about| {
+                let message = capitalized(&why.to_string());
+                publish(cx, view, &verdict.node, |about| {
                     Event::normal(about, events::DISRUPTION_BLOCKED, message.clone())
                 });
             }
             VerdictKind::Kept(why) => {
                 if let Unconsolidatable::Score { score, .. } = why {
-                    let pool = verdict.machine.node_pool().unwrap_or_default();
+                    let pool = verdict.node.node_pool().unwrap_or_default();
                     let policy = ConsolidationPolicy::Balanced;
                     judged(cx, "rejected", pool, &policy, Some(*score));
                 }
                 if why.is_reported() {
                     let message = why.to_string();
-                    tell(cx, view, &verdict.machine, |about| {
+                    publish(cx, view, &verdict.node, |about| {
                         Event::normal(about, events::UNCONSOLIDATABLE, message.clone())
                             .every(UNCONSOLIDATABLE)
                     });
@@ -170,7 +174,7 @@ fn budgets(cx: &Context, view: &View, plan: &DisruptionPlan) {
         .replace_all(consuming);
 }
 
-/// A move was judged in a pool; by a score if the pool's policy asks for one.
+/// Counts a move that was evaluated in a NodePool; with its score if the pool's policy uses scores.
 fn judged(
     cx: &Context,
     decision: &str,
@@ -185,12 +189,12 @@ fn judged(
     }
 }
 
-/// A move was found; it is checked once more before it is made.
+/// Reports a proposed command, which is validated before it is executed.
 pub(super) fn proposed(cx: &Context, view: &View, command: &Command) {
     if command.decision() == Decision::Replace {
         let message = format!("{command} (savings: ${:.2})", command.savings);
         for candidate in &command.candidates {
-            tell(cx, view, &candidate.machine, |about| {
+            publish(cx, view, &candidate.node, |about| {
                 Event::normal(about, events::CONSOLIDATION_CANDIDATE, message.clone())
             });
         }
@@ -198,10 +202,10 @@ pub(super) fn proposed(cx: &Context, view: &View, command: &Command) {
     if !matches!(command.method, Method::MultiNode | Method::SingleNode) {
         return;
     }
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     for candidate in &command.candidates {
         let pool = candidate.pool_name();
-        if !told.insert(pool) {
+        if !reported.insert(pool) {
             continue;
         }
         let policy = &candidate.node_pool.spec.disruption.consolidation_policy;
@@ -214,12 +218,12 @@ pub(super) fn proposed(cx: &Context, view: &View, command: &Command) {
             let pool = reference(&*candidate.node_pool);
             cx.recorder.publish(event(pool).dedupe_by_message());
         } else {
-            tell(cx, view, &candidate.machine, event);
+            publish(cx, view, &candidate.node, event);
         }
     }
 }
 
-/// Why a move is worth it in a Balanced pool.
+/// Returns why a move is approved in a NodePool with the policy Balanced.
 fn approval(of: &PoolScore) -> String {
     format!(
         "score {:.2} >= threshold {THRESHOLD:.2} (k: {K:.0}, savings: {:.1}%, disruption: {:.1}%)",
@@ -229,7 +233,7 @@ fn approval(of: &PoolScore) -> String {
     )
 }
 
-/// A proposal does not hold any more.
+/// Reports a proposal that is not valid any more.
 pub(super) fn rejected(cx: &Context, view: &View, command: &Command, why: &Rejection) {
     dropped(cx, command.method, command.candidates.len());
     if command.method == Method::Emptiness {
@@ -240,20 +244,21 @@ pub(super) fn rejected(cx: &Context, view: &View, command: &Command, why: &Rejec
         command.savings
     );
     for candidate in &command.candidates {
-        tell(cx, view, &candidate.machine, |about| {
+        publish(cx, view, &candidate.node, |about| {
             Event::normal(about, events::CONSOLIDATION_REJECTED, message.clone())
         });
     }
 }
 
-/// So many candidates of a proposal failed the second look.
+/// Counts candidates of a proposal that failed validation.
 pub(super) fn dropped(cx: &Context, method: Method, candidates: usize) {
     cx.metrics
         .voluntary_disruption_failed_validations_total
         .add(&[method.consolidation_type()], candidates as f64);
 }
 
-/// A command is being started. Older versions put its text into the message: `disrupting via drift replace, terminating …`.
+/// Logs a command that is being started. Older versions put its text into the message: `disrupting via drift replace,
+/// terminating …`.
 pub(super) fn starting(command: &Command) {
     let disrupted: Vec<_> = command
         .candidates
@@ -290,7 +295,7 @@ pub(super) fn starting(command: &Command) {
     );
 }
 
-/// A command has been started.
+/// Counts a command that was started.
 pub(super) fn decided(cx: &Context, command: &Command) {
     let (decision, reason) = (command.decision().as_str(), reason(command.method));
     let kind = command.method.consolidation_type();
@@ -311,7 +316,7 @@ pub(super) fn decided(cx: &Context, command: &Command) {
     }
 }
 
-/// A command waits for a replacement.
+/// Publishes that a command waits for a replacement.
 pub(super) fn waiting(cx: &Context, replacement: &NodeClaim, method: Method) {
     let why: DisruptionReason = method.reason();
     let launching = format!("Launching NodeClaim: {}", why.as_str());
@@ -325,10 +330,10 @@ pub(super) fn waiting(cx: &Context, replacement: &NodeClaim, method: Method) {
     }
 }
 
-/// A machine's NodeClaim was deleted.
+/// Publishes that the NodeClaim of a candidate was deleted.
 pub(super) fn terminating(cx: &Context, view: &View, command: &Command, candidate: &Candidate) {
     let why = command.method.reason();
-    for about in objects(view, &candidate.machine) {
+    for about in objects(view, &candidate.node) {
         let kind = about.kind.clone().unwrap_or_default();
         let message = format!("Disrupting {kind}: {}", why.as_str());
         let event = Event::normal(about, events::DISRUPTION_TERMINATING, message);
@@ -354,7 +359,7 @@ pub(super) fn terminating(cx: &Context, view: &View, command: &Command, candidat
         .add(&series, candidate.reschedulable().count() as f64);
 }
 
-/// A command was taken back after it had been started: this many of its replacements were never initialized.
+/// Counts a command that was rolled back: `replacements` of its replacements were never initialized.
 pub(super) fn failed(cx: &Context, command: &Command, replacements: usize) {
     let series = [
         command.decision().as_str(),
@@ -370,6 +375,7 @@ pub(super) fn failed(cx: &Context, command: &Command, replacements: usize) {
 mod tests {
     use super::*;
 
+    /// Conformance: API-173
     #[test]
     fn policies_are_spelt_in_snake_case() {
         assert_eq!(
@@ -380,16 +386,17 @@ mod tests {
     }
 
     #[test]
-    fn blocks_read_as_sentences() {
+    fn messages_of_blocked_nodes_are_capitalized() {
         assert_eq!(
-            capitalised("node isn't initialized"),
+            capitalized("node isn't initialized"),
             "Node isn't initialized"
         );
-        assert_eq!(capitalised(""), "");
+        assert_eq!(capitalized(""), "");
     }
 
+    /// Conformance: API-193
     #[test]
-    fn an_approval_shows_what_it_weighs() {
+    fn an_approval_shows_score_savings_and_disruption() {
         let of = PoolScore {
             node_pool: "default".into(),
             score: 1.6,

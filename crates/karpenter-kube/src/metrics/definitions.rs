@@ -50,9 +50,9 @@ const LIFETIME_BUCKETS: &[f64] = &[
 /// Every metric of the operator.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    /// Where the metrics are registered, and what is scraped.
+    /// The registry of the metrics, which scrapes render.
     pub registry: Registry,
-    /// `controller_runtime_*` and `workqueue_*`: how busy controllers are.
+    /// `controller_runtime_*` and `workqueue_*`: reconciliations and queues.
     pub work: Work,
     /// `karpenter_nodeclaims_created_total`: NodeClaims created, by reason: provisioned, drifted, underutilized.
     pub nodeclaims_created_total: Counter,
@@ -74,7 +74,7 @@ pub struct Metrics {
     pub nodes_drained_total: Counter,
     /// `karpenter_nodes_termination_duration_seconds`: Time from deletion of a node until its finalizer is removed.
     pub nodes_termination_duration_seconds: Summary,
-    /// `karpenter_nodes_lifetime_duration_seconds`: Age of nodes at their end.
+    /// `karpenter_nodes_lifetime_duration_seconds`: Age of nodes when they are deleted.
     pub nodes_lifetime_duration_seconds: Histogram,
     /// `karpenter_pods_startup_duration_seconds`: Time from creation of a pod until it is ready.
     pub pods_startup_duration_seconds: Summary,
@@ -112,9 +112,9 @@ pub struct Metrics {
     pub voluntary_disruption_eligible_nodes: Gauge,
     /// `karpenter_voluntary_disruption_consolidation_timeouts_total`: Consolidation passes that ran out of time.
     pub voluntary_disruption_consolidation_timeouts_total: Counter,
-    /// `karpenter_voluntary_disruption_failed_validations_total`: Candidates that failed the second look.
+    /// `karpenter_voluntary_disruption_failed_validations_total`: Candidates that failed validation.
     pub voluntary_disruption_failed_validations_total: Counter,
-    /// `karpenter_voluntary_disruption_queue_failures_total`: Replacements that were never initialized, of disruption commands that failed.
+    /// `karpenter_voluntary_disruption_queue_failures_total`: Replacements of failed disruption commands that were never initialized.
     pub voluntary_disruption_queue_failures_total: Counter,
     /// `karpenter_consolidation_score`: Scores of balanced consolidation.
     pub consolidation_score: Histogram,
@@ -122,7 +122,7 @@ pub struct Metrics {
     pub consolidation_moves_total: Counter,
     /// `karpenter_nodepools_allowed_disruptions`: Disruptions the budgets allow now.
     pub nodepools_allowed_disruptions: Gauge,
-    /// `karpenter_nodepools_nodes_consuming_budgets`: Nodes that use up disruption budgets.
+    /// `karpenter_nodepools_nodes_consuming_budgets`: Nodes that consume disruption budgets.
     pub nodepools_nodes_consuming_budgets: Gauge,
     /// `karpenter_nodepools_limit`: Limits of NodePools.
     pub nodepools_limit: Gauge,
@@ -227,7 +227,7 @@ impl Metrics {
             ),
             nodes_lifetime_duration_seconds: registry.histogram(
                 "karpenter_nodes_lifetime_duration_seconds",
-                "Age of nodes at their end.",
+                "Age of nodes when they are deleted.",
                 &["nodepool"],
                 LIFETIME_BUCKETS,
             ),
@@ -335,7 +335,7 @@ impl Metrics {
             ),
             voluntary_disruption_failed_validations_total: registry.counter(
                 "karpenter_voluntary_disruption_failed_validations_total",
-                "Candidates that failed the second look.",
+                "Candidates that failed validation.",
                 &["consolidation_type"],
             ),
             voluntary_disruption_queue_failures_total: registry.counter(
@@ -361,7 +361,7 @@ impl Metrics {
             ),
             nodepools_nodes_consuming_budgets: registry.gauge(
                 "karpenter_nodepools_nodes_consuming_budgets",
-                "Nodes that use up disruption budgets.",
+                "Nodes that consume disruption budgets.",
                 &["nodepool", "reason"],
             ),
             nodepools_limit: registry.gauge(
@@ -460,8 +460,9 @@ impl Metrics {
 mod tests {
     use super::*;
 
+    /// Conformance: API-175
     #[test]
-    fn timeouts_of_consolidation_are_shown_before_there_is_one() {
+    fn the_counter_of_consolidation_timeouts_exists_before_the_first() {
         let text = Metrics::new(&Registry::new()).registry.render();
         let name = "karpenter_voluntary_disruption_consolidation_timeouts_total";
         for kind in ["single", "multi"] {

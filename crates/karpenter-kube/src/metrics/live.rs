@@ -1,17 +1,17 @@
 //! Gauges that are rendered from state at each scrape.
 //!
-//! Series per pod or per node and resource are many; keeping them would cost more memory than the state they repeat. A live
-//! gauge keeps nothing: what is gone is gone with the next scrape. Counters that somebody else keeps are shown in the same
-//! way.
+//! Series per pod or per node and resource are many; storing them would use more memory than the state they are derived
+//! from. A live gauge stores nothing: series of deleted objects are missing in the next scrape. Counters that other
+//! libraries maintain are rendered in the same way.
 
 use std::fmt::Write as _;
 
 use super::registry::{escape, number};
 
-/// Writes the series of a live gauge.
+/// Emits the series of a live gauge.
 pub type Collect = Box<dyn Fn(&mut Emit<'_>) + Send + Sync>;
 
-/// A gauge without series of its own.
+/// A gauge without stored series.
 pub(super) struct Live {
     pub(super) name: String,
     pub(super) help: String,
@@ -41,7 +41,7 @@ impl Live {
     }
 }
 
-/// Takes the series of a live gauge, one by one.
+/// Receives the series of a live gauge, one by one.
 #[derive(Debug)]
 pub struct Emit<'a> {
     live: &'a Live,
@@ -50,7 +50,7 @@ pub struct Emit<'a> {
 }
 
 impl Emit<'_> {
-    /// The series of these label values has this value. No series may come twice.
+    /// Emits the value of the series with these label values. Each series may be emitted once.
     pub fn set(&mut self, values: &[&str], value: f64) {
         let live = self.live;
         debug_assert_eq!(
@@ -85,7 +85,7 @@ mod tests {
     use super::super::Registry;
 
     #[test]
-    fn a_live_gauge_shows_what_is_there_at_the_scrape() {
+    fn a_live_gauge_renders_the_state_at_the_scrape() {
         let registry = Registry::new();
         registry.live("karpenter_things", "Things.", &["name"], |emit| {
             emit.set(&["a\"b"], 1.5);

@@ -1,4 +1,4 @@
-//! What the operator counts: a registry in Prometheus text format and upstream's metrics by name.
+//! The operator's metrics: a registry in Prometheus text format and upstream's metrics by name.
 //!
 //! UPSTREAM: pkg/metrics/metrics.go, pkg/controllers/**/metrics.go
 
@@ -17,7 +17,7 @@ pub use registry::{Counter, Gauge, Histogram, Registry, Summary};
 pub use requests::Counting;
 pub use work::{ControllerWork, Outcome, Work, show_queues};
 
-/// Shows which build this is.
+/// Registers the build-info metric.
 pub fn show_build(registry: &Registry) {
     let labels = ["version", "goversion", "goarch", "commit"];
     let help =
@@ -29,11 +29,11 @@ pub fn show_build(registry: &Registry) {
         "aarch64" => "arm64",
         other => other,
     };
-    // There is no Go, and the version stands for the commit, as in the log.
+    // Go's version is empty, and the crate version stands for the commit, as in the log.
     build.set(&[version, "", arch, version], 1.0);
 }
 
-/// Shows what the process and the runtime this is called in take.
+/// Registers the metrics of the process and of the current tokio runtime.
 pub fn show_process(registry: &Registry) {
     #[cfg(target_os = "linux")]
     process::show(registry);

@@ -1,4 +1,5 @@
-//! What the process itself takes, by the names that Prometheus' client libraries agree on. Linux tells; elsewhere they are left out.
+//! Metrics of the process, by the names of Prometheus' client libraries. They are read from Linux' /proc; elsewhere they
+//! are left out.
 //!
 //! UPSTREAM: client_golang prometheus/process_collector.go
 
@@ -7,7 +8,7 @@ use procfs::{WithCurrentSystemInfo, ticks_per_second};
 
 use super::registry::Registry;
 
-/// A metric of the process: name, help, whether it only grows, and how it is read. None: the platform does not tell.
+/// A metric of the process: name, help, whether it is a counter, and how it is read. `None`: not supported by the platform.
 type Metric = (
     &'static str,
     &'static str,
@@ -63,7 +64,7 @@ const OF_PROCESS: [Metric; 6] = [
     ),
 ];
 
-/// Shows the process this is called in.
+/// Registers the metrics of the current process.
 pub(super) fn show(registry: &Registry) {
     for (name, help, grows, read) in OF_PROCESS {
         let collect = move |emit: &mut super::Emit<'_>| {
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_process_is_shown() {
+    fn the_metrics_of_the_process_are_registered() {
         let registry = Registry::new();
         show(&registry);
         let text = registry.render();

@@ -1,8 +1,9 @@
 //! A small metrics registry in Prometheus text format (version 0.0.4).
 //!
-//! Of our own because dashboards written for upstream need all of: verbatim names, counters, gauges, histograms *and*
-//! summaries, and removing every series of an object that is gone (`remove_matching`). Series live in one map per
-//! metric behind a mutex: the controllers touch them a few hundred times a second, the scrape once in fifteen seconds.
+//! It is not a library because dashboards written for upstream need all of: verbatim names, counters, gauges, histograms
+//! *and* summaries, and the removal of every series of a deleted object (`remove_matching`). Series are stored in one map
+//! per metric behind a mutex: the controllers update them a few hundred times per second, scrapes read them every fifteen
+//! seconds.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -58,7 +59,7 @@ enum Series {
     },
 }
 
-/// The latest observations of a summary: enough for stable quantiles, bounded in memory.
+/// The latest observations of a summary: enough for stable quantiles, with bounded memory.
 #[derive(Debug, Default)]
 struct Window {
     values: Vec<f64>,
@@ -93,12 +94,12 @@ impl Window {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic while holding the lock leaves numbers, not broken invariants: go on with them.
+    // A panic while the lock is held leaves numbers, not broken invariants.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Registry {
-    /// An empty registry.
+    /// Creates an empty registry.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -124,12 +125,12 @@ impl Registry {
         Summary(self.family(name, help, labels, Kind::Summary(quantiles.to_vec())))
     }
 
-    /// Runs `collect` before each rendering, for gauges that are derived from state rather than kept.
+    /// Runs `collect` before each rendering, for gauges that are derived from state rather than stored.
     pub fn before_render(&self, collect: impl Fn() + Send + Sync + 'static) {
         lock(&self.collectors).push(Collector(Box::new(collect)));
     }
 
-    /// Renders a gauge from state at each scrape, in place of series that are kept. A later one of the same name replaces it.
+    /// Renders a gauge from state at each scrape, without stored series. A later one of the same name replaces it.
     pub fn live(
         &self,
         name: &str,
@@ -140,7 +141,7 @@ impl Registry {
         self.show(name, help, labels, "gauge", Box::new(collect));
     }
 
-    /// Like [`Registry::live`], of something that only grows.
+    /// Like [`Registry::live`], for a counter.
     pub fn live_counter(
         &self,
         name: &str,
@@ -177,7 +178,7 @@ impl Registry {
         Arc::clone(family)
     }
 
-    /// The names of all metrics, of those without series too.
+    /// Returns the names of all metrics, including those without series.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = lock(&self.families).keys().cloned().collect();
@@ -185,7 +186,16 @@ impl Registry {
         names
     }
 
-    /// The exposition of every series, in the order of names and label values; live gauges last.
+    /// Returns the labels of a metric, if it exists.
+    #[must_use]
+    pub fn labels_of(&self, name: &str) -> Option<Vec<String>> {
+        let kept = lock(&self.families).get(name).map(|f| f.labels.clone());
+        let live = lock(&self.live);
+        let shown = live.iter().find(|live| live.name == name);
+        kept.or_else(|| shown.map(|live| live.labels.clone()))
+    }
+
+    /// Renders every series, sorted by names and label values; live gauges last.
     #[must_use]
     pub fn render(&self) -> String {
         for collector in lock(&self.collectors).iter() {
@@ -368,7 +378,7 @@ impl Family {
     }
 }
 
-/// Writes a label value.
+/// Writes an escaped label value.
 pub(super) fn escape(out: &mut String, value: &str) {
     for c in value.chars() {
         match c {
@@ -401,7 +411,7 @@ macro_rules! handle {
         pub struct $name(Arc<Family>);
 
         impl $name {
-            /// Drops every series that has all of the given label values.
+            /// Removes every series that has all of the given label values.
             pub fn remove_matching(&self, matching: &[(&str, &str)]) {
                 self.0.remove_matching(matching);
             }
@@ -410,11 +420,11 @@ macro_rules! handle {
 }
 
 handle!(
-    /// A number that only grows.
+    /// A value that only grows.
     Counter
 );
 handle!(
-    /// A number that goes up and down.
+    /// A value that goes up and down.
     Gauge
 );
 handle!(
@@ -422,7 +432,7 @@ handle!(
     Histogram
 );
 handle!(
-    /// Observations as quantiles over the latest thousand.
+    /// Observations as quantiles over the latest 1024.
     Summary
 );
 
@@ -435,7 +445,7 @@ impl Counter {
     pub fn add(&self, values: &[&str], amount: f64) {
         self.0.observe(values, amount.max(0.0));
     }
-    /// The current value; zero if the series does not exist.
+    /// Returns the current value; zero if the series does not exist.
     #[must_use]
     pub fn get(&self, values: &[&str]) -> f64 {
         self.0.number(values)
@@ -448,12 +458,12 @@ impl Gauge {
         self.0
             .with(values, |series| *series = Series::Number(value));
     }
-    /// The current value; zero if the series does not exist.
+    /// Returns the current value; zero if the series does not exist.
     #[must_use]
     pub fn get(&self, values: &[&str]) -> f64 {
         self.0.number(values)
     }
-    /// Replaces all series at once, so that those of vanished objects disappear.
+    /// Replaces all series at once, so that those of deleted objects disappear.
     pub fn replace_all(&self, series: impl IntoIterator<Item = (Vec<String>, f64)>) {
         let fresh = series
             .into_iter()
@@ -468,7 +478,7 @@ impl Histogram {
     pub fn observe(&self, values: &[&str], value: f64) {
         self.0.observe(values, value);
     }
-    /// How many observations the series has.
+    /// Returns the number of observations of the series.
     #[must_use]
     pub fn count(&self, values: &[&str]) -> f64 {
         self.0.number(values)
@@ -480,7 +490,7 @@ impl Summary {
     pub fn observe(&self, values: &[&str], value: f64) {
         self.0.observe(values, value);
     }
-    /// How many observations the series has.
+    /// Returns the number of observations of the series.
     #[must_use]
     pub fn count(&self, values: &[&str]) -> f64 {
         self.0.number(values)
@@ -528,8 +538,9 @@ karpenter_wait_seconds_count 1
         assert_eq!(registry.render(), expected);
     }
 
+    /// Conformance: API-176
     #[test]
-    fn series_of_a_vanished_object_are_removed_by_any_of_its_labels() {
+    fn series_of_a_deleted_object_are_removed_by_any_of_its_labels() {
         let registry = Registry::new();
         let gauge = registry.gauge("g", "G.", &["node", "resource"]);
         gauge.set(&["a", "cpu"], 1.0);

@@ -12,14 +12,14 @@ use tower::{Layer, Service};
 
 use super::registry::{Counter, Histogram, Registry};
 
-/// Upstream's buckets: twenty of them from a millisecond on, each half as large again as the one before.
+/// Returns upstream's buckets: twenty from a millisecond on, each half as large again as the one before.
 fn buckets() -> Vec<f64> {
     std::iter::successors(Some(0.001), |bound| Some(bound * 1.5))
         .take(20)
         .collect()
 }
 
-/// Counts and times the requests of clients.
+/// A layer that counts and times the requests of clients.
 #[derive(Debug, Clone)]
 pub struct Counting {
     total: Counter,
@@ -27,7 +27,7 @@ pub struct Counting {
 }
 
 impl Counting {
-    /// Counts in `registry`.
+    /// Creates a layer that counts in `registry`.
     #[must_use]
     pub fn new(registry: &Registry) -> Self {
         Self {
@@ -63,7 +63,7 @@ pub struct Counted<S> {
     counting: Counting,
 }
 
-/// What a request is about: verb, group, version, plural and subresource.
+/// Returns the labels of a request: verb, group, version, plural and subresource.
 fn parse<'a>(method: &Method, path: &'a str, query: &str) -> Option<[&'a str; 5]> {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let (group, version, rest) = match parts.as_slice() {
@@ -114,7 +114,7 @@ where
         let Counting { total, seconds } = self.counting.clone();
         let answer = self.inner.call(request);
         Box::pin(async move {
-            // It is not sent before it is polled.
+            // The request is not sent before the future is polled.
             let started = Instant::now();
             let answer = answer.await;
             let code = answer.as_ref().map(|a| a.status().as_str().to_owned());
@@ -132,8 +132,9 @@ where
 mod tests {
     use super::*;
 
+    /// Conformance: API-178
     #[test]
-    fn a_path_says_what_a_request_is_about() {
+    fn a_path_gives_the_labels_of_a_request() {
         let parse = |method: &Method, path: &'static str| parse(method, path, "").unwrap();
         assert_eq!(
             parse(&Method::POST, "/api/v1/namespaces/default/pods/a/eviction"),
@@ -153,8 +154,9 @@ mod tests {
         );
     }
 
+    /// Conformance: API-178
     #[tokio::test(start_paused = true)]
-    async fn requests_are_counted_by_answer_and_timed_by_what_they_are_about() {
+    async fn requests_are_counted_by_status_and_timed_by_resource() {
         let registry = Registry::new();
         let answering = tower::service_fn(|request: Request<Body>| async move {
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;

@@ -1,4 +1,4 @@
-//! How busy tokio is: what Go's runtime metrics are to upstream.
+//! Metrics of the tokio runtime, as upstream has those of Go's runtime.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::runtime::{Handle, RuntimeMetrics};
 
 use super::registry::Registry;
 
-/// A metric of tokio's runtime: name, help, whether it only grows, and how it is read.
+/// A metric of tokio's runtime: name, help, whether it is a counter, and how it is read.
 type OfRuntime = (&'static str, &'static str, bool, fn(&RuntimeMetrics) -> f64);
 
 const OF_RUNTIME: [OfRuntime; 4] = [
@@ -40,7 +40,7 @@ const OF_RUNTIME: [OfRuntime; 4] = [
     ),
 ];
 
-/// Shows the runtime this is called in, if it is called in one.
+/// Registers the metrics of the current runtime, if there is one.
 pub(super) fn show(registry: &Registry) {
     let Ok(runtime) = Handle::try_current() else {
         return;
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn outside_of_a_runtime_nothing_is_shown() {
+    fn outside_of_a_runtime_no_metric_is_registered() {
         let registry = Registry::new();
         show(&registry);
         assert_eq!(registry.render(), "");

@@ -1,4 +1,4 @@
-//! How busy controllers are: the metrics of controller-runtime and of client-go's work queues, by their names.
+//! Metrics of controller-runtime and of client-go's work queues, by their names.
 //!
 //! UPSTREAM: sigs.k8s.io/controller-runtime pkg/internal/controller/metrics, pkg/metrics/workqueue.go
 
@@ -20,16 +20,16 @@ const QUEUE_BUCKETS: &[f64] = &[
     1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1000.0,
 ];
 
-/// How a reconciliation ended.
+/// The result of a reconciliation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing more to do.
+    /// It succeeded and waits for a change.
     Success,
-    /// To be done again at once: somebody else wrote in between.
+    /// It is repeated at once: another client wrote in between.
     Requeue,
-    /// To be done again later.
+    /// It is repeated later.
     RequeueAfter,
-    /// It failed.
+    /// It returned an error.
     Error,
     /// It panicked.
     Panic,
@@ -59,7 +59,7 @@ pub struct Work {
     worked: Histogram,
 }
 
-/// A value of a queue's metric.
+/// Reads the value of a queue metric.
 type Value = fn(&QueueStats) -> f64;
 
 impl Work {
@@ -113,7 +113,7 @@ impl Work {
         }
     }
 
-    /// The metrics of one controller.
+    /// Returns the metrics of one controller.
     #[must_use]
     pub fn of(&self, controller: &'static str, concurrency: usize) -> ControllerWork {
         self.most.set(&[controller], concurrency as f64);
@@ -137,18 +137,18 @@ pub struct ControllerWork {
 }
 
 impl ControllerWork {
-    /// A key was taken from the queue after it had been due for so long.
+    /// Records how long a key was due before it was taken from the queue.
     pub fn waited(&self, waited: Duration) {
         let series = [self.controller; 2];
         self.work.queued.observe(&series, waited.as_secs_f64());
     }
 
-    /// So many reconciliations run.
+    /// Records the number of running reconciliations.
     pub fn active(&self, running: usize) {
         self.work.active.set(&[self.controller], running as f64);
     }
 
-    /// A reconciliation has ended.
+    /// Records the end of a reconciliation.
     pub fn ended(&self, outcome: Outcome, took: Duration) {
         let (work, controller, seconds) = (&self.work, self.controller, took.as_secs_f64());
         work.total.inc(&[controller, outcome.as_str()]);
@@ -163,7 +163,7 @@ impl ControllerWork {
     }
 }
 
-/// Shows what queues have to do; those of one name as one.
+/// Registers the metrics of queues; queues of one name are summed up.
 pub fn show_queues(registry: &Registry, queues: Vec<(&'static str, Box<dyn WorkQueue>)>) {
     let queues = std::sync::Arc::new(queues);
     let metrics: [(&str, &str, bool, Value); 5] = [
@@ -226,6 +226,7 @@ mod tests {
     use super::*;
     use crate::controller::Queue;
 
+    /// Conformance: API-179
     #[tokio::test(start_paused = true)]
     async fn reconciliations_and_queues_are_counted_by_controller_runtimes_names() {
         let registry = Registry::new();

@@ -1,10 +1,10 @@
-//! The cluster as the controllers see it: one task writes, everybody reads immutable views.
+//! The model of the cluster: one task writes, all controllers read immutable views.
 //!
 //! 1. One watcher task per kind turns the API server's watch into updates ([`watch`]).
-//! 2. The model's task ([`task`]) owns the engine's `Cluster`, applies updates, publishes a [`View`] and tells the
-//!    controllers what changed.
-//! 3. After a re-list, whatever was not listed is removed: the watch does not say what vanished while it was away.
-//! 4. Marks that only exist in memory (nominations, deletion marks, NodeClaims just created) go through the same task.
+//! 2. The model's task ([`task`]) owns the engine's `Cluster`, applies updates, publishes a [`View`] and calls the
+//!    subscribers with each change.
+//! 3. After a re-list, objects that were not listed are removed: the watch does not report deletions that it missed.
+//! 4. State that only exists in memory (nominations, deletion marks, NodeClaims just created) goes through the same task.
 
 mod task;
 mod view;

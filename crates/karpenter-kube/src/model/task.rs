@@ -1,5 +1,3 @@
-//! The task that owns the model.
-
 use std::fmt;
 use std::sync::Arc;
 
@@ -17,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::view::{AttachmentRecord, Change, Index, NodeClass, View, class_key};
 
-/// Is told of every change after the view that contains it is published. Called on the model's task: be quick.
+/// Callback for every change, after the view that contains it is published. Called on the model's task: it must be quick.
 pub type Subscriber = Box<dyn Fn(&Change, &View) + Send>;
 
-/// Something that changes the model.
+/// An update of the model.
 pub(super) type Update = Box<dyn FnOnce(&mut State) + Send>;
 
 /// Reads views and sends updates. Cheap to clone.
@@ -38,26 +36,26 @@ impl fmt::Debug for ModelHandle {
     }
 }
 
-/// The model did not take an update because the operator is stopping.
+/// The model did not apply an update because the operator is stopping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the model has stopped")]
 pub struct Stopped;
 
 impl ModelHandle {
-    /// The latest view.
+    /// Returns the latest view.
     #[must_use]
     pub fn view(&self) -> Arc<View> {
         self.view.load_full()
     }
 
-    /// Waits for a view newer than the last one waited for; returns at once the first time.
+    /// Returns a receiver of view versions; its first wait returns at once.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.version.clone()
     }
 
-    /// Waits until every kind has been listed; for ever, if the model stops before.
+    /// Waits until every kind has been listed; forever, if the model stops before.
     ///
-    /// Who waits goes on in the order in which they came: a `watch` wakes them in any order, and no two simulations would be alike.
+    /// Waiters are woken in the order of their calls: a `watch` wakes them in any order, and simulations would not repeat.
     pub async fn synced(&self) {
         self.synced.wait().await;
     }
@@ -78,7 +76,7 @@ impl ModelHandle {
         let update: Update = Box::new(move |state| {
             let value = apply(state);
             state.after_publication.push(Box::new(move || {
-                // The caller may have been dropped while waiting; the update counts all the same.
+                // The caller may have been dropped while waiting; the update is applied all the same.
                 let _ = done.send(value);
             }));
         });
@@ -86,7 +84,7 @@ impl ModelHandle {
         result.await.map_err(|_| Stopped)
     }
 
-    /// Keeps machines that pods were told to go to from disruption.
+    /// Protects nodes that pods were nominated to from disruption.
     ///
     /// # Errors
     /// When the model has stopped.
@@ -99,7 +97,7 @@ impl ModelHandle {
         .await
     }
 
-    /// Marks or unmarks machines that a command is about to remove.
+    /// Marks or unmarks nodes that a command is about to delete.
     ///
     /// # Errors
     /// When the model has stopped.
@@ -119,13 +117,13 @@ impl ModelHandle {
         .await
     }
 
-    /// Tells the model of a NodeClaim that was just created, so that the next decision counts it.
+    /// Adds a NodeClaim that was just created to the model, so that the next plan counts it.
     ///
     /// # Errors
     /// When the model has stopped.
     pub async fn created_node_claim(&self, claim: NodeClaim) -> Result<(), Stopped> {
         self.update(move |state| {
-            // The watch may have been quicker, and may know more.
+            // The watch may have been faster, and may have a newer version.
             if state.cluster_has_claim(claim.name(), claim.uid()) {
                 return;
             }
@@ -134,7 +132,7 @@ impl ModelHandle {
         .await
     }
 
-    /// Tells the model what the provider offers for a NodePool.
+    /// Sets the instance types that the provider offers for a NodePool.
     ///
     /// # Errors
     /// When the model has stopped.
@@ -149,7 +147,7 @@ impl ModelHandle {
         .await
     }
 
-    /// Tells the model that it is not known yet what the provider offers for a NodePool.
+    /// Removes the instance types of a NodePool: they are not known yet.
     ///
     /// # Errors
     /// When the model has stopped.
@@ -161,9 +159,9 @@ impl ModelHandle {
     }
 }
 
-/// The model's data; only its task has it.
+/// The state of the model, owned by its task.
 pub struct State {
-    /// The engine's cluster.
+    /// The engine's model of the cluster.
     pub cluster: Cluster,
     nodes: RedBlackTreeMapSync<Arc<str>, Arc<Node>>,
     nodes_by_id: Index,
@@ -219,12 +217,12 @@ impl State {
         }
     }
 
-    /// Notes a change for the subscribers.
+    /// Queues a change for the subscribers.
     pub fn changed(&mut self, change: Change) {
         self.changes.push(change);
     }
 
-    /// A kind has been listed completely.
+    /// Records that a kind has been listed completely.
     pub fn listed(&mut self, kind: &'static str) {
         if self.awaited.remove(kind) && self.awaited.is_empty() {
             self.changes.push(Change::Synced);
@@ -252,8 +250,8 @@ impl State {
         }
     }
 
-    /// Keeps why kube-scheduler did not schedule a pod that is provisionable; no [`Change`] tells of it, as kube-scheduler
-    /// writes another message whenever the number of nodes changes.
+    /// Stores why kube-scheduler did not schedule a provisionable pod, without a [`Change`], because kube-scheduler writes
+    /// another message whenever the number of nodes changes.
     pub fn refused(&mut self, pod: &Pod, message: Option<String>) {
         match message.filter(|_| pod.is_provisionable()) {
             Some(message) => {
@@ -266,7 +264,7 @@ impl State {
         }
     }
 
-    /// Forgets a pod.
+    /// Removes a pod.
     pub fn remove_pod(&mut self, namespace: &str, name: &str) {
         let before = self.cluster.snapshot().pod(namespace, name).cloned();
         if let Some(pod) = &before {
@@ -303,7 +301,7 @@ impl State {
         });
     }
 
-    /// Forgets a Node.
+    /// Removes a Node.
     pub fn remove_node(&mut self, name: &str) {
         self.cluster.remove_node(name);
         if let Some(before) = self.nodes.get(name).cloned() {
@@ -353,7 +351,7 @@ impl State {
         }
     }
 
-    /// Forgets a NodeClaim.
+    /// Removes a NodeClaim.
     pub fn remove_node_claim(&mut self, name: &str) {
         let before = self.cluster.snapshot().node_claim(name).cloned();
         if self.cluster.remove_node_claim(name).is_change() {
@@ -391,7 +389,7 @@ impl State {
         }
     }
 
-    /// Forgets a NodePool.
+    /// Removes a NodePool.
     pub fn remove_node_pool(&mut self, name: &str) {
         let before = self.cluster.snapshot().node_pool(name).cloned();
         if self.cluster.remove_node_pool(name).is_change() {
@@ -421,7 +419,7 @@ impl State {
         });
     }
 
-    /// Forgets a NodeClass.
+    /// Removes a NodeClass.
     pub fn remove_node_class(&mut self, group: &str, kind: &str, name: &str) {
         let key = class_key(group, kind, name);
         if let Some(known) = self.classes.get(&key).cloned() {
@@ -449,7 +447,7 @@ impl State {
         self.attachments.insert_mut(name, Arc::new(record));
     }
 
-    /// Forgets a VolumeAttachment.
+    /// Removes a VolumeAttachment.
     pub fn remove_attachment(&mut self, name: &str) {
         if let Some(before) = self.attachments.get(name).cloned() {
             let name: Arc<str> = name.into();
@@ -483,7 +481,7 @@ fn claim_provider_id(claim: &NodeClaim) -> Option<&str> {
         .filter(|id| !id.is_empty())
 }
 
-/// Moves `name` from one key of an index to another, keeping the names under a key sorted.
+/// Moves `name` from one key of an index to another; the names of a key stay sorted.
 fn reindex(index: &mut Index, name: &Arc<str>, from: Option<&str>, to: Option<&str>) {
     if from == to {
         return;
@@ -507,7 +505,7 @@ fn reindex(index: &mut Index, name: &Arc<str>, from: Option<&str>, to: Option<&s
     }
 }
 
-/// The model's task, to be run.
+/// The model's task, ready to run.
 pub struct Model {
     state: State,
     updates: mpsc::Receiver<Update>,
@@ -527,10 +525,10 @@ impl fmt::Debug for Model {
 
 impl Model {
     const QUEUE: usize = 4096;
-    /// Updates that go into one view at most: a burst is published together, but readers never starve.
+    /// Most updates in one view: a burst is published together, but readers never starve.
     const BATCH: usize = 1024;
 
-    /// A model that is in sync once every kind of `awaited` has been listed.
+    /// Creates a model that is in sync once every kind of `awaited` has been listed.
     #[must_use]
     pub fn new(config: ClusterConfig, awaited: &[&'static str]) -> (Self, ModelHandle) {
         let (sender, updates) = mpsc::channel(Self::QUEUE);
@@ -557,7 +555,7 @@ impl Model {
         )
     }
 
-    /// Tells `subscriber` of every change from now on.
+    /// Calls `subscriber` for every change from now on.
     pub fn subscribe(&mut self, subscriber: Subscriber) {
         self.subscribers.push(subscriber);
     }
@@ -592,7 +590,7 @@ impl Model {
         }
         self.version.send_modify(|version| *version += 1);
         if view.is_synced() {
-            // It is set the first time.
+            // Only the first call sets it.
             let _ = self.synced.set(());
         }
         for acknowledge in std::mem::take(&mut self.state.after_publication) {
@@ -603,8 +601,9 @@ impl Model {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     fn node(name: &str) -> Node {
         serde_json::from_value(json!({"metadata": {"name": name, "uid": name}, "spec": {}}))

@@ -11,62 +11,62 @@ use karpenter_core::pod::Pod;
 use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
 use serde_json::Value;
 
-/// What changed in the model; `before` and `after` say whether something came, changed or went.
+/// A change of the model; `before` is `None` for an added object, `after` for a deleted one.
 #[derive(Debug, Clone)]
 pub enum Change {
-    /// A Node.
+    /// A Node changed.
     Node {
-        /// Its name.
+        /// Name of the Node.
         name: Arc<str>,
-        /// What it was.
+        /// The previous version.
         before: Option<Arc<Node>>,
-        /// What it is.
+        /// The new version.
         after: Option<Arc<Node>>,
     },
-    /// A NodeClaim.
+    /// A NodeClaim changed.
     NodeClaim {
-        /// Its name.
+        /// Name of the NodeClaim.
         name: Arc<str>,
-        /// What it was.
+        /// The previous version.
         before: Option<Arc<NodeClaim>>,
-        /// What it is.
+        /// The new version.
         after: Option<Arc<NodeClaim>>,
     },
-    /// A NodePool.
+    /// A NodePool changed.
     NodePool {
-        /// Its name.
+        /// Name of the NodePool.
         name: Arc<str>,
-        /// What it was.
+        /// The previous version.
         before: Option<Arc<NodePool>>,
-        /// What it is.
+        /// The new version.
         after: Option<Arc<NodePool>>,
     },
-    /// A NodeClass.
+    /// A NodeClass changed.
     NodeClass {
-        /// Which.
+        /// Group, kind and name of the NodeClass.
         reference: NodeClassReference,
-        /// What it is.
+        /// The new version.
         after: Option<Arc<NodeClass>>,
     },
-    /// A pod.
+    /// A pod changed.
     Pod {
-        /// What it was.
+        /// The previous version.
         before: Option<Arc<Pod>>,
-        /// What it is.
+        /// The new version.
         after: Option<Arc<Pod>>,
     },
-    /// A VolumeAttachment of this node.
+    /// A VolumeAttachment of this node changed.
     VolumeAttachment {
-        /// The node's name.
+        /// Name of the node.
         node: Arc<str>,
     },
-    /// An object of another kind, by the name of the kind.
+    /// An object of another kind changed; the value is the kind.
     Other(&'static str),
     /// Every kind has been listed once.
     Synced,
 }
 
-/// What controllers need to know about a NodeClass of any provider.
+/// The fields of a provider's NodeClass that the controllers use.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeClass {
     /// Group, kind and name.
@@ -79,12 +79,12 @@ pub struct NodeClass {
     pub deleted_at: Option<Timestamp>,
     /// Status, reason and message of the Ready condition.
     pub ready: Option<(String, String, String)>,
-    /// A digest of what the provider found for it: the status without its conditions.
+    /// A digest of the status without its conditions: the resources that the provider resolved.
     pub found: u64,
 }
 
 impl NodeClass {
-    /// Reads what matters from an object of any kind.
+    /// Parses an object of any NodeClass kind.
     #[must_use]
     pub fn parse(group: &str, object: &kube::core::DynamicObject, kind: &str) -> Self {
         let text = |c: &Value, key: &str| c[key].as_str().unwrap_or_default().to_owned();
@@ -107,7 +107,7 @@ impl NodeClass {
     }
 }
 
-/// A number for a status that is another when anything but its conditions is another.
+/// Returns a hash of the status without its conditions.
 fn digest(status: &Value) -> u64 {
     let mut hasher = rustc_hash::FxHasher::default();
     for (key, value) in status.as_object().into_iter().flatten() {
@@ -118,7 +118,7 @@ fn digest(status: &Value) -> u64 {
     hasher.finish()
 }
 
-/// A VolumeAttachment, as far as draining looks at it.
+/// The fields of a VolumeAttachment that draining uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttachmentRecord {
     /// Name of the VolumeAttachment.
@@ -131,10 +131,10 @@ pub struct AttachmentRecord {
 
 pub(super) type Index = RedBlackTreeMapSync<Arc<str>, Arc<[Arc<str>]>>;
 
-/// The cluster at one moment. Cloning is cheap; nothing in it changes.
+/// The cluster at one moment. Cheap to clone; immutable.
 #[derive(Debug, Clone)]
 pub struct View {
-    /// What the engine decides on.
+    /// The engine's snapshot.
     pub snapshot: Snapshot,
     pub(super) nodes: RedBlackTreeMapSync<Arc<str>, Arc<Node>>,
     pub(super) nodes_by_id: Index,
@@ -152,36 +152,36 @@ pub(super) fn class_key(group: &str, kind: &str, name: &str) -> String {
 }
 
 impl View {
-    /// Whether every kind has been listed.
+    /// Returns whether every kind has been listed.
     #[must_use]
     pub fn is_synced(&self) -> bool {
         self.synced
     }
 
-    /// The NodeClaim of this name.
+    /// Returns the NodeClaim of this name.
     #[must_use]
     pub fn node_claim(&self, name: &str) -> Option<&Arc<NodeClaim>> {
         self.snapshot.node_claim(name)
     }
 
-    /// The NodePool of this name.
+    /// Returns the NodePool of this name.
     #[must_use]
     pub fn node_pool(&self, name: &str) -> Option<&Arc<NodePool>> {
         self.snapshot.node_pool(name)
     }
 
-    /// The Node of this name.
+    /// Returns the Node of this name.
     #[must_use]
     pub fn node(&self, name: &str) -> Option<&Arc<Node>> {
         self.nodes.get(name)
     }
 
-    /// All Nodes, by name.
+    /// Returns all Nodes, sorted by name.
     pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
         self.nodes.values()
     }
 
-    /// The Nodes with this provider id, by name; usually one.
+    /// Returns the Nodes with this provider id, sorted by name; usually one.
     #[must_use]
     pub fn nodes_by_provider_id(&self, provider_id: &str) -> Vec<Arc<Node>> {
         let names = self.nodes_by_id.get(provider_id);
@@ -192,7 +192,7 @@ impl View {
             .collect()
     }
 
-    /// The NodeClaims with this provider id, by name; usually one.
+    /// Returns the NodeClaims with this provider id, sorted by name; usually one.
     #[must_use]
     pub fn node_claims_by_provider_id(&self, provider_id: &str) -> Vec<Arc<NodeClaim>> {
         let names = self.claims_by_id.get(provider_id);
@@ -203,7 +203,7 @@ impl View {
             .collect()
     }
 
-    /// The NodeClaims of a Node: those with its provider id.
+    /// Returns the NodeClaims of a Node: those with its provider id.
     #[must_use]
     pub fn node_claims_of(&self, node: &Node) -> Vec<Arc<NodeClaim>> {
         match node
@@ -217,7 +217,7 @@ impl View {
         }
     }
 
-    /// The NodeClaims of a NodePool, by name.
+    /// Returns the NodeClaims of a NodePool, sorted by name.
     #[must_use]
     pub fn node_claims_of_pool(&self, pool: &str) -> Vec<Arc<NodeClaim>> {
         let names = self.claims_by_pool.get(pool);
@@ -228,7 +228,7 @@ impl View {
             .collect()
     }
 
-    /// The NodeClass a reference names.
+    /// Returns the NodeClass of a reference.
     #[must_use]
     pub fn node_class(&self, reference: &NodeClassReference) -> Option<&Arc<NodeClass>> {
         self.classes.get(&class_key(
@@ -238,7 +238,7 @@ impl View {
         ))
     }
 
-    /// The VolumeAttachments of a node.
+    /// Returns the VolumeAttachments of a node.
     #[must_use]
     pub fn attachments_on(&self, node: &str) -> Vec<Arc<AttachmentRecord>> {
         let names = self.attachments_by_node.get(node);
@@ -249,13 +249,13 @@ impl View {
             .collect()
     }
 
-    /// Why kube-scheduler did not schedule the provisionable pod of this uid, in its own words.
+    /// Returns kube-scheduler's message why it did not schedule the provisionable pod of this uid.
     #[must_use]
     pub fn scheduler_message(&self, uid: &str) -> Option<&str> {
         self.refusals.get(uid).map(AsRef::as_ref)
     }
 
-    /// The pods bound to a node.
+    /// Returns the pods bound to a node.
     #[must_use]
     pub fn pods_on(&self, node: &str) -> &[Arc<Pod>] {
         self.snapshot.pods_on(node)
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_class_is_another_when_something_else_was_found_for_it() {
+    fn the_digest_of_a_node_class_changes_with_its_resolved_resources() {
         let class = |image: &str, time: &str| {
             let object: DynamicObject = serde_json::from_value(json!({
                 "metadata": { "name": "default" },

@@ -1,4 +1,4 @@
-//! Watching the API server: one task per kind, each feeding the model.
+//! Watches the API server: one task per kind feeds the model.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -16,8 +16,8 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::v1alpha1::NodeOverlay;
 use karpenter_core::provider::NodeClassKind;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, oneshot};
@@ -28,23 +28,23 @@ use super::task::{ModelHandle, State, Update};
 use super::view::{AttachmentRecord, Change, NodeClass};
 use super::watched_pod::WatchedPod;
 use crate::events::Recorder;
-use crate::outage::Outage;
+use crate::watch_failure_log::WatchFailureLog;
 use crate::watching::{Guarded, Watching};
 
-/// Which kinds are watched besides those that always are.
+/// The optional kinds that are watched.
 #[derive(Debug, Clone, Default)]
 pub struct Kinds {
-    /// The provider's NodeClasses.
+    /// Kinds of the provider's NodeClasses.
     pub node_classes: Vec<NodeClassKind>,
-    /// Whether NodeOverlays count.
+    /// Whether NodeOverlays are watched.
     pub node_overlays: bool,
-    /// Whether devices are simulated.
+    /// Whether device allocation is simulated (DRA kinds).
     pub devices: bool,
-    /// Whether default spread constraints need the selectors of workloads.
+    /// Whether workloads are watched, for the selectors of default spread constraints.
     pub workload_selectors: bool,
 }
 
-/// Kinds that must be listed before decisions are made.
+/// Kinds that must be listed before plans are made.
 pub(super) const AWAITED: &[&str] = &[
     "Pod",
     "Node",
@@ -61,7 +61,7 @@ pub(super) const AWAITED: &[&str] = &[
 ];
 
 impl Kinds {
-    /// The kinds that must be listed before decisions are made.
+    /// Returns the kinds that must be listed before plans are made.
     #[must_use]
     pub fn awaited(&self) -> Vec<&'static str> {
         let mut awaited = AWAITED.to_vec();
@@ -75,7 +75,7 @@ impl Kinds {
 type Apply<K> = Arc<dyn Fn(&mut State, K) + Send + Sync>;
 type Remove = Arc<dyn Fn(&mut State, &str, &str) + Send + Sync>;
 
-/// How objects of one kind enter and leave the model.
+/// Callbacks that add and remove objects of one kind.
 struct Feed<K> {
     kind: &'static str,
     apply: Apply<K>,
@@ -240,7 +240,7 @@ pub fn spawn_watchers(
     }
 }
 
-/// Takes out of a Node what nobody reads: the larger half of it, and timestamps that change with every heartbeat.
+/// Removes the parts of a Node that no controller reads: more than half of it, and timestamps that change with every heartbeat.
 fn trim_node(node: &mut Node) {
     if let Some(status) = &mut node.status {
         status.images = None;
@@ -251,7 +251,7 @@ fn trim_node(node: &mut Node) {
     }
 }
 
-/// Why kube-scheduler did not schedule a pod: the message of condition PodScheduled while it is False.
+/// Returns why kube-scheduler did not schedule a pod: the message of condition PodScheduled while it is False.
 fn refusal(pod: &Pod) -> Option<String> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     let scheduled = conditions.iter().find(|c| c.type_ == "PodScheduled")?;
@@ -277,7 +277,7 @@ impl Watchers<'_> {
             }),
             remove: Arc::new(|s: &mut State, namespace, name| s.remove_pod(namespace, name)),
         };
-        // Parsed here, off the model's task.
+        // Parsed here, not on the model's task.
         self.spawn(Api::<WatchedPod>::all(self.client.clone()), feed, |pod| {
             let pod = pod.into();
             Some((karpenter_core::pod::Pod::parse(&pod), refusal(&pod)))
@@ -309,8 +309,8 @@ impl Watchers<'_> {
         );
     }
 
-    /// Objects of kinds that users write: one that cannot be read is reported on itself and skipped, and what was known
-    /// of it before stays.
+    /// Watches a kind that users write: an object that cannot be parsed is reported on itself and skipped, and its last
+    /// valid version stays.
     fn guarded<K>(
         &self,
         kind: &'static str,
@@ -357,7 +357,7 @@ impl Watchers<'_> {
         });
     }
 
-    /// Watches objects of `W`, of which `read` makes what the model keeps, or nothing.
+    /// Watches objects of `W`; `read` returns the object that the model keeps, or `None`.
     fn spawn<W, K>(
         &self,
         api: Api<W>,
@@ -378,7 +378,7 @@ impl Watchers<'_> {
     }
 }
 
-/// `namespace/name`, of which a large cluster has many.
+/// `namespace/name`; compact, because a large cluster has many.
 type Key = Box<str>;
 
 fn key_of<W: Resource>(object: &W) -> Key {
@@ -388,28 +388,30 @@ fn key_of<W: Resource>(object: &W) -> Key {
     format!("{namespace}/{name}").into()
 }
 
-/// How many listed objects go into the model at a time: what they are made of is not shared before, and takes far more room.
+/// Number of listed objects that go into the model at a time: they share no memory before, and take far more of it.
 const PORTION: usize = 250;
 
-/// Brings objects of one kind into the model.
+/// Feeds objects of one kind into the model.
 struct Feeder<K> {
     feed: Feed<K>,
     updates: mpsc::Sender<Update>,
-    /// What the model has, each with the last list that has shown it.
+    /// Keys in the model, each with the last list that contained it.
     known: BTreeMap<Key, u32>,
-    /// The list that is read, or was last.
+    /// Number of the current or last list.
     list: u32,
-    /// The part of it that is not in the model yet.
+    /// Objects of the list that are not in the model yet.
     portion: Vec<K>,
 }
 
-/// The model has stopped.
-struct Gone;
+struct ModelStopped;
 
 impl<K: Send + 'static> Feeder<K> {
-    async fn send(&mut self, update: impl FnOnce(&mut State) + Send + 'static) -> Result<(), Gone> {
+    async fn send(
+        &mut self,
+        update: impl FnOnce(&mut State) + Send + 'static,
+    ) -> Result<(), ModelStopped> {
         let update: Update = Box::new(update);
-        self.updates.send(update).await.map_err(|_| Gone)
+        self.updates.send(update).await.map_err(|_| ModelStopped)
     }
 
     fn begin_list(&mut self) {
@@ -417,7 +419,7 @@ impl<K: Send + 'static> Feeder<K> {
         self.portion.clear();
     }
 
-    async fn listed(&mut self, key: Key, object: Option<K>) -> Result<(), Gone> {
+    async fn listed(&mut self, key: Key, object: Option<K>) -> Result<(), ModelStopped> {
         self.known.insert(key, self.list);
         self.portion.extend(object);
         if self.portion.len() < PORTION {
@@ -427,43 +429,43 @@ impl<K: Send + 'static> Feeder<K> {
         let (done, applied) = oneshot::channel();
         self.send(move |state| {
             objects.into_iter().for_each(|object| apply(state, object));
-            // Nobody waits once the watcher has been stopped.
+            // The receiver is dropped once the watcher has been stopped.
             let _ = done.send(());
         })
         .await?;
-        // The next page is not read before: the whole list must not pile up in front of the model.
-        applied.await.map_err(|_| Gone)
+        // The next page is read afterwards: the whole list must not accumulate in front of the model.
+        applied.await.map_err(|_| ModelStopped)
     }
 
     fn take_portion(&mut self) -> Vec<K> {
         std::mem::take(&mut self.portion)
     }
 
-    /// What a finished list did not show is gone.
-    async fn end_list(&mut self) -> Result<(), Gone> {
+    /// Removes the objects that a finished list did not contain.
+    async fn end_list(&mut self) -> Result<(), ModelStopped> {
         let list = self.list;
         let unseen = self.known.iter().filter(|(_, seen)| **seen != list);
-        let gone: Vec<Key> = unseen.map(|(key, _)| key.clone()).collect();
+        let deleted: Vec<Key> = unseen.map(|(key, _)| key.clone()).collect();
         self.known.retain(|_, seen| *seen == list);
         let objects = self.take_portion();
         let (apply, remove) = (Arc::clone(&self.feed.apply), Arc::clone(&self.feed.remove));
         let kind = self.feed.kind;
         self.send(move |state| {
-            gone.iter().for_each(|key| removed(&remove, state, key));
+            deleted.iter().for_each(|key| removed(&remove, state, key));
             objects.into_iter().for_each(|object| apply(state, object));
             state.listed(kind);
         })
         .await
     }
 
-    async fn applied(&mut self, key: Key, object: Option<K>) -> Result<(), Gone> {
+    async fn applied(&mut self, key: Key, object: Option<K>) -> Result<(), ModelStopped> {
         self.known.insert(key, self.list);
         let Some(object) = object else { return Ok(()) };
         let apply = Arc::clone(&self.feed.apply);
         self.send(move |state| apply(state, object)).await
     }
 
-    async fn deleted(&mut self, key: Key) -> Result<(), Gone> {
+    async fn deleted(&mut self, key: Key) -> Result<(), ModelStopped> {
         self.known.remove(&key);
         let remove = Arc::clone(&self.feed.remove);
         self.send(move |state| removed(&remove, state, &key)).await
@@ -475,7 +477,7 @@ fn removed(remove: &Remove, state: &mut State, key: &str) {
     remove(state, namespace, name);
 }
 
-/// Turns watch events into updates of the model until the model is gone.
+/// Turns watch events into updates of the model until the model stops.
 async fn follow<W, K>(
     api: Api<W>,
     feed: Feed<K>,
@@ -485,11 +487,11 @@ async fn follow<W, K>(
     W: Resource + DeserializeOwned + Clone + Debug + Send + 'static,
     K: Send + 'static,
 {
-    // Pages of what is true now. A list from the API server's cache (`any_semantic` without a page size) could be older than
-    // what an earlier process wrote, and comes in one piece however large it is.
+    // Lists are read in pages and are consistent. A list from the API server's cache (`any_semantic` without a page size)
+    // could be older than the writes of an earlier process, and is one response however large it is.
     let config = watcher::Config::default();
     let mut events = watcher::watcher(api, config).default_backoff().boxed();
-    let mut outage = Outage::new("model", feed.kind);
+    let mut outage = WatchFailureLog::new("model", feed.kind);
     let mut feeder = Feeder {
         feed,
         updates,
@@ -503,7 +505,7 @@ async fn follow<W, K>(
         };
         outage.saw(&event);
         let fed = match event {
-            // The watcher lists again after a pause; a missing CRD looks the same and may appear later.
+            // The watcher lists again after a pause; a missing CRD has the same error and may be installed later.
             Err(_) => Ok(()),
             Ok(Event::Init) => {
                 feeder.begin_list();
@@ -530,7 +532,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_a_broken_list_has_shown_goes_with_the_next_list_that_does_not_show_it() {
+    async fn objects_of_a_broken_list_are_removed_by_the_next_list_without_them() {
         let there: Arc<Mutex<BTreeSet<String>>> = Arc::default();
         let (adding, removing) = (Arc::clone(&there), Arc::clone(&there));
         let feed = Feed {
@@ -569,7 +571,7 @@ mod tests {
         assert_eq!(
             there.lock().unwrap().len(),
             PORTION,
-            "before the list has ended"
+            "the list has not ended"
         );
         shows(&mut feeder, 10).await;
         assert!(feeder.end_list().await.is_ok());

@@ -1,4 +1,4 @@
-//! Which pods a drain waits for, in what order, and when they are no longer asked.
+//! The pods that a drain evicts and waits for, and their order.
 //!
 //! UPSTREAM: pkg/controllers/node/termination/terminator/terminator.go, pkg/utils/pod/scheduling.go
 
@@ -10,25 +10,25 @@ use karpenter_api::labels::taints;
 use karpenter_core::pod::{DoNotDisrupt, Pod, do_not_disrupt};
 use karpenter_core::taints::Taint;
 
-/// A pod that is still there this long after its deletion was due does not hold its node any more.
+/// A pod that still exists this long after the end of its grace period does not block the drain any more.
 const STUCK: SignedDuration = SignedDuration::from_mins(1);
 
-/// Admission gives this priority and more to the two system classes only; users' classes end at a billion.
+/// Admission allows this priority and higher to the two system classes only; users' classes end at a billion.
 const SYSTEM_CRITICAL: i32 = 2_000_000_000;
 
-/// What a drain does next.
+/// The next step of a drain.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Drain {
-    /// Pods to be evicted now, with the time from which they are deleted by force.
+    /// Pods to be evicted now, with the time from which they are deleted forcefully.
     pub(super) evict: Vec<Arc<Pod>>,
-    /// How many pods are still there that the drain waits for.
+    /// Number of pods that the drain waits for.
     pub(super) waiting: usize,
 }
 
 /// Plans the next step of draining a node with these pods.
 ///
-/// Pods past their force-deletion time go at once. Of the others only the first group that is not empty goes, in the order
-/// plain, DaemonSet, critical, critical DaemonSet; the next waits until those are gone.
+/// Pods that are due for forceful deletion are evicted at once. Of the others only the first group that is not empty is
+/// evicted, in the order plain, DaemonSet, critical, critical DaemonSet; the next group waits until its pods are deleted.
 pub(super) fn plan(pods: &[Arc<Pod>], deadline: Option<Timestamp>, now: Timestamp) -> Drain {
     let waiting: Vec<&Arc<Pod>> = pods
         .iter()
@@ -55,7 +55,7 @@ pub(super) fn plan(pods: &[Arc<Pod>], deadline: Option<Timestamp>, now: Timestam
     }
 }
 
-/// Whether the drain concerns itself with a pod.
+/// Returns whether the drain waits for a pod.
 pub(super) fn is_drainable(pod: &Pod, now: Timestamp) -> bool {
     let stuck = pod
         .deleted_at
@@ -63,7 +63,7 @@ pub(super) fn is_drainable(pod: &Pod, now: Timestamp) -> bool {
     !tolerates_disruption(pod) && !stuck && !pod.is_mirror()
 }
 
-/// Whether a pod may be evicted now.
+/// Returns whether a pod may be evicted now.
 pub(super) fn is_evictable(pod: &Pod, now: Timestamp) -> bool {
     pod.is_active()
         && !tolerates_disruption(pod)
@@ -75,7 +75,7 @@ fn tolerates_disruption(pod: &Pod) -> bool {
     Taint::parse(&taints::disrupted()).is_tolerated_by(&pod.shape.tolerations)
 }
 
-/// Whether a pod must be deleted now, to have its grace period before the node's deadline.
+/// Returns whether a pod must be deleted now, to have its grace period before the node's deadline.
 pub(super) fn needs_force(pod: &Pod, deadline: Option<Timestamp>, now: Timestamp) -> bool {
     let Some(deadline) = deadline else {
         return false;
@@ -88,8 +88,8 @@ pub(super) fn needs_force(pod: &Pod, deadline: Option<Timestamp>, now: Timestamp
     now > latest
 }
 
-/// The grace period of a pod deleted by force: what is left until the deadline, never zero, which would mean "skip the
-/// kubelet".
+/// Returns the grace period of a pod that is deleted forcefully: the time until the deadline, never zero, which would mean
+/// "skip the kubelet".
 pub(super) fn forced_grace(deadline: Timestamp, now: Timestamp) -> Duration {
     let left = Duration::try_from(deadline.duration_since(now)).unwrap_or_default();
     Duration::from_secs(left.as_secs().max(1))
@@ -97,8 +97,9 @@ pub(super) fn forced_grace(deadline: Timestamp, now: Timestamp) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::{Value, json};
+
+    use super::*;
 
     const NOW: &str = "2026-01-01T01:00:00Z";
 
@@ -129,7 +130,7 @@ mod tests {
 
     /// Conformance: DIS-069
     #[test]
-    fn four_groups_go_one_after_another() {
+    fn four_groups_are_evicted_one_after_another() {
         let mut pods = vec![
             pod("critical-daemon", |p| {
                 daemon(p);
@@ -150,7 +151,7 @@ mod tests {
 
     /// Conformance: DIS-065, DIS-066, DIS-067
     #[test]
-    fn tolerating_terminal_and_static_pods_are_left_alone() {
+    fn tolerating_terminal_and_static_pods_are_not_evicted() {
         let tolerating = |key: &str, operator: &str, value: Option<&str>| {
             let toleration =
                 json!([{"key": key, "operator": operator, "value": value, "effect": "NoSchedule"}]);
@@ -259,6 +260,7 @@ mod tests {
         );
     }
 
+    /// Conformance: DIS-154
     #[test]
     fn protected_pods_are_waited_for_but_not_evictable() {
         let protected = pod("p", |p| {
@@ -270,7 +272,7 @@ mod tests {
 
     /// Conformance: DIS-075
     #[test]
-    fn a_critical_pod_whose_time_has_come_does_not_wait_for_a_group_that_a_budget_holds() {
+    fn a_critical_pod_due_for_deletion_does_not_wait_for_a_group_that_a_pdb_blocks() {
         let blocked = pod("blocked", |p| {
             p["spec"]["terminationGracePeriodSeconds"] = json!(10)
         });
@@ -283,7 +285,7 @@ mod tests {
         assert_eq!(
             names(&plan(&pods, deadline, at(NOW))),
             ["blocked"],
-            "there is time yet"
+            "the deadline is far enough"
         );
         let later = plan(&pods, deadline, at("2026-01-01T01:01:01Z"));
         assert_eq!(names(&later), ["critical", "blocked"]);

@@ -1,10 +1,10 @@
-//! The eviction queue: pods that are to leave, one request at a time each, with back-off.
+//! The eviction queue: evicts pods one request at a time each, with back-off.
 //!
-//! 1. A pod is known by namespace, name and uid: a namesake that comes later is not evicted for it.
-//! 2. The earliest deadline counts; it can come closer, never move away.
-//! 3. What a PodDisruptionBudget is known to refuse is not asked of the API server.
-//! 4. A pod whose eviction was accepted is not evicted again: it stays known until the model shows it terminating.
-//! 5. Past the deadline (less the pod's own grace period) it is deleted; before, it is evicted, if it allows that.
+//! 1. A pod is identified by namespace, name and uid: a later pod of the same name is not evicted for it.
+//! 2. The earliest deadline counts; it can become earlier, never later.
+//! 3. An eviction that a known PodDisruptionBudget refuses is not requested from the API server.
+//! 4. A pod whose eviction was accepted is not evicted again: it stays in the queue until the model has it terminating.
+//! 5. Past the deadline (less the pod's own grace period) the pod is deleted; before, it is evicted, if it allows that.
 //!
 //! UPSTREAM: pkg/controllers/node/termination/terminator/eviction.go
 
@@ -20,7 +20,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
 };
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::events;
-use karpenter_core::disruption::pdb::{self, PdbBlock};
+use karpenter_core::disruption::pdb;
+use karpenter_core::disruption::pdb::PdbBlock;
 use karpenter_core::pod::{Pod, PodKey};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams, Preconditions};
@@ -53,25 +54,25 @@ pub struct EvictionQueue {
     deadlines: Mutex<FxHashMap<EvictionKey, Option<Timestamp>>>,
 }
 
-/// Why pods go whose NodeClaim names no reason: somebody deleted it or the Node.
+/// Reason of evictions for which the NodeClaim has no reason: a user or another controller deleted the NodeClaim or the Node.
 const FORCEFUL: &str = "Forceful Termination";
 
-/// How long a pod whose eviction was accepted may look as if nothing had happened, before it is evicted again.
+/// How long the model may lack an accepted eviction before the pod is evicted again.
 const ACCEPTED: Duration = Duration::from_secs(30);
 
-/// Why a pod with several budgets is not evicted.
+/// Message about a pod with several PodDisruptionBudgets.
 const SEVERAL: &str = "eviction does not support multiple PDBs";
 
-/// What the API server said to an eviction.
+/// The API server's answer to an eviction.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
     Accepted,
-    Gone,
+    NotFound,
     Refused(String),
 }
 
 impl EvictionQueue {
-    /// The controller of this queue.
+    /// Creates the controller of this queue.
     #[must_use]
     pub fn new(cx: Arc<Context>, queue: Queue<EvictionKey>) -> Self {
         Self {
@@ -87,7 +88,7 @@ impl EvictionQueue {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for pods to be evicted, and deleted in time for `deadline`.
+    /// Queues pods for eviction, and for deletion in time for `deadline`.
     pub fn add(&self, pods: &[Arc<Pod>], deadline: Option<Timestamp>) {
         let mut fresh = Vec::new();
         let mut deadlines = self.deadlines();
@@ -104,7 +105,7 @@ impl EvictionQueue {
                 deadlines.insert(key.clone(), deadline);
                 fresh.push(key);
             } else if needs_force(pod, deadline, self.cx.clock.now()) {
-                // Its time has come while it waits for its next attempt.
+                // The deadline has passed while the pod waits for its next attempt.
                 fresh.push(key);
             }
         }
@@ -188,22 +189,22 @@ impl EvictionQueue {
                 Ok(())
             }
             Err(error) if is_not_found(&error) => Ok(()),
-            // Another pod has this name now.
+            // A new pod has this name now.
             Err(kube::Error::Api(status)) if status.is_conflict() => Ok(()),
             Err(error) => Err(error).doing("deleting pod"),
         }
     }
 
-    /// Why the pod's node is disrupted, as its NodeClaim says; nothing if there is no telling which that is.
+    /// Returns the disruption reason of the pod's NodeClaim; a default if the NodeClaim is ambiguous.
     fn reason(&self, view: &View, pod: &Pod) -> String {
         let node = pod.node_name.as_deref().and_then(|name| view.node(name));
         let claims = node.map(|node| view.node_claims_of(node));
         let Some([claim]) = claims.as_deref() else {
             return String::new();
         };
-        let said = claim.condition(types::DISRUPTION_REASON);
-        let reason = said.filter(|_| claim.is_true(types::DISRUPTION_REASON));
-        reason.map_or_else(|| FORCEFUL.to_owned(), |said| said.reason.clone())
+        let condition = claim.condition(types::DISRUPTION_REASON);
+        let reason = condition.filter(|_| claim.is_true(types::DISRUPTION_REASON));
+        reason.map_or_else(|| FORCEFUL.to_owned(), |condition| condition.reason.clone())
     }
 
     fn blocked(&self, view: &View, pod: &Pod, why: &str) {
@@ -214,18 +215,18 @@ impl EvictionQueue {
             );
             let about = reference::<Node>(node);
             let mut event = Event::warning(about, events::FAILED_DRAINING, message);
-            // Which budget it is matters more than that there are pods left, and more than which of them it is.
+            // Which budget blocks matters more than the number of remaining pods, and than which of them it is.
             event.dedupe.push(why.to_owned());
             self.cx.recorder.publish(event);
         }
     }
 }
 
-/// What a refusal means; `None` is an error to retry.
+/// Classifies an error; `None` is an error to retry.
 fn classify(code: u16, message: &str) -> Option<Answer> {
     match code {
-        // 409: the uid differs, so the pod is gone and another has its name.
-        404 | 409 => Some(Answer::Gone),
+        // 409: the uid differs, so the pod was deleted and another has its name.
+        404 | 409 => Some(Answer::NotFound),
         429 => Some(Answer::Refused(message.to_owned())),
         500 if message.contains("more than one PodDisruptionBudget") => {
             Some(Answer::Refused(SEVERAL.into()))
@@ -234,8 +235,8 @@ fn classify(code: u16, message: &str) -> Option<Answer> {
     }
 }
 
-/// A budget's refusal in the words of the eviction API.
-fn told(block: &PdbBlock) -> String {
+/// Returns the message of a budget's refusal as the eviction API words it.
+fn refusal_message(block: &PdbBlock) -> String {
     match block {
         PdbBlock::Prevents { budget } => format!(
             "Cannot evict pod as it would violate the pod's disruption budget. The disruption budget {budget} allows no disruption now."
@@ -244,7 +245,7 @@ fn told(block: &PdbBlock) -> String {
     }
 }
 
-/// Why an eviction is tried again: it was refused, or the pod does not allow it yet.
+/// Back-off of pods whose eviction is refused or not allowed yet.
 const AGAIN: Backoff = Backoff {
     base: Duration::from_millis(100),
     max: Duration::from_secs(10),
@@ -270,7 +271,7 @@ impl Controller for EvictionQueue {
     }
 
     fn triggered_by(&self, change: &Change, _: &View, _: &Queue<EvictionKey>) {
-        // A pod that is gone must not stay in the books.
+        // The queue must not keep a deleted pod.
         if let Change::Pod {
             before: Some(before),
             after,
@@ -310,9 +311,9 @@ impl Controller for EvictionQueue {
                 "the pod does not allow eviction".into(),
             ));
         }
-        // What is accepted stays in the books until the model has it, too: the pod would be evicted again, in vain.
+        // An accepted eviction stays in the queue until the model has it, too: otherwise the pod would be evicted again in vain.
         let answer = match pdb::refuses(&view.snapshot, pod) {
-            Some(block) => Answer::Refused(told(&block)),
+            Some(block) => Answer::Refused(refusal_message(&block)),
             None => self.evict(pod).await.doing("evicting pod")?,
         };
         match answer {
@@ -326,7 +327,7 @@ impl Controller for EvictionQueue {
                 self.cx.metrics.pods_drained_total.inc(&[&reason]);
                 Ok(Next::After(ACCEPTED))
             }
-            Answer::Gone => Ok(Next::After(ACCEPTED)),
+            Answer::NotFound => Ok(Next::After(ACCEPTED)),
             Answer::Refused(why) => {
                 self.blocked(&view, pod, &why);
                 Err(ReconcileError::Refused(why))
@@ -341,9 +342,9 @@ mod tests {
 
     /// Conformance: DIS-078
     #[test]
-    fn a_pod_that_is_gone_is_done_and_several_budgets_are_a_refusal() {
-        assert_eq!(classify(404, ""), Some(Answer::Gone));
-        assert_eq!(classify(409, ""), Some(Answer::Gone));
+    fn a_deleted_pod_is_done_and_several_budgets_are_a_refusal() {
+        assert_eq!(classify(404, ""), Some(Answer::NotFound));
+        assert_eq!(classify(409, ""), Some(Answer::NotFound));
         assert_eq!(
             classify(429, "budget"),
             Some(Answer::Refused("budget".into()))

@@ -1,11 +1,12 @@
-//! Broken nodes are replaced: forcefully, but not when too many break at once.
+//! Node repair: unhealthy nodes are replaced forcefully, unless too many are unhealthy at once.
 //!
-//! 1. Of the conditions that mean a node is broken, the one that is due first counts; before, nothing happens.
-//! 2. While more than a fifth of the NodePool's nodes (or of the cluster's, for claims without a pool) are broken, nothing
-//!    happens.
-//! 3. The claim's deadline becomes now, so that its pods are deleted and its volumes are not waited for; it is deleted.
+//! 1. Of the conditions that make a node unhealthy, the one that is due first counts; until then nothing is done.
+//! 2. While more than a fifth of the NodePool's nodes (or of the cluster's, for NodeClaims without a NodePool) are unhealthy,
+//!    nothing is repaired.
+//! 3. The NodeClaim's termination deadline is set to now, so that its pods are deleted and its volumes are not waited for;
+//!    then the NodeClaim is deleted.
 //!
-//! Budgets, `do-not-disrupt` and the termination grace period do not hold it up.
+//! Budgets, `do-not-disrupt` and the termination grace period do not delay a repair.
 //!
 //! UPSTREAM: pkg/controllers/node/health/controller.go
 //! DIFFERS: NodeRepairBlocked is published once, about the Node; upstream publishes it two or three times.
@@ -14,9 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
-use karpenter_api::events;
-use karpenter_api::labels;
 use karpenter_api::v1::NodeClaim;
+use karpenter_api::{events, labels};
 use karpenter_core::repair;
 
 use crate::context::Context;
@@ -26,24 +26,24 @@ use crate::logging;
 use crate::model::{Change, View};
 use crate::nodeclaim::removal::{disrupt, end_grace_period};
 
-/// How long a blocked repair waits, and how often users are told.
+/// How long until a blocked repair is retried, and how often its event is repeated.
 const BLOCKED_AGAIN: Duration = Duration::from_secs(5 * 60);
 const BLOCKED_EVENT: Duration = Duration::from_secs(15 * 60);
 
-/// Replaces broken nodes.
+/// Replaces unhealthy nodes.
 #[derive(Debug)]
 pub struct Health {
     cx: Arc<Context>,
 }
 
 impl Health {
-    /// The controller.
+    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>) -> Self {
         Self { cx }
     }
 
-    /// Whether too many nodes are broken; says so to users.
+    /// Returns whether too many nodes are unhealthy; publishes an event if so.
     fn is_blocked(&self, view: &View, node: &Node, claim: &NodeClaim) -> bool {
         let policies = self.cx.provider.repair_policies();
         let pool = claim.node_pool();
@@ -69,7 +69,7 @@ fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     node.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 
-/// `KernelReady` as `kernel_ready`: the spelling of the metrics.
+/// Returns the condition type in the spelling of the metrics: `KernelReady` is `kernel_ready`.
 fn snake(name: &str) -> String {
     let mut snake = String::with_capacity(name.len() + 4);
     for (at, c) in name.char_indices() {
@@ -117,7 +117,7 @@ impl Controller for Health {
             {
                 queue.add(ObjectKey::cluster(name));
             }
-            // A Node can be there before its claim is.
+            // A Node can exist before its NodeClaim is in the model.
             Change::NodeClaim {
                 before,
                 after: Some(claim),
@@ -157,7 +157,7 @@ impl Controller for Health {
         if !left.is_zero() {
             return Ok(Next::After(left));
         }
-        // Counting an incomplete cluster could miss that it is broken as a whole.
+        // The share of unhealthy nodes in a partly listed cluster could be too small.
         if !view.is_synced() || self.is_blocked(&view, node, claim) {
             return Ok(Next::After(BLOCKED_AGAIN));
         }
@@ -188,6 +188,7 @@ impl Controller for Health {
 mod tests {
     use super::*;
 
+    /// Conformance: API-174
     #[test]
     fn conditions_are_spelt_in_snake_case() {
         assert_eq!(snake("Ready"), "ready");

@@ -1,4 +1,4 @@
-//! Nodes on their way out: [`termination`] drains them, [`eviction`] moves their pods.
+//! Nodes that are being deleted: [`termination`] drains them, [`eviction`] evicts their pods.
 
 mod drain;
 pub mod eviction;

@@ -1,4 +1,4 @@
-//! Telling about `karpenter.sh/do-not-disrupt` on pods: values that cannot be read, and protection that ends.
+//! Events about `karpenter.sh/do-not-disrupt` on pods: invalid values, and temporary protection that begins or ends.
 //!
 //! UPSTREAM: pkg/utils/pod/scheduling.go, pkg/controllers/disruption/events
 
@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::events::Event;
 use crate::model::Change;
 
-/// A reference to a pod of the model, for events about it.
+/// Returns a reference to a pod of the model, for events about it.
 pub(crate) fn pod_reference(pod: &Pod) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".into()),
@@ -26,7 +26,7 @@ pub(crate) fn pod_reference(pod: &Pod) -> ObjectReference {
     }
 }
 
-/// Looks at pods that come or change: an annotation that says nothing shall not go unnoticed until it is too late.
+/// Checks pods that are added or changed: an invalid annotation is reported at once.
 pub(crate) fn observe(cx: &Context, change: &Change) {
     let Change::Pod {
         before,
@@ -42,14 +42,14 @@ pub(crate) fn observe(cx: &Context, change: &Change) {
     }
 }
 
-/// Looks at a pod in whose way somebody is: whether it is protected for a while, or was.
-pub(crate) fn tell(cx: &Context, pod: &Pod) {
-    if let Some(event) = said(pod, cx.clock.now()) {
+/// Reports whether a pod that blocks a disruption is protected for a while, or was.
+pub(crate) fn report(cx: &Context, pod: &Pod) {
+    if let Some(event) = protection_event(pod, cx.clock.now()) {
         cx.recorder.publish(event);
     }
 }
 
-fn said(pod: &Pod, now: Timestamp) -> Option<Event> {
+fn protection_event(pod: &Pod, now: Timestamp) -> Option<Event> {
     if do_not_disrupt(pod, now) == DoNotDisrupt::Invalid {
         return Some(invalid(pod));
     }
@@ -80,8 +80,9 @@ fn invalid(pod: &Pod) -> Event {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     fn pod(value: Option<&str>, started: Option<&str>) -> Pod {
         let annotations = value.map(|v| json!({"karpenter.sh/do-not-disrupt": v}));
@@ -92,20 +93,21 @@ mod tests {
 
     /// Conformance: API-092
     #[test]
-    fn what_the_annotation_says_is_told() {
+    fn the_state_of_the_protection_is_reported() {
         let now: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
         let started = Some("2026-01-01T00:00:00Z");
-        let reason =
-            |value, started| said(&pod(value, started), now).map(|e| (e.reason, e.message));
-        let is = |said: Option<(String, String)>, reason: &str, part: &str| {
-            said.is_some_and(|(r, m)| r == reason && m.contains(part))
+        let reason = |value, started| {
+            protection_event(&pod(value, started), now).map(|e| (e.reason, e.message))
+        };
+        let is = |event: Option<(String, String)>, reason: &str, part: &str| {
+            event.is_some_and(|(r, m)| r == reason && m.contains(part))
         };
         assert_eq!(reason(None, started), None);
         assert_eq!(reason(Some("true"), started), None);
         assert_eq!(
             reason(Some("2h"), None),
             None,
-            "protected until it has started, and longer"
+            "protected at least until it has started"
         );
         assert!(is(
             reason(Some("2h"), started),

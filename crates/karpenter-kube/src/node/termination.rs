@@ -1,4 +1,4 @@
-//! The termination of a Node: taint, drain, volumes, instance, finalizer; one step after another, each repeatable.
+//! The termination of a Node: taint, drain, volumes, instance, finalizer; one step after another, each idempotent.
 //!
 //! UPSTREAM: pkg/controllers/node/termination/controller.go
 
@@ -9,16 +9,16 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod as CorePod, Taint};
 use karpenter_api::conditions::{HasConditions, reasons, types};
-use karpenter_api::events;
-use karpenter_api::labels::{self, annotations, finalizers, taints};
+use karpenter_api::labels::{annotations, finalizers, taints};
 use karpenter_api::v1::NodeClaim;
+use karpenter_api::{events, labels};
 use karpenter_core::pod::{Pod, VolumeRef};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Preconditions};
 
-use super::drain::{self, is_drainable};
+use super::drain::is_drainable;
 use super::eviction::EvictionQueue;
-use super::protection;
+use super::{drain, protection};
 use crate::context::Context;
 use crate::controller::{
     Backoff, Controller, Doing, Next, ObjectKey, Queue, ReconcileError, is_not_found,
@@ -29,11 +29,11 @@ use crate::model::{Change, View};
 use crate::options::Options;
 use crate::patch::Lock;
 
-/// How long a drain lasts at least, so that pods bound in the last moment are seen.
+/// How long a drain lasts at least, so that pods that were bound at the last moment are seen.
 const MIN_DRAIN: Duration = Duration::from_secs(5);
-/// How often a drain is looked at.
+/// Interval between steps of a drain.
 const DRAIN_POLL: Duration = Duration::from_secs(1);
-/// How often a provider is asked whether a machine is gone.
+/// Interval between checks whether the instance is terminated.
 const INSTANCE_POLL: Duration = Duration::from_secs(5);
 /// How many volume attachments an event names.
 const NAMED_ATTACHMENTS: usize = 5;
@@ -45,44 +45,44 @@ pub struct Termination {
     evictions: Arc<EvictionQueue>,
 }
 
-/// A Node on its way out, and what belongs to it.
-struct Leaving {
+/// A Node that is being deleted, and its objects.
+struct TerminatingNode {
     view: Arc<View>,
     node: Node,
     name: String,
-    /// The claim, unless there is none or more than one.
+    /// The NodeClaim; `None` if there is none or more than one.
     claim: Option<Arc<NodeClaim>>,
     deadline: Option<Timestamp>,
 }
 
 impl Termination {
-    /// The controller; pods are evicted through `evictions`.
+    /// Creates the controller; `evictions` evicts the pods.
     #[must_use]
     pub fn new(cx: Arc<Context>, evictions: Arc<EvictionQueue>) -> Self {
         Self { cx, evictions }
     }
 
-    async fn terminate(&self, leaving: &mut Leaving) -> Result<Next, ReconcileError> {
-        self.delete_claim(leaving).await?;
-        if !is_ready(&leaving.node) && self.instance_is_gone(leaving).await? {
-            return self.release(leaving).await;
+    async fn terminate(&self, terminating: &mut TerminatingNode) -> Result<Next, ReconcileError> {
+        self.delete_claim(terminating).await?;
+        if !is_ready(&terminating.node) && self.instance_is_gone(terminating).await? {
+            return self.release(terminating).await;
         }
-        self.announce_deadline(leaving);
-        self.taint(leaving).await?;
-        if let Some(next) = self.drain(leaving).await? {
+        self.announce_deadline(terminating);
+        self.taint(terminating).await?;
+        if let Some(next) = self.drain(terminating).await? {
             return Ok(next);
         }
-        if let Some(next) = self.detach_volumes(leaving).await? {
+        if let Some(next) = self.detach_volumes(terminating).await? {
             return Ok(next);
         }
-        if let Some(next) = self.delete_instance(leaving).await? {
+        if let Some(next) = self.delete_instance(terminating).await? {
             return Ok(next);
         }
-        self.release(leaving).await
+        self.release(terminating).await
     }
 
-    async fn delete_claim(&self, leaving: &Leaving) -> Result<(), ReconcileError> {
-        let Some(claim) = leaving.claim.as_ref().filter(|c| !c.is_deleting()) else {
+    async fn delete_claim(&self, terminating: &TerminatingNode) -> Result<(), ReconcileError> {
+        let Some(claim) = terminating.claim.as_ref().filter(|c| !c.is_deleting()) else {
             return Ok(());
         };
         let only_this = DeleteParams {
@@ -105,8 +105,11 @@ impl Termination {
         }
     }
 
-    async fn instance_is_gone(&self, leaving: &Leaving) -> Result<bool, ReconcileError> {
-        let Some(id) = leaving
+    async fn instance_is_gone(
+        &self,
+        terminating: &TerminatingNode,
+    ) -> Result<bool, ReconcileError> {
+        let Some(id) = terminating
             .node
             .spec
             .as_ref()
@@ -122,14 +125,14 @@ impl Termination {
         }
     }
 
-    fn announce_deadline(&self, leaving: &Leaving) {
-        if let Some(deadline) = leaving.deadline {
+    fn announce_deadline(&self, terminating: &TerminatingNode) {
+        if let Some(deadline) = terminating.deadline {
             let message = format!(
                 "All pods will be deleted by {}",
                 deadline.strftime("%Y-%m-%dT%H:%M:%SZ")
             );
             let event = Event::warning(
-                reference(&leaving.node),
+                reference(&terminating.node),
                 events::TERMINATION_GRACE_PERIOD_EXPIRING,
                 message,
             );
@@ -137,35 +140,43 @@ impl Termination {
         }
     }
 
-    async fn taint(&self, leaving: &mut Leaving) -> Result<(), ReconcileError> {
-        let wanted = tainted(&leaving.node);
-        if wanted == leaving.node {
-            // A drain is looked at every second: that must not cost a text of the node each time.
+    async fn taint(&self, terminating: &mut TerminatingNode) -> Result<(), ReconcileError> {
+        let wanted = tainted(&terminating.node);
+        if wanted == terminating.node {
+            // A drain is reconciled every second: that must not cost a serialized node each time.
             return Ok(());
         }
         if let Some(written) = self
             .cx
             .node_writes
-            .patch_object(self.cx.nodes(), &leaving.node, &wanted, Lock::Optimistic)
+            .patch_object(
+                self.cx.nodes(),
+                &terminating.node,
+                &wanted,
+                Lock::Optimistic,
+            )
             .await
             .doing("tainting node")?
         {
             tracing::info!(
-                Node = logging::object(None, &leaving.name),
-                node = leaving.name,
+                Node = logging::object(None, &terminating.name),
+                node = terminating.name,
                 "taint.Key" = taints::DISRUPTED,
                 "taint.Value" = "",
                 "taint.Effect" = taints::NO_SCHEDULE,
                 "tainted node"
             );
-            leaving.node = written;
+            terminating.node = written;
         }
         Ok(())
     }
 
-    /// `None` once every pod is gone.
-    async fn drain(&self, leaving: &mut Leaving) -> Result<Option<Next>, ReconcileError> {
-        if leaving
+    /// Evicts pods; returns `None` once every pod has left.
+    async fn drain(
+        &self,
+        terminating: &mut TerminatingNode,
+    ) -> Result<Option<Next>, ReconcileError> {
+        if terminating
             .claim
             .as_ref()
             .is_some_and(|c| c.is_true(types::DRAINED))
@@ -173,46 +184,50 @@ impl Termination {
             return Ok(None);
         }
         let now = self.cx.clock.now();
-        let plan = drain::plan(leaving.view.pods_on(&leaving.name), leaving.deadline, now);
-        self.evictions.add(&plan.evict, leaving.deadline);
+        let plan = drain::plan(
+            terminating.view.pods_on(&terminating.name),
+            terminating.deadline,
+            now,
+        );
+        self.evictions.add(&plan.evict, terminating.deadline);
         plan.evict
             .iter()
-            .for_each(|pod| protection::tell(&self.cx, pod));
+            .for_each(|pod| protection::report(&self.cx, pod));
         if plan.waiting > 0 {
             let message = format!(
                 "Failed to drain node, {} pods are waiting to be evicted",
                 plan.waiting
             );
             self.cx.recorder.publish(Event::warning(
-                reference(&leaving.node),
+                reference(&terminating.node),
                 events::FAILED_DRAINING,
                 message,
             ));
-            self.set(leaving, |c| {
+            self.set(terminating, |c| {
                 c.set_unknown_with_reason(types::DRAINED, reasons::DRAINING, "Draining", now)
             })
             .await?;
             return Ok(Some(Next::After(DRAIN_POLL)));
         }
-        let drained = leaving.claim.as_ref().map(|claim| {
+        let drained = terminating.claim.as_ref().map(|claim| {
             let since = claim.condition(types::DRAINED);
             since.map(|c| self.cx.clock.since(c.last_transition_time.0))
         });
         match drained {
             Some(None) => {
-                self.set(leaving, |c| {
+                self.set(terminating, |c| {
                     c.set_unknown_with_reason(types::DRAINED, reasons::DRAINING, "Draining", now)
                 })
                 .await?;
                 Ok(Some(Next::After(MIN_DRAIN)))
             }
             Some(Some(passed)) if passed < MIN_DRAIN => Ok(Some(Next::After(MIN_DRAIN - passed))),
-            _ if self.has_unseen_pods(leaving, now).await? => Ok(Some(Next::After(DRAIN_POLL))),
+            _ if self.has_unseen_pods(terminating, now).await? => Ok(Some(Next::After(DRAIN_POLL))),
             None => Ok(None),
             Some(Some(_)) => {
-                // Most nodes have no volumes to wait for: that is said with the same request.
-                let detached = pending_attachments(leaving, now).is_empty();
-                self.set(leaving, |c| {
+                // Most nodes have no volumes to wait for: that condition is written with the same request.
+                let detached = pending_attachments(terminating, now).is_empty();
+                self.set(terminating, |c| {
                     let drained = c.set_true(types::DRAINED, now);
                     drained | (detached && c.set_true(types::VOLUMES_DETACHED, now))
                 })
@@ -220,48 +235,51 @@ impl Termination {
                 self.cx
                     .metrics
                     .nodes_drained_total
-                    .inc(&[pool_of(&leaving.node)]);
+                    .inc(&[pool_of(&terminating.node)]);
                 Ok(None)
             }
         }
     }
 
-    /// Whether there are pods to wait for that the model does not have.
+    /// Returns whether the API server has pods to wait for that the model does not have.
     ///
-    /// It may be behind, and what comes next ends the machine, with every pod on it.
+    /// The model may lag behind, and the next step terminates the instance with every pod on it.
     async fn has_unseen_pods(
         &self,
-        leaving: &Leaving,
+        terminating: &TerminatingNode,
         now: Timestamp,
     ) -> Result<bool, ReconcileError> {
         let pods: Api<CorePod> = Api::all(self.cx.clients.api.clone());
-        let here = ListParams::default().fields(&format!("spec.nodeName={}", leaving.name));
+        let here = ListParams::default().fields(&format!("spec.nodeName={}", terminating.name));
         let listed = pods.list(&here).await.doing("listing pods")?;
         let listed = listed.items.iter().map(|pod| Arc::new(Pod::parse(pod)));
         let listed: Vec<Arc<Pod>> = listed.collect();
-        Ok(drain::plan(&listed, leaving.deadline, now).waiting > 0)
+        Ok(drain::plan(&listed, terminating.deadline, now).waiting > 0)
     }
 
-    /// `None` once no volume is attached, or the deadline has passed.
-    async fn detach_volumes(&self, leaving: &mut Leaving) -> Result<Option<Next>, ReconcileError> {
-        if leaving.claim.as_ref().is_some_and(|c| {
+    /// Waits for volumes; returns `None` once no volume is attached, or the deadline has passed.
+    async fn detach_volumes(
+        &self,
+        terminating: &mut TerminatingNode,
+    ) -> Result<Option<Next>, ReconcileError> {
+        if terminating.claim.as_ref().is_some_and(|c| {
             c.is_true(types::VOLUMES_DETACHED) || c.is_false(types::VOLUMES_DETACHED)
         }) {
             return Ok(None);
         }
         let now = self.cx.clock.now();
-        let pending = pending_attachments(leaving, now);
+        let pending = pending_attachments(terminating, now);
         if pending.is_empty() {
-            self.set(leaving, |c| c.set_true(types::VOLUMES_DETACHED, now))
+            self.set(terminating, |c| c.set_true(types::VOLUMES_DETACHED, now))
                 .await?;
             return Ok(None);
         }
-        if leaving.deadline.is_some_and(|deadline| now > deadline) {
+        if terminating.deadline.is_some_and(|deadline| now > deadline) {
             let (reason, message) = (
                 reasons::TERMINATION_GRACE_PERIOD_ELAPSED,
                 "TerminationGracePeriodElapsed",
             );
-            self.set(leaving, |c| {
+            self.set(terminating, |c| {
                 c.set_false(types::VOLUMES_DETACHED, reason, message, now)
             })
             .await?;
@@ -269,7 +287,7 @@ impl Termination {
         }
         let named = logging::shortened(&pending, NAMED_ATTACHMENTS);
         let event = Event::normal(
-            reference(&leaving.node),
+            reference(&terminating.node),
             events::AWAITING_VOLUME_DETACHMENT,
             format!("Awaiting deletion of bound volumeattachments ({named})"),
         );
@@ -278,23 +296,29 @@ impl Termination {
             reasons::AWAITING_VOLUME_DETACHMENT,
             "AwaitingVolumeDetachment",
         );
-        self.set(leaving, |c| {
+        self.set(terminating, |c| {
             c.set_unknown_with_reason(types::VOLUMES_DETACHED, reason, message, now)
         })
         .await?;
         Ok(Some(Next::After(DRAIN_POLL)))
     }
 
-    /// `None` once the machine is gone. Without a claim the machine is left to the provider's garbage collection.
-    async fn delete_instance(&self, leaving: &mut Leaving) -> Result<Option<Next>, ReconcileError> {
-        let Some(claim) = leaving.claim.clone() else {
+    /// Deletes the instance; returns `None` once it is terminated. Without a NodeClaim the instance is left to the
+    /// provider's garbage collection.
+    async fn delete_instance(
+        &self,
+        terminating: &mut TerminatingNode,
+    ) -> Result<Option<Next>, ReconcileError> {
+        let Some(claim) = terminating.claim.clone() else {
             return Ok(None);
         };
         match self.cx.provider.delete(&claim).await {
             Ok(()) => {
                 let now = self.cx.clock.now();
-                self.set(leaving, |c| c.set_true(types::INSTANCE_TERMINATING, now))
-                    .await?;
+                self.set(terminating, |c| {
+                    c.set_true(types::INSTANCE_TERMINATING, now)
+                })
+                .await?;
                 Ok(Some(Next::After(INSTANCE_POLL)))
             }
             Err(error) if error.is_node_claim_not_found() => Ok(None),
@@ -302,8 +326,8 @@ impl Termination {
         }
     }
 
-    async fn release(&self, leaving: &Leaving) -> Result<Next, ReconcileError> {
-        let mut released = leaving.node.clone();
+    async fn release(&self, terminating: &TerminatingNode) -> Result<Next, ReconcileError> {
+        let mut released = terminating.node.clone();
         released
             .metadata
             .finalizers
@@ -311,25 +335,30 @@ impl Termination {
             .retain(|f| f != finalizers::TERMINATION);
         self.cx
             .node_writes
-            .patch_object(self.cx.nodes(), &leaving.node, &released, Lock::Optimistic)
+            .patch_object(
+                self.cx.nodes(),
+                &terminating.node,
+                &released,
+                Lock::Optimistic,
+            )
             .await
             .doing("removing finalizer")?;
         tracing::info!(
-            Node = logging::object(None, &leaving.name),
-            node = leaving.name,
+            Node = logging::object(None, &terminating.name),
+            node = terminating.name,
             "deleted node"
         );
         let metrics = &self.cx.metrics;
-        let pool = pool_of(&leaving.node);
+        let pool = pool_of(&terminating.node);
         metrics
             .nodes_terminated_total
-            .inc(&[pool, label_of(&leaving.node, labels::ZONE)]);
-        if let Some(deleted) = &leaving.node.metadata.deletion_timestamp {
+            .inc(&[pool, label_of(&terminating.node, labels::ZONE)]);
+        if let Some(deleted) = &terminating.node.metadata.deletion_timestamp {
             metrics
                 .nodes_termination_duration_seconds
                 .observe(&[pool], self.cx.clock.since(deleted.0).as_secs_f64());
         }
-        if let Some(created) = &leaving.node.metadata.creation_timestamp {
+        if let Some(created) = &terminating.node.metadata.creation_timestamp {
             metrics
                 .nodes_lifetime_duration_seconds
                 .observe(&[pool], self.cx.clock.since(created.0).as_secs_f64());
@@ -337,26 +366,27 @@ impl Termination {
         Ok(Next::Wait)
     }
 
-    /// Changes the claim's conditions, if there is a claim and they differ.
+    /// Changes the NodeClaim's conditions, if there is a NodeClaim and they differ.
     async fn set(
         &self,
-        leaving: &mut Leaving,
+        terminating: &mut TerminatingNode,
         change: impl FnOnce(&mut NodeClaim) -> bool,
     ) -> Result<(), ReconcileError> {
-        let Some(before) = &leaving.claim else {
+        let Some(before) = &terminating.claim else {
             return Ok(());
         };
-        // These conditions are nobody else's: what else is written to the claim meanwhile does not matter.
+        // No other controller writes these conditions: other changes of the NodeClaim do not matter.
         let writes = &self.cx.claim_writes;
         let written = writes.change_status(self.cx.node_claims(), before, |claim| {
             change(claim);
         });
-        leaving.claim = Some(written.await.doing("updating nodeclaim status")?);
+        terminating.claim = Some(written.await.doing("updating nodeclaim status")?);
         Ok(())
     }
 }
 
-/// The Node with the disrupted taint, which replaces others of its key, and out of the load balancers.
+/// Returns the Node with the disrupted taint, which replaces others of its key, and with the label that excludes it from
+/// load balancers.
 fn tainted(node: &Node) -> Node {
     let mut wanted = node.clone();
     let disrupted = taints::disrupted();
@@ -377,13 +407,13 @@ fn tainted(node: &Node) -> Node {
     wanted
 }
 
-/// Names of the attachments that must go first: those of volumes, except of pods that the drain leaves alone.
-fn pending_attachments(leaving: &Leaving, now: Timestamp) -> Vec<String> {
-    let snapshot = &leaving.view.snapshot;
+/// Returns the names of the attachments that must be detached first: those of volumes, except of pods that the drain ignores.
+fn pending_attachments(terminating: &TerminatingNode, now: Timestamp) -> Vec<String> {
+    let snapshot = &terminating.view.snapshot;
     let mut staying: BTreeSet<String> = BTreeSet::new();
-    for pod in leaving
+    for pod in terminating
         .view
-        .pods_on(&leaving.name)
+        .pods_on(&terminating.name)
         .iter()
         .filter(|p| !is_drainable(p, now))
     {
@@ -399,7 +429,7 @@ fn pending_attachments(leaving: &Leaving, now: Timestamp) -> Vec<String> {
             );
         }
     }
-    let attachments = leaving.view.attachments_on(&leaving.name);
+    let attachments = terminating.view.attachments_on(&terminating.name);
     let blocking = attachments
         .iter()
         .filter(|a| a.volume.as_ref().is_some_and(|v| !staying.contains(v)));
@@ -446,12 +476,12 @@ impl Controller for Termination {
     }
 
     fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<ObjectKey>) {
-        let leaving = |name: &str| {
+        let terminating = |name: &str| {
             view.node(name)
                 .is_some_and(|n| n.metadata.deletion_timestamp.is_some())
         };
         match change {
-            Change::Node { name, .. } if leaving(name) => queue.add(ObjectKey::cluster(name)),
+            Change::Node { name, .. } if terminating(name) => queue.add(ObjectKey::cluster(name)),
             Change::NodeClaim {
                 after: Some(claim), ..
             } if claim.is_deleting() => {
@@ -459,7 +489,7 @@ impl Controller for Termination {
                     .status
                     .node_name
                     .as_deref()
-                    .filter(|name| leaving(name))
+                    .filter(|name| terminating(name))
                 {
                     queue.add(ObjectKey::cluster(node));
                 }
@@ -469,12 +499,12 @@ impl Controller for Termination {
                     .into_iter()
                     .flatten()
                     .filter_map(|p| p.node_name.as_deref())
-                    .filter(|n| leaving(n))
+                    .filter(|n| terminating(n))
                 {
                     queue.add(ObjectKey::cluster(node));
                 }
             }
-            Change::VolumeAttachment { node } if leaving(node) => {
+            Change::VolumeAttachment { node } if terminating(node) => {
                 queue.add(ObjectKey::cluster(node))
             }
             _ => {}
@@ -513,14 +543,14 @@ impl Controller for Termination {
             .as_ref()
             .and_then(|c| c.annotation(annotations::TERMINATION_TIMESTAMP))
             .and_then(|text| text.parse::<Timestamp>().ok());
-        let mut leaving = Leaving {
+        let mut terminating = TerminatingNode {
             view,
             node,
             name: key.name.to_string(),
             claim,
             deadline,
         };
-        self.terminate(&mut leaving).await
+        self.terminate(&mut terminating).await
     }
 }
 
@@ -528,8 +558,10 @@ impl Controller for Termination {
 mod tests {
     use super::*;
 
+    /// Conformance: DIS-151
     #[test]
-    fn the_disrupted_taint_replaces_others_of_its_key_and_the_node_leaves_the_load_balancers() {
+    fn the_disrupted_taint_replaces_others_of_its_key_and_the_node_is_excluded_from_load_balancers()
+    {
         let mut node = Node::default();
         let old = Taint {
             key: taints::DISRUPTED.into(),

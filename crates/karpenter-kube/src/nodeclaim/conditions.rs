@@ -1,6 +1,6 @@
-//! Which NodeClaims may be disrupted: the conditions that the disruption methods look for.
+//! Maintains the condition Consolidatable, which the disruption methods require.
 //!
-//! Consolidatable: nothing has happened to the node's pods for the pool's consolidateAfter.
+//! Consolidatable: no pod event on the node for the NodePool's `consolidateAfter`.
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/disruption/{controller,consolidation}.go
 
@@ -15,20 +15,20 @@ use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileErro
 use crate::model::{Change, View};
 use crate::patch::Lock;
 
-/// Keeps the disruption conditions of NodeClaims.
+/// Maintains the disruption conditions of NodeClaims.
 #[derive(Debug)]
 pub struct DisruptionConditions {
     cx: Arc<Context>,
 }
 
 impl DisruptionConditions {
-    /// The controller.
+    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>) -> Self {
         Self { cx }
     }
 
-    /// Sets or clears Consolidatable; says when it may be due.
+    /// Sets or clears Consolidatable; returns when it may be due.
     fn consolidatable(&self, pool: &NodePool, claim: &mut NodeClaim) -> Next {
         let outcome = match pool.spec.disruption.consolidate_after.value() {
             Some(after) if !pool.is_static() => quiet_since(claim).map(|since| {
@@ -62,13 +62,13 @@ fn clear(claim: &mut NodeClaim) {
         .retain(|c| c.type_ != types::CONSOLIDATABLE);
 }
 
-/// Since when nothing has happened on the node: the last pod event, or else the initialisation. `None` before that.
+/// Returns since when no pod event occurred on the node: the last pod event, or else the initialization. `None` before that.
 fn quiet_since(claim: &NodeClaim) -> Option<jiff::Timestamp> {
-    let initialised = claim
+    let initialized = claim
         .condition(types::INITIALIZED)
         .filter(|_| claim.is_true(types::INITIALIZED))?;
     let pods = claim.status.last_pod_event_time.as_ref().map(|t| t.0);
-    Some(pods.unwrap_or(initialised.last_transition_time.0))
+    Some(pods.unwrap_or(initialized.last_transition_time.0))
 }
 
 impl Controller for DisruptionConditions {
@@ -130,16 +130,18 @@ impl Controller for DisruptionConditions {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use jiff::Timestamp;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+    use super::*;
+
+    /// Conformance: DIS-145
     #[test]
-    fn quiet_begins_with_the_last_pod_event_or_else_the_initialisation() {
+    fn quiet_time_begins_with_the_last_pod_event_or_else_the_initialization() {
         let at = |second: i64| Timestamp::from_second(second).unwrap();
         let mut claim = NodeClaim::new("a", Default::default());
         claim.status.last_pod_event_time = Some(Time(at(5)));
-        assert_eq!(quiet_since(&claim), None, "not initialised");
+        assert_eq!(quiet_since(&claim), None, "not initialized");
         claim.set_true(types::INITIALIZED, at(10));
         assert_eq!(quiet_since(&claim), Some(at(5)));
         claim.status.last_pod_event_time = Some(Time(at(20)));

@@ -1,4 +1,4 @@
-//! Whether a node is as large as its instance type promised: the condition ConsistentStateFound.
+//! The condition ConsistentStateFound: whether a node has the resources of its instance type.
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/consistency/{controller,nodeshape}.go
 
@@ -11,7 +11,7 @@ use karpenter_api::events;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::quantity::Quantity;
 
-use super::rests::Rests;
+use super::cooldown::ClaimCooldowns;
 use crate::context::Context;
 use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::events::{Event, reference};
@@ -19,32 +19,32 @@ use crate::logging;
 use crate::model::{Change, View};
 use crate::patch::Lock;
 
-/// How often each claim is looked at.
+/// Interval between checks of a NodeClaim.
 const INTERVAL: Duration = Duration::from_secs(10 * 60);
 
-/// The share of what is expected that must be there.
+/// Least share of the expected resources.
 const TOLERATED: f64 = 0.9;
 
-/// Compares Nodes with what their claims expect.
+/// Compares Nodes with the expected resources of their NodeClaims.
 #[derive(Debug)]
 pub struct Consistency {
     cx: Arc<Context>,
-    /// Claims that were looked at lately.
-    rests: Rests,
+    /// NodeClaims that were checked recently.
+    cooldowns: ClaimCooldowns,
 }
 
 impl Consistency {
-    /// The controller.
+    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>) -> Self {
         Self {
             cx,
-            rests: Rests::default(),
+            cooldowns: ClaimCooldowns::default(),
         }
     }
 }
 
-/// What is missing on the node of what its pods asked for.
+/// Returns the requested resources of which the node has too little.
 fn shortfalls(claim: &NodeClaim, node: &Node) -> Vec<String> {
     let capacity = node.status.as_ref().and_then(|s| s.capacity.as_ref());
     let amount = |text: &str| text.parse::<Quantity>().ok();
@@ -85,14 +85,14 @@ impl Controller for Consistency {
     }
 
     fn triggered_by(&self, change: &Change, _: &View, queue: &Queue<ObjectKey>) {
-        let initialised = |claim: &Arc<NodeClaim>| claim.is_true(types::INITIALIZED);
+        let initialized = |claim: &Arc<NodeClaim>| claim.is_true(types::INITIALIZED);
         if let Change::NodeClaim {
             name,
             before,
             after: Some(after),
         } = change
-            && initialised(after)
-            && !before.as_ref().is_some_and(initialised)
+            && initialized(after)
+            && !before.as_ref().is_some_and(initialized)
         {
             queue.add(ObjectKey::cluster(name));
         }
@@ -107,7 +107,7 @@ impl Controller for Consistency {
         }) else {
             return Ok(Next::Wait);
         };
-        if let Some(left) = self.rests.left(before.uid()) {
+        if let Some(left) = self.cooldowns.remaining(before.uid()) {
             return Ok(Next::After(left));
         }
         let id = before.status.provider_id.as_deref().unwrap_or_default();
@@ -144,20 +144,21 @@ impl Controller for Consistency {
             .patch_status(self.cx.node_claims(), &before, &after, Lock::Optimistic)
             .await
             .doing("updating nodeclaim status")?;
-        self.rests
-            .rest(before.uid(), self.cx.clock.instant_after(INTERVAL));
+        self.cooldowns
+            .start(before.uid(), self.cx.clock.instant_after(INTERVAL));
         Ok(Next::After(INTERVAL))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     /// Conformance: DIS-052
     #[test]
-    fn a_node_with_less_than_nine_tenths_of_what_was_asked_for_falls_short() {
+    fn a_node_with_less_than_nine_tenths_of_a_requested_resource_falls_short() {
         let claim: NodeClaim = serde_json::from_value(json!({
             "metadata": {"name": "a"},
             "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "requirements": [],

@@ -1,11 +1,11 @@
-//! Whether a NodeClaim is still what its NodePool and NodeClass ask for: the condition Drifted.
+//! The condition Drifted: whether a NodeClaim still matches its NodePool and NodeClass.
 //!
-//! The first of four answers counts: the static part of the pool's template, its requirements, the provider's catalogue,
-//! and the provider's own opinion. The catalogue is asked only of claims older than an hour, and not again for half an
-//! hour after it said yes.
+//! The first of four checks that finds drift counts: the static part of the NodePool's template, its requirements, the
+//! instance types, and the provider's own check. Instance types are checked only for NodeClaims older than an hour, and not
+//! again for half an hour after a check that found the type.
 //!
-//! It is apart from Consolidatable because that follows the pods: a pod that comes or goes says nothing about drift, and
-//! asking a provider costs.
+//! This controller is separate from Consolidatable, which follows pod events: those do not change drift, and asking a
+//! provider is expensive.
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/disruption/{controller,drift}.go
 
@@ -19,37 +19,37 @@ use karpenter_core::drift;
 use karpenter_core::provider::CloudProviderError;
 use tokio::time::Instant;
 
-use super::rests::Rests;
+use super::cooldown::ClaimCooldowns;
 use crate::context::Context;
 use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::logging;
 use crate::model::{Change, View};
 use crate::patch::Lock;
 
-/// How often claims are looked at even if nothing changes: the provider's opinion may.
+/// Interval between checks even if nothing changes: the provider's answer may change.
 const AGAIN: Duration = Duration::from_secs(5 * 60);
-/// How long a provider may take to learn of a change of a NodeClass.
-const FOLLOWS: Duration = Duration::from_secs(1);
-/// How old a claim is before the catalogue is asked about it.
-const SETTLED: Duration = Duration::from_secs(60 * 60);
-/// How long the catalogue is not asked again.
-const REMEMBERED: Duration = Duration::from_secs(30 * 60);
+/// How long a provider may take to observe a change of a NodeClass.
+const PROVIDER_LAG: Duration = Duration::from_secs(1);
+/// Age of a NodeClaim from which its instance type is checked.
+const CHECKED_AFTER: Duration = Duration::from_secs(60 * 60);
+/// How long the instance types are not checked again.
+const INSTANCE_TYPE_COOLDOWN: Duration = Duration::from_secs(30 * 60);
 
-/// Keeps the condition Drifted.
+/// Maintains the condition Drifted.
 #[derive(Debug)]
 pub struct Drift {
     cx: Arc<Context>,
-    /// Claims, by uid, whose instance type was found lately.
-    found: Rests,
+    /// NodeClaims, by uid, whose instance type was found recently.
+    cooldowns: ClaimCooldowns,
 }
 
 impl Drift {
-    /// The controller.
+    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>) -> Self {
         Self {
             cx,
-            found: Rests::default(),
+            cooldowns: ClaimCooldowns::default(),
         }
     }
 
@@ -66,8 +66,8 @@ impl Drift {
             Ok(true) => return Ok(Some(reasons::REQUIREMENTS_DRIFTED.to_owned())),
             Ok(false) => {}
             Err(error) => {
-                // The pool's validation tells the user; nothing follows from it for machines that are there.
-                tracing::debug!(NodePool = logging::object(None, pool.name()), error = %error, "cannot tell whether requirements have drifted");
+                // The NodePool's validation reports the error; nodes that exist do not drift because of it.
+                tracing::debug!(NodePool = logging::object(None, pool.name()), error = %error, "cannot determine whether requirements have drifted");
             }
         }
         if self.is_instance_type_gone(pool, claim).await? {
@@ -86,8 +86,8 @@ impl Drift {
         claim: &NodeClaim,
     ) -> Result<bool, ReconcileError> {
         let created = claim.metadata.creation_timestamp.as_ref().map(|t| t.0);
-        let young = created.is_none_or(|at| self.cx.clock.since(at) <= SETTLED);
-        if young || self.found.left(claim.uid()).is_some() {
+        let young = created.is_none_or(|at| self.cx.clock.since(at) <= CHECKED_AFTER);
+        if young || self.cooldowns.remaining(claim.uid()).is_some() {
             return Ok(false);
         }
         let types = match self.cx.provider.instance_types(pool).await {
@@ -97,14 +97,14 @@ impl Drift {
         };
         let gone = drift::is_instance_type_gone(&types, claim, self.cx.provider.well_known());
         if !gone {
-            let until = self.cx.clock.instant_after(REMEMBERED);
-            self.found.rest(claim.uid(), until);
+            let until = self.cx.clock.instant_after(INSTANCE_TYPE_COOLDOWN);
+            self.cooldowns.start(claim.uid(), until);
         }
         Ok(gone)
     }
 }
 
-/// Whether a change of a claim can change the answer; its status mostly cannot.
+/// Returns whether a change of a NodeClaim can change the result; changes of its status mostly cannot.
 fn concerns_drift(before: Option<&NodeClaim>, after: &NodeClaim) -> bool {
     let Some(before) = before else { return true };
     let drifted = |claim: &NodeClaim| {
@@ -118,7 +118,7 @@ fn concerns_drift(before: Option<&NodeClaim>, after: &NodeClaim) -> bool {
         || drifted(before) != drifted(after)
 }
 
-/// Whether a change of a pool can change the answer.
+/// Returns whether a change of a NodePool can change the result.
 fn pool_concerns_drift(before: Option<&NodePool>, after: &NodePool) -> bool {
     let hash = |pool: &NodePool| {
         let all = pool.metadata.annotations.as_ref();
@@ -162,8 +162,8 @@ impl Controller for Drift {
             }
             Change::NodeClass { reference, .. } => {
                 let claims = view.snapshot.node_claims();
-                // The provider follows node classes by itself, and may learn of it a little later.
-                let due = Instant::now() + FOLLOWS;
+                // The provider watches NodeClasses itself, and may observe the change a little later.
+                let due = Instant::now() + PROVIDER_LAG;
                 for claim in claims.filter(|c| c.spec.node_class_ref == *reference) {
                     queue.add_later(ObjectKey::cluster(claim.name()), due);
                 }
@@ -217,8 +217,9 @@ impl Controller for Drift {
 mod tests {
     use super::*;
 
+    /// Conformance: DIS-198
     #[test]
-    fn a_pod_event_is_no_reason_to_look_for_drift() {
+    fn a_pod_event_does_not_trigger_a_drift_check() {
         let claim = NodeClaim::new("a", Default::default());
         let mut later = claim.clone();
         later.status.last_pod_event_time = Some(
@@ -229,8 +230,8 @@ mod tests {
         assert!(concerns_drift(None, &claim));
         later.set_true(types::LAUNCHED, jiff::Timestamp::UNIX_EPOCH);
         assert!(concerns_drift(Some(&claim), &later));
-        let mut labelled = claim.clone();
-        labelled.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
-        assert!(concerns_drift(Some(&claim), &labelled));
+        let mut labeled = claim.clone();
+        labeled.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
+        assert!(concerns_drift(Some(&claim), &labeled));
     }
 }

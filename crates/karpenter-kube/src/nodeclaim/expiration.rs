@@ -1,8 +1,8 @@
-//! Machines do not live longer than `expireAfter`.
+//! Expiration: NodeClaims older than `expireAfter` are deleted.
 //!
-//! An expired claim is deleted outright: no budget, no replacement, no `do-not-disrupt` holds it; its drain does.
+//! An expired NodeClaim is deleted at once: budgets, replacements and `do-not-disrupt` do not delay it; only its drain does.
 //!
-//! DIFFERS: claims expire as they are due, many at a time; upstream deletes one a second.
+//! DIFFERS: expired NodeClaims are deleted in parallel as they are due; upstream deletes one per second.
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/expiration/controller.go
 
@@ -18,21 +18,21 @@ use crate::controller::{Controller, Next, ObjectKey, Queue, ReconcileError};
 use crate::logging;
 use crate::model::{Change, View};
 
-/// Deletes claims that are too old.
+/// Deletes expired NodeClaims.
 #[derive(Debug)]
 pub struct Expiration {
     cx: Arc<Context>,
 }
 
 impl Expiration {
-    /// The controller.
+    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>) -> Self {
         Self { cx }
     }
 }
 
-/// When the claim expires, if ever.
+/// Returns when the NodeClaim expires; `None` if it never does.
 fn expires_at(claim: &NodeClaim) -> Option<Timestamp> {
     let life = claim.spec.expire_after.value()?;
     let created = claim.metadata.creation_timestamp.as_ref()?.0;
@@ -92,6 +92,7 @@ impl Controller for Expiration {
 mod tests {
     use super::*;
 
+    /// Conformance: DIS-146
     #[test]
     fn a_claim_expires_by_its_age_or_never() {
         let claim = |expire_after: &str| -> NodeClaim {

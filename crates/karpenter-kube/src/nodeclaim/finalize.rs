@@ -1,4 +1,4 @@
-//! The end of a claim: its Nodes first, then its machine, then its finalizer.
+//! The deletion of a NodeClaim: its Nodes first, then its instance, then its finalizer.
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/controller.go (finalize)
 
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::{HasConditions, types};
-use karpenter_api::events;
-use karpenter_api::labels::{self, annotations, finalizers};
+use karpenter_api::labels::{annotations, finalizers};
 use karpenter_api::v1::NodeClaim;
+use karpenter_api::{events, labels};
 use kube::api::{DeleteParams, Preconditions};
 
 use super::lifecycle::Lifecycle;
@@ -17,11 +17,11 @@ use crate::events::{Event, reference};
 use crate::logging;
 use crate::patch::Lock;
 
-/// How often a provider is asked whether a machine is gone.
+/// Interval between checks whether the instance is terminated.
 const POLL: Duration = Duration::from_secs(5);
 
 impl Lifecycle {
-    /// One step towards the end of a claim that is being deleted.
+    /// Performs one step of the deletion of a NodeClaim.
     pub(super) async fn finalize(&self, claim: &NodeClaim) -> Result<Next, ReconcileError> {
         if !has_finalizer(claim) {
             return Ok(Next::Wait);
@@ -29,10 +29,10 @@ impl Lifecycle {
         let claim = &self.announce_deadline(claim).await?;
         if claim.is_true(types::REGISTERED) {
             if self.delete_nodes(claim).await? {
-                // Their removal comes back as a change of the model.
+                // Their deletion comes back as a change of the model.
                 return Ok(Next::Wait);
             }
-            // The instance is terminated once its Node has drained: a Node has been looked for by then.
+            // The instance is terminated once its Node has drained: the API server was asked for a Node by then.
             if !claim.is_true(types::INSTANCE_TERMINATING) && self.delete_unseen_node(claim).await?
             {
                 return Ok(Next::After(POLL));
@@ -61,7 +61,7 @@ impl Lifecycle {
             .doing("removing finalizer")?;
         self.observe_end(claim);
         self.launches.forget(claim.uid());
-        self.untold.forget(claim.uid());
+        self.unreported.forget(claim.uid());
         tracing::info!(
             NodeClaim = logging::object(None, claim.name()),
             nodeclaim = claim.name(),
@@ -78,7 +78,7 @@ impl Lifecycle {
         Ok(Next::Wait)
     }
 
-    /// Writes down, once, by when every pod must be gone.
+    /// Records the termination deadline in an annotation, once.
     async fn announce_deadline(&self, claim: &NodeClaim) -> Result<NodeClaim, ReconcileError> {
         let (Some(grace), Some(deleted)) = (
             &claim.spec.termination_grace_period,
@@ -121,9 +121,9 @@ impl Lifecycle {
         Ok(written.unwrap_or(annotated))
     }
 
-    /// Deletes the claim's Node though the model does not have it; true if there is one.
+    /// Deletes the NodeClaim's Node if the model lacks it but the API server has it; returns whether it has.
     ///
-    /// The model may be behind, and what comes next ends the machine, with every pod on it.
+    /// The model may lag behind, and the next step terminates the instance with every pod on it.
     async fn delete_unseen_node(&self, claim: &NodeClaim) -> Result<bool, ReconcileError> {
         let Some(name) = claim.status.node_name.as_deref() else {
             return Ok(false);
@@ -155,7 +155,7 @@ impl Lifecycle {
         }
     }
 
-    /// Deletes the claim's Nodes; true while there are any.
+    /// Deletes the NodeClaim's Nodes; returns true while there are any.
     async fn delete_nodes(&self, claim: &NodeClaim) -> Result<bool, ReconcileError> {
         let nodes = claim
             .status
@@ -172,7 +172,7 @@ impl Lifecycle {
         Ok(!nodes.is_empty())
     }
 
-    /// Records that the provider has accepted the end of the machine.
+    /// Records that the provider has accepted the termination of the instance.
     pub(crate) async fn mark_instance_terminating(
         &self,
         claim: &NodeClaim,
@@ -209,7 +209,7 @@ impl Lifecycle {
     }
 }
 
-/// Whether the claim still waits for us.
+/// Returns whether the NodeClaim still has our finalizer.
 pub(super) fn has_finalizer(claim: &NodeClaim) -> bool {
     claim
         .metadata

@@ -1,13 +1,13 @@
-//! Claims without a machine and machines without a claim do not stay.
+//! Garbage collection of NodeClaims without an instance and instances without a NodeClaim.
 //!
-//! 1. A registered claim whose machine the provider no longer lists, and whose Node is missing or not Ready, is deleted.
-//!    Claims that have not registered are liveness' business.
-//! 2. A machine that no claim stands for, and that has been there for a grace period, is given back, and its Node deleted.
-//!    So a crash between launching a machine and recording it loses nothing (invariant I7): either the claim launches
-//!    again and gets the machine, or there is no claim and the machine goes.
+//! 1. A registered NodeClaim whose instance the provider no longer lists, and whose Node is missing or not Ready, is deleted.
+//!    Liveness deletes NodeClaims that have not registered.
+//! 2. An instance that has had no NodeClaim for a grace period is terminated, and its Node deleted.
+//!    So a crash between launching an instance and recording it loses nothing (invariant I7): either the NodeClaim launches
+//!    again and gets the instance, or there is no NodeClaim and the instance is terminated.
 //!
-//! The provider is asked after the model is read for the first question, and the API server after the provider for the
-//! second: what came in between cannot be mistaken for lost.
+//! For the first check the provider is asked after the model is read, for the second the API server after the provider:
+//! objects that are created in between are not collected.
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/garbagecollection/controller.go, and the AWS provider's controller of that name
 
@@ -29,41 +29,41 @@ use crate::controller::{Doing, Periodic, ReconcileError, is_not_found};
 use crate::logging;
 use crate::model::View;
 
-/// How often to look once a while has passed since the start.
+/// Interval between passes after the quick ones.
 const INTERVAL: Duration = Duration::from_secs(2 * 60);
-/// How often to look at first: what an earlier process lost is found soon.
+/// Interval between the first passes: orphans of an earlier process are found soon.
 const AT_FIRST: Duration = Duration::from_secs(10);
-/// How many looks come quickly.
-const QUICK_LOOKS: u32 = 20;
-/// How long a machine may be there without a claim.
+/// Number of quick passes.
+const QUICK_PASSES: u32 = 20;
+/// How long an instance may exist without a NodeClaim.
 const GRACE: Duration = Duration::from_secs(30);
 /// How long to wait for the model.
 const UNSYNCED: Duration = Duration::from_secs(1);
-/// Deletions in flight at a time.
+/// Deletions in parallel.
 const PARALLEL: usize = 100;
 
-/// Removes claims without machines and machines without claims.
+/// Deletes NodeClaims without instances and instances without NodeClaims.
 #[derive(Debug)]
 pub struct GarbageCollection {
     cx: Arc<Context>,
-    looks: u32,
-    /// Since when a machine has been seen without a claim, by provider id.
+    passes: u32,
+    /// Since when an instance has had no NodeClaim, by provider id.
     orphans: BTreeMap<String, Timestamp>,
 }
 
 impl GarbageCollection {
-    /// The controller.
+    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>) -> Self {
         Self {
             cx,
-            looks: 0,
+            passes: 0,
             orphans: BTreeMap::new(),
         }
     }
 
-    async fn collect_claims(&self, view: &View, machines: &[NodeClaim]) -> Vec<ReconcileError> {
-        let there: BTreeSet<&str> = machines
+    async fn collect_claims(&self, view: &View, instances: &[NodeClaim]) -> Vec<ReconcileError> {
+        let existing: BTreeSet<&str> = instances
             .iter()
             .filter(|m| !m.is_deleting())
             .filter_map(provider_id)
@@ -73,7 +73,7 @@ impl GarbageCollection {
             .node_claims()
             .filter(|c| self.cx.is_managed(&c.spec.node_class_ref) && !c.is_deleting())
             .filter(|c| c.is_true(types::REGISTERED))
-            .filter(|c| provider_id(c).is_some_and(|id| !there.contains(id)))
+            .filter(|c| provider_id(c).is_some_and(|id| !existing.contains(id)))
             .filter(|c| !has_ready_node(view, c))
             .collect();
         let removals: Vec<_> = lost
@@ -96,13 +96,13 @@ impl GarbageCollection {
         Ok(())
     }
 
-    async fn collect_machines(
+    async fn collect_instances(
         &mut self,
-        machines: Vec<NodeClaim>,
+        instances: Vec<NodeClaim>,
     ) -> Result<Vec<ReconcileError>, ReconcileError> {
         let known = |view: &View, id: &str| !view.node_claims_by_provider_id(id).is_empty();
         let view = self.cx.view();
-        let unclaimed: Vec<NodeClaim> = machines
+        let unclaimed: Vec<NodeClaim> = instances
             .into_iter()
             .filter(|m| !m.is_deleting())
             .filter(|m| provider_id(m).is_some_and(|id| !known(&view, id)))
@@ -111,23 +111,23 @@ impl GarbageCollection {
         let seen: BTreeSet<&str> = unclaimed.iter().filter_map(provider_id).collect();
         self.orphans.retain(|id, _| seen.contains(id.as_str()));
         let mut due = Vec::new();
-        for machine in &unclaimed {
-            let Some(id) = provider_id(machine) else {
+        for instance in &unclaimed {
+            let Some(id) = provider_id(instance) else {
                 continue;
             };
-            let launched = machine.metadata.creation_timestamp.as_ref().map(|t| t.0);
+            let launched = instance.metadata.creation_timestamp.as_ref().map(|t| t.0);
             let since = *self
                 .orphans
                 .entry(id.to_owned())
                 .or_insert(launched.unwrap_or(now));
             if self.cx.clock.since(since) >= GRACE {
-                due.push(machine);
+                due.push(instance);
             }
         }
         if due.is_empty() {
             return Ok(Vec::new());
         }
-        // The model may be behind; the API server is not.
+        // The model may lag behind; the API server does not.
         let claims = self
             .cx
             .node_claims()
@@ -135,7 +135,7 @@ impl GarbageCollection {
             .await
             .doing("listing nodeclaims")?;
         let claimed: BTreeSet<&str> = claims.items.iter().filter_map(provider_id).collect();
-        // A claim without a machine may be about to get this one.
+        // A NodeClaim without an instance may be about to get this one.
         let launching: BTreeSet<&str> = claims
             .items
             .iter()
@@ -147,18 +147,18 @@ impl GarbageCollection {
         });
         let removals: Vec<_> = due
             .into_iter()
-            .map(|machine| self.collect_machine(&view, machine))
+            .map(|instance| self.collect_instance(&view, instance))
             .collect();
         Ok(errors(removals).await)
     }
 
-    async fn collect_machine(
+    async fn collect_instance(
         &self,
         view: &View,
-        machine: &NodeClaim,
+        instance: &NodeClaim,
     ) -> Result<(), ReconcileError> {
-        let id = provider_id(machine).unwrap_or_default();
-        match self.cx.provider.delete(machine).await {
+        let id = provider_id(instance).unwrap_or_default();
+        match self.cx.provider.delete(instance).await {
             Ok(()) => tracing::info!(
                 "provider-id" = id,
                 "garbage collected cloudprovider instance"
@@ -222,17 +222,17 @@ impl Periodic for GarbageCollection {
         if !view.is_synced() {
             return Ok(UNSYNCED);
         }
-        let machines = self
+        let instances = self
             .cx
             .provider
             .list()
             .await
             .doing("listing cloudprovider machines")?;
-        let mut errors = self.collect_claims(&view, &machines).await;
-        errors.extend(self.collect_machines(machines).await?);
+        let mut errors = self.collect_claims(&view, &instances).await;
+        errors.extend(self.collect_instances(instances).await?);
         ReconcileError::collect(errors)?;
-        self.looks = self.looks.saturating_add(1);
-        Ok(if self.looks <= QUICK_LOOKS {
+        self.passes = self.passes.saturating_add(1);
+        Ok(if self.passes <= QUICK_PASSES {
             AT_FIRST
         } else {
             INTERVAL

@@ -1,4 +1,4 @@
-//! The NodeClass label, added to claims and Nodes that an earlier release made without it.
+//! Adds the NodeClass label to NodeClaims and Nodes that an earlier release created without it.
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/hydration/controller.go, pkg/controllers/node/hydration/controller.go
 
@@ -25,14 +25,14 @@ fn class_label(class: &NodeClassReference) -> String {
     labels::node_class(&class.group, &class.kind)
 }
 
-/// Adds the label to claims.
+/// Adds the label to NodeClaims.
 #[derive(Debug)]
 pub struct ClaimHydration {
     cx: Arc<Context>,
 }
 
 impl ClaimHydration {
-    /// The controller.
+    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>) -> Self {
         Self { cx }
@@ -85,12 +85,12 @@ impl Controller for ClaimHydration {
         let mut after = NodeClaim::clone(&before);
         let present = after.metadata.labels.get_or_insert_default();
         present.insert(class_label(class), class.name.clone());
-        // One label that nobody else writes on an existing claim.
+        // No other controller writes this label on an existing NodeClaim.
         self.cx
             .claim_writes
             .patch_object(self.cx.node_claims(), &before, &after, Lock::None)
             .await
-            .doing("labelling nodeclaim")?;
+            .doing("labeling nodeclaim")?;
         Ok(Next::Wait)
     }
 }
@@ -102,18 +102,18 @@ pub struct NodeHydration {
 }
 
 impl NodeHydration {
-    /// The controller.
+    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>) -> Self {
         Self { cx }
     }
 }
 
-/// Whether a registered Node lacks the label of its NodeClass.
+/// Returns whether a registered Node lacks the label of its NodeClass.
 fn lacks_label(node: &Node, claim: &NodeClaim) -> bool {
     let label = class_label(&claim.spec.node_class_ref);
     let present = node.metadata.labels.as_ref();
-    // Registration brings all labels of the claim.
+    // Registration copies all labels of the NodeClaim.
     claim.is_true(types::REGISTERED) && !present.is_some_and(|labels| labels.contains_key(&label))
 }
 
@@ -185,7 +185,7 @@ impl Controller for NodeHydration {
             .node_writes
             .patch_object(self.cx.nodes(), &before, &after, Lock::None)
             .await
-            .doing("labelling node")?;
+            .doing("labeling node")?;
         Ok(Next::Wait)
     }
 }

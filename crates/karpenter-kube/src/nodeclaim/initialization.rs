@@ -1,8 +1,8 @@
-//! Initialisation: the node is ready for the pods it was made for.
+//! Initialization: the node is ready for the pods it was launched for.
 //!
-//! In this order, the first failure being what the condition says: the Node is there, ready, without startup taints,
-//! without known ephemeral taints, with every requested resource allocatable, with the devices of every requested DRA driver
-//! published. Once true it stays true.
+//! The condition reports the first check that fails: the Node exists, is ready, has no startup taints, no known ephemeral
+//! taints, has every requested resource allocatable, and the devices of every requested DRA driver are published. Once true
+//! it stays true.
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/initialization.go
 
@@ -12,7 +12,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use karpenter_api::conditions::{HasConditions, Status, reasons, types};
-use karpenter_api::labels::{self, annotations, taints};
+use karpenter_api::labels;
+use karpenter_api::labels::{annotations, taints};
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::quantity::Quantity;
 
@@ -23,7 +24,7 @@ use crate::logging;
 use crate::patch::Lock;
 
 impl Lifecycle {
-    pub(super) async fn initialise(&self, claim: &mut NodeClaim) -> Step {
+    pub(super) async fn initialize(&self, claim: &mut NodeClaim) -> Step {
         if claim.condition_status(types::INITIALIZED) != Status::Unknown {
             return Step::Continue;
         }
@@ -47,12 +48,12 @@ impl Lifecycle {
             );
             return Step::Continue;
         };
-        // The model may not show the registration yet; what it shows next comes back here.
+        // The model may lack the registration yet; its change triggers another reconciliation.
         if !has_label(node, labels::REGISTERED, "true") {
             return Step::Continue;
         }
         let view = self.cx.view();
-        let ready = initialised(node, claim)
+        let ready = initialized(node, claim)
             .and_then(|()| devices_published(node, claim, view.snapshot.resource_slices()));
         if let Err((reason, message)) = ready {
             claim.set_unknown_with_reason(types::INITIALIZED, reason, &message, now);
@@ -64,17 +65,17 @@ impl Lifecycle {
             .labels
             .get_or_insert_default()
             .insert(labels::INITIALIZED.into(), "true".into());
-        // One label, and nobody else writes it: no need to lose against kubelet's status writes.
+        // No other controller writes this label: an optimistic lock would only conflict with kubelet's status writes.
         let writes = &self.cx.node_writes;
         let patched = writes.patch_object(self.cx.nodes(), node, &wanted, Lock::None);
-        if let Err(error) = patched.await.doing("initialising node") {
+        if let Err(error) = patched.await.doing("initializing node") {
             return Step::Failed(error);
         }
         claim.set_true(types::INITIALIZED, now);
         Step::Continue
     }
 
-    /// Tells of an initialization that has been written.
+    /// Reports an initialization that has been written.
     pub(super) fn announce_initialization(&self, claim: &NodeClaim) {
         let id = claim.status.provider_id.as_deref().unwrap_or_default();
         let nodes = self.cx.nodes_of(&self.cx.view(), id);
@@ -91,8 +92,8 @@ impl Lifecycle {
     }
 }
 
-/// Whether the node can take the pods of the claim; else the reason and message of the condition.
-fn initialised(node: &Node, claim: &NodeClaim) -> Result<(), (&'static str, String)> {
+/// Checks whether the node can run the pods of the NodeClaim; else returns reason and message of the condition.
+fn initialized(node: &Node, claim: &NodeClaim) -> Result<(), (&'static str, String)> {
     let status = node.status.as_ref();
     let ready = status
         .and_then(|s| s.conditions.as_ref())
@@ -146,8 +147,8 @@ fn initialised(node: &Node, claim: &NodeClaim) -> Result<(), (&'static str, Stri
     }
 }
 
-/// Whether every DRA driver that the claim's pods ask for has published a complete pool of devices on the node: as many
-/// slices of the pool's latest generation as the slices themselves say.
+/// Returns an error unless every DRA driver that the NodeClaim's pods request has published a complete pool of devices on
+/// the node: as many slices of the pool's latest generation as the slices declare.
 fn devices_published<'a>(
     node: &Node,
     claim: &NodeClaim,
@@ -161,7 +162,7 @@ fn devices_published<'a>(
     if drivers.is_empty() {
         return Ok(());
     }
-    // By driver and pool: the latest generation, how many slices it has, and how many there are of it.
+    // By driver and pool: the latest generation, its declared number of slices, and the number of its slices that exist.
     let mut pools: BTreeMap<(&str, &str), (i64, i64, i64)> = BTreeMap::new();
     for slice in slices.filter(|slice| is_of_node(slice, node)) {
         let pool = &slice.spec.pool;
@@ -191,7 +192,7 @@ fn devices_published<'a>(
     ))
 }
 
-/// Whether the devices of a slice are the node's: it names the node, or the Node owns it.
+/// Returns whether the devices of a slice are on the node: it names the node, or the Node owns it.
 fn is_of_node(slice: &ResourceSlice, node: &Node) -> bool {
     let named = slice.spec.node_name.is_some() && slice.spec.node_name == node.metadata.name;
     let owners = slice.metadata.owner_references.iter().flatten();
@@ -208,8 +209,9 @@ fn taint_text(taint: &Taint) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     fn node(value: serde_json::Value) -> Node {
         serde_json::from_value(value).unwrap()
@@ -231,14 +233,14 @@ mod tests {
     ) -> &'static str {
         let node = node(json!({"metadata": {"name": "n"}, "spec": spec, "status": {
             "allocatable": allocatable, "conditions": [{"type": "Ready", "status": ready}]}}));
-        initialised(&node, &claim())
+        initialized(&node, &claim())
             .err()
             .map_or("", |(reason, _)| reason)
     }
 
     /// Conformance: DIS-040, DIS-041
     #[test]
-    fn the_first_obstacle_is_named() {
+    fn the_first_failing_check_is_reported() {
         let full = json!({"cpu": "2", "example.com/gpu": "1"});
         let taint = |key: &str, effect: &str| json!({"taints": [{"key": key, "effect": effect}]});
         assert_eq!(reason(json!({}), full.clone(), "True"), "");
@@ -311,7 +313,7 @@ mod tests {
                     message.rsplit(": ").next().unwrap().to_owned()
                 })
         };
-        assert_eq!(missing(&claim, &[]), None, "nobody asks for devices");
+        assert_eq!(missing(&claim, &[]), None, "no devices are requested");
         claim.metadata.annotations = Some(
             [(
                 annotations::REQUESTED_DRA_DRIVERS.to_owned(),
@@ -319,8 +321,8 @@ mod tests {
             )]
             .into(),
         );
-        let said = |text: &str| Some(text.to_owned());
-        assert_eq!(missing(&claim, &[]), said("gpu.x, nic.x"));
+        let expected = |text: &str| Some(text.to_owned());
+        assert_eq!(missing(&claim, &[]), expected("gpu.x, nic.x"));
         let gpu = slice("gpu.x", "p", 2, 1, json!("n"));
         let nic = slice(
             "nic.x",
@@ -331,20 +333,20 @@ mod tests {
         );
         assert_eq!(
             missing(&claim, &[Arc::clone(&gpu)]),
-            said("nic.x"),
+            expected("nic.x"),
             "any missing driver"
         );
         assert_eq!(missing(&claim, &[Arc::clone(&gpu), Arc::clone(&nic)]), None);
         let elsewhere = slice("nic.x", "p", 1, 1, json!("m"));
         assert_eq!(
             missing(&claim, &[Arc::clone(&gpu), elsewhere]),
-            said("nic.x"),
+            expected("nic.x"),
             "of another node"
         );
         let half = slice("nic.x", "p", 1, 2, json!("n"));
         assert_eq!(
             missing(&claim, &[Arc::clone(&gpu), Arc::clone(&half)]),
-            said("nic.x"),
+            expected("nic.x"),
             "incomplete"
         );
         assert_eq!(
@@ -355,7 +357,7 @@ mod tests {
         let newer = slice("nic.x", "p", 2, 2, json!("n"));
         assert_eq!(
             missing(&claim, &[gpu, nic, newer]),
-            said("nic.x"),
+            expected("nic.x"),
             "complete only in an older generation"
         );
     }

@@ -1,8 +1,8 @@
-//! Launching: asking the provider for the machine of a NodeClaim, exactly once as far as anybody can tell.
+//! Launches the instance of a NodeClaim exactly once, as far as the provider allows.
 //!
-//! The finalizer is on the claim before the provider is asked, and `create` is idempotent per claim, so a crash at any
-//! point leaves either nothing or a machine that the next attempt finds again. What the provider answered is also kept in
-//! memory for an hour, because the status that records it may fail to be written.
+//! The finalizer is on the NodeClaim before the provider is called, and `create` is idempotent per NodeClaim, so a crash at
+//! any point leaves either nothing or an instance that the next attempt finds again. The provider's answer is also kept in
+//! memory for an hour, because the status write that records it may fail.
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/launch.go
 
@@ -10,9 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use karpenter_api::conditions::{HasConditions, Status, reasons, types};
-use karpenter_api::events;
-use karpenter_api::labels;
 use karpenter_api::v1::NodeClaim;
+use karpenter_api::{events, labels};
 use karpenter_core::provider::CloudProviderError;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
@@ -23,7 +22,7 @@ use crate::controller::{Doing, ReconcileError};
 use crate::events::{Event, reference};
 use crate::logging;
 
-/// What the provider answered, by uid of the claim.
+/// Answers of the provider, by uid of the NodeClaim.
 #[derive(Debug, Default)]
 pub struct Launches {
     answers: Mutex<FxHashMap<String, (Instant, NodeClaim)>>,
@@ -47,7 +46,7 @@ impl Launches {
         answers.insert(uid.to_owned(), (now, claim));
     }
 
-    /// Forgets a claim whose launch is recorded.
+    /// Removes the answer for a NodeClaim whose launch is recorded.
     pub fn forget(&self, uid: &str) {
         self.answers
             .lock()
@@ -56,11 +55,11 @@ impl Launches {
     }
 }
 
-/// Longest error text shown on a condition.
-const SHOWN: usize = 300;
+/// Longest error text in a condition.
+const MAX_ERROR_LENGTH: usize = 300;
 
 impl Lifecycle {
-    /// Launches the machine while nobody knows whether there is one.
+    /// Launches the instance while the condition Launched is unknown.
     pub(super) async fn launch(&self, claim: &mut NodeClaim) -> Step {
         if claim.condition_status(types::LAUNCHED) != Status::Unknown {
             self.launches.forget(claim.uid());
@@ -93,17 +92,17 @@ impl Lifecycle {
                     .dedupe_by_message(),
                 );
                 tracing::error!(NodeClaim = logging::object(None, claim.name()), nodeclaim = claim.name(), error = %error, "failed launching nodeclaim");
-                self.give_up(claim, "insufficient_capacity").await
+                self.delete_failed(claim, "insufficient_capacity").await
             }
             Err(error @ CloudProviderError::NodeClassNotReady(_)) => {
                 tracing::error!(NodeClaim = logging::object(None, claim.name()), nodeclaim = claim.name(), error = %error, "failed launching nodeclaim");
-                self.give_up(claim, "nodeclass_not_ready").await
+                self.delete_failed(claim, "nodeclass_not_ready").await
             }
             Err(error) => {
                 let (reason, message) = match &error {
-                    CloudProviderError::Create { reason, message } => {
-                        (reason.as_str(), shorten(message))
-                    }
+                    CloudProviderError::Create {
+                        reason, message, ..
+                    } => (reason.as_str(), shorten(message)),
                     other => (reasons::LAUNCH_FAILED, shorten(&other.to_string())),
                 };
                 claim.set_unknown_with_reason(types::LAUNCHED, reason, &message, now);
@@ -131,8 +130,8 @@ impl Lifecycle {
         Ok(answer)
     }
 
-    /// Deletes a claim that will not become a node; a new one is made for its pods.
-    pub(super) async fn give_up(&self, claim: &NodeClaim, reason: &'static str) -> Step {
+    /// Deletes a NodeClaim that cannot become a node; the provisioner creates a new one for its pods.
+    pub(super) async fn delete_failed(&self, claim: &NodeClaim, reason: &'static str) -> Step {
         let deleted = self.delete_claim(claim).await.doing("deleting nodeclaim");
         match deleted {
             Ok(true) => {
@@ -145,7 +144,7 @@ impl Lifecycle {
     }
 }
 
-/// Copies what the provider knows: its labels under the claim's own, its annotations over the claim's own.
+/// Copies the provider's answer: its labels unless the NodeClaim has them, its annotations over the NodeClaim's.
 fn record_launch(claim: &mut NodeClaim, answer: &NodeClaim) {
     let own = claim.metadata.labels.take().unwrap_or_default();
     let mut merged = answer.metadata.labels.clone().unwrap_or_default();
@@ -169,10 +168,10 @@ fn record_launch(claim: &mut NodeClaim, answer: &NodeClaim) {
 }
 
 fn shorten(text: &str) -> String {
-    if text.len() <= SHOWN {
+    if text.len() <= MAX_ERROR_LENGTH {
         return text.to_owned();
     }
-    let cut = (0..=SHOWN)
+    let cut = (0..=MAX_ERROR_LENGTH)
         .rev()
         .find(|at| text.is_char_boundary(*at))
         .unwrap_or(0);
@@ -204,6 +203,23 @@ mod tests {
         assert_eq!(claim.status.provider_id.as_deref(), Some("kwok://a"));
     }
 
+    /// Conformance: API-196
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_kept_for_an_hour_or_until_it_is_recorded() {
+        let launches = Launches::default();
+        let claim = NodeClaim::new("a", Default::default());
+        launches.put("a", claim.clone());
+        tokio::time::advance(Duration::from_secs(3599)).await;
+        launches.put("b", claim.clone());
+        assert!(launches.get("a").is_some(), "within the hour");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        launches.put("c", claim);
+        assert!(launches.get("a").is_none() && launches.get("b").is_some());
+        launches.forget("b");
+        assert!(launches.get("b").is_none());
+    }
+
+    /// Conformance: API-200
     #[test]
     fn long_errors_are_cut_at_300_bytes() {
         assert_eq!(shorten("short"), "short");

@@ -1,6 +1,6 @@
-//! The lifecycle controller: one pass over a NodeClaim.
+//! The lifecycle controller: one reconciliation of a NodeClaim.
 //!
-//! Every pass runs every step; each does nothing once its condition is settled. What they changed is written at the end:
+//! Every reconciliation runs every step; a step does nothing once its condition is known. Changes are written at the end:
 //! labels and annotations first, then the status, each only if it differs and only onto the version that was read.
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/controller.go
@@ -25,43 +25,43 @@ use crate::nodepool::RegistrationHealth;
 use crate::options::Options;
 use crate::patch::Lock;
 
-/// Brings NodeClaims from the wish to the node, and from deletion to the end.
+/// Launches, registers, initializes and finalizes NodeClaims.
 #[derive(Debug)]
 pub struct Lifecycle {
     pub(super) cx: Arc<Context>,
     pub(super) launches: Launches,
     health: Arc<RegistrationHealth>,
-    pub(super) untold: Untold,
+    pub(super) unreported: UnreportedMilestones,
 }
 
-/// The milestones that a claim has passed.
+/// The milestones of a NodeClaim.
 #[derive(Debug, Clone, Copy)]
-struct Passed {
+struct Milestones {
     registered: bool,
     initialized: bool,
 }
 
-/// Claims of which a write failed, by uid, with the milestones they had passed before: the API server may have made the
-/// write and its answer been lost, and then the next pass finds it done, but not told.
+/// NodeClaims of which a write failed, by uid, with their milestones before: the API server may have applied the write
+/// although its answer was lost, and then the next reconciliation finds the milestone reached, but not reported.
 #[derive(Debug, Default)]
-pub(super) struct Untold(Mutex<FxHashMap<String, Passed>>);
+pub(super) struct UnreportedMilestones(Mutex<FxHashMap<String, Milestones>>);
 
-impl Untold {
-    fn claims(&self) -> MutexGuard<'_, FxHashMap<String, Passed>> {
+impl UnreportedMilestones {
+    fn claims(&self) -> MutexGuard<'_, FxHashMap<String, Milestones>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What has been told of the claim.
-    fn before(&self, claim: &NodeClaim) -> Passed {
+    /// Returns the milestones that were reported.
+    fn before(&self, claim: &NodeClaim) -> Milestones {
         let known = self.claims().get(claim.uid()).copied();
-        known.unwrap_or_else(|| Passed {
+        known.unwrap_or_else(|| Milestones {
             registered: claim.is_true(types::REGISTERED),
             initialized: claim.is_true(types::INITIALIZED),
         })
     }
 
-    fn keep(&self, claim: &NodeClaim, passed: Passed) {
-        self.claims().insert(claim.uid().to_owned(), passed);
+    fn keep(&self, claim: &NodeClaim, reached: Milestones) {
+        self.claims().insert(claim.uid().to_owned(), reached);
     }
 
     pub(super) fn forget(&self, uid: &str) {
@@ -69,28 +69,28 @@ impl Untold {
     }
 }
 
-/// What a step of a pass leads to.
+/// The result of a step.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// The next step.
+    /// Continues with the next step.
     Continue,
-    /// The next step, and another pass after this long.
+    /// Continues with the next step, and requeues after this delay.
     ContinueAfter(Duration),
-    /// The end of the pass: the claim is on its way out.
+    /// Ends the reconciliation: the NodeClaim is being deleted.
     Stop,
-    /// The next step, and another pass with back-off.
+    /// Continues with the next step, and requeues with back-off.
     Failed(ReconcileError),
 }
 
 impl Lifecycle {
-    /// The controller. `health` learns which registrations succeed.
+    /// Creates the controller. `health` records which registrations succeed.
     #[must_use]
     pub fn new(cx: Arc<Context>, health: Arc<RegistrationHealth>) -> Self {
         Self {
             cx,
             launches: Launches::default(),
             health,
-            untold: Untold::default(),
+            unreported: UnreportedMilestones::default(),
         }
     }
 
@@ -98,7 +98,7 @@ impl Lifecycle {
         let (api, writes) = (self.cx.node_claims(), &self.cx.claim_writes);
         let mut before = (**claim).clone();
         if !has_finalizer(&before) {
-            // INVARIANT: the finalizer is there before the provider is asked for a machine.
+            // INVARIANT: the finalizer is written before the provider is asked for an instance.
             let mut held = before.clone();
             held.metadata
                 .finalizers
@@ -113,7 +113,7 @@ impl Lifecycle {
             }
         }
         let mut after = before.clone();
-        after.initialise_conditions(self.cx.clock.now());
+        after.initialize_conditions(self.cx.clock.now());
         restamp(&mut after);
 
         let mut next = Next::Wait;
@@ -121,7 +121,7 @@ impl Lifecycle {
         for step in [
             self.launch(&mut after).await,
             self.register(&mut after).await,
-            self.initialise(&mut after).await,
+            self.initialize(&mut after).await,
         ] {
             match step {
                 Step::Continue => {}
@@ -137,10 +137,10 @@ impl Lifecycle {
             Step::Failed(error) => errors.push(error),
         }
 
-        let was = self.untold.before(&before);
+        let was = self.unreported.before(&before);
         let written = self.write(&mut before, &after).await;
-        let written = written.inspect_err(|_| self.untold.keep(&before, was))?;
-        self.untold.forget(before.uid());
+        let written = written.inspect_err(|_| self.unreported.keep(&before, was))?;
+        self.unreported.forget(before.uid());
         if !was.registered && written.is_true(types::REGISTERED) {
             self.announce_registration(&written);
         }
@@ -151,24 +151,24 @@ impl Lifecycle {
         Ok(next)
     }
 
-    /// Writes what a pass has changed; returns the claim as it is then.
+    /// Writes the changes of a reconciliation; returns the NodeClaim as written.
     async fn write(
         &self,
         before: &mut NodeClaim,
         after: &NodeClaim,
     ) -> Result<Arc<NodeClaim>, ReconcileError> {
         let (api, writes) = (self.cx.node_claims(), &self.cx.claim_writes);
-        // Labels and annotations, each of which has one writer.
-        let labelled = writes
+        // Labels and annotations have one writer each.
+        let labeled = writes
             .patch_object(api.clone(), before, after, Lock::None)
             .await;
-        if let Some(written) = labelled.doing("updating nodeclaim")? {
+        if let Some(written) = labeled.doing("updating nodeclaim")? {
             before.metadata = written.metadata;
         }
         if before.status == after.status {
             return Ok(Arc::new(before.clone()));
         }
-        // Launching takes time: others may have written since.
+        // Launching takes time: other controllers may have written since.
         let known = self.cx.node_claim(&self.cx.view(), before.name());
         let known = known.filter(|claim| claim.uid() == before.uid());
         let known = known.unwrap_or_else(|| Arc::new(before.clone()));
@@ -179,7 +179,7 @@ impl Lifecycle {
             .doing("updating nodeclaim status")
     }
 
-    /// Deletes the claim if it is still the one that was read; false if it is gone already.
+    /// Deletes the NodeClaim if it is still the one that was read; returns false if it does not exist any more.
     pub(super) async fn delete_claim(&self, claim: &NodeClaim) -> Result<bool, kube::Error> {
         let only_this = DeleteParams {
             preconditions: Some(Preconditions {
@@ -219,8 +219,8 @@ impl Lifecycle {
     }
 }
 
-/// Makes the changes of a pass from `before` to `after` to a status that others have written since. What the steps of a pass
-/// write is theirs alone.
+/// Applies the changes from `before` to `after` to a status that other controllers have written since. No other controller
+/// writes the conditions of these steps.
 fn carry_over(before: &NodeClaim, after: &NodeClaim, latest: &mut NodeClaim) {
     let (old, new, status) = (&before.status, &after.status, &mut latest.status);
     if old.node_name != new.node_name {
@@ -250,27 +250,27 @@ fn carry_over(before: &NodeClaim, after: &NodeClaim, latest: &mut NodeClaim) {
     }
 }
 
-/// Says of settled conditions that they hold for the claim's current generation, too: otherwise a change of the spec would
-/// make the claim unready for ever.
+/// Updates the observed generation of conditions that are known: otherwise a change of the spec would make the NodeClaim
+/// unready forever.
 fn restamp(claim: &mut NodeClaim) {
     let generation = claim.metadata.generation;
     let kinds = NodeClaim::TYPES;
     let is_dependent = |c: &Condition| kinds.dependents.contains(&&*c.type_);
     let is_known = |c: &Condition| Status::of(c) != Status::Unknown;
-    let settled = claim
+    let all_known = claim
         .conditions()
         .iter()
         .all(|c| !is_dependent(c) || is_known(c));
     for condition in claim.conditions_mut() {
-        // The summary stays what it is only if nothing is left that may change it.
+        // The root condition stays what it is only if no dependent condition may change it.
         let is_root = condition.type_ == kinds.root;
-        if (is_dependent(condition) && is_known(condition)) || (is_root && settled) {
+        if (is_dependent(condition) && is_known(condition)) || (is_root && all_known) {
             condition.observed_generation = generation;
         }
     }
 }
 
-/// How a claim goes: without a limit, within one, or at once. A label of the disruption metrics.
+/// Returns how the NodeClaim is terminated: without a limit, within one, or at once. A label of the disruption metrics.
 pub(crate) fn termination_mode(claim: &NodeClaim) -> &'static str {
     match &claim.spec.termination_grace_period {
         None => "graceful",
@@ -279,7 +279,7 @@ pub(crate) fn termination_mode(claim: &NodeClaim) -> &'static str {
     }
 }
 
-/// Name and uid of the NodePool that owns the claim.
+/// Returns name and uid of the NodePool that owns the NodeClaim.
 fn owner_pool(claim: &NodeClaim) -> Option<(&str, &str)> {
     let owners = claim.metadata.owner_references.as_ref()?;
     owners
@@ -320,7 +320,7 @@ impl Controller for Lifecycle {
                     }
                 }
             }
-            // A driver has published devices: whoever waits for them is looked at again.
+            // A driver has published devices: NodeClaims that wait for them are reconciled.
             Change::Other("ResourceSlice") => {
                 let waits = |claim: &&Arc<NodeClaim>| {
                     claim
@@ -353,8 +353,9 @@ impl Controller for Lifecycle {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use jiff::Timestamp;
+
+    use super::*;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -388,8 +389,21 @@ mod tests {
         assert!(claim.is_true(types::READY));
     }
 
+    /// Conformance: API-173
     #[test]
-    fn what_nobody_knows_yet_is_not_stamped() {
+    fn the_mode_of_a_termination_follows_the_grace_period() {
+        let mode = |grace: Option<&str>| {
+            let mut claim = NodeClaim::new("a", Default::default());
+            claim.spec.termination_grace_period = grace.map(|text| text.parse().unwrap());
+            termination_mode(&claim)
+        };
+        assert_eq!(mode(None), "graceful");
+        assert_eq!(mode(Some("1s")), "eventual");
+        assert_eq!(mode(Some("0s")), "forceful");
+    }
+
+    #[test]
+    fn an_unknown_condition_keeps_its_observed_generation() {
         let mut claim = NodeClaim::new("a", Default::default());
         claim.metadata.generation = Some(1);
         claim.set_unknown_with_reason(types::LAUNCHED, "LaunchFailed", "no", at(10));
@@ -401,7 +415,7 @@ mod tests {
 
     /// Conformance: DIS-044
     #[test]
-    fn the_end_of_the_machine_does_not_make_a_ready_claim_unknown() {
+    fn the_termination_of_the_instance_does_not_make_a_ready_claim_unknown() {
         let mut claim = NodeClaim::new("a", Default::default());
         claim.metadata.generation = Some(1);
         for dependent in NodeClaim::TYPES.dependents {

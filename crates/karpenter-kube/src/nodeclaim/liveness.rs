@@ -1,7 +1,7 @@
-//! Liveness: a claim that does not become a node in time is given up.
+//! Liveness: a NodeClaim that does not become a node in time is deleted.
 //!
-//! Five minutes for the launch, fifteen for the registration, both counted from when the condition became what it is,
-//! which is the claim's creation in practice. Initialisation has no limit.
+//! Five minutes for the launch, fifteen for the registration, both counted from the last transition of the condition, which
+//! is the NodeClaim's creation in practice. Initialization has no limit.
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/liveness.go
 
@@ -17,14 +17,14 @@ use crate::logging;
 const LAUNCH: Duration = Duration::from_secs(5 * 60);
 const REGISTRATION: Duration = Duration::from_secs(15 * 60);
 
-/// What a claim must have reached, and by when.
+/// A condition that a NodeClaim must reach in time.
 struct Limit {
     condition: &'static str,
     time: Duration,
     reason: &'static str,
 }
 
-/// What the claim has yet to reach, and since when the time for it runs; nothing once it is registered.
+/// Returns the condition that the NodeClaim has yet to reach, and since when its time counts; `None` once it is registered.
 fn deadline(claim: &NodeClaim) -> Option<(Timestamp, Limit)> {
     if claim.is_true(types::REGISTERED) {
         return None;
@@ -75,14 +75,15 @@ impl Lifecycle {
         };
         self.record_failure(claim, &why, &message);
         tracing::info!(NodeClaim = logging::object(None, claim.name()), nodeclaim = claim.name(), timeout = ?time, reason, "terminating due to timeout");
-        self.give_up(claim, reason).await
+        self.delete_failed(claim, reason).await
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -112,7 +113,7 @@ mod tests {
         assert_eq!(
             runs(&claim),
             Some((at(5000), LAUNCH, "launch_timeout")),
-            "it moved"
+            "the transition was later"
         );
         claim.set_true(types::LAUNCHED, at(5100));
         assert_eq!(

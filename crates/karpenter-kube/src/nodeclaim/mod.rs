@@ -1,23 +1,23 @@
-//! NodeClaims: from the wish for a machine to its end.
+//! NodeClaims: from their creation to the deletion of their instances.
 //!
-//! [`lifecycle`] launches, registers, initialises and finalises; its steps are one module each.
+//! [`lifecycle`] launches, registers, initializes and finalizes them; each step is one module.
 
 pub mod conditions;
 pub mod consistency;
 pub mod drift;
 pub mod expiration;
 pub mod garbage_collection;
-pub mod ghosts;
 pub mod hydration;
 pub mod lifecycle;
+pub mod model_gc;
 pub mod pod_events;
 pub mod removal;
 
+mod cooldown;
 mod finalize;
 mod initialization;
 mod launch;
 mod liveness;
 mod registration;
-mod rests;
 
 pub use launch::Launches;

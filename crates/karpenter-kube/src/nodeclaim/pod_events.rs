@@ -1,6 +1,6 @@
-//! When something last happened to the pods of a node: what consolidateAfter counts from.
+//! Maintains the time of the last pod event on a node, from which `consolidateAfter` counts.
 //!
-//! A pod that is bound, ends, or begins to end; pods of DaemonSets do not count. Written every ten seconds at most.
+//! Pod events are binding, completion and deletion; pods of DaemonSets do not count. Written every ten seconds at most.
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/podevents/controller.go
 
@@ -17,25 +17,25 @@ use crate::model::{Change, View};
 use crate::options::Options;
 use crate::patch::Lock;
 
-/// Shorter than the time between two looks of a disruption, so that none is missed.
+/// Shorter than the interval between two disruption passes, so that none misses an event.
 const DEDUPE: Duration = Duration::from_secs(10);
 
-/// Keeps `status.lastPodEventTime`.
+/// Maintains `status.lastPodEventTime`.
 #[derive(Debug)]
 pub struct PodEvents {
     cx: Arc<Context>,
 }
 
 impl PodEvents {
-    /// The controller.
+    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>) -> Self {
         Self { cx }
     }
 }
 
-/// The node that something happened on, if it did.
-fn happened<'a>(before: Option<&'a Pod>, after: Option<&'a Pod>) -> Option<&'a str> {
+/// Returns the node of a pod event, if the change is one.
+fn event_node<'a>(before: Option<&'a Pod>, after: Option<&'a Pod>) -> Option<&'a str> {
     let after = after?;
     let node = after.node_name.as_deref()?;
     let bound = before.is_none_or(|b| b.node_name.is_none());
@@ -60,14 +60,14 @@ impl Controller for PodEvents {
     }
 
     fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<ObjectKey>) {
-        // What is listed at the start happened long ago.
+        // Events of pods that are listed at start happened before.
         let Change::Pod { before, after } = change else {
             return;
         };
         if !view.is_synced() {
             return;
         }
-        let node = happened(before.as_deref(), after.as_deref()).and_then(|name| view.node(name));
+        let node = event_node(before.as_deref(), after.as_deref()).and_then(|name| view.node(name));
         for claim in node
             .map(|node| view.node_claims_of(node))
             .unwrap_or_default()
@@ -91,7 +91,7 @@ impl Controller for PodEvents {
         }
         let mut after = NodeClaim::clone(&claim);
         after.status.last_pod_event_time = Some(Time(self.cx.clock.now()));
-        // One field that nobody else writes.
+        // No other controller writes this field.
         self.cx
             .claim_writes
             .patch_status(self.cx.node_claims(), &claim, &after, Lock::None)
@@ -103,8 +103,9 @@ impl Controller for PodEvents {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::{Value, json};
+
+    use super::*;
 
     fn pod(change: impl FnOnce(&mut Value)) -> Pod {
         let mut value = json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"}, "spec": {"containers": [], "nodeName": "n"}, "status": {"phase": "Running"}});
@@ -112,8 +113,9 @@ mod tests {
         Pod::parse(&serde_json::from_value(value).unwrap())
     }
 
+    /// Conformance: DIS-144
     #[test]
-    fn binding_ending_and_beginning_to_end_count_and_nothing_else_does() {
+    fn only_binding_completion_and_deletion_are_pod_events() {
         let running = pod(|_| {});
         let unbound = pod(|p| p["spec"]["nodeName"] = Value::Null);
         let ended = pod(|p| p["status"]["phase"] = json!("Succeeded"));
@@ -122,13 +124,13 @@ mod tests {
             p["metadata"]["ownerReferences"] =
                 json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d"}])
         });
-        assert_eq!(happened(Some(&unbound), Some(&running)), Some("n"));
-        assert_eq!(happened(Some(&running), Some(&ended)), Some("n"));
-        assert_eq!(happened(Some(&running), Some(&ending)), Some("n"));
-        assert_eq!(happened(Some(&running), Some(&running)), None);
-        assert_eq!(happened(Some(&ending), Some(&ending)), None);
-        assert_eq!(happened(Some(&running), None), None);
-        assert_eq!(happened(None, Some(&unbound)), None);
-        assert_eq!(happened(None, Some(&daemon)), None);
+        assert_eq!(event_node(Some(&unbound), Some(&running)), Some("n"));
+        assert_eq!(event_node(Some(&running), Some(&ended)), Some("n"));
+        assert_eq!(event_node(Some(&running), Some(&ending)), Some("n"));
+        assert_eq!(event_node(Some(&running), Some(&running)), None);
+        assert_eq!(event_node(Some(&ending), Some(&ending)), None);
+        assert_eq!(event_node(Some(&running), None), None);
+        assert_eq!(event_node(None, Some(&unbound)), None);
+        assert_eq!(event_node(None, Some(&daemon)), None);
     }
 }

@@ -1,10 +1,10 @@
-//! Registration: a machine has joined the cluster as a Node, which becomes Karpenter's.
+//! Registration: an instance has joined the cluster as a Node, which Karpenter manages from then on.
 //!
-//! 1. Exactly one Node has the claim's provider id; several make the claim unusable.
-//! 2. The Node gets the finalizer, the owner, and the claim's annotations, labels and taints.
-//! 3. The provider's registration hooks are asked, all at once; until all agree the unregistered taint stays. What labels
-//!    they give reach the claim and the Node.
-//! 4. The taint goes, the `registered` label comes, in the same write.
+//! 1. Exactly one Node has the claim's provider id; several fail the registration.
+//! 2. The Node gets the finalizer, the owner reference, and the NodeClaim's annotations, labels and taints.
+//! 3. The provider's registration hooks run in parallel; until all agree the unregistered taint stays. Labels that they
+//!    return are added to the NodeClaim and the Node.
+//! 4. The taint is removed and the `registered` label added, in the same write.
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/registration.go
 
@@ -16,9 +16,9 @@ use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use karpenter_api::conditions::{HasConditions, Status, reasons, types};
-use karpenter_api::events;
-use karpenter_api::labels::{self, finalizers, taints};
+use karpenter_api::labels::{finalizers, taints};
 use karpenter_api::v1::NodeClaim;
+use karpenter_api::{events, labels};
 use karpenter_core::provider::HookOutcome;
 
 use super::lifecycle::{Lifecycle, Step};
@@ -123,7 +123,7 @@ impl Lifecycle {
         Step::Continue
     }
 
-    /// Tells of a registration that has been written.
+    /// Reports a registration that has been written.
     pub(super) fn announce_registration(&self, claim: &NodeClaim) {
         let name = claim.status.node_name.as_deref().unwrap_or_default();
         tracing::info!(
@@ -139,7 +139,7 @@ impl Lifecycle {
         self.record_registration(claim, true);
     }
 
-    /// Asks every hook, all at once.
+    /// Runs every hook in parallel.
     async fn ask_hooks(&self, claim: &NodeClaim) -> Answers {
         let hooks = self.cx.provider.registration_hooks();
         let outcomes = join_all(hooks.iter().map(|hook| hook.registered(claim))).await;
@@ -163,20 +163,20 @@ impl Lifecycle {
     }
 }
 
-/// What the registration hooks say together.
+/// The combined results of the registration hooks.
 #[derive(Debug, Default)]
 struct Answers {
     /// Names of the hooks that have not agreed yet.
     pending: Vec<String>,
-    /// When the first of them wants to be asked again.
+    /// Delay until the first of them is to run again.
     again: Option<Duration>,
-    /// Labels that hooks want on the claim and its Node.
+    /// Labels for the NodeClaim and its Node.
     labels: BTreeMap<String, String>,
-    /// Hooks that could not tell make the reconciliation fail, so that they are asked again.
+    /// Errors of hooks; they make the reconciliation fail, so that the hooks run again.
     errors: Vec<ReconcileError>,
 }
 
-/// Makes the Node carry what the claim says.
+/// Copies the metadata and taints of the NodeClaim to the Node.
 fn sync(node: &mut Node, claim: &NodeClaim) {
     let finalizers = node.metadata.finalizers.get_or_insert_default();
     if !finalizers.iter().any(|f| f == finalizers::TERMINATION) {
@@ -212,7 +212,7 @@ fn sync(node: &mut Node, claim: &NodeClaim) {
     }
 }
 
-/// Lets pods onto the Node.
+/// Removes the unregistered taint and adds the registered label, so that pods can be scheduled.
 fn admit(node: &mut Node) {
     if let Some(spec) = &mut node.spec
         && let Some(present) = &mut spec.taints
@@ -225,7 +225,7 @@ fn admit(node: &mut Node) {
         .insert(labels::REGISTERED.into(), "true".into());
 }
 
-/// Whether a Node has a label of this value.
+/// Returns whether a Node has a label of this value.
 pub(crate) fn has_label(node: &Node, key: &str, value: &str) -> bool {
     node.metadata
         .labels
@@ -234,7 +234,7 @@ pub(crate) fn has_label(node: &Node, key: &str, value: &str) -> bool {
         .is_some_and(|v| v == value)
 }
 
-/// The taints of a Node.
+/// Returns the taints of a Node.
 pub(crate) fn node_taints(node: &Node) -> &[Taint] {
     node.spec
         .as_ref()
@@ -305,10 +305,10 @@ mod tests {
 
     /// Conformance: DIS-035
     #[test]
-    fn taints_are_not_synced_where_the_node_says_true() {
-        let mut told = node(&[(labels::DO_NOT_SYNC_TAINTS, "true")]);
-        sync(&mut told, &claim());
-        assert_eq!(node_taints(&told).len(), 1);
+    fn taints_are_not_synced_to_a_node_with_the_do_not_sync_label() {
+        let mut opted_out = node(&[(labels::DO_NOT_SYNC_TAINTS, "true")]);
+        sync(&mut opted_out, &claim());
+        assert_eq!(node_taints(&opted_out).len(), 1);
         let mut other = node(&[(labels::DO_NOT_SYNC_TAINTS, "yes")]);
         sync(&mut other, &claim());
         assert_eq!(node_taints(&other).len(), 3);

@@ -1,6 +1,7 @@
-//! Deleting a NodeClaim for a reason of Karpenter's own, counted once.
+//! Deletes NodeClaims for a reason of Karpenter's own, counted once.
 
-use karpenter_api::labels::{self, annotations};
+use karpenter_api::labels;
+use karpenter_api::labels::annotations;
 use karpenter_api::v1::NodeClaim;
 use kube::api::{DeleteParams, Preconditions};
 
@@ -9,10 +10,10 @@ use crate::context::Context;
 use crate::controller::{Doing, ReconcileError, is_not_found};
 use crate::patch::Lock;
 
-/// Asks for the deletion of the claim as it was read; false if it is gone.
+/// Deletes the NodeClaim in the version that was read; returns false if it does not exist any more.
 ///
 /// # Errors
-/// A conflict if the claim has changed since: whoever deletes it must look again, so that nothing is counted twice.
+/// A conflict if the NodeClaim has changed since: the caller must read it again, so that nothing is counted twice.
 pub async fn delete(cx: &Context, claim: &NodeClaim) -> Result<bool, ReconcileError> {
     let this_version = DeleteParams {
         preconditions: Some(Preconditions {
@@ -31,7 +32,7 @@ pub async fn delete(cx: &Context, claim: &NodeClaim) -> Result<bool, ReconcileEr
     }
 }
 
-/// Like [`delete`], counted as disrupted under `reason`.
+/// Deletes like [`delete`], and counts the NodeClaim as disrupted for `reason`.
 ///
 /// # Errors
 /// Those of [`delete`].
@@ -47,7 +48,7 @@ pub async fn disrupt(
     Ok(deleted)
 }
 
-/// Counts a claim that was just deleted under `reason`, and its pods that need another node.
+/// Counts a NodeClaim that was just deleted for `reason`, and its reschedulable pods.
 pub(super) fn count_disrupted(cx: &Context, claim: &NodeClaim, reason: &str) {
     let label = |key: &str| claim.label(key).unwrap_or_default();
     let series = [
@@ -67,8 +68,8 @@ pub(super) fn count_disrupted(cx: &Context, claim: &NodeClaim, reason: &str) {
         .add(&series, rescheduled as f64);
 }
 
-/// Makes the claim's deadline now, unless it has passed already: its pods are deleted, its volumes not waited for. The claim
-/// as it is then.
+/// Sets the NodeClaim's termination deadline to now, unless it has passed already: its pods are deleted, its volumes not
+/// waited for. Returns the NodeClaim as written.
 ///
 /// # Errors
 /// A conflict if the claim has changed since it was read.

@@ -1,4 +1,4 @@
-//! The static hash of a NodePool, written on it, and re-stamped on its NodeClaims when the algorithm changes.
+//! The static hash of a NodePool, written to its annotations, and re-stamped on its NodeClaims when the algorithm changes.
 //!
 //! UPSTREAM: pkg/controllers/nodepool/hash/controller.go
 
@@ -15,20 +15,21 @@ use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileErro
 use crate::model::{Change, View};
 use crate::patch::Lock;
 
-/// Keeps the hash annotations of NodePools.
+/// Maintains the hash annotations of NodePools.
 #[derive(Debug)]
 pub struct Hash {
     cx: Arc<Context>,
 }
 
 impl Hash {
-    /// The controller.
+    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>) -> Self {
         Self { cx }
     }
 
-    /// Gives claims of another version the current one, and the current hash unless they are known to have drifted.
+    /// Sets the current hash version on NodeClaims of another version, and the current hash unless they are known to have
+    /// drifted.
     async fn restamp(&self, view: &View, pool: &str, hash: &str) -> Result<(), ReconcileError> {
         let mut errors = Vec::new();
         for claim in view.node_claims_of_pool(pool) {
@@ -109,7 +110,7 @@ impl Controller for Hash {
         annotations.insert(NODE_POOL_HASH.into(), hash);
         annotations.insert(VERSION.into(), NODE_POOL_HASH_VERSION.into());
         let api: Api<NodePool> = Api::all(self.cx.clients.api.clone());
-        // Two annotations that nobody else writes.
+        // No other controller writes these two annotations.
         self.cx
             .pool_writes
             .patch_object(api.clone(), &before, &after, Lock::None)

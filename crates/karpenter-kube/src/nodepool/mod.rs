@@ -1,4 +1,4 @@
-//! NodePools: what their status says, and the hash that tells drift.
+//! NodePools: their status, and the static hash that detects drift.
 
 mod hash;
 mod registration_health;

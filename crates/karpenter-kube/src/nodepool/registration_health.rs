@@ -1,7 +1,7 @@
-//! Whether the latest nodes of a NodePool have registered: a ring of four outcomes per NodePool, in memory.
+//! Registration health of NodePools: a ring of the latest four outcomes per NodePool, in memory.
 //!
 //! Two failures among the latest four make a pool unhealthy. After a restart the ring is filled again from the
-//! condition. The condition itself is written by the status controller alone; outcomes only wake it.
+//! condition. The status controller alone writes the condition; outcomes only trigger it.
 //!
 //! UPSTREAM: pkg/state/nodepoolhealth/tracker.go
 
@@ -12,10 +12,10 @@ use rustc_hash::FxHashMap;
 
 use crate::controller::{ObjectKey, Queue};
 
-/// What the latest outcomes say.
+/// The registration health of a NodePool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// Nothing is known.
+    /// No outcome is known.
     Unknown,
     /// Nodes register.
     Healthy,
@@ -62,7 +62,7 @@ impl Ring {
 }
 
 impl RegistrationHealth {
-    /// Wakes the status controller through its queue.
+    /// Creates a tracker that triggers the status controller through its queue.
     #[must_use]
     pub fn new(status: Queue<ObjectKey>) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl RegistrationHealth {
         self.rings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records an outcome for the pool of this name and uid.
+    /// Records an outcome for the NodePool of this name and uid.
     pub fn record(
         &self,
         pool: &str,
@@ -93,18 +93,18 @@ impl RegistrationHealth {
         self.status.add(ObjectKey::cluster(pool));
     }
 
-    /// What the outcomes of a pool say.
+    /// Returns the health of a NodePool.
     #[must_use]
     pub fn health(&self, uid: &str) -> Health {
         self.lock().get(uid).map_or(Health::Unknown, Ring::health)
     }
 
-    /// Forgets the outcomes of a pool.
+    /// Clears the outcomes of a NodePool.
     pub fn reset(&self, uid: &str) {
         self.lock().remove(uid);
     }
 
-    /// Fills the ring of a pool that nothing is known of from what its condition says.
+    /// Fills an empty ring from the status of the NodePool's condition.
     pub fn restore(&self, uid: &str, healthy: bool) {
         let mut rings = self.lock();
         let ring = rings.entry(uid.to_owned()).or_default();
@@ -139,8 +139,9 @@ mod tests {
         assert_eq!(health.health("u"), Health::Healthy);
     }
 
+    /// Conformance: DIS-140
     #[test]
-    fn a_restart_fills_an_empty_ring_and_only_an_empty_one() {
+    fn a_restart_fills_only_an_empty_ring() {
         let health = health();
         health.restore("u", false);
         assert_eq!(health.health("u"), Health::Unhealthy(None));
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_wakes_the_status_controller() {
+    fn an_outcome_triggers_the_status_controller() {
         let queue = Queue::new();
         RegistrationHealth::new(queue.clone()).record("pool", "u", true, None);
         assert_eq!(queue.next(), Some(ObjectKey::cluster("pool")));

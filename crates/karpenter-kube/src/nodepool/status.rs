@@ -1,7 +1,7 @@
-//! The status of a NodePool: validation, NodeClass, registration health, resources; one look, one write.
+//! The status of a NodePool: validation, NodeClass, registration health, resources; one reconciliation, one write.
 //!
-//! DIFFERS: upstream has four controllers that write the same status one after another, so that a pool is not ready in
-//! between; here a change of the spec settles in one write.
+//! DIFFERS: upstream has four controllers that write the same status one after another, so that a NodePool is not ready in
+//! between; here one write follows a change of the spec.
 //!
 //! UPSTREAM: pkg/controllers/nodepool/{validation,readiness,registrationhealth,counter}/controller.go
 
@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use karpenter_api::conditions::{self, HasConditions, reasons, types};
+use karpenter_api::conditions::{HasConditions, reasons, types};
 use karpenter_api::v1::NodePool;
-use karpenter_api::validation;
+use karpenter_api::{conditions, validation};
 use karpenter_core::resources::Resources;
 use kube::Api;
 
@@ -24,20 +24,20 @@ use crate::events::Event;
 use crate::model::{Change, NodeClass, View};
 use crate::patch::Lock;
 
-/// Resources that are shown even when they are zero.
-const SHOWN: [&str; 5] = ["cpu", "memory", "pods", "ephemeral-storage", "nodes"];
+/// Resources that are reported even when they are zero.
+const ALWAYS_REPORTED: [&str; 5] = ["cpu", "memory", "pods", "ephemeral-storage", "nodes"];
 
-/// Reason of the event about a part of a pool that is ignored, or that has an effect its author can hardly want.
+/// Reason of the event about a field that is ignored, or that has an effect its author is unlikely to want.
 const INVALID: &str = "InvalidNodePool";
-/// What is told of a pool with `replicas` while nobody looks after such pools.
-const GATE_CLOSED: &str = "spec.replicas: this pool gets no machines, neither so many nor for pods, as long as the feature gate StaticCapacity is off";
-/// How often that is repeated.
+/// Message about a NodePool with `replicas` while the feature gate StaticCapacity is off.
+const GATE_CLOSED: &str = "spec.replicas: no nodes are launched for this NodePool, neither to reach its replicas nor for pods, because the feature gate StaticCapacity is off";
+/// How often this event is repeated.
 const REPEAT: Duration = Duration::from_secs(15 * 60);
 
-/// How long changes of machines are gathered before they are counted.
+/// How long changes of nodes are collected before they are counted.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// Keeps the status of NodePools.
+/// Maintains the status of NodePools.
 #[derive(Debug)]
 pub struct Status {
     cx: Arc<Context>,
@@ -45,7 +45,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// The controller; `health` holds the outcomes of registrations.
+    /// Creates the controller; `health` holds the outcomes of registrations.
     #[must_use]
     pub fn new(cx: Arc<Context>, health: Arc<RegistrationHealth>) -> Self {
         Self { cx, health }
@@ -87,7 +87,7 @@ impl Status {
     }
 }
 
-/// Judges the pool; returns what is worth telling though it does not make the pool unusable.
+/// Validates the NodePool; returns warnings that do not make the NodePool unusable.
 fn validate(
     pool: &mut NodePool,
     well_known: &validation::WellKnown,
@@ -136,20 +136,19 @@ fn readiness(pool: &mut NodePool, class: Option<&NodeClass>, now: Timestamp) {
     };
 }
 
-/// What the pool's machines add up to. Machines on their way out do not count.
+/// Counts the nodes and resources of the NodePool. Nodes that are being deleted do not count.
 fn count(pool: &mut NodePool, view: &View) {
     let mut total = Resources::new();
     let mut nodes = 0_i64;
-    let mine = view
-        .snapshot
-        .nodes()
-        .filter(|machine| machine.claim.is_some() && machine.node_pool() == Some(pool.name()));
-    for machine in mine.filter(|machine| !machine.is_deleting()) {
-        total.add_assign(&machine.capacity());
+    let mine = view.snapshot.nodes().filter(|node_state| {
+        node_state.claim.is_some() && node_state.node_pool() == Some(pool.name())
+    });
+    for node_state in mine.filter(|node_state| !node_state.is_deleting()) {
+        total.add_assign(&node_state.capacity());
         nodes += 1;
     }
     total.set("nodes", nodes);
-    let mut resources: BTreeMap<String, Quantity> = SHOWN
+    let mut resources: BTreeMap<String, Quantity> = ALWAYS_REPORTED
         .map(|name| (name.to_owned(), Quantity("0".into())))
         .into();
     resources.extend(total.to_quantities());
@@ -220,14 +219,14 @@ impl Controller for Status {
         };
         let before = &self.cx.pool_writes.latest(before);
         let reference = &before.spec.template.spec.node_class_ref;
-        // Counting an incomplete cluster would show nodes vanish; every kind comes within moments.
+        // The sums over a partly listed cluster would be too small; the model is in sync within moments.
         if !self.cx.is_managed(reference) || !view.is_synced() {
             return Ok(Next::Wait);
         }
         let now = self.cx.clock.now();
         let class = view.node_class(reference);
         let mut after = NodePool::clone(before);
-        after.initialise_conditions(now);
+        after.initialize_conditions(now);
         let mut warnings = validate(&mut after, self.cx.provider.well_known(), now);
         if before.is_static() && !self.cx.options.feature_gates.static_capacity {
             warnings.push(GATE_CLOSED.to_owned());
@@ -255,12 +254,13 @@ impl Controller for Status {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::model::State;
     use k8s_openapi::api::core::v1::Node;
     use karpenter_api::v1::{NodeClaim, NodeClassReference};
     use karpenter_core::cluster::ClusterConfig;
     use serde_json::json;
+
+    use super::*;
+    use crate::model::State;
 
     fn class(ready: Option<(&str, &str, &str)>) -> NodeClass {
         NodeClass {
@@ -275,19 +275,19 @@ mod tests {
 
     /// Conformance: API-059
     #[test]
-    fn readiness_repeats_what_the_class_says() {
-        let said = |class: Option<&NodeClass>| {
+    fn readiness_copies_the_condition_of_the_node_class() {
+        let ready = |class: Option<&NodeClass>| {
             let mut pool = NodePool::default();
             readiness(&mut pool, class, Timestamp::UNIX_EPOCH);
             let condition = pool.condition(types::NODE_CLASS_READY).unwrap();
-            let said = [&condition.status, &condition.reason, &condition.message];
-            said.map(String::clone)
+            let parts = [&condition.status, &condition.reason, &condition.message];
+            parts.map(String::clone)
         };
         let expect = |status: &str, reason: &str, message: &str| {
             [status, reason, message].map(str::to_owned)
         };
         assert_eq!(
-            said(None),
+            ready(None),
             expect(
                 "False",
                 "NodeClassNotFound",
@@ -295,7 +295,7 @@ mod tests {
             )
         );
         assert_eq!(
-            said(Some(&class(None))),
+            ready(Some(&class(None))),
             expect(
                 "False",
                 "NodeClassReadinessUnknown",
@@ -303,17 +303,17 @@ mod tests {
             )
         );
         assert_eq!(
-            said(Some(&class(Some(("False", "Why", "because"))))),
+            ready(Some(&class(Some(("False", "Why", "because"))))),
             expect("False", "Why", "because")
         );
         assert_eq!(
-            said(Some(&class(Some(("True", "", ""))))),
+            ready(Some(&class(Some(("True", "", ""))))),
             expect("True", "NodeClassReady", "")
         );
         let mut deleted = class(Some(("True", "", "")));
         deleted.deleted_at = Some(Timestamp::UNIX_EPOCH);
         assert_eq!(
-            said(Some(&deleted)),
+            ready(Some(&deleted)),
             expect("False", "NodeClassTerminating", "NodeClass is Terminating")
         );
     }
@@ -337,7 +337,7 @@ mod tests {
         .unwrap()
     }
 
-    /// Number of machines and cores of a pool.
+    /// Returns number of nodes and cores of a NodePool.
     fn totals(state: &State, name: &str) -> (i64, String) {
         let mut pool = NodePool::default();
         pool.metadata.name = Some(name.to_owned());
@@ -351,33 +351,37 @@ mod tests {
 
     /// Conformance: DIS-015
     #[test]
-    fn totals_follow_the_machines_whatever_half_of_them_changes() {
+    fn totals_follow_changes_of_either_node_or_node_claim() {
         let mut state = State::new(ClusterConfig::default(), &[]);
         state.apply_node_claim(claim("a", "x"));
         state.apply_node(node("n", "x://a", "x"));
         state.apply_node_claim(claim("b", "x"));
         assert_eq!(totals(&state, "x"), sum(2, "8"));
-        // The pool's label changes on both halves.
+        // The pool's label changes on Node and NodeClaim.
         state.apply_node_claim(claim("a", "y"));
         state.apply_node(node("n", "x://a", "y"));
         assert_eq!(
             (totals(&state, "x"), totals(&state, "y")),
             (sum(1, "4"), sum(1, "4"))
         );
-        // Another machine behind the same claim.
+        // Another instance behind the same NodeClaim.
         let mut moved = claim("a", "y");
         moved.status.provider_id = Some("x://other".into());
         state.apply_node_claim(moved);
         state.apply_node(node("n", "x://other", "y"));
         assert_eq!(totals(&state, "y"), sum(1, "4"));
         state.remove_node("n");
-        assert_eq!(totals(&state, "y"), sum(1, "4"), "the claim stays");
+        assert_eq!(
+            totals(&state, "y"),
+            sum(1, "4"),
+            "the NodeClaim still counts"
+        );
         state.apply_node(node("n", "x://other", "y"));
         state.remove_node_claim("a");
         assert_eq!(
             totals(&state, "y"),
             sum(0, "0"),
-            "a Node without a claim is nobody's"
+            "a Node without a NodeClaim is not counted"
         );
         state.remove_node("n");
         state.remove_node_claim("b");
@@ -386,7 +390,7 @@ mod tests {
 
     /// Conformance: DIS-016
     #[test]
-    fn machines_that_a_command_holds_do_not_count_and_are_subtracted_once() {
+    fn nodes_that_a_command_disrupts_do_not_count_and_are_subtracted_once() {
         let mut state = State::new(ClusterConfig::default(), &[]);
         for name in ["a", "b"] {
             state.apply_node_claim(claim(name, "x"));
@@ -404,9 +408,9 @@ mod tests {
 
     /// Conformance: API-061
     #[test]
-    fn five_resources_are_always_shown_and_deleting_machines_do_not_count() {
+    fn five_resources_are_always_reported_and_deleting_nodes_do_not_count() {
         let mut state = State::new(ClusterConfig::default(), &[]);
-        let shown = |state: &State| {
+        let reported = |state: &State| {
             let mut pool = NodePool::default();
             pool.metadata.name = Some("x".into());
             count(&mut pool, &state.view());
@@ -417,7 +421,7 @@ mod tests {
                 .join(" ")
         };
         assert_eq!(
-            shown(&state),
+            reported(&state),
             "cpu=0 ephemeral-storage=0 memory=0 nodes=0 pods=0"
         );
         state.apply_node_claim(claim("a", "x"));
@@ -427,14 +431,14 @@ mod tests {
         );
         state.apply_node_claim(deleting);
         assert_eq!(
-            shown(&state),
+            reported(&state),
             "cpu=4 ephemeral-storage=0 memory=8Gi nodes=1 pods=0"
         );
     }
 
     /// Conformance: API-057
     #[test]
-    fn validation_says_what_is_wrong_and_that_nothing_is() {
+    fn the_validation_condition_reports_errors_and_their_absence() {
         let mut pool: NodePool = serde_json::from_value(json!({"metadata": {"name": "x"}, "spec": {"template": {"spec": {
             "nodeClassRef": {"group": "g", "kind": "K", "name": "n"},
             "requirements": [{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["cheap"]}]}}}}))

@@ -1,8 +1,8 @@
-//! Metrics and events about status conditions of NodeClaims, NodePools, Nodes and CapacityBuffers, and of kinds a provider
-//! adds.
+//! Metrics and events about status conditions of NodeClaims, NodePools, Nodes, CapacityBuffers, and of kinds that a
+//! provider adds.
 //!
-//! Every metric exists per kind (`operator_nodeclaim_…`), and once more without the kind in its name but with labels `group`
-//! and `kind`, as older dashboards have it (not for Nodes).
+//! Every metric exists per kind (`operator_nodeclaim_…`), and once more without the kind in its name but with labels
+//! `group` and `kind`, for older dashboards (not for Nodes).
 //!
 //! UPSTREAM: awslabs/operatorpkg status/controller.go
 
@@ -27,7 +27,7 @@ use crate::events::{Event, reference};
 use crate::metrics::{Counter, Emit, Histogram};
 use crate::model::{Change, View};
 
-/// A condition of any kind.
+/// A condition of an object of any kind.
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
     type_: String,
@@ -37,7 +37,7 @@ struct Seen {
     since: Option<Timestamp>,
 }
 
-/// An object of any kind.
+/// The fields of an object of any kind that the metrics use.
 struct Object<'a> {
     meta: &'a ObjectMeta,
     conditions: Vec<Seen>,
@@ -96,18 +96,18 @@ fn seen(condition: &Condition) -> Seen {
     }
 }
 
-/// A kind whose conditions are shown.
+/// A kind whose conditions are reported.
 #[derive(Debug, Clone)]
 struct Kind {
-    /// In metric names.
+    /// Name in metric names.
     name: &'static str,
-    /// API group and kind for the older metrics; none for kinds that have none.
+    /// API group and kind in the older metrics; `None` for kinds without them.
     twin: Option<(&'static str, &'static str)>,
-    /// Metric label and object label.
+    /// Metric label and object label of additional labels.
     extra: Vec<(String, String)>,
 }
 
-/// Runs through the objects of a kind.
+/// Calls back for each object of a kind.
 type Each = Arc<dyn Fn(&View, &mut dyn FnMut(Object<'_>)) + Send + Sync>;
 
 fn each_claim(view: &View, visit: &mut dyn FnMut(Object<'_>)) {
@@ -126,7 +126,7 @@ fn each_node(view: &View, visit: &mut dyn FnMut(Object<'_>)) {
     view.nodes().for_each(|node| visit(of_node(node)));
 }
 
-/// What is counted when conditions change.
+/// Metrics of condition transitions.
 #[derive(Debug, Clone)]
 struct Transitions {
     kind: Kind,
@@ -136,21 +136,21 @@ struct Transitions {
     twins: Option<(Counter, Histogram, Histogram)>,
 }
 
-/// Follows the conditions of objects: metrics, and an event for each transition.
+/// Observes the conditions of objects: metrics, and an event for each transition.
 pub struct Conditions {
     cx: Arc<Context>,
     claims: Transitions,
     pools: Transitions,
     nodes: Transitions,
-    /// Present with the gate CapacityBuffer.
+    /// Present with the feature gate CapacityBuffer.
     buffers: Option<Transitions>,
-    /// The buffers as they were last seen; the model does not hold them.
+    /// The last known version of each buffer; the model does not have them.
     known_buffers: Mutex<BTreeMap<ObjectKey, Arc<CapacityBuffer>>>,
-    /// What the older gauges run through.
+    /// The kinds of the older gauges.
     kinds: Kinds,
 }
 
-/// Kinds that are shown, with what runs through their objects.
+/// Reported kinds with their iterators.
 type Kinds = Arc<Mutex<Vec<(Kind, Each)>>>;
 
 impl std::fmt::Debug for Conditions {
@@ -159,17 +159,17 @@ impl std::fmt::Debug for Conditions {
     }
 }
 
-/// Follows the conditions of a provider's kind.
+/// Observes the conditions of a provider's kind.
 #[derive(Debug)]
 pub struct Following<K> {
     conditions: Arc<Conditions>,
     transitions: Transitions,
-    /// The objects as they were last seen, by name.
+    /// The last known version of each object, by name.
     known: Mutex<BTreeMap<String, Arc<K>>>,
 }
 
 impl<K: HasConditions + Resource<DynamicType = ()>> Following<K> {
-    /// Takes in what an object of this name is like now.
+    /// Records the new version of the object of this name; `None` if it was deleted.
     pub fn observe(&self, name: &str, now: Option<Arc<K>>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let before = match &now {
@@ -189,7 +189,7 @@ impl<K: HasConditions + Resource<DynamicType = ()>> Following<K> {
 }
 
 impl Conditions {
-    /// Adds the metrics. What is returned must be told of every change of the model, and of every change of a buffer.
+    /// Registers the metrics. The caller must pass every change of the model and of a buffer to the returned value.
     #[must_use]
     pub fn register(cx: &Arc<Context>, buffers: Option<&Stores>) -> Self {
         let metric = |key: &str| key.replace(['/', '.', '-'], "_");
@@ -249,8 +249,8 @@ impl Conditions {
         }
     }
 
-    /// Adds the metrics of a kind of the provider's, named `name` in them; `each` runs through its objects. What is returned
-    /// must be told of every change of one.
+    /// Registers the metrics of a provider's kind, with `name` in their names; `each` visits its objects. The caller must
+    /// pass every change of an object to the returned value.
     #[must_use]
     pub fn follow<K: HasConditions + Resource<DynamicType = ()>>(
         self: &Arc<Self>,
@@ -275,7 +275,7 @@ impl Conditions {
         }
     }
 
-    /// Takes in a change of the model; runs on the model's task.
+    /// Records a change of the model; runs on the model's task.
     pub fn observe(&self, change: &Change, view: &View) {
         match change {
             Change::NodeClaim { before, after, .. } => self.changed(
@@ -303,7 +303,7 @@ impl Conditions {
         }
     }
 
-    /// Takes in what a buffer is like now.
+    /// Records the new version of a buffer; `None` if it was deleted.
     pub fn observe_buffer(&self, key: &ObjectKey, now: Option<&Arc<CapacityBuffer>>) {
         let Some(transitions) = &self.buffers else {
             return;
@@ -335,7 +335,7 @@ impl Conditions {
         read: impl Fn(&'a K) -> Object<'a>,
         view: &View,
     ) {
-        // What is listed at the start happened long ago, and another replica tells what happens while this one stands by.
+        // Objects that are listed at start changed before, and the leader reports changes while this replica is a standby.
         if !view.is_synced() || self.cx.acting.since().is_none() {
             return;
         }
@@ -344,7 +344,7 @@ impl Conditions {
             (Some(old), None, _) => {
                 self.ended(transitions, old);
                 if let Some(before) = before.filter(|b| b.meta().deletion_timestamp.is_some()) {
-                    // The last finalizer goes with the object.
+                    // The last finalizer is removed with the object.
                     self.finalized(before.meta(), &ObjectMeta::default(), &reference(before));
                 }
             }
@@ -484,42 +484,42 @@ fn transitions(cx: &Context, kind: Kind) -> Transitions {
     }
 }
 
-/// What a gauge about conditions shows.
+/// A gauge about conditions.
 #[derive(Debug, Clone, Copy)]
-enum Shown {
+enum ConditionMetric {
     Count,
     Seconds,
     Termination,
 }
 
-const SHOWN: [(Shown, &str, &str); 3] = [
+const CONDITION_METRICS: [(ConditionMetric, &str, &str); 3] = [
     (
-        Shown::Count,
+        ConditionMetric::Count,
         "status_condition_count",
         "1 for each condition of an object.",
     ),
     (
-        Shown::Seconds,
+        ConditionMetric::Seconds,
         "status_condition_current_status_seconds",
         "How long a condition has been in its state.",
     ),
     (
-        Shown::Termination,
+        ConditionMetric::Termination,
         "termination_current_time_seconds",
         "How long an object has been terminating.",
     ),
 ];
 
-fn condition_labels(shown: Shown) -> &'static [&'static str] {
-    match shown {
-        Shown::Termination => &[],
-        Shown::Count | Shown::Seconds => &["type", "status", "reason"],
+fn condition_labels(metric: ConditionMetric) -> &'static [&'static str] {
+    match metric {
+        ConditionMetric::Termination => &[],
+        ConditionMetric::Count | ConditionMetric::Seconds => &["type", "status", "reason"],
     }
 }
 
-/// Emits the series of an object; `front` comes before the labels of a condition.
+/// Emits the series of an object; `front` precedes the labels of a condition.
 fn emit_object(
-    shown: Shown,
+    metric: ConditionMetric,
     object: &Object<'_>,
     front: &[&str],
     back: &[&str],
@@ -528,7 +528,7 @@ fn emit_object(
 ) {
     let since =
         |at: Option<Timestamp>| at.map_or(0.0, |at| now.duration_since(at).as_secs_f64().max(0.0));
-    if let Shown::Termination = shown {
+    if let ConditionMetric::Termination = metric {
         if let Some(deleted) = &object.meta.deletion_timestamp {
             let values: Vec<&str> = front.iter().chain(back).copied().collect();
             emit.set(&values, since(Some(deleted.0)));
@@ -538,19 +538,19 @@ fn emit_object(
     for condition in &object.conditions {
         let own: [&str; 3] = [&condition.type_, &condition.status, &condition.reason];
         let values: Vec<&str> = front.iter().chain(&own).chain(back).copied().collect();
-        let value = match shown {
-            Shown::Seconds => since(condition.since),
-            Shown::Count | Shown::Termination => 1.0,
+        let value = match metric {
+            ConditionMetric::Seconds => since(condition.since),
+            ConditionMetric::Count | ConditionMetric::Termination => 1.0,
         };
         emit.set(&values, value);
     }
 }
 
 fn gauges(cx: &Arc<Context>, kind: &Kind, each: &Each) {
-    for (shown, name, help) in SHOWN {
+    for (metric, name, help) in CONDITION_METRICS {
         let each = Arc::clone(each);
         let mut names = vec!["namespace", "name"];
-        names.extend(condition_labels(shown));
+        names.extend(condition_labels(metric));
         names.extend(kind.extra.iter().map(|(name, _)| name.as_str()));
         let extra = kind.extra.clone();
         let collect = move |cx: &Context, emit: &mut Emit<'_>| {
@@ -562,7 +562,7 @@ fn gauges(cx: &Arc<Context>, kind: &Kind, each: &Each) {
                 let back: Vec<&str> = extra.iter().map(|(_, key)| value(key)).collect();
                 let name = object.meta.name.as_deref().unwrap_or_default();
                 let namespace = object.meta.namespace.as_deref().unwrap_or_default();
-                emit_object(shown, &object, &[namespace, name], &back, now, emit);
+                emit_object(metric, &object, &[namespace, name], &back, now, emit);
             });
         };
         let name = format!("operator_{}_{name}", kind.name);
@@ -573,9 +573,9 @@ fn gauges(cx: &Arc<Context>, kind: &Kind, each: &Each) {
 }
 
 fn older_gauges(cx: &Arc<Context>, kinds: &Kinds) {
-    for (shown, name, help) in SHOWN {
+    for (metric, name, help) in CONDITION_METRICS {
         let mut names = vec!["namespace", "name", "group", "kind"];
-        names.extend(condition_labels(shown));
+        names.extend(condition_labels(metric));
         let kinds = Arc::clone(kinds);
         let collect = move |cx: &Context, emit: &mut Emit<'_>| {
             let kinds = kinds.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -588,7 +588,7 @@ fn older_gauges(cx: &Arc<Context>, kinds: &Kinds) {
                     let name = object.meta.name.as_deref().unwrap_or_default();
                     let namespace = object.meta.namespace.as_deref().unwrap_or_default();
                     let front = [namespace, name, group, kind];
-                    emit_object(shown, &object, &front, &[], now, emit);
+                    emit_object(metric, &object, &front, &[], now, emit);
                 });
             }
         };

@@ -1,7 +1,7 @@
-//! What the cluster looks like, for dashboards: metrics about pods, nodes, NodePools, the model, and status conditions.
+//! Metrics about the cluster: pods, nodes, NodePools, the model, and status conditions.
 //!
-//! All of it is derived from the latest view at the moment of a scrape ([`crate::metrics::Emit`]), except what counts
-//! transitions ([`conditions`]). The option `--disable-cluster-state-observability` leaves it out.
+//! All are derived from the latest view at each scrape ([`crate::metrics::Emit`]), except counters of transitions
+//! ([`conditions`]). The option `--disable-cluster-state-observability` disables them.
 //!
 //! UPSTREAM: pkg/controllers/metrics, awslabs/operatorpkg status
 
@@ -19,20 +19,20 @@ use crate::provisioning::PodLedger;
 
 pub use conditions::{Conditions, Following};
 
-/// Adds the metrics that are derived from views.
+/// Registers the metrics that are derived from views.
 pub fn register(cx: &Arc<Context>, ledger: &Arc<PodLedger>) {
     pods::register(cx, ledger);
     nodes::register(cx);
     node_pools::register(cx);
 }
 
-/// Adds the metrics of the model itself; they stay when the others are switched off.
+/// Registers the metrics of the model itself; they remain when the others are disabled.
 pub fn register_state(cx: &Arc<Context>) {
     state::register(cx);
 }
 
-/// A collector that has the context, as long as there is one and this replica acts: the registry, which the context holds,
-/// must not hold it.
+/// Returns a collector that has the context while it exists and this replica acts: the context holds the registry, so the
+/// registry must not hold the context.
 fn with(
     cx: &Arc<Context>,
     collect: impl Fn(&Context, &mut Emit<'_>) + Send + Sync + 'static,
@@ -45,12 +45,12 @@ fn with(
     }
 }
 
-/// A resource name as a label value: `ephemeral-storage` is `ephemeral_storage`.
+/// Returns a resource name as a label value: `ephemeral-storage` is `ephemeral_storage`.
 fn resource_type(name: &str) -> String {
     name.to_lowercase().replace('-', "_")
 }
 
-/// An amount in the unit of the metrics: cores for cpu, the resource's own unit for the rest.
+/// Returns an amount in the unit of the metrics: cores for cpu, the resource's own unit for the rest.
 fn amount(name: &str, value: i64) -> f64 {
     if name == "cpu" {
         value as f64 / 1000.0

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use karpenter_api::ResourceList;
 use karpenter_api::conditions::{HasConditions, types};
-use karpenter_api::labels;
 use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::{ResourceList, labels};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::quantity::Quantity;
 use rustc_hash::FxHashSet;
@@ -16,7 +15,7 @@ use crate::context::Context;
 use crate::metrics::Emit;
 use crate::model::View;
 
-/// Amounts of a NodePool by resource.
+/// Returns the amounts of a NodePool by resource.
 type Amounts = fn(&NodePool) -> &ResourceList;
 
 pub(super) fn register(cx: &Arc<Context>) {
@@ -24,11 +23,9 @@ pub(super) fn register(cx: &Arc<Context>) {
     let by_resource = ["resource_type", "nodepool"];
     let of: [(&str, &str, Amounts); 2] = [
         ("limit", "Limits of NodePools.", |pool| &pool.spec.limits),
-        (
-            "usage",
-            "What the machines of NodePools add up to.",
-            |pool| &pool.status.resources,
-        ),
+        ("usage", "Resources of the nodes of NodePools.", |pool| {
+            &pool.status.resources
+        }),
     ];
     for (name, help, list) in of {
         let collect = move |cx: &Context, emit: &mut Emit<'_>| {
@@ -49,7 +46,7 @@ pub(super) fn register(cx: &Arc<Context>) {
     }
     registry.live(
         "karpenter_nodepools_cost_total",
-        "Dollars an hour that the machines of NodePools cost.",
+        "Cost of the nodes of NodePools in dollars per hour.",
         &["nodepool"],
         with(cx, cost),
     );
@@ -60,28 +57,28 @@ pub(super) fn register(cx: &Arc<Context>) {
         unpriced.retain(|pool, _| view.node_pool(pool).is_some());
         for pool in view.snapshot.node_pools() {
             let of_pool = unpriced.entry(pool.name().to_owned()).or_default();
-            of_pool.look(&view, pool.name());
+            of_pool.record(&view, pool.name());
             emit.set(&[pool.name()], of_pool.total as f64);
         }
     };
     registry.live_counter(
         "karpenter_nodepools_cost_tracker_errors_total",
-        "Machines of NodePools whose offering has no known price.",
+        "Nodes of NodePools whose offering has no known price.",
         &["nodepool"],
         with(cx, errors),
     );
 }
 
-/// Claims of a NodePool that scrapes found to have no price.
+/// NodeClaims of a NodePool that had no price at a scrape.
 #[derive(Debug, Default)]
 struct Unpriced {
-    /// Those that are there, by uid: each counts once, however often it is seen.
+    /// Their uids: each counts once, however often it is seen.
     known: FxHashSet<String>,
     total: u64,
 }
 
 impl Unpriced {
-    fn look(&mut self, view: &View, pool: &str) {
+    fn record(&mut self, view: &View, pool: &str) {
         let Some(types) = types_of(view, pool) else {
             return;
         };
@@ -106,20 +103,20 @@ fn cost(cx: &Context, emit: &mut Emit<'_>) {
     }
 }
 
-/// What the machines of a pool cost; nothing is known before the provider was asked.
+/// Returns the cost of the nodes of a NodePool; `None` before its instance types are known.
 fn cost_of(view: &View, pool: &str) -> Option<f64> {
     let types = types_of(view, pool)?;
     let claims = view.node_claims_of_pool(pool);
     Some(claims.iter().filter_map(|claim| price(claim, &types)).sum())
 }
 
-/// What the provider offers for a pool, by name.
+/// Returns the instance types of a NodePool, by name.
 fn types_of<'a>(view: &'a View, pool: &str) -> Option<BTreeMap<&'a str, &'a InstanceType>> {
     let types = view.snapshot.instance_types(pool)?.as_ref().ok()?;
     Some(types.iter().map(|t| (t.name.as_str(), t)).collect())
 }
 
-/// What a claim costs, once its labels say what it is; unknown offerings cost nothing.
+/// Returns the price of a NodeClaim by its labels; `None` for unknown offerings.
 fn price(claim: &NodeClaim, types: &BTreeMap<&str, &InstanceType>) -> Option<f64> {
     let instance_type = types.get(claim.label(labels::INSTANCE_TYPE)?)?;
     let (zone, capacity_type) = (
@@ -134,13 +131,15 @@ fn price(claim: &NodeClaim, types: &BTreeMap<&str, &InstanceType>) -> Option<f64
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::model::State;
     use karpenter_core::cluster::ClusterConfig;
     use karpenter_core::fake;
 
+    use super::*;
+    use crate::model::State;
+
+    /// Conformance: DIS-141
     #[test]
-    fn a_claim_costs_what_its_offering_does_whenever_it_is_asked() {
+    fn the_price_of_a_claim_is_the_current_price_of_its_offering() {
         let build = |price| fake::instance_type("a").price(price).build();
         let claim = |zone: &str| {
             let mut claim = NodeClaim::new("c", Default::default());
@@ -158,7 +157,7 @@ mod tests {
         assert_eq!(
             of(&after, "test-zone-1"),
             Some(3.0),
-            "a new price counts at once"
+            "a new price is used at once"
         );
         assert_eq!(of(&before, "test-zone-3"), None, "no such offering");
         assert_eq!(
@@ -170,8 +169,9 @@ mod tests {
         );
     }
 
+    /// Conformance: API-181
     #[test]
-    fn a_machine_without_a_price_counts_once_however_often_it_is_seen() {
+    fn a_node_without_a_price_counts_once_however_often_it_is_seen() {
         let mut state = State::new(ClusterConfig::default(), &[]);
         let claim = |name: &str, zone: &str, launched: bool| {
             let mut claim = NodeClaim::new(name, Default::default());
@@ -189,29 +189,29 @@ mod tests {
             claim
         };
         let mut unpriced = Unpriced::default();
-        let mut look = |state: &State| {
-            unpriced.look(&state.view(), "default");
+        let mut record = |state: &State| {
+            unpriced.record(&state.view(), "default");
             unpriced.total
         };
         state.apply_node_claim(claim("x", "nowhere", true));
-        assert_eq!(look(&state), 0, "the provider was not asked yet");
+        assert_eq!(record(&state), 0, "the instance types are not known yet");
         let types = [fake::instance_type("a").price(1.0).build()];
         state
             .cluster
             .set_instance_types("default", Ok(types.into()));
         state.apply_node_claim(claim("launching", "nowhere", false));
         state.apply_node_claim(claim("priced", "test-zone-1", true));
-        assert_eq!(look(&state), 1);
-        assert_eq!(look(&state), 1, "it was counted");
+        assert_eq!(record(&state), 1);
+        assert_eq!(record(&state), 1, "counted once");
         state.apply_node_claim(claim("y", "nowhere", true));
-        assert_eq!(look(&state), 2);
+        assert_eq!(record(&state), 2);
         state.remove_node_claim("x");
-        assert_eq!(look(&state), 2, "it only grows");
+        assert_eq!(record(&state), 2, "the counter only grows");
     }
 
     /// Conformance: DIS-022, DIS-023
     #[test]
-    fn a_pool_costs_what_its_machines_do_at_todays_prices() {
+    fn the_cost_of_a_pool_is_that_of_its_nodes_at_current_prices() {
         let mut state = State::new(ClusterConfig::default(), &[]);
         let claim = |name: &str| {
             let mut claim = NodeClaim::new(name, Default::default());
@@ -232,17 +232,17 @@ mod tests {
                 .set_instance_types("default", Ok(types.into()));
         };
         let cost = |state: &State| cost_of(&state.view(), "default");
-        assert_eq!(cost(&state), None, "the provider was not asked yet");
+        assert_eq!(cost(&state), None, "the instance types are not known yet");
         offer(&mut state, 2.0);
         state.apply_node_claim(claim("x"));
         state.apply_node_claim(claim("y"));
         state.apply_node_claim(claim("y"));
-        assert_eq!(cost(&state), Some(4.0), "each machine once");
+        assert_eq!(cost(&state), Some(4.0), "each node once");
         offer(&mut state, 3.0);
         assert_eq!(
             cost(&state),
             Some(6.0),
-            "a new price, or that of an overlay"
+            "a new price, or the price of an overlay"
         );
         state.remove_node_claim("x");
         state.remove_node_claim("x");
@@ -250,6 +250,6 @@ mod tests {
         state.remove_node_claim("y");
         assert_eq!(cost(&state), Some(0.0));
         state.apply_node_claim(claim("x"));
-        assert_eq!(cost(&state), Some(3.0), "nothing is left of the first time");
+        assert_eq!(cost(&state), Some(3.0), "the previous state does not count");
     }
 }

@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::metrics::Emit;
 use crate::model::View;
 
-/// What of a machine is shown, by resource.
+/// Returns the reported amounts of a node, by resource.
 type Of = fn(&View, &NodeState) -> Resources;
 
 pub(super) fn register(cx: &Arc<Context>) {
@@ -23,12 +23,14 @@ pub(super) fn register(cx: &Arc<Context>) {
     let keys = Arc::clone(&known);
     let lifetime = move |cx: &Context, emit: &mut Emit<'_>| {
         let (view, now) = (cx.view(), cx.clock.now());
-        for machine in view.snapshot.nodes() {
-            let Some(node) = &machine.node else { continue };
+        for node_state in view.snapshot.nodes() {
+            let Some(node) = &node_state.node else {
+                continue;
+            };
             let age = node
                 .created_at
                 .map_or(0.0, |at| now.duration_since(at).as_secs_f64());
-            emit.set(&values(&keys, &view, machine), age);
+            emit.set(&values(&keys, &view, node_state), age);
         }
     };
     registry.live(
@@ -39,30 +41,34 @@ pub(super) fn register(cx: &Arc<Context>) {
     );
     names.push("resource_type");
     let gauges: [(&str, &str, Of); 6] = [
-        ("allocatable", "What pods can use of a node.", allocatable),
+        (
+            "allocatable",
+            "Resources of a node that pods can use.",
+            allocatable,
+        ),
         (
             "total_pod_requests",
-            "What the pods of a node ask for, those of DaemonSets included.",
+            "Requests of the pods of a node, including those of DaemonSets.",
             requests,
         ),
         (
             "total_pod_limits",
-            "What the pods of a node are limited to, those of DaemonSets included.",
+            "Limits of the pods of a node, including those of DaemonSets.",
             limits,
         ),
         (
             "total_daemon_requests",
-            "What the DaemonSet pods of a node ask for.",
+            "Requests of the DaemonSet pods of a node.",
             daemon_requests,
         ),
         (
             "total_daemon_limits",
-            "What the DaemonSet pods of a node are limited to.",
+            "Limits of the DaemonSet pods of a node.",
             daemon_limits,
         ),
         (
             "system_overhead",
-            "What pods cannot use of a node: its capacity less what is allocatable.",
+            "Resources of a node that pods cannot use: its capacity less its allocatable resources.",
             overhead,
         ),
     ];
@@ -70,13 +76,13 @@ pub(super) fn register(cx: &Arc<Context>) {
         let keys = Arc::clone(&known);
         let collect = move |cx: &Context, emit: &mut Emit<'_>| {
             let view = cx.view();
-            for machine in view
+            for node_state in view
                 .snapshot
                 .nodes()
-                .filter(|machine| machine.node.is_some())
+                .filter(|node_state| node_state.node.is_some())
             {
-                let own = values(&keys, &view, machine);
-                for (resource, value) in of(&view, machine).iter() {
+                let own = values(&keys, &view, node_state);
+                for (resource, value) in of(&view, node_state).iter() {
                     let resource_type = resource_type(resource);
                     let last = std::iter::once(resource_type.as_str());
                     let values: Vec<&str> = own.iter().copied().chain(last).collect();
@@ -93,13 +99,13 @@ pub(super) fn register(cx: &Arc<Context>) {
     }
     registry.live(
         "karpenter_cluster_utilization_percent",
-        "Requests of pods as a percentage of what is allocatable.",
+        "Requests of pods as a percentage of the allocatable resources.",
         &["resource_type"],
         with(cx, utilization),
     );
 }
 
-/// Metric label to node label, for every well-known label: what follows the slash, in snake case.
+/// Returns metric label and node label of every well-known label: the part after the slash, in snake case.
 fn label_names(known: &WellKnown) -> BTreeMap<String, String> {
     let name = |key: &str| {
         let (_, name) = key.split_once('/')?;
@@ -111,9 +117,9 @@ fn label_names(known: &WellKnown) -> BTreeMap<String, String> {
 fn values<'a>(
     keys: &BTreeMap<String, String>,
     view: &'a View,
-    machine: &'a NodeState,
+    node_state: &'a NodeState,
 ) -> Vec<&'a str> {
-    let Some(node) = &machine.node else {
+    let Some(node) = &node_state.node else {
         return Vec::new();
     };
     let mut values: Vec<&str> = keys
@@ -127,54 +133,54 @@ fn values<'a>(
             .and_then(|status| status.phase.as_deref())
             .unwrap_or_default(),
     );
-    values.push(if machine.managed { "true" } else { "false" });
+    values.push(if node_state.managed { "true" } else { "false" });
     values
 }
 
-fn allocatable(_: &View, machine: &NodeState) -> Resources {
-    machine
+fn allocatable(_: &View, node_state: &NodeState) -> Resources {
+    node_state
         .node
         .as_ref()
         .map(|node| node.allocatable.clone())
         .unwrap_or_default()
 }
 
-fn overhead(_: &View, machine: &NodeState) -> Resources {
-    let node = machine.node.as_ref();
+fn overhead(_: &View, node_state: &NodeState) -> Resources {
+    let node = node_state.node.as_ref();
     node.map(|node| node.capacity.saturating_sub(&node.allocatable))
         .unwrap_or_default()
 }
 
-fn requests(view: &View, machine: &NodeState) -> Resources {
-    let pods = view.snapshot.node_pods(machine.name());
+fn requests(view: &View, node_state: &NodeState) -> Resources {
+    let pods = view.snapshot.node_pods(node_state.name());
     pods.map(|pods| pods.requests().clone()).unwrap_or_default()
 }
 
-fn daemon_requests(view: &View, machine: &NodeState) -> Resources {
-    let pods = view.snapshot.node_pods(machine.name());
+fn daemon_requests(view: &View, node_state: &NodeState) -> Resources {
+    let pods = view.snapshot.node_pods(node_state.name());
     pods.map(|pods| pods.daemon_requests().clone())
         .unwrap_or_default()
 }
 
-fn limits(view: &View, machine: &NodeState) -> Resources {
-    sum_of_limits(view, machine, |_| true)
+fn limits(view: &View, node_state: &NodeState) -> Resources {
+    sum_of_limits(view, node_state, |_| true)
 }
 
-fn daemon_limits(view: &View, machine: &NodeState) -> Resources {
+fn daemon_limits(view: &View, node_state: &NodeState) -> Resources {
     sum_of_limits(
         view,
-        machine,
+        node_state,
         karpenter_core::pod::Pod::is_owned_by_daemon_set,
     )
 }
 
 fn sum_of_limits(
     view: &View,
-    machine: &NodeState,
+    node_state: &NodeState,
     which: impl Fn(&karpenter_core::pod::Pod) -> bool,
 ) -> Resources {
     let mut sum = Resources::new();
-    let pods = view.pods_on(machine.name()).iter();
+    let pods = view.pods_on(node_state.name()).iter();
     pods.filter(|pod| !pod.is_terminal() && which(pod))
         .for_each(|pod| sum.add_assign(&pod.limits));
     sum
@@ -183,13 +189,13 @@ fn sum_of_limits(
 fn utilization(cx: &Context, emit: &mut Emit<'_>) {
     let view = cx.view();
     let (mut there, mut used) = (Resources::new(), Resources::new());
-    for machine in view
+    for node_state in view
         .snapshot
         .nodes()
-        .filter(|machine| machine.node.is_some())
+        .filter(|node_state| node_state.node.is_some())
     {
-        there.add_assign(&machine.allocatable());
-        used.add_assign(&requests(&view, machine));
+        there.add_assign(&node_state.allocatable());
+        used.add_assign(&requests(&view, node_state));
     }
     for (resource, value) in there.iter().filter(|(_, value)| *value != 0) {
         let percent = 100.0 * used.get(resource) as f64 / value as f64;
@@ -201,14 +207,15 @@ fn utilization(cx: &Context, emit: &mut Emit<'_>) {
 mod tests {
     use super::*;
 
+    /// Conformance: API-170
     #[test]
-    fn well_known_labels_become_metric_labels_by_what_follows_the_slash() {
+    fn well_known_labels_become_metric_labels_by_the_part_after_the_slash() {
         let names = label_names(&WellKnown::default().with_label("integer"));
         assert_eq!(names["capacity_type"], "karpenter.sh/capacity-type");
         assert_eq!(names["instance_type"], "node.kubernetes.io/instance-type");
         assert!(
             !names.contains_key("integer"),
-            "without a slash there is no name"
+            "a label without a slash has no metric label"
         );
     }
 }

@@ -89,7 +89,7 @@ pub(super) fn register(cx: &Arc<Context>, ledger: &Arc<PodLedger>) {
 type Which = fn(&Pod, &PodLedger) -> bool;
 type Since = fn(&Pod, &PodLedger) -> Option<Timestamp>;
 
-/// A pod that runs counts until it is ready, if it was seen pending.
+/// Returns whether a pod that was seen pending is not ready yet.
 fn is_unstarted(pod: &Pod, ledger: &PodLedger) -> bool {
     let starting = || pod.phase == Phase::Pending || ledger.is_starting(&pod.key.uid);
     !pod.ready && !pod.is_terminal() && starting()
@@ -103,9 +103,9 @@ fn state(cx: &Context, emit: &mut Emit<'_>) {
     let view = cx.view();
     for pod in view.snapshot.pods() {
         let node = pod.node_name.as_deref();
-        let machine = node.and_then(|name| view.snapshot.node(name));
-        let of_node = machine
-            .and_then(|machine| machine.node.as_ref())
+        let node_state = node.and_then(|name| view.snapshot.node(name));
+        let of_node = node_state
+            .and_then(|node_state| node_state.node.as_ref())
             .map(|node| &node.labels);
         let label = |key: &str| of_node.and_then(|l| l.get(key)).map_or("", String::as_str);
         let yes = |is: bool| if is { "true" } else { "false" };
@@ -130,14 +130,14 @@ fn state(cx: &Context, emit: &mut Emit<'_>) {
                 label(labels::INSTANCE_TYPE),
                 phase,
                 yes(pod.ready),
-                yes(machine.is_some_and(|machine| machine.managed)),
+                yes(node_state.is_some_and(|node_state| node_state.managed)),
             ],
             1.0,
         );
     }
 }
 
-/// The path of the first owner, as upstream writes it.
+/// Returns the path of the first owner in upstream's format.
 fn owner(pod: &Pod) -> String {
     pod.owners.first().map_or_else(String::new, |owner| {
         let (kind, namespace) = (owner.kind.to_lowercase(), &pod.key.namespace);
@@ -166,10 +166,7 @@ mod tests {
         };
         let (ledger, now) = (PodLedger::default(), Timestamp::UNIX_EPOCH);
         let running = pod("Running", "False");
-        assert!(
-            !is_unstarted(&running, &ledger),
-            "nobody knows when it began to run"
-        );
+        assert!(!is_unstarted(&running, &ledger), "it was not seen pending");
         for step in [pod("Pending", "False"), running] {
             ledger.changed(&step, now, None);
             assert!(is_unstarted(&step, &ledger), "{:?}", step.phase);

@@ -1,4 +1,4 @@
-//! Which NodeOverlays count.
+//! Evaluates which NodeOverlays are valid.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use crate::options::Options;
 use crate::patch::{Lock, patch_status};
 use crate::provisioning::refresh_instance_types;
 
-/// How often to look even if nothing changes: instance types may.
+/// Interval between evaluations even if nothing changes: instance types may.
 const AGAIN: Duration = Duration::from_secs(6 * 60 * 60);
-/// How often to look while the types of some pool are not known.
+/// Interval between evaluations while the instance types of some NodePool are not known.
 const INCOMPLETE: Duration = Duration::from_secs(10);
 
-/// Checks all overlays against all NodePools.
+/// Validates all overlays against all NodePools.
 pub struct Evaluation {
     cx: Arc<Context>,
     base: Arc<dyn CloudProvider>,
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Evaluation {
 }
 
 impl Evaluation {
-    /// The controller. `base` is the provider without overlays.
+    /// Creates the controller. `base` is the provider without overlays.
     #[must_use]
     pub fn new(cx: Arc<Context>, base: Arc<dyn CloudProvider>, accepted: Accepted) -> Self {
         Self { cx, base, accepted }

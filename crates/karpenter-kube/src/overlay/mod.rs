@@ -1,9 +1,9 @@
-//! NodeOverlays (gate NodeOverlay): which of them count, and instance types as they change them.
+//! NodeOverlays (feature gate NodeOverlay): validates them, and applies them to instance types.
 //!
-//! 1. [`Evaluation`] validates the overlays, finds those that contradict each other in some NodePool, and says so on their
-//!    conditions. Those that remain are published.
-//! 2. [`Overlaid`] is the provider as everybody else sees it: instance types come with the overlays applied. A NodePool that
-//!    has not been evaluated yet has none, so that nothing is bought at a price that is about to change.
+//! 1. [`Evaluation`] validates the overlays, finds those that conflict in some NodePool, and sets their conditions. The
+//!    valid ones are published.
+//! 2. [`Overlaid`] is the provider as all controllers use it: instance types have the overlays applied. A NodePool that has
+//!    not been evaluated yet has none, so that nothing is launched at a price that is about to change.
 //!
 //! UPSTREAM: pkg/controllers/nodeoverlay, pkg/cloudprovider/overlay
 

@@ -1,4 +1,4 @@
-//! The provider with NodeOverlays applied to its instance types.
+//! A provider that applies NodeOverlays to its instance types.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ use karpenter_core::provider::{
 };
 use rustc_hash::FxHashMap;
 
-/// The overlays that count, and the NodePools they were checked against. Cheap to clone; clones share it.
+/// The valid overlays, and the NodePools they were evaluated against. Cheap to clone; clones share the state.
 #[derive(Debug, Clone, Default)]
 pub struct Accepted {
     current: Arc<ArcSwap<Verdict>>,
@@ -29,7 +29,7 @@ struct Verdict {
     applied: Mutex<FxHashMap<String, Applied>>,
 }
 
-/// What the overlays made of the types of a pool, valid for this generation of the pool and these types.
+/// Instance types of a NodePool with overlays applied, valid for this generation of the NodePool and these instance types.
 #[derive(Debug)]
 struct Applied {
     generation: Option<i64>,
@@ -38,7 +38,7 @@ struct Applied {
 }
 
 impl Accepted {
-    /// Publishes the overlays that count for these pools; false if nothing is different from before.
+    /// Publishes the valid overlays for these NodePools; returns false if nothing has changed.
     pub fn publish(
         &self,
         overlays: Vec<Arc<NodeOverlay>>,
@@ -106,7 +106,7 @@ impl Accepted {
     }
 }
 
-/// How the provider behind [`Overlaid`] sees the overlays.
+/// The overlays as the provider behind [`Overlaid`] reads them.
 struct Seen {
     accepted: Accepted,
     names: WellKnown,
@@ -129,7 +129,7 @@ impl Overlays for Seen {
     }
 }
 
-/// A provider whose instance types are as overlays change them.
+/// A provider whose instance types have overlays applied.
 pub struct Overlaid {
     inner: Arc<dyn CloudProvider>,
     accepted: Accepted,
@@ -142,7 +142,7 @@ impl std::fmt::Debug for Overlaid {
 }
 
 impl Overlaid {
-    /// `inner` with the overlays that count, which is told of them.
+    /// Wraps `inner`; it can read the valid overlays, too.
     #[must_use]
     pub fn new(inner: Arc<dyn CloudProvider>, accepted: Accepted) -> Self {
         inner.use_overlays(Arc::new(Seen {
@@ -202,9 +202,10 @@ impl CloudProvider for Overlaid {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use karpenter_core::fake;
     use serde_json::json;
+
+    use super::*;
 
     #[test]
     fn a_pool_has_no_types_before_it_is_evaluated_and_stable_ones_afterwards() {
@@ -235,7 +236,7 @@ mod tests {
                 .iter()
                 .all(|o| (o.price - 0.5).abs() < 1e-9)
         );
-        assert!(Arc::ptr_eq(&first, &types(&pool).unwrap()), "compiled once");
+        assert!(Arc::ptr_eq(&first, &types(&pool).unwrap()), "applied once");
         let seen = Seen {
             accepted: accepted.clone(),
             names: names.clone(),
@@ -243,7 +244,7 @@ mod tests {
         let by_name = |pool: &str| seen.apply(pool, Arc::clone(&base));
         assert!(
             Arc::ptr_eq(&first, &by_name("p").unwrap()),
-            "for the provider, too"
+            "the provider reads the same"
         );
         assert!(matches!(
             by_name("q"),
@@ -251,7 +252,7 @@ mod tests {
         ));
         assert!(
             !accepted.publish(vec![Arc::new(overlay)], pools),
-            "nothing new"
+            "unchanged"
         );
         assert!(Arc::ptr_eq(&first, &types(&pool).unwrap()));
     }

@@ -1,6 +1,6 @@
-//! Gathering triggers into batches: a batch closes when nothing new has come for the idle time, or at the maximum.
+//! Collects triggers into batches: a batch closes when no new trigger has arrived for the idle time, or at the maximum.
 //!
-//! A trigger is never lost: one that comes while a batch is worked on opens the next.
+//! A trigger is never lost: one that arrives while a batch is processed opens the next.
 //!
 //! UPSTREAM: pkg/controllers/provisioning/batcher.go
 
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::clock::Clock;
 
-/// Collects what needs a decision.
+/// Collects the uids of objects that need a plan.
 #[derive(Debug, Default)]
 pub struct Batcher {
     waiting: Mutex<FxHashSet<String>>,
@@ -21,7 +21,7 @@ pub struct Batcher {
 }
 
 impl Batcher {
-    /// Asks for a decision about something, known by its uid. The same uid again within a batch changes nothing.
+    /// Requests a plan for an object by its uid. The same uid again within a batch changes nothing.
     pub fn trigger(&self, uid: &str) {
         if self
             .waiting
@@ -50,7 +50,7 @@ impl Batcher {
         while Instant::now() < quiet.min(close) {
             tokio::select! {
                 biased;
-                // The first trigger may have left a permit behind; then the window starts when it opened all the same.
+                // The first trigger may have left a permit; the window starts when the batch opened all the same.
                 () = self.added.notified() => quiet = clock.instant_after(idle),
                 () = tokio::time::sleep_until(quiet.min(close)) => break,
             }
@@ -73,7 +73,7 @@ mod tests {
     const IDLE: Duration = Duration::from_secs(5);
     const MAX: Duration = Duration::from_secs(12);
 
-    /// Triggers at the given seconds; says after how many seconds the first batch closes.
+    /// Triggers at the given seconds; returns after how many seconds the first batch closes.
     async fn closes_after(triggers: &[(u64, &'static str)]) -> f64 {
         let (clock, batcher, start) = (
             Clock::new(Timestamp::UNIX_EPOCH, 1.0),
@@ -113,8 +113,9 @@ mod tests {
         assert!((closes_after(&every_three).await - 12.0).abs() < 0.01);
     }
 
+    /// Conformance: SCH-180
     #[tokio::test(start_paused = true)]
-    async fn a_trigger_during_the_work_opens_the_next_batch() {
+    async fn a_trigger_while_a_batch_is_processed_opens_the_next() {
         let (clock, batcher) = (Clock::new(Timestamp::UNIX_EPOCH, 1.0), Batcher::default());
         batcher.trigger("a");
         batcher.batch(&clock, IDLE, MAX).await;

@@ -1,14 +1,14 @@
-//! Keeping the model's instance types current: providers are asked before each decision, and answer from their caches.
+//! Keeps the instance types in the model current: providers are asked before each plan, and answer from their caches.
 
 use std::sync::Arc;
 
 use futures::future::join_all;
-use karpenter_core::provider::CloudProviderError;
+use karpenter_core::provider::{CloudProviderError, ErrorCode};
 
 use crate::context::Context;
 use crate::model::Stopped;
 
-/// Asks the provider for the instance types of every managed NodePool and tells the model what is new.
+/// Requests the instance types of every managed NodePool from the provider and updates the model.
 ///
 /// # Errors
 /// When the operator is stopping.
@@ -32,6 +32,8 @@ pub async fn refresh_instance_types(cx: &Context) -> Result<(), Stopped> {
             }
             continue;
         }
+        let code = types.as_ref().err().and_then(|error| ErrorCode::of(error));
+        let code = code.cloned();
         let types = types.map_err(|error| error.to_string());
         let same = match (known, &types) {
             (Some(Ok(known)), Ok(types)) => Arc::ptr_eq(known, types),
@@ -43,6 +45,8 @@ pub async fn refresh_instance_types(cx: &Context) -> Result<(), Stopped> {
                 tracing::error!(
                     NodePool = crate::logging::object(None, &pool),
                     error,
+                    "error-code.field" = code.as_ref().map(|code| code.field),
+                    "error-code" = code.as_deref(),
                     "skipping, unable to resolve instance types"
                 );
             }

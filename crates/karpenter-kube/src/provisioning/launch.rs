@@ -1,11 +1,11 @@
-//! Turning drafts into NodeClaims: in parallel, each for itself, with a last look at the limits.
+//! Creates NodeClaims from drafts: in parallel, independently, with a last check of the limits.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::StreamExt;
 use karpenter_api::v1::NodeClaim;
-use karpenter_core::limits::{LimitExceeded, Room};
+use karpenter_core::limits::{LimitExceeded, LimitHeadroom};
 use karpenter_core::schedule::ClaimDraft;
 use kube::api::PostParams;
 
@@ -14,20 +14,20 @@ use crate::controller::{Doing, ReconcileError};
 use crate::logging;
 use crate::model::View;
 
-/// Requests in flight at a time; the client's own rate limit comes on top.
+/// Requests in parallel; the client's own rate limit applies as well.
 const PARALLEL: usize = 100;
 
 /// How many instance types a log line names.
 const NAMED_TYPES: usize = 5;
 
-/// Creates the NodeClaims of drafts; each result stands for the draft at its place. Machines of `leaving` NodeClaims, which are
-/// replaced, do not count against limits.
+/// Creates the NodeClaims of drafts; each result is that of the draft at the same index. Nodes of `replaced` NodeClaims do
+/// not count against limits.
 ///
-/// The model knows of a claim before this returns, so that the next decision counts it.
+/// The model has the NodeClaims before this returns, so that the next plan counts them.
 pub async fn create_claims(
     cx: &Context,
     drafts: &[ClaimDraft],
-    leaving: &BTreeSet<String>,
+    replaced: &BTreeSet<String>,
     reason: &'static str,
 ) -> Vec<Result<NodeClaim, LaunchError>> {
     let view = cx.view();
@@ -35,14 +35,14 @@ pub async fn create_claims(
         let pool = view.node_pool(&draft.node_pool);
         pool.is_some_and(|pool| !pool.spec.limits.is_empty())
     };
-    // Whoever makes machines of pools with limits does so alone: the next one counts them.
+    // NodeClaims of NodePools with limits are created by one caller at a time: the next one counts them.
     let _turn = if drafts.iter().any(is_limited) {
         Some(cx.limited.lock().await)
     } else {
         None
     };
     let view = cx.view();
-    let mut room = Room::new(&view.snapshot, leaving);
+    let mut room = LimitHeadroom::new(&view.snapshot, replaced);
     let admitted: Vec<Result<(), LaunchError>> = drafts
         .iter()
         .map(|draft| admit(&view, &mut room, draft))
@@ -61,23 +61,27 @@ pub async fn create_claims(
         .await
 }
 
-/// Why a draft did not become a NodeClaim.
+/// Why no NodeClaim was created from a draft.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// The NodePool is gone.
+    /// The NodePool does not exist any more.
     #[error("nodepool `{0}` not found")]
     NoPool(String),
-    /// The NodePool has grown since the decision.
+    /// The NodePool has grown since the plan.
     #[error(transparent)]
     LimitExceeded(#[from] LimitExceeded),
-    /// The API server refused.
+    /// The request failed.
     #[error(transparent)]
     Reconcile(#[from] ReconcileError),
 }
 
-/// Whether a draft's pool is there and has room for it.
-fn admit<'a>(view: &'a View, room: &mut Room<'a>, draft: &ClaimDraft) -> Result<(), LaunchError> {
+/// Checks that the NodePool exists and that its limits allow the draft.
+fn admit<'a>(
+    view: &'a View,
+    room: &mut LimitHeadroom<'a>,
+    draft: &ClaimDraft,
+) -> Result<(), LaunchError> {
     let pool = view
         .node_pool(&draft.node_pool)
         .ok_or_else(|| LaunchError::NoPool(draft.node_pool.clone()))?;
@@ -122,9 +126,9 @@ async fn create(
     Ok(created)
 }
 
-/// The NodeClaims that were created, and the errors of the others, logged.
+/// Returns the created NodeClaims, and logs the errors of the others.
 #[must_use]
-pub fn settle(results: Vec<Result<NodeClaim, LaunchError>>) -> Vec<Option<Arc<NodeClaim>>> {
+pub fn created(results: Vec<Result<NodeClaim, LaunchError>>) -> Vec<Option<Arc<NodeClaim>>> {
     let log = |error: &LaunchError| tracing::error!(error = %error, "failed creating nodeclaim");
     results
         .into_iter()

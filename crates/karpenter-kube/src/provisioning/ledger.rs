@@ -1,6 +1,6 @@
-//! When pods were first seen and first placed, for the metrics that measure how long users wait.
+//! Records when pods were first seen and first placed, for the metrics of users' waiting times.
 //!
-//! Every pod that is seen pending is remembered until it is ready, ends or goes.
+//! Every pod that is seen pending is tracked until it is ready, completes or is deleted.
 //!
 //! UPSTREAM: pkg/controllers/state/cluster.go (podAcks, podsSchedulingAttempted, podsSchedulableTimes),
 //! pkg/controllers/metrics/pod/controller.go
@@ -13,29 +13,29 @@ use rustc_hash::FxHashMap;
 
 use crate::metrics::Metrics;
 
-/// What is remembered of a pod until it is ready.
+/// The tracked times of a pod until it is ready.
 #[derive(Debug, Clone, Copy, Default)]
 struct Times {
     /// When it was first seen to need a node.
     seen: Option<Timestamp>,
     decided: bool,
     schedulable: Option<Timestamp>,
-    /// The same, on a NodePool whose nodes are known to register.
+    /// The same on a NodePool whose nodes are known to register.
     healthy: Option<Timestamp>,
     bound: bool,
-    /// How long it took to be bound was observed.
+    /// Whether the time until binding was observed.
     counted: bool,
 }
 
-/// What a pass decided about a pod.
+/// The result of a plan for a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decided {
-    /// There is a place for it, on a NodePool whose nodes are known to register, or not.
+    /// The pod has a place.
     Placed {
-        /// Whether they are.
+        /// Whether it is on a NodePool whose nodes are known to register.
         healthy: bool,
     },
-    /// There is none.
+    /// The pod has no place.
     Unplaced,
 }
 
@@ -54,7 +54,7 @@ impl PodLedger {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A pod that needs a node was seen; the first time counts.
+    /// Records a pod that needs a node; the first time counts.
     pub fn seen(&self, uid: &str, now: Timestamp) {
         self.lock()
             .entry(uid.to_owned())
@@ -63,10 +63,9 @@ impl PodLedger {
             .get_or_insert(now);
     }
 
-    /// A pod was decided about. A pod that was placed keeps the first time it was; one that was not loses it.
+    /// Records the result of a plan for a pod. A placed pod keeps its first time; an unplaced one loses it.
     ///
-    /// How long users waited for their pods says little about Karpenter where nodes do not register: those waits are not
-    /// observed.
+    /// Waiting times are not observed where nodes do not register: they say little about Karpenter.
     pub fn decided(&self, uid: &str, what: Decided, now: Timestamp, metrics: &Metrics) {
         let mut pods = self.lock();
         let Some(times) = pods.get_mut(uid).filter(|times| !times.bound) else {
@@ -84,32 +83,32 @@ impl PodLedger {
         times.healthy = first(times.healthy, what == Decided::Placed { healthy: true });
     }
 
-    /// When a pod was first found to be schedulable.
+    /// Returns when a pod was first found to be schedulable.
     #[must_use]
     pub fn schedulable_since(&self, uid: &str) -> Option<Timestamp> {
         self.lock().get(uid).and_then(|times| times.schedulable)
     }
 
-    /// When a pod was first found to be schedulable on a NodePool whose nodes are known to register.
+    /// Returns when a pod was first found to be schedulable on a NodePool whose nodes are known to register.
     #[must_use]
     pub fn healthy_since(&self, uid: &str) -> Option<Timestamp> {
         self.lock().get(uid).and_then(|times| times.healthy)
     }
 
-    /// Since when a pod is known that nobody has decided about.
+    /// Returns since when a pod waits for its first plan.
     #[must_use]
     pub fn undecided_since(&self, uid: &str) -> Option<Timestamp> {
         self.lock().get(uid).filter(|times| !times.decided)?.seen
     }
 
-    /// Whether the pod was seen pending and is not ready yet.
+    /// Returns whether the pod was seen pending and is not ready yet.
     #[must_use]
     pub fn is_starting(&self, uid: &str) -> bool {
         self.lock().contains_key(uid)
     }
 
-    /// A pod is what it is now; observes what has come to its end, once it is not pending any more. Without `metrics` it is for
-    /// another replica to observe.
+    /// Records a change of a pod; observes completed waiting times once it is not pending any more. Without `metrics`
+    /// another replica observes them.
     pub fn changed(&self, pod: &Pod, now: Timestamp, metrics: Option<&Metrics>) {
         let mut pods = self.lock();
         if pod.phase == Phase::Pending {
@@ -152,7 +151,7 @@ impl PodLedger {
         }
     }
 
-    /// A pod is gone.
+    /// Removes a pod.
     pub fn forget(&self, uid: &str) {
         self.lock().remove(uid);
     }
@@ -180,11 +179,12 @@ mod tests {
         serde_json::json!({"type": type_, "status": "True", "lastTransitionTime": at(second)})
     }
 
+    /// Conformance: API-182
     #[test]
-    fn a_pod_that_was_pending_is_followed_until_it_is_ready_whoever_placed_it() {
+    fn a_pod_that_was_pending_is_tracked_until_it_is_ready_even_if_karpenter_did_not_place_it() {
         let (ledger, metrics) = (PodLedger::default(), Metrics::new(&Registry::new()));
         let seen = |pod: &Pod, now| ledger.changed(pod, at(now), Some(&metrics));
-        // kube-scheduler has found room for it before anybody looked.
+        // kube-scheduler has bound it before the first plan.
         seen(
             &pod(
                 "Pending",
@@ -198,7 +198,7 @@ mod tests {
         let running = vec![is_true("PodScheduled", 12)];
         seen(&pod("Running", Some("n"), running.clone().into()), 30);
         seen(&pod("Running", Some("n"), running.clone().into()), 31);
-        assert!(ledger.is_starting("a"), "it runs and is not ready");
+        assert!(ledger.is_starting("a"), "running and not ready");
         let ready = [running, vec![is_true("Ready", 40)]].concat();
         seen(&pod("Running", Some("n"), ready.clone().into()), 55);
         assert!(!ledger.is_starting("a"));
@@ -218,6 +218,7 @@ mod tests {
         );
     }
 
+    /// Conformance: API-182
     #[test]
     fn a_pod_that_ends_or_was_never_seen_pending_has_no_startup() {
         let (ledger, metrics) = (PodLedger::default(), Metrics::new(&Registry::new()));
@@ -238,28 +239,28 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_stands_by_follows_pods_without_counting_them() {
+    fn a_standby_replica_tracks_pods_without_observing_them() {
         let (ledger, metrics) = (PodLedger::default(), Metrics::new(&Registry::new()));
         let pending = pod("Pending", None, serde_json::json!([]));
         let running = pod("Running", Some("n"), serde_json::json!([]));
         let ready = pod("Running", Some("n"), vec![is_true("Ready", 40)].into());
         ledger.changed(&pending, at(20), None);
         ledger.changed(&running, at(30), None);
-        // It takes over.
+        // It becomes the leader.
         ledger.changed(&ready, at(40), Some(&metrics));
         assert_eq!(metrics.pods_bound_duration_seconds.count(&[]), 0.0);
         assert_eq!(metrics.pods_startup_duration_seconds.count(&[]), 1.0);
     }
 
     #[test]
-    fn a_bound_pod_is_decided_about_no_more() {
+    fn a_plan_for_a_bound_pod_is_not_recorded() {
         let (ledger, metrics) = (PodLedger::default(), Metrics::new(&Registry::new()));
         ledger.changed(
             &pod("Pending", Some("n"), serde_json::json!([])),
             at(20),
             Some(&metrics),
         );
-        // Its node goes away, and the provisioner looks for another.
+        // Its node is deleted, and the provisioner plans another place.
         ledger.decided("a", Decided::Placed { healthy: true }, at(30), &metrics);
         assert_eq!(ledger.schedulable_since("a"), None);
         let decisions = &metrics.pods_scheduling_decision_duration_seconds;

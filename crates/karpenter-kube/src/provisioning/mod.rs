@@ -1,7 +1,7 @@
 //! From pending pods to NodeClaims.
 //!
-//! [`Batcher`] gathers triggers, [`Provisioner`] decides on a snapshot, [`launch`] turns drafts into NodeClaims,
-//! [`Nominations`] remembers which node each pod was given until kube-scheduler binds it.
+//! [`Batcher`] collects triggers, [`Provisioner`] plans on a snapshot, [`launch`] creates NodeClaims from drafts,
+//! [`Nominations`] remembers the node of each pod until kube-scheduler binds it.
 
 mod batcher;
 mod catalogue;
@@ -11,6 +11,7 @@ mod nominations;
 mod progress;
 mod provisioner;
 mod report;
+mod soft_constraints;
 
 pub use batcher::Batcher;
 pub use catalogue::refresh_instance_types;

@@ -1,16 +1,17 @@
-//! Which node each waiting pod was nominated to, until kube-scheduler binds it.
+//! The node that each pending pod is nominated to, until kube-scheduler binds it.
 //!
-//! A pod that was given a place is not planned again while kube-scheduler may still bind it: its node's room is kept for it, and
-//! later pods are planned into what is left. Otherwise every decision would plan pods again that kube-scheduler is about to
-//! bind, some of them to other nodes than planned, and launch nodes for the rest.
+//! A nominated pod is not planned again while kube-scheduler may still bind it: its resources on the node are reserved, and
+//! later pods are planned into the rest. Otherwise every plan would include pods again that kube-scheduler is about to
+//! bind, some of them on other nodes than before, and launch nodes for the others.
 //!
-//! A nomination ends when the pod is bound, when its node is gone or its room there was taken by other pods that kube-scheduler
-//! bound, and when the node could have run it for longer than a back-off that starts at upstream's ten seconds and doubles:
-//! kube-scheduler then knows something that the engine does not, and launching as fast as the engine decides would never end.
-//! A pod whose back-off is over is planned again, and gets the same place if nothing that the engine knows speaks against it:
-//! kube-scheduler may only not have come to it.
+//! A nomination ends when the pod is bound, when its node is deleted or other pods that kube-scheduler bound use its
+//! resources, and when the node could have run the pod for longer than a back-off that starts at upstream's ten seconds and
+//! doubles: kube-scheduler then has a reason that the engine does not know, and launching a node for every plan would never
+//! end.
+//! A pod whose back-off is over is planned again, and gets the same place unless the engine knows a reason against it:
+//! kube-scheduler may only be slow.
 //!
-//! DIFFERS: upstream plans every waiting pod again every ten seconds and with every batch, for ever.
+//! DIFFERS: upstream plans every pending pod again every ten seconds and with every batch, forever.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -32,15 +33,15 @@ const FIRST_BACK_OFF: SignedDuration = SignedDuration::from_secs(10);
 /// The longest back-off.
 const LONGEST_BACK_OFF: SignedDuration = SignedDuration::from_secs(300);
 
-/// A pod's place.
+/// The nomination of a pod.
 #[derive(Debug, Clone)]
 struct Nomination {
-    /// What the pod asked for then.
+    /// The requirements and requests of the pod at the time.
     shape: Arc<Shape>,
-    /// Its node: the NodeClaim's name, or the Node's if it has no NodeClaim.
+    /// Node of the pod: name of the NodeClaim, or of the Node if it has no NodeClaim.
     target: String,
     decided_at: Timestamp,
-    /// How often the pod was nominated, this time included.
+    /// Number of nominations of the pod, including this one.
     attempts: u32,
 }
 
@@ -50,7 +51,7 @@ impl Nomination {
         (FIRST_BACK_OFF * (1 << doublings)).min(LONGEST_BACK_OFF)
     }
 
-    /// When the pod is to be planned again; never while its node is on its way.
+    /// Returns when the pod is to be planned again; `None` while its node is launching.
     fn due(&self, node: Option<&NodeState>) -> Option<Timestamp> {
         let since = match node {
             Some(node) => could_run_since(node, &self.shape)?.max(self.decided_at),
@@ -64,8 +65,8 @@ impl Nomination {
     }
 }
 
-/// Since when kube-scheduler can tell whether it binds such a pod to the node: since it is initialized, or since it registered
-/// with a taint that keeps the pod away. Taints that go away while a node starts do not count.
+/// Returns since when kube-scheduler can bind such a pod to the node: since it is initialized, or since it registered with
+/// a taint that the pod does not tolerate. Temporary taints of a starting node do not count.
 fn could_run_since(node: &NodeState, shape: &Shape) -> Option<Timestamp> {
     let keeps_away = |taint: &Taint| {
         taint.effect != Some(Effect::PreferNoSchedule)
@@ -85,10 +86,10 @@ fn could_run_since(node: &NodeState, shape: &Shape) -> Option<Timestamp> {
     Some(condition.last_transition_time.0)
 }
 
-/// Of pods that were nominated to initialized nodes, the uids of those that no longer have room there beside the pods that are
-/// bound: kube-scheduler binds pods to other nodes than planned. What they leave is elsewhere, and there is nothing to wait for.
+/// Returns the uids of pods that were nominated to initialized nodes and that no longer fit there beside the bound pods:
+/// kube-scheduler binds pods to other nodes than planned. They have capacity elsewhere, and need not wait.
 ///
-/// The largest pods of a node keep their room: the others are easier to place.
+/// The largest pods of a node keep their nominations: the others are easier to place.
 fn without_room<'a>(
     nominated: impl IntoIterator<Item = (&'a Arc<Pod>, &'a Arc<NodeState>)>,
     snapshot: &Snapshot,
@@ -126,35 +127,35 @@ fn without_room<'a>(
 #[derive(Debug, Clone)]
 pub(super) struct Overdue {
     pub(super) pod: Arc<Pod>,
-    /// The node: see [`Nomination::target`].
+    /// Name of the node: see [`Nomination::target`].
     pub(super) target: String,
-    /// How often it was nominated.
+    /// Number of nominations.
     pub(super) attempts: u32,
 }
 
 impl Overdue {
-    /// The pod with its node.
+    /// Returns the pod with its node.
     pub(super) fn place(&self) -> (PodKey, String) {
         (self.pod.key.clone(), self.target.clone())
     }
 }
 
-/// The waiting pods, by whether they are to be planned.
+/// The pending pods, by whether they are to be planned.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
-    /// Pods to plan: those that are not known, and `overdue` ones.
+    /// Pods to plan: those without a nomination, and `overdue` ones.
     pub(super) unplaced: Vec<Arc<Pod>>,
-    /// Pods that keep their place, with their node.
+    /// Pods that keep their nomination, with their node.
     pub(super) nominated: Vec<(Arc<Pod>, String)>,
-    /// Pods whose node is gone and whose back-off is not over.
+    /// Pods whose node was deleted and whose back-off is not over.
     pub(super) backing_off: Vec<Arc<Pod>>,
     /// Pods whose back-off is over, on nodes that could have run them.
     pub(super) overdue: Vec<Overdue>,
-    /// When the next back-off is over.
+    /// When the next back-off ends.
     pub(super) next: Option<Timestamp>,
 }
 
-/// The nominations of all waiting pods, by uid.
+/// The nominations of all pending pods, by uid.
 #[derive(Debug, Default)]
 pub struct Nominations {
     pods: Mutex<FxHashMap<String, Nomination>>,
@@ -165,10 +166,10 @@ impl Nominations {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that `pod` was given a place on `target`, the name of a NodeClaim, or of a Node without one.
+    /// Records that `pod` was nominated to `target`, the name of a NodeClaim, or of a Node without one.
     ///
-    /// Pods with resource claims are not recorded: until kube-scheduler binds a pod, nothing says which devices it gets, and
-    /// only planning it again keeps them from others.
+    /// Pods with resource claims are not recorded: until kube-scheduler binds a pod, its devices are not known, and only
+    /// planning it again reserves them.
     pub fn nominate(&self, pod: &Pod, target: &str, now: Timestamp) {
         if pod.node_name.is_some() || !pod.shape.resource_claims.is_empty() {
             return;
@@ -184,18 +185,19 @@ impl Nominations {
         pods.insert(pod.key.uid.clone(), nomination);
     }
 
-    /// Forgets a pod that is bound, gone or asks for something else.
+    /// Removes the nomination of a pod that is bound, deleted or whose requirements have changed.
     pub fn forget(&self, uid: &str) {
         self.lock().remove(uid);
     }
 
-    /// Gives up the places on a NodeClaim that goes away before its node could run a pod: its pods are planned again at once.
+    /// Removes the nominations to a NodeClaim that is deleted before its node could run a pod: its pods are planned again
+    /// at once.
     pub fn release(&self, claim: &str) {
         self.lock()
             .retain(|_, nomination| nomination.target != claim);
     }
 
-    /// Sorts the waiting pods of `view`; forgets the places that were taken.
+    /// Sorts the pending pods of `view`; removes nominations without room.
     pub(super) fn standing(&self, view: &View, now: Timestamp) -> Standing {
         let mut pods = self.lock();
         let mut standing = Standing::default();
@@ -268,7 +270,7 @@ mod tests {
         Pod::parse(&serde_json::from_value(pod).unwrap())
     }
 
-    /// A cluster in which `pod` waits, with a NodeClaim `n` whose conditions were met at the given seconds.
+    /// Returns a cluster with a pending `pod`, and a NodeClaim `n` whose conditions became true at the given seconds.
     fn cluster(pod: Pod, conditions: &[(&str, i64)], taints: Value) -> State {
         let mut state = State::new(ClusterConfig::default(), &[]);
         state.apply_pod(pod);
@@ -284,18 +286,18 @@ mod tests {
             "status": {"providerID": "test://n", "conditions": met},
         });
         state.apply_node_claim(serde_json::from_value(claim).unwrap());
-        let marks = [
+        let node_labels = [
             (types::REGISTERED, labels::REGISTERED),
             (types::INITIALIZED, labels::INITIALIZED),
         ];
         let is_met = |condition: &str| conditions.iter().any(|(met, _)| *met == condition);
-        let marks: serde_json::Map<String, Value> = marks
+        let node_labels: serde_json::Map<String, Value> = node_labels
             .into_iter()
             .filter(|(condition, _)| is_met(condition))
             .map(|(_, label)| (label.to_owned(), json!("true")))
             .collect();
-        if !marks.is_empty() {
-            let node = json!({"metadata": {"name": "node-of-n", "uid": "m", "labels": marks}, "spec": {"providerID": "test://n", "taints": taints}, "status": {"allocatable": {"cpu": "4", "pods": "10"}}});
+        if !node_labels.is_empty() {
+            let node = json!({"metadata": {"name": "node-of-n", "uid": "m", "labels": node_labels}, "spec": {"providerID": "test://n", "taints": taints}, "status": {"allocatable": {"cpu": "4", "pods": "10"}}});
             state.apply_node(serde_json::from_value(node).unwrap());
         }
         state
@@ -311,13 +313,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_without_a_place_is_planned() {
+    fn a_pod_without_a_nomination_is_planned() {
         let state = cluster(pod(json!({})), &READY, json!([]));
         assert!(is_planned(&Nominations::default(), &state, 0));
     }
 
     #[test]
-    fn a_pod_keeps_its_place_on_a_node_that_is_on_its_way_however_long_it_takes() {
+    fn a_pod_keeps_its_nomination_while_its_node_is_launching_however_long_it_takes() {
         let nominations = Nominations::default();
         for conditions in [vec![], vec![(types::REGISTERED, 30)]] {
             let state = cluster(pod(json!({})), &conditions, json!([]));
@@ -375,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_whose_node_is_gone_waits_for_the_back_off_unless_the_node_never_joined() {
+    fn a_pod_whose_node_is_deleted_waits_for_the_back_off_unless_the_node_never_joined() {
         let nominations = Nominations::default();
         let mut state = cluster(pod(json!({})), &READY, json!([]));
         nominations.nominate(&pod(json!({})), "n", at(0));
@@ -383,14 +385,14 @@ mod tests {
         state.remove_node("node-of-n");
         assert!(!is_planned(&nominations, &state, 9));
         let standing = nominations.standing(&state.view(), at(9));
-        assert_eq!(standing.backing_off.len(), 1, "no room is kept");
+        assert_eq!(standing.backing_off.len(), 1, "nothing is reserved");
         assert!(is_planned(&nominations, &state, 10));
         nominations.release("n");
         assert!(is_planned(&nominations, &state, 0));
     }
 
     #[test]
-    fn a_pod_whose_room_was_taken_by_others_is_planned_at_once_and_begins_anew() {
+    fn a_pod_whose_resources_other_pods_use_is_planned_at_once_without_back_off() {
         let nominations = Nominations::default();
         let mut state = cluster(pod(json!({})), &READY, json!([]));
         for _ in 0..3 {
@@ -406,7 +408,7 @@ mod tests {
             state.apply_pod(Pod::parse(&serde_json::from_value(other).unwrap()));
         }
         assert!(is_planned(&nominations, &state, 51));
-        nominations.nominate(&pod(json!({})), "gone", at(51));
+        nominations.nominate(&pod(json!({})), "deleted", at(51));
         assert!(!is_planned(&nominations, &state, 60));
         assert!(
             is_planned(&nominations, &state, 61),
@@ -415,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_pods_that_no_longer_fit_together_the_largest_keep_their_room() {
+    fn of_pods_that_no_longer_fit_together_the_largest_keep_their_nominations() {
         let sized = |name: &str, cpu: &str, node: Option<&str>| {
             let pod = json!({
                 "metadata": {"name": name, "namespace": "default", "uid": name},
@@ -436,7 +438,7 @@ mod tests {
         };
         let standing = nominations.standing(&state.view(), at(41));
         assert_eq!(names(&standing.unplaced), [""; 0], "3.5 of 4 cores");
-        // kube-scheduler binds a pod here that was planned for elsewhere.
+        // kube-scheduler binds a pod here that was planned for another node.
         state.apply_pod(sized("other", "1500m", Some("node-of-n")));
         let standing = nominations.standing(&state.view(), at(41));
         assert_eq!(names(&standing.unplaced), ["c", "d"]);
@@ -446,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_asks_for_something_else_is_planned() {
+    fn a_pod_with_changed_requirements_is_planned() {
         let nominations = Nominations::default();
         nominations.nominate(&pod(json!({})), "n", at(0));
         let other = pod(json!({"nodeSelector": {"disk": "fast"}}));

@@ -1,4 +1,4 @@
-//! Showing how far a run of the scheduler is, while it goes on.
+//! Metrics about the progress of a scheduling run.
 //!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/scheduler.go (queue depth, unfinished work)
 
@@ -11,17 +11,17 @@ use crate::metrics::Metrics;
 
 const CONTROLLER: &str = "provisioner";
 
-/// The series of one run; they are there until it is dropped.
+/// The series of one scheduling run; removed when dropped.
 #[derive(Debug)]
-pub(super) struct Shown {
+pub(super) struct SchedulingSeries {
     metrics: Metrics,
     id: String,
 }
 
-impl Shown {
-    /// Series of the run `id`, and what the scheduler tells them through.
+impl SchedulingSeries {
+    /// Creates the series of the run `id`, and the callback for the scheduler.
     pub(super) fn new(metrics: &Metrics, id: String) -> (Self, Progress) {
-        let shown = Self {
+        let series = Self {
             metrics: metrics.clone(),
             id: id.clone(),
         };
@@ -32,11 +32,11 @@ impl Shown {
             metrics.scheduler_queue_depth.set(&labels, left as f64);
             metrics.scheduler_unfinished_work_seconds.set(&labels, age);
         };
-        (shown, Arc::new(progress))
+        (series, Arc::new(progress))
     }
 }
 
-impl Drop for Shown {
+impl Drop for SchedulingSeries {
     fn drop(&mut self) {
         let run = [("scheduling_id", self.id.as_str())];
         self.metrics.scheduler_queue_depth.remove_matching(&run);
@@ -60,7 +60,7 @@ mod tests {
     use crate::provisioning::PodLedger;
     use crate::provisioning::ledger::Decided;
 
-    /// A cluster without NodePools, with 300 pods that wait and one of a node that goes away.
+    /// Returns a cluster without NodePools, with 300 pending pods and one pod of a node that is being deleted.
     fn cluster() -> Cluster {
         let mut cluster = Cluster::new(ClusterConfig::default());
         let leaving = json!({
@@ -86,16 +86,16 @@ mod tests {
         cluster
     }
 
-    /// Decides about every pod of a plan as `what`.
+    /// Records the result `what` for every pod of a plan.
     fn decide(ledger: &PodLedger, plan: &Plan, what: Decided, metrics: &Metrics) {
         for unplaced in &plan.unplaced {
             ledger.decided(&unplaced.pod.uid, what, Timestamp::UNIX_EPOCH, metrics);
         }
     }
 
-    /// Conformance: SCH-165
+    /// Conformance: SCH-165, API-209
     #[test]
-    fn a_run_shows_its_queue_and_every_waiting_pod_is_decided_about_once() {
+    fn a_run_reports_its_queue_and_every_pending_pod_gets_one_decision() {
         let metrics = Metrics::new(&Registry::new());
         let (ledger, cluster) = (PodLedger::default(), cluster());
         let snapshot = cluster.snapshot();
@@ -103,9 +103,9 @@ mod tests {
             ledger.seen(&pod.key.uid, Timestamp::UNIX_EPOCH);
         }
         let seen: Arc<Mutex<Vec<f64>>> = Arc::default();
-        let (shown, progress) = Shown::new(&metrics, "run".into());
-        // Asked in the middle of the run, as a scrape would.
-        let look = {
+        let (series, progress) = SchedulingSeries::new(&metrics, "run".into());
+        // Called in the middle of the run, as by a scrape.
+        let scrape = {
             let (metrics, seen) = (metrics.clone(), Arc::clone(&seen));
             move || {
                 let depth = metrics.scheduler_queue_depth.get(&["provisioner", "run"]);
@@ -115,7 +115,7 @@ mod tests {
         };
         let request = ScheduleRequest {
             progress: Some(progress),
-            cancel: Some(Arc::new(look)),
+            cancel: Some(Arc::new(scrape)),
             ..ScheduleRequest::at(Timestamp::UNIX_EPOCH)
         };
         let plan = schedule(&snapshot, &request);
@@ -123,7 +123,7 @@ mod tests {
         let seen = seen.lock().unwrap();
         assert_eq!(seen[0], 301.0);
         assert!(seen.iter().all(|depth| *depth > 0.0), "{seen:?}");
-        drop(shown);
+        drop(series);
         let series = metrics.registry.render();
         assert!(!series.contains("scheduling_id=\"run\""), "{series}");
 

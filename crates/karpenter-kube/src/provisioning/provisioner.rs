@@ -1,12 +1,13 @@
-//! The provisioner: waits for a batch, decides on a snapshot, launches what is missing.
+//! The provisioner: waits for a batch, plans on a snapshot, launches the missing nodes.
 //!
-//! 1. A batch of triggers closes. The model is waited for if it is not in sync; the triggers are not lost.
-//! 2. Instance types are refreshed, and the engine places pending pods that have no place yet, and pods of nodes that go away.
-//! 3. NodeClaims are created in parallel, nodes that get pods are nominated, and users are told.
-//! 4. While pods wait, the same is done again every ten seconds, as upstream's triggers do. Pods that were given a place keep
-//!    it meanwhile: see [`Nominations`].
+//! 1. A batch of triggers closes. The provisioner waits until the model is in sync; the triggers are not lost.
+//! 2. Instance types are refreshed, and the engine places pending pods without a nomination, and pods of nodes that are
+//!    being deleted.
+//! 3. NodeClaims are created in parallel, the nodes of placed pods are nominated, and events are published.
+//! 4. While pods are pending, this is repeated every ten seconds, as upstream's triggers do. Nominated pods keep their
+//!    place meanwhile: see [`Nominations`].
 //!
-//! Passes never overlap. A NodeClaim whose launch hangs counts as the machine it asks for and holds up nobody.
+//! Passes never overlap. A NodeClaim whose launch hangs counts as a planned node and does not block the provisioner.
 //!
 //! UPSTREAM: pkg/controllers/provisioning/provisioner.go
 
@@ -28,30 +29,32 @@ use karpenter_core::schedule::{
 use tokio::time::Instant;
 
 use super::nominations::{Overdue, Standing};
-use super::progress::Shown;
+use super::progress::SchedulingSeries;
+use super::soft_constraints::SoftConstraints;
 use super::{Batcher, Nominations, PodLedger, catalogue, launch, report};
 use crate::context::Context;
 use crate::controller::{Periodic, ReconcileError, compute};
 use crate::model::{Change, Stopped, View};
 use crate::options;
 
-/// How long one decision may take before the rest of the pods is left to the next.
+/// Time limit of one plan; the remaining pods are planned by the next.
 const SOLVE_DEADLINE: Duration = Duration::from_secs(60);
 
-/// How often waiting pods are looked at again.
+/// Interval between plans for pending pods.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Makes NodeClaims for pods. Cheap to clone; clones share everything.
+/// Creates NodeClaims for pods. Cheap to clone; clones share the state.
 #[derive(Debug, Clone)]
 pub struct Provisioner {
     cx: Arc<Context>,
     batcher: Arc<Batcher>,
     ledger: Arc<PodLedger>,
     nominations: Arc<Nominations>,
+    soft_constraints: Arc<SoftConstraints>,
 }
 
 impl Provisioner {
-    /// A provisioner that is woken through `batcher`.
+    /// Creates a provisioner that is triggered through `batcher`.
     #[must_use]
     pub fn new(cx: Arc<Context>, batcher: Arc<Batcher>, ledger: Arc<PodLedger>) -> Self {
         Self {
@@ -59,14 +62,15 @@ impl Provisioner {
             batcher,
             ledger,
             nominations: Arc::default(),
+            soft_constraints: Arc::default(),
         }
     }
 
-    /// Handles a change of the model: what needs a decision triggers a batch. Runs on the model's task.
+    /// Triggers a batch if a change of the model needs a plan. Runs on the model's task.
     pub fn observe(&self, change: &Change, view: &View) {
         match change {
             Change::Pod { before, after } => self.observe_pod(before.as_deref(), after.as_deref()),
-            // The pods of a node that goes away need another before they are pending.
+            // The pods of a node that is being deleted need another one before they are pending.
             Change::Node {
                 before,
                 after: Some(after),
@@ -75,7 +79,7 @@ impl Provisioner {
                 self.batcher
                     .trigger(after.metadata.uid.as_deref().unwrap_or_default());
             }
-            // What was to carry pods is gone, or could carry them now: do not wait for the next look.
+            // The NodeClaim of nominated pods is deleted, or is ready for them now: their pods are planned or bound without delay.
             Change::NodeClaim {
                 name,
                 before,
@@ -87,26 +91,26 @@ impl Provisioner {
                     if last.is_some_and(|claim| !claim.is_true(types::REGISTERED)) {
                         self.nominations.release(name);
                     }
-                    self.wake(view, name);
+                    self.trigger(view, name);
                 }
             }
             Change::NodePool {
                 name,
                 before,
                 after,
-            } if !offers_the_same(before.as_deref(), after.as_deref()) => self.wake(view, name),
-            Change::Synced => self.wake(view, "synced"),
+            } if !offers_the_same(before.as_deref(), after.as_deref()) => self.trigger(view, name),
+            Change::Synced => self.trigger(view, "synced"),
             _ => {}
         }
     }
 
-    /// A pod triggers a batch when it becomes provisionable or asks for something else. Whatever else changes while it waits,
-    /// such as kube-scheduler's message, is no reason to decide again.
+    /// Triggers a batch when a pod becomes provisionable or its requirements change. Other changes of a pending pod, such
+    /// as kube-scheduler's message, do not trigger a plan.
     fn observe_pod(&self, before: Option<&Pod>, after: Option<&Pod>) {
         let uid = after.map(|pod| &pod.key.uid);
-        if let Some(gone) = before.filter(|pod| Some(&pod.key.uid) != uid) {
-            self.ledger.forget(&gone.key.uid);
-            self.nominations.forget(&gone.key.uid);
+        if let Some(deleted) = before.filter(|pod| Some(&pod.key.uid) != uid) {
+            self.ledger.forget(&deleted.key.uid);
+            self.nominations.forget(&deleted.key.uid);
         }
         let Some(pod) = after else { return };
         let now = self.cx.clock.now();
@@ -124,7 +128,7 @@ impl Provisioner {
         }
     }
 
-    fn wake(&self, view: &View, uid: &str) {
+    fn trigger(&self, view: &View, uid: &str) {
         if view.snapshot.pending_pods().next().is_some() || !self.cx.buffers.is_empty() {
             self.batcher.trigger(uid);
         }
@@ -175,6 +179,9 @@ impl Provisioner {
         if !names.is_empty() {
             report::found(names.len(), &names, started.elapsed());
         }
+        if self.cx.options.preference_policy == options::PreferencePolicy::Respect {
+            self.soft_constraints.log(&standing.unplaced, now);
+        }
         let plan = self.decide(&view, &standing, buffer_pods.clone()).await?;
         self.cx
             .metrics
@@ -184,14 +191,14 @@ impl Provisioner {
         report::computed(&plan);
         report::overdue(&self.cx, &view, &plan, &standing.overdue);
 
-        // Before launching, which takes its time: what is nominated is not disrupted.
+        // Launching takes time: nominate first, because nominated nodes are not disrupted.
         let existing = plan.existing.iter().filter(|p| !p.buffer);
         self.nominate_nodes(&standing, existing.map(|p| p.node.clone()))
             .await?;
-        let nobody = BTreeSet::new();
+        let none_replaced = BTreeSet::new();
         let claims =
-            launch::create_claims(&self.cx, &plan.new_claims, &nobody, "provisioned").await;
-        let claims = launch::settle(claims);
+            launch::create_claims(&self.cx, &plan.new_claims, &none_replaced, "provisioned").await;
+        let claims = launch::created(claims);
         self.cx
             .buffers
             .record(&buffer_pods, &plan, &claims, &view.snapshot);
@@ -217,7 +224,7 @@ impl Provisioner {
         let deadline = self.cx.clock.instant_after(SOLVE_DEADLINE);
         let cancel: Cancel = Arc::new(move || Instant::now() >= deadline);
         let id = format!("{:x}", self.cx.clock.now().as_nanosecond());
-        let (shown, progress) = Shown::new(&self.cx.metrics, id);
+        let (series, progress) = SchedulingSeries::new(&self.cx.metrics, id);
         let request = ScheduleRequest {
             cancel: Some(cancel),
             progress: Some(progress),
@@ -226,7 +233,7 @@ impl Provisioner {
             ..request(&self.cx)
         };
         let plan = compute("the scheduler", move || schedule(&snapshot, &request)).await?;
-        drop(shown);
+        drop(series);
         if !plan.undecided.is_empty() {
             tracing::error!(pods = plan.undecided.len(), "scheduling ran out of time");
             self.batcher.trigger("undecided");
@@ -234,7 +241,7 @@ impl Provisioner {
         Ok(plan)
     }
 
-    /// Keeps the nodes that pods wait for from disruption: those that pods are nominated to, and `more`.
+    /// Protects the nodes that pods are nominated to, and `more`, from disruption.
     async fn nominate_nodes(
         &self,
         standing: &Standing,
@@ -259,7 +266,7 @@ impl Provisioner {
             .await
     }
 
-    /// Records the places of a plan. `claims` stand for the plan's drafts.
+    /// Records the nominations of a plan. `claims` are the NodeClaims of the plan's drafts.
     fn nominate_pods(&self, view: &View, plan: &Plan, claims: &[Option<Arc<NodeClaim>>]) {
         let now = self.cx.clock.now();
         let snapshot = &view.snapshot;
@@ -283,14 +290,14 @@ impl Provisioner {
     }
 }
 
-/// Whether a node has the taint of nodes that are being disrupted.
+/// Returns whether a node has the taint of nodes that are being disrupted.
 fn is_disrupted(node: &Node) -> bool {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
     let disrupted = taints::disrupted();
     taints.is_some_and(|all| all.iter().any(|taint| taints::same(taint, &disrupted)))
 }
 
-/// Whether nothing changed of a NodePool that matters to pods: its status counts every node that comes and goes.
+/// Returns whether no field of a NodePool changed that matters to pods: its status changes with every node.
 fn offers_the_same(before: Option<&NodePool>, after: Option<&NodePool>) -> bool {
     let (Some(before), Some(after)) = (before, after) else {
         return false;
@@ -301,13 +308,13 @@ fn offers_the_same(before: Option<&NodePool>, after: Option<&NodePool>) -> bool 
         && before.is_true(types::READY) == after.is_true(types::READY)
 }
 
-/// The names of pods that are planned.
+/// Returns the names of pods that are planned.
 fn names(unplaced: &[Arc<Pod>], leaving: &[Arc<Pod>]) -> Vec<String> {
     let all = unplaced.iter().chain(leaving);
     all.map(|pod| pod.key.to_string()).collect()
 }
 
-/// A request to the engine with the operator's options.
+/// Returns a request to the engine with the operator's options.
 pub(crate) fn request(cx: &Context) -> ScheduleRequest {
     let options = &cx.options;
     ScheduleRequest {
@@ -341,7 +348,7 @@ impl Periodic for Provisioner {
         self.cx.model.synced().await;
         let outcome = self.provision().await;
         if outcome.is_err() {
-            // What the batch stood for is still to be done.
+            // The triggers of the failed batch are still to be handled.
             self.batcher.trigger("failed");
         }
         outcome.map(|()| Duration::ZERO)

@@ -1,4 +1,4 @@
-//! Telling what a decision was: events on pods and NodePools, metrics, log lines.
+//! Reports plans: events on pods and NodePools, metrics, log lines.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const NAMED_PODS: usize = 5;
 
 const CONTROLLER: &str = "provisioner";
 
-/// Logs what was found, before it is known what becomes of it.
+/// Logs the pods of a plan before it is made.
 pub(super) fn found(pods: usize, names: &[String], duration: Duration) {
     tracing::info!(
         Pods = logging::shortened(names, NAMED_PODS),
@@ -35,9 +35,9 @@ pub(super) fn found(pods: usize, names: &[String], duration: Duration) {
     );
 }
 
-/// No pod waits for a machine: what was shown of those that did is over. The last of them may go without another decision.
+/// Clears the metrics of pending pods when there are none: the last of them may be deleted without another plan.
 ///
-/// DIFFERS: upstream shows the last decision's numbers until the next (kubernetes-sigs/karpenter#1993).
+/// DIFFERS: upstream keeps the last plan's numbers until the next (kubernetes-sigs/karpenter#1993).
 pub(super) fn nothing_waits(cx: &Context) {
     let metrics = &cx.metrics;
     metrics.scheduler_ignored_pods_count.set(&[], 0.0);
@@ -49,17 +49,17 @@ pub(super) fn nothing_waits(cx: &Context) {
         .replace_all([]);
 }
 
-/// There is nothing to plan now; pods that have a place may still wait for kube-scheduler.
+/// Clears metrics when there is nothing to plan; nominated pods may still wait for kube-scheduler.
 pub(super) fn nothing_to_plan(cx: &Context, view: &View) {
     if view.snapshot.pending_pods().next().is_none() {
         nothing_waits(cx);
     }
 }
 
-/// Tells pods that were nominated to a node in vain what kube-scheduler says of them.
+/// Reports kube-scheduler's message for pods that it has not bound to their nominated node.
 ///
-/// A node that becomes ready with hundreds of others may have to wait for kube-scheduler to come to it: a first delay is only
-/// told if a node is launched or none is found because of it.
+/// A node that becomes ready with hundreds of others may have to wait for kube-scheduler: a first delay is only reported if
+/// a node is launched or no place is found because of it.
 pub(super) fn overdue(cx: &Context, view: &View, plan: &Plan, overdue: &[Overdue]) {
     for late in overdue {
         let key = &late.pod.key;
@@ -70,7 +70,7 @@ pub(super) fn overdue(cx: &Context, view: &View, plan: &Plan, overdue: &[Overdue
         let target = node.map_or_else(|| late.target.clone(), |node| target_of(node));
         let says = view
             .scheduler_message(&key.uid)
-            .unwrap_or("it has not said why");
+            .unwrap_or("no reason reported");
         let event = Event::warning(
             pod_reference(key),
             events::FAILED_SCHEDULING,
@@ -87,7 +87,7 @@ pub(super) fn overdue(cx: &Context, view: &View, plan: &Plan, overdue: &[Overdue
     }
 }
 
-/// How events name a node that pods are nominated to.
+/// Returns the name in events of a node that pods are nominated to.
 fn target_of(node: &NodeState) -> String {
     let claim = node.claim_name().map(|name| format!("nodeclaim/{name}"));
     let name = node.node.as_ref().map(|node| format!("node/{}", node.name));
@@ -95,7 +95,7 @@ fn target_of(node: &NodeState) -> String {
     parts.join(", ")
 }
 
-/// Publishes the outcome for pods that were not placed, and for pools that could not be used.
+/// Publishes events for pods that were not placed, and for NodePools that could not be used.
 pub(super) fn outcome(cx: &Context, view: &View, plan: &Plan, ledger: &PodLedger) {
     let now = cx.clock.now();
     let healthy = |pool: Option<&str>| {
@@ -107,8 +107,8 @@ pub(super) fn outcome(cx: &Context, view: &View, plan: &Plan, ledger: &PodLedger
         claim.pods.iter().map(move |pod| (pod, healthy))
     });
     let existing = plan.existing.iter().filter(|p| !p.buffer).map(|placement| {
-        let machine = view.snapshot.node(&placement.node);
-        let pool = machine.and_then(|machine| machine.node_pool());
+        let node_state = view.snapshot.node(&placement.node);
+        let pool = node_state.and_then(|node_state| node_state.node_pool());
         (&placement.pod, healthy(pool))
     });
     for (pod, healthy) in new.chain(existing) {
@@ -191,7 +191,7 @@ fn pools(cx: &Context, view: &View, plan: &Plan) {
     }
 }
 
-/// Logs how many NodeClaims come, and how many pods go to nodes that are on their way.
+/// Logs the number of new NodeClaims, and of pods on nodes that are launching.
 pub(super) fn computed(plan: &Plan) {
     if !plan.new_claims.is_empty() {
         let pods: usize = plan.new_claims.iter().map(|c| c.pods.len()).sum();
@@ -203,7 +203,7 @@ pub(super) fn computed(plan: &Plan) {
     }
 }
 
-/// Tells pods where they should go. `claims` stand for the plan's drafts.
+/// Publishes the nominations of pods. `claims` are the NodeClaims of the plan's drafts.
 pub(super) fn nominations(
     cx: &Context,
     view: &View,
@@ -222,10 +222,10 @@ pub(super) fn nominations(
         }
     }
     for placement in plan.existing.iter().filter(|p| !p.buffer) {
-        let Some(machine) = view.snapshot.node(&placement.node) else {
+        let Some(node_state) = view.snapshot.node(&placement.node) else {
             continue;
         };
-        targets.insert(&placement.pod, target_of(machine));
+        targets.insert(&placement.pod, target_of(node_state));
     }
     for (pod, target) in targets {
         let event = Event::normal(

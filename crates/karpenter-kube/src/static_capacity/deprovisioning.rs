@@ -1,4 +1,4 @@
-//! Giving back what a static NodePool has too much.
+//! Deletes the surplus NodeClaims of a static NodePool.
 //!
 //! UPSTREAM: pkg/controllers/static/deprovisioning/controller.go
 
@@ -17,17 +17,17 @@ use crate::model::{Change, View};
 use crate::nodeclaim::removal::delete;
 use crate::options::Options;
 
-/// How often a settled pool is looked at.
-const SETTLED: Duration = Duration::from_secs(60);
+/// Interval between reconciliations of a NodePool of the right size.
+const STEADY: Duration = Duration::from_secs(60);
 
-/// Keeps static pools from being too large.
+/// Keeps static NodePools from being too large.
 #[derive(Debug)]
 pub struct Deprovisioning {
     cx: Arc<Context>,
 }
 
 impl Deprovisioning {
-    /// The controller.
+    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>) -> Self {
         Self { cx }
@@ -89,7 +89,7 @@ impl Controller for Deprovisioning {
         };
         let excess = population(&view, pool.name()).excess(replicas);
         if excess == 0 {
-            return Ok(Next::After(SETTLED));
+            return Ok(Next::After(STEADY));
         }
         let claims = view.node_claims_of_pool(pool.name());
         let claims = claims
@@ -107,7 +107,7 @@ impl Controller for Deprovisioning {
                     NodePool = logging::object(None, pool.name()),
                     NodeClaim = logging::object(None, claim.name()),
                     nodeclaim = claim.name(),
-                    "deleting nodeclaim of a nodepool with too many"
+                    "deleting surplus nodeclaim of a static nodepool"
                 );
             }
             Ok(())
@@ -118,7 +118,7 @@ impl Controller for Deprovisioning {
             .filter_map(Result::err)
             .collect();
         ReconcileError::collect(errors)?;
-        // What was removed must be seen as such before the rest is counted again; the removals come back as changes.
+        // The deletions must be in the model before nodes are counted again; they come back as changes.
         Ok(Next::After(Duration::from_secs(1)))
     }
 }

@@ -1,5 +1,5 @@
-//! NodePools of a fixed size (gate StaticCapacity): [`Provisioning`] makes what is missing, [`Deprovisioning`] gives back
-//! what is too much, and [`StaticCapacity`] keeps the two and static drift below `limits.nodes` together.
+//! NodePools of a fixed size (feature gate StaticCapacity): [`Provisioning`] creates missing NodeClaims, [`Deprovisioning`]
+//! deletes surplus ones, and [`StaticCapacity`] keeps both and static drift below `limits.nodes` together.
 
 mod deprovisioning;
 mod provisioning;
@@ -15,7 +15,7 @@ pub use provisioning::Provisioning;
 
 use crate::model::{ModelHandle, View};
 
-/// Machines of static pools that are about to be made. Cheap to clone; clones share it.
+/// NodeClaims of static NodePools that are about to be created. Cheap to clone; clones share the state.
 #[derive(Debug, Clone, Default)]
 pub struct StaticCapacity {
     reservations: Arc<Mutex<Reservations>>,
@@ -29,39 +29,40 @@ impl StaticCapacity {
             .unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reserves up to `wanted` machines below the pool's limit, and says how many. Each is to be released once the model
-    /// counts it, or once it could not be made.
+    /// Reserves up to `wanted` nodes below the NodePool's limit, and returns how many. Each is to be released once the
+    /// model counts its NodeClaim, or once it could not be created.
     #[must_use]
     pub fn reserve(&self, model: &ModelHandle, pool: &NodePool, wanted: u32) -> u32 {
         self.with(|reservations| {
-            // INVARIANT: the view is read under the lock. What was released before is in it.
+            // INVARIANT: the view is read under the lock. It contains what was released before.
             let population = population(&model.view(), pool.name());
             reservations.reserve(pool.name(), population, node_limit(pool), wanted)
         })
     }
 
-    /// Gives reserved machines back.
+    /// Releases reserved nodes.
     pub fn release(&self, pool: &str, count: u32) {
         self.with(|reservations| reservations.release(pool, count));
     }
 
-    /// How many drifted machines of each static pool may be replaced now.
+    /// Returns how many drifted nodes of each static NodePool may be replaced now.
     #[must_use]
-    pub fn drift_room(&self, model: &ModelHandle) -> BTreeMap<String, u32> {
+    pub fn drift_headroom(&self, model: &ModelHandle) -> BTreeMap<String, u32> {
         self.with(|reservations| {
             let view = model.view();
             let pools = view.snapshot.node_pools().filter(|pool| pool.is_static());
             pools
                 .map(|pool| {
-                    let room = reservations.drift_room(pool, population(&view, pool.name()));
-                    (pool.name().to_owned(), room)
+                    let headroom =
+                        reservations.drift_headroom(pool, population(&view, pool.name()));
+                    (pool.name().to_owned(), headroom)
                 })
                 .collect()
         })
     }
 }
 
-/// The machines of a pool by what is happening to them.
+/// Returns the numbers of nodes of a NodePool by their state.
 fn population(view: &View, pool: &str) -> Population {
     let claims = view.node_claims_of_pool(pool);
     Population::count(&view.snapshot, claims.iter().map(AsRef::as_ref))

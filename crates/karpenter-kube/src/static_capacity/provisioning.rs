@@ -1,4 +1,4 @@
-//! Making what a static NodePool lacks.
+//! Creates the missing NodeClaims of a static NodePool.
 //!
 //! UPSTREAM: pkg/controllers/static/provisioning/controller.go
 
@@ -13,71 +13,77 @@ use karpenter_core::static_capacity::{draft, replicas};
 use super::population;
 use crate::context::Context;
 use crate::controller::{Backoff, Controller, Next, ObjectKey, Queue, ReconcileError};
+use crate::cooldown::PoolCooldowns;
 use crate::logging;
 use crate::model::{Change, View};
 use crate::options::Options;
 use crate::provisioning::launch::create_claims;
-use crate::resting::Resting;
 
-/// How often a settled pool is looked at.
-const SETTLED: Duration = Duration::from_secs(60);
-/// How long a pool at its limit waits.
+/// Interval between reconciliations of a NodePool of the right size.
+const STEADY: Duration = Duration::from_secs(60);
+/// How long a NodePool at its limit waits.
 const AT_LIMIT: Duration = Duration::from_secs(30);
 /// How long to wait for the model.
 const UNSYNCED: Duration = Duration::from_secs(1);
-/// How long a pool waits whose machines cannot be launched.
-const REST: Backoff = Backoff {
+/// Cool-down of a NodePool whose nodes cannot be launched.
+const COOLDOWN: Backoff = Backoff {
     base: Duration::from_secs(2),
-    max: SETTLED,
+    max: STEADY,
 };
 
-/// Keeps static pools from being too small.
+/// Keeps static NodePools from being too small.
 #[derive(Debug)]
 pub struct Provisioning {
     cx: Arc<Context>,
-    /// DIFFERS: upstream makes a claim as soon as the one before it could not be launched, as fast as the provider refuses.
-    resting: Mutex<Resting>,
+    /// DIFFERS: upstream creates a NodeClaim as soon as the previous one could not be launched, as fast as the provider refuses.
+    cooldowns: Mutex<PoolCooldowns>,
 }
 
 impl Provisioning {
-    /// The controller.
+    /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>) -> Self {
         Self {
             cx,
-            resting: Mutex::new(Resting::new(REST)),
+            cooldowns: Mutex::new(PoolCooldowns::new(COOLDOWN)),
         }
     }
 
-    fn resting(&self) -> MutexGuard<'_, Resting> {
-        self.resting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cooldowns(&self) -> MutexGuard<'_, PoolCooldowns> {
+        self.cooldowns
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long a pool still rests.
-    fn rest(&self, pool: &str) -> Option<Duration> {
-        let until = self.resting().until(pool)?;
-        Some(self.cx.clock.until(until)).filter(|rest| !rest.is_zero())
+    /// Returns how long the cool-down of a NodePool lasts.
+    fn cooldown(&self, pool: &str) -> Option<Duration> {
+        let until = self.cooldowns().until(pool)?;
+        Some(self.cx.clock.until(until)).filter(|cooldown| !cooldown.is_zero())
     }
 
-    /// Notes what a change of a claim says of whether its pool gets machines.
+    /// Records whether the change of a NodeClaim shows that the nodes of its NodePool can be launched.
     fn learn(&self, pool: &str, before: Option<&NodeClaim>, after: Option<&NodeClaim>) {
         let launched =
             |claim: Option<&NodeClaim>| claim.is_some_and(|c| c.is_true(types::LAUNCHED));
         let there = |claim: Option<&NodeClaim>| claim.is_some_and(|c| !c.is_deleting());
         if launched(after) {
             if !launched(before) {
-                self.resting().succeeded(pool);
+                self.cooldowns().succeeded(pool);
             }
-        } else if there(before) && !there(after) && !launched(before) && self.rest(pool).is_none() {
-            // Those that were made together fail together.
+        } else if there(before)
+            && !there(after)
+            && !launched(before)
+            && self.cooldown(pool).is_none()
+        {
+            // NodeClaims that were created together fail together: they count as one failure.
             let clock = self.cx.clock;
-            self.resting()
+            self.cooldowns()
                 .failed(pool, |duration| clock.instant_after(duration));
         }
     }
 }
 
-/// Whether a change of a pool can make it lack machines.
+/// Returns whether a change of a NodePool may require more nodes.
 fn matters(before: Option<&NodePool>, after: &NodePool) -> bool {
     after.is_static()
         && before.is_none_or(|before| {
@@ -111,7 +117,7 @@ impl Controller for Provisioning {
             } if matters(before.as_deref(), after) => queue.add(ObjectKey::cluster(name)),
             Change::NodePool {
                 name, after: None, ..
-            } => self.resting().succeeded(name),
+            } => self.cooldowns().succeeded(name),
             Change::NodeClaim { before, after, .. } => {
                 let claim = after.as_ref().or(before.as_ref());
                 let pool = claim.and_then(|claim| claim.node_pool());
@@ -146,10 +152,10 @@ impl Controller for Provisioning {
         }
         let missing = population(&view, pool.name()).missing(replicas);
         if missing == 0 {
-            return Ok(Next::After(SETTLED));
+            return Ok(Next::After(STEADY));
         }
-        if let Some(rest) = self.rest(pool.name()) {
-            return Ok(Next::After(rest));
+        if let Some(cooldown) = self.cooldown(pool.name()) {
+            return Ok(Next::After(cooldown));
         }
         let granted = self
             .cx
@@ -164,9 +170,9 @@ impl Controller for Provisioning {
             return Ok(Next::After(AT_LIMIT));
         }
         let drafts = vec![draft(pool, self.cx.provider.well_known()); granted as usize];
-        // Dropped when the operator stops in between; the reservations end with it.
-        let nobody = BTreeSet::new();
-        let created = create_claims(&self.cx, &drafts, &nobody, "provisioned").await;
+        // Dropped when the operator stops in between; the reservations are dropped with it.
+        let none_replaced = BTreeSet::new();
+        let created = create_claims(&self.cx, &drafts, &none_replaced, "provisioned").await;
         self.cx.static_capacity.release(pool.name(), granted);
         let failed = created.into_iter().filter_map(Result::err);
         let errors: Vec<_> = failed
@@ -176,7 +182,7 @@ impl Controller for Provisioning {
         Ok(if granted < missing {
             Next::After(AT_LIMIT)
         } else {
-            Next::After(SETTLED)
+            Next::After(STEADY)
         })
     }
 }

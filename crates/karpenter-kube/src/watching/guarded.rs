@@ -1,4 +1,4 @@
-//! An object of a list or a watch, or what is wrong with it.
+//! An object of a list or a watch, or the reason why it cannot be parsed.
 
 use std::borrow::Cow;
 
@@ -8,15 +8,15 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-/// As `kube::core::DeserializeGuard`, but it knows which field is wrong, and copies no object to find that out.
+/// Like `kube::core::DeserializeGuard`, but it names the invalid field, and does not copy the object for that.
 #[derive(Debug, Clone)]
 pub(crate) struct Guarded<K>(pub Result<K, Unreadable>);
 
-/// An object that cannot be read.
+/// An object that cannot be parsed.
 #[derive(Debug, Clone)]
 pub(crate) struct Unreadable {
     pub metadata: ObjectMeta,
-    /// What is wrong, with the path of its field.
+    /// The error, with the path of its field.
     pub error: String,
 }
 
@@ -26,7 +26,7 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
         if let Ok(read) = K::deserialize(&object) {
             return Ok(Self(Ok(read)));
         }
-        // Keeping track of the path has a price, so that only those pay for it that need it.
+        // Tracking the path is expensive, so only objects that cannot be parsed pay for it.
         Ok(Self(match serde_path_to_error::deserialize(&object) {
             Ok(read) => Ok(read),
             Err(wrong) => Err(Unreadable {
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named_by_its_field_and_keeps_its_metadata() {
+    fn an_object_that_cannot_be_parsed_names_its_field_and_keeps_its_metadata() {
         let pool = |requirement: Value| {
             json!({
                 "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": "general" },

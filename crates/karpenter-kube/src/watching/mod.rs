@@ -1,37 +1,38 @@
-//! Objects that users write, as the API server has them: one that cannot be read hides no others, and failures are told.
+//! Watches objects that users write: an object that cannot be parsed hides no others, and failures are reported.
 
 use std::fmt::Debug;
 
 use futures::future::ready;
 use futures::{StreamExt, TryStreamExt, pin_mut};
 use kube::core::PartialObjectMeta;
-use kube::runtime::reflector::{ObjectRef, store::Writer};
-use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, reflector};
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt, reflector, watcher};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
 use crate::events::{Event as UserEvent, Recorder, reference};
 use crate::logging;
-use crate::outage::Outage;
+use crate::watch_failure_log::WatchFailureLog;
 
 mod guarded;
 
 pub(crate) use guarded::Guarded;
 
-/// On whose behalf something is watched.
+/// Describes a watch for logs and events.
 #[derive(Debug, Clone)]
 pub struct Watching {
-    /// The logger of what is told.
+    /// The logger of its log lines.
     pub logger: &'static str,
-    /// What is watched, for people.
+    /// The kind that is watched, for log lines.
     pub kind: &'static str,
-    /// Tells users of objects that cannot be read.
+    /// Publishes events about objects that cannot be parsed.
     pub recorder: Recorder,
 }
 
 impl Watching {
-    /// The object, unless it cannot be read: then that is reported on it.
+    /// Returns the object; reports on it and returns `None` if it cannot be parsed.
     pub(crate) fn read<K>(&self, object: Guarded<K>) -> Option<K>
     where
         K: Resource<DynamicType = ()>,
@@ -64,8 +65,8 @@ impl Watching {
         None
     }
 
-    /// Keeps a store up to date for ever, and says what changed once the store has it. Of an object that can be read no longer,
-    /// what was known of it stays.
+    /// Keeps a store up to date forever, and calls back with each change once the store has it. If an object cannot be
+    /// parsed any more, its last valid version stays.
     pub async fn follow<K>(
         &self,
         client: Client,
@@ -82,7 +83,7 @@ impl Watching {
             key.namespace.clone_from(&meta.namespace);
             store.get(&key).map(|object| (*object).clone())
         };
-        let mut outage = Outage::new(self.logger, self.kind);
+        let mut outage = WatchFailureLog::new(self.logger, self.kind);
         let events = watcher::watcher(Api::<Guarded<K>>::all(client), config)
             .default_backoff()
             .filter_map(move |event| {
@@ -96,7 +97,7 @@ impl Watching {
                     Ok(Event::Apply(object)) => {
                         self.read(object).map(|object| Ok(Event::Apply(object)))
                     }
-                    // The store finds it by what was known.
+                    // The store finds the object by its last valid version.
                     Ok(Event::Delete(object)) => {
                         let last = known(&object).or(object.0.ok());
                         last.map(|object| Ok(Event::Delete(object)))

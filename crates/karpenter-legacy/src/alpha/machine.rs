@@ -1,35 +1,31 @@
-//! A Machine becomes a NodeClaim, for the record: instances of Machines are not taken over.
+//! Converts a Machine into a NodeClaim for reference: NodeClaims do not adopt the instances of Machines.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use karpenter_api::{
-    duration::NillableDuration,
-    labels,
-    v1::{
-        NodeClaim, NodeClaimSpec, NodeClassReference,
-        NodeSelectorRequirementWithMinValues as Requirement, ResourceRequirements,
-    },
+use karpenter_api::duration::NillableDuration;
+use karpenter_api::labels;
+use karpenter_api::v1::{
+    NodeClaim, NodeClaimSpec, NodeClassReference,
+    NodeSelectorRequirementWithMinValues as Requirement, ResourceRequirements,
 };
 use karpenter_aws::api::EC2NodeClass;
 
-use crate::{
-    finding::{Finding, Notebook},
-    names,
-    v1alpha5::Machine,
-};
+use crate::finding::{Finding, Notebook};
+use crate::names;
+use crate::v1alpha5::Machine;
 
-/// Converts a Machine.
+/// Converts a Machine into a NodeClaim and records findings about it.
 #[must_use]
 pub fn node_claim(old: &Machine) -> (NodeClaim, Vec<Finding>) {
     let mut notes = Notebook::new(Machine::KIND, old.name());
     notes.loss(
         "status",
-        "instances of Machines are not taken over by NodeClaims",
-        "taint the nodes karpenter.sh/legacy=true:NoSchedule and delete them when the new NodePools have taken over",
+        "NodeClaims do not adopt the instances of Machines",
+        "taint the nodes karpenter.sh/legacy=true:NoSchedule and delete them once the new NodePools have launched nodes",
     );
     if old.spec.kubelet.is_some() {
         notes.loss(
             "spec.kubelet",
-            "is left out; v1 has the kubelet's settings in the EC2NodeClass",
+            "is left out; v1 has the kubelet settings in the EC2NodeClass",
             "convert the Provisioner together with its AWSNodeTemplate",
         );
     }

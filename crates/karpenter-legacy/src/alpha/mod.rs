@@ -1,13 +1,13 @@
-//! Provisioners and AWSNodeTemplates become NodePools and EC2NodeClasses.
+//! Converts Provisioners and AWSNodeTemplates into NodePools and EC2NodeClasses.
 //!
-//! [`project`] is pure: objects and settings in, objects and findings out. `kubectl karpenter convert` prints the outcome,
-//! the compatibility controller keeps a cluster in step with it. What cannot be converted is left out, with an error that
-//! names the way out; everything else is unaffected by it.
+//! [`project`] is a pure function of objects and settings to objects and findings. `kubectl karpenter convert` prints the
+//! result, the compatibility controller applies it to a cluster. An object that cannot be converted is left out, with an error
+//! that contains the fix; other objects are not affected.
 //!
 //! 1. Every AWSNodeTemplate becomes an EC2NodeClass of the same name.
-//! 2. Every Provisioner becomes a NodePool of the same name. The kubelet's settings move to the NodeClass, so that a template
-//!    used with different settings becomes several NodeClasses ([`ClassNames`] says how they are called).
-//! 3. Settings of AWS inside a Provisioner become an EC2NodeClass of their own.
+//! 2. Every Provisioner becomes a NodePool of the same name. The kubelet settings move to the NodeClass, so that a template
+//!    used with different settings becomes several NodeClasses ([`ClassNames`] determines their names).
+//! 3. Settings of AWS inside a Provisioner become a separate EC2NodeClass.
 
 mod machine;
 mod node_class;
@@ -25,69 +25,67 @@ use serde_json::{Map, Value};
 pub use machine::node_claim;
 pub use selector::{MOST_TERMS, SelectorError, Term, Terms, expand};
 
-use crate::{
-    finding::{Finding, Notebook, Severity, Subject},
-    names,
-    v1alpha1::{AWSNodeTemplate, AWSNodeTemplateSpec},
-    v1alpha5::{Provisioner, ProvisionerSpec},
-};
+use crate::finding::{Finding, Notebook, Severity, Subject};
+use crate::names;
+use crate::v1alpha1::{AWSNodeTemplate, AWSNodeTemplateSpec};
+use crate::v1alpha5::{Provisioner, ProvisionerSpec};
 
-/// How NodeClasses are called that cannot have the name of their template.
+/// The names of NodeClasses that cannot have the name of their template.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClassNames {
-    /// For people: after the Provisioner, and only if it must be. For documents, which are converted once.
+    /// The name of the Provisioner, only where needed. For documents, which are converted once.
     #[default]
     Readable,
-    /// After the content, so that adding and removing Provisioners renames nothing. For a cluster, where another name
-    /// means other nodes.
+    /// A digest of the content, so that adding and deleting Provisioners does not rename NodeClasses. For a cluster, where
+    /// another name replaces nodes.
     Stable,
 }
 
-/// What to do about a reference to an AWSNodeTemplate that is not among the objects.
+/// The handling of a reference to an AWSNodeTemplate that is not among the objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissingTemplate {
-    /// It is somewhere else, and becomes a NodeClass of its name.
+    /// The template exists elsewhere and becomes a NodeClass of its name.
     #[default]
     Assume,
-    /// It does not exist: an error.
+    /// The template does not exist: an error.
     Refuse,
 }
 
-/// What was configured outside of the objects.
+/// Settings outside of the objects.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// The setting `aws.defaultInstanceProfile`.
     pub default_instance_profile: Option<String>,
     /// The setting `aws.tags`.
     pub tags: BTreeMap<String, String>,
-    /// Whether nodes get the label `karpenter.sh/provisioner-name`, which pods of old may select by.
+    /// Whether nodes get the label `karpenter.sh/provisioner-name`, by which existing pods may select.
     pub provisioner_label: bool,
-    /// How NodeClasses are called.
+    /// The names of NodeClasses.
     pub class_names: ClassNames,
-    /// What to do about missing templates.
+    /// The handling of missing templates.
     pub missing_template: MissingTemplate,
 }
 
-/// What legacy objects become.
+/// The result of converting legacy objects.
 #[derive(Clone, Debug, Default)]
 pub struct Projection {
-    /// NodePools, each with the Provisioner it comes from, by name.
+    /// NodePools, each with its Provisioner, by name.
     pub node_pools: Vec<(Subject, NodePool)>,
-    /// EC2NodeClasses, each with the AWSNodeTemplate or Provisioner it comes from, by name.
+    /// EC2NodeClasses, each with its AWSNodeTemplate or Provisioner, by name.
     pub node_classes: Vec<(Subject, EC2NodeClass)>,
-    /// What there is to say.
+    /// The findings about all objects.
     pub findings: Vec<Finding>,
 }
 
 impl Projection {
-    /// The findings about one object.
+    /// Returns the findings about one object.
     pub fn about<'a>(&'a self, subject: &'a Subject) -> impl Iterator<Item = &'a Finding> {
         self.findings
             .iter()
             .filter(move |finding| finding.subject == *subject)
     }
 
-    /// Whether an object could not be converted.
+    /// Returns whether an object could not be converted.
     #[must_use]
     pub fn failed(&self, subject: &Subject) -> bool {
         self.about(subject)
@@ -95,22 +93,22 @@ impl Projection {
     }
 }
 
-/// The subject of findings about a Provisioner.
+/// Returns the subject of findings about a Provisioner.
 #[must_use]
 pub fn provisioner(name: &str) -> Subject {
     Subject::new(Provisioner::KIND, name)
 }
 
-/// The subject of findings about an AWSNodeTemplate.
+/// Returns the subject of findings about an AWSNodeTemplate.
 #[must_use]
 pub fn template(name: &str) -> Subject {
     Subject::new(AWSNodeTemplate::KIND, name)
 }
 
-/// The kubelet's settings in an EC2NodeClass.
+/// The kubelet settings of an EC2NodeClass.
 type Kubelet = Option<Map<String, Value>>;
 
-/// A Provisioner on its way.
+/// A Provisioner during its conversion.
 struct Draft<'a> {
     object: &'a Provisioner,
     notes: Notebook,
@@ -119,14 +117,14 @@ struct Draft<'a> {
     source: Source,
 }
 
-/// Where a Provisioner's settings of AWS are.
+/// The location of a Provisioner's settings of AWS.
 enum Source {
     Template(String),
     Inline(Box<EC2NodeClassSpec>),
     Unknown,
 }
 
-/// Converts all of a cluster's, or of a stream's, legacy objects.
+/// Converts all legacy objects of a cluster or of a stream of documents.
 #[must_use]
 pub fn project(
     provisioners: &[Provisioner],
@@ -244,10 +242,10 @@ pub fn project(
     projection
 }
 
-/// The NodeClasses in the making.
+/// The NodeClasses during the conversion.
 #[derive(Default)]
 struct Classes {
-    /// By name.
+    /// NodeClasses by name.
     all: BTreeMap<String, (Subject, ObjectMeta, EC2NodeClassSpec)>,
     /// Names by template and kubelet.
     named: BTreeMap<(String, String), String>,
@@ -357,7 +355,7 @@ fn check_template(
     }
 }
 
-/// Labels and annotations of the user's, under another name.
+/// Copies labels and annotations of the user to metadata with another name.
 fn metadata(old: &ObjectMeta, name: &str) -> ObjectMeta {
     let mut annotations = old.annotations.clone().unwrap_or_default();
     annotations.retain(|key, _| {
@@ -381,7 +379,7 @@ fn unique(wanted: String, taken: &mut BTreeSet<String>) -> String {
     name
 }
 
-/// The settings as text, their names in order whatever order a map of JSON keeps.
+/// Formats the settings as JSON with sorted keys.
 fn text(kubelet: &Kubelet) -> String {
     let sorted = |map: &Map<String, Value>| {
         let sorted: BTreeMap<&String, &Value> = map.iter().collect();
@@ -390,7 +388,7 @@ fn text(kubelet: &Kubelet) -> String {
     kubelet.as_ref().map(sorted).unwrap_or_default()
 }
 
-/// FNV-1a, which is enough for a name and is the same everywhere.
+/// Returns the FNV-1a hash, which suffices for a name and is the same on every platform.
 fn digest(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)

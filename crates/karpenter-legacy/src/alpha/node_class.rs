@@ -1,19 +1,21 @@
-//! An AWSNodeTemplate becomes an EC2NodeClass.
+//! Converts an AWSNodeTemplate into an EC2NodeClass.
 //!
 //! UPSTREAM: tools/karpenter-convert of v0.32, and the migration guides of v1beta1 and v1
 
 use std::collections::BTreeMap;
 
+use karpenter_aws::api::labels::tags;
 use karpenter_aws::api::{
     AmiFamily, AmiSelectorTerm, BlockDevice, BlockDeviceMapping, EC2NodeClassSpec, MetadataOptions,
-    SecurityGroupSelectorTerm, SubnetSelectorTerm, labels::tags,
+    SecurityGroupSelectorTerm, SubnetSelectorTerm,
 };
 
-use super::selector::{self, Terms};
-use super::{Settings, volume};
-use crate::{finding::Notebook, names, v1alpha1};
+use super::selector::Terms;
+use super::{Settings, selector, volume};
+use crate::finding::Notebook;
+use crate::{names, v1alpha1};
 
-/// Converts the settings of AWS; `at` is the path they stand at. `None` if an error was noted.
+/// Converts the settings of AWS at the path `at`. Returns `None` if an error was recorded.
 pub(super) fn spec(
     old: &v1alpha1::AWSNodeTemplateSpec,
     settings: &Settings,
@@ -24,7 +26,7 @@ pub(super) fn spec(
     if old.launch_template.is_some() {
         notes.error(
             &field("launchTemplate"),
-            "launch templates of one's own have no equivalent",
+            "custom launch templates have no equivalent",
             "move its user data, image, security groups, devices and metadata options into userData, amiSelector, \
              securityGroupSelector, blockDeviceMappings and metadataOptions",
         );
@@ -80,7 +82,7 @@ fn terms(
     match selector::expand(selector, images) {
         Ok(Terms { terms, ignored }) => {
             if !ignored.is_empty() {
-                let problem = format!("next to ids {} count for nothing", list(&ignored));
+                let problem = format!("{} is ignored next to ids", list(&ignored));
                 notes.loss(at, problem, "select either by ids or by the others");
             }
             terms
@@ -116,7 +118,7 @@ fn group_term(term: selector::Term) -> SecurityGroupSelectorTerm {
     }
 }
 
-/// Absent, the object means hardened defaults with two hops; present, its missing fields are EC2's.
+/// Converts metadataOptions: if absent, hardened defaults with two hops apply; if present, missing fields have EC2's defaults.
 fn metadata_options(old: Option<&v1alpha1::MetadataOptions>) -> MetadataOptions {
     let (old, hops, tokens) = match old {
         None => (&v1alpha1::MetadataOptions::default(), 2, "required"),
@@ -147,7 +149,7 @@ fn tags_of(
         if restricted {
             notes.loss(
                 at,
-                format!("the tag `{key}` is Karpenter's own and is left out"),
+                format!("the tag `{key}` is reserved by Karpenter and is left out"),
                 "use another key",
             );
         }
@@ -199,7 +201,7 @@ fn images(
     if selected.iter().any(|term| !term.tags.is_empty()) {
         notes.note(
             &field("amiSelector"),
-            "tags of images no longer narrow what the image is used for",
+            "tags of images no longer restrict the instance types of an image",
             "if images have tags such as kubernetes.io/arch, write a NodeClass for each",
         );
     }
@@ -220,7 +222,7 @@ fn images(
             if by_alias {
                 notes.error(
                     &field("amiFamily"),
-                    "Ubuntu no longer has images of its own",
+                    "the image family Ubuntu no longer exists",
                     "name them in amiSelector, such as `aws::name: ubuntu-eks/k8s_1.30/*` with `aws::owners: \"099720109477\"`",
                 );
             }
@@ -229,7 +231,7 @@ fn images(
             }
             notes.note(
                 &field("amiFamily"),
-                "Ubuntu is written as AL2, which has the same user data, with Ubuntu's root volume",
+                "Ubuntu becomes AL2, which has the same user data, with Ubuntu's root volume",
                 "",
             );
         }
@@ -247,18 +249,18 @@ fn images(
         (_, Some(family)) => new.ami_family = Some(family.as_str().to_owned()),
         (_, None) => notes.error(
             &field("amiFamily"),
-            format!("there is no family `{name}`"),
+            format!("unknown image family `{name}`"),
             "use AL2, Bottlerocket, Windows2019, Windows2022 or Custom",
         ),
     }
 }
 
-/// The alias of a family that follows new releases.
+/// Returns the alias of a family that resolves to its latest release.
 fn alias(family: AmiFamily) -> String {
     format!("{}@latest", family.as_str().to_ascii_lowercase())
 }
 
-/// The root volume that machines of the family Ubuntu had.
+/// Returns the root volume of instances of the family Ubuntu.
 fn ubuntu_root() -> BlockDeviceMapping {
     BlockDeviceMapping {
         device_name: Some("/dev/sda1".to_owned()),

@@ -1,30 +1,26 @@
-//! A Provisioner becomes a NodePool.
+//! Converts a Provisioner into a NodePool.
 //!
 //! UPSTREAM: tools/karpenter-convert of v0.32, and the migration guides of v1beta1 and v1
 
 use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
-use karpenter_api::{
-    duration::{Duration, NillableDuration},
-    labels,
-    v1::{
-        ConsolidationPolicy, Disruption, NodeClaimTemplate, NodeClaimTemplateSpec, NodePoolSpec,
-        NodeSelectorRequirement, NodeSelectorRequirementWithMinValues as Requirement, Operator,
-        TemplateMetadata,
-    },
+use karpenter_api::duration::{Duration, NillableDuration};
+use karpenter_api::labels;
+use karpenter_api::v1::{
+    ConsolidationPolicy, Disruption, NodeClaimTemplate, NodeClaimTemplateSpec, NodePoolSpec,
+    NodeSelectorRequirement, NodeSelectorRequirementWithMinValues as Requirement, Operator,
+    TemplateMetadata,
 };
 use karpenter_aws::api::labels as aws;
 use serde_json::{Map, Value};
 
 use super::Settings;
-use crate::{
-    finding::Notebook,
-    names,
-    v1alpha5::{KubeletConfiguration, ProvisionerSpec},
-};
+use crate::finding::Notebook;
+use crate::names;
+use crate::v1alpha5::{KubeletConfiguration, ProvisionerSpec};
 
-/// Converts all but the reference to the NodeClass.
+/// Converts all fields but the reference to the NodeClass.
 pub(super) fn spec(
     name: &str,
     old: &ProvisionerSpec,
@@ -70,7 +66,7 @@ fn metadata(
             Some(new) => {
                 notes.note(
                     "spec.annotations",
-                    format!("`{key}` becomes `{new}`, which also holds up drift"),
+                    format!("`{key}` becomes `{new}`, which also blocks drift"),
                     "",
                 );
                 annotations.insert(new.to_owned(), value.clone());
@@ -87,7 +83,7 @@ fn metadata(
     }
 }
 
-/// The user's requirements, and those the webhook of old releases added to them.
+/// Returns the user's requirements and those that the webhook of older releases added.
 fn requirements(old: &ProvisionerSpec, notes: &mut Notebook) -> Vec<Requirement> {
     let mut all: Vec<Requirement> = Vec::new();
     for (index, requirement) in old.requirements.iter().enumerate() {
@@ -100,13 +96,13 @@ fn requirements(old: &ProvisionerSpec, notes: &mut Notebook) -> Vec<Requirement>
         if *key == names::INSTANCE_PODS {
             notes.loss(
                 &at,
-                format!("the label `{key}` is gone, and the requirement is left out"),
-                "bound pods by the kubelet's maxPods, or choose instance types",
+                format!("the label `{key}` no longer exists; the requirement is left out"),
+                "limit pods with the kubelet setting maxPods, or select instance types",
             );
         } else if *key == labels::PROVISIONER_NAME {
             notes.loss(
                 &at,
-                format!("`{key}` is Karpenter's own, and the requirement is left out"),
+                format!("`{key}` is reserved by Karpenter; the requirement is left out"),
                 "remove it",
             );
         } else {
@@ -150,10 +146,7 @@ fn requirements(old: &ProvisionerSpec, notes: &mut Notebook) -> Vec<Requirement>
     }
     if !added.is_empty() {
         let keys: Vec<_> = added.iter().map(|r| format!("`{}`", r.key)).collect();
-        let problem = format!(
-            "defaults that were implied are written out: {}",
-            keys.join(", ")
-        );
+        let problem = format!("implicit defaults become explicit: {}", keys.join(", "));
         notes.note("spec.requirements", problem, "");
     }
     all.extend(added);
@@ -170,19 +163,19 @@ fn seconds(count: i64) -> NillableDuration {
 
 fn expire_after(old: &ProvisionerSpec, notes: &mut Notebook) -> NillableDuration {
     let Some(count) = old.ttl_seconds_until_expired else {
-        // An absent expireAfter would mean 30 days.
+        // Without expireAfter the default of 30 days would apply.
         return NillableDuration::Never;
     };
     if count < 0 {
         notes.error(
             "spec.ttlSecondsUntilExpired",
             "is negative",
-            "leave it out, or write 0 or more",
+            "remove it, or set a non-negative number",
         );
     }
     notes.note(
         "spec.ttlSecondsUntilExpired",
-        "expiry no longer waits for a replacement, and a change of it replaces nodes",
+        "expiration no longer waits for a replacement, and changing it replaces nodes",
         "",
     );
     seconds(count)
@@ -209,7 +202,7 @@ fn disruption(old: &ProvisionerSpec, notes: &mut Notebook) -> Disruption {
                 notes.error(
                     "spec.ttlSecondsAfterEmpty",
                     "is negative",
-                    "leave it out, or write 0 or more",
+                    "remove it, or set a non-negative number",
                 );
             }
             (ConsolidationPolicy::WhenEmpty, seconds(count))
@@ -223,7 +216,7 @@ fn disruption(old: &ProvisionerSpec, notes: &mut Notebook) -> Disruption {
     }
 }
 
-/// The kubelet's settings as an EC2NodeClass has them; `None` if there are none.
+/// Returns the kubelet settings in the format of an EC2NodeClass, or `None` if there are none.
 pub(super) fn kubelet(
     old: Option<&KubeletConfiguration>,
     at: &str,
@@ -236,8 +229,8 @@ pub(super) fn kubelet(
             "containerd" => notes.note(&at, "containerd is the only runtime and is left out", ""),
             other => notes.loss(
                 &at,
-                format!("`{other}` is gone; nodes run containerd"),
-                "make sure that pods do not need the socket of docker",
+                format!("`{other}` is no longer supported; nodes run containerd"),
+                "check that pods do not need the Docker socket",
             ),
         }
     }

@@ -1,9 +1,9 @@
-//! Selector maps of v1alpha1 become lists of terms.
+//! Converts selector maps of v1alpha1 into lists of terms.
 //!
-//! All entries of a map are ANDed, a value with commas is any of its parts; terms are ORed. So a map becomes the product
-//! of its alternatives:
+//! All entries of a map are ANDed, and a value with commas matches any of its parts; terms are ORed. So a map becomes the
+//! product of its alternatives:
 //!
-//! 1. With ids (`aws-ids`, `aws::ids`) there is one term for each id, and nothing else counts.
+//! 1. With ids (`aws-ids`, `aws::ids`) there is one term for each id, and other entries are ignored.
 //! 2. Else one term for each combination of an alternative of every tag, a name (`aws::name`) and an owner (`aws::owners`).
 //!
 //! Names and owners are special in the selector of images only. Terms come in the order of keys, then of alternatives.
@@ -11,40 +11,40 @@
 
 use std::collections::BTreeMap;
 
-/// The most terms that v1 takes.
+/// The most terms that v1 allows.
 pub const MOST_TERMS: usize = 30;
 
 const IDS: [&str; 2] = ["aws-ids", "aws::ids"];
 const NAME: &str = "aws::name";
 const OWNERS: &str = "aws::owners";
 
-/// One alternative of what is selected. What is set is ANDed.
+/// One term. Its fields are ANDed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Term {
-    /// By id.
+    /// The id.
     pub id: Option<String>,
-    /// By name; of images only.
+    /// The name; of images only.
     pub name: Option<String>,
-    /// By owner; of images only.
+    /// The owner; of images only.
     pub owner: Option<String>,
-    /// By tags.
+    /// The tags.
     pub tags: BTreeMap<String, String>,
 }
 
-/// The terms of a selector.
+/// The terms of a selector and its ignored keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// The terms.
     pub terms: Vec<Term>,
-    /// Keys that ids made meaningless.
+    /// Keys that are ignored because of ids.
     pub ignored: Vec<String>,
 }
 
-/// Why a selector has no terms.
+/// The error of a selector that cannot be converted into terms.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
-    /// v1 takes fewer terms.
-    #[error("the comma lists multiply to {0} terms, of which v1 takes {MOST_TERMS}")]
+    /// v1 allows fewer terms.
+    #[error("the comma lists expand to {0} terms; v1 allows {MOST_TERMS}")]
     TooMany(usize),
     /// An entry without a value.
     #[error("the value of `{0}` is empty")]
@@ -55,23 +55,23 @@ pub enum SelectorError {
 }
 
 impl SelectorError {
-    /// What the user can do.
+    /// Returns the fix for the user.
     #[must_use]
     pub fn way_out(&self) -> &'static str {
         match self {
             Self::TooMany(_) => {
                 "select by one tag that all of them share, or split the object into several"
             }
-            Self::EmptyValue(_) => "use `*` for any value, or leave the entry out",
+            Self::EmptyValue(_) => "use `*` for any value, or remove the entry",
             Self::OwnersAlone => "add `aws::name` or a tag",
         }
     }
 }
 
-/// Expands a selector; `images` says whether names and owners are special.
+/// Expands a selector into terms; `images` is whether names and owners are special.
 ///
 /// # Errors
-/// When it has no terms that v1 would take.
+/// Returns an error if it has no terms that v1 allows.
 pub fn expand(selector: &BTreeMap<String, String>, images: bool) -> Result<Terms, SelectorError> {
     let is_id = |key: &str| IDS.contains(&key);
     let mut ids = Vec::new();
@@ -182,6 +182,7 @@ mod tests {
         terms.iter().map(text).collect()
     }
 
+    /// Conformance: AWS-legacy-02
     #[test]
     fn ids_are_a_term_each() {
         let wanted = ["id=subnet-1", "id=subnet-2"];
@@ -189,6 +190,7 @@ mod tests {
         assert_eq!(expanded(&[("aws-ids", " subnet-1,subnet-2,")]), wanted);
     }
 
+    /// Conformance: AWS-legacy-02
     #[test]
     fn names_and_owners_multiply() {
         assert_eq!(
@@ -202,6 +204,7 @@ mod tests {
         );
     }
 
+    /// Conformance: AWS-legacy-02
     #[test]
     fn tags_with_commas_multiply() {
         assert_eq!(
@@ -212,20 +215,20 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_called_like_a_name_is_a_tag_outside_of_images() {
+    fn a_tag_with_the_key_of_a_name_is_a_tag_outside_of_images() {
         let terms = expand(&map(&[("aws::name", "a")]), false).unwrap().terms;
         assert_eq!(text(&terms[0]), "aws::name:a");
     }
 
     #[test]
-    fn ids_make_other_keys_meaningless() {
+    fn other_keys_are_ignored_next_to_ids() {
         let terms = expand(&map(&[("aws-ids", "sg-1"), ("env", "x")]), false).unwrap();
         assert_eq!(terms.ignored, ["env"]);
         assert_eq!(terms.terms.len(), 1);
     }
 
     #[test]
-    fn what_v1_would_not_take_is_refused() {
+    fn selectors_that_v1_does_not_allow_are_rejected() {
         let thirty = "a,b,c,d,e";
         let six = "1,2,3,4,5,6";
         assert_eq!(expanded(&[("x", thirty), ("y", six)]).len(), 30);

@@ -51,7 +51,7 @@ fn class(spec: Value) -> EC2NodeClass {
     projection.node_classes.into_iter().next().unwrap().1
 }
 
-/// The findings of a severity, without their subject.
+/// Returns the findings of a severity, without their subject.
 fn found(projection: &Projection, severity: Severity) -> Vec<String> {
     let all = projection.findings.iter();
     all.filter(|f| f.severity == severity)
@@ -73,7 +73,7 @@ fn errors_of_provisioner(spec: Value) -> Vec<String> {
         .iter()
         .map(|(_, p)| p.name())
         .collect();
-    assert_eq!(names, ["other"], "the broken one only is left out");
+    assert_eq!(names, ["other"], "only the invalid one is left out");
     found(&projection, Severity::Error)
 }
 
@@ -85,7 +85,7 @@ fn errors_of_template(spec: Value) -> Vec<String> {
         .iter()
         .map(|(_, c)| c.name())
         .collect();
-    assert_eq!(names, ["u"], "the broken one only is left out");
+    assert_eq!(names, ["u"], "only the invalid one is left out");
     found(&projection, Severity::Error)
 }
 
@@ -96,8 +96,9 @@ fn requirement(pool: &NodePool, key: &str) -> Option<String> {
         .next()
 }
 
+/// Conformance: AWS-legacy-03
 #[test]
-fn what_the_webhook_implied_is_written_out() {
+fn implicit_defaults_of_the_webhook_become_explicit() {
     let pool = pool(json!({}));
     let is = |key: &str| requirement(&pool, key).unwrap();
     assert_eq!(is("kubernetes.io/os"), "In linux");
@@ -107,8 +108,9 @@ fn what_the_webhook_implied_is_written_out() {
     assert_eq!(is("karpenter.k8s.aws/instance-generation"), "Gt 2");
 }
 
+/// Conformance: AWS-legacy-03
 #[test]
-fn what_the_user_constrains_is_not_implied() {
+fn defaults_are_not_added_to_labels_that_the_user_constrains() {
     let constrained = pool(json!({
         "labels": { "kubernetes.io/arch": "arm64" },
         "requirements": [
@@ -160,8 +162,9 @@ fn ttls_and_consolidation_become_a_disruption_policy() {
     );
 }
 
+/// Conformance: AWS-legacy-01
 #[test]
-fn nodes_expire_only_if_they_were_to() {
+fn nodes_expire_only_with_ttl_seconds_until_expired() {
     let of = |spec: Value| pool(spec).spec.template.spec.expire_after.to_string();
     assert_eq!(
         of(json!({ "ttlSecondsUntilExpired": 2_592_000 })),
@@ -171,7 +174,7 @@ fn nodes_expire_only_if_they_were_to() {
 }
 
 #[test]
-fn everything_else_of_a_provisioner_stays() {
+fn all_other_fields_of_a_provisioner_are_kept() {
     let pool = pool(json!({
         "labels": { "team": "a" },
         "annotations": { "x": "y", "karpenter.sh/do-not-consolidate": "true" },
@@ -200,7 +203,7 @@ fn everything_else_of_a_provisioner_stays() {
 }
 
 #[test]
-fn nodes_carry_the_provisioners_name_if_pods_may_select_by_it() {
+fn nodes_have_the_label_of_the_provisioner_if_pods_may_select_by_it() {
     let settings = Settings {
         provisioner_label: true,
         ..Settings::default()
@@ -218,7 +221,7 @@ fn nodes_carry_the_provisioners_name_if_pods_may_select_by_it() {
 }
 
 #[test]
-fn requirements_on_labels_that_are_gone_are_left_out() {
+fn requirements_on_labels_that_no_longer_exist_are_left_out() {
     let old = provisioner_with(
         "p",
         json!({ "requirements": [{ "key": "karpenter.k8s.aws/instance-pods", "operator": "Gt", "values": ["20"] }] }),
@@ -238,14 +241,14 @@ fn requirements_on_labels_that_are_gone_are_left_out() {
     assert_eq!(
         found(&projection, Severity::Loss),
         [
-            "lossy: Provisioner/p: spec.requirements[0]: the label `karpenter.k8s.aws/instance-pods` is gone, and the requirement \
-          is left out; bound pods by the kubelet's maxPods, or choose instance types"
+            "lossy: Provisioner/p: spec.requirements[0]: the label `karpenter.k8s.aws/instance-pods` no longer exists; the requirement \
+          is left out; limit pods with the kubelet setting maxPods, or select instance types"
         ]
     );
 }
 
 #[test]
-fn provisioners_that_contradict_themselves_are_refused() {
+fn provisioners_with_exclusive_fields_are_rejected() {
     assert_eq!(
         errors_of_provisioner(json!({ "provider": { "subnetSelector": { "a": "b" } } })),
         ["error: Provisioner/p: spec.provider: excludes providerRef; remove one of them"]
@@ -278,7 +281,7 @@ fn provisioners_that_contradict_themselves_are_refused() {
 }
 
 #[test]
-fn a_reference_to_nothing_is_refused_where_everything_is_known() {
+fn a_reference_to_a_missing_template_is_rejected_in_a_cluster() {
     let old = [provisioner_with(
         "p",
         json!({ "providerRef": { "name": "gone" } }),
@@ -309,13 +312,13 @@ fn a_reference_to_nothing_is_refused_where_everything_is_known() {
 }
 
 #[test]
-fn templates_that_have_no_equivalent_are_refused() {
+fn templates_that_have_no_equivalent_are_rejected() {
     assert_eq!(
         errors_of_template(
             json!({ "launchTemplate": "mine", "subnetSelector": { "a": "b" }, "securityGroupSelector": null })
         ),
         [
-            "error: AWSNodeTemplate/t: spec.launchTemplate: launch templates of one's own have no equivalent; move its user data, \
+            "error: AWSNodeTemplate/t: spec.launchTemplate: custom launch templates have no equivalent; move its user data, \
           image, security groups, devices and metadata options into userData, amiSelector, securityGroupSelector, \
           blockDeviceMappings and metadataOptions"
         ]
@@ -324,7 +327,7 @@ fn templates_that_have_no_equivalent_are_refused() {
     assert_eq!(
         errors_of_template(json!({ "subnetSelector": { "env": many } })),
         [
-            "error: AWSNodeTemplate/t: spec.subnetSelector: the comma lists multiply to 31 terms, of which v1 takes 30; \
+            "error: AWSNodeTemplate/t: spec.subnetSelector: the comma lists expand to 31 terms; v1 allows 30; \
           select by one tag that all of them share, or split the object into several"
         ]
     );
@@ -341,7 +344,7 @@ fn templates_that_have_no_equivalent_are_refused() {
 }
 
 #[test]
-fn a_provisioner_of_a_refused_template_is_not_launched_wrongly() {
+fn a_provisioner_of_a_rejected_template_is_not_converted() {
     let projection = project(
         &[provisioner_with("p", json!({}))],
         &[template_with("t", json!({ "launchTemplate": "mine" }))],
@@ -374,7 +377,7 @@ fn an_image_is_named_by_alias_unless_it_is_selected() {
 }
 
 #[test]
-fn the_metadata_service_stays_as_it_was() {
+fn metadata_options_keep_their_meaning() {
     let of = |spec: Value| json!(class(spec).spec.metadata_options);
     assert_eq!(
         of(json!({})),
@@ -437,7 +440,7 @@ fn classes_of(provisioners: &[(&str, Value)], names: ClassNames) -> (Vec<String>
 }
 
 #[test]
-fn each_kubelet_has_a_class_of_its_own() {
+fn each_kubelet_configuration_has_its_own_class() {
     let pods = |count: i32| json!({ "maxPods": count, "containerRuntime": "containerd" });
     let (classes, pools) = classes_of(&[("a", pods(10)), ("b", pods(10))], ClassNames::Readable);
     assert_eq!(
@@ -459,14 +462,14 @@ fn each_kubelet_has_a_class_of_its_own() {
 fn stable_names_do_not_depend_on_other_provisioners() {
     let pods = |count: i32| json!({ "maxPods": count });
     let (classes, one) = classes_of(&[("b", pods(10))], ClassNames::Stable);
-    assert_eq!(classes.len(), 2, "the template's own class stays");
+    assert_eq!(classes.len(), 2, "the class of the template is kept");
     let (_, two) = classes_of(&[("a", pods(10)), ("b", pods(10))], ClassNames::Stable);
     assert_eq!(one[0], two[1]);
     assert!(one[0].starts_with("b t-kubelet-"), "{one:?}");
 }
 
 #[test]
-fn settings_of_aws_in_place_become_a_class() {
+fn inline_settings_of_aws_become_a_class() {
     let old = [
         provisioner_with(
             "t",
@@ -502,7 +505,7 @@ fn settings_of_aws_in_place_become_a_class() {
 }
 
 #[test]
-fn a_machine_becomes_a_nodeclaim_for_the_record() {
+fn a_machine_becomes_a_nodeclaim_for_reference() {
     let old = serde_json::from_value(json!({
         "metadata": { "name": "m", "labels": { "karpenter.sh/provisioner-name": "p" } },
         "spec": {

@@ -1,4 +1,4 @@
-//! Sizes of volumes: older generations took any quantity, v1 takes whole Gi, G, Ti and T within EC2's bounds.
+//! Sizes of volumes: older generations allowed any quantity, v1 allows whole Gi, G, Ti and T within EC2's bounds.
 
 use karpenter_core::quantity::Quantity;
 use serde_json::Value;
@@ -12,18 +12,18 @@ const UNITS: [(&str, i64, i64); 4] = [
     ("G", 1_000_000_000, 64_000),
 ];
 
-/// What became of a size.
+/// The result of converting a size.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Size {
-    /// It says the same.
+    /// The size is equal.
     Same(String),
-    /// It was rounded up.
+    /// The size was rounded up.
     Rounded(String),
-    /// v1 has no such size.
+    /// The size is not valid in v1.
     Impossible,
 }
 
-/// Writes a size as v1 takes it. One that v1 takes stays as it is written.
+/// Converts a size to the format of v1. The text of a valid one is kept.
 pub(crate) fn convert(size: &Value) -> Size {
     let text = match size {
         Value::String(text) => text.clone(),
@@ -60,17 +60,17 @@ pub(crate) fn convert(size: &Value) -> Size {
     }
 }
 
-/// Converts a size and notes what happened to it.
+/// Converts a size and records findings about it.
 pub(crate) fn noted(size: &Value, at: &str, notes: &mut Notebook) -> Option<String> {
     match convert(size) {
         Size::Same(text) => Some(text),
         Size::Rounded(text) => {
-            let problem = format!("{size} is no whole number of Gi, and becomes {text}");
+            let problem = format!("{size} is not a whole number of Gi and becomes {text}");
             notes.loss(at, problem, "write a whole number of Gi or G");
             Some(text)
         }
         Size::Impossible => {
-            let problem = format!("{size} is no size of a volume");
+            let problem = format!("{size} is not a valid volume size");
             notes.error(at, problem, "write a size such as 20Gi, at most 64T");
             None
         }
@@ -79,11 +79,12 @@ pub(crate) fn noted(size: &Value, at: &str, notes: &mut Notebook) -> Option<Stri
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
 
+    use super::*;
+
     #[test]
-    fn sizes_are_written_as_v1_takes_them() {
+    fn sizes_are_converted_to_the_format_of_v1() {
         let same = |text: &str| Size::Same(text.to_owned());
         assert_eq!(convert(&json!("20Gi")), same("20Gi"));
         assert_eq!(convert(&json!("64T")), same("64T"));

@@ -1,4 +1,4 @@
-//! The compatibility controller: Provisioners and AWSNodeTemplates live on as NodePools and EC2NodeClasses.
+//! The compatibility controller, which projects Provisioners and AWSNodeTemplates into NodePools and EC2NodeClasses.
 //!
 //! ```text
 //! Provisioner ─────┐                          ┌─▶ NodePool      owned by the Provisioner
@@ -6,13 +6,13 @@
 //! AWSNodeTemplate ─┘                          └─▶ EC2NodeClass  owned by the AWSNodeTemplate (or Provisioner)
 //! ```
 //!
-//! 1. [`store`] follows the legacy kinds and EC2NodeClasses. A kind that is not installed is as good as empty, and is found when it
-//!    is installed later; nothing needs to be switched on.
-//! 2. [`reconcile`] projects everything anew whenever something changes: creates and edits what differs (server-side apply),
-//!    takes back EC2NodeClasses that nothing is projected into any more, and writes the status of the legacy objects.
-//! 3. What a legacy object became goes with it, by owner reference. What it became stays as it was while the legacy object
-//!    cannot be converted: a typing error takes no nodes away.
-//! 4. Objects of somebody else are never touched; a name that is taken is a condition.
+//! 1. [`store`] watches the legacy kinds and EC2NodeClasses. A kind that is not installed counts as empty and is detected when it
+//!    is installed later, without a setting.
+//! 2. [`reconcile`] projects all objects on every change: creates and updates projected objects that differ (server-side apply),
+//!    deletes EC2NodeClasses that are no longer projected, and updates the status of the legacy objects.
+//! 3. A projected object is deleted with its legacy object, by owner reference. While a legacy object cannot be converted, its
+//!    projected object stays unchanged: a typing error does not delete nodes.
+//! 4. Objects that the controller did not create are never changed; a name conflict is reported in a condition.
 
 mod reconcile;
 mod status;
@@ -30,7 +30,7 @@ pub(crate) use store::dynamic;
 
 /// Adds the controller to an operator: `Operator::builder(..).with(|setup| controller::add(setup, settings))`.
 ///
-/// `default_instance_profile` and `tags` are taken from the settings; the rest is as a cluster needs it.
+/// Only `default_instance_profile` and `tags` of the settings are used; the others have the values for clusters.
 pub fn add(setup: &mut Setup, settings: Settings) {
     let settings = Settings {
         provisioner_label: true,

@@ -1,4 +1,4 @@
-//! One pass: everything is projected, what differs is written.
+//! One pass: projects all legacy objects and writes the projected objects that differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,32 +18,34 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::status::{self, Fate};
+use super::status;
+use super::status::Fate;
 use super::store::{Stores, dynamic};
-use crate::alpha::{self, Projection, Settings, project};
+use crate::alpha;
+use crate::alpha::{Projection, Settings, project};
 use crate::finding::{Finding, Severity, Subject};
 use crate::v1alpha1::AWSNodeTemplate;
 use crate::v1alpha5::Provisioner;
 
-/// Who writes projections, for server-side apply.
+/// The field manager of projections for server-side apply.
 const MANAGER: &str = "karpenter-legacy";
-/// On a projected object: a digest of what was projected. Another digest means that it is written again.
+/// Annotation of a projected object: the digest of its projection. If the digest differs, the object is written again.
 const DIGEST: &str = "compatibility.karpenter.sh/projection";
-/// How soon to look again at a name that is taken, or at an object on its way out.
-const AGAIN: Duration = Duration::from_secs(5);
+/// The requeue interval for a name conflict or an object that is being deleted.
+const REQUEUE_AFTER: Duration = Duration::from_secs(5);
 
-/// The one piece of work: everything. What Provisioners become depends on AWSNodeTemplates and the other way round.
+/// The only key of the work queue. The projections of Provisioners and AWSNodeTemplates depend on each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Everything;
 
-/// Keeps projections in step.
+/// Reconciles projected objects.
 pub(super) struct Projecting {
     cx: Arc<Context>,
     stores: Stores,
     settings: Settings,
 }
 
-/// A legacy object as it is, and what could be read of it.
+/// A legacy object and the result of parsing it.
 struct Legacy<K> {
     raw: Arc<DynamicObject>,
     read: Result<K, String>,
@@ -63,7 +65,7 @@ impl<K: DeserializeOwned> Legacy<K> {
     }
 }
 
-/// What is in the cluster, for one pass.
+/// The objects of the cluster for one pass.
 struct Cluster {
     provisioners: Vec<Legacy<Provisioner>>,
     templates: Vec<Legacy<AWSNodeTemplate>>,
@@ -83,7 +85,7 @@ impl Projecting {
         &self.cx.clients.api
     }
 
-    /// Everything, once it is known.
+    /// Returns all objects, once every kind is listed.
     fn cluster(&self) -> Option<Cluster> {
         if !self.cx.view().is_synced() {
             return None;
@@ -107,7 +109,7 @@ impl Projecting {
         })
     }
 
-    /// Writes what differs; says which subjects found a name taken, and whether to look again.
+    /// Writes projected objects that differ; returns the subjects with name conflicts, and whether to requeue.
     async fn write(
         &self,
         cluster: &Cluster,
@@ -140,9 +142,9 @@ impl Projecting {
         Ok(taken)
     }
 
-    /// Creates or edits one object unless it is as it should be; the problem if it is somebody else's.
+    /// Creates or updates one object if it differs; returns the problem if another owner created it.
     ///
-    /// Server-side apply takes back what was projected before and is no more; a merge patch takes back what others wrote.
+    /// Server-side apply removes fields that are no longer projected; a merge patch reverts changes of other clients.
     async fn put<K, S>(
         &self,
         from: &Subject,
@@ -170,7 +172,7 @@ impl Projecting {
             let owners = metadata.owner_references.as_deref().unwrap_or_default();
             if !owners.iter().any(|known| known.uid == owner.uid) {
                 return Ok(Some(format!(
-                    "there is a {kind} `{name}` that is not of this object's making; rename or delete one of them"
+                    "the {kind} `{name}` exists and was not created for this object; rename or delete one of them"
                 )));
             }
             if metadata.deletion_timestamp.is_some() {
@@ -205,7 +207,7 @@ impl Projecting {
                 )
             }
         };
-        // Both sides as the type writes them, so that defaults and the order of fields are no difference.
+        // Both sides are serialized by the type, so that defaults and the order of fields do not differ.
         let current =
             serde_json::from_value::<S>(current.clone()).map_or(current, |current| json!(current));
         if let Some(change) = merge_diff(&current, &json!(spec)) {
@@ -217,8 +219,8 @@ impl Projecting {
         Ok(None)
     }
 
-    /// Deletes EC2NodeClasses of ours that nothing is projected into any more.
-    async fn take_back(
+    /// Deletes projected EC2NodeClasses that are no longer projected.
+    async fn delete_unprojected(
         &self,
         cluster: &Cluster,
         projection: &Projection,
@@ -234,7 +236,7 @@ impl Projecting {
             .node_pools()
             .map(|pool| pool.spec.template.spec.node_class_ref.name.clone())
             .collect();
-        // While something cannot be converted, what it became before may still be in use.
+        // While an object cannot be converted, its earlier projection may still be in use.
         let converted: BTreeSet<&str> = sources(cluster)
             .into_iter()
             .filter(|(subject, _)| !projection.failed(subject))
@@ -268,8 +270,8 @@ impl Projecting {
         Ok(())
     }
 
-    /// Writes the status of a Provisioner, if it changed.
-    async fn tell_provisioner(
+    /// Updates the status of a Provisioner if it changed.
+    async fn update_provisioner_status(
         &self,
         old: &Legacy<Provisioner>,
         projection: &Projection,
@@ -298,8 +300,8 @@ impl Projecting {
         self.patch(&before, &after).await
     }
 
-    /// Writes the status of an AWSNodeTemplate, if it changed.
-    async fn tell_template(
+    /// Updates the status of an AWSNodeTemplate if it changed.
+    async fn update_template_status(
         &self,
         old: &Legacy<AWSNodeTemplate>,
         cluster: &Cluster,
@@ -385,20 +387,24 @@ impl Controller for Projecting {
         let templates: Vec<AWSNodeTemplate> = readable(&cluster.templates);
         let projection = project(&provisioners, &templates, &self.settings);
         let taken = self.write(&cluster, &projection).await?;
-        self.take_back(&cluster, &projection).await?;
+        self.delete_unprojected(&cluster, &projection).await?;
         let mut errors = Vec::new();
         for old in &cluster.provisioners {
-            errors.extend(self.tell_provisioner(old, &projection, &taken).await.err());
+            errors.extend(
+                self.update_provisioner_status(old, &projection, &taken)
+                    .await
+                    .err(),
+            );
         }
         for old in &cluster.templates {
-            let told = self.tell_template(old, &cluster, &projection, &taken);
-            errors.extend(told.await.err());
+            let updated = self.update_template_status(old, &cluster, &projection, &taken);
+            errors.extend(updated.await.err());
         }
         errors.retain(|error| !error.is_not_found());
         ReconcileError::collect(errors)?;
         Ok(match taken.is_empty() {
             true => Next::Wait,
-            false => Next::After(AGAIN),
+            false => Next::After(REQUEUE_AFTER),
         })
     }
 }
@@ -414,11 +420,11 @@ fn malformed<K>(read: &Result<K, String>, subject: &Subject) -> Option<Finding> 
         subject: subject.clone(),
         field: "spec".to_owned(),
         problem: format!("cannot be read: {error}"),
-        way_out: "compare it with what `kubectl explain` says".to_owned(),
+        way_out: "compare it with the output of `kubectl explain`".to_owned(),
     })
 }
 
-/// What became of an object, and what there is to say about it.
+/// Returns the result of converting an object and the findings about it.
 fn fate<'a>(
     subject: &'a Subject,
     projection: &'a Projection,
@@ -444,7 +450,7 @@ fn fate<'a>(
     (Fate::Projected(format!("is {}", into.join(", "))), findings)
 }
 
-/// Every legacy object, as a subject.
+/// Returns the subjects of all legacy objects with their metadata.
 fn sources(cluster: &Cluster) -> Vec<(Subject, &ObjectMeta)> {
     let provisioners = cluster.provisioners.iter();
     let provisioners = provisioners
@@ -457,7 +463,7 @@ fn sources(cluster: &Cluster) -> Vec<(Subject, &ObjectMeta)> {
     provisioners.chain(templates).collect()
 }
 
-/// The reference to the object that something was projected from.
+/// Returns the owner reference to the legacy object of a projection.
 fn owner(cluster: &Cluster, from: &Subject) -> Option<OwnerReference> {
     let (_, metadata) = sources(cluster)
         .into_iter()
@@ -481,7 +487,7 @@ fn is_owned(metadata: &ObjectMeta, by: &DynamicObject) -> bool {
     owners.any(|owner| Some(&owner.uid) == by.metadata.uid.as_ref())
 }
 
-/// A digest of an object, the same in every process.
+/// Returns a digest of an object that is the same in every process.
 fn digest(object: &impl Serialize) -> String {
     let mut value = serde_json::to_value(object).unwrap_or_default();
     value.sort_all_objects();

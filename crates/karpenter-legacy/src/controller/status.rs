@@ -1,4 +1,4 @@
-//! What the status of a legacy object says.
+//! The status of legacy objects.
 
 use jiff::Timestamp;
 use karpenter_api::conditions::{Condition, HasConditions, Status, types};
@@ -6,7 +6,7 @@ use karpenter_api::conditions::{Condition, HasConditions, Status, types};
 use crate::finding::{Finding, Severity};
 use crate::v1alpha5::condition_types::{CONVERTED, LOSSLESS, PROJECTION_READY};
 
-/// The longest message the schema takes.
+/// The longest message that the schema allows.
 const LONGEST: usize = 32_000;
 
 /// Condition reasons.
@@ -18,17 +18,17 @@ mod reasons {
     pub(super) const NOT_OBSERVED: &str = "NotObserved";
 }
 
-/// What became of a legacy object.
+/// The result of converting a legacy object.
 pub(super) enum Fate {
-    /// It is projected; what into.
+    /// It is projected into this object.
     Projected(String),
     /// It cannot be converted.
     Refused,
-    /// Somebody else's object has the name.
+    /// An object of another owner has the name.
     NameTaken(String),
 }
 
-/// Sets the conditions; `ready` is the Ready condition of what the object became.
+/// Sets the conditions; `ready` is the Ready condition of the projected object.
 pub(super) fn set<K: HasConditions>(
     object: &mut K,
     fate: &Fate,
@@ -63,7 +63,7 @@ pub(super) fn set<K: HasConditions>(
         (Fate::Projected(_), None) => (
             Status::Unknown,
             reasons::NOT_OBSERVED.to_owned(),
-            format!("what it became has no condition {} yet", types::READY),
+            format!("the projected object has no condition {} yet", types::READY),
         ),
         (Fate::Refused | Fate::NameTaken(_), _) => (
             Status::False,
@@ -74,7 +74,7 @@ pub(super) fn set<K: HasConditions>(
     object.set_condition(PROJECTION_READY, status, &reason, &message, now);
 }
 
-/// The findings of a severity as one message.
+/// Returns the findings of a severity as one message.
 fn texts(findings: &[&Finding], severity: Severity) -> String {
     let all = findings.iter().filter(|f| f.severity == severity);
     let mut message = all.map(|f| f.text()).collect::<Vec<_>>().join(". ");

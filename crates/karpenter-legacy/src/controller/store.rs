@@ -1,4 +1,4 @@
-//! The objects the projection is made from and compared with, as the API server has them.
+//! The watched objects: the inputs of the projection and the projected objects.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -7,25 +7,25 @@ use std::time::Duration;
 use futures::{StreamExt, pin_mut};
 use karpenter_aws::api::EC2NodeClass;
 use karpenter_kube::controller::Queue;
-use karpenter_kube::outage::Outage;
+use karpenter_kube::watch_failure_log::WatchFailureLog;
 use kube::api::{ApiResource, DynamicObject};
-use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, watcher as watch};
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt, watcher, watcher as watch};
 use kube::{Api, Client, Resource};
 
 use super::reconcile::Everything;
 use crate::v1alpha1::AWSNodeTemplate;
 use crate::v1alpha5::Provisioner;
 
-/// Objects of a kind by name; `None` until they were listed, or the kind turned out not to exist.
+/// Objects of a kind by name; `None` until they are listed or the kind is found to be missing.
 type Objects = Option<BTreeMap<String, Arc<DynamicObject>>>;
 
-/// The objects of one kind. They are read one by one, so that one that is malformed hides no others.
+/// The objects of one kind. They are parsed one by one, so that a malformed one does not hide others.
 #[derive(Clone, Default)]
 pub(super) struct Store(Arc<RwLock<Objects>>);
 
 impl Store {
-    /// The objects, once they are known.
+    /// Returns the objects, once they are listed.
     pub(super) fn objects(&self) -> Option<Vec<Arc<DynamicObject>>> {
         let objects = self.0.read().unwrap_or_else(PoisonError::into_inner);
         objects.as_ref().map(|all| all.values().cloned().collect())
@@ -44,7 +44,7 @@ impl Store {
         };
     }
 
-    /// Keeps up with the kind.
+    /// Watches the kind.
     async fn follow(&self, watched: Watched, queue: &Queue<Everything>) {
         let Watched { api, mut outage } = watched;
         let config = watcher::Config::default().any_semantic();
@@ -77,7 +77,7 @@ impl Store {
     }
 }
 
-/// Whether the kind is not installed.
+/// Returns whether the kind is not installed.
 fn is_missing(error: &watcher::Error) -> bool {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
@@ -86,20 +86,20 @@ fn is_missing(error: &watcher::Error) -> bool {
     }
 }
 
-/// What is watched, and what is said of failures.
+/// The watched kind and the state of its failure logs.
 struct Watched {
     api: Api<DynamicObject>,
-    outage: Outage,
+    outage: WatchFailureLog,
 }
 
 fn watched<K: Resource<DynamicType = ()>>(client: &Client, kind: &'static str) -> Watched {
     Watched {
         api: dynamic::<K>(client),
-        outage: Outage::new("legacy", kind),
+        outage: WatchFailureLog::new("legacy", kind),
     }
 }
 
-/// Everything that is followed.
+/// All watched kinds.
 #[derive(Clone, Default)]
 pub(super) struct Stores {
     pub(super) provisioners: Store,
@@ -108,7 +108,7 @@ pub(super) struct Stores {
 }
 
 impl Stores {
-    /// Keeps up with every kind.
+    /// Watches every kind.
     pub(super) async fn follow(&self, client: Client, queue: &Queue<Everything>) {
         tokio::join!(
             self.provisioners
@@ -123,7 +123,7 @@ impl Stores {
     }
 }
 
-/// The API of a kind, for objects of any shape.
+/// Returns the API of a kind for objects of any content.
 pub(crate) fn dynamic<K: Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObject> {
     Api::all_with(client.clone(), &ApiResource::erase::<K>(&()))
 }

@@ -1,13 +1,13 @@
-//! What translation alone would lose, in an annotation: a list of paths, each with what translation gives (`from`) and what
-//! the other version says (`to`). An absent value is `null`, which no object of the API server's holds.
+//! Carries the fields that translation alone would lose in an annotation: a list of paths, each with the value that translation
+//! gives (`from`) and that of the other version (`to`). An absent value is `null`, which objects of the API server do not have.
 //!
-//! Lists count as one value. Only spec, labels and annotations are looked at: the API server takes the rest of the metadata from
-//! the stored object, and the status has one shape.
+//! A list is one value. Only spec, labels and annotations are compared: the API server uses the other metadata of the stored
+//! object, and the status has the same schema in both versions.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// One path at which translation alone is not right.
+/// One path at which translation alone gives another value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Entry {
     path: Vec<String>,
@@ -23,12 +23,12 @@ const PARTS: [&[&str]; 3] = [
     &["metadata", "annotations"],
 ];
 
-/// Reads an annotation; `None` if somebody else wrote it.
+/// Parses an annotation; returns `None` if it is malformed.
 pub(super) fn read(annotation: &str) -> Option<Vec<Entry>> {
     serde_json::from_str(annotation).ok()
 }
 
-/// What turns `from` into `to`, as the text of the annotation; `None` if they agree.
+/// Returns the difference of `from` and `to` as the text of the annotation, or `None` if they are equal.
 pub(super) fn difference(from: &Value, to: &Value) -> Option<String> {
     let mut entries = Vec::new();
     for part in PARTS {
@@ -69,7 +69,7 @@ fn get<'a>(value: &'a Value, path: &[String]) -> &'a Value {
         .fold(value, |value, key| value.get(key).unwrap_or(&Value::Null))
 }
 
-/// Writes what the entries say, where the object still is what translation gave.
+/// Applies the entries where the object still has the values that translation gave.
 pub(super) fn apply(entries: &[Entry], object: &mut Value) {
     for entry in entries {
         let allowed = PARTS.iter().any(|part| {
@@ -99,11 +99,12 @@ pub(super) fn apply(entries: &[Entry], object: &mut Value) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
 
+    use super::*;
+
     #[test]
-    fn applying_the_difference_gives_the_other_object() {
+    fn applying_the_difference_results_in_the_other_object() {
         let from = json!({ "spec": { "a": 1, "b": { "c": [1], "d": 2 }, "gone": true, "e": {} } });
         let to = json!({
             "spec": { "a": 1, "b": { "c": [1, 2], "d": 2 }, "new": { "x": {} }, "e": {} },
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_wins_over_what_was_carried() {
+    fn an_edit_overrides_a_carried_value() {
         let entries = read(r#"[{"path":["spec","a"],"from":1,"to":2}]"#).unwrap();
         let mut edited = json!({ "spec": { "a": 3 } });
         apply(&entries, &mut edited);
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_reach_no_other_part_of_the_object() {
+    fn entries_change_no_other_part_of_the_object() {
         let entries =
             read(r#"[{"path":["metadata","name"],"from":"a","to":"b"},{"path":["status"],"to":1},{"path":[],"to":1}]"#)
                 .unwrap();

@@ -1,4 +1,4 @@
-//! EC2NodeClass: aliases instead of an implied image, Ubuntu, the hops of the metadata service, and what v1 has added.
+//! EC2NodeClass: aliases instead of an implied image, Ubuntu, the hops of the metadata service, and the new fields of v1.
 
 use karpenter_aws::api::AmiFamily;
 use serde_json::{Map, Value, json};
@@ -23,7 +23,7 @@ const FIELDS: [&str; 14] = [
     "tags",
     "userData",
 ];
-/// What v1 requires and nothing has: an id that no image can have.
+/// A placeholder for the id that v1 requires: no image has this id.
 pub(crate) const PLACEHOLDER: &str = "ami-placeholder";
 const UBUNTU: &str = "Ubuntu";
 
@@ -115,7 +115,7 @@ fn has_terms(spec: &Value) -> bool {
         .is_some_and(|terms| !terms.is_empty())
 }
 
-/// `amiFamily`, else the family of the alias, else `Custom`.
+/// Returns `amiFamily`, else the family of the alias, else `Custom`.
 fn family_of(spec: &Map<String, Value>) -> String {
     if let Some(family) = spec.get("amiFamily").and_then(Value::as_str) {
         return family.to_owned();
@@ -136,7 +136,7 @@ fn family_of(spec: &Map<String, Value>) -> String {
         .to_owned()
 }
 
-/// v1 allows one hop by default, v1beta1 allowed two.
+/// Sets two hops, the default of v1beta1, as the default of v1 is one.
 fn metadata_options_up(spec: &mut Map<String, Value>) {
     let options = spec
         .entry("metadataOptions")
@@ -157,7 +157,7 @@ fn metadata_options_up(spec: &mut Map<String, Value>) {
     }
 }
 
-/// The root volume of Ubuntu's images.
+/// Returns the root volume of Ubuntu's images.
 fn ubuntu_devices() -> Value {
     json!([{
         "deviceName": "/dev/sda1",

@@ -1,15 +1,15 @@
-//! v1beta1 ↔ v1, without loss.
+//! Lossless conversion between v1beta1 and v1.
 //!
-//! The two generations differ in a few places, so conversion moves those and leaves everything else as it is: it works on
-//! documents ([`serde_json::Value`]), not on types, and fields that nobody knows survive.
+//! The two versions differ in a few fields, so conversion changes those and keeps all others: it works on documents
+//! ([`serde_json::Value`]), not on types, and keeps unknown fields.
 //!
-//! 1. `meaning` translates what has an equivalent. It may lose: a default, a policy that the other side lacks.
-//! 2. [`carry`] makes it lossless. Translating back is tried; where that gives something else than the original, the path is
-//!    written into an annotation, with what translation gives and what it really was. On the way back an entry counts as
-//!    long as translation still gives the same, so that an edit in the other version wins over what was carried.
+//! 1. `meaning` translates fields that have an equivalent. It may lose a default or a policy that the other version lacks.
+//! 2. [`carry`] makes it lossless. It translates back; where the result differs from the original, the path is written into an
+//!    annotation with the translated and the original value. When converting back, an entry applies as long as translation still
+//!    gives the same value, so that an edit in the other version overrides the carried value.
 //!
 //! Upstream's annotations (kubelet, nodeClassRef, Ubuntu) are read and written, so that objects stored by its webhooks convert.
-//! The status has the same shape in both versions.
+//! The status has the same schema in both versions.
 //!
 //! UPSTREAM: pkg/apis/v1/{nodepool,nodeclaim,ec2nodeclass}_conversion.go of v1.0
 
@@ -29,37 +29,38 @@ pub const V1BETA1: &str = "v1beta1";
 /// The stored version.
 pub const V1: &str = "v1";
 
-/// Why an object cannot be converted.
+/// The error of converting an object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConversionError {
-    /// It is none of ours.
-    #[error("`{api_version}`, Kind={kind} is not converted here")]
+    /// The object is not of a convertible kind.
+    #[error("cannot convert `{api_version}`, Kind={kind}")]
     Unknown {
         /// Its apiVersion.
         api_version: String,
         /// Its kind.
         kind: String,
     },
-    /// There is no such version of its kind.
-    #[error("there is no version `{0}` of it")]
+    /// The kind does not have the version.
+    #[error("unknown version `{0}`")]
     Version(String),
-    /// It is not even an object with a spec.
+    /// It is not an object with a spec.
     #[error("`{0}` is not an object")]
     Malformed(&'static str),
 }
 
-/// Where conversion can look up what an object alone does not say.
+/// Lookup of values that conversion needs and the object does not have.
 pub trait Lookup {
-    /// `expireAfter` of a NodePool's template. v1beta1 NodeClaims expired by the NodePool's setting; v1 has it on each.
+    /// Returns `expireAfter` of a NodePool's template. v1beta1 NodeClaims expire by the NodePool's setting; v1 has it on each
+    /// NodeClaim.
     fn expire_after(&self, node_pool: &str) -> Option<String>;
 
-    /// Whether there is anything to look up in yet. Until then NodeClaims of v1beta1 had better wait.
+    /// Returns whether the NodePools are listed. Until then NodeClaims of v1beta1 are not converted.
     fn is_ready(&self) -> bool {
         true
     }
 }
 
-/// Knows nothing: what is not said stays unsaid.
+/// A lookup without NodePools: missing values stay absent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoLookup;
 
@@ -69,7 +70,7 @@ impl Lookup for NoLookup {
     }
 }
 
-/// The kinds that have both versions.
+/// The kinds with both versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// NodePool.
@@ -84,7 +85,7 @@ impl Kind {
     /// Every kind.
     pub const ALL: [Self; 3] = [Self::NodePool, Self::NodeClaim, Self::EC2NodeClass];
 
-    /// Its name.
+    /// Returns the name of the kind.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -94,7 +95,7 @@ impl Kind {
         }
     }
 
-    /// Its API group.
+    /// Returns the API group of the kind.
     #[must_use]
     pub fn group(self) -> &'static str {
         match self {
@@ -103,7 +104,7 @@ impl Kind {
         }
     }
 
-    /// The kind and version of an object, if it is one of ours.
+    /// Returns the kind and version of an object, if it is of a convertible kind.
     #[must_use]
     pub fn of(object: &Value) -> Option<(Self, &str)> {
         let (group, version) = object["apiVersion"].as_str()?.split_once('/')?;
@@ -115,7 +116,7 @@ impl Kind {
     }
 }
 
-/// Which way.
+/// The direction of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     /// v1beta1 to v1.
@@ -139,8 +140,8 @@ impl Direction {
         }
     }
 
-    /// The annotation that what comes from here may have: the other version's fields.
-    fn brought(self) -> &'static str {
+    /// Returns the annotation with carried fields that the source object may have.
+    fn carried_annotation(self) -> &'static str {
         match self {
             Self::Up => names::V1_FIELDS,
             Self::Down => names::V1BETA1_FIELDS,
@@ -152,7 +153,7 @@ impl Direction {
 /// the same object.
 ///
 /// # Errors
-/// When the object is none of ours, or no object at all.
+/// Returns an error if the object is not of a convertible kind, or not an object.
 pub fn convert(
     object: &Value,
     version: &str,
@@ -163,43 +164,43 @@ pub fn convert(
         None => return Ok(object.clone()),
     };
     let mut source = object.clone();
-    let brought = take_annotation(&mut source, direction.brought());
+    let carried = take_annotation(&mut source, direction.carried_annotation());
     let mut target = meaning(kind, direction, &source);
-    if let Some(brought) = brought.as_deref().and_then(carry::read) {
-        carry::apply(&brought, &mut target);
+    if let Some(carried) = carried.as_deref().and_then(carry::read) {
+        carry::apply(&carried, &mut target);
     }
     if (kind, direction) == (Kind::NodeClaim, Direction::Up) {
         node_claim::look_up(&mut target, lookup);
     }
-    // INVARIANT: the way back starts from exactly this object, without the annotation that it takes off first.
-    take_annotation(&mut target, direction.back().brought());
+    // INVARIANT: converting back starts from exactly this object, without the annotation, which it removes first.
+    take_annotation(&mut target, direction.back().carried_annotation());
     drop_empty_annotations(&mut target);
     let again = meaning(kind, direction.back(), &target);
     if let Some(lost) = carry::difference(&again, &source) {
-        annotate(&mut target, direction.back().brought(), lost);
+        annotate(&mut target, direction.back().carried_annotation(), lost);
     }
     Ok(target)
 }
 
-/// Translates a v1beta1 document to v1 for good: what it means, without what would be needed to go back.
+/// Translates a v1beta1 document to v1 permanently, without the annotations for converting back.
 ///
 /// # Errors
-/// When the object is none of ours, or no object at all.
+/// Returns an error if the object is not of a convertible kind, or not an object.
 pub fn upgrade(object: &Value) -> Result<Value, ConversionError> {
     let (kind, direction) = match plan(object, V1)? {
         Some(plan) => plan,
         None => return Ok(object.clone()),
     };
     let mut source = object.clone();
-    let brought = take_annotation(&mut source, direction.brought());
+    let carried = take_annotation(&mut source, direction.carried_annotation());
     let mut target = meaning(kind, direction, &source);
-    if let Some(brought) = brought.as_deref().and_then(carry::read) {
-        carry::apply(&brought, &mut target);
+    if let Some(carried) = carried.as_deref().and_then(carry::read) {
+        carry::apply(&carried, &mut target);
     }
     Ok(target)
 }
 
-/// What is to be done; `None` if nothing.
+/// Returns the kind and direction of the conversion, or `None` if the object has the version.
 fn plan(object: &Value, version: &str) -> Result<Option<(Kind, Direction)>, ConversionError> {
     let unknown = || ConversionError::Unknown {
         api_version: object["apiVersion"].as_str().unwrap_or_default().to_owned(),
@@ -224,7 +225,7 @@ fn plan(object: &Value, version: &str) -> Result<Option<(Kind, Direction)>, Conv
     }
 }
 
-/// Translates what has an equivalent.
+/// Translates fields that have an equivalent.
 fn meaning(kind: Kind, direction: Direction, object: &Value) -> Value {
     let mut object = object.clone();
     object["apiVersion"] = format!("{}/{}", kind.group(), direction.target()).into();
@@ -239,7 +240,7 @@ fn meaning(kind: Kind, direction: Direction, object: &Value) -> Value {
     object
 }
 
-/// The object at this path, if there is one.
+/// Returns the object at this path, if there is one.
 fn object_at<'a>(value: &'a mut Value, pointer: &str) -> Option<&'a mut Map<String, Value>> {
     value.pointer_mut(pointer)?.as_object_mut()
 }
@@ -248,7 +249,7 @@ fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     object["metadata"]["annotations"].get(key)?.as_str()
 }
 
-/// Removes an annotation, and the map of them when it was the last.
+/// Removes an annotation, and the map of annotations if it is empty.
 fn take_annotation(object: &mut Value, key: &str) -> Option<String> {
     let metadata = object_at(object, "/metadata")?;
     let annotations = metadata.get_mut("annotations")?.as_object_mut()?;

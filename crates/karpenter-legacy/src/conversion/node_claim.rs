@@ -1,10 +1,10 @@
 //! NodeClaim: the expiry, which v1beta1 had in the NodePool only, the kubelet and the reference to the NodeClass.
 
+use karpenter_api::labels;
 use serde_json::Value;
 
 use super::node_pool::{kubelet_down, kubelet_up, reference_down, reference_up};
 use super::{Lookup, object_at};
-use karpenter_api::labels;
 
 pub(super) fn up(claim: &mut Value) {
     kubelet_up(claim, "/spec");
@@ -13,7 +13,7 @@ pub(super) fn up(claim: &mut Value) {
     }
 }
 
-/// A NodeClaim without an expiry of its own takes that of its NodePool, which counted for it in v1beta1.
+/// Sets the expiry of a NodeClaim without one to that of its NodePool, which applies to it in v1beta1.
 pub(super) fn look_up(claim: &mut Value, lookup: &dyn Lookup) {
     if claim["spec"].get("expireAfter").is_some() {
         return;

@@ -1,4 +1,4 @@
-//! NodePool: where the kubelet, the expiry and the reference to the NodeClass stand, and the name of a policy.
+//! NodePool: the location of kubelet settings, expiry and NodeClass reference, and the name of a policy.
 
 use serde_json::{Map, Value};
 
@@ -49,7 +49,7 @@ pub(super) fn down(pool: &mut Value) {
     reference_down(pool, "/spec/template/spec/nodeClassRef");
 }
 
-/// v1 wants consolidateAfter; WhenUnderutilized meant at once.
+/// Sets consolidateAfter, which v1 requires; WhenUnderutilized consolidated at once.
 fn policy_up(disruption: &mut Map<String, Value>) {
     let underutilized = disruption
         .get("consolidationPolicy")
@@ -59,7 +59,7 @@ fn policy_up(disruption: &mut Map<String, Value>) {
             "consolidationPolicy".to_owned(),
             "WhenEmptyOrUnderutilized".into(),
         );
-        // `Never` could be written, and meant that nothing is consolidated.
+        // `Never` was allowed and disabled consolidation.
         let never = disruption.get("consolidateAfter") == Some(&Value::from("Never"));
         if !never {
             disruption.insert("consolidateAfter".to_owned(), "0s".into());
@@ -88,7 +88,7 @@ fn policy_down(disruption: &mut Map<String, Value>) {
     }
 }
 
-/// The kubelet's settings have no place in v1's template.
+/// Moves the kubelet settings, which v1's template does not have, into an annotation.
 pub(super) fn kubelet_up(object: &mut Value, spec: &str) {
     let kubelet = object_at(object, spec).and_then(|spec| spec.remove("kubelet"));
     if let Some(kubelet) = kubelet {
@@ -120,7 +120,7 @@ pub(super) fn reference_up(reference: &mut Map<String, Value>) {
     }
 }
 
-/// The reference as it was, if upstream's webhook wrote it down and it still is the same; else one with v1beta1.
+/// Restores the reference from the annotation of upstream's webhook if it is unchanged; else sets the version v1beta1.
 pub(super) fn reference_down(object: &mut Value, at: &str) {
     let was = annotation(object, NODE_CLASS_REF_COMPATIBILITY)
         .and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok());

@@ -25,7 +25,7 @@ fn of(kind: Kind, version: &str, spec: Value) -> Value {
 }
 
 #[test]
-fn the_nodepool_of_the_walkthrough_says_the_same_in_v1() {
+fn the_nodepool_of_the_walkthrough_means_the_same_in_v1() {
     let old = beta(
         Kind::NodePool,
         json!({
@@ -54,7 +54,7 @@ fn the_nodepool_of_the_walkthrough_says_the_same_in_v1() {
     assert_eq!(round_trip(&old, V1), old);
 }
 
-/// What translation alone makes of a NodePool with this part. Nothing was carried, so that nothing can make up for it.
+/// Returns the translation of a NodePool with this field, without carried values.
 fn translated(from: &'static str, to: &str, at: &str, part: Value) -> Value {
     let reference = json!({ "name": "default" });
     let mut pool = of(
@@ -141,7 +141,7 @@ fn the_group_of_a_nodeclass_reference_comes_from_its_api_version() {
 }
 
 #[test]
-fn a_reference_that_was_edited_in_v1_is_not_put_back() {
+fn a_reference_that_was_edited_in_v1_is_not_restored() {
     let old =
         r#"{"apiVersion":"karpenter.k8s.aws/v1beta1","kind":"EC2NodeClass","name":"default"}"#;
     let reference = |name: &str| {
@@ -159,7 +159,7 @@ fn a_reference_that_was_edited_in_v1_is_not_put_back() {
 }
 
 #[test]
-fn the_nodeclass_of_the_walkthrough_says_the_same_in_v1() {
+fn the_nodeclass_of_the_walkthrough_means_the_same_in_v1() {
     let old = beta(
         Kind::EC2NodeClass,
         json!({
@@ -193,7 +193,7 @@ fn a_v1_alias_reads_as_a_family_and_comes_back() {
 }
 
 #[test]
-fn ubuntu_is_written_as_upstreams_webhook_wrote_it() {
+fn ubuntu_is_converted_as_by_upstreams_webhook() {
     let terms =
         json!({ "amiFamily": "Ubuntu", "role": "r", "amiSelectorTerms": [{ "id": "ami-1" }] });
     let new = convert(&beta(Kind::EC2NodeClass, terms), V1, &NoLookup).unwrap();
@@ -219,7 +219,7 @@ fn ubuntu_is_written_as_upstreams_webhook_wrote_it() {
 }
 
 #[test]
-fn the_kubelet_is_kept_where_upstreams_webhook_kept_it() {
+fn kubelet_settings_are_kept_in_the_annotation_of_upstreams_webhook() {
     let old = beta(
         Kind::NodePool,
         json!({ "template": { "spec": { "kubelet": { "maxPods": 20 }, "nodeClassRef": { "name": "default" } } } }),
@@ -234,7 +234,7 @@ fn the_kubelet_is_kept_where_upstreams_webhook_kept_it() {
 }
 
 #[test]
-fn what_upstreams_webhook_stored_is_read() {
+fn objects_stored_by_upstreams_webhook_are_converted() {
     let mut stored = v1(
         Kind::NodeClaim,
         json!({ "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" }, "expireAfter": "720h" }),
@@ -253,7 +253,7 @@ fn what_upstreams_webhook_stored_is_read() {
 }
 
 #[test]
-fn an_edit_in_the_other_version_wins() {
+fn an_edit_in_the_other_version_overrides_carried_values() {
     let new = v1(
         Kind::NodePool,
         json!({
@@ -276,7 +276,7 @@ fn an_edit_in_the_other_version_wins() {
     assert_eq!(edited["spec"]["template"]["spec"]["expireAfter"], "2h");
     assert_eq!(
         edited["spec"]["template"]["spec"]["terminationGracePeriod"], "5m",
-        "what nobody edited stays"
+        "fields without an edit are kept"
     );
 }
 
@@ -289,7 +289,7 @@ impl Lookup for Pools {
 }
 
 #[test]
-fn a_nodeclaim_takes_the_expiry_of_its_nodepool() {
+fn a_nodeclaim_gets_the_expiry_of_its_nodepool() {
     let mut old = beta(
         Kind::NodeClaim,
         json!({ "nodeClassRef": { "name": "default" } }),
@@ -297,7 +297,7 @@ fn a_nodeclaim_takes_the_expiry_of_its_nodepool() {
     old["metadata"]["labels"] = json!({ "karpenter.sh/nodepool": "default" });
     let new = convert(&old, V1, &Pools).unwrap();
     assert_eq!(new["spec"]["expireAfter"], "Never");
-    // Once it has one it keeps it, whatever becomes of the NodePool: a NodeClaim's spec does not change.
+    // A NodeClaim keeps its expiry when the NodePool changes: its spec is immutable.
     let back = convert(&new, V1BETA1, &Pools).unwrap();
     assert_eq!(back["spec"], old["spec"]);
     assert_eq!(convert(&back, V1, &NoLookup).unwrap(), new);
@@ -306,7 +306,7 @@ fn a_nodeclaim_takes_the_expiry_of_its_nodepool() {
 }
 
 #[test]
-fn what_is_not_ours_is_refused() {
+fn other_kinds_and_versions_are_rejected() {
     let pod = json!({ "apiVersion": "v1", "kind": "Pod" });
     assert!(matches!(
         convert(&pod, V1, &NoLookup),
@@ -332,14 +332,14 @@ fn what_is_not_ours_is_refused() {
     );
 }
 
-/// One of the values, or nothing.
+/// Returns one of the values, or null.
 fn maybe(values: Vec<Value>) -> BoxedStrategy<Value> {
     let mut all = values;
     all.push(Value::Null);
     proptest::sample::select(all).boxed()
 }
 
-/// An object with some of the fields.
+/// Returns an object with some of the fields.
 fn object(fields: Vec<(&'static str, BoxedStrategy<Value>)>) -> BoxedStrategy<Value> {
     let (names, values): (Vec<_>, Vec<_>) = fields.into_iter().unzip();
     values
@@ -420,7 +420,7 @@ fn v1_reference() -> BoxedStrategy<Value> {
 }
 
 fn annotations() -> BoxedStrategy<Value> {
-    // No empty map: the API server has none in metadata.
+    // Not an empty map: metadata of the API server has none.
     maybe(vec![
         json!({ "a": "b" }),
         json!({ names::KUBELET_COMPATIBILITY: "{\"maxPods\": 1}", names::UBUNTU_COMPATIBILITY: "amiFamily,incompatible" }),
@@ -435,12 +435,12 @@ fn arbitrary(
     spec: BoxedStrategy<Value>,
 ) -> BoxedStrategy<Value> {
     (spec, annotations(), any::<bool>())
-        .prop_map(move |(spec, annotations, labelled)| {
+        .prop_map(move |(spec, annotations, labeled)| {
             let mut object = of(kind, version, spec);
             if !annotations.is_null() {
                 object["metadata"]["annotations"] = annotations;
             }
-            if labelled {
+            if labeled {
                 object["metadata"]["labels"] = json!({ "karpenter.sh/nodepool": "default" });
             }
             object
@@ -608,9 +608,9 @@ proptest! {
         prop_assert_eq!(round_trip(&object, V1BETA1), object);
     }
 
-    /// An object stored as v1 is read and written in v1beta1 any number of times without changing.
+    /// An object stored as v1 does not change when it is read and written in v1beta1 any number of times.
     #[test]
-    fn a_stored_object_does_not_wander(object in objects(V1BETA1)) {
+    fn a_stored_object_is_stable(object in objects(V1BETA1)) {
         let stored = convert(&object, V1, &NoLookup).unwrap();
         prop_assert_eq!(round_trip(&stored, V1BETA1), stored);
     }

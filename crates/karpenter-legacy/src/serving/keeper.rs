@@ -1,18 +1,18 @@
-//! What the leader keeps in order: the certificate in the Secret, and its authority in the definitions.
+//! Reconciles, on the leader, the certificate in the Secret and its CA bundle in the definitions.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use futures::stream::{self, BoxStream};
-use futures::{FutureExt, StreamExt};
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use karpenter_kube::controller::Backoff;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, watcher as watch};
+use kube::runtime::watcher::watcher as watch;
+use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
@@ -21,12 +21,12 @@ use super::{Place, only};
 use crate::conversion::Kind;
 use crate::webhook;
 
-/// How often the end of the certificate is looked at.
+/// How often the expiry of the certificate is checked.
 const CHECK: Duration = Duration::from_secs(3600);
 /// How long changes are collected.
 const TOGETHER: Duration = Duration::from_millis(200);
-/// How soon something that failed is tried again.
-const AGAIN: Backoff = Backoff {
+/// The delay of a retry after a failure.
+const RETRY: Backoff = Backoff {
     base: Duration::from_secs(2),
     max: Duration::from_secs(60),
 };
@@ -49,31 +49,31 @@ fn doing(doing: String) -> impl FnOnce(kube::Error) -> KeepError {
     }
 }
 
-/// Keeps certificate and definitions in order for ever.
+/// Reconciles certificate and definitions until the task is aborted.
 pub(super) async fn keep(client: Client, place: Place) {
     let keeper = Keeper::new(client, place);
     let mut changes = keeper.changes();
-    // Replicas that failed together do not try again together.
+    // The delay is jittered, so that replicas that failed together do not retry together.
     let replica = RandomState::new().build_hasher().finish();
     let mut failures = 0;
     loop {
-        let wait = match keeper.tidy(Timestamp::now()).await {
+        let wait = match keeper.reconcile(Timestamp::now()).await {
             Ok(()) => {
                 failures = 0;
                 CHECK
             }
             Err(error) => {
-                tracing::error!(logger = "webhook", error = %error, "cannot keep the webhook's certificate");
+                tracing::error!(logger = "webhook", error = %error, "failed reconciling certificate of conversion webhook");
                 failures += 1;
-                AGAIN.of(&replica, failures)
+                RETRY.of(&replica, failures)
             }
         };
-        // Whatever changed in the meantime is one more look; after a failure, not before its time.
+        // All changes in the meantime cause one more pass; after a failure, not before the delay.
         let failed = wait != CHECK;
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             Some(()) = changes.next(), if !failed => {
-                // Changes come together, such as those of a first list.
+                // Changes often come in bursts, such as a first list.
                 tokio::time::sleep(TOGETHER).await;
                 while changes.next().now_or_never().is_some() {}
             }
@@ -97,7 +97,7 @@ impl Keeper {
         }
     }
 
-    /// An item for each change of what is looked after.
+    /// Returns a stream with an item for each change of the Secret or the definitions.
     fn changes(&self) -> BoxStream<'static, ()> {
         let secret = watch(self.secrets.clone(), only(&self.place.secret()))
             .backoff(watcher::DefaultBackoff::default())
@@ -113,16 +113,16 @@ impl Keeper {
         stream::select_all(definitions.into_iter().chain([secret])).boxed()
     }
 
-    /// One look at everything.
-    async fn tidy(&self, now: Timestamp) -> Result<(), KeepError> {
-        let mut asking = Vec::new();
+    /// Runs one pass over certificate and definitions.
+    async fn reconcile(&self, now: Timestamp) -> Result<(), KeepError> {
+        let mut users = Vec::new();
         for kind in Kind::ALL {
             let name = name(kind);
             let found = self.definitions.get_opt(&name).await;
             let found = found.map_err(doing(format!("reading definition {name}")))?;
-            asking.extend(found.filter(asks_for_us));
+            users.extend(found.filter(uses_service));
         }
-        if asking.is_empty() {
+        if users.is_empty() {
             return Ok(());
         }
         let secret = self.place.secret();
@@ -136,17 +136,17 @@ impl Keeper {
             held.is_good(&host, now) && held.is_good(&host, later)
         };
         if let Some(held) = held.as_ref().filter(lasts) {
-            return self.point(&asking, held).await;
+            return self.point(&users, held).await;
         }
         let made = Material::new(&self.place.hosts(), now, held.as_ref())?;
-        // First whom to trust, then what to serve.
-        self.point(&asking, &made).await?;
+        // The CA bundle is updated before the served certificate.
+        self.point(&users, &made).await?;
         self.store(stored, &made).await?;
-        tracing::info!(logger = "webhook", Secret = %secret, "made certificate of conversion webhook");
+        tracing::info!(logger = "webhook", Secret = %secret, "created certificate of conversion webhook");
         Ok(())
     }
 
-    /// Has definitions ask this webhook, and trust it.
+    /// Sets address and CA bundle of this webhook in the definitions.
     async fn point(&self, definitions: &[DynamicObject], to: &Material) -> Result<(), KeepError> {
         let wanted = json!({
             "caBundle": STANDARD.encode(&to.authorities),
@@ -193,13 +193,13 @@ impl Keeper {
         secret.type_ = Some("Opaque".to_owned());
         let created = self.secrets.create(&PostParams::default(), &secret).await;
         created.map_err(doing(format!(
-            "creating secret {name}, which the chart would have made"
+            "creating secret {name}, which the chart creates"
         )))?;
         Ok(())
     }
 }
 
-/// The name of a kind's definition.
+/// Returns the name of a kind's definition.
 fn name(kind: Kind) -> String {
     let plural = match kind {
         Kind::NodePool => "nodepools",
@@ -209,8 +209,8 @@ fn name(kind: Kind) -> String {
     format!("{plural}.{}", kind.group())
 }
 
-/// Whether a definition asks for a webhook in the cluster. A URL is the business of whoever wrote it.
-fn asks_for_us(definition: &DynamicObject) -> bool {
+/// Returns whether a definition uses a webhook by a service in the cluster. One with a URL is not managed here.
+fn uses_service(definition: &DynamicObject) -> bool {
     let conversion: &Value = &definition.data["spec"]["conversion"];
     let client = &conversion["webhook"]["clientConfig"];
     conversion["strategy"] == "Webhook"

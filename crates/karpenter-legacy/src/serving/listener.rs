@@ -1,7 +1,7 @@
-//! Serving over TLS, with whatever certificate the Secret holds at the time.
+//! Serves the webhook over TLS with the current certificate of the Secret.
 //!
-//! Anybody who reaches the port may ask: what is asked is answered from the question alone. So it is the effort that is limited:
-//! connections, the time of a handshake and of a request, and the bytes of all requests together ([`crate::webhook`]).
+//! Clients are not authenticated, as a response depends on the request alone. The cost is limited instead: connections, the time
+//! of a handshake and of a request, and the bytes of all requests together ([`crate::webhook`]).
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,9 +18,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use k8s_openapi::api::core::v1::Secret;
-use karpenter_kube::outage::Outage;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event, watcher as watch};
+use karpenter_kube::watch_failure_log::WatchFailureLog;
+use kube::runtime::watcher::{Event, watcher as watch};
+use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use rustls::ServerConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -35,18 +35,18 @@ use super::material::{Material, provider};
 use super::{Place, only};
 use crate::webhook::{Webhook, plain};
 
-/// The most connections at a time.
+/// The most concurrent connections.
 const CONNECTIONS: usize = 128;
-/// How long a handshake, or the head of a request, may take.
+/// The timeout of a handshake and of the head of a request.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long a request may take: the API server waits no longer.
+/// The timeout of a request, which is that of the API server.
 const REQUEST: Duration = Duration::from_secs(30);
-/// How long requests may go on once everything stops.
+/// The grace period of requests on shutdown.
 const GRACE: Duration = Duration::from_secs(5);
-/// How soon a port that is taken is tried again.
-const AGAIN: Duration = Duration::from_secs(5);
+/// The delay of a retry if the port is in use.
+const BIND_RETRY: Duration = Duration::from_secs(5);
 
-/// The certificate that is served.
+/// The served certificate.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Serving {
     current: Arc<Current>,
@@ -65,12 +65,12 @@ impl ResolvesServerCert for Current {
 }
 
 impl Serving {
-    /// Keeps up with the Secret.
+    /// Watches the Secret.
     pub(super) async fn follow(&self, client: Client, place: &Place) {
         let secrets: Api<Secret> = Api::namespaced(client, &place.namespace);
         let events = watch(secrets, only(&place.secret()));
         let events = events.backoff(watcher::DefaultBackoff::default());
-        let mut outage = Outage::new("webhook", "Secret");
+        let mut outage = WatchFailureLog::new("webhook", "Secret");
         pin_mut!(events);
         while let Some(event) = events.next().await {
             outage.saw(&event);
@@ -80,7 +80,7 @@ impl Serving {
         }
     }
 
-    /// Changes over to what a Secret holds. An empty one waits for the leader.
+    /// Switches to the certificate of a Secret. The leader fills an empty one.
     fn take(&self, secret: &Secret) {
         let data = secret.data.clone().unwrap_or_default();
         let Some(material) = Material::from_secret(&data) else {
@@ -91,12 +91,14 @@ impl Serving {
                 self.current.certificate.store(Some(Arc::new(certificate)));
                 self.current.arrived.notify_one();
             }
-            // The leader makes another one.
-            Err(error) => tracing::error!(logger = "webhook", error = %error, "bad certificate"),
+            // The leader creates another one.
+            Err(error) => {
+                tracing::error!(logger = "webhook", error = %error, "failed reading certificate of conversion webhook")
+            }
         }
     }
 
-    /// Listens once there is a certificate, until `stop`.
+    /// Listens from the first certificate until `stop`.
     pub(super) async fn listen(&self, port: u16, webhook: Webhook, stop: CancellationToken) {
         while self.current.certificate.load().is_none() {
             self.current.arrived.notified().await;
@@ -109,7 +111,7 @@ impl Serving {
                 .with_cert_resolver(Arc::<Current>::clone(&self.current)),
             // INVARIANT: the provider has the default versions.
             Err(error) => {
-                tracing::error!(logger = "webhook", error = %error, "cannot set up TLS");
+                tracing::error!(logger = "webhook", error = %error, "failed setting up TLS of conversion webhook");
                 return std::future::pending().await;
             }
         };
@@ -124,7 +126,7 @@ impl Serving {
                 return;
             };
             let accepted = listener.accept().await;
-            // Accepting fails when file descriptors run out; the next turn tries again.
+            // Accepting fails without free file descriptors; the next iteration retries.
             let Ok((stream, _)) = accepted else {
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 continue;
@@ -138,7 +140,7 @@ impl Serving {
     }
 }
 
-/// The listener; whoever has the port is waited for.
+/// Binds the port; retries while it is in use.
 async fn bind(port: u16) -> TcpListener {
     let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
     loop {
@@ -150,7 +152,7 @@ async fn bind(port: u16) -> TcpListener {
                     error = %error,
                     "cannot listen on {address} for the conversion webhook; set --webhook-port or --disable-webhook"
                 );
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(BIND_RETRY).await;
             }
         }
     }
@@ -163,7 +165,7 @@ async fn connection(
     stop: CancellationToken,
 ) {
     let _ = stream.set_nodelay(true);
-    // A client that does not trust us, or talks no TLS, is its own to notice.
+    // Clients report failed handshakes themselves.
     let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await else {
         return;
     };

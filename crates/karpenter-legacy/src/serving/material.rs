@@ -1,6 +1,6 @@
-//! Certificates: an authority that vouches for the webhook, as the Secret keeps them.
+//! Certificates of the webhook and its authority, as stored in the Secret.
 //!
-//! The key of the authority is forgotten as soon as it has signed: a renewal makes another authority, and the bundle has both.
+//! The key of the authority is discarded after signing: a renewal creates another authority, and the bundle has both.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,44 +22,44 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 
-/// How long a certificate is good for.
+/// The validity of a certificate.
 const VALID_DAYS: i64 = 365;
-/// How long before its end it is renewed.
+/// How long before its expiry a certificate is renewed.
 pub const RENEWED_BEFORE: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// Keys of the Secret, as upstream's.
+/// Keys of the Secret, which are upstream's.
 mod keys {
     pub(super) const AUTHORITY: &str = "ca-cert.pem";
     pub(super) const CERTIFICATE: &str = "server-cert.pem";
     pub(super) const KEY: &str = "server-key.pem";
 }
 
-/// Why a certificate cannot be made or used.
+/// The error of creating or using a certificate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MaterialError {
-    /// It cannot be made.
-    #[error("cannot make a certificate: {0}")]
+    /// The certificate cannot be created.
+    #[error("cannot create certificate: {0}")]
     Make(#[from] rcgen::Error),
-    /// It cannot be used.
-    #[error("cannot use the certificate: {0}")]
+    /// The certificate cannot be used.
+    #[error("cannot use certificate: {0}")]
     Tls(#[from] rustls::Error),
-    /// It is not PEM.
-    #[error("the certificate is not PEM: {0}")]
+    /// The certificate is not PEM.
+    #[error("invalid PEM of certificate: {0}")]
     Pem(#[from] rustls::pki_types::pem::Error),
-    /// The clock shows no date.
-    #[error("there is no calendar day for {0}")]
+    /// The time is outside of the calendar.
+    #[error("cannot convert time {0} into a date")]
     Time(Timestamp),
 }
 
 /// A certificate with its key, and the authorities to trust.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Material {
-    /// The authorities as PEM; the first one vouches for the certificate.
+    /// The authorities as PEM; the first one has signed the certificate.
     pub authorities: String,
-    /// The certificate as PEM.
+    /// The certificate of the webhook as PEM.
     pub certificate: String,
-    /// Its key as PEM.
+    /// The key of the certificate as PEM.
     key: String,
 }
 
@@ -71,16 +71,16 @@ impl std::fmt::Debug for Material {
     }
 }
 
-/// The cryptography everything here uses.
+/// Returns the cryptography provider of the webhook.
 pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
 impl Material {
-    /// A new authority, and a certificate of it for `hosts`. The authority of `before` is trusted on.
+    /// Creates an authority and a certificate for `hosts` signed by it. The authority of `before` stays trusted.
     ///
     /// # Errors
-    /// When a host is no DNS name, or there is no randomness.
+    /// Returns an error if a host is not a DNS name, or if there is no source of randomness.
     pub fn new(
         hosts: &[String],
         now: Timestamp,
@@ -98,7 +98,7 @@ impl Material {
                 part(date.day())?,
             ))
         };
-        // Clocks differ.
+        // The validity begins earlier, as clocks differ.
         let (from, to) = (date(-1)?, date(VALID_DAYS)?);
 
         let mut authority = CertificateParams::new(Vec::<String>::new())?;
@@ -129,7 +129,7 @@ impl Material {
         })
     }
 
-    /// What a Secret holds, if it holds everything.
+    /// Parses the data of a Secret, or returns `None` if a key is missing.
     #[must_use]
     pub fn from_secret(data: &BTreeMap<String, ByteString>) -> Option<Self> {
         let text = |key: &str| {
@@ -143,7 +143,7 @@ impl Material {
         })
     }
 
-    /// What a Secret is to hold.
+    /// Returns the data of the Secret.
     #[must_use]
     pub fn to_secret(&self) -> BTreeMap<String, ByteString> {
         [
@@ -155,7 +155,7 @@ impl Material {
         .into()
     }
 
-    /// Whether a client that trusts the authorities takes the certificate for `host` at a time.
+    /// Returns whether a client that trusts the authorities accepts the certificate for `host` at a time.
     #[must_use]
     pub fn is_good(&self, host: &str, at: Timestamp) -> bool {
         self.check(host, at).is_some() && self.certified_key().is_ok()
@@ -178,10 +178,10 @@ impl Material {
         Some(())
     }
 
-    /// The certificate for serving.
+    /// Returns the certificate for serving.
     ///
     /// # Errors
-    /// When certificate or key cannot be read, or do not belong together.
+    /// Returns an error if certificate or key is invalid, or if they do not match.
     pub fn certified_key(&self) -> Result<CertifiedKey, MaterialError> {
         let chain = CertificateDer::pem_slice_iter(self.certificate.as_bytes())
             .collect::<Result<Vec<_>, _>>()?;
@@ -189,7 +189,7 @@ impl Material {
         Ok(CertifiedKey::from_der(chain, key, &provider())?)
     }
 
-    /// The authority that vouches for the certificate, if it can be read.
+    /// Returns the authority that signed the certificate, if it is valid.
     fn authority(&self) -> Option<String> {
         const END: &str = "-----END CERTIFICATE-----";
         let end = self.authorities.find(END)? + END.len();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_good_for_its_hosts_for_a_year() {
+    fn a_certificate_is_valid_for_its_hosts_for_a_year() {
         let material = made("2026-03-01T12:00:00Z", None);
         assert!(material.is_good(HOST, at("2026-03-01T12:00:00Z")));
         assert!(material.is_good(HOST, at("2027-02-28T12:00:00Z")));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_gives_back_what_was_put_in() {
+    fn a_certificate_is_read_back_from_its_secret() {
         let material = made("2026-03-01T12:00:00Z", None);
         let mut secret = material.to_secret();
         assert_eq!(
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_authority_before_is_trusted_on_and_the_one_before_that_is_not() {
+    fn the_previous_authority_stays_trusted_and_older_ones_do_not() {
         let first = made("2026-03-01T12:00:00Z", None);
         let second = made("2026-12-01T12:00:00Z", Some(&first));
         let third = made("2027-09-01T12:00:00Z", Some(&second));
@@ -254,7 +254,7 @@ mod tests {
         };
         assert!(
             served(&first, &second, "2026-12-01T12:00:00Z"),
-            "a replica that has not changed over"
+            "a replica with the previous certificate"
         );
         assert!(served(&second, &second, "2026-12-01T12:00:00Z"));
         assert!(served(&second, &third, "2027-09-01T12:00:00Z"));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_belong_together_is_no_good() {
+    fn certificates_that_do_not_match_key_or_authority_are_rejected() {
         let (one, other) = (
             made("2026-03-01T12:00:00Z", None),
             made("2026-03-01T12:00:00Z", None),
@@ -288,7 +288,7 @@ mod tests {
             };
             assert!(!broken.is_good(HOST, now));
             let next = made("2026-03-02T12:00:00Z", Some(&broken));
-            assert!(next.is_good(HOST, now), "what is broken is not taken over");
+            assert!(next.is_good(HOST, now), "an invalid authority is not kept");
         }
     }
 

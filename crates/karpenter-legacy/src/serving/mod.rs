@@ -1,18 +1,18 @@
-//! The conversion webhook over TLS, and the certificates it needs.
+//! The conversion webhook over TLS, and its certificates.
 //!
 //! ```text
-//! definitions ──ask for the webhook──▶ keeper (the leader) ──▶ Secret SERVICE-cert ──watch──▶ listener (every replica)
+//! definitions ───use the webhook─────▶ keeper (the leader) ──▶ Secret SERVICE-cert ──watch──▶ listener (every replica)
 //!      ▲                                    │
 //!      └────────── CA bundle, address ──────┘
 //! ```
 //!
-//! 1. [`keeper`]: while a definition of NodePool, NodeClaim or EC2NodeClass asks for a webhook, the leader keeps a certificate in
-//!    the Secret, and its authority in the definitions. Without such a definition nothing is made.
-//! 2. [`listener`]: every replica takes the certificate from the Secret, listens once there is one, and changes over to the
-//!    next without closing anything.
+//! 1. [`keeper`]: while a definition of NodePool, NodeClaim or EC2NodeClass uses a webhook, the leader reconciles a certificate in
+//!    the Secret and its CA bundle in the definitions. Without such a definition it creates nothing.
+//! 2. [`listener`]: every replica reads the certificate from the Secret, listens once there is one, and switches to the next one
+//!    without closing connections.
 //! 3. [`material`]: the certificates themselves. A new authority is in the definitions before its certificate is served, and the
-//!    one before stays trusted, so that a renewal is noticed by nobody.
-//! 4. [`pools`]: the expiry that NodeClaims of v1beta1 take from their NodePool.
+//!    previous one stays trusted, so that a renewal does not fail requests.
+//! 4. [`pools`]: the expiry of NodePools for NodeClaims of v1beta1.
 //!
 //! UPSTREAM: knative.dev/pkg/webhook/certificates, as v1.0 used it
 
@@ -32,10 +32,10 @@ use crate::webhook::Webhook;
 use listener::Serving;
 use pools::Pools;
 
-/// What the Service is called if nobody says otherwise.
+/// The default name of the Service.
 const DEFAULT_SERVICE: &str = "karpenter";
 
-/// Where the webhook is found in the cluster.
+/// The address of the webhook in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The namespace of Service and Secret.
@@ -47,7 +47,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place that the options name.
+    /// Creates the address from the service name and port of the options.
     #[must_use]
     pub fn new(service: &str, port: u16) -> Self {
         let service = Some(service).filter(|name| !name.is_empty());
@@ -58,19 +58,19 @@ impl Place {
         }
     }
 
-    /// The Secret of the certificate.
+    /// Returns the name of the Secret with the certificate.
     #[must_use]
     pub fn secret(&self) -> String {
         format!("{}-cert", self.service)
     }
 
-    /// The name that the API server expects in the certificate.
+    /// Returns the host name that the API server expects in the certificate.
     #[must_use]
     pub fn host(&self) -> String {
         format!("{}.{}.svc", self.service, self.namespace)
     }
 
-    /// Every name the certificate is for.
+    /// Returns all host names of the certificate.
     fn hosts(&self) -> Vec<String> {
         vec![
             self.service.clone(),
@@ -87,7 +87,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Adds the webhook to an operator, unless the options turn it off.
+/// Adds the webhook to an operator, unless the options disable it.
 pub fn add(setup: &mut Setup, options: &LegacyOptions) {
     if options.disable_webhook || options.webhook_port == 0 {
         return;
@@ -115,7 +115,7 @@ pub fn add(setup: &mut Setup, options: &LegacyOptions) {
     });
 }
 
-/// A watch of the object with a name.
+/// Returns the configuration of a watch on the object with a name.
 fn only(name: &str) -> watcher::Config {
     watcher::Config::default().fields(&format!("metadata.name={name}"))
 }

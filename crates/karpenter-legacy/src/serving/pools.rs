@@ -6,24 +6,24 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use futures::{StreamExt, pin_mut};
 use karpenter_api::v1::NodePool;
-use karpenter_kube::outage::Outage;
+use karpenter_kube::watch_failure_log::WatchFailureLog;
 use kube::Client;
 use kube::api::DynamicObject;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event, watcher as watch};
+use kube::runtime::watcher::{Event, watcher as watch};
+use kube::runtime::{WatchStreamExt, watcher};
 
 use crate::controller::dynamic;
 use crate::conversion::Lookup;
 
-/// What a NodePool expires after that does not say.
+/// The default expiry of NodePools.
 const DEFAULT: &str = "720h";
 
-/// The expiry of each NodePool, once they were listed.
+/// The expiry of each NodePool, once they are listed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pools(Arc<ArcSwapOption<BTreeMap<String, String>>>);
 
 impl Pools {
-    /// Keeps up with NodePools.
+    /// Watches NodePools.
     pub(super) async fn follow(&self, client: Client) {
         let config = watcher::Config::default().any_semantic();
         let events = watch(dynamic::<NodePool>(&client), config);
@@ -31,7 +31,7 @@ impl Pools {
         pin_mut!(events);
         let mut known = BTreeMap::new();
         let mut listed = false;
-        let mut outage = Outage::new("webhook", NodePool::KIND);
+        let mut outage = WatchFailureLog::new("webhook", NodePool::KIND);
         while let Some(event) = events.next().await {
             outage.saw(&event);
             match event {
@@ -60,8 +60,8 @@ fn name(pool: &DynamicObject) -> String {
 }
 
 fn expire_after(pool: &DynamicObject) -> String {
-    let told = pool.data["spec"]["template"]["spec"]["expireAfter"].as_str();
-    told.unwrap_or(DEFAULT).to_owned()
+    let expiry = pool.data["spec"]["template"]["spec"]["expireAfter"].as_str();
+    expiry.unwrap_or(DEFAULT).to_owned()
 }
 
 impl Lookup for Pools {

@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use crate::v1alpha1::{switch, tokens};
 
 karpenter_api::resource! {
-    /// EC2NodeClass holds what is particular to machines on EC2.
+    /// EC2NodeClass holds the settings of instances on EC2.
     EC2NodeClass {
         group: "karpenter.k8s.aws", version: "v1beta1", plural: "ec2nodeclasses", scope: ClusterResourceScope,
         spec: EC2NodeClassSpec, status: EC2NodeClassStatus
     }
 }
 
-/// What the user asks for.
+/// The desired state of an EC2NodeClass.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = spec_rules()))]
@@ -31,44 +31,44 @@ pub struct EC2NodeClassSpec {
     #[serde(default)]
     #[schemars(length(max = 30), extend("x-required" = true, "x-kubernetes-validations" = security_group_rules()))]
     pub security_group_selector_terms: Vec<SecurityGroupSelectorTerm>,
-    /// Machine images; without terms the latest that EKS publishes for the family.
+    /// AMIs; without terms the latest that EKS publishes for the family.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 30), extend("x-kubernetes-validations" = ami_rules()))]
     pub ami_selector_terms: Option<Vec<AmiSelectorTerm>>,
-    /// The family of machine images.
+    /// The family of AMIs.
     #[serde(default, rename = "amiFamily", skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "ami_family")]
     pub ami_family: Option<String>,
     /// User data, merged with Karpenter's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_data: Option<String>,
-    /// The role of the machines; Karpenter makes an instance profile for it.
+    /// The IAM role of the instances; Karpenter creates an instance profile for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-validations" = not_empty("role")))]
     pub role: Option<String>,
-    /// The instance profile of the machines.
+    /// The instance profile of the instances.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-validations" = not_empty("instanceProfile")))]
     pub instance_profile: Option<String>,
-    /// Tags of what is made on AWS.
+    /// Tags of the created AWS resources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-validations" = tag_rules()))]
     pub tags: Option<BTreeMap<String, String>>,
-    /// The volumes.
+    /// The block devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 50), extend("x-kubernetes-validations" = json!([{
         "message": "must have only one blockDeviceMappings with rootVolume",
         "rule": "self.filter(x, has(x.rootVolume) ? x.rootVolume == true : false).size() <= 1",
     }])))]
     pub block_device_mappings: Option<Vec<BlockDeviceMapping>>,
-    /// How disks of the instance are used.
+    /// The use of instance store volumes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["RAID0"]))]
     pub instance_store_policy: Option<String>,
-    /// Whether CloudWatch looks every minute.
+    /// Whether detailed monitoring is enabled: CloudWatch metrics per minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detailed_monitoring: Option<bool>,
-    /// Whether machines get a public address; the subnet decides without it.
+    /// Whether instances get a public IP address; without it the subnet decides.
     #[serde(
         default,
         rename = "associatePublicIPAddress",
@@ -81,52 +81,52 @@ pub struct EC2NodeClassSpec {
         "httpEndpoint": "enabled", "httpProtocolIPv6": "disabled", "httpPutResponseHopLimit": 2, "httpTokens": "required",
     }))]
     pub metadata_options: Option<MetadataOptions>,
-    /// A context of EC2 Fleet.
+    /// The context of EC2 Fleet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
 }
 
-/// Which subnets.
+/// A term that selects subnets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SubnetSelectorTerm {
-    /// By tags; `*` is any value.
+    /// The tags; `*` is any value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxProperties" = 20, "x-kubernetes-validations" = no_empty_tags()))]
     pub tags: Option<BTreeMap<String, String>>,
-    /// By id.
+    /// The id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "subnet-[0-9a-z]+"))]
     pub id: Option<String>,
 }
 
-/// Which security groups.
+/// A term that selects security groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SecurityGroupSelectorTerm {
-    /// By tags; `*` is any value.
+    /// The tags; `*` is any value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxProperties" = 20, "x-kubernetes-validations" = no_empty_tags()))]
     pub tags: Option<BTreeMap<String, String>>,
-    /// By id.
+    /// The id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "sg-[0-9a-z]+"))]
     pub id: Option<String>,
-    /// By name of the group, not by a tag.
+    /// The name of the group, not of a tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// Which machine images.
+/// A term that selects AMIs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AmiSelectorTerm {
-    /// By tags; `*` is any value.
+    /// The tags; `*` is any value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxProperties" = 20, "x-kubernetes-validations" = no_empty_tags()))]
     pub tags: Option<BTreeMap<String, String>>,
-    /// By id.
+    /// The id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "ami-[0-9a-z]+"))]
     pub id: Option<String>,
-    /// By name of the image, not by a tag.
+    /// The name of the image, not of a tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The account of the image: an id, `self` or `amazon`.
@@ -134,7 +134,7 @@ pub struct AmiSelectorTerm {
     pub owner: Option<String>,
 }
 
-/// A volume at a device name.
+/// A block device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockDeviceMapping {
@@ -148,12 +148,12 @@ pub struct BlockDeviceMapping {
         "rule": "has(self.snapshotID) || has(self.volumeSize)",
     }])))]
     pub ebs: Option<BlockDevice>,
-    /// Whether the kubelet keeps its data on it.
+    /// Whether it is the root volume of the kubelet's data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root_volume: Option<bool>,
 }
 
-/// A volume of EBS: as in an AWSNodeTemplate.
+/// An EBS volume, as in an AWSNodeTemplate.
 pub type BlockDevice = crate::v1alpha1::BlockDevice;
 
 /// The instance metadata service.
@@ -172,7 +172,7 @@ pub struct MetadataOptions {
     )]
     #[schemars(schema_with = "disabled")]
     pub http_protocol_ipv6: Option<String>,
-    /// How many hops an answer may take.
+    /// The hop limit of responses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64), extend("x-default" = 2))]
     pub http_put_response_hop_limit: Option<i64>,
@@ -182,7 +182,7 @@ pub struct MetadataOptions {
     pub http_tokens: Option<String>,
 }
 
-/// The families of machine images that v1beta1 names; Windows2025, which came later, is let in.
+/// The AMI families of v1beta1 and Windows2025, which was added later.
 pub(crate) const AMI_FAMILIES: [&str; 8] = [
     "AL2",
     "AL2023",

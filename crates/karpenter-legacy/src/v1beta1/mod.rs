@@ -1,8 +1,8 @@
-//! `karpenter.sh/v1beta1` and `karpenter.k8s.aws/v1beta1`: NodePool, NodeClaim and EC2NodeClass as they were before v1.
+//! `karpenter.sh/v1beta1` and `karpenter.k8s.aws/v1beta1`: NodePool, NodeClaim and EC2NodeClass before v1.
 //!
-//! Controllers never see them: the API server converts ([`crate::conversion`]). The types are the schemas of the served
-//! versions. Where a field's type has grown since (operators of requirements, reasons of budgets, status), the type of v1
-//! is used, so that nothing is lost that need not be.
+//! Controllers never read them: the API server converts them ([`crate::conversion`]). The types are the schemas of the served
+//! versions. Where the type of a field has more values in v1 (operators of requirements, reasons of budgets, status), the type
+//! of v1 is used, so that those values are not lost.
 //!
 //! UPSTREAM: pkg/apis/v1beta1 of both repositories (up to v1.0)
 

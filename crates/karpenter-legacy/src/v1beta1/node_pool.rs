@@ -1,11 +1,12 @@
 //! NodePool v1beta1. UPSTREAM: pkg/apis/v1beta1/nodepool.go
 
-use k8s_openapi::{ClusterResourceScope, api::core::v1::Taint};
-use karpenter_api::{
-    ResourceList,
-    crd::{fields, rules},
-    duration::NillableDuration,
-    v1::{Budget, NodePoolStatus, NodeSelectorRequirementWithMinValues, TemplateMetadata},
+use k8s_openapi::ClusterResourceScope;
+use k8s_openapi::api::core::v1::Taint;
+use karpenter_api::ResourceList;
+use karpenter_api::crd::{fields, rules};
+use karpenter_api::duration::NillableDuration;
+use karpenter_api::v1::{
+    Budget, NodePoolStatus, NodeSelectorRequirementWithMinValues, TemplateMetadata,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,14 +15,14 @@ use serde_json::{Value, json};
 use crate::kubelet::KubeletConfiguration;
 
 karpenter_api::resource! {
-    /// NodePool describes a set of nodes that Karpenter may launch, and how it may disrupt them.
+    /// NodePool defines a set of nodes that Karpenter may launch, and how it may disrupt them.
     NodePool {
         group: "karpenter.sh", version: "v1beta1", plural: "nodepools", scope: ClusterResourceScope,
         spec: NodePoolSpec, status: NodePoolStatus
     }
 }
 
-/// What the user asks for.
+/// The desired state of a NodePool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodePoolSpec {
     /// The template of the NodeClaims launched for this pool.
@@ -33,7 +34,7 @@ pub struct NodePoolSpec {
         "x-kubernetes-validations" = disruption_rules()
     ))]
     pub disruption: Option<Disruption>,
-    /// Bounds on what the pool's nodes add up to, by resource.
+    /// Bounds on the total resources of the pool's nodes, by resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "fields::resource_list")]
     pub limits: Option<ResourceList>,
@@ -61,18 +62,18 @@ pub struct NodeClaimTemplateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "fields::taints")]
     pub taints: Option<Vec<Taint>>,
-    /// Taints that nodes start with and that something else removes soon.
+    /// Taints that nodes start with and that another component removes soon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "fields::taints")]
     pub startup_taints: Option<Vec<Taint>>,
-    /// What the labels of the nodes must satisfy.
+    /// Requirements on the labels of the nodes.
     #[serde(default)]
     #[schemars(length(max = 100), extend("x-kubernetes-list-type" = "atomic", "x-kubernetes-validations" = rules::requirements(), "x-required" = true))]
     pub requirements: Vec<NodeSelectorRequirementWithMinValues>,
-    /// Settings of the kubelet. v1 has them in the EC2NodeClass.
+    /// Kubelet settings. v1 has them in the EC2NodeClass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<KubeletConfiguration>,
-    /// The object that holds what is particular to the provider.
+    /// A reference to the NodeClass, which holds the settings of the provider.
     pub node_class_ref: NodeClassReference,
 }
 
@@ -80,13 +81,13 @@ pub struct NodeClaimTemplateSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeClassReference {
-    /// Its group and version; `karpenter.k8s.aws/v1beta1` if it is missing.
+    /// The group and version of the NodeClass; `karpenter.k8s.aws/v1beta1` if it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_version: Option<String>,
-    /// Its kind; EC2NodeClass if it is missing.
+    /// The kind of the NodeClass; EC2NodeClass if it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Its name.
+    /// The name of the NodeClass.
     pub name: String,
 }
 
@@ -94,9 +95,9 @@ pub struct NodeClassReference {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub enum ConsolidationPolicy {
-    /// Only nodes without pods that would have to move.
+    /// Only nodes without pods to reschedule.
     WhenEmpty,
-    /// Also nodes whose pods fit elsewhere, or on a cheaper node.
+    /// Also nodes whose pods fit on other nodes or on a cheaper node.
     WhenUnderutilized,
 }
 

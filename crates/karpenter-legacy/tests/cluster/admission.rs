@@ -1,13 +1,12 @@
-//! What the API server takes of Provisioners and AWSNodeTemplates.
+//! Admission of Provisioners and AWSNodeTemplates by the API server.
 
 use karpenter_legacy::crd;
+use karpenter_legacy::v1alpha1::AWSNodeTemplate;
+use karpenter_legacy::v1alpha5::Provisioner;
 use karpenter_testbed::Testbed;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, PostParams};
 use serde_json::{Value, json};
-
-use karpenter_legacy::v1alpha1::AWSNodeTemplate;
-use karpenter_legacy::v1alpha5::Provisioner;
 
 async fn server() -> Testbed {
     let testbed = Testbed::builder().start().await;
@@ -28,7 +27,7 @@ async fn create(testbed: &Testbed, object: Value) -> Result<DynamicObject, Strin
 }
 
 #[tokio::test]
-async fn the_documents_of_the_walkthroughs_are_taken_as_they_are() {
+async fn the_documents_of_the_walkthroughs_are_admitted_unchanged() {
     let testbed = server().await;
     for name in [
         "1-just-in-time-v0.16/provisioner.yaml",
@@ -45,7 +44,7 @@ async fn the_documents_of_the_walkthroughs_are_taken_as_they_are() {
 }
 
 #[tokio::test]
-async fn what_no_release_took_is_refused() {
+async fn documents_that_no_release_admitted_are_rejected() {
     let testbed = server().await;
     let provisioner = |spec: Value| json!({ "apiVersion": "karpenter.sh/v1alpha5", "kind": "Provisioner", "metadata": { "name": "p" }, "spec": spec });
     let template = |spec: Value| json!({ "apiVersion": "karpenter.k8s.aws/v1alpha1", "kind": "AWSNodeTemplate", "metadata": { "name": "t" }, "spec": spec });

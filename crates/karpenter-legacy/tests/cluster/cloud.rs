@@ -1,4 +1,4 @@
-//! A cloud that knows EC2NodeClass and has one instance type.
+//! A cloud provider with EC2NodeClass and one instance type.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ pub struct Cloud {
     client: Client,
     known: WellKnown,
     types: Arc<[InstanceType]>,
-    machines: Mutex<BTreeMap<String, NodeClaim>>,
+    instances: Mutex<BTreeMap<String, NodeClaim>>,
 }
 
 impl Cloud {
@@ -40,7 +40,7 @@ impl Cloud {
             client,
             known: well_known(),
             types: vec![xlarge.build()].into(),
-            machines: Mutex::default(),
+            instances: Mutex::default(),
         }
     }
 }
@@ -67,7 +67,7 @@ impl CloudProvider for Cloud {
     async fn create(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {
         let mut answer = claim.clone();
         let id = format!("test:///{}", claim.name());
-        let of_machine = [
+        let of_instance = [
             (labels::INSTANCE_TYPE, "m5.xlarge"),
             (labels::ZONE, ZONE),
             (labels::CAPACITY_TYPE, "on-demand"),
@@ -75,11 +75,11 @@ impl CloudProvider for Cloud {
             (labels::OS, "linux"),
         ];
         let labels = answer.metadata.labels.get_or_insert_default();
-        labels.extend(of_machine.map(|(k, v)| (k.to_owned(), v.to_owned())));
+        labels.extend(of_instance.map(|(k, v)| (k.to_owned(), v.to_owned())));
         answer.status.provider_id = Some(id.clone());
         answer.status.capacity = self.types[0].capacity.to_quantities();
         answer.status.allocatable = answer.status.capacity.clone();
-        // The kubelet says who it is; all else comes from the NodeClaim.
+        // The kubelet sets its host name; all other labels come from the NodeClaim.
         let node: Node = serde_json::from_value(json!({
             "metadata": {
                 "name": claim.name(),
@@ -95,27 +95,27 @@ impl CloudProvider for Cloud {
         .unwrap();
         let nodes: Api<Node> = Api::all(self.client.clone());
         nodes.create(&PostParams::default(), &node).await.unwrap();
-        self.machines.lock().unwrap().insert(id, answer.clone());
+        self.instances.lock().unwrap().insert(id, answer.clone());
         Ok(answer)
     }
 
     async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudProviderError> {
         let id = claim.status.provider_id.clone().unwrap_or_default();
-        self.machines.lock().unwrap().remove(&id);
+        self.instances.lock().unwrap().remove(&id);
         let nodes: Api<Node> = Api::all(self.client.clone());
-        // It may be gone.
+        // The node may already be deleted.
         let _ = nodes.delete(claim.name(), &DeleteParams::default()).await;
         Err(CloudProviderError::NodeClaimNotFound(id))
     }
 
     async fn get(&self, id: &str) -> Result<NodeClaim, CloudProviderError> {
-        let machines = self.machines.lock().unwrap();
-        let found = machines.get(id).cloned();
+        let instances = self.instances.lock().unwrap();
+        let found = instances.get(id).cloned();
         found.ok_or_else(|| CloudProviderError::NodeClaimNotFound(id.to_owned()))
     }
 
     async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
-        Ok(self.machines.lock().unwrap().values().cloned().collect())
+        Ok(self.instances.lock().unwrap().values().cloned().collect())
     }
 
     async fn instance_types(

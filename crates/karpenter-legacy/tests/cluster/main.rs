@@ -1,4 +1,5 @@
-//! Older generations in a cluster: the testbed's API server, its loops, the real controllers, a cloud of a few lines.
+//! Older generations in a cluster: the testbed's API server and controllers, the real Karpenter controllers, and a minimal cloud
+//! provider.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 

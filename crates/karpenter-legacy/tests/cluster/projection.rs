@@ -1,4 +1,4 @@
-//! Provisioners and AWSNodeTemplates live on as NodePools and EC2NodeClasses.
+//! Projection of Provisioners and AWSNodeTemplates into NodePools and EC2NodeClasses in a cluster.
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -59,9 +59,9 @@ async fn running(world: &World) -> usize {
         .count()
 }
 
-/// The life of the first walkthrough: applied, used by pods that select by old labels, edited, deleted.
+/// The steps of the first walkthrough: applied, used by pods that select by old labels, edited, deleted.
 #[tokio::test(start_paused = true)]
-async fn a_provisioner_launches_nodes_is_edited_and_goes_with_all_it_became() {
+async fn a_provisioner_launches_nodes_is_edited_and_deleted_with_its_projection() {
     let world = World::new().await;
     world
         .create::<Provisioner>(
@@ -152,7 +152,7 @@ async fn a_provisioner_launches_nodes_is_edited_and_goes_with_all_it_became() {
         .edit::<AWSNodeTemplate>("default", json!({ "tags": { "cost": "x" } }))
         .await;
     world
-        .until("edits are followed", async |world| {
+        .until("edits are projected", async |world| {
             let pool: NodePool = world.get("default").await.unwrap();
             let class: EC2NodeClass = world.get("default").await.unwrap();
             let labels = pool.spec.template.metadata.labels.unwrap_or_default();
@@ -164,7 +164,7 @@ async fn a_provisioner_launches_nodes_is_edited_and_goes_with_all_it_became() {
 
     world.delete::<Provisioner>("default").await;
     world
-        .until("everything is gone", async |world| {
+        .until("nodes and projected objects are deleted", async |world| {
             world.names::<NodePool>().await.is_empty()
                 && world.names::<NodeClaim>().await.is_empty()
         })
@@ -172,19 +172,19 @@ async fn a_provisioner_launches_nodes_is_edited_and_goes_with_all_it_became() {
     assert_eq!(
         world.names::<EC2NodeClass>().await,
         ["default"],
-        "the template is still there"
+        "the template still exists"
     );
     world.delete::<AWSNodeTemplate>("default").await;
     world
-        .until("the class is gone", async |world| {
+        .until("the class is deleted", async |world| {
             world.names::<EC2NodeClass>().await.is_empty()
         })
         .await;
 }
 
-/// What somebody changes on the projection is taken back: the Provisioner is what counts.
+/// The controller reverts changes of other clients to a projected object: the Provisioner determines its fields.
 #[tokio::test(start_paused = true)]
-async fn a_projection_that_was_edited_is_restored() {
+async fn an_edited_projected_object_is_restored() {
     let world = World::new().await;
     world
         .create::<AWSNodeTemplate>("default", template(json!({})))
@@ -200,15 +200,15 @@ async fn a_projection_that_was_edited_is_restored() {
         .edit::<NodePool>("default", json!({ "limits": { "cpu": "1" } }))
         .await;
     world
-        .until("the limit is gone", async |world| {
+        .until("the limit is removed", async |world| {
             let pool: NodePool = world.get("default").await.unwrap();
             pool.spec.limits.is_empty()
         })
         .await;
-    // Nothing moves once everything is as it should be.
-    world.settle().await;
+    // No writes once the projected objects match.
+    world.advance().await;
     let before: NodePool = world.get("default").await.unwrap();
-    world.settle().await;
+    world.advance().await;
     let after: NodePool = world.get("default").await.unwrap();
     assert_eq!(after.metadata.generation, before.metadata.generation);
     assert_eq!(
@@ -217,9 +217,10 @@ async fn a_projection_that_was_edited_is_restored() {
     );
 }
 
-/// Each bad input is a condition with its way out, on the object it is about; nothing is launched wrongly, others go on.
+/// Each invalid input is reported with its fix in a condition of its object; it launches no nodes, and other objects are
+/// projected.
 #[tokio::test(start_paused = true)]
-async fn bad_input_is_a_condition_and_leaves_others_alone() {
+async fn invalid_input_is_reported_in_a_condition_and_does_not_affect_others() {
     let world = World::new().await;
     let many = (0..31).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
     world
@@ -292,11 +293,11 @@ async fn bad_input_is_a_condition_and_leaves_others_alone() {
     for (name, start) in [
         (
             "launch",
-            "spec.launchTemplate: launch templates of one's own have no equivalent; move its user data, image",
+            "spec.launchTemplate: custom launch templates have no equivalent; move its user data, image",
         ),
         (
             "many",
-            "spec.subnetSelector: the comma lists multiply to 31 terms, of which v1 takes 30; select by one tag",
+            "spec.subnetSelector: the comma lists expand to 31 terms; v1 allows 30; select by one tag",
         ),
     ] {
         let condition = world
@@ -313,7 +314,7 @@ async fn bad_input_is_a_condition_and_leaves_others_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_no_equivalent_is_told_and_the_rest_converted() {
+async fn fields_without_an_equivalent_are_reported_and_the_others_converted() {
     let world = World::new().await;
     let selector = json!({ "securityGroupSelector": { "aws-ids": "sg-1", "env": "x" } });
     world
@@ -326,7 +327,7 @@ async fn what_has_no_equivalent_is_told_and_the_rest_converted() {
         (lossy.reason.as_str(), lossy.message.as_str()),
         (
             "NoEquivalent",
-            "spec.securityGroupSelector: next to ids `env` count for nothing; select either by ids or by the others"
+            "spec.securityGroupSelector: `env` is ignored next to ids; select either by ids or by the others"
         )
     );
     world
@@ -340,9 +341,9 @@ async fn what_has_no_equivalent_is_told_and_the_rest_converted() {
         .await;
 }
 
-/// A mistake takes no nodes away: what the object became before stays.
+/// A mistake deletes no nodes: the earlier projection of the object stays.
 #[tokio::test(start_paused = true)]
-async fn an_object_that_becomes_invalid_keeps_what_it_became() {
+async fn an_object_that_becomes_invalid_keeps_its_projection() {
     let world = World::new().await;
     world
         .create::<AWSNodeTemplate>("default", template(json!({})))
@@ -366,7 +367,7 @@ async fn an_object_that_becomes_invalid_keeps_what_it_became() {
     world
         .condition::<AWSNodeTemplate>("default", "Converted", "False")
         .await;
-    world.settle().await;
+    world.advance().await;
     let pool: NodePool = world.get("default").await.unwrap();
     assert_eq!(pool.spec.weight, Some(5));
     assert!(world.get::<EC2NodeClass>("default").await.is_some());
@@ -380,7 +381,7 @@ async fn an_object_that_becomes_invalid_keeps_what_it_became() {
         .condition::<Provisioner>("default", "Converted", "True")
         .await;
     world
-        .until("the edit counts", async |world| {
+        .until("the edit is projected", async |world| {
             let pool: NodePool = world.get("default").await.unwrap();
             pool.spec.weight == Some(6)
         })
@@ -388,7 +389,7 @@ async fn an_object_that_becomes_invalid_keeps_what_it_became() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_of_somebody_else_are_not_touched() {
+async fn objects_of_other_owners_are_not_changed() {
     let world = World::new().await;
     let own = json!({
         "template": { "spec": { "requirements": [], "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" } } },
@@ -408,7 +409,7 @@ async fn objects_of_somebody_else_are_not_touched() {
         (taken.reason.as_str(), taken.message.as_str()),
         (
             "NameTaken",
-            "there is a NodePool `default` that is not of this object's making; rename or delete one of them"
+            "the NodePool `default` exists and was not created for this object; rename or delete one of them"
         )
     );
     let pool: NodePool = world.get("default").await.unwrap();
@@ -423,7 +424,7 @@ async fn objects_of_somebody_else_are_not_touched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kubelet_gets_its_own_class_which_goes_when_nobody_needs_it() {
+async fn kubelet_settings_get_their_own_class_which_is_deleted_when_unused() {
     let world = World::new().await;
     world
         .create::<AWSNodeTemplate>("default", template(json!({})))
@@ -446,7 +447,7 @@ async fn a_kubelet_gets_its_own_class_which_goes_when_nobody_needs_it() {
         pool.spec.template.spec.node_class_ref.name
     };
     world
-        .until("both are there", async |world| {
+        .until("both classes exist", async |world| {
             world.names::<NodePool>().await.len() == 2
         })
         .await;
@@ -456,13 +457,13 @@ async fn a_kubelet_gets_its_own_class_which_goes_when_nobody_needs_it() {
     assert_eq!(class.spec.kubelet.unwrap()["maxPods"], 20);
     world.edit::<Provisioner>("a", kubelet(30)).await;
     world
-        .until("the class is another", async |world| {
+        .until("the pool refers to another class", async |world| {
             class_of(world, "a").await != first
         })
         .await;
     let second = class_of(&world, "a").await;
     world
-        .until("the old class is gone", async |world| {
+        .until("the old class is deleted", async |world| {
             let mut names = world.names::<EC2NodeClass>().await;
             names.sort();
             names == ["default".to_owned(), second.clone()]
@@ -470,11 +471,11 @@ async fn a_kubelet_gets_its_own_class_which_goes_when_nobody_needs_it() {
         .await;
 }
 
-/// The definitions may come later than Karpenter: nothing needs to be switched on.
+/// The definitions may be installed after Karpenter, without a setting.
 #[tokio::test(start_paused = true)]
-async fn the_kinds_are_found_when_they_are_installed() {
+async fn kinds_are_detected_when_they_are_installed() {
     let world = World::with(Vec::new()).await;
-    world.settle().await;
+    world.advance().await;
     let definitions: Api<kube::api::DynamicObject> = Api::all_with(
         world.client.clone(),
         &kube::api::ApiResource::from_gvk(&kube::api::GroupVersionKind::gvk(

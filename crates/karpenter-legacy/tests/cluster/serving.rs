@@ -1,4 +1,4 @@
-//! The webhook over TLS: an API server that finds it through a Service, trusts what the definitions say, and stores v1.
+//! The webhook over TLS: an API server that reaches it through a Service, trusts the CA bundle of the definitions, and stores v1.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -13,9 +13,11 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use karpenter_kube::context::Context;
 use karpenter_kube::operator::Operator;
 use karpenter_kube::options::Options;
-use karpenter_legacy::crd::{self, Reach};
+use karpenter_legacy::crd::Reach;
 use karpenter_legacy::options::LegacyOptions;
-use karpenter_legacy::serving::{self, Place, material::Material};
+use karpenter_legacy::serving::Place;
+use karpenter_legacy::serving::material::Material;
+use karpenter_legacy::{crd, serving};
 use karpenter_testbed::Testbed;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -39,7 +41,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// A cluster whose definitions ask for the webhook, and whose Service leads to this process.
+    /// Creates a cluster whose definitions use the webhook, and whose Service routes to this process.
     async fn new(definitions: Vec<Value>, held: Option<&Material>, more: LegacyOptions) -> Self {
         let port = {
             let free = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -63,7 +65,7 @@ impl Cluster {
         });
         let slice = serde_json::from_value(slice).unwrap();
         slices.create(&PostParams::default(), &slice).await.unwrap();
-        // The chart makes it, empty.
+        // The chart creates it empty.
         let secrets: Api<Secret> = Api::namespaced(client.clone(), &place.namespace);
         let mut secret = Secret::default();
         secret.metadata.name = Some(place.secret());
@@ -99,7 +101,7 @@ impl Cluster {
         }
     }
 
-    /// One whose definitions serve v1beta1, at a service of another name and namespace.
+    /// Creates a cluster whose definitions serve v1beta1 with a service of another name and namespace.
     async fn asking(held: Option<&Material>) -> Self {
         Self::new(asking(), held, LegacyOptions::default()).await
     }
@@ -119,7 +121,7 @@ impl Cluster {
         Material::from_secret(&secret.data?)
     }
 
-    /// What each definition trusts.
+    /// Returns the CA bundle of each definition.
     async fn trusted(&self) -> Vec<String> {
         let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         let mut trusted = Vec::new();
@@ -140,13 +142,13 @@ impl Cluster {
             if let Some(found) = found().await {
                 return found;
             }
-            assert!(Instant::now() < deadline, "still not: {what}");
+            assert!(Instant::now() < deadline, "timed out waiting until {what}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
-    /// Waits until the definitions trust what is served.
-    async fn settled(&self) -> Material {
+    /// Waits until the definitions trust the served certificate.
+    async fn synced(&self) -> Material {
         self.until("the definitions trust the certificate", async || {
             let material = self.material().await?;
             let trusted = self.trusted().await;
@@ -156,7 +158,7 @@ impl Cluster {
         .await
     }
 
-    /// Waits until v1beta1 can be read.
+    /// Waits until the API server serves v1beta1.
     async fn reads_v1beta1(&self) -> DynamicObject {
         self.until("v1beta1 is served", async || {
             let api = self.api("karpenter.sh/v1beta1", "NodePool");
@@ -196,7 +198,7 @@ async fn create_pool(cluster: &Cluster) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn definitions_are_pointed_at_the_webhook_and_v1beta1_is_served() {
     let cluster = Cluster::asking(None).await;
-    let material = cluster.settled().await;
+    let material = cluster.synced().await;
     assert!(material.is_good(&cluster.place.host(), Timestamp::now()));
     let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
     let definition = definitions.get(DEFINITIONS[0]).await.unwrap();
@@ -215,13 +217,13 @@ async fn definitions_are_pointed_at_the_webhook_and_v1beta1_is_served() {
             service.port
         ),
         ("karpenter", "default", Some(i32::from(cluster.place.port))),
-        "wherever they asked before"
+        "whatever service they used before"
     );
     create_pool(&cluster).await;
     let read = cluster.reads_v1beta1().await;
     assert_eq!(read.data["spec"]["disruption"]["expireAfter"], "24h");
 
-    // A NodeClaim of v1beta1 takes its expiry from the pool, as the listener of any replica knows it.
+    // A NodeClaim of v1beta1 gets its expiry from the pool, which the listener of every replica watches.
     let claim = json!({
         "apiVersion": "karpenter.sh/v1beta1", "kind": "NodeClaim",
         "metadata": { "name": "default", "labels": { "karpenter.sh/nodepool": "default" } },
@@ -230,7 +232,7 @@ async fn definitions_are_pointed_at_the_webhook_and_v1beta1_is_served() {
     let claim: DynamicObject = serde_json::from_value(claim).unwrap();
     let api = cluster.api("karpenter.sh/v1beta1", "NodeClaim");
     cluster
-        .until("the pool is known", async || {
+        .until("the pool is listed", async || {
             api.create(&PostParams::default(), &claim).await.ok()
         })
         .await;
@@ -240,7 +242,7 @@ async fn definitions_are_pointed_at_the_webhook_and_v1beta1_is_served() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_certificate_that_ends_soon_is_replaced_and_its_authority_trusted_on() {
+async fn a_certificate_that_expires_soon_is_replaced_and_its_authority_stays_trusted() {
     let place = Place::new("", 1);
     let ten_months_ago = Timestamp::now() - SignedDuration::from_hours(24 * 300);
     let old = Material::new(&[place.host()], ten_months_ago, None).unwrap();
@@ -254,19 +256,19 @@ async fn a_certificate_that_ends_soon_is_replaced_and_its_authority_trusted_on()
     assert!(new.authorities.ends_with(&old.authorities));
     let later = Timestamp::now() + SignedDuration::from_hours(24 * 300);
     assert!(new.is_good(&place.host(), later));
-    assert_eq!(cluster.settled().await, new);
+    assert_eq!(cluster.synced().await, new);
     create_pool(&cluster).await;
     cluster.reads_v1beta1().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_somebody_does_to_the_certificate_is_mended() {
+async fn changes_of_other_clients_to_the_certificate_are_repaired() {
     let cluster = Cluster::asking(None).await;
-    let first = cluster.settled().await;
+    let first = cluster.synced().await;
     create_pool(&cluster).await;
     cluster.reads_v1beta1().await;
 
-    // Another good certificate is taken as it is.
+    // Another valid certificate is used as it is.
     let other = Material::new(&[cluster.place.host()], Timestamp::now(), None).unwrap();
     let put = async |data: Value| {
         let patch = Patch::Merge(json!({ "data": data }));
@@ -278,7 +280,7 @@ async fn whatever_somebody_does_to_the_certificate_is_mended() {
             .unwrap();
     };
     put(json!(other.to_secret())).await;
-    assert_eq!(cluster.settled().await, other);
+    assert_eq!(cluster.synced().await, other);
     assert_ne!(first, other);
     cluster.reads_v1beta1().await;
 
@@ -288,9 +290,9 @@ async fn whatever_somebody_does_to_the_certificate_is_mended() {
         .until("a whole certificate", async || cluster.material().await)
         .await;
     assert_ne!(third, other);
-    cluster.settled().await;
+    cluster.synced().await;
 
-    // A bundle that somebody overwrote is restored.
+    // A bundle that another client overwrote is restored.
     let api: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
     let wrong = STANDARD.encode(&first.authorities);
     let patch = json!({ "spec": { "conversion": { "webhook": { "clientConfig": { "caBundle": wrong } } } } });
@@ -301,12 +303,12 @@ async fn whatever_somebody_does_to_the_certificate_is_mended() {
     )
     .await
     .unwrap();
-    cluster.settled().await;
+    cluster.synced().await;
     cluster.reads_v1beta1().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_made_or_opened_that_nobody_asks_for() {
+async fn without_definitions_that_use_it_no_certificate_is_created_and_no_port_opened() {
     let disabled = LegacyOptions {
         disable_webhook: true,
         ..LegacyOptions::default()
@@ -324,7 +326,7 @@ async fn nothing_is_made_or_opened_that_nobody_asks_for() {
         let refused = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
         assert!(refused.is_err());
     }
-    // Nothing is to be switched on.
+    // The webhook needs no setting.
     without.testbed.apply_crds(asking()).await.unwrap();
-    without.settled().await;
+    without.synced().await;
 }

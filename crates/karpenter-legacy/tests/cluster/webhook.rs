@@ -1,4 +1,4 @@
-//! v1beta1 served beside v1: an API server that stores v1 and asks the webhook over HTTP.
+//! v1beta1 served in addition to v1: an API server that stores v1 and calls the webhook over HTTP.
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use karpenter_legacy::conversion::Lookup;
-use karpenter_legacy::crd::{self, Reach};
+use karpenter_legacy::crd;
+use karpenter_legacy::crd::Reach;
 use karpenter_legacy::webhook::{PATH, Webhook};
 use karpenter_testbed::Testbed;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
@@ -27,7 +28,7 @@ async fn serve(webhook: Webhook) -> (String, JoinHandle<()>) {
             let service = TowerToHyperService::new(webhook.clone());
             tokio::spawn(async move {
                 let server = auto::Builder::new(TokioExecutor::new());
-                // The client may hang up.
+                // The client may close the connection.
                 let _ = server.serve_connection(TokioIo::new(stream), service).await;
             });
         }
@@ -131,7 +132,7 @@ async fn the_v1beta1_documents_of_the_walkthrough_are_stored_as_v1_and_read_as_w
     written["disruption"]["budgets"] = json!([{ "nodes": "10%" }]);
     assert_eq!(
         read.data["spec"], written,
-        "what was written, and the schema's default"
+        "the written fields and the schema's default"
     );
 
     let class = server.get("karpenter.k8s.aws/v1", "EC2NodeClass").await;
@@ -150,7 +151,7 @@ async fn the_v1beta1_documents_of_the_walkthrough_are_stored_as_v1_and_read_as_w
 }
 
 #[tokio::test]
-async fn an_edit_in_v1beta1_keeps_what_only_v1_knows() {
+async fn an_edit_in_v1beta1_keeps_fields_that_only_v1_has() {
     let server = Server::start().await;
     let pool = json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": "default" },
@@ -171,7 +172,7 @@ async fn an_edit_in_v1beta1_keeps_what_only_v1_knows() {
         "WhenUnderutilized"
     );
     assert_eq!(old.data["spec"]["disruption"]["expireAfter"], "1h");
-    // Written back as it is, nothing changes.
+    // Writing the object back unchanged does not change it.
     api.replace("default", &PostParams::default(), &old)
         .await
         .unwrap();
@@ -193,7 +194,7 @@ async fn an_edit_in_v1beta1_keeps_what_only_v1_knows() {
 }
 
 #[tokio::test]
-async fn a_nodeclaim_of_v1beta1_expires_as_its_nodepool_says() {
+async fn a_nodeclaim_of_v1beta1_has_the_expiry_of_its_nodepool() {
     let server = Server::start().await;
     let claim = json!({
         "apiVersion": "karpenter.sh/v1beta1", "kind": "NodeClaim",
@@ -268,7 +269,7 @@ async fn post(method: &str, path: &str, body: &str) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn requests_that_make_no_sense_are_refused() {
+async fn malformed_requests_are_rejected() {
     assert_eq!(post("GET", PATH, "").await.0, 405);
     assert_eq!(post("POST", "/other", "").await.0, 404);
     assert_eq!(post("POST", PATH, "not json").await.0, 400);
@@ -294,7 +295,7 @@ async fn an_object_that_cannot_be_converted_fails_the_review_and_is_named() {
     assert_eq!(answer["response"]["result"]["status"], "Failure");
     assert_eq!(
         answer["response"]["result"]["message"],
-        "`odd`: `example.com/v1`, Kind=NodePool is not converted here"
+        "`odd`: cannot convert `example.com/v1`, Kind=NodePool"
     );
     assert_eq!(answer["response"]["convertedObjects"], json!([]));
 }
@@ -316,7 +317,7 @@ async fn many_objects_are_converted_at_once() {
     assert!(all.iter().all(|version| *version == "karpenter.sh/v1"));
 }
 
-/// A body that goes on for ever, in pieces.
+/// A body without end, in pieces.
 struct Endless;
 
 impl http_body::Body for Endless {
@@ -332,7 +333,7 @@ impl http_body::Body for Endless {
     }
 }
 
-/// A body that has begun and never goes on.
+/// A body that stalls after its first piece.
 struct Stuck(bool);
 
 impl http_body::Body for Stuck {
@@ -356,7 +357,7 @@ fn posted<B>(body: B) -> http::Request<B> {
 }
 
 #[tokio::test]
-async fn nobody_fills_the_memory_with_reviews() {
+async fn the_bytes_of_concurrent_reviews_are_limited() {
     let webhook = Webhook::default().at_most(1536);
     let answer = webhook.clone().oneshot(posted(Endless)).await.unwrap();
     assert_eq!(answer.status(), 413, "one that is too large");
@@ -370,7 +371,11 @@ async fn nobody_fills_the_memory_with_reviews() {
     stuck.abort();
     stuck.await.unwrap_err();
     let answer = webhook.oneshot(half()).await.unwrap();
-    assert_eq!(answer.status(), 400, "what was held is given back");
+    assert_eq!(
+        answer.status(),
+        400,
+        "the bytes of ended requests are released"
+    );
 }
 
 struct NotYet;
@@ -386,7 +391,7 @@ impl Lookup for NotYet {
 }
 
 #[tokio::test]
-async fn nodeclaims_wait_until_nodepools_are_known_and_nodepools_do_not() {
+async fn nodeclaims_are_not_converted_until_nodepools_are_listed_and_nodepools_are() {
     let review = |kind: &str| {
         let review = json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",

@@ -1,4 +1,4 @@
-//! The world of a scenario, and its verbs.
+//! The cluster of a scenario and its operations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use karpenter_legacy::alpha::Settings;
 use karpenter_legacy::v1alpha1::AWSNodeTemplate;
 use karpenter_legacy::v1alpha5::Provisioner;
 use karpenter_legacy::{controller, crd};
-use karpenter_testbed::Testbed;
-use karpenter_testbed::loops::{self, Loops};
+use karpenter_testbed::loops::Loops;
+use karpenter_testbed::{Testbed, loops};
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams,
 };
@@ -33,13 +33,13 @@ pub struct World {
 }
 
 impl World {
-    /// A cluster with Karpenter and the definitions of all generations.
+    /// Creates a cluster with Karpenter and the definitions of all generations.
     pub async fn new() -> Self {
         let legacy = [crd::provisioner(), crd::aws_node_template()];
         Self::with(legacy.to_vec()).await
     }
 
-    /// A cluster with Karpenter and these definitions besides those of v1.
+    /// Creates a cluster with Karpenter, the definitions of v1 and these definitions.
     pub async fn with(definitions: Vec<Value>) -> Self {
         let epoch = "2026-01-01T00:00:00Z".parse().unwrap();
         let clock = Clock::new(epoch, 1.0);
@@ -80,7 +80,7 @@ impl World {
         Api::all(self.client.clone())
     }
 
-    /// Creates an object of a kind as a user writes it.
+    /// Creates an object of a kind as a user would.
     pub async fn create<K: Resource<DynamicType = ()>>(&self, name: &str, spec: Value) {
         self.try_create::<K>(name, spec).await.unwrap();
     }
@@ -134,9 +134,9 @@ impl World {
             .collect()
     }
 
-    /// Makes an EC2NodeClass ready, as the AWS controllers would.
+    /// Sets an EC2NodeClass ready, as the AWS controllers would.
     pub async fn make_ready(&self, name: &str) {
-        self.until("the class is there", async |world| {
+        self.until("the class exists", async |world| {
             world.get::<EC2NodeClass>(name).await.is_some()
         })
         .await;
@@ -151,13 +151,13 @@ impl World {
             .unwrap();
     }
 
-    /// Lets the world go on until something holds, for five minutes at most.
+    /// Advances time until a condition holds, for five minutes at most.
     pub async fn until(&self, what: &str, holds: impl AsyncFn(&Self) -> bool) {
         let start = self.clock.now();
         while !holds(self).await {
             assert!(
                 self.clock.since(start).as_secs() < 300,
-                "still not: {what}\n{:#?}\n{:#?}",
+                "timed out waiting until {what}\n{:#?}\n{:#?}",
                 self.status::<Provisioner>().await,
                 self.status::<AWSNodeTemplate>().await
             );
@@ -165,8 +165,8 @@ impl World {
         }
     }
 
-    /// Lets the world go on for a while.
-    pub async fn settle(&self) {
+    /// Advances time by a duration.
+    pub async fn advance(&self) {
         self.clock.sleep(Duration::from_secs(30)).await;
     }
 
@@ -181,7 +181,7 @@ impl World {
             .collect()
     }
 
-    /// Waits for a condition of an object to have this status, and gives it.
+    /// Waits for a condition of an object to have this status, and returns it.
     pub async fn condition<K>(&self, name: &str, of: &str, status: &str) -> Condition
     where
         K: HasConditions<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,

@@ -1,4 +1,4 @@
-//! `metadata.managedFields`: reading, writing, ordering, capping.
+//! Reads, writes, orders and limits `metadata.managedFields`.
 
 use std::collections::BTreeMap;
 
@@ -6,26 +6,26 @@ use serde_json::{Map, Value, json};
 
 use super::set::FieldSet;
 
-/// Most entries of operation Update before the oldest are joined into [`ANCIENT`].
+/// Maximum number of entries of operation Update; beyond it the oldest are merged into [`ANCIENT`].
 const MAX_UPDATERS: usize = 10;
 /// Manager that inherits the fields of the oldest updaters.
 const ANCIENT: &str = "ancient-changes";
 
-/// Who wrote, and how.
+/// A manager and its operation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Manager {
     /// `Apply` or `Update`.
     pub(super) operation: String,
     /// Name given by the client.
     pub(super) name: String,
-    /// Empty for appliers, who are the same manager in every version.
+    /// Empty for operation Apply, whose managers are the same in every version.
     pub(super) version: String,
     /// Empty for the main resource.
     pub(super) subresource: String,
 }
 
 impl Manager {
-    /// As conflict messages call it.
+    /// Describes the manager as conflict messages do.
     pub(super) fn describe(&self) -> String {
         let mut text = format!("{:?}", self.name);
         if !self.subresource.is_empty() {
@@ -38,7 +38,7 @@ impl Manager {
     }
 }
 
-/// What a manager owns.
+/// The fields of a manager.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Owned {
     pub(super) fields: FieldSet,
@@ -50,7 +50,7 @@ pub(super) struct Owned {
 /// Every manager of an object.
 pub(super) type Managers = BTreeMap<Manager, Owned>;
 
-/// Read an object's managers; `None` when an entry cannot be understood.
+/// Reads an object's managers; `None` if an entry is invalid.
 pub(super) fn read(object: &Value) -> Option<Managers> {
     let mut managers = Managers::new();
     let entries = object
@@ -97,7 +97,7 @@ pub(super) fn read(object: &Value) -> Option<Managers> {
     Some(managers)
 }
 
-/// Whether a request asks to forget every manager: `managedFields: [{}]`.
+/// Whether a request resets the managers: `managedFields: [{}]`.
 pub(super) fn is_reset(object: &Value) -> bool {
     let entries = object
         .pointer("/metadata/managedFields")
@@ -107,7 +107,7 @@ pub(super) fn is_reset(object: &Value) -> bool {
     })
 }
 
-/// Write the managers into an object: ordered by operation, time, name.
+/// Writes the managers into an object: ordered by operation, time, name.
 pub(super) fn write(object: &mut Value, managers: &Managers) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
         return;
@@ -157,7 +157,7 @@ fn entry(manager: &Manager, owned: &Owned) -> Value {
     entry
 }
 
-/// Join the oldest updaters when there are too many.
+/// Merges the oldest updaters when there are too many.
 ///
 /// UPSTREAM: apimachinery managedfields/internal/capmanagers.go.
 pub(super) fn cap(managers: &mut Managers) {
@@ -174,7 +174,7 @@ pub(super) fn cap(managers: &mut Managers) {
         return;
     }
     updaters.sort();
-    // The joined entry takes one place itself.
+    // The merged entry counts itself.
     let surplus = updaters.len() + 1 - MAX_UPDATERS.min(updaters.len());
     for (_, manager) in updaters.into_iter().take(surplus) {
         let Some(owned) = managers.remove(&manager) else {

@@ -1,10 +1,10 @@
-//! Who owns which field: managed fields and server-side apply.
+//! Ownership of fields: managed fields and server-side apply.
 //!
-//! - [`track_update`]: after a create, PUT, JSON/merge/strategic patch, write who changed what into
-//!   `metadata.managedFields` of the object about to be stored.
-//! - [`apply`]: server-side apply of a configuration to the live object (or to nothing), with conflicts.
+//! - [`track_update`]: after a create, PUT, JSON/merge/strategic patch, records the changed fields of the writer in
+//!   `metadata.managedFields` of the object to be stored.
+//! - [`apply`]: server-side apply of a configuration to the live object (or to none), with conflicts.
 //! - [`unchanged`]: whether a write is a no-op (keep the stored object, its times and resourceVersion).
-//! - [`set::FieldSet`]: the algebra of `fieldsV1`.
+//! - [`set::FieldSet`]: the set operations of `fieldsV1`.
 //!
 //! The server's order of work: decode and prune → patch or [`apply`] → defaulting and the strategy of the resource
 //! (status or spec reset, system fields) → [`track_update`] (not after [`apply`]) → validation → [`unchanged`]?
@@ -25,12 +25,12 @@ use managed::{Manager, Managers, Owned};
 use set::FieldSet;
 use typed::Emptied;
 
-/// Manager that owns what an untracked object had before its first apply.
+/// Manager of the fields of an untracked object before its first apply.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
-/// kubectl's annotation with the last configuration applied on the client's side.
+/// kubectl's annotation with the last configuration of client-side apply.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Who writes, through which endpoint, when.
+/// The writer of a request: manager, endpoint, time.
 #[derive(Debug, Clone, Copy)]
 pub struct Writer<'a> {
     /// `fieldManager`, or the part of the User-Agent before the slash.
@@ -39,14 +39,14 @@ pub struct Writer<'a> {
     pub api_version: &'a str,
     /// Subresource, empty for the resource itself.
     pub subresource: &'a str,
-    /// Now, RFC 3339 in whole seconds with `Z`.
+    /// Current time, RFC 3339 in whole seconds with `Z`.
     pub now: &'a str,
     /// Top-level fields this endpoint ignores: `["status"]` for a resource with a status subresource, `["spec"]` for a
     /// built-in status, `["spec", "metadata"]` for a custom one.
     pub ignored: &'a [&'a str],
 }
 
-/// A field someone else owns with another value.
+/// A field that another manager owns with another value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
     /// The owner as messages call it: `"m2"`, `"kubectl" using v1`.
@@ -55,18 +55,18 @@ pub struct Conflict {
     pub field: String,
 }
 
-/// Why a configuration cannot be applied.
+/// The reason why a configuration cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApplyError {
-    /// Other managers own fields with other values: 409 `Conflict`, one cause of reason `FieldManagerConflict` each, with
-    /// message `conflict with OWNER` and the field.
+    /// Other managers own fields with other values: 409 `Conflict`, with one cause of reason `FieldManagerConflict` per field,
+    /// whose message is `conflict with OWNER`.
     #[error("{}", conflict_message(.0))]
     Conflicts(Vec<Conflict>),
     /// `metadata.managedFields` is set in the configuration: 400 `BadRequest`.
     #[error("metadata.managedFields must be nil")]
     ManagedFields,
-    /// The configuration does not fit the type: 500 `InternalError`, as a real server answers.
+    /// The configuration does not match the type: 500 `InternalError`, as a real server responds.
     #[error("failed to create typed patch object ({object}): {problem}")]
     Typed {
         /// Namespace, name and kind.
@@ -76,7 +76,7 @@ pub enum ApplyError {
     },
 }
 
-/// The message of a conflict answer.
+/// Returns the message of a conflict response.
 fn conflict_message(conflicts: &[Conflict]) -> String {
     if let [conflict] = conflicts {
         return format!(
@@ -108,7 +108,7 @@ fn conflict_message(conflicts: &[Conflict]) -> String {
     )
 }
 
-/// Fields nobody owns.
+/// Fields that have no owner.
 fn unowned() -> &'static FieldSet {
     static UNOWNED: OnceLock<FieldSet> = OnceLock::new();
     UNOWNED.get_or_init(|| {
@@ -141,8 +141,8 @@ fn without_managed_fields(object: &Value) -> Value {
     object
 }
 
-/// What stands for the old object at a create: for built-in types an object whose value fields are there and empty (Go's
-/// zero value), for custom ones nothing.
+/// Returns the base of a create: for built-in types an object whose value fields are present and empty (Go's zero value), for
+/// custom resources an empty object.
 fn blank(schema: &Schema) -> Value {
     let mut blank = Value::Object(Map::new());
     if schema.reference.is_some() {
@@ -151,11 +151,11 @@ fn blank(schema: &Schema) -> Value {
     blank
 }
 
-/// Record in `new.metadata.managedFields` what `writer` changes between `live` (`None`: create) and `new`.
+/// Records in `new.metadata.managedFields` what `writer` changes between `live` (`None`: create) and `new`.
 ///
-/// `new` is the object as it will be stored (defaulted, system fields set). Its own `managedFields` are what the request
-/// said: they count when they are usable (they are writable), `[{}]` forgets every manager, none or unusable ones mean
-/// the live object's. Subresources always take the live object's. Times change only for entries that gain fields.
+/// `new` is the object as it will be stored (defaulted, system fields set). Its own `managedFields` are those of the request:
+/// they are used if they are valid (they are writable), `[{}]` resets all managers; missing or invalid ones mean those of the
+/// live object. Subresources always use those of the live object. Times change only for entries that gain fields.
 pub fn track_update(live: Option<&Value>, new: &mut Value, schema: &Schema, writer: &Writer<'_>) {
     let of_live = || live.and_then(managed::read).unwrap_or_default();
     let mut managers = if !writer.subresource.is_empty() {
@@ -227,10 +227,10 @@ fn update(
     managers.retain(|_, owned| !owned.fields.is_empty());
 }
 
-/// Apply `config` to `live` (`None`: the object is created) and return the new object with its managed fields.
+/// Applies `config` to `live` (`None`: the object is created) and returns the new object with its managed fields.
 ///
-/// Fields the manager applied before and leaves out now are removed unless someone else owns them. With `force` conflicts
-/// hand the fields over. When nothing changes, the result equals the live object, times included.
+/// Fields that the manager applied before and now omits are removed unless another manager owns them. With `force`, conflicting
+/// fields change their owner. If nothing changes, the result equals the live object, times included.
 ///
 /// # Errors
 ///
@@ -284,7 +284,7 @@ pub fn apply(
     let mut new = match &last {
         Some(last) => {
             let pruned = prune(&merged, schema, &managers, &fields, &last.fields);
-            // Containers the configuration sets to empty are there, even when pruning emptied them.
+            // Empty containers of the configuration are kept, even if pruning emptied them.
             typed::merge(&pruned, &config, schema).map_err(typed_error)?
         }
         None => merged,
@@ -305,7 +305,7 @@ pub fn apply(
             .difference(&comparison.removed);
     }
     let allowed =
-        force || writer.manager == "kubectl" && settled_by_last_applied(&base, &conflicts, schema);
+        force || writer.manager == "kubectl" && resolved_by_last_applied(&base, &conflicts, schema);
     if !conflicts.is_empty() && !allowed {
         return Err(ApplyError::Conflicts(conflicts));
     }
@@ -328,7 +328,7 @@ pub fn apply(
     Ok(new)
 }
 
-/// The configuration without the fields the endpoint ignores; the object's identity always counts.
+/// Returns the configuration without the fields that the endpoint ignores; the object's identity is always kept.
 fn without_ignored(config: &Value, ignored: &[&str]) -> Value {
     let mut config = config.clone();
     let Some(fields) = config.as_object_mut() else {
@@ -368,8 +368,8 @@ fn describe(object: &Value) -> String {
     )
 }
 
-/// Take out of `merged` what the manager applied last time and nobody owns any more. `now` is all it applies this time, the
-/// object's identity included.
+/// Removes from `merged` what the manager applied last time and no manager owns any more. `now` is all that it applies this time,
+/// including the object's identity.
 ///
 /// UPSTREAM: structured-merge-diff/merge/update.go prune: a struct field counts as owned with its children; what was never
 /// applied stays.
@@ -407,11 +407,11 @@ fn prune(
     }
 }
 
-/// Whether every contested field still has the value that kubectl's client-side apply recorded: then its server-side
-/// successor may take it.
+/// Whether every conflicting field still has the value of kubectl's last client-side apply: then kubectl's server-side apply may
+/// own it.
 ///
 /// UPSTREAM: managedfields/internal/lastappliedmanager.go.
-fn settled_by_last_applied(live: &Value, conflicts: &[Conflict], schema: &Schema) -> bool {
+fn resolved_by_last_applied(live: &Value, conflicts: &[Conflict], schema: &Schema) -> bool {
     let Some(last) = last_applied(live) else {
         return false;
     };
@@ -422,13 +422,13 @@ fn settled_by_last_applied(live: &Value, conflicts: &[Conflict], schema: &Schema
         return false;
     };
     let drifted = typed::compare(live, &merged, schema);
-    let settled = recorded
+    let resolved = recorded
         .difference(&drifted.modified)
         .difference(&drifted.added)
         .paths();
     conflicts
         .iter()
-        .all(|conflict| settled.contains(&conflict.field))
+        .all(|conflict| resolved.contains(&conflict.field))
 }
 
 fn last_applied(object: &Value) -> Option<Value> {
@@ -440,7 +440,7 @@ fn last_applied(object: &Value) -> Option<Value> {
     serde_json::from_str(text).ok()
 }
 
-/// Keep kubectl's annotation in step, so that a later client-side apply computes the right difference.
+/// Updates kubectl's annotation, so that a later client-side apply computes the correct difference.
 fn renew_last_applied(object: &mut Value, config: &Value) {
     if last_applied(object).is_none() {
         return;
@@ -460,9 +460,9 @@ fn renew_last_applied(object: &mut Value, config: &Value) {
     }
 }
 
-/// Whether storing `new` over `live` changes nothing but times in managed fields and the resourceVersion.
+/// Whether storing `new` over `live` changes only times in managed fields and the resourceVersion.
 ///
-/// Such a write keeps the stored object as it is and sends no watch event.
+/// Such a write keeps the stored object and sends no watch event.
 pub fn unchanged(live: &Value, new: &Value) -> bool {
     let comparable = |object: &Value| {
         let mut object = object.clone();

@@ -1,4 +1,4 @@
-//! Sets of fields, as `fieldsV1` writes them.
+//! Sets of fields, in the format of `fieldsV1`.
 //!
 //! A set is a tree of path elements: `f:name` (field or map key), `k:{"name":"a"}` (list item by keys), `v:"x"` (item of
 //! a set), `i:0` (index). A node that is itself in the set is a member; JSON writes a member with children as `"."`.
@@ -15,7 +15,7 @@ pub struct FieldSet {
 }
 
 impl FieldSet {
-    /// The set that `fieldsV1` describes; `None` when it is not an object of known path elements.
+    /// Parses `fieldsV1`; returns `None` if it is not an object of valid path elements.
     pub fn from_json(fields: &Value) -> Option<Self> {
         let mut set = Self::default();
         for (element, below) in fields.as_object()? {
@@ -38,7 +38,7 @@ impl FieldSet {
         Some(set)
     }
 
-    /// As `fieldsV1`.
+    /// Serializes the set as `fieldsV1`.
     pub fn to_json(&self) -> Value {
         let mut fields = Map::new();
         for (element, child) in &self.children {
@@ -55,7 +55,7 @@ impl FieldSet {
         Value::Object(fields)
     }
 
-    /// Put a path into the set.
+    /// Adds a path to the set.
     pub fn insert<I: AsRef<str>>(&mut self, path: impl IntoIterator<Item = I>) {
         let mut at = self;
         for element in path {
@@ -64,7 +64,7 @@ impl FieldSet {
         at.member = true;
     }
 
-    /// Make the node itself a member.
+    /// Makes the node itself a member.
     pub(super) fn mark(&mut self) {
         self.member = true;
     }
@@ -74,22 +74,22 @@ impl FieldSet {
         self.member
     }
 
-    /// What is below a path element.
+    /// Returns the child of a path element.
     pub(super) fn child(&self, element: &str) -> Option<&Self> {
         self.children.get(element)
     }
 
-    /// The node below a path element, made when there is none.
+    /// Returns the child of a path element, and creates it if missing.
     pub(super) fn child_mut(&mut self, element: &str) -> &mut Self {
         self.children.entry(element.to_owned()).or_default()
     }
 
-    /// The path elements right below.
+    /// Returns the path elements of the direct children.
     pub(super) fn elements(&self) -> impl Iterator<Item = &str> {
         self.children.keys().map(String::as_str)
     }
 
-    /// Drop nodes that hold no member.
+    /// Removes nodes without members.
     pub(super) fn tidy(&mut self) {
         self.children.retain(|_, child| {
             child.tidy();
@@ -97,7 +97,7 @@ impl FieldSet {
         });
     }
 
-    /// Whether nothing is in the set.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         !self.member && self.children.values().all(Self::is_empty)
     }
@@ -111,7 +111,7 @@ impl FieldSet {
         at.is_some_and(|node| node.member)
     }
 
-    /// What is in either.
+    /// Returns the union of the sets.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         let mut out = self.clone();
@@ -126,7 +126,7 @@ impl FieldSet {
         out
     }
 
-    /// What is in both.
+    /// Returns the intersection of the sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         let mut out = Self {
@@ -144,7 +144,7 @@ impl FieldSet {
         out
     }
 
-    /// What is in this set and not in the other; children of a removed path stay.
+    /// Returns the difference of the sets; children of a removed path stay.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         let mut out = Self {
@@ -180,7 +180,7 @@ impl FieldSet {
     }
 }
 
-/// A path element in kubectl's notation.
+/// Formats a path element in kubectl's notation.
 fn show_element(element: &str) -> String {
     let (kind, rest) = element.split_at(2.min(element.len()));
     match kind {
@@ -199,9 +199,10 @@ fn show_element(element: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
     use serde_json::json;
+
+    use super::*;
 
     fn any_set() -> impl Strategy<Value = FieldSet> {
         let path = proptest::collection::vec(

@@ -1,4 +1,4 @@
-//! Replays of recorded writes, and rules.
+//! Replays of recorded writes, and tests of the rules.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -39,7 +39,7 @@ fn writer<'a>(manager: &'a str, api_version: &'a str, subresource: &'a str) -> W
     }
 }
 
-/// What is stored must carry the recorded managed fields; the rest of the recorded answer is given.
+/// The stored object must have the recorded managed fields; the rest is taken from the recorded response.
 fn replay_update(golden: &str, live: Option<u64>, seq: u64, schema: &Schema, writer: &Writer<'_>) {
     let entry = recorded(golden, seq);
     let live = live.map(|seq| recorded(golden, seq)["response"].clone());
@@ -79,12 +79,12 @@ fn custom_resource_updates_track_fields_as_recorded() {
 
 #[test]
 fn builtin_updates_track_fields_as_recorded() {
-    // The recorded 1.20 server did not yet name subresources in managed fields.
+    // The recorded 1.20 server does not have subresources in managed fields yet.
     let agent = writer("<user-agent>", "v1", "");
     let pod = Schema::named("io.k8s.api.core.v1.Pod");
     let entry = recorded(CORE_GOLDEN, 0);
     let mut new = without_managed_fields(&entry["response"]);
-    // The server sets status, tolerations and priority after it tracked the fields.
+    // The server sets status, tolerations and priority after it has tracked the fields.
     for late in ["tolerations", "priority", "preemptionPolicy"] {
         new["spec"].as_object_mut().unwrap().remove(late);
     }
@@ -100,7 +100,7 @@ fn builtin_updates_track_fields_as_recorded() {
     }
 }
 
-/// The fields a server adds itself when it decodes the recorded objects.
+/// The fields that a server adds when it decodes the recorded objects.
 fn defaulted(mut object: Value) -> Value {
     let spec = &mut object["spec"];
     spec["disruption"] = json!({"budgets": [{"nodes": "10%"}], "consolidateAfter": "0s", "consolidationPolicy": "WhenEmptyOrUnderutilized"});
@@ -139,7 +139,7 @@ fn server_side_apply_behaves_as_recorded() {
 }
 
 #[test]
-fn a_conflict_is_told_as_recorded() {
+fn the_conflict_message_is_as_recorded() {
     let entry = recorded(CR_GOLDEN, 14);
     let live = recorded(CR_GOLDEN, 13)["response"].clone();
     let error = apply(
@@ -210,7 +210,7 @@ fn list_items_applied_before_and_left_out_now_are_removed() {
             "k:{\"name\":\"a\"}": {".": {}, "f:image": {}, "f:name": {}},
             "k:{\"name\":\"b\"}": {".": {}, "f:image": {}, "f:name": {}, "f:ports": {"k:{\"containerPort\":80,\"protocol\":\"TCP\"}": {".": {}, "f:containerPort": {}}}}}}}}})
     );
-    // Someone else adds a container and a label; both stay.
+    // Another manager adds a container and a label; both stay.
     live["spec"]["template"]["spec"]["containers"]
         .as_array_mut()
         .unwrap()
@@ -234,7 +234,7 @@ fn list_items_applied_before_and_left_out_now_are_removed() {
 }
 
 #[test]
-fn a_field_owned_by_two_outlives_one_owner() {
+fn a_field_with_two_owners_stays_when_one_drops_it() {
     let schema = deployment();
     let config = |replicas: Option<i64>| {
         let mut object = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {"paused": true}});
@@ -297,7 +297,7 @@ fn kubectls_server_side_apply_takes_over_from_its_client_side_apply() {
         Some(&live),
         &config,
         &schema,
-        &writer("someone", "apps/v1", ""),
+        &writer("another-manager", "apps/v1", ""),
         false,
     );
     assert!(matches!(refused, Err(ApplyError::Conflicts(_))));
@@ -315,7 +315,7 @@ fn kubectls_server_side_apply_takes_over_from_its_client_side_apply() {
 }
 
 #[test]
-fn an_empty_entry_forgets_every_manager() {
+fn an_empty_entry_resets_all_managers() {
     let schema = node_pool();
     let live = recorded(CR_GOLDEN, 7)["response"].clone();
     let mut new = live.clone();
@@ -327,7 +327,7 @@ fn an_empty_entry_forgets_every_manager() {
         &writer("me", "karpenter.sh/v1", ""),
     );
     assert_eq!(new["metadata"].get("managedFields"), None);
-    // The next apply finds an untracked object and credits its fields to a manager of their own.
+    // The next apply finds an untracked object and assigns its fields to a separate manager.
     let config = json!({"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "a"}, "spec": {"weight": 5}});
     let applied = apply(
         Some(&new),
@@ -362,7 +362,7 @@ fn ignored_fields_are_neither_applied_nor_owned() {
 }
 
 #[test]
-fn duplicate_list_items_are_refused() {
+fn duplicate_list_items_are_rejected() {
     let config = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "namespace": "n"},
         "spec": {"template": {"spec": {"containers": [{"name": "a"}, {"name": "a"}]}}}});
     let error = apply(
@@ -380,7 +380,7 @@ fn duplicate_list_items_are_refused() {
 }
 
 #[test]
-fn an_eleventh_updater_joins_the_ancient_ones() {
+fn the_oldest_updaters_are_merged_with_the_eleventh() {
     let schema = node_pool();
     let mut live = json!({"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "a", "labels": {}}});
     track_update(

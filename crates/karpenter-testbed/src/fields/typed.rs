@@ -1,4 +1,4 @@
-//! Values seen through their schema: which fields they set, how two differ, how they merge.
+//! Typed values: the fields they set, their difference, their merge.
 //!
 //! UPSTREAM: structured-merge-diff/typed.
 
@@ -11,11 +11,11 @@ use crate::registry::schema::{ListType, Schema, Type};
 
 /// How a value is merged.
 enum Shape<'a> {
-    /// As a whole.
+    /// Replaced as a whole.
     Leaf,
-    /// Field by field.
+    /// Merged field by field.
     Object,
-    /// Item by item, identified by path elements.
+    /// Merged item by item, identified by path elements.
     List(&'a ListType),
 }
 
@@ -35,7 +35,7 @@ fn shape<'a>(value: &Value, schema: &'a Schema) -> Shape<'a> {
     }
 }
 
-/// Path elements of a list's items in order, or what is wrong with an item.
+/// Returns the path elements of a list's items in order, or the problem of an item.
 fn elements(items: &[Value], schema: &Schema, list: &ListType) -> Result<Vec<String>, String> {
     let mut found: Vec<String> = Vec::with_capacity(items.len());
     for (index, item) in items.iter().enumerate() {
@@ -76,11 +76,11 @@ fn elements(items: &[Value], schema: &Schema, list: &ListType) -> Result<Vec<Str
     Ok(found)
 }
 
-/// The fields a configuration sets.
+/// Returns the fields that a configuration sets.
 ///
 /// # Errors
 ///
-/// The path and problem of a list whose items cannot be told apart.
+/// The path and problem of a list whose items cannot be distinguished.
 pub(super) fn fields_of(value: &Value, schema: &Schema) -> Result<FieldSet, String> {
     let mut set = FieldSet::default();
     collect(value, schema, "", &mut set)?;
@@ -117,7 +117,7 @@ fn collect(value: &Value, schema: &Schema, path: &str, set: &mut FieldSet) -> Re
     Ok(())
 }
 
-/// How `new` differs from `old`.
+/// The difference of `new` and `old`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Comparison {
     /// Fields only in `new`.
@@ -128,7 +128,8 @@ pub(super) struct Comparison {
     pub(super) removed: FieldSet,
 }
 
-/// Compare two objects of one schema, their managed fields aside. A list whose items cannot be told apart counts as a whole.
+/// Compares two objects of one schema without their managed fields. A list whose items cannot be distinguished is compared as a
+/// whole.
 pub(super) fn compare(old: &Value, new: &Value, schema: &Schema) -> Comparison {
     let mut comparison = Comparison::default();
     walk(
@@ -199,7 +200,7 @@ fn walk_objects(
         let Some(field) = schema.field(name) else {
             continue;
         };
-        // The managers themselves are nobody's field.
+        // Managed fields have no owner.
         if name == "managedFields" && path.len() == 1 && path[0] == "f:metadata" {
             continue;
         }
@@ -259,11 +260,11 @@ fn walk_lists(
     true
 }
 
-/// Lay `config` over `live`.
+/// Merges `config` into `live`.
 ///
 /// # Errors
 ///
-/// The path and problem of a list whose items cannot be told apart.
+/// The path and problem of a list whose items cannot be distinguished.
 pub(super) fn merge(live: &Value, config: &Value, schema: &Schema) -> Result<Value, String> {
     match (shape(config, schema), live, config) {
         (Shape::Object, Value::Object(live), Value::Object(config)) => {
@@ -286,7 +287,7 @@ pub(super) fn merge(live: &Value, config: &Value, schema: &Schema) -> Result<Val
     }
 }
 
-/// The configuration's items in its order; items it does not name keep their place before the next shared item.
+/// Merges items in the order of the configuration; other items keep their place before the next shared item.
 fn merge_lists(
     live: &[Value],
     config: &[Value],
@@ -321,16 +322,16 @@ fn merge_lists(
     Ok(merged)
 }
 
-/// What becomes of a container that loses everything in it.
+/// What happens to a container whose contents are all removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Emptied {
-    /// It stays as null, so that its place still counts as a field.
+    /// It becomes null, so that it still counts as a field.
     Null,
-    /// It goes; a container that is empty because of that stays, empty.
+    /// It is removed; a container that is empty because of that stays, empty.
     Gone,
 }
 
-/// The value without the fields in `gone`.
+/// Returns the value without the fields in `gone`.
 pub(super) fn remove(value: &Value, schema: &Schema, gone: &FieldSet, emptied: Emptied) -> Value {
     match (shape(value, schema), value) {
         (Shape::Object, Value::Object(fields)) => {
@@ -378,7 +379,7 @@ pub(super) fn remove(value: &Value, schema: &Schema, gone: &FieldSet, emptied: E
     }
 }
 
-/// The set with every struct field on the way to a member made a member.
+/// Returns the set with every struct field on the path to a member made a member.
 pub(super) fn with_named_parents(set: &FieldSet, schema: &Schema) -> FieldSet {
     let mut out = set.clone();
     mark_named(&mut out, set, schema);

@@ -1,7 +1,7 @@
-//! What the loops know of the cluster: one watch per kind, one copy of every object, shared by all loops.
+//! The cache of the loops: one watch per kind, one copy of every object, shared by all loops.
 //!
-//! Each kind's watcher applies events to its table and then tells every subscriber what changed, old and new. Pods are
-//! kept in a compact form: replicas share one spec, and fields no loop reads are dropped.
+//! Each kind's watcher applies events to its table and then sends the change, old and new object, to every subscriber. Pods are
+//! stored in a compact form: replicas share one spec, and fields that no loop reads are dropped.
 
 use std::any::TypeId;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 
-/// Namespace (empty for cluster-wide kinds) and name.
+/// Namespace (empty for cluster-scoped kinds) and name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) namespace: Arc<str>,
@@ -45,7 +45,7 @@ impl Key {
         }
     }
 
-    /// The key of an object with this metadata.
+    /// Returns the key of an object with this metadata.
     pub(crate) fn of(meta: &ObjectMeta) -> Self {
         Self::new(
             meta.namespace.as_deref().unwrap_or_default(),
@@ -54,11 +54,11 @@ impl Key {
     }
 }
 
-/// A pod as the loops keep it.
+/// A pod in the cache.
 #[derive(Debug, Clone)]
 pub(crate) struct PodRecord {
     pub(crate) meta: ObjectMeta,
-    /// The spec without `nodeName`, shared between replicas.
+    /// The spec without `nodeName`, shared by replicas.
     pub(crate) spec: Arc<PodSpec>,
     pub(crate) node: Option<Arc<str>>,
     pub(crate) status: PodStatus,
@@ -90,17 +90,17 @@ impl PodRecord {
         self.status.phase.as_deref().unwrap_or("Pending")
     }
 
-    /// Whether it ended, well or not.
+    /// Whether the pod has succeeded or failed.
     pub(crate) fn is_terminal(&self) -> bool {
         matches!(self.phase(), "Succeeded" | "Failed")
     }
 
-    /// Whether it is being deleted.
+    /// Whether the pod is being deleted.
     pub(crate) fn is_terminating(&self) -> bool {
         self.meta.deletion_timestamp.is_some()
     }
 
-    /// Whether it neither ended nor is being deleted.
+    /// Whether the pod has neither ended nor is being deleted.
     pub(crate) fn is_active(&self) -> bool {
         !self.is_terminal() && !self.is_terminating()
     }
@@ -122,13 +122,13 @@ impl PodRecord {
             .find(|c| c.type_ == type_)
     }
 
-    /// The controlling owner.
+    /// Returns the controlling owner.
     pub(crate) fn controller(&self) -> Option<&OwnerReference> {
         controller_of(&self.meta)
     }
 }
 
-/// The controlling owner reference of an object.
+/// Returns the controlling owner reference of an object.
 pub(crate) fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references
         .iter()
@@ -144,7 +144,7 @@ pub(crate) struct Diff<K> {
 }
 
 impl<K> Diff<K> {
-    /// The object after the change, or as it was last seen.
+    /// Returns the object after the change, or its last state.
     pub(crate) fn latest(&self) -> Option<&Arc<K>> {
         self.new.as_ref().or(self.old.as_ref())
     }
@@ -157,7 +157,7 @@ pub(crate) struct PodTable {
     by_node: FxHashMap<Arc<str>, FxHashSet<Key>>,
     by_owner: FxHashMap<String, FxHashSet<Key>>,
     by_namespace: FxHashMap<Arc<str>, FxHashSet<Key>>,
-    /// A recent spec by owner, to share.
+    /// A recent spec by owner, for sharing.
     specs: FxHashMap<String, Arc<PodSpec>>,
 }
 
@@ -275,7 +275,7 @@ impl<K> Default for Table<K> {
     }
 }
 
-// A panic of one reader leaves the table consistent: every write is a single insert or remove.
+// A panic of a reader leaves the table consistent: every write is a single insert or remove.
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
@@ -290,17 +290,17 @@ impl<K> Table<K> {
         read(&self.objects).get(key).cloned()
     }
 
-    /// The cluster-wide object of this name.
+    /// Returns the cluster-scoped object of this name.
     pub(crate) fn named(&self, name: &str) -> Option<Arc<K>> {
         self.get(&Key::new("", name))
     }
 
-    /// All objects, in no order.
+    /// Returns all objects, unordered.
     pub(crate) fn all(&self) -> Vec<Arc<K>> {
         read(&self.objects).values().cloned().collect()
     }
 
-    /// All objects of a namespace, in no order.
+    /// Returns all objects of a namespace, unordered.
     pub(crate) fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
         read(&self.objects)
             .iter()
@@ -336,13 +336,13 @@ fn erased<K: Resource<DynamicType = (), Scope: 'static>>() -> (ApiResource, bool
     (ApiResource::erase::<K>(&()), namespaced)
 }
 
-/// How a kind comes off the wire and into the cache.
+/// How a kind is watched and stored in the cache.
 trait Cached:
     Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static
 {
-    /// Takes the object in (or out) and says what changed.
+    /// Stores (or removes) the object and returns the change.
     fn store(cache: &Cache, key: &Key, object: Option<Self>) -> Change;
-    /// The keys the cache has.
+    /// Returns the keys in the cache.
     fn keys(cache: &Cache) -> Vec<Key>;
 }
 
@@ -354,9 +354,9 @@ macro_rules! kinds {
             pods: RwLock<PodTable>,
             $($(#[$doc])* pub(crate) $field: Table<$kind>,)*
             subscribers: RwLock<Vec<mpsc::UnboundedSender<Change>>>,
-            /// How many kinds have been listed.
+            /// Number of kinds that have been listed.
             listed: AtomicUsize,
-            /// Wakes those who wait for a kind to be listed, in the order in which they came.
+            /// Wakes waiters for a listed kind, in the order of their arrival.
             newly_listed: Notify,
         }
 
@@ -386,13 +386,13 @@ macro_rules! kinds {
             }
         })*
 
-        /// The kinds the cache has, and whether they live in namespaces.
+        /// The kinds of the cache, and whether they are namespaced.
         pub(crate) fn cached_kinds() -> Vec<(ApiResource, bool)> {
             vec![erased::<Pod>(), $(erased::<$kind>(),)*]
         }
 
         impl Change {
-            /// What changed, for those who only care for metadata.
+            /// Returns the metadata of a change.
             pub(crate) fn parts(&self) -> Parts<'_> {
                 match self {
                     Self::Pod(diff) => Parts {
@@ -412,7 +412,7 @@ macro_rules! kinds {
         }
 
         impl Cache {
-            /// Watches every kind until cancelled.
+            /// Watches every kind until canceled.
             pub(crate) fn start(
                 self: &Arc<Self>,
                 client: &Client,
@@ -470,7 +470,7 @@ impl Cache {
         }
     }
 
-    /// A feed of all changes from now on.
+    /// Subscribes to all changes from now on.
     pub(crate) fn subscribe(&self) -> mpsc::UnboundedReceiver<Change> {
         let (sender, receiver) = mpsc::unbounded_channel();
         write(&self.subscribers).push(sender);
@@ -480,7 +480,7 @@ impl Cache {
     fn publish(&self, change: &Change) {
         let subscribers = read(&self.subscribers);
         for subscriber in subscribers.iter() {
-            // A loop that ended does not listen any more.
+            // A loop that has ended no longer receives.
             let _closed = subscriber.send(change.clone()).is_err();
         }
     }
@@ -509,7 +509,7 @@ impl Cache {
     }
 }
 
-/// Drops what no loop reads.
+/// Drops fields that no loop reads.
 fn trim(meta: &mut ObjectMeta) {
     meta.managed_fields = None;
     if let Some(annotations) = &mut meta.annotations {
@@ -517,7 +517,7 @@ fn trim(meta: &mut ObjectMeta) {
     }
 }
 
-/// Keeps one kind's table current until cancelled.
+/// Keeps one kind's table current until canceled.
 async fn follow<K: Cached>(
     cache: Arc<Cache>,
     client: Client,
@@ -573,7 +573,7 @@ async fn follow<K: Cached>(
     }
 }
 
-/// After a list: what is not in it is gone.
+/// After a list, objects that are not in it are deleted.
 fn replace_all<K: Cached>(cache: &Cache, listed: Vec<K>) {
     let mut gone: FxHashSet<Key> = K::keys(cache).into_iter().collect();
     for object in listed {

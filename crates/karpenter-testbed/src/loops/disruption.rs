@@ -1,4 +1,4 @@
-//! Stands for the disruption controller: how many pods of a PodDisruptionBudget may be evicted now.
+//! The disruption controller: computes the allowed disruptions of PodDisruptionBudgets.
 //!
 //! UPSTREAM: pkg/controller/disruption
 
@@ -19,10 +19,10 @@ use super::driver::{Context, Controller, Next, after, until};
 use super::selector::{Labels, Selector};
 use super::workloads::pods::scaled;
 
-/// How long an eviction counts as under way although the pod does not look deleted.
+/// How long an eviction counts as in progress although the pod is not terminating yet.
 const DISRUPTED_FOR: Duration = Duration::from_secs(120);
 
-/// How many pods there should be and how many of them must stay healthy. Pure.
+/// Returns the expected number of pods and how many of them must stay healthy. Pure.
 fn expectation(
     budget: &PodDisruptionBudget,
     pods: i32,
@@ -44,7 +44,7 @@ fn expectation(
     }
 }
 
-/// Evictions still under way, and when the oldest of them is forgotten. Pure.
+/// Returns the evictions in progress, and when the oldest of them expires. Pure.
 fn under_way(
     known: &BTreeMap<String, Time>,
     pods: &[Arc<PodRecord>],
@@ -95,19 +95,17 @@ fn condition(
     }
 }
 
-/// The loop.
 #[derive(Debug)]
 pub(crate) struct Budgets {
     context: Context,
 }
 
 impl Budgets {
-    /// A loop on this context.
     pub(crate) fn new(context: Context) -> Self {
         Self { context }
     }
 
-    /// How many pods the controllers of `pods` want together.
+    /// Returns the total number of replicas that the controllers of `pods` want.
     fn scale(&self, pods: &[Arc<PodRecord>]) -> Result<i32, String> {
         let cache = &self.context.cache;
         let mut by_controller: FxHashMap<String, i32> = FxHashMap::default();
@@ -257,7 +255,7 @@ impl Controller for Budgets {
             let budgets: Api<PodDisruptionBudget> = api(&self.context.client(), key);
             let mut changed = (*budget).clone();
             changed.status = Some(status);
-            // With the resource version: the API server counts evictions in the same status.
+            // With the resource version, because the API server counts evictions in the same status.
             budgets
                 .replace_status(&key.name, &PostParams::default(), &changed)
                 .await?;
@@ -271,8 +269,9 @@ impl Controller for Budgets {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     fn budget(spec: serde_json::Value) -> PodDisruptionBudget {
         serde_json::from_value(json!({"metadata": {"name": "b"}, "spec": spec})).unwrap()

@@ -1,4 +1,4 @@
-//! How a loop runs: changes become keys, keys are reconciled, never one key twice at a time, failures back off.
+//! Runs a loop: changes become keys, keys are reconciled, a key never concurrently, failures back off.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::cache::{Cache, Change, Key};
 use crate::clock::Clock;
 
-/// What every loop is handed.
+/// The context of every loop.
 #[derive(Debug, Clone)]
 pub(crate) struct Context {
     pub(crate) client: DebugClient,
@@ -27,7 +27,7 @@ pub(crate) struct Context {
     pub(crate) names: Arc<Names>,
 }
 
-/// A client that may stand in derived `Debug` output.
+/// A client with a `Debug` implementation.
 #[derive(Clone)]
 pub(crate) struct DebugClient(pub(crate) Client);
 
@@ -51,14 +51,14 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Names that follow from `seed`.
+    /// Returns names that are derived from `seed`.
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             rng: Mutex::new(StdRng::seed_from_u64(seed)),
         }
     }
 
-    /// Five characters as the API server appends to `generateName`.
+    /// Returns five characters, as the API server appends to `generateName`.
     pub(crate) fn suffix(&self) -> String {
         const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
         let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,31 +68,31 @@ impl Names {
     }
 }
 
-/// What a reconcile asks for.
+/// The result of a reconcile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Nothing until something changes.
+    /// No requeue until a change.
     Wait,
-    /// Another pass after this much cluster time.
+    /// Requeue after this much cluster time.
     After(Duration),
 }
 
-/// One loop.
+/// A loop.
 pub(crate) trait Controller: Send + Sync + 'static {
     /// Its name in logs.
     const NAME: &'static str;
 
-    /// The keys a change concerns.
+    /// Returns the keys that a change affects.
     fn keys(&self, change: &Change, keys: &mut Vec<Key>);
 
-    /// Moves the object of this key towards what it should be.
+    /// Reconciles the object of this key.
     fn reconcile(&self, key: &Key) -> impl Future<Output = Result<Next, kube::Error>> + Send;
 }
 
 const CONCURRENCY: usize = 64;
 const BATCH: usize = 4096;
 
-/// Keys that are due now or later. A key is queued once; the earlier time wins.
+/// Keys that are due now or later. A key is queued once; the earlier time applies.
 #[derive(Debug, Default)]
 struct Queue {
     ready: VecDeque<Key>,
@@ -172,7 +172,7 @@ impl Queue {
     }
 }
 
-/// `now` plus `pause`.
+/// Returns `now` plus `pause`.
 pub(crate) fn after(now: Timestamp, pause: Duration) -> Timestamp {
     SignedDuration::try_from(pause)
         .ok()
@@ -180,19 +180,19 @@ pub(crate) fn after(now: Timestamp, pause: Duration) -> Timestamp {
         .unwrap_or(Timestamp::MAX)
 }
 
-/// How long until `at`.
+/// Returns the time until `at`.
 pub(crate) fn until(now: Timestamp, at: Timestamp) -> Duration {
     Duration::try_from(at.duration_since(now)).unwrap_or_default()
 }
 
-/// Runs a loop until cancelled.
+/// Runs a loop until canceled.
 pub(crate) async fn run<C: Controller>(
     controller: Arc<C>,
     context: Context,
     mut changes: mpsc::UnboundedReceiver<Change>,
     token: CancellationToken,
 ) {
-    // Acting on half a list would, for instance, make pods that exist already.
+    // With an incomplete list a loop would, for example, create pods that exist already.
     tokio::select! {
         biased;
         () = token.cancelled() => return,

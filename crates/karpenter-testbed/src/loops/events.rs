@@ -1,7 +1,7 @@
-//! Events for users: what a loop did to an object, written as core/v1 `Event`s.
+//! Records the actions of a loop as core/v1 `Event`s.
 //!
-//! Left out of client-go's correlator: aggregation of similar messages. Kept: repeats raise `count`, and each source has a
-//! token bucket, so that ten thousand pods do not become ten thousand requests.
+//! Not implemented of client-go's correlator: aggregation of similar messages. Implemented: repeated events increase `count`, and
+//! each source has a token bucket, so that ten thousand pods do not cause ten thousand requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const BURST: f64 = 300.0;
 const PER_SECOND: f64 = 50.0;
 const REMEMBERED: usize = 4096;
 
-/// One thing to tell.
+/// An event to publish.
 #[derive(Debug, Clone)]
 pub(crate) struct Note {
     pub(crate) about: ObjectReference,
@@ -31,7 +31,7 @@ pub(crate) struct Note {
     pub(crate) message: String,
 }
 
-/// Where notes go. Never blocks; notes beyond the limits are dropped.
+/// Publishes events. Never blocks; events beyond the limits are dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct Recorder {
     sender: mpsc::Sender<Note>,
@@ -51,8 +51,8 @@ impl Recorder {
         Self { sender }
     }
 
-    /// Tells `note`, if there is room.
-    pub(crate) fn tell(&self, note: Note) {
+    /// Publishes `note`, unless the queue is full.
+    pub(crate) fn publish(&self, note: Note) {
         // Events are best effort, as in Kubernetes.
         let _dropped = self.sender.try_send(note).is_err();
     }
@@ -136,7 +136,7 @@ async fn write_all(
         };
         if let Err(error) = written {
             tracing::debug!(source, %error, "event not written");
-            // An API server in trouble is not helped by more events.
+            // A failing API server must not get more events.
             clock.sleep(Duration::from_millis(100)).await;
         }
     }

@@ -1,11 +1,10 @@
-//! Who acts on objects: scheduler, workload controllers, node agents, garbage collection.
+//! The controllers of the control plane: scheduler, workload controllers, node agents, garbage collection.
 //!
-//! [`Loops::start`] starts them against any API server a `kube::Client` reaches. All share one copy of the cluster (one
-//! watch per kind), take time only from the [`Clock`], and survive API errors, dropped watches and conflicts with
-//! back-off. Every loop is a pure decision with a thin driver around it. Nothing here is shared with the engine (invariant
-//! I5).
+//! [`Loops::start`] starts them for any API server that a `kube::Client` can access. All share one cache of the cluster (one
+//! watch per kind), use only the [`Clock`] for time, and retry after API errors, dropped watches and conflicts with back-off.
+//! Every loop is a pure decision with a thin driver around it. No code is shared with the engine (invariant I5).
 //!
-//! | module | stands for |
+//! | module | replaces |
 //! |---|---|
 //! | [`scheduler`] | kube-scheduler |
 //! | `workloads` | the Deployment, ReplicaSet, StatefulSet, DaemonSet and Job controllers |
@@ -42,10 +41,10 @@ use node_agent::NodeAgentOptions;
 use node_lifecycle::NodeLifecycleOptions;
 use scheduler::SchedulerOptions;
 
-/// Which loops run, and how.
+/// The loops to run, and their settings.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Seeds the suffixes of pod names.
+    /// Seed of the suffixes of pod names.
     pub seed: u64,
     /// kube-scheduler.
     pub scheduler: Option<SchedulerOptions>,
@@ -53,9 +52,9 @@ pub struct Options {
     pub workloads: bool,
     /// PodDisruptionBudget status.
     pub disruption: bool,
-    /// Node taints, taint-based eviction, pods of vanished nodes.
+    /// Node taints, taint-based eviction, pods of deleted nodes.
     pub node_lifecycle: Option<NodeLifecycleOptions>,
-    /// Simulated nodes.
+    /// Simulated nodes (kubelets).
     pub node_agent: Option<NodeAgentOptions>,
     /// Owner references and namespace deletion.
     pub garbage: bool,
@@ -64,7 +63,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Everything.
+    /// All loops.
     fn default() -> Self {
         Self {
             seed: 0,
@@ -79,7 +78,7 @@ impl Default for Options {
     }
 }
 
-/// Running loops. Dropping it stops them.
+/// Running loops, stopped on drop.
 #[derive(Debug)]
 pub struct Loops {
     token: CancellationToken,
@@ -88,7 +87,7 @@ pub struct Loops {
 }
 
 impl Loops {
-    /// Starts the chosen loops. Call it inside a tokio runtime. `client` should not retry by itself.
+    /// Starts the selected loops. Call it inside a tokio runtime. `client` should not retry by itself.
     #[must_use]
     pub fn start(client: Client, clock: Clock, options: Options) -> Self {
         let token = CancellationToken::new();
@@ -104,7 +103,7 @@ impl Loops {
             token: token.clone(),
             tasks: &mut tasks,
         };
-        // Subscribers come before the watchers: they must see everything.
+        // Subscribers come before the watchers, so that they receive every change.
         launch.all(options);
         context.cache.start(&client, clock, &token, &mut tasks);
         Self {
@@ -119,7 +118,7 @@ impl Loops {
         self.cache.synced().await;
     }
 
-    /// Stops the loops and waits until they have.
+    /// Stops the loops and waits for them.
     pub async fn shutdown(mut self) {
         self.token.cancel();
         while self.tasks.join_next().await.is_some() {}
@@ -179,7 +178,7 @@ impl Launch<'_> {
             self.controller(node_lifecycle::PodEvictor::new(context.clone(), lifecycle));
         }
         if let Some(agent) = options.node_agent {
-            self.controller(node_agent::Machines::new(context.clone(), agent.clone()));
+            self.controller(node_agent::Kubelets::new(context.clone(), agent.clone()));
             self.controller(node_agent::PodLives::new(context.clone(), agent));
         }
         if options.garbage {
@@ -200,12 +199,12 @@ impl Launch<'_> {
     }
 }
 
-/// Whether the object is not there.
+/// Whether the error means that the object does not exist.
 fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_not_found())
 }
 
-/// Takes "not found" as done.
+/// Treats "not found" as success.
 fn ignore_not_found<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
     match result {
         Ok(_) => Ok(()),
@@ -214,7 +213,7 @@ fn ignore_not_found<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error
     }
 }
 
-/// Takes "already exists" as done.
+/// Treats "already exists" as success.
 fn ignore_conflict_of_existence<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
     match result {
         Ok(_) => Ok(()),

@@ -1,12 +1,12 @@
-//! Stands for the node lifecycle controller, the taint manager and pod garbage collection.
+//! The node lifecycle controller, the taint manager and pod garbage collection.
 //!
 //! - A node whose lease is not renewed becomes `Ready=Unknown`; its pods become not ready.
 //! - Conditions become taints: `not-ready` and `unreachable` (NoSchedule at once, NoExecute after a pause), pressure,
 //!   `unschedulable`.
 //! - Pods that do not tolerate a NoExecute taint, or no longer do, are deleted.
-//! - Pods on nodes that are gone are removed for good.
+//! - Pods on deleted nodes are force-deleted.
 //!
-//! Left out: zones with partial disruption (evictions are not slowed down), the out-of-service taint, the threshold of
+//! Not implemented: zones with partial disruption (evictions are not slowed down), the out-of-service taint, the threshold of
 //! terminated pods.
 //!
 //! UPSTREAM: pkg/controller/nodelifecycle, pkg/controller/tainteviction, pkg/controller/podgc
@@ -32,16 +32,16 @@ const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-/// Times of the node lifecycle.
+/// Timeouts of the node lifecycle.
 #[derive(Debug, Clone)]
 pub struct NodeLifecycleOptions {
-    /// How long a node may be silent before it counts as unreachable.
+    /// Time without a heartbeat after which a node is unreachable.
     pub grace: Duration,
-    /// How long a node that has never reported may take.
+    /// The same for a node that has never had a heartbeat.
     pub startup_grace: Duration,
-    /// From the NoSchedule taint to the NoExecute taint.
+    /// Time between the NoSchedule taint and the NoExecute taint.
     pub no_execute_delay: Duration,
-    /// How long pods of a vanished node are kept.
+    /// How long pods of a deleted node are kept.
     pub orphan_grace: Duration,
 }
 
@@ -86,9 +86,9 @@ const PRESSURES: [(&str, &str); 4] = [
     ),
 ];
 
-/// The taints a node should have, and when they change next by themselves. Pure.
+/// Returns the taints a node should have, and when they next change by time alone. Pure.
 ///
-/// `ready` is the node's readiness; a node that never reported keeps the taint it was created with.
+/// `ready` is the node's readiness; a node that has never reported keeps the taint it was created with.
 fn taints(
     node: &Node,
     ready: Option<&(String, Option<Timestamp>)>,
@@ -152,7 +152,7 @@ fn taints(
     (result, change)
 }
 
-/// When a pod must leave because of NoExecute taints: `None` never. Pure.
+/// Returns when NoExecute taints evict a pod; `None` means never. Pure.
 fn leaves_at(pod: &PodRecord, taints: &[Taint], now: Timestamp) -> Option<Timestamp> {
     let mut earliest: Option<Timestamp> = None;
     for taint in taints.iter().filter(|t| t.effect == "NoExecute") {
@@ -184,12 +184,11 @@ fn leaves_at(pod: &PodRecord, taints: &[Taint], now: Timestamp) -> Option<Timest
 pub(crate) struct NodeLifecycle {
     context: Context,
     options: NodeLifecycleOptions,
-    /// The last renewal of each lease and when it was seen, by our clock.
+    /// The last renewal of each lease and when it was observed, by our clock.
     seen: Mutex<FxHashMap<Key, (Option<Timestamp>, Timestamp)>>,
 }
 
 impl NodeLifecycle {
-    /// A loop on this context.
     pub(crate) fn new(context: Context, options: NodeLifecycleOptions) -> Self {
         Self {
             context,
@@ -198,7 +197,7 @@ impl NodeLifecycle {
         }
     }
 
-    /// When the node last gave a sign of life.
+    /// Returns the time of the node's last heartbeat.
     fn alive_at(&self, key: &Key, now: Timestamp) -> Timestamp {
         let lease = self.context.cache.leases.get(&Key::new(LEASES, &key.name));
         let renewed = lease.and_then(|l| l.spec.as_ref()?.renew_time.as_ref().map(|t| t.0));
@@ -270,7 +269,7 @@ impl Controller for NodeLifecycle {
                 }
                 keys.extend(diff.new.as_ref().map(|n| Key::of(&n.metadata)));
             }
-            // A renewal is noted with the clock of its arrival; the node itself is looked at when its time is up.
+            // A renewal is recorded with its time of arrival; the node itself is reconciled at its timeout.
             Change::Lease(diff) => {
                 if let Some(lease) = &diff.new
                     && lease.metadata.namespace.as_deref() == Some(LEASES)
@@ -302,7 +301,7 @@ impl Controller for NodeLifecycle {
             .is_some_and(|(status, _)| status == "Unknown");
         if silent_at <= now && !unknown {
             self.mark_unknown(&node, &key.name, never).await?;
-            // The taints follow when the change comes back.
+            // The taints follow when the change is observed.
             return Ok(Next::Wait);
         }
         if ready.as_ref().is_some_and(|(status, _)| status != "True") {
@@ -333,12 +332,11 @@ impl Controller for NodeLifecycle {
 pub(crate) struct PodEvictor {
     context: Context,
     options: NodeLifecycleOptions,
-    /// When each missing node was first missed.
+    /// When each missing node was first found missing.
     missing: Mutex<FxHashMap<Arc<str>, Timestamp>>,
 }
 
 impl PodEvictor {
-    /// A loop on this context.
     pub(crate) fn new(context: Context, options: NodeLifecycleOptions) -> Self {
         Self {
             context,
@@ -352,7 +350,7 @@ impl PodEvictor {
         *missing.entry(node.clone()).or_insert(now)
     }
 
-    /// Removes a pod whose node is gone. UPSTREAM: podgc, `markFailedAndDeletePodWithCondition`.
+    /// Deletes a pod whose node does not exist. UPSTREAM: podgc, `markFailedAndDeletePodWithCondition`.
     async fn remove_orphan(&self, pod: &PodRecord, node: &str) -> Result<(), kube::Error> {
         let nodes: Api<Node> = Api::all(self.context.client());
         if nodes.get_opt(node).await?.is_some() {
@@ -464,9 +462,10 @@ impl Controller for PodEvictor {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use k8s_openapi::api::core::v1::PodSpec;
     use serde_json::Value;
+
+    use super::*;
 
     fn node(value: Value) -> Node {
         serde_json::from_value(value).unwrap()

@@ -1,12 +1,12 @@
-//! What amount a Kubernetes quantity string means.
+//! Parses Kubernetes quantities.
 //!
-//! Written again here, apart from the engine's own quantity type, so that the two can disagree (architecture invariant I5).
+//! Implemented separately from the engine's quantity type, so that the two can disagree (architecture invariant I5).
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 const NANO: i128 = 1_000_000_000;
 
-/// The amount in nano-units, or `None` where the text is no quantity.
+/// Returns the amount in nano-units, or `None` if the text is not a quantity.
 pub(crate) fn nano(text: &str) -> Option<i128> {
     let (negative, rest) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -60,7 +60,7 @@ pub(crate) fn nano(text: &str) -> Option<i128> {
     Some(if negative { -value } else { value })
 }
 
-/// The amount in units of 1/`per_unit`, rounded up and clamped to `i64`, as `Quantity.Value`/`MilliValue` do.
+/// Returns the amount in units of 1/`per_unit`, rounded up and clamped to `i64`, as `Quantity.Value`/`MilliValue` do.
 fn scaled(quantity: &Quantity, per_unit: i128) -> i64 {
     let Some(value) = nano(&quantity.0) else {
         return 0;
@@ -70,7 +70,7 @@ fn scaled(quantity: &Quantity, per_unit: i128) -> i64 {
     i64::try_from(rounded).unwrap_or(if rounded < 0 { i64::MIN } else { i64::MAX })
 }
 
-/// The amount the scheduler counts with: thousandths for `cpu`, whole units for everything else.
+/// Returns the amount in the scheduler's units: thousandths for `cpu`, whole units for all other resources.
 pub(crate) fn amount(resource: &str, quantity: &Quantity) -> i64 {
     scaled(quantity, if resource == "cpu" { 1000 } else { 1 })
 }

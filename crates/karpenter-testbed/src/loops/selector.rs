@@ -1,11 +1,11 @@
-//! Which labels a label selector or node selector term accepts.
+//! Label selectors and node selector terms.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-/// Labels as Kubernetes objects carry them.
+/// Labels of a Kubernetes object.
 pub(crate) type Labels = BTreeMap<String, String>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -16,7 +16,7 @@ enum Operator {
     DoesNotExist,
     Gt,
     Lt,
-    /// An operator nobody knows accepts nothing.
+    /// An unknown operator matches nothing.
     Unknown,
 }
 
@@ -74,7 +74,7 @@ impl Requirement {
     }
 }
 
-/// A compiled label selector: all requirements must accept.
+/// A compiled label selector: all requirements must match.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Selector {
     requirements: Vec<Requirement>,
@@ -82,7 +82,7 @@ pub(crate) struct Selector {
 }
 
 impl Selector {
-    /// Compiles `selector`; an absent one selects nothing, an empty one everything.
+    /// Compiles `selector`; an absent one selects nothing, an empty one all objects.
     pub(crate) fn new(selector: Option<&LabelSelector>) -> Self {
         let Some(selector) = selector else {
             return Self {
@@ -113,7 +113,7 @@ impl Selector {
         }
     }
 
-    /// Adds "the label `key` is (or, negated, is not) `value`".
+    /// Adds the requirement that the label `key` is (or, negated, is not) `value`.
     pub(crate) fn and(&mut self, key: &str, value: &str, negated: bool) {
         self.requirements.push(Requirement {
             key: key.to_owned(),
@@ -126,7 +126,7 @@ impl Selector {
         });
     }
 
-    /// Whether the selector accepts `labels`.
+    /// Whether the selector matches `labels`.
     pub(crate) fn matches(&self, labels: &Labels) -> bool {
         !self.nothing
             && self
@@ -158,7 +158,7 @@ impl NodeTerm {
         }
     }
 
-    /// Whether a node of this name and these labels satisfies the term. An empty term matches no node.
+    /// Whether a node with this name and these labels satisfies the term. An empty term matches no node.
     pub(crate) fn matches(&self, name: &str, labels: &Labels) -> bool {
         if self.labels.is_empty() && self.fields.is_empty() {
             return false;
@@ -172,7 +172,7 @@ impl NodeTerm {
                 .all(|r| r.key == "metadata.name" && r.accepts(Some(name)))
     }
 
-    /// The node names the term is restricted to through `matchFields`, if it is.
+    /// Returns the node names that the term requires through `matchFields`, if any.
     pub(crate) fn node_names(&self) -> Option<&[String]> {
         self.fields
             .iter()
@@ -183,8 +183,9 @@ impl NodeTerm {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     fn labels(pairs: &[(&str, &str)]) -> Labels {
         pairs

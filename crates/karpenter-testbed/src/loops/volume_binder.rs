@@ -1,7 +1,7 @@
-//! Stands for the persistent volume controller and a CSI provisioner: claims get volumes, released volumes go.
+//! The persistent volume controller and a CSI provisioner: binds claims to volumes, and deletes released volumes.
 //!
-//! Claims of classes that bind immediately are bound here; claims that wait for their first consumer are bound by the
-//! scheduler through [`bind`]. Left out: resizing, snapshots, generic ephemeral volumes' claims, attach and detach.
+//! Claims of classes with immediate binding are bound here; claims that wait for their first consumer are bound by the scheduler
+//! through [`bind`]. Not implemented: resizing, snapshots, claims of generic ephemeral volumes, attach and detach.
 //!
 //! UPSTREAM: pkg/controller/volume/persistentvolume
 
@@ -15,7 +15,7 @@ use super::driver::{Context, Controller, Next};
 use super::scheduler::volumes::{ClaimBinding, ClaimKey};
 use super::{ignore_conflict_of_existence, ignore_not_found};
 
-/// Carries out a binding decided by the scheduler.
+/// Executes a binding decision of the scheduler.
 pub(crate) async fn bind(context: &Context, binding: &ClaimBinding) -> Result<(), kube::Error> {
     match binding {
         ClaimBinding::Existing { claim, volume } => bind_to(context, claim, volume).await,
@@ -128,14 +128,12 @@ async fn bind_to(context: &Context, claim_key: &ClaimKey, name: &str) -> Result<
     Ok(())
 }
 
-/// The loop.
 #[derive(Debug)]
 pub(crate) struct VolumeBinder {
     context: Context,
 }
 
 impl VolumeBinder {
-    /// A loop on this context.
     pub(crate) fn new(context: Context) -> Self {
         Self { context }
     }
@@ -195,7 +193,7 @@ impl VolumeBinder {
             }
             return Ok(());
         };
-        // Only a volume that was bound can be released: one being bound may be seen before its claim.
+        // Only a volume that was bound can be released: a volume may be observed before its claim is bound.
         if phase != Some("Bound") || volume.metadata.deletion_timestamp.is_some() {
             return Ok(());
         }

@@ -1,11 +1,12 @@
-//! How JSON, merge and strategic merge patches change an object.
+//! JSON, merge and strategic merge patches.
 //!
 //! - [`json`]: RFC 6902 operations.
 //! - [`merge`]: RFC 7386.
 //! - [`strategic`]: Kubernetes' merge patch that knows the merge keys of built-in types.
 //!
-//! Each takes the present object and the decoded body and returns the patched object, or a [`PatchError`] that says
-//! which `Status` the server answers ([`PatchError::code`], [`PatchError::reason`], the error's text is the message).
+//! Each takes the current object and the decoded body and returns the patched object, or a [`PatchError`] with the server's
+//! `Status` ([`PatchError::code`], [`PatchError::reason`]; the message is the error's text). Server-side apply is in
+//! [`crate::fields`].
 //! Server-side apply is [`crate::fields`].
 
 mod strategic_merge;
@@ -14,32 +15,32 @@ use serde_json::Value;
 
 use crate::registry::schema::Schema;
 
-/// Most operations a JSON patch may have.
+/// Maximum number of operations of a JSON patch.
 pub const MAX_OPERATIONS: usize = 10_000;
 
-/// Why a patch cannot be applied.
+/// The reason why a patch cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PatchError {
     /// The body is not a patch: 400 `BadRequest`.
     #[error("{0}")]
     Malformed(String),
-    /// A JSON patch operation failed: 422 `Invalid` with this generic text and empty details, as a real server answers.
+    /// A JSON patch operation failed: 422 `Invalid` with this generic text and empty details, as a real server responds.
     #[error("the server rejected our request due to an error in our request")]
     Rejected {
-        /// What went wrong, for the server's log.
+        /// The failure, for the server's log.
         cause: String,
     },
     /// Too many operations: 413 `RequestEntityTooLarge`.
     #[error("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {0}")]
     TooManyOperations(usize),
-    /// A strategic merge patch that does not fit the type: 400 `BadRequest`.
+    /// A strategic merge patch that does not match the type: 400 `BadRequest`.
     #[error("{0}")]
     Strategic(String),
 }
 
 impl PatchError {
-    /// HTTP status of the answer.
+    /// Returns the HTTP status of the response.
     pub fn code(&self) -> u16 {
         match self {
             Self::Malformed(_) | Self::Strategic(_) => 400,
@@ -48,7 +49,7 @@ impl PatchError {
         }
     }
 
-    /// `reason` of the answered Status.
+    /// Returns the `reason` of the Status.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Malformed(_) | Self::Strategic(_) => "BadRequest",
@@ -58,11 +59,11 @@ impl PatchError {
     }
 }
 
-/// Apply a JSON patch (RFC 6902).
+/// Applies a JSON patch (RFC 6902).
 ///
 /// # Errors
 ///
-/// [`PatchError::Malformed`] when `patch` is not a list of operations, [`PatchError::Rejected`] when an operation fails.
+/// [`PatchError::Malformed`] if `patch` is not a list of operations, [`PatchError::Rejected`] if an operation fails.
 pub fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
     let operations: json_patch::Patch = serde_json::from_value(patch.clone())
         .map_err(|error| PatchError::Malformed(format!("error decoding patch: {error}")))?;
@@ -71,7 +72,7 @@ pub fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
     }
     let mut patched = object.clone();
     for operation in &operations.0 {
-        // Unlike RFC 6902, API servers let a test for null pass where there is nothing; kube's finalizer relies on it.
+        // Unlike RFC 6902, API servers let a test for null succeed for a missing value; kube's finalizer relies on it.
         if let json_patch::PatchOperation::Test(test) = operation
             && test.value.is_null()
             && patched.pointer(test.path.as_str()).is_none()
@@ -93,11 +94,11 @@ pub fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
     }
 }
 
-/// Apply a merge patch (RFC 7386).
+/// Applies a merge patch (RFC 7386).
 ///
 /// # Errors
 ///
-/// [`PatchError::Malformed`] when `patch` is not an object.
+/// [`PatchError::Malformed`] if `patch` is not an object.
 pub fn merge(object: &Value, patch: &Value) -> Result<Value, PatchError> {
     if !patch.is_object() {
         return Err(PatchError::Malformed(
@@ -109,12 +110,12 @@ pub fn merge(object: &Value, patch: &Value) -> Result<Value, PatchError> {
     Ok(patched)
 }
 
-/// Apply a strategic merge patch to an object of a built-in type.
+/// Applies a strategic merge patch to an object of a built-in type.
 ///
 /// # Errors
 ///
-/// [`PatchError::Malformed`] when `patch` is not an object, [`PatchError::Strategic`] when a directive is unknown, a list
-/// item lacks its merge key or a patch contradicts its `$retainKeys`.
+/// [`PatchError::Malformed`] if `patch` is not an object, [`PatchError::Strategic`] if a directive is unknown, a list item has no
+/// merge key or a patch contradicts its `$retainKeys`.
 pub fn strategic(object: &Value, patch: &Value, schema: &Schema) -> Result<Value, PatchError> {
     let (Value::Object(original), Value::Object(patch)) = (object, patch) else {
         return Err(PatchError::Malformed(
@@ -126,8 +127,9 @@ pub fn strategic(object: &Value, patch: &Value, schema: &Schema) -> Result<Value
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     #[test]
     fn a_failed_test_is_rejected_with_the_generic_text() {
@@ -189,7 +191,7 @@ mod tests {
                     .pointer_mut("/conditions/0")
                     .filter(|ready| ready["reason"] == "x")
                 {
-                    // Go leaves the empty message of the patch out when it writes the object.
+                    // Go omits the empty message of the patch when it serializes the object.
                     ready["message"] = json!("");
                 }
                 assert_eq!(after[field], wanted, "recording {seq}");

@@ -25,7 +25,7 @@ fn error<T>(message: impl Into<String>) -> Result<T, PatchError> {
     Err(PatchError::Strategic(message.into()))
 }
 
-/// Merge `patch` into `original`, an object of type `schema`.
+/// Merges `patch` into `original`, an object of type `schema`.
 pub(super) fn merge_map(
     mut original: Object,
     mut patch: Object,
@@ -74,7 +74,7 @@ pub(super) fn merge_map(
     Ok(original)
 }
 
-/// Drop the fields `$retainKeys` does not name; the patch must not set others.
+/// Removes the fields that `$retainKeys` does not name; the patch must not set others.
 fn retain_keys(original: &mut Object, patch: &Object, keys: &Value) -> Result<(), PatchError> {
     let Some(keys) = keys.as_array() else {
         return error("invalid patch format of retainKeys");
@@ -92,7 +92,7 @@ fn retain_keys(original: &mut Object, patch: &Object, keys: &Value) -> Result<()
     Ok(())
 }
 
-/// Merge the lists for which the patch gives an order, and take them out of the patch.
+/// Merges the lists for which the patch gives an order, and removes them from the patch.
 fn merge_ordered_lists(
     original: &mut Object,
     patch: &mut Object,
@@ -172,7 +172,7 @@ fn merge_list(
     Ok(arrange(merged, &patch, &original, &field.patch))
 }
 
-/// Carry out `$patch: delete` and `$patch: replace` among a list's items.
+/// Executes `$patch: delete` and `$patch: replace` in a list's items.
 fn apply_item_directives(
     mut original: Vec<Value>,
     patch: Vec<Value>,
@@ -209,8 +209,8 @@ fn apply_item_directives(
     }
 }
 
-/// Put merged items in order: those of `wanted` in its order, the others in the server's, interleaved so that two items
-/// the server both had keep its order and new ones come first.
+/// Orders merged items: those of `wanted` in its order, the others in the server's, interleaved so that two items of the server
+/// keep its order and new ones come first.
 fn arrange(
     merged: Vec<Value>,
     wanted: &[Value],
@@ -248,7 +248,7 @@ fn arrange(
     arranged
 }
 
-/// A patch value that meets nothing in the original: without directives and nulls.
+/// Returns a patch value without a counterpart in the original: without directives and nulls.
 fn plain(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -282,9 +282,10 @@ fn plain_list(items: Vec<Value>) -> Vec<Value> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::super::strategic;
     use super::*;
-    use serde_json::json;
 
     fn node() -> Schema {
         Schema::named("io.k8s.api.core.v1.Node")

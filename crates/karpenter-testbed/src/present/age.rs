@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-/// A duration in kubectl's short form: `45s`, `3m12s`, `12m`, `5h10m`, `26h`, `3d4h`, `40d`, `2y15d`.
+/// Formats a duration in kubectl's short form: `45s`, `3m12s`, `12m`, `5h10m`, `26h`, `3d4h`, `40d`, `2y15d`.
 ///
 /// UPSTREAM: apimachinery/pkg/util/duration.HumanDuration.
 pub fn human_duration(seconds: i64) -> String {
@@ -29,7 +29,7 @@ pub fn human_duration(seconds: i64) -> String {
     }
 }
 
-/// Time from the RFC 3339 instant `since` to `now`, or `<unknown>` when it is absent or unreadable.
+/// Returns the time from the RFC 3339 instant `since` to `now`, or `<unknown>` if it is absent or invalid.
 pub fn age(since: Option<&str>, now: Timestamp) -> String {
     match since.and_then(|text| text.parse::<Timestamp>().ok()) {
         Some(since) => human_duration(now.as_second() - since.as_second()),

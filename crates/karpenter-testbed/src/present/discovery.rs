@@ -1,4 +1,4 @@
-//! Discovery documents: which groups, versions and resources are served.
+//! Discovery documents: the served groups, versions and resources.
 //!
 //! UPSTREAM: apiserver/pkg/endpoints/discovery.
 
@@ -6,14 +6,14 @@ use serde_json::{Map, Value, json};
 
 use crate::registry::{Registry, Resource, Subresource, api_version};
 
-/// Content type kubectl expects on `APIGroupDiscoveryList` answers of version `v2`.
+/// Content type that kubectl expects of `APIGroupDiscoveryList` responses of version `v2`.
 pub const AGGREGATED_V2: &str =
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-/// Content type of `APIGroupDiscoveryList` answers of version `v2beta1`.
+/// Content type of `APIGroupDiscoveryList` responses of version `v2beta1`.
 pub const AGGREGATED_V2BETA1: &str =
     "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 
-/// Which form of discovery a client accepts first.
+/// The form of discovery that a client prefers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiscoveryForm {
     /// `APIGroupDiscoveryList` of `apidiscovery.k8s.io/v2`.
@@ -25,7 +25,7 @@ pub enum DiscoveryForm {
 }
 
 impl DiscoveryForm {
-    /// From an `Accept` header.
+    /// Parses an `Accept` header.
     pub fn from_accept(accept: &str) -> Self {
         for part in accept.split(',') {
             let parameters: Vec<&str> = part.split(';').map(str::trim).collect();
@@ -43,7 +43,7 @@ impl DiscoveryForm {
         Self::Legacy
     }
 
-    /// Content type of the answer.
+    /// Returns the content type of the response.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::AggregatedV2 => AGGREGATED_V2,
@@ -53,7 +53,7 @@ impl DiscoveryForm {
     }
 }
 
-/// The document at `/api` in the form asked for. `address` is what legacy clients are told to talk to, `host:port`.
+/// Returns the document at `/api` in the requested form. `address` is the server address for legacy clients, `host:port`.
 pub fn core(registry: &Registry, form: DiscoveryForm, address: &str) -> Value {
     match form {
         DiscoveryForm::Legacy => json!({
@@ -65,7 +65,7 @@ pub fn core(registry: &Registry, form: DiscoveryForm, address: &str) -> Value {
     }
 }
 
-/// The document at `/apis` in the form asked for.
+/// Returns the document at `/apis` in the requested form.
 pub fn groups(registry: &Registry, form: DiscoveryForm) -> Value {
     match form {
         DiscoveryForm::Legacy => {
@@ -82,7 +82,7 @@ pub fn groups(registry: &Registry, form: DiscoveryForm) -> Value {
     }
 }
 
-/// The `APIGroup` at `/apis/GROUP`.
+/// Returns the `APIGroup` at `/apis/GROUP`.
 pub fn group(registry: &Registry, name: &str) -> Option<Value> {
     if name.is_empty() || !registry.groups().contains(&name) {
         return None;
@@ -109,7 +109,7 @@ fn group_entry(registry: &Registry, name: &str) -> Map<String, Value> {
     entry
 }
 
-/// The `APIResourceList` at `/api/VERSION` or `/apis/GROUP/VERSION`.
+/// Returns the `APIResourceList` at `/api/VERSION` or `/apis/GROUP/VERSION`.
 pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Value> {
     let mut entries = Vec::new();
     for resource in registry.in_version(group, version) {
@@ -199,7 +199,7 @@ fn aggregated(registry: &Registry, form: DiscoveryForm, core: bool) -> Value {
 }
 
 fn aggregated_entry(resource: &Resource) -> Value {
-    // Built-in resources leave group and version empty where they are those of the document; custom ones spell them out.
+    // Built-in resources omit group and version if they are those of the document; custom ones include them.
     let kind_of = |group: &str, version: &str, kind: &str| {
         let own = group == resource.group && version == resource.version;
         if own && !resource.is_custom() {
@@ -234,7 +234,7 @@ fn aggregated_entry(resource: &Resource) -> Value {
     entry
 }
 
-/// The document at `/version` for a version such as `1.36`.
+/// Returns the document at `/version` for a version such as `1.36`.
 pub fn version(version: &str) -> Value {
     let (major, minor) = version.split_once('.').unwrap_or(("1", version));
     let before = minor
@@ -278,7 +278,7 @@ mod tests {
     fn aggregated_discovery_equals_the_recording() {
         let recorded = recorded("aggdisc");
         let mut registry = Registry::builtin();
-        // The recorded server served these definitions; discovery needs their names only.
+        // The recorded server served these CRDs; discovery needs only their names.
         for item in recorded["items"].as_array().unwrap().iter().skip(1) {
             for version in item["versions"].as_array().unwrap() {
                 for resource in version["resources"].as_array().unwrap() {

@@ -30,7 +30,7 @@ enum Operator {
     GreaterOrEqual,
 }
 
-/// Why a path cannot be read.
+/// The reason why a path is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("path `{path}` is not understood at byte {at}")]
 pub struct PathError {
@@ -43,7 +43,7 @@ impl JsonPath {
     ///
     /// # Errors
     ///
-    /// [`PathError`] when the path uses something this subset does not have.
+    /// [`PathError`] if the path uses a feature outside of this subset.
     pub fn parse(path: &str) -> Result<Self, PathError> {
         let inner = path.trim();
         let inner = inner
@@ -58,7 +58,7 @@ impl JsonPath {
         })
     }
 
-    /// The values the path selects, in document order.
+    /// Returns the values that the path selects, in document order.
     pub fn select<'a>(&self, root: &'a Value) -> Vec<&'a Value> {
         let mut found = vec![root];
         for step in &self.0 {
@@ -70,7 +70,7 @@ impl JsonPath {
         found
     }
 
-    /// The first value the path selects.
+    /// Returns the first value that the path selects.
     pub fn first<'a>(&self, root: &'a Value) -> Option<&'a Value> {
         self.select(root).into_iter().next()
     }
@@ -256,8 +256,9 @@ impl Parser<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     fn first(path: &str, root: &Value) -> Option<Value> {
         JsonPath::parse(path).unwrap().first(root).cloned()

@@ -1,13 +1,13 @@
-//! How kinds are shown: discovery, OpenAPI, Tables, protobuf request bodies.
+//! Presentation of kinds: discovery, OpenAPI, Tables, protobuf request bodies.
 //!
 //! - [`discovery`]: aggregated discovery (`APIGroupDiscoveryList`) and the legacy documents, the `/version` document.
 //! - [`openapi`]: the `/openapi/v3` index and the document of a group and version, custom resources included.
-//! - [`table`]: `Table` answers with kubectl's cells, and `PartialObjectMetadata`.
+//! - [`table`]: `Table` responses with kubectl's cells, and `PartialObjectMetadata`.
 //! - [`age`]: durations as kubectl prints them.
 //! - [`jsonpath`]: the paths of printer columns.
 //! - [`protobuf`]: request bodies in Kubernetes' protobuf envelope, decoded to JSON.
 //!
-//! Everything is a pure function of the registry, objects and the given instant.
+//! All functions are pure functions of the registry, objects and the given instant.
 
 pub mod age;
 pub mod discovery;

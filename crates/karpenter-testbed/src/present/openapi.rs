@@ -1,7 +1,7 @@
-//! OpenAPI v3: the index and the document of each group and version, as far as kubectl reads them.
+//! OpenAPI v3: the index and the document of each group and version, as far as kubectl uses them.
 //!
-//! `apply`, `create` and `replace` look for a patch operation with the kind and a `fieldValidation` parameter; `explain`
-//! finds the kind by the paths and reads `components.schemas`.
+//! `apply`, `create` and `replace` search a patch operation with the kind and a `fieldValidation` parameter; `explain` finds the
+//! kind by the paths and reads `components.schemas`.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,7 +13,7 @@ use crate::registry::{Registry, Resource};
 
 const COMPONENT: &str = "#/components/schemas/";
 
-/// The document at `/openapi/v3`: where each group and version's document is.
+/// Returns the document at `/openapi/v3`: the addresses of the documents of each group and version.
 pub fn index(registry: &Registry) -> Value {
     let mut paths = Map::new();
     for group in registry.groups() {
@@ -33,7 +33,7 @@ pub fn index(registry: &Registry) -> Value {
     json!({"paths": paths})
 }
 
-/// Changes when the document of the group and version changes.
+/// Returns a hash that changes with the document of the group and version.
 fn fingerprint(registry: &Registry, group: &str, version: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     for resource in registry.in_version(group, version) {
@@ -46,7 +46,7 @@ fn fingerprint(registry: &Registry, group: &str, version: &str) -> u64 {
     hasher.finish()
 }
 
-/// The document at `/openapi/v3/api/VERSION` or `/openapi/v3/apis/GROUP/VERSION`.
+/// Returns the document at `/openapi/v3/api/VERSION` or `/openapi/v3/apis/GROUP/VERSION`.
 pub fn document(registry: &Registry, group: &str, version: &str) -> Option<Value> {
     let mut schemas = BTreeMap::new();
     let mut paths = Map::new();
@@ -65,7 +65,7 @@ pub fn document(registry: &Registry, group: &str, version: &str) -> Option<Value
     }))
 }
 
-/// Add the resource's schema and what it refers to; returns its name.
+/// Adds the resource's schema and the schemas it refers to; returns its name.
 fn component(resource: &Resource, schemas: &mut BTreeMap<String, Value>) -> String {
     let gvk =
         json!([{"group": resource.group, "version": resource.version, "kind": resource.kind}]);
@@ -125,7 +125,7 @@ fn add_builtin(name: &str, schemas: &mut BTreeMap<String, Value>) {
     }
 }
 
-/// Turn references by name into references to components; those with a description are wrapped in `allOf`.
+/// Turns references by name into references to components; those with a description are wrapped in `allOf`.
 fn with_components(node: &Value, references: &mut Vec<String>) -> Value {
     match node {
         Value::Object(fields) => {

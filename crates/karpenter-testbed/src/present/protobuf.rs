@@ -1,11 +1,11 @@
 //! Request bodies in Kubernetes' protobuf envelope, decoded to JSON.
 //!
 //! kubectl sends protobuf for `create deployment`, `create namespace`, `auth can-i`, `drain --disable-eviction` and the like.
-//! The decoder walks the wire format along the built-in schemas, with the field numbers of
-//! `data/builtin-protobuf-tags.json`, so that every built-in kind is understood, not only those.
+//! The decoder parses the wire format with the built-in schemas and the field numbers of `data/builtin-protobuf-tags.json`, so
+//! that every built-in kind is supported.
 //!
-//! Go writes empty strings, zeros and `false` of fields that are no pointers; JSON leaves them out. Which numbers and
-//! booleans those are is not in the schema: `VALUE_FIELDS` names them.
+//! Go serializes empty strings, zeros and `false` of fields that are not pointers; JSON omits them. The schema does not say which
+//! numbers and booleans those are: `VALUE_FIELDS` lists them.
 
 use std::sync::OnceLock;
 
@@ -19,7 +19,7 @@ use crate::registry::{Registry, split_api_version};
 /// Content type of protobuf bodies.
 pub const CONTENT_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
-/// What every body starts with.
+/// The prefix of every body.
 const MAGIC: &[u8] = b"k8s\0";
 
 /// Numbers and booleans whose zero means absent.
@@ -52,7 +52,7 @@ const VALUE_FIELDS: &[&str] = &[
 
 const TAGS_SOURCE: &str = include_str!("../../data/builtin-protobuf-tags.json");
 
-/// Why a body cannot be decoded: 400 `BadRequest`.
+/// The reason why a body cannot be decoded: 400 `BadRequest`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtobufError {
@@ -74,7 +74,7 @@ pub enum ProtobufError {
     },
 }
 
-/// Decode a body to the JSON object it stands for, `apiVersion` and `kind` included.
+/// Decodes a body to its JSON object, `apiVersion` and `kind` included.
 ///
 /// Kinds: every built-in resource, the bodies of subresources (Eviction, Binding, Scale) and DeleteOptions.
 ///
@@ -222,7 +222,7 @@ fn message(bytes: &[u8], schema: &Schema) -> Result<Map<String, Value>, Protobuf
     Ok(object)
 }
 
-/// Read a message's fields into the object; a number that maps to a table is an embedded struct.
+/// Reads a message's fields into the object; a number that maps to a table is an embedded struct.
 fn fill(
     bytes: &[u8],
     schema: &Schema,
@@ -411,7 +411,6 @@ fn time(bytes: &[u8], micro: bool) -> Result<Value, ProtobufError> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use k8s_pb::api::apps::v1 as apps;
     use k8s_pb::api::authorization::v1 as authorization;
     use k8s_pb::api::core::v1 as core;
@@ -420,6 +419,8 @@ mod tests {
     use k8s_pb::apimachinery::pkg::runtime::{TypeMeta, Unknown};
     use k8s_pb::apimachinery::pkg::util::intstr::IntOrString;
     use prost::Message;
+
+    use super::*;
 
     fn envelope(api_version: &str, kind: &str, message: &impl Message) -> Vec<u8> {
         let unknown = Unknown {
@@ -650,7 +651,7 @@ mod tests {
             },
         );
         for length in MAGIC.len() + 1..good.len() {
-            // Cut anywhere: an error or an object, never a panic.
+            // Truncated anywhere: an error or an object, never a panic.
             let _ = decode(&good[..length], &registry).map(|value| assert!(value.is_object()));
         }
         let unknown = envelope("x/v1", "Y", &core::Namespace::default());

@@ -1,4 +1,4 @@
-//! `Table` answers: what kubectl prints, computed by the server.
+//! `Table` responses: the output of kubectl, computed by the server.
 //!
 //! UPSTREAM: kubernetes pkg/printers/internalversion (built-in kinds), apiextensions-apiserver tableconvertor (custom ones).
 
@@ -10,7 +10,7 @@ use super::jsonpath::JsonPath;
 use super::rows;
 use crate::registry::{PrinterColumn, Resource};
 
-/// What a Table row carries besides its cells (`includeObject`).
+/// The object in a Table row (`includeObject`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IncludeObject {
     /// Nothing.
@@ -23,7 +23,7 @@ pub enum IncludeObject {
 }
 
 impl IncludeObject {
-    /// From the query parameter `includeObject`; `None` when the value is unknown (a 400).
+    /// Parses the query parameter `includeObject`; returns `None` if the value is unknown (a 400).
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "" | "Metadata" => Some(Self::Metadata),
@@ -34,7 +34,7 @@ impl IncludeObject {
     }
 }
 
-/// A `Table` of `objects`, all of kind `resource`.
+/// Returns a `Table` of `objects`, all of kind `resource`.
 ///
 /// `list_metadata` is the `metadata` of the list (for a single object: its `resourceVersion` alone). `with_columns` is
 /// false for the second and later events of a watch. `version` is `v1` or `v1beta1` of `meta.k8s.io`.
@@ -66,13 +66,13 @@ pub fn table<'a>(
     })
 }
 
-/// The `PartialObjectMetadata` of an object.
+/// Returns the `PartialObjectMetadata` of an object.
 pub fn partial_metadata(object: &Value, version: &str) -> Value {
     let metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
     json!({"kind": "PartialObjectMetadata", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": metadata})
 }
 
-/// The `PartialObjectMetadataList` of objects.
+/// Returns the `PartialObjectMetadataList` of objects.
 pub fn partial_metadata_list<'a>(
     objects: impl IntoIterator<Item = &'a Value>,
     list_metadata: Value,
@@ -90,7 +90,7 @@ pub fn partial_metadata_list<'a>(
     })
 }
 
-/// What turns objects of one kind into rows.
+/// The columns and cells of one kind.
 enum Painter<'a> {
     Builtin(&'a Resource, &'static rows::Painting),
     Custom(Vec<(&'a PrinterColumn, Option<JsonPath>)>),
@@ -234,7 +234,7 @@ mod tests {
             "v1",
             now,
         );
-        // The recording leaves descriptions out and blanks times.
+        // The recording has no descriptions and no times.
         for definition in ours["columnDefinitions"].as_array_mut().unwrap() {
             definition.as_object_mut().unwrap().remove("description");
         }

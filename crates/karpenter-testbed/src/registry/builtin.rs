@@ -23,7 +23,7 @@ struct Row {
     all: bool,
     /// Names of subresources.
     subresources: &'static [&'static str],
-    /// Field labels besides metadata.name and metadata.namespace.
+    /// Field labels in addition to metadata.name and metadata.namespace.
     fields: &'static [&'static str],
 }
 
@@ -95,7 +95,7 @@ const RESOURCE: Package = ("resource.k8s.io", "v1", "io.k8s.api.resource.v1");
 const STATUS: &[&str] = &["status"];
 const WORKLOAD: &[&str] = &["status", "scale"];
 
-/// In the order in which discovery lists groups.
+/// In the order of discovery's groups.
 const ROWS: &[Row] = &[
     row(CORE, "ConfigMap", "configmaps", &["cm"], true),
     row(CORE, "Endpoints", "endpoints", &["ep"], true),
@@ -295,7 +295,7 @@ const ROWS: &[Row] = &[
         .fields(&["spec.nodeName", "spec.driver"]),
 ];
 
-/// Every built-in resource, in the order of discovery.
+/// Returns every built-in resource, in the order of discovery.
 pub(super) fn resources() -> Vec<Resource> {
     ROWS.iter().map(resource).collect()
 }

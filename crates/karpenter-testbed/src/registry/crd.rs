@@ -1,4 +1,4 @@
-//! Which resources a CustomResourceDefinition defines.
+//! The resources of a CustomResourceDefinition.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{
     STATUS_VERBS, ScalePaths, StorageKey, Subresource,
 };
 
-/// Why an object cannot be used as a CustomResourceDefinition.
+/// The reason why an object is not a valid CustomResourceDefinition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CrdError {
@@ -48,7 +48,7 @@ fn strings(value: &Value, key: &str) -> Vec<String> {
         .collect()
 }
 
-/// The definition's name and its served resources, one for each served version.
+/// Returns the CRD's name and its served resources, one for each served version.
 pub(super) fn resources(definition: &Value) -> Result<(String, Vec<Resource>), CrdError> {
     let spec = definition.get("spec").ok_or(CrdError::Missing("spec"))?;
     let group = text(spec, "group").ok_or(CrdError::Missing("spec.group"))?;

@@ -1,17 +1,16 @@
 //! Decoding a request body against a schema: unknown fields, nulls, type errors.
 //!
-//! A typed server drops unknown fields (or reports them: `fieldValidation`), reads null as absent and answers 400 with
-//! Go's words when a value has the wrong type. Custom resources are pruned the same way; their types are checked by
-//! schema validation.
+//! A typed server drops unknown fields (or reports them: `fieldValidation`), treats null as absent and responds with 400 and Go's
+//! message if a value has the wrong type. Custom resources are pruned the same way; their types are checked by schema validation.
 
 use serde_json::{Map, Value};
 
 use super::schema::{Schema, Type};
 
-/// Remove fields the schema does not know; returns their paths (`spec.foo`, `spec.containers[0].bar`) in document order.
+/// Removes fields that the schema does not have; returns their paths (`spec.foo`, `spec.containers[0].bar`) in document order.
 ///
-/// What `fieldValidation=Strict` complains about, see [`strict_message`]; what `Warn` puts into warnings and `Ignore`
-/// drops silently.
+/// With `fieldValidation=Strict` these paths are the error, see [`strict_message`]; with `Warn` they are warnings, with `Ignore`
+/// they are dropped silently.
 pub fn prune(value: &mut Value, schema: &Schema) -> Vec<String> {
     let mut unknown = Vec::new();
     prune_at(value, schema, String::new(), &mut unknown);
@@ -51,7 +50,7 @@ fn join(path: &str, name: &str) -> String {
     }
 }
 
-/// The message of the 400 answer of strict decoding.
+/// Returns the message of the 400 response of strict decoding.
 pub fn strict_message(kind: &str, version: &str, unknown: &[String]) -> String {
     let fields: Vec<String> = unknown.iter().map(|path| unknown_field(path)).collect();
     format!(
@@ -65,7 +64,7 @@ pub fn unknown_field(path: &str) -> String {
     format!("unknown field \"{path}\"")
 }
 
-/// The message of the 400 answer to a value of the wrong type in a built-in kind, or `None` when every value fits.
+/// Returns the message of the 400 response to a value of the wrong type in a built-in kind, or `None` if all values are valid.
 ///
 /// UPSTREAM: encoding/json's UnmarshalTypeError and the apimachinery parsers of quantities and times.
 pub fn type_error(kind: &str, version: &str, value: &Value, schema: &Schema) -> Option<String> {
@@ -170,7 +169,7 @@ fn fits(number: Option<i64>, format: Option<&str>) -> bool {
     }
 }
 
-/// The Go type of a field, as its error messages call it.
+/// Returns the Go type of a field, as in its error messages.
 fn go_type(schema: &Schema) -> String {
     if let Some(name) = &schema.reference {
         let mut parts = name.rsplit('.');
@@ -240,7 +239,7 @@ fn time_error(text: &str) -> Option<String> {
     }
 }
 
-/// Remove null fields, as a typed server does by decoding and encoding again. Lists keep their nulls.
+/// Removes null fields, as a typed server does by decoding and encoding. Lists keep their nulls.
 pub fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -252,8 +251,8 @@ pub fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// Fields that Go writes although they are empty: struct values that are no pointers, and times without `omitzero`
-/// (written as null). Required fields are written too; the schema names those.
+/// Fields that Go serializes although they are empty: struct values that are not pointers, and times without `omitzero` (written
+/// as null). Required fields are written too; the schema lists those.
 const ALWAYS_WRITTEN: &[(&str, &[&str])] = &[
     ("Container", &["resources"]),
     ("EphemeralContainer", &["resources"]),
@@ -278,8 +277,8 @@ const ALWAYS_WRITTEN: &[(&str, &[&str])] = &[
     ("StatefulSetSpec", &["template", "updateStrategy"]),
 ];
 
-/// Add what a typed server writes for fields that are absent: empty required fields and empty struct values (`spec: {}`,
-/// `status: {}`, `resources: {}`, `lastTransitionTime: null`).
+/// Adds what a typed server writes for absent fields: empty required fields and empty struct values (`spec: {}`, `status: {}`,
+/// `resources: {}`, `lastTransitionTime: null`).
 ///
 /// Meant for the answer to a create and for comparing with "nothing" in managed fields; never for custom resources.
 pub fn fill_zero_values(value: &mut Value, schema: &Schema) {
@@ -329,8 +328,9 @@ fn zero(field: &Schema) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     #[test]
     fn strict_decoding_names_every_unknown_field() {
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities_are_recognised() {
+    fn quantities_are_recognized() {
         for good in ["1", "100m", "1.5Gi", "-1", "+2k", "1e3", "1E-3", ".5", "5."] {
             assert!(is_quantity(good), "{good}");
         }

@@ -1,14 +1,14 @@
-//! Which kinds exist, how they are named, and what schema they have.
+//! The kinds, their names and schemas.
 //!
 //! - [`Registry`] holds every served resource: the built-in ones ([`Registry::builtin`]) and those of
 //!   CustomResourceDefinitions ([`Registry::register_crd`], [`Registry::unregister_crd`]). Look one up by URL with
 //!   [`Registry::find`] or by kind with [`Registry::find_kind`].
 //! - [`Resource`] is one served (group, version, plural) with its names, verbs, subresources, field selectors, storage
 //!   and [`schema::Schema`].
-//! - [`schema`]: one navigation for built-in types and CRD structural schemas.
+//! - [`schema`]: one interface for built-in types and CRD structural schemas.
 //! - [`decode`]: unknown fields (strict decoding), pruning, type errors with the messages of a real server.
 //!
-//! Everything is plain data and pure functions; the server keeps the [`Registry`] and swaps it when CRDs change.
+//! All types are plain data with pure functions; the server keeps the [`Registry`] and replaces it when CRDs change.
 
 mod builtin;
 mod crd;
@@ -23,7 +23,7 @@ use serde_json::Value;
 pub use crd::CrdError;
 use schema::Schema;
 
-/// The verbs of an ordinary stored resource, in the order in which discovery shows them.
+/// The verbs of an ordinary stored resource, in the order of discovery.
 pub const ALL_VERBS: &[&str] = &[
     "create",
     "delete",
@@ -34,7 +34,7 @@ pub const ALL_VERBS: &[&str] = &[
     "update",
     "watch",
 ];
-/// The verbs of a custom resource, in the order in which discovery shows them.
+/// The verbs of a custom resource, in the order of discovery.
 pub const CUSTOM_VERBS: &[&str] = &[
     "delete",
     "deletecollection",
@@ -47,7 +47,7 @@ pub const CUSTOM_VERBS: &[&str] = &[
 ];
 /// The verbs of a status-like subresource.
 pub const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
-/// The verb of a subresource that is only posted to.
+/// The verb of a subresource that only supports POST.
 pub const CREATE_VERB: &[&str] = &["create"];
 
 /// A group, version and kind.
@@ -62,7 +62,7 @@ pub struct GroupVersionKind {
 }
 
 impl GroupVersionKind {
-    /// From its parts.
+    /// Returns the kind from its parts.
     pub fn new(group: &str, version: &str, kind: &str) -> Self {
         Self {
             group: group.into(),
@@ -71,13 +71,13 @@ impl GroupVersionKind {
         }
     }
 
-    /// The `apiVersion` string: `v1` or `group/version`.
+    /// Returns the `apiVersion` string: `v1` or `group/version`.
     pub fn api_version(&self) -> String {
         api_version(&self.group, &self.version)
     }
 }
 
-/// The `apiVersion` string of a group and version: `v1` or `group/version`.
+/// Returns the `apiVersion` string of a group and version: `v1` or `group/version`.
 pub fn api_version(group: &str, version: &str) -> String {
     if group.is_empty() {
         version.to_owned()
@@ -86,7 +86,7 @@ pub fn api_version(group: &str, version: &str) -> String {
     }
 }
 
-/// Split an `apiVersion` string into group and version.
+/// Splits an `apiVersion` string into group and version.
 pub fn split_api_version(api_version: &str) -> (&str, &str) {
     api_version.split_once('/').unwrap_or(("", api_version))
 }
@@ -96,13 +96,13 @@ pub fn split_api_version(api_version: &str) -> (&str, &str) {
 pub struct Subresource {
     /// Path segment after the object's name.
     pub name: String,
-    /// What requests and answers contain.
+    /// Kind of requests and responses.
     pub kind: GroupVersionKind,
     /// Supported verbs.
     pub verbs: &'static [&'static str],
 }
 
-/// Where objects live, whatever group or version they were written through.
+/// The storage location of objects, for all their groups and versions.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StorageKey {
     /// Group of the stored form.
@@ -120,7 +120,7 @@ pub struct PrinterColumn {
     pub kind: String,
     /// OpenAPI format, may be empty.
     pub format: String,
-    /// Shown by `kubectl explain`-like clients.
+    /// Description, for clients like `kubectl explain`.
     pub description: String,
     /// 0 = always shown, 1 = wide only.
     pub priority: i64,
@@ -131,26 +131,26 @@ pub struct PrinterColumn {
 /// The scale subresource of a custom resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScalePaths {
-    /// Path of the wished number of replicas, such as `.spec.replicas`.
+    /// Path of the desired number of replicas, such as `.spec.replicas`.
     pub spec_replicas: String,
-    /// Path of the present number of replicas.
+    /// Path of the current number of replicas.
     pub status_replicas: String,
-    /// Path of the serialised label selector.
+    /// Path of the serialized label selector.
     pub label_selector: Option<String>,
 }
 
-/// What only resources of a CustomResourceDefinition have.
+/// The part of a resource that only CustomResourceDefinitions have.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CustomResource {
     /// Name of the CustomResourceDefinition.
     pub crd: String,
     /// `openAPIV3Schema` of this version as written, for validation, defaulting and CEL.
     pub open_api_schema: Value,
-    /// Additional printer columns; an Age column when the CRD names none.
+    /// Additional printer columns; an Age column if the CRD has none.
     pub columns: Vec<PrinterColumn>,
     /// Scale subresource, when there is one.
     pub scale: Option<ScalePaths>,
-    /// Whether there is a status subresource.
+    /// Whether the status subresource is enabled.
     pub has_status: bool,
     /// `spec.conversion` of the CRD (`{"strategy": "None"}` when absent).
     pub conversion: Value,
@@ -177,15 +177,15 @@ pub struct Resource {
     pub short_names: Vec<String>,
     /// Categories, such as `all`.
     pub categories: Vec<String>,
-    /// Whether objects live in namespaces.
+    /// Whether objects are namespaced.
     pub namespaced: bool,
     /// Supported verbs.
     pub verbs: &'static [&'static str],
     /// Subresources.
     pub subresources: Vec<Subresource>,
-    /// Field selectors besides `metadata.name` and `metadata.namespace`: label → JSON path of the value.
+    /// Field selectors in addition to `metadata.name` and `metadata.namespace`: label → JSON path of the value.
     pub field_selectors: Vec<FieldSelector>,
-    /// Where objects live.
+    /// The storage location of objects.
     pub storage: StorageKey,
     /// Version in which objects are stored.
     pub storage_version: String,
@@ -198,7 +198,7 @@ pub struct Resource {
 /// A field selector a resource supports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldSelector {
-    /// What the request says, such as `involvedObject.name`.
+    /// The label in requests, such as `involvedObject.name`.
     pub label: String,
     /// Keys from the object's root to the value.
     pub path: Vec<String>,
@@ -207,7 +207,7 @@ pub struct FieldSelector {
 }
 
 impl Resource {
-    /// `v1` or `group/version`.
+    /// Returns `v1` or `group/version`.
     pub fn api_version(&self) -> String {
         api_version(&self.group, &self.version)
     }
@@ -217,7 +217,7 @@ impl Resource {
         GroupVersionKind::new(&self.group, &self.version, &self.kind)
     }
 
-    /// `plural` or `plural.group`: how messages and CRD names call the resource.
+    /// Returns `plural` or `plural.group`: the resource's name in messages and CRD names.
     pub fn qualified_name(&self) -> String {
         if self.group.is_empty() {
             self.plural.clone()
@@ -226,7 +226,7 @@ impl Resource {
         }
     }
 
-    /// `Kind` or `Kind.group`: how `Invalid` messages call the kind.
+    /// Returns `Kind` or `Kind.group`: the kind's name in `Invalid` messages.
     pub fn qualified_kind(&self) -> String {
         if self.group.is_empty() {
             self.kind.clone()
@@ -245,13 +245,13 @@ impl Resource {
         self.verbs.contains(&verb)
     }
 
-    /// The subresource called `name`.
+    /// Returns the subresource `name`.
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|sub| sub.name == name)
     }
 
-    /// The value a field selector on `label` compares with, or `None` when the label is not supported
-    /// (a 400 `field label not supported: LABEL`).
+    /// Returns the value that a field selector on `label` compares with, or `None` if the label is not supported (a 400 `field
+    /// label not supported: LABEL`).
     pub fn field_value(&self, label: &str, object: &Value) -> Option<String> {
         let text = |path: &mut dyn Iterator<Item = &str>, absent: &str| {
             let mut at = Some(object);
@@ -288,7 +288,7 @@ impl Resource {
     }
 }
 
-/// Every served resource.
+/// All served resources.
 #[derive(Debug, Clone, Default)]
 pub struct Registry {
     /// Keyed by (group, version, plural).
@@ -298,7 +298,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// The built-in kinds.
+    /// Returns the built-in kinds.
     pub fn builtin() -> Self {
         let mut registry = Self::default();
         for resource in builtin::resources() {
@@ -319,37 +319,37 @@ impl Registry {
         self.resources.insert(key, Arc::new(resource));
     }
 
-    /// The resource under `/apis/GROUP/VERSION/[namespaces/NS/]PLURAL` (`/api/VERSION/…` when the group is empty).
+    /// Returns the resource under `/apis/GROUP/VERSION/[namespaces/NS/]PLURAL` (`/api/VERSION/…` if the group is empty).
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
         self.resources
             .get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
     }
 
-    /// The resource whose objects have this kind.
+    /// Returns the resource whose objects have this kind.
     pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Resource>> {
         self.in_version(group, version)
             .find(|resource| resource.kind == kind)
     }
 
-    /// The resource whose objects have this `apiVersion` and `kind`.
+    /// Returns the resource whose objects have this `apiVersion` and `kind`.
     pub fn find_object_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
         let (group, version) = split_api_version(api_version);
         self.find_kind(group, version, kind)
     }
 
-    /// Every resource, ordered by group, version and plural.
+    /// Returns every resource, ordered by group, version and plural.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.resources.values()
     }
 
-    /// The resources of one group and version, ordered by plural.
+    /// Returns the resources of one group and version, ordered by plural.
     pub fn in_version(&self, group: &str, version: &str) -> impl Iterator<Item = &Arc<Resource>> {
         self.resources
             .values()
             .filter(move |resource| resource.group == group && resource.version == version)
     }
 
-    /// Groups in the order of discovery: core, built-in groups, then custom ones by name.
+    /// Returns the groups in the order of discovery: core, built-in groups, then custom ones by name.
     pub fn groups(&self) -> Vec<&str> {
         let mut groups: Vec<&str> = self.builtin_groups.iter().map(String::as_str).collect();
         for resource in self.resources.values() {
@@ -360,7 +360,7 @@ impl Registry {
         groups
     }
 
-    /// Versions of a group, the preferred one first (`v2` before `v1` before `v1beta1` before `v1alpha1`).
+    /// Returns the versions of a group, the preferred one first (`v2` before `v1` before `v1beta1` before `v1alpha1`).
     pub fn versions(&self, group: &str) -> Vec<&str> {
         let mut versions: Vec<&str> = Vec::new();
         for resource in self
@@ -380,13 +380,13 @@ impl Registry {
         versions
     }
 
-    /// Serve the versions of a CustomResourceDefinition; what an earlier form of it served is dropped first.
+    /// Serves the versions of a CustomResourceDefinition; replaces its earlier form.
     ///
-    /// Returns the resources now served.
+    /// Returns the served resources.
     ///
     /// # Errors
     ///
-    /// [`CrdError`] when the object cannot be used as a definition; the registry is unchanged then.
+    /// [`CrdError`] if the object is not a valid CRD; the registry is unchanged then.
     pub fn register_crd(&mut self, definition: &Value) -> Result<Vec<Arc<Resource>>, CrdError> {
         let (name, resources) = crd::resources(definition)?;
         self.unregister_crd(&name);
@@ -404,7 +404,7 @@ impl Registry {
         Ok(served)
     }
 
-    /// Stop serving what the CustomResourceDefinition called `name` defines; says whether anything was served.
+    /// Stops serving the resources of the CustomResourceDefinition `name`; returns whether any was served.
     pub fn unregister_crd(&mut self, name: &str) -> bool {
         let before = self.resources.len();
         self.resources.retain(|_, resource| {
@@ -441,8 +441,9 @@ fn version_priority(version: &str) -> (u8, u32, u32) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     #[test]
     fn every_builtin_kind_has_its_schema() {

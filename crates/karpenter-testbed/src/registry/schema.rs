@@ -1,8 +1,8 @@
-//! One navigation for the structure of built-in types and of CRD structural schemas.
+//! One interface for the structure of built-in types and of CRD structural schemas.
 //!
-//! A [`Schema`] says what a value may contain and how lists and maps are merged. References to named built-in types are
-//! followed with [`Schema::resolve`]; what stands next to a reference (list type, patch strategy) belongs to the place
-//! of use and is read from the schema before resolving.
+//! A [`Schema`] describes the contents of a value and how lists and maps are merged. References to named built-in types are
+//! followed with [`Schema::resolve`]; keywords next to a reference (list type, patch strategy) belong to the place of use and are
+//! read from the schema before resolving.
 //!
 //! The built-in types come from `data/builtin-schemas.json`, parsed on first use.
 
@@ -16,7 +16,7 @@ pub const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 /// Full name of the built-in ListMeta.
 pub const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
 
-/// What kind of value a schema describes.
+/// The type of a schema's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Type {
     /// Anything.
@@ -64,7 +64,7 @@ pub struct PatchStrategy {
 /// The structure of a value.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Schema {
-    /// What kind of value this is.
+    /// The type of the value.
     pub kind: Type,
     /// Name of the built-in type that describes the value.
     pub reference: Option<String>,
@@ -84,9 +84,9 @@ pub struct Schema {
     pub patch: PatchStrategy,
     /// Unknown fields are kept.
     pub preserve_unknown: bool,
-    /// The object carries apiVersion, kind and metadata of its own.
+    /// The object has its own apiVersion, kind and metadata.
     pub embedded: bool,
-    /// null is a value of its own.
+    /// null is a value.
     pub nullable: bool,
     /// OpenAPI format, such as `int32`, `date-time`, `quantity`.
     pub format: Option<String>,
@@ -119,12 +119,12 @@ static ANY: Schema = Schema {
 };
 
 impl Schema {
-    /// A schema that accepts everything.
+    /// Returns a schema that accepts every value.
     pub fn any() -> &'static Self {
         &ANY
     }
 
-    /// A reference to a built-in type by its full name.
+    /// Returns a reference to a built-in type by its full name.
     pub fn named(name: &str) -> Self {
         Self {
             reference: Some(name.to_owned()),
@@ -132,7 +132,7 @@ impl Schema {
         }
     }
 
-    /// The schema itself, or the built-in type it refers to.
+    /// Returns the schema itself, or the built-in type it refers to.
     pub fn resolve(&self) -> &Self {
         match &self.reference {
             None => self,
@@ -145,12 +145,12 @@ impl Schema {
         !self.resolve().properties.is_empty()
     }
 
-    /// Whether the object is replaced as a whole by server-side apply: said at the place of use or by the type.
+    /// Whether the object is replaced as a whole by server-side apply: set at the place of use or by the type.
     pub fn is_atomic_map(&self) -> bool {
         self.atomic_map || self.resolve().atomic_map
     }
 
-    /// The schema of field `name` of an object: a property, the map's values, or anything where unknown fields are kept.
+    /// Returns the schema of field `name` of an object: a property, the map's values, or any value where unknown fields are kept.
     /// `None`: the field is unknown.
     pub fn field(&self, name: &str) -> Option<&Self> {
         let this = self.resolve();
@@ -163,26 +163,27 @@ impl Schema {
         (this.preserve_unknown || this.kind == Type::Any).then_some(&ANY)
     }
 
-    /// The schema of the items of a list.
+    /// Returns the schema of the items of a list.
     pub fn item(&self) -> &Self {
         self.resolve().items.as_deref().unwrap_or(&ANY)
     }
 
-    /// The last segment of the built-in type's name, such as `PodSpec`.
+    /// Returns the last segment of the built-in type's name, such as `PodSpec`.
     pub fn type_name(&self) -> Option<&str> {
         self.reference
             .as_deref()
             .and_then(|name| name.rsplit('.').next())
     }
 
-    /// The schema of a version of a CustomResourceDefinition: its `openAPIV3Schema` with the object metadata of every kind.
+    /// Returns the schema of a version of a CustomResourceDefinition: its `openAPIV3Schema` with the object metadata of every
+    /// kind.
     pub fn of_custom_resource(open_api_schema: &Value) -> Self {
         let mut schema = Self::parse(open_api_schema);
         schema.embed();
         schema
     }
 
-    /// Give an object of its own kind the fields every object has.
+    /// Adds to an object with its own kind the fields of every object.
     fn embed(&mut self) {
         self.kind = Type::Object;
         let text = |description: &str| Self {
@@ -207,7 +208,7 @@ impl Schema {
         );
     }
 
-    /// From an OpenAPI schema: a definition of the built-in data or a CRD's structural schema.
+    /// Converts an OpenAPI schema: a definition of the built-in data or a CRD's structural schema.
     pub fn parse(source: &Value) -> Self {
         let text = |key: &str| source.get(key).and_then(Value::as_str).map(str::to_owned);
         let flag = |key: &str| source.get(key).and_then(Value::as_bool).unwrap_or(false);
@@ -286,19 +287,19 @@ impl Schema {
 
 const BUILTIN_SOURCE: &str = include_str!("../../data/builtin-schemas.json");
 
-/// The built-in definitions as OpenAPI documents, by full name.
+/// Returns the built-in definitions as OpenAPI documents, by full name.
 pub fn builtin_definitions() -> &'static serde_json::Map<String, Value> {
     static DEFINITIONS: OnceLock<serde_json::Map<String, Value>> = OnceLock::new();
     DEFINITIONS.get_or_init(|| serde_json::from_str(BUILTIN_SOURCE).unwrap_or_default())
 }
 
-/// The built-in types, by full name.
+/// Returns the built-in types, by full name.
 fn builtin_types() -> &'static BTreeMap<String, Arc<Schema>> {
     static TYPES: OnceLock<BTreeMap<String, Arc<Schema>>> = OnceLock::new();
     TYPES.get_or_init(|| {
         let parse = |(name, source): (&String, &Value)| {
             let mut schema = Schema::parse(source);
-            // Raw JSON (FieldsV1, RawExtension) is an object about whose fields nothing is said.
+            // Raw JSON (FieldsV1, RawExtension) is an object with unspecified fields.
             if schema.kind == Type::Object
                 && schema.properties.is_empty()
                 && schema.values.is_none()
@@ -313,8 +314,9 @@ fn builtin_types() -> &'static BTreeMap<String, Arc<Schema>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     #[test]
     fn a_pods_containers_merge_by_name() {

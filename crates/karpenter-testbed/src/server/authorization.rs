@@ -1,8 +1,8 @@
-//! Who may do what: role-based access control for requests of service accounts. Requests that name none are the administrator's.
+//! Role-based access control for requests of service accounts. Requests without a service account are the administrator's.
 //!
-//! The rules are those of the stored Roles and ClusterRoles and what binds them, and of the two roles that every cluster binds to
-//! whoever is authenticated: discovery, and asking about oneself. Roles are not aggregated, and nobody is kept from granting more than
-//! they have.
+//! The rules are those of the stored Roles and ClusterRoles and their bindings, and of the two roles that every cluster binds to
+//! all authenticated users: discovery, and reviews of their own permissions. Roles are not aggregated, and privilege escalation
+//! is not prevented.
 
 use std::borrow::Cow;
 
@@ -20,12 +20,12 @@ use super::request::Call;
 use super::selector::Selectors;
 use crate::store::{Query, lock};
 
-/// What everybody who is authenticated may read: UPSTREAM: kubernetes bootstrappolicy/policy.go, `system:discovery`.
+/// Paths that all authenticated users may read: UPSTREAM: kubernetes bootstrappolicy/policy.go, `system:discovery`.
 const DISCOVERY: [&str; 7] = [
     "/api", "/apis", "/healthz", "/livez", "/openapi", "/readyz", "/version",
 ];
 
-/// A service account, whose requests are held against the roles bound to it.
+/// A service account, whose requests are checked against the roles bound to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceAccount {
     /// Its namespace.
@@ -60,7 +60,7 @@ impl ServiceAccount {
     }
 }
 
-/// The account that a request comes from, as a review names it.
+/// Returns the account of a request, as in a review.
 pub(super) fn user_info(account: Option<&ServiceAccount>) -> Value {
     match account {
         Some(account) => json!({"username": account.user(), "groups": account.groups()}),
@@ -71,7 +71,7 @@ pub(super) fn user_info(account: Option<&ServiceAccount>) -> Value {
     }
 }
 
-/// What a request wants to do.
+/// The attributes of a request.
 #[derive(Debug)]
 enum Wish<'a> {
     Resource {
@@ -111,7 +111,7 @@ impl<'a> Wish<'a> {
 
     fn of(call: &'a Call, verb: &'a str) -> Self {
         let target = &call.target;
-        // A list of the one object of that name may be allowed to those who may have no other.
+        // A list with a field selector for one name may be allowed to users who may not list other objects.
         let selected = matches!(verb, "list" | "watch")
             .then(|| selected_name(&call.options.field_selector))
             .flatten();
@@ -162,7 +162,7 @@ impl<'a> Wish<'a> {
         }
     }
 
-    /// What everybody who is authenticated may do.
+    /// Returns the permissions of all authenticated users.
     fn is_allowed_to_all(&self) -> bool {
         match self {
             Self::Resource {
@@ -190,7 +190,7 @@ impl<'a> Wish<'a> {
         }
     }
 
-    /// The refusal, in the words of Kubernetes.
+    /// Returns the denial, with Kubernetes' message.
     fn refused(&self, account: &ServiceAccount) -> ApiError {
         let user = account.user();
         match self {
@@ -231,7 +231,7 @@ impl<'a> Wish<'a> {
     }
 }
 
-/// Whether a rule names this subresource of all resources, as `*/scale` does.
+/// Whether a rule grants this subresource of all resources, as `*/scale` does.
 fn holds_any_of_subresource(rule: &PolicyRule, resource: &str) -> bool {
     let Some((_, subresource)) = resource.split_once('/') else {
         return false;
@@ -242,7 +242,7 @@ fn holds_any_of_subresource(rule: &PolicyRule, resource: &str) -> bool {
         .any(|known| known.strip_prefix("*/") == Some(subresource))
 }
 
-/// The name that a field selector asks for and no other.
+/// Returns the name, if a field selector requires a single name.
 fn selected_name(selector: &str) -> Option<&str> {
     selector.split(',').find_map(|term| {
         let (field, value) = term.split_once('=')?;
@@ -251,10 +251,10 @@ fn selected_name(selector: &str) -> Option<&str> {
 }
 
 impl ApiServer {
-    /// Refuses what the roles of the request's service account do not allow.
+    /// Denies requests that the roles of the request's service account do not allow.
     ///
     /// # Errors
-    /// 403, naming the account and what it may not do.
+    /// 403, with the account and the missing permission.
     pub(super) fn authorize(
         &self,
         parts: &Parts,
@@ -278,7 +278,7 @@ impl ApiServer {
         Ok(())
     }
 
-    /// The same for what has no resource.
+    /// Like `authorize`, for requests without a resource.
     ///
     /// # Errors
     /// 403.
@@ -291,7 +291,7 @@ impl ApiServer {
         self.require(account, &Wish::Path { verb: &verb, path })
     }
 
-    /// The same for what is asked but not stored.
+    /// Like `authorize`, for resources that are not stored.
     ///
     /// # Errors
     /// 403.
@@ -308,7 +308,7 @@ impl ApiServer {
         self.require(account, &wish)
     }
 
-    /// Whether what a `SelfSubjectAccessReview` asks about is allowed.
+    /// Whether the request of a `SelfSubjectAccessReview` is allowed.
     pub(super) fn review(&self, parts: &Parts, spec: &Value) -> bool {
         let Some(account) = parts.extensions.get::<ServiceAccount>() else {
             return true;
@@ -334,7 +334,7 @@ impl ApiServer {
         self.is_allowed(account, &wish)
     }
 
-    /// What was refused so far, each request once, in the words of the answer.
+    /// Returns the denied requests so far, each once, with the message of the response.
     #[must_use]
     pub fn refusals(&self) -> Vec<String> {
         lock(&self.refusals).clone()

@@ -1,4 +1,4 @@
-//! Which resources are served right now: the built-in kinds and the custom ones, each with its collection.
+//! The served resources: the built-in kinds and the custom ones, each with its collection.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -10,16 +10,16 @@ use super::custom::Definition;
 use crate::registry::{CrdError, FieldSelector, Registry, Resource, StorageKey};
 use crate::store::{Collection, Selectable, Store};
 
-/// A resource that requests can name, with where its objects are.
+/// A resource of requests, with the collection of its objects.
 #[derive(Debug, Clone)]
 pub struct Served {
     /// Names, schema, subresources.
     pub resource: Arc<Resource>,
     /// The objects, shared by all versions.
     pub collection: Arc<Collection>,
-    /// Counts the definitions a custom resource has had; objects of an older edition are defaulted again when read.
+    /// Counts the CRD updates of a custom resource; objects of an older edition are defaulted again when read.
     pub edition: u32,
-    /// What custom resources are checked with.
+    /// Validation of custom resources.
     pub definition: Option<Arc<Definition>>,
 }
 
@@ -32,7 +32,7 @@ impl Deref for Served {
 }
 
 impl Served {
-    /// The key of an object.
+    /// Returns the key of an object.
     #[must_use]
     pub fn key(&self, namespace: Option<&str>, name: &str) -> String {
         match namespace {
@@ -47,7 +47,7 @@ impl Served {
         self.custom.is_none() && self.group == group && self.kind == kind
     }
 
-    /// Whether objects are stored in another version than this one.
+    /// Whether the stored version differs from this one.
     #[must_use]
     pub fn converts(&self) -> bool {
         self.version != self.storage_version || self.group != self.storage.group
@@ -71,7 +71,7 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// The built-in resources.
+    /// Returns the built-in resources.
     #[must_use]
     pub fn new(store: Arc<Store>) -> Self {
         let registry = Registry::builtin();
@@ -89,13 +89,13 @@ impl Catalog {
         }
     }
 
-    /// The names and schemas of everything served, for discovery and OpenAPI.
+    /// Returns the names and schemas of all served resources, for discovery and OpenAPI.
     #[must_use]
     pub fn registry(&self) -> Arc<Registry> {
         Arc::clone(&self.read().registry)
     }
 
-    /// The resource at a path.
+    /// Returns the resource at a path.
     #[must_use]
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Served>> {
         self.read()
@@ -104,7 +104,7 @@ impl Catalog {
             .cloned()
     }
 
-    /// Every served resource that objects are stored through, once for each collection.
+    /// Returns every served resource that objects are stored through, once for each collection.
     #[must_use]
     pub fn stored(&self) -> Vec<Arc<Served>> {
         let mut all: Vec<Arc<Served>> = Vec::new();
@@ -122,10 +122,10 @@ impl Catalog {
         all
     }
 
-    /// Serves the versions of a custom resource definition, in place of its earlier form.
+    /// Serves the versions of a CustomResourceDefinition, in place of its earlier form.
     ///
     /// # Errors
-    /// When the registry cannot use the definition.
+    /// If the registry cannot use the CRD.
     pub fn define(&self, crd: &Value) -> Result<(), CrdError> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let mut registry = (*state.registry).clone();
@@ -153,7 +153,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Stops serving a custom resource definition and drops its objects.
+    /// Stops serving a CustomResourceDefinition and drops its objects.
     pub fn undefine(&self, name: &str) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let mut registry = (*state.registry).clone();

@@ -1,13 +1,14 @@
-//! Who asks, and when: what every step of a write needs to know.
+//! The context of a write: its user and time.
 
 use jiff::Timestamp;
 use serde_json::Value;
 
 use super::catalog::Served;
 use super::request::{Call, FieldValidation};
-use crate::fields::{self, Writer};
+use crate::fields;
+use crate::fields::Writer;
 
-/// The circumstances of one write.
+/// The context of one write.
 #[derive(Debug, Clone)]
 pub struct Context {
     /// The field manager.
@@ -16,7 +17,7 @@ pub struct Context {
     pub dry_run: bool,
     /// How unknown fields are treated.
     pub validation: FieldValidation,
-    /// The subresource written through, if any.
+    /// The subresource of the write, if any.
     pub subresource: Option<String>,
     /// The cluster's time.
     pub now: Timestamp,
@@ -25,7 +26,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// From a call.
+    /// Returns the context of a call.
     #[must_use]
     pub fn new(call: &Call, now: Timestamp) -> Self {
         Self {
@@ -38,7 +39,7 @@ impl Context {
         }
     }
 
-    /// The circumstances of something the server does by itself.
+    /// Returns the context of a write by the server itself.
     #[must_use]
     pub fn internal(manager: &str, subresource: Option<&str>, now: Timestamp) -> Self {
         Self {
@@ -51,7 +52,7 @@ impl Context {
         }
     }
 
-    /// Notes in an object's managed fields what this write changes.
+    /// Records this write in an object's managed fields.
     pub fn track(&self, served: &Served, old: Option<&Value>, new: &mut Value) {
         if self.applied {
             return;
@@ -61,7 +62,7 @@ impl Context {
         });
     }
 
-    /// Calls `act` with this write as managed fields see it.
+    /// Calls `act` with this write as a managed fields writer.
     pub fn as_writer<T>(&self, served: &Served, act: impl FnOnce(&Writer<'_>) -> T) -> T {
         let now = timestamp_text(self.now);
         let subresource = self.subresource.as_deref().unwrap_or_default();
@@ -83,14 +84,14 @@ impl Context {
         })
     }
 
-    /// The cluster's time as `metadata` fields show it (whole seconds).
+    /// Returns the cluster's time in the format of `metadata` (whole seconds).
     #[must_use]
     pub fn timestamp(&self) -> Value {
         timestamp(self.now)
     }
 }
 
-/// A time as `metadata` fields show it (whole seconds).
+/// Formats a time as in `metadata` (whole seconds).
 #[must_use]
 pub fn timestamp(time: Timestamp) -> Value {
     timestamp_text(time).into()

@@ -1,4 +1,5 @@
-//! Taking custom resource definitions away: their objects go first, each with its finalizers, and watchers see them go.
+//! Deletion of CustomResourceDefinitions: their objects are deleted first, each with its finalizers, and watches report their
+//! deletion.
 //!
 //! UPSTREAM: apiextensions-apiserver pkg/controller/finalizer/crd_finalizer.go, pkg/registry/customresourcedefinition/etcd.go
 
@@ -17,7 +18,7 @@ use crate::store::{Object, Query};
 
 const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// Notes on a definition that is being deleted that its objects have to go first.
+/// Adds the finalizer of a CRD that is being deleted, so that its objects are deleted first.
 pub(super) fn begin_termination(definition: &mut Value, ctx: &Context) {
     let finalizers = object_of(definition, "metadata")
         .entry("finalizers")
@@ -44,7 +45,7 @@ pub(super) fn begin_termination(definition: &mut Value, ctx: &Context) {
 }
 
 impl ApiServer {
-    /// Refuses new objects of a definition that is being deleted.
+    /// Rejects new objects of a CRD that is being deleted.
     ///
     /// # Errors
     /// 405, as the real server.
@@ -59,7 +60,7 @@ impl ApiServer {
         }
     }
 
-    /// Continues the deletion of a definition, in the background, if it is being deleted.
+    /// Continues the deletion of a CRD, in the background, if it is being deleted.
     pub(super) fn clean_up_if_terminating(&self, definition: &str) {
         if self.terminating_definition(definition).is_some() {
             let server = self.clone();
@@ -79,7 +80,7 @@ impl ApiServer {
             .then_some(definitions)
     }
 
-    /// Deletes a definition's objects, and lets the definition go once none is left.
+    /// Deletes a CRD's objects, and removes its finalizer once none is left.
     async fn clean_up(&self, definition: &str) {
         let ctx = Context::internal("crd-finalizer", None, self.clock.now());
         let served = self
@@ -90,7 +91,7 @@ impl ApiServer {
         if let Some(served) = served {
             for object in objects_of(&served) {
                 if !object.is_terminating() {
-                    // Whatever goes wrong shows as an object that is left.
+                    // After an error an object is left.
                     let _ = self
                         .delete_key(
                             &served,
@@ -109,7 +110,7 @@ impl ApiServer {
         let Some(definitions) = self.terminating_definition(definition) else {
             return;
         };
-        // Gone already is as good as gone now.
+        // An object may already be deleted.
         let _ = self
             .modify(&definitions, definition, definition, &ctx, |object| {
                 if let Some(finalizers) = map_of(&mut object["metadata"])

@@ -1,29 +1,28 @@
-//! delete and deletecollection: preconditions, grace, finalizers, propagation.
+//! delete and deletecollection: preconditions, grace periods, finalizers, propagation.
 
 use std::sync::Arc;
 
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
-use super::ApiServer;
 use super::catalog::Served;
 use super::context::{Context, timestamp};
-use super::definitions;
 use super::error::{ApiError, details};
 use super::reply::Reply;
 use super::request::Call;
 use super::value::object_of;
 use super::write::ready_to_go;
+use super::{ApiServer, definitions};
 use crate::store::{Object, Query, Rejected};
 
-/// What a delete asks for, from body and query.
+/// The options of a delete, from body and query.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeleteOptions {
-    /// Seconds until the object goes.
+    /// Grace period in seconds.
     pub grace_period: Option<i64>,
-    /// The UID the object must have.
+    /// Precondition: the UID of the object.
     pub uid: Option<String>,
-    /// The resource version the object must have.
+    /// Precondition: the resource version of the object.
     pub resource_version: Option<String>,
     /// `Orphan`, `Background` or `Foreground`.
     pub propagation: Option<String>,
@@ -35,7 +34,7 @@ impl DeleteOptions {
     /// Reads `DeleteOptions`.
     ///
     /// # Errors
-    /// 422 for values outside what the API allows.
+    /// 422 for invalid values.
     pub fn parse(body: &Value) -> Result<Self, ApiError> {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let mut options = Self {
@@ -101,10 +100,10 @@ impl DeleteOptions {
     }
 }
 
-/// What a delete came to.
+/// The result of a delete.
 #[derive(Debug)]
 pub(super) enum Deleted {
-    /// The object is gone; this was its last state.
+    /// The object is removed; this was its last state.
     Gone(Value),
     /// It waits for its grace period or finalizers.
     Waiting(Value),
@@ -162,7 +161,7 @@ impl ApiServer {
             {
                 return Ok(deleted);
             }
-            // Someone else wrote in between: look again. Every turn means another's success.
+            // After a concurrent write the object is read again. Every retry means that another write succeeded.
         }
     }
 
@@ -185,7 +184,7 @@ impl ApiServer {
                 .get("deletionGracePeriodSeconds")
                 .and_then(Value::as_i64)
                 .unwrap_or(0);
-            // A later, larger grace period does not prolong.
+            // A later delete cannot extend the grace period.
             if grace < left {
                 metadata.insert("deletionGracePeriodSeconds".into(), grace.into());
                 metadata.insert("deletionTimestamp".into(), due(ctx, grace));
@@ -295,7 +294,7 @@ fn due(ctx: &Context, grace: i64) -> Value {
     timestamp(at)
 }
 
-/// How long the object stays. Only pods are deleted gracefully, and only once a node runs them.
+/// Returns the grace period of the object. Only pods are deleted gracefully, and only once they are bound to a node.
 fn grace_period(served: &Served, object: &Value, options: &DeleteOptions) -> i64 {
     if !served.is("", "Pod") {
         return 0;
@@ -316,13 +315,13 @@ fn grace_period(served: &Served, object: &Value, options: &DeleteOptions) -> i64
     if grace < 0 { 1 } else { grace }
 }
 
-/// Notes as a finalizer how dependents are to be treated; the garbage collector acts on it.
+/// Adds the finalizer for the propagation policy; the garbage collector handles it.
 fn propagate(
     served: &Served,
     metadata: &mut serde_json::Map<String, Value>,
     options: &DeleteOptions,
 ) {
-    // Deleting a Job without saying how leaves its pods, as its API always did.
+    // The default propagation policy of Jobs orphans their pods.
     let default = served.is("batch", "Job").then_some("Orphan");
     let Some(policy) = options.propagation.as_deref().or(default) else {
         return;
@@ -353,7 +352,7 @@ fn check_preconditions(
 ) -> Result<(), ApiError> {
     let metadata = &object["metadata"];
     let conflict = |why: String| {
-        // Here, and only here, a conflict names the kind instead of the plural.
+        // Only here a conflict names the kind instead of the plural.
         ApiError::new(
             409,
             "Conflict",
@@ -383,7 +382,7 @@ fn check_preconditions(
     Ok(())
 }
 
-/// Kinds whose deletion answers the object instead of a Status.
+/// Kinds whose deletion returns the object instead of a Status.
 fn returns_deleted(served: &Served) -> bool {
     !served.is_custom()
         && served.group.is_empty()

@@ -1,17 +1,18 @@
-//! What is served: discovery, OpenAPI, version, health; and the resources that are asked but not stored.
+//! Discovery, OpenAPI, version, health; and the resources that are not stored.
 
 use bytes::Bytes;
+use http::Method;
 use http::header::{ACCEPT, HOST};
-use http::{Method, request::Parts};
+use http::request::Parts;
 use serde_json::{Value, json};
 
-use super::ApiServer;
 use super::authorization::{ServiceAccount, user_info};
 use super::error::ApiError;
 use super::reply::Reply;
-use super::request::{self, Target};
-use crate::present::discovery::{self, DiscoveryForm};
-use crate::present::openapi;
+use super::request::Target;
+use super::{ApiServer, request};
+use crate::present::discovery::DiscoveryForm;
+use crate::present::{discovery, openapi};
 
 impl ApiServer {
     /// Paths outside `/api/V/RESOURCE` and `/apis/G/V/RESOURCE`.
@@ -60,7 +61,7 @@ impl ApiServer {
             .ok_or_else(ApiError::no_such_path)
     }
 
-    /// Resources that are asked but not stored. The rules of an account are not listed: what it may do is asked one by one.
+    /// Handles resources that are not stored. SelfSubjectRulesReview does not list rules: use SelfSubjectAccessReview.
     pub(super) fn answer_virtual(
         &self,
         parts: &Parts,

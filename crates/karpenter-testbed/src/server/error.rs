@@ -1,4 +1,4 @@
-//! What the server answers when it refuses: `Status` objects with Kubernetes' reasons and wording.
+//! Error responses: `Status` objects with Kubernetes' reasons and messages.
 
 use serde_json::{Value, json};
 
@@ -9,14 +9,14 @@ use crate::registry::Resource;
 pub struct Cause {
     /// `FieldValueInvalid`, `FieldValueRequired`, …
     pub reason: &'static str,
-    /// The sentence, beginning with the reason's text (`Invalid value: …`).
+    /// The message, beginning with the reason's text (`Invalid value: …`).
     pub message: String,
     /// The field's path, `<nil>` for the object as a whole.
     pub field: String,
 }
 
 impl Cause {
-    /// A value that is not allowed there.
+    /// Returns the cause for an invalid value.
     pub fn invalid(field: impl Into<String>, value: &Value, why: &str) -> Self {
         Self {
             reason: "FieldValueInvalid",
@@ -25,7 +25,7 @@ impl Cause {
         }
     }
 
-    /// A field that must be given.
+    /// Returns the cause for a missing field.
     pub fn required(field: impl Into<String>, why: &str) -> Self {
         let message = if why.is_empty() {
             "Required value".to_owned()
@@ -39,7 +39,7 @@ impl Cause {
         }
     }
 
-    /// Something that must not be done.
+    /// Returns the cause for a forbidden change.
     pub fn forbidden(field: impl Into<String>, why: &str) -> Self {
         Self {
             reason: "FieldValueForbidden",
@@ -48,7 +48,7 @@ impl Cause {
         }
     }
 
-    /// A value outside an enumeration.
+    /// Returns the cause for a value outside an enumeration.
     pub fn unsupported(field: impl Into<String>, value: &Value, supported: &[&str]) -> Self {
         let mut supported: Vec<String> = supported.iter().map(|s| format!("\"{s}\"")).collect();
         supported.sort();
@@ -62,7 +62,7 @@ impl Cause {
         }
     }
 
-    /// A value that must be unique.
+    /// Returns the cause for a duplicate value.
     pub fn duplicate(field: impl Into<String>, value: &Value) -> Self {
         Self {
             reason: "FieldValueDuplicate",
@@ -76,7 +76,7 @@ impl Cause {
     }
 }
 
-/// A refusal, which becomes a `Status` body.
+/// An error that becomes a `Status` body.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
@@ -84,7 +84,7 @@ pub struct ApiError {
     pub code: u16,
     /// The machine-readable reason, empty when there is none.
     pub reason: &'static str,
-    /// The sentence for people.
+    /// The message.
     pub message: String,
     /// The `details` of the status.
     pub details: Option<Box<Value>>,
@@ -93,7 +93,7 @@ pub struct ApiError {
 }
 
 impl ApiError {
-    /// A refusal without details.
+    /// Returns an error without details.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -104,7 +104,7 @@ impl ApiError {
         }
     }
 
-    /// The same refusal with these details.
+    /// Sets the details.
     #[must_use]
     pub fn with_details(mut self, details: Value) -> Self {
         self.details = Some(Box::new(details));
@@ -146,7 +146,7 @@ impl ApiError {
         .with_details(json!({}))
     }
 
-    /// 405 for a kind whose definition is on its way out.
+    /// 405 for a kind whose CRD is being deleted.
     pub fn create_not_allowed(why: &str) -> Self {
         Self::new(405, "MethodNotAllowed", why).with_details(json!({}))
     }
@@ -242,12 +242,12 @@ impl ApiError {
         .with_details(details)
     }
 
-    /// 410 for a list or continue token whose snapshot is forgotten.
+    /// 410 for a list or continue token whose snapshot has expired.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)
     }
 
-    /// The `Status` object.
+    /// Returns the `Status` object.
     #[must_use]
     pub fn status(&self) -> Value {
         let mut status = json!({
@@ -268,7 +268,7 @@ impl ApiError {
     }
 }
 
-/// The `details` of a status about an object.
+/// Returns the `details` of a status about an object.
 #[must_use]
 pub fn details(resource: &Resource, name: &str, kind: &str) -> Value {
     let mut details = json!({"name": name});

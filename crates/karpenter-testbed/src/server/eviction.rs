@@ -1,4 +1,4 @@
-//! Eviction: deleting a pod only as far as its disruption budgets allow.
+//! Eviction: deletes a pod if its PodDisruptionBudgets allow it.
 //!
 //! UPSTREAM: pkg/registry/core/pod/storage/eviction.go
 
@@ -15,7 +15,7 @@ use super::selector::{LabelSelector, Selectors};
 use super::value::{map_of, name_of};
 use crate::store::{Object, Query};
 
-/// More pods waiting to go than this and a budget refuses, as upstream does to bound its status.
+/// With more unconfirmed evictions than this a budget rejects further ones, as upstream does to bound its status.
 const MAX_DISRUPTED: usize = 2000;
 
 impl ApiServer {
@@ -129,7 +129,7 @@ impl ApiServer {
     }
 }
 
-/// Takes one disruption from a budget's status, or says why there is none.
+/// Takes one disruption from a budget's status, or returns why it has none.
 fn spend(budget: &mut Value, pod: &str, now: &Value) -> Result<(), ApiError> {
     let name = name_of(budget).to_owned();
     let generation = budget["metadata"]["generation"].as_i64().unwrap_or(0);
@@ -183,7 +183,7 @@ fn too_many(cause: String) -> ApiError {
     .with_details(json!({"causes": [{"reason": "DisruptionBudget", "message": cause}]}))
 }
 
-/// Pods that have ended, have not started or are already going are outside any budget.
+/// Pods that have ended, have not started or are being deleted are outside of any budget.
 fn ignores_budgets(pod: &Value) -> bool {
     matches!(
         pod["status"]["phase"].as_str(),

@@ -1,4 +1,4 @@
-//! Names and identities the server makes up, from a seed.
+//! UIDs and generated names, from a seed.
 
 use std::sync::Mutex;
 
@@ -10,7 +10,7 @@ use crate::store::lock;
 /// The characters of generated names: no vowels and no look-alikes, so that no words appear.
 const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// Makes up UIDs and name suffixes.
+/// Generates UIDs and name suffixes.
 #[derive(Debug)]
 pub struct Identity(Mutex<StdRng>);
 
@@ -21,7 +21,7 @@ impl Identity {
         Self(Mutex::new(StdRng::seed_from_u64(seed)))
     }
 
-    /// A version 4 UUID.
+    /// Returns a version 4 UUID.
     #[must_use]
     pub fn uid(&self) -> String {
         let mut bytes: [u8; 16] = lock(&self.0).random();
@@ -39,7 +39,7 @@ impl Identity {
         text
     }
 
-    /// The five characters after `generateName`.
+    /// Returns the five characters after `generateName`.
     #[must_use]
     pub fn suffix(&self) -> String {
         let mut rng = lock(&self.0);

@@ -1,4 +1,4 @@
-//! Objects put into the store past the request pipeline.
+//! Insertion of objects into the store without the request pipeline.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::context::timestamp;
 use super::value::{name_of, object_of};
 
 impl ApiServer {
-    /// Stores objects as they stand; see [`crate::Testbed::load`].
+    /// Stores objects unchanged; see [`crate::Testbed::load`].
     pub(crate) fn load(&self, objects: impl IntoIterator<Item = Value>) -> usize {
         let kinds: HashMap<(String, String), Arc<Served>> = self
             .catalog

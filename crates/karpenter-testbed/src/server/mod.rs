@@ -1,4 +1,4 @@
-//! What happens to a request: verbs, admission, subresources, custom resources, HTTP.
+//! Handling of requests: verbs, admission, subresources, custom resources, HTTP.
 
 pub mod admission;
 mod authorization;
@@ -37,7 +37,8 @@ use serde_json::{Value, json};
 
 use crate::clock::Clock;
 use crate::faults::{EXEMPT_HEADER, Exempt, Fault, Faults};
-use crate::present::table::{self, IncludeObject};
+use crate::present::table;
+use crate::present::table::IncludeObject;
 use crate::store::Store;
 pub use authorization::ServiceAccount;
 use catalog::{Catalog, Served};
@@ -74,10 +75,10 @@ impl Deref for ApiServer {
     }
 }
 
-/// The version of Kubernetes that a server says it is, unless it is told another.
+/// The default version of Kubernetes that a server reports.
 pub const VERSION: &str = "1.36";
 
-/// What a cluster's add-ons do to new pods by webhooks.
+/// Changes of new pods, as by the webhooks of a cluster's add-ons.
 #[derive(Clone)]
 pub struct PodMutation(pub Arc<dyn Fn(&mut Value) + Send + Sync>);
 
@@ -87,27 +88,27 @@ impl std::fmt::Debug for PodMutation {
     }
 }
 
-/// What a server is made from.
+/// Settings of a server.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The source of timestamps.
     pub clock: Clock,
-    /// The switchboard.
+    /// The fault rules.
     pub faults: Faults,
     /// Seeds UIDs and generated names.
     pub seed: u64,
-    /// How many changes of each resource watches can go back.
+    /// Number of changes of each resource that the watch history keeps.
     pub history: usize,
-    /// How often watches that want bookmarks get one.
+    /// Interval of watch bookmarks.
     pub bookmark_interval: Duration,
     /// The version of Kubernetes, such as `1.36`.
     pub version: String,
-    /// What is done to new pods.
+    /// Changes of new pods.
     pub pod_mutation: Option<PodMutation>,
 }
 
 impl ApiServer {
-    /// A server with the namespaces every cluster starts with.
+    /// Returns a server with the namespaces of every cluster.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         let store = Arc::new(Store::new(settings.history));
@@ -126,19 +127,19 @@ impl ApiServer {
         server
     }
 
-    /// The version of Kubernetes, such as `1.36`.
+    /// Returns the version of Kubernetes, such as `1.36`.
     pub(crate) fn version(&self) -> String {
         let version = self.version.read().unwrap_or_else(PoisonError::into_inner);
         version.clone()
     }
 
-    /// Says another version from now on.
+    /// Sets the reported version.
     pub(crate) fn set_version(&self, to: &str) {
         let mut version = self.version.write().unwrap_or_else(PoisonError::into_inner);
         to.clone_into(&mut version);
     }
 
-    /// Answers a request whose body has been read.
+    /// Handles a request whose body has been read.
     pub async fn handle(&self, parts: &Parts, body: Bytes) -> http::Response<Body> {
         let reply = match self.answer(parts, body).await {
             Ok(reply) => reply,
@@ -239,7 +240,7 @@ impl ApiServer {
         }
     }
 
-    /// How far behind the cache is that this call reads from, if a fault says so.
+    /// Returns how many revisions the cache is behind for this call, if a fault is injected.
     fn stale_reads(&self, call: &Call) -> Option<u64> {
         if call.options.resource_version != "0" {
             return None;
@@ -250,7 +251,7 @@ impl ApiServer {
         })
     }
 
-    /// Objects as a Table.
+    /// Returns objects as a Table.
     fn table(
         &self,
         served: &Served,
@@ -270,7 +271,7 @@ impl ApiServer {
         )
     }
 
-    /// What other parts of the server do once an object is written.
+    /// Notifies other parts of the server after an object was written.
     fn after_write(&self, served: &Served, stored: &Value) {
         if served.is("apiextensions.k8s.io", "CustomResourceDefinition")
             && let Err(error) = self.catalog.define(stored)
@@ -285,7 +286,7 @@ impl ApiServer {
         }
     }
 
-    /// What other parts of the server do once an object is gone.
+    /// Notifies other parts of the server after an object was removed.
     fn after_delete(&self, served: &Served, last: &Value) {
         if served.is("apiextensions.k8s.io", "CustomResourceDefinition") {
             self.catalog.undefine(value::name_of(last));
@@ -298,7 +299,7 @@ impl ApiServer {
         }
     }
 
-    /// The objects every cluster has.
+    /// Creates the objects of every cluster.
     fn populate(&self) {
         let Some(namespaces) = self.catalog.find("", "v1", "namespaces") else {
             return;
@@ -372,7 +373,7 @@ fn injected(code: u16, retry_after: Option<u32>) -> ApiError {
     error
 }
 
-/// The verb of a call, as discovery and RBAC name it.
+/// Returns the verb of a call, as in discovery and RBAC.
 fn verb(call: &Call) -> &'static str {
     let named = call.target.name.is_some();
     match call.method {

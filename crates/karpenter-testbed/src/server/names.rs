@@ -1,4 +1,4 @@
-//! What names, label keys and label values may look like; each check answers the complaint in Kubernetes' words.
+//! Validation of names, label keys and label values; each check returns Kubernetes' message.
 
 const LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const SUBDOMAIN: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";

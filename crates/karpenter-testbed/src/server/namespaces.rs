@@ -1,4 +1,4 @@
-//! Emptying namespaces that are being deleted.
+//! Deletion of namespaces.
 
 use super::ApiServer;
 use super::catalog::Served;
@@ -23,7 +23,7 @@ impl ApiServer {
         }
     }
 
-    /// Deletes everything in a namespace, and the namespace once nothing is left.
+    /// Deletes all objects in a namespace, and the namespace once none is left.
     async fn sweep(&self, namespace: &str) {
         let ctx = Context::internal("namespace-controller", None, self.clock.now());
         let options = DeleteOptions {
@@ -37,7 +37,7 @@ impl ApiServer {
             }
             for object in objects_in(&served, namespace) {
                 if !object.is_terminating() {
-                    // Whatever goes wrong shows as an object that is left.
+                    // After an error an object is left.
                     let _ = self
                         .delete_key(&served, &object.key, object.name(), &options, &ctx)
                         .await;
@@ -55,7 +55,7 @@ impl ApiServer {
             subresource: Some("finalize".into()),
             ..ctx
         };
-        // Gone already is as good as gone now.
+        // An object may already be deleted.
         let _ = self
             .modify(&namespaces, namespace, namespace, &ctx, |object| {
                 map_of(&mut object["spec"]).remove("finalizers");

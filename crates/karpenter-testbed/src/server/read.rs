@@ -1,4 +1,4 @@
-//! get, list and their views.
+//! get and list, in all representations.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl ApiServer {
         }
     }
 
-    /// The stored object a call names.
+    /// Returns the stored object of a call.
     pub(super) fn find(
         &self,
         served: &Served,
@@ -49,7 +49,7 @@ impl ApiServer {
         found.ok_or_else(|| ApiError::not_found(served, name))
     }
 
-    /// An object in the served version, serialised.
+    /// Returns an object in the served version, serialized.
     pub(super) async fn present(
         &self,
         served: &Served,
@@ -62,7 +62,7 @@ impl ApiServer {
         Ok(serde_json::to_vec(&value).unwrap_or_default().into())
     }
 
-    /// An object in the served version.
+    /// Returns an object in the served version.
     pub(super) async fn read(&self, served: &Served, object: &Object) -> Result<Value, ApiError> {
         let mut value = object.value();
         if served.converts() {
@@ -76,7 +76,7 @@ impl ApiServer {
         Ok(value)
     }
 
-    /// An object in the view a call wants.
+    /// Returns an object in the requested representation.
     pub(super) fn show(&self, served: &Served, call: &Call, code: u16, value: &Value) -> Reply {
         match call.view {
             View::Plain => Reply::json(code, value),
@@ -110,7 +110,7 @@ impl ApiServer {
         {
             at = Some(self.store.revision().saturating_sub(lag));
         }
-        // What the cache answers is whole, whatever the limit.
+        // A read from the cache ignores the limit.
         let cached = options.resource_version == "0" && options.continue_token.is_empty();
         let query = Query {
             namespace: call.target.namespace.as_deref(),
@@ -121,7 +121,7 @@ impl ApiServer {
         };
         let page = served.collection.list(&query).or_else(|expired| {
             if options.continue_token.is_empty() && options.resource_version_match != "Exact" {
-                // A stale read that reaches behind the history falls back to the present.
+                // A stale read beyond the history returns the current state.
                 return served
                     .collection
                     .list(&Query { at: None, ..query })
@@ -183,7 +183,7 @@ impl ApiServer {
         Ok(Reply::bytes(200, out.freeze()))
     }
 
-    /// The selectors of a call.
+    /// Parses the selectors of a call.
     pub(super) fn selectors(&self, served: &Served, call: &Call) -> Result<Selectors, ApiError> {
         let mut selectors = Selectors::parse(
             &call.options.label_selector,
@@ -209,7 +209,7 @@ impl ApiServer {
         })
     }
 
-    /// Refuses a resource version that has not been reached.
+    /// Rejects a resource version in the future.
     pub(super) fn fresh_enough(&self, wanted: u64) -> Result<(), ApiError> {
         let current = self.store.revision();
         if wanted <= current {
@@ -229,7 +229,7 @@ impl ApiServer {
     }
 }
 
-/// Both event APIs show the same stored objects; selectors are matched against the stored form.
+/// Both event APIs serve the same stored objects; selectors are matched against the stored form.
 fn stored_labels(served: &Served, selector: &str) -> String {
     if served.group == "events.k8s.io" {
         return selector
@@ -265,7 +265,7 @@ fn parse_token(token: &str) -> Result<(Option<u64>, String), ApiError> {
     if start.is_empty() || rv == 0 {
         return Err(bad("missing start key or resource version".to_owned()));
     }
-    // A negative revision asks for the newest state; the key ends in the zero byte that makes it exclusive.
+    // A negative revision requests the newest state; the key ends in the zero byte that makes it exclusive.
     Ok((
         u64::try_from(rv).ok(),
         start.trim_end_matches('\0').to_owned(),

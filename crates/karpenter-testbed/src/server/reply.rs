@@ -1,4 +1,4 @@
-//! What the server sends back: whole bodies and streams.
+//! Responses: whole bodies and streams.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -60,7 +60,7 @@ impl http_body::Body for Body {
     }
 }
 
-/// An answer before it becomes HTTP.
+/// A response before its conversion to HTTP.
 #[derive(Debug)]
 pub struct Reply {
     /// The HTTP status.
@@ -76,7 +76,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Serialised JSON.
+    /// Returns a response with serialized JSON.
     #[must_use]
     pub fn bytes(code: u16, bytes: Bytes) -> Self {
         Self {
@@ -88,13 +88,13 @@ impl Reply {
         }
     }
 
-    /// A JSON value.
+    /// Returns a response with a JSON value.
     #[must_use]
     pub fn json(code: u16, value: &Value) -> Self {
         Self::bytes(code, serde_json::to_vec(value).unwrap_or_default().into())
     }
 
-    /// Plain text.
+    /// Returns a response with plain text.
     #[must_use]
     pub fn text(code: u16, text: impl Into<Bytes>) -> Self {
         Self {
@@ -103,7 +103,7 @@ impl Reply {
         }
     }
 
-    /// A watch.
+    /// Returns a watch stream.
     #[must_use]
     pub fn stream(stream: impl Stream<Item = Bytes> + Send + 'static) -> Self {
         Self {
@@ -112,14 +112,14 @@ impl Reply {
         }
     }
 
-    /// The same answer with warnings.
+    /// Adds warnings.
     #[must_use]
     pub fn with_warnings(mut self, warnings: Vec<String>) -> Self {
         self.warnings = warnings;
         self
     }
 
-    /// The HTTP response.
+    /// Returns the HTTP response.
     #[must_use]
     pub fn into_response(self) -> Response<Body> {
         let mut response = Response::new(self.body);

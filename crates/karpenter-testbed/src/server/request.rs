@@ -1,10 +1,11 @@
-//! Reading a request: path, query, media types, body.
+//! Parses requests: path, query, media types, body.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::Method;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
-use http::{Method, request::Parts};
+use http::request::Parts;
 use serde_json::Value;
 
 use super::error::ApiError;
@@ -12,10 +13,10 @@ use crate::faults::Fault;
 use crate::present::protobuf;
 use crate::registry::Registry;
 
-/// The largest body that is read, as in kube-apiserver.
+/// The largest accepted body, as in kube-apiserver.
 pub const MAX_BODY: usize = 3 * 1024 * 1024;
 
-/// The object, collection or subresource a path names.
+/// The object, collection or subresource of a path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Target {
     /// The API group, empty for core.
@@ -33,7 +34,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads `/api/V/…` and `/apis/G/V/…`.
+    /// Parses `/api/V/…` and `/apis/G/V/…`.
     #[must_use]
     pub fn parse(path: &str) -> Option<Self> {
         let mut segments = path.trim_matches('/').split('/').map(decode);
@@ -127,7 +128,7 @@ pub enum FieldValidation {
     Strict,
 }
 
-/// The query parameters the server understands.
+/// The supported query parameters.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// `watch`.
@@ -169,10 +170,10 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads a query string; unknown parameters are ignored.
+    /// Parses a query string; unknown parameters are ignored.
     ///
     /// # Errors
-    /// 400 or 422 for values that cannot be understood.
+    /// 400 or 422 for invalid values.
     pub fn parse(query: &str) -> Result<Self, ApiError> {
         let mut options = Self::default();
         for pair in query.split('&').filter(|p| !p.is_empty()) {
@@ -239,7 +240,7 @@ fn integer(key: &str, value: &str) -> Result<i64, ApiError> {
     })
 }
 
-/// How an answer is to look.
+/// The representation of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {
     /// Objects and lists.
@@ -250,7 +251,7 @@ pub enum View {
     Metadata,
 }
 
-/// A request, read.
+/// A parsed request.
 #[derive(Debug)]
 pub struct Call {
     /// The method.
@@ -261,23 +262,23 @@ pub struct Call {
     pub options: Options,
     /// The `Content-Type` without parameters, lower case; empty when absent.
     pub content_type: String,
-    /// How the answer is to look.
+    /// The representation of the response.
     pub view: View,
     /// `User-Agent` up to the first slash.
     pub agent: String,
     /// The body.
     pub body: Bytes,
-    /// What protobuf bodies are read with.
+    /// The schemas for protobuf bodies.
     pub registry: Arc<Registry>,
-    /// The faults that hit it.
+    /// Its injected faults.
     pub faults: Vec<Fault>,
 }
 
 impl Call {
-    /// Reads everything but the path.
+    /// Parses all but the path.
     ///
     /// # Errors
-    /// 400 for the query, 406 for the wanted media type.
+    /// 400 for the query, 406 for the requested media type.
     pub fn new(
         parts: &Parts,
         target: Target,
@@ -308,18 +309,18 @@ impl Call {
         })
     }
 
-    /// The body as JSON, from JSON, YAML or protobuf, with the strict decoder's complaints about duplicate fields.
+    /// Returns the body as JSON, from JSON, YAML or protobuf, with the strict decoder's messages about duplicate fields.
     ///
     /// # Errors
-    /// 415 for other media types, 400 for bodies that cannot be read.
+    /// 415 for other media types, 400 for invalid bodies.
     pub fn object(&self) -> Result<Value, ApiError> {
         decode_object(&self.content_type, &self.body, &self.registry)
     }
 
-    /// The body as a patch: YAML is allowed for apply only.
+    /// Returns the body as a patch: YAML is allowed for apply only.
     ///
     /// # Errors
-    /// 400 for bodies that cannot be read.
+    /// 400 for invalid bodies.
     pub fn patch_body(&self) -> Result<Value, ApiError> {
         if self.content_type == "application/apply-patch+yaml" {
             return yaml(&self.body);
@@ -328,7 +329,7 @@ impl Call {
             .map_err(|e| ApiError::bad_request(format!("error decoding patch: {e}")))
     }
 
-    /// Who writes, for managed fields.
+    /// Returns the writer, for managed fields.
     #[must_use]
     pub fn manager(&self) -> &str {
         if !self.options.field_manager.is_empty() {
@@ -341,7 +342,7 @@ impl Call {
     }
 }
 
-/// A media type without parameters, lower case.
+/// Returns a media type without parameters, lower case.
 pub fn media_type(header: &str) -> String {
     header
         .split(';')
@@ -354,7 +355,7 @@ pub fn media_type(header: &str) -> String {
 /// Parses a body of this media type.
 ///
 /// # Errors
-/// 415 for other media types, 400 for bodies that cannot be read.
+/// 415 for other media types, 400 for invalid bodies.
 pub fn decode_object(
     content_type: &str,
     body: &Bytes,
@@ -380,10 +381,10 @@ fn json(body: &Bytes) -> Result<Value, ApiError> {
     })
 }
 
-/// Parses JSON or YAML, as apply patches are allowed to be either.
+/// Parses JSON or YAML, which are both allowed for apply patches.
 ///
 /// # Errors
-/// 400 for bodies that cannot be read.
+/// 400 for invalid bodies.
 pub fn yaml(body: &Bytes) -> Result<Value, ApiError> {
     if let Ok(value) = serde_json::from_slice(body) {
         return Ok(value);
@@ -394,10 +395,10 @@ pub fn yaml(body: &Bytes) -> Result<Value, ApiError> {
         .map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))
 }
 
-/// Picks the view from an `Accept` header.
+/// Selects the representation from an `Accept` header.
 ///
 /// # Errors
-/// 406 when nothing acceptable is offered.
+/// 406 if no offered media type is supported.
 pub fn view(accept: &str) -> Result<View, ApiError> {
     if accept.trim().is_empty() {
         return Ok(View::Plain);

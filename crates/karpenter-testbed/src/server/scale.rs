@@ -12,7 +12,7 @@ use super::request::Call;
 use super::value::{map_of, name_of};
 use crate::patch;
 
-/// Where a kind keeps what a Scale shows.
+/// The fields of a kind that a Scale shows.
 struct Paths {
     spec: Vec<String>,
     status: Vec<String>,
@@ -62,7 +62,7 @@ fn put(object: &mut Value, path: &[String], value: Value) {
     map_of(place).insert(last.clone(), value);
 }
 
-/// The query-parameter form of a workload's selector.
+/// Formats a workload's selector as a query parameter.
 fn selector_text(selector: &Value) -> String {
     let mut terms: Vec<String> = selector["matchLabels"]
         .as_object()

@@ -51,7 +51,7 @@ impl LabelSelector {
         self.0.iter().all(|r| r.holds(&label))
     }
 
-    /// Reads the object form (`matchLabels`, `matchExpressions`). An unreadable one selects nothing.
+    /// Parses the object form (`matchLabels`, `matchExpressions`). An invalid one selects nothing.
     #[must_use]
     pub fn from_object(selector: &serde_json::Value) -> Option<Self> {
         let mut requirements = Vec::new();
@@ -253,11 +253,11 @@ impl Parser {
     }
 }
 
-/// Label and field selectors of a request, against the selectable fields of a kind.
+/// Label and field selectors of a request, for the selectable fields of a kind.
 #[derive(Debug, Clone, Default)]
 pub struct Selectors {
     labels: LabelSelector,
-    /// (field, value, whether equality is wanted)
+    /// (field, value, whether equality is required)
     fields: Vec<(usize, String, bool)>,
 }
 
@@ -265,7 +265,7 @@ impl Selectors {
     /// Parses both selectors.
     ///
     /// # Errors
-    /// 400 for bad syntax or a field that cannot be selected on.
+    /// 400 for invalid syntax or an unsupported field.
     pub fn parse(labels: &str, fields: &str, selectable: &[Selectable]) -> Result<Self, ApiError> {
         let mut parsed = Vec::new();
         for (label, value, equal) in field_terms(fields)? {
@@ -283,7 +283,7 @@ impl Selectors {
         })
     }
 
-    /// Narrows to one name, as a watch on an object's own path does. The name is the first selectable field.
+    /// Restricts the selector to one name, as for a watch on an object's own path. The name is the first selectable field.
     pub fn only_name(&mut self, name: &str) {
         self.fields.push((0, name.to_owned(), true));
     }

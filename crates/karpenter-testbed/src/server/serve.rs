@@ -25,7 +25,7 @@ use super::error::ApiError;
 use super::reply::{Body, Reply};
 use super::{ApiServer, ServiceAccount};
 
-/// Why the server cannot be served.
+/// The reason why the server cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
@@ -45,7 +45,7 @@ pub enum ServeError {
     Tls(#[from] rustls::Error),
 }
 
-/// A server that listens. Dropping it stops listening and closes the connections.
+/// A listening server. Dropping it stops listening and closes the connections.
 pub struct Served {
     address: SocketAddr,
     ca: String,
@@ -55,7 +55,7 @@ pub struct Served {
     _stop: DropGuard,
 }
 
-/// Service accounts by the token that their requests carry.
+/// Service accounts by the bearer token of their requests.
 type Accounts = RwLock<HashMap<String, ServiceAccount>>;
 
 impl fmt::Debug for Served {
@@ -67,31 +67,31 @@ impl fmt::Debug for Served {
 }
 
 impl Served {
-    /// Where it listens.
+    /// Returns the address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// `https://ADDRESS`.
+    /// Returns `https://ADDRESS`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
     }
 
-    /// The certificate authority's certificate, as PEM.
+    /// Returns the CA certificate, as PEM.
     #[must_use]
     pub fn ca(&self) -> &str {
         &self.ca
     }
 
-    /// The bearer token of the administrator.
+    /// Returns the bearer token of the administrator.
     #[must_use]
     pub fn token(&self) -> &str {
         &self.token
     }
 
-    /// A bearer token of a service account: its requests may do what the roles bound to it allow, and nothing else. The account
+    /// Returns a bearer token of a service account: its requests are allowed if the roles bound to it allow them. The account
     /// need not exist.
     #[must_use]
     pub fn service_account_token(&self, namespace: &str, name: &str) -> String {
@@ -108,13 +108,13 @@ impl Served {
         token
     }
 
-    /// A kubeconfig of the administrator for this server.
+    /// Returns a kubeconfig of the administrator for this server.
     #[must_use]
     pub fn kubeconfig(&self) -> String {
         self.kubeconfig_with(&self.token)
     }
 
-    /// A kubeconfig for this server, with this bearer token.
+    /// Returns a kubeconfig for this server, with this bearer token.
     #[must_use]
     pub fn kubeconfig_with(&self, token: &str) -> String {
         use base64::Engine;
@@ -128,17 +128,17 @@ impl Served {
     /// Writes the kubeconfig to a file.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn write_kubeconfig(&self, path: &Path) -> std::io::Result<()> {
         std::fs::write(path, self.kubeconfig())
     }
 }
 
 impl ApiServer {
-    /// Serves over HTTPS, HTTP/1.1 and HTTP/2, with a certificate of its own; port 0 takes a free port.
+    /// Serves over HTTPS, HTTP/1.1 and HTTP/2, with a generated certificate; port 0 selects a free port.
     ///
     /// # Errors
-    /// When the address cannot be listened on or TLS cannot be set up.
+    /// If the address cannot be listened on or TLS cannot be set up.
     pub async fn serve(&self, address: SocketAddr) -> Result<Served, ServeError> {
         let listener = TcpListener::bind(address)
             .await
@@ -148,7 +148,7 @@ impl ApiServer {
             .map_err(|source| ServeError::Listen { address, source })?;
         let (ca, config) = tls(address)?;
         let acceptor = TlsAcceptor::from(Arc::new(config));
-        // Not a secret worth protecting: it keeps strangers on the same machine from writing by accident.
+        // Not a real secret: it prevents accidental writes by other processes on the same computer.
         let token = self.identity.uid();
         let stop = CancellationToken::new();
         let server = self.clone();
@@ -165,7 +165,7 @@ impl ApiServer {
                     accepted = listener.accept() => match accepted {
                         Ok((stream, _)) => stream,
                         Err(error) => {
-                            tracing::debug!(%error, "a connection was not accepted");
+                            tracing::debug!(%error, "failed accepting connection");
                             tokio::task::yield_now().await;
                             continue;
                         }
@@ -193,7 +193,7 @@ impl ApiServer {
     }
 }
 
-/// Who may come in.
+/// The accepted bearer tokens.
 #[derive(Clone)]
 struct Known {
     administrator: Arc<str>,
@@ -201,7 +201,7 @@ struct Known {
 }
 
 impl Known {
-    /// Whether the request's token is known; notes the service account it belongs to.
+    /// Whether the request's token is known; records its service account.
     fn identify(&self, request: &mut Request<Incoming>) -> bool {
         let header = request.headers().get(AUTHORIZATION);
         let header = header.and_then(|value| value.to_str().ok());
@@ -227,7 +227,7 @@ async fn connection(server: ApiServer, acceptor: TlsAcceptor, stream: TcpStream,
     let stream = match acceptor.accept(stream).await {
         Ok(stream) => stream,
         Err(error) => {
-            tracing::debug!(%error, "a TLS handshake failed");
+            tracing::debug!(%error, "failed TLS handshake");
             return;
         }
     };
@@ -245,7 +245,7 @@ async fn connection(server: ApiServer, acceptor: TlsAcceptor, stream: TcpStream,
         .serve_connection(TokioIo::new(stream), service)
         .await;
     if let Err(error) = served {
-        tracing::debug!(%error, "a connection ended early");
+        tracing::debug!(%error, "connection ended early");
     }
 }
 
@@ -253,7 +253,7 @@ fn unauthorized() -> Response<Body> {
     Reply::from(ApiError::new(401, "Unauthorized", "Unauthorized")).into_response()
 }
 
-/// A fresh certificate authority and the TLS settings of a server it vouches for.
+/// Generates a CA and the TLS settings of a server with a certificate of it.
 fn tls(address: SocketAddr) -> Result<(String, ServerConfig), ServeError> {
     let mut authority = CertificateParams::new(Vec::<String>::new())?;
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

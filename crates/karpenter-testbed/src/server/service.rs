@@ -15,7 +15,7 @@ use super::reply::{Body, Reply};
 use super::request::MAX_BODY;
 use crate::faults::Exempt;
 
-/// The server as a service; every clone talks to the same server.
+/// The server as a service; clones share the server.
 #[derive(Debug, Clone)]
 pub struct Service {
     server: ApiServer,
@@ -23,7 +23,7 @@ pub struct Service {
 }
 
 impl ApiServer {
-    /// The server as a service. An `exempt` one is not hit by faults.
+    /// Returns the server as a service. An `exempt` one has no injected faults.
     #[must_use]
     pub fn service(&self, exempt: bool) -> Service {
         Service {
@@ -62,7 +62,7 @@ where
     }
 }
 
-/// Reads a body, stopping just behind the limit that the server refuses.
+/// Reads a body, and stops just beyond the limit at which the server rejects it.
 async fn collect<B>(body: B) -> Result<Bytes, ApiError>
 where
     B: http_body::Body<Data = Bytes>,

@@ -1,8 +1,7 @@
-//! Which subresources there are, and binding.
-
-use serde_json::{Value, json};
+//! Subresources, and the binding of pods.
 
 use http::Method;
+use serde_json::{Value, json};
 
 use super::ApiServer;
 use super::catalog::Served;
@@ -13,7 +12,7 @@ use super::request::Call;
 use super::value::map_of;
 use super::write::Failed;
 
-/// How often a lost race is tried again.
+/// Number of retries after a conflict.
 const RETRIES: usize = 16;
 
 impl ApiServer {
@@ -40,7 +39,7 @@ impl ApiServer {
         }
     }
 
-    /// Changes an object with a function of its current state, through the ordinary pipeline.
+    /// Changes an object with a function of its current state, through the normal pipeline.
     pub(super) async fn modify(
         &self,
         served: &Served,

@@ -18,9 +18,9 @@ use crate::faults::Fault;
 use crate::present::table::partial_metadata;
 use crate::store::{Change, ChangeKind, Cursor, Expired, Matcher, Object};
 
-/// How many changes become one chunk.
+/// Maximum number of changes per chunk.
 const BATCH: usize = 256;
-/// How long a watch lasts when the client does not say.
+/// Default duration of a watch.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1800);
 
 struct Watch {
@@ -31,7 +31,7 @@ struct Watch {
     cursor: Cursor,
     /// Objects to send as ADDED first.
     initial: std::vec::IntoIter<Arc<Object>>,
-    /// Whether the end of the initial objects is still to be announced.
+    /// Whether the end of the initial objects must still be announced.
     announce: bool,
     deadline: Instant,
     next_bookmark: Instant,
@@ -197,7 +197,7 @@ impl Watch {
                 self.write(out, "DELETED", &change.object).await;
             }
             (true, false) => {
-                // Ceasing to match looks like a deletion of the object as it last matched, at the new revision.
+                // An object that no longer matches is reported as deleted, in its last matching state, at the new revision.
                 if let Some(previous) = &change.previous {
                     let mut value = previous.value();
                     value["metadata"]["resourceVersion"] = change.revision.to_string().into();

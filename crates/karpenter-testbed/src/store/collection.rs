@@ -10,18 +10,18 @@ use serde_json::Value;
 use super::watch::{Change, ChangeKind, Cursor, Expired, Signal};
 use super::{Matcher, Object, Selectable, Shared, lock};
 
-/// Why a conditional write was not done.
+/// The reason why a conditional write failed.
 #[derive(Debug, Clone)]
 pub enum Rejected {
     /// The object is already there.
     Exists,
-    /// The object is gone.
+    /// The object does not exist.
     Missing,
-    /// The object is at another revision than the writer expected.
+    /// The object has another revision than the writer expected.
     Moved,
 }
 
-/// Which objects a list wants.
+/// The objects to list.
 pub struct Query<'a> {
     /// Only this namespace.
     pub namespace: Option<&'a str>,
@@ -51,7 +51,7 @@ pub(super) struct State {
     objects: BTreeMap<Arc<str>, Arc<Object>>,
     index: FxHashMap<Box<str>, BTreeSet<Arc<str>>>,
     pub(super) history: VecDeque<Arc<Change>>,
-    /// Changes up to this revision are forgotten.
+    /// Changes up to this revision have been dropped.
     pub(super) compacted: u64,
 }
 
@@ -85,13 +85,13 @@ impl Collection {
         }
     }
 
-    /// The fields that selectors may name.
+    /// The fields that selectors may use.
     #[must_use]
     pub fn fields(&self) -> &Arc<[Selectable]> {
         &self.fields
     }
 
-    /// How many objects there are.
+    /// Returns the number of objects.
     #[must_use]
     pub fn len(&self) -> usize {
         lock(&self.state).objects.len()
@@ -103,13 +103,13 @@ impl Collection {
         self.len() == 0
     }
 
-    /// The object at `key`.
+    /// Returns the object at `key`.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<Arc<Object>> {
         lock(&self.state).objects.get(key).cloned()
     }
 
-    /// The object at `key` as it was `lag` revisions ago, or now when that is forgotten.
+    /// Returns the object at `key` as it was `lag` revisions ago, or now if that is no longer in the history.
     #[must_use]
     pub fn get_stale(&self, key: &str, lag: u64) -> Option<Arc<Object>> {
         let state = lock(&self.state);
@@ -131,10 +131,10 @@ impl Collection {
         }
     }
 
-    /// Writes a new object, setting its `metadata.resourceVersion`.
+    /// Writes a new object, and sets its `metadata.resourceVersion`.
     ///
     /// # Errors
-    /// [`Rejected::Exists`] when the key is taken.
+    /// [`Rejected::Exists`] if the key exists.
     pub fn insert(
         &self,
         key: &str,
@@ -237,10 +237,10 @@ impl Collection {
         self.signal.raise();
     }
 
-    /// A page of the objects that `query` selects.
+    /// Returns a page of the objects that `query` selects.
     ///
     /// # Errors
-    /// [`Expired`] when the wanted snapshot is forgotten.
+    /// [`Expired`] if the requested snapshot has been dropped.
     pub fn list(&self, query: &Query<'_>) -> Result<Page, Expired> {
         let state = lock(&self.state);
         let current = self.shared.revision();
@@ -293,7 +293,7 @@ impl Collection {
         Ok(page(merged.into_values(), query, revision))
     }
 
-    /// Everything selected now, and a cursor that continues from there.
+    /// Returns all selected objects, and a cursor that continues from there.
     #[must_use]
     pub fn list_and_follow(
         self: &Arc<Self>,
@@ -314,10 +314,10 @@ impl Collection {
         (items, Cursor::new(Arc::clone(self), revision))
     }
 
-    /// A cursor over the changes after `revision`.
+    /// Returns a cursor over the changes after `revision`.
     ///
     /// # Errors
-    /// [`Expired`] when those changes are partly forgotten.
+    /// [`Expired`] if some of these changes have been dropped.
     pub fn follow(self: &Arc<Self>, revision: u64) -> Result<Cursor, Expired> {
         let state = lock(&self.state);
         if revision < state.compacted {
@@ -350,7 +350,7 @@ impl Collection {
         self.signal.raise();
     }
 
-    /// Drops everything without telling anybody, and wakes the watches so that they end.
+    /// Removes all objects without events, and wakes the watches so that they end.
     pub(super) fn close(&self) {
         let mut state = lock(&self.state);
         state.objects.clear();
@@ -370,7 +370,7 @@ fn expect(state: &State, key: &str, expected: u64) -> Result<Arc<Object>, Reject
     }
 }
 
-/// What to change in the live objects to see them as of `revision`.
+/// Returns the differences between the live objects and the state as of `revision`.
 fn undo(state: &State, revision: u64) -> BTreeMap<Arc<str>, Option<Arc<Object>>> {
     state
         .history
@@ -392,7 +392,7 @@ fn bounds(namespace: Option<&str>, after: Option<&str>) -> (Bound<String>, Bound
         Some(ns) => Bound::Excluded(format!("{ns}0")),
         None => Bound::Unbounded,
     };
-    // A range whose start is behind its end would panic; a continue token can ask for one.
+    // A range whose start is after its end would panic; a continue token can request one.
     match (&from, &until) {
         (Bound::Excluded(f) | Bound::Included(f), Bound::Excluded(u)) if f >= u => {
             (Bound::Included(u.clone()), Bound::Excluded(u.clone()))

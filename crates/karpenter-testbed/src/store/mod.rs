@@ -1,14 +1,14 @@
-//! Where objects live: revisions, optimistic concurrency, watch.
+//! Storage of objects: revisions, optimistic concurrency, watch.
 //!
-//! A [`Store`] hands out one [`Collection`] per resource. All collections draw from one increasing revision counter, so a
-//! resource version orders every write of the cluster. A collection keeps
+//! A [`Store`] has one [`Collection`] per resource. All collections share one increasing revision counter, so a resource version
+//! orders every write of the cluster. A collection keeps
 //!
-//! 1. the live objects, ordered by `namespace/name`, each as one serialised form shared by every reader and watcher
-//!    ([`Object`]; the labels and selectable fields are kept parsed, nothing else is), and
-//! 2. a bounded history of changes, from which watches are served and pages of an older snapshot are rebuilt by undoing.
+//! 1. the live objects, ordered by `namespace/name`, each in one serialized form that all readers and watchers share ([`Object`];
+//!    only the labels and selectable fields are kept parsed), and
+//! 2. a bounded history of changes, which serves watches and reconstructs pages of an older snapshot.
 //!
-//! INVARIANT: a revision is drawn while the collection's lock is held, so whoever holds the lock has seen every change
-//! of that collection up to the counter's value.
+//! INVARIANT: a revision is assigned while the collection's lock is held, so the holder of the lock has all changes of that
+//! collection up to the counter's value.
 
 mod collection;
 mod object;
@@ -21,7 +21,7 @@ pub use collection::{Collection, Page, Query, Rejected};
 pub use object::{Matcher, Object, Selectable};
 pub use watch::{Change, ChangeKind, Cursor, Expired};
 
-/// How many changes a collection remembers unless told otherwise.
+/// Default number of changes in the history of a collection.
 pub const DEFAULT_HISTORY: usize = 16_384;
 
 /// The revision counter and the history bound, shared by all collections.
@@ -59,7 +59,7 @@ impl Default for Store {
 }
 
 impl Store {
-    /// An empty store whose collections remember `history` changes each.
+    /// Returns an empty store whose collections keep `history` changes each.
     #[must_use]
     pub fn new(history: usize) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl Store {
         }
     }
 
-    /// A new, empty collection whose objects have these selectable fields.
+    /// Returns a new, empty collection whose objects have these selectable fields.
     pub fn collection(&self, fields: Arc<[Selectable]>, index: Option<usize>) -> Arc<Collection> {
         let collection = Arc::new(Collection::new(Arc::clone(&self.shared), fields, index));
         self.collections
@@ -81,7 +81,7 @@ impl Store {
         collection
     }
 
-    /// Forgets a collection that is no longer served; its watches end.
+    /// Removes a collection that is no longer served; its watches end.
     pub fn forget(&self, collection: &Arc<Collection>) {
         self.collections
             .write()
@@ -90,13 +90,13 @@ impl Store {
         collection.close();
     }
 
-    /// The revision of the latest write.
+    /// Returns the revision of the latest write.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.shared.revision()
     }
 
-    /// Forgets all history, as etcd's compaction does: watches and pages from before now report expiry.
+    /// Drops the history, as etcd's compaction does: earlier watches and pages expire.
     pub fn compact(&self) {
         for collection in self
             .collections
@@ -108,13 +108,13 @@ impl Store {
         }
     }
 
-    /// Changes how many changes each collection remembers; applies from the next write.
+    /// Changes the number of changes in the history of each collection, from the next write on.
     pub fn set_history(&self, changes: usize) {
         self.shared.history.store(changes.max(1), Ordering::Relaxed);
     }
 }
 
-/// Locks, ignoring poison: every critical section leaves the data consistent.
+/// Locks, and ignores poison: every critical section leaves the data consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

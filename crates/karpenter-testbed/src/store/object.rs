@@ -1,23 +1,23 @@
-//! One stored version of an object, and how selectors look at it.
+//! A stored version of an object, and its selectable fields.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::Value;
 
-/// A field that field selectors of a kind may name, and where it is found.
+/// A field that field selectors of a kind may use, and its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selectable {
     /// The selector's label, for example `spec.nodeName`.
     pub label: String,
     /// The path inside the object, in segments.
     pub path: Vec<String>,
-    /// What an absent field counts as (`false` for `spec.unschedulable`, otherwise empty).
+    /// The value of an absent field (`false` for `spec.unschedulable`, otherwise empty).
     pub absent: &'static str,
 }
 
 impl Selectable {
-    /// A selectable field whose label is its path.
+    /// Returns a selectable field whose label is its path.
     #[must_use]
     pub fn new(label: &str) -> Self {
         Self {
@@ -27,7 +27,7 @@ impl Selectable {
         }
     }
 
-    /// The field's text in `object`.
+    /// Returns the field's text in `object`.
     fn read(&self, object: &Value) -> Box<str> {
         let mut at = object;
         for segment in &self.path {
@@ -49,9 +49,9 @@ impl Selectable {
 pub struct Object {
     /// `namespace/name`, or `name` for cluster-scoped kinds.
     pub key: Arc<str>,
-    /// The revision that wrote it; also in the serialised form as `metadata.resourceVersion`.
+    /// The revision that wrote it; also in the serialized form as `metadata.resourceVersion`.
     pub revision: u64,
-    /// Which edition of its kind's schema it was written under; an older one is defaulted again when read.
+    /// The edition of its kind's schema that it was written with; an older one is defaulted again when read.
     pub edition: u32,
     labels: Box<[(Box<str>, Box<str>)]>,
     fields: Box<[Box<str>]>,
@@ -85,25 +85,25 @@ impl Object {
             terminating: value
                 .pointer("/metadata/deletionTimestamp")
                 .is_some_and(Value::is_string),
-            // A value of strings, numbers, lists and maps always serialises.
+            // A value of strings, numbers, lists and maps always serializes.
             bytes: serde_json::to_vec(value).unwrap_or_default().into(),
         }
     }
 
-    /// The serialised object.
+    /// Returns the serialized object.
     #[must_use]
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// The parsed object.
+    /// Returns the parsed object.
     #[must_use]
     pub fn value(&self) -> Value {
-        // The bytes were serialised from a value.
+        // The bytes were serialized from a value.
         serde_json::from_slice(&self.bytes).unwrap_or_default()
     }
 
-    /// The value of a label.
+    /// Returns the value of a label.
     #[must_use]
     pub fn label(&self, key: &str) -> Option<&str> {
         self.labels
@@ -112,7 +112,7 @@ impl Object {
             .map(|(_, v)| &**v)
     }
 
-    /// The text of the selectable field at `index` of its kind's list.
+    /// Returns the text of the selectable field at `index` of its kind's list.
     #[must_use]
     pub fn field(&self, index: usize) -> &str {
         self.fields.get(index).map_or("", |f| f)
@@ -124,7 +124,7 @@ impl Object {
         self.terminating
     }
 
-    /// The namespace, empty for cluster-scoped kinds.
+    /// Returns the namespace, empty for cluster-scoped kinds.
     #[must_use]
     pub fn namespace(&self) -> &str {
         self.key.split_once('/').map_or("", |(ns, _)| ns)
@@ -144,7 +144,7 @@ pub trait Matcher: Send + Sync {
     /// Whether `object` is selected.
     fn matches(&self, object: &Object) -> bool;
 
-    /// The value that the selectable field at `index` must have, if it must: lets an index narrow the search.
+    /// Returns the value that the selectable field at `index` must have, if there is one: an index can use it.
     fn required_field(&self, index: usize) -> Option<&str>;
 
     /// Whether every object is selected.

@@ -1,4 +1,4 @@
-//! Following a collection's changes.
+//! Cursors over a collection's changes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 use super::{Collection, Object};
 
-/// What happened to an object.
+/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
     /// It was created.
@@ -18,12 +18,12 @@ pub enum ChangeKind {
     Deleted,
 }
 
-/// One write.
+/// A write.
 #[derive(Debug)]
 pub struct Change {
     /// The write's revision.
     pub revision: u64,
-    /// What it did.
+    /// Its kind.
     pub kind: ChangeKind,
     /// The object after the write; for a removal its final state.
     pub object: Arc<Object>,
@@ -31,19 +31,19 @@ pub struct Change {
     pub previous: Option<Arc<Object>>,
 }
 
-/// The wanted changes are no longer remembered.
+/// The requested changes have been dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too old resource version: {requested} ({oldest})")]
 pub struct Expired {
-    /// The revision asked for.
+    /// The requested revision.
     pub requested: u64,
-    /// The oldest revision that can be asked for.
+    /// The oldest revision that is available.
     pub oldest: u64,
 }
 
-/// Tells followers that something has changed, in the order in which they began to wait.
+/// Notifies followers of changes, in the order in which they began to wait.
 ///
-/// `tokio::sync::watch` would wake them in random order; equal seeds are to give equal runs.
+/// `tokio::sync::watch` would wake them in random order, and equal seeds must produce equal runs.
 #[derive(Debug, Default)]
 pub(super) struct Signal {
     raised: AtomicU64,
@@ -51,7 +51,7 @@ pub(super) struct Signal {
 }
 
 impl Signal {
-    /// Wakes whoever waits.
+    /// Wakes all waiters.
     pub(super) fn raise(&self) {
         self.raised.fetch_add(1, Ordering::SeqCst);
         self.wake.notify_waiters();
@@ -64,7 +64,7 @@ impl Signal {
     /// Waits until it has been raised more often than `seen`.
     async fn wait(&self, seen: u64) {
         let mut woken = std::pin::pin!(self.wake.notified());
-        // Waits from here on, so that no signal between the look and the wait is lost.
+        // Waits from here on, so that no signal between the check and the wait is lost.
         woken.as_mut().enable();
         if self.raised() == seen {
             woken.await;
@@ -77,7 +77,7 @@ impl Signal {
 pub struct Cursor {
     collection: Arc<Collection>,
     revision: u64,
-    /// How often the collection had signalled when its changes were last taken.
+    /// Number of signals of the collection when its changes were last taken.
     seen: u64,
 }
 
@@ -96,10 +96,10 @@ impl Cursor {
         self.revision
     }
 
-    /// Takes up to `limit` changes, oldest first. An empty answer moves the cursor to the store's latest revision.
+    /// Takes up to `limit` changes, oldest first. An empty result moves the cursor to the store's latest revision.
     ///
     /// # Errors
-    /// [`Expired`] when changes after the cursor are already forgotten.
+    /// [`Expired`] if changes after the cursor have been dropped.
     pub fn take(&mut self, limit: usize) -> Result<Vec<Arc<Change>>, Expired> {
         self.seen = self.collection.signal().raised();
         let state = self.collection.state();
@@ -120,7 +120,7 @@ impl Cursor {
         Ok(changes)
     }
 
-    /// Waits until something may have changed.
+    /// Waits until there may be changes.
     ///
     /// Changes after the last [`Self::take`] count, or after the cursor was made if none were taken yet.
     pub async fn changed(&mut self) {

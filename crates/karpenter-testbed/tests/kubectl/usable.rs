@@ -1,21 +1,21 @@
-//! Whether there is a kubectl that tests can use.
+//! Checks for a kubectl that tests can use.
 
 use std::path::Path;
 use std::process::Command;
 
 use skipped::skipped;
 
-/// Those before ask for OpenAPI v2 to validate with, which the embedded server does not have.
+/// Older versions validate with OpenAPI v2, which the embedded server does not serve.
 pub const OLDEST: (u32, u32) = (1, 28);
 
-/// Whether there is no kubectl, or none that is new enough; says so.
+/// Whether there is no kubectl, or none that is recent enough; reports a skipped test then.
 pub fn kubectl_is_missing(program: &Path) -> bool {
     let program_name = program.display();
     let asked = Command::new(program)
         .args(["version", "--client", "--output=json"])
         .output();
     let Ok(answer) = asked else {
-        skipped("kubectl", format!("there is no `{program_name}`"));
+        skipped("kubectl", format!("cannot find `{program_name}`"));
         return true;
     };
     match version(&String::from_utf8_lossy(&answer.stdout)) {
@@ -27,12 +27,12 @@ pub fn kubectl_is_missing(program: &Path) -> bool {
             );
             true
         }
-        // Whatever cannot say its version fails its tests.
+        // A kubectl without a version fails its tests.
         _ => false,
     }
 }
 
-/// The release in what `kubectl version --client --output=json` prints: (1, 28).
+/// Returns the release in the output of `kubectl version --client --output=json`: (1, 28).
 pub fn version(json: &str) -> Option<(u32, u32)> {
     let (_, rest) = json.split_once("\"gitVersion\":")?;
     let (_, rest) = rest.split_once("\"v")?;

@@ -1,4 +1,5 @@
-//! Less processor time for the API server: by its control group, or by stopping it again and again where control groups cannot be written.
+//! Limits the CPU time of the API server: with a control group, or by stopping it repeatedly where control groups cannot be
+//! written.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,30 +11,30 @@ use tokio::task::JoinHandle;
 
 use crate::plane::ControlPlane;
 
-/// The time in which the share is given.
+/// The period of the limit.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// It is to be dropped after the API server has ended.
+/// Must be dropped after the API server has exited.
 pub(super) enum Limit {
     Group(PathBuf),
     Stopping { pid: Pid, task: JoinHandle<()> },
 }
 
 impl Limit {
-    /// Cuts the API server's time to a share of a core.
+    /// Limits the API server's CPU time to a share of a core.
     pub(super) fn start(plane: &ControlPlane, cores: f64) -> Result<Self> {
         ensure!(
             cores > 0.0 && cores <= 1.0,
-            "{cores} is not a share of a core"
+            "invalid share of a core: {cores}"
         );
         let id = plane.api_server_id()?;
         if let Ok(group) = group(id, cores) {
-            println!("the API server has {cores} cores by its control group");
+            println!("the API server is limited to {cores} cores by its control group");
             return Ok(Self::Group(group));
         }
-        println!("the API server runs {cores} of the time");
+        println!("the API server is stopped periodically and runs for {cores} of the time");
         let pid = Pid::from_raw(i32::try_from(id)?);
-        let pid = pid.ok_or_else(|| anyhow::anyhow!("the API server has no id"))?;
+        let pid = pid.ok_or_else(|| anyhow::anyhow!("the API server has no process id"))?;
         let task = tokio::spawn(async move {
             loop {
                 let _ = kill_process_group(pid, Signal::CONT);
@@ -46,7 +47,7 @@ impl Limit {
     }
 }
 
-/// A control group of its own for a process: of the second version where it is mounted, else of the first.
+/// Creates a control group for a process: version 2 if it is mounted, otherwise version 1.
 fn group(id: u32, cores: f64) -> Result<PathBuf> {
     let root = Path::new("/sys/fs/cgroup");
     let period = PERIOD.as_micros() as f64;
@@ -70,7 +71,7 @@ impl Drop for Limit {
     fn drop(&mut self) {
         match self {
             Self::Group(group) => {
-                // It is empty once the API server has ended.
+                // It is empty once the API server has exited.
                 let _ = fs::remove_dir(group);
             }
             Self::Stopping { pid, task } => {

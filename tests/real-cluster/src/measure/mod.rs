@@ -1,4 +1,4 @@
-//! Measurements of the controller: what a burst costs, how soon its pods are bound, and how much of the API server it takes.
+//! Measurements of the controller: the cost of a burst, the time until its pods are bound, and the requests to the API server.
 
 mod limit;
 mod report;
@@ -13,52 +13,54 @@ use futures::{StreamExt as _, pin_mut};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt as _, watcher};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::binaries;
 use crate::case::Case;
 use crate::cluster::Cluster;
 use crate::controller::Controller;
-use crate::controller_binary;
 use crate::objects::{NODES, list};
 use crate::suite::install_kwok_with;
+use crate::{binaries, controller_binary};
 use limit::Limit;
 use report::Report;
 
-/// Measures the controller on a cluster of its own.
+/// Measures the controller on a new cluster.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Measure {
-    /// Many pods at once: nodes, dollars an hour, seconds until the last pod is bound, requests.
+    /// Many pending pods at once: nodes, dollars per hour, seconds until the last pod is bound, requests.
     Burst {
-        /// Pods, over all Deployments.
+        /// Number of pods, over all Deployments.
         #[arg(long, default_value_t = 5000)]
         pods: u32,
-        /// Deployments, each with requests of its own.
+        /// Number of Deployments, each with other requests.
         #[arg(long, default_value_t = 40)]
         deployments: u32,
-        /// Starts the controller once every pod waits, so that it decides once over all of them.
+        /// Start the controller after all pods are pending, so that it makes one scheduling decision for all of them.
         #[arg(long)]
         at_once: bool,
+        /// Wait until no node was created or deleted for two minutes, and report the nodes again after consolidation.
+        #[arg(long)]
+        until_quiet: bool,
         #[command(flatten)]
         how: How,
     },
-    /// 1,000 pods out, then in to 700: nodes and dollars an hour when nothing changes any more.
+    /// Scale out to 1,000 pods, then in to 700: nodes and dollars per hour once nothing changes any more.
     Scale {
-        /// Pods at first.
+        /// Number of pods after scaling out.
         #[arg(long, default_value_t = 1000)]
         pods: u32,
-        /// Pods then.
+        /// Number of pods after scaling in.
         #[arg(long, default_value_t = 700)]
         down_to: u32,
         #[command(flatten)]
         how: How,
     },
-    /// Requests a minute of a controller with nothing to do.
+    /// Requests per minute of an idle controller.
     Idle {
-        /// Minutes.
+        /// Duration in minutes.
         #[arg(long, default_value_t = 3)]
         minutes: u32,
         #[command(flatten)]
@@ -66,26 +68,27 @@ pub(crate) enum Measure {
     },
 }
 
-/// How a measurement is made.
+/// Options of all measurements.
 #[derive(Debug, Args)]
 pub(crate) struct How {
-    /// The controller; by default the one that was built beside this program.
+    /// Path of the controller binary; by default the one that was built next to this program.
     #[arg(long)]
     controller: Option<PathBuf>,
-    /// Cuts the API server's processor time to this share of a core, as 0.25.
+    /// Limit the API server's CPU time to this share of a core, for example 0.25.
     #[arg(long)]
     api_server_cores: Option<f64>,
-    /// A variable of the controller's environment, as BATCH_IDLE_DURATION=10s.
+    /// Environment variable of the controller, for example BATCH_IDLE_DURATION=10s. May be repeated.
     #[arg(long = "env", value_parser = pair)]
     environment: Vec<(String, String)>,
-    /// Prints a line of JSON instead of a table.
+    /// Print one line of JSON instead of a table.
     #[arg(long)]
     json: bool,
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
     let pair = text.split_once('=');
-    let (name, value) = pair.ok_or_else(|| format!("`{text}` is not NAME=VALUE"))?;
+    let (name, value) =
+        pair.ok_or_else(|| format!("invalid variable `{text}`: must be NAME=VALUE"))?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
@@ -102,7 +105,7 @@ impl How {
     }
 }
 
-/// A cluster to measure on, with default settings.
+/// A cluster for a measurement, with default settings.
 struct Bench {
     cluster: Cluster,
     case: Case,
@@ -114,7 +117,7 @@ impl Bench {
     async fn start(how: &How) -> Result<Self> {
         let binaries = match binaries::find() {
             Ok(binaries) => binaries,
-            Err(missing) => bail!("there is no {}", missing.join(", ")),
+            Err(missing) => bail!("cannot find {}", missing.join(", ")),
         };
         let cluster = Cluster::start(&binaries).await?;
         install_kwok_with(&cluster, &json!({ "provider": "kwok" })).await?;
@@ -146,7 +149,7 @@ impl Bench {
         self.cluster.run(&binary, &environment).await
     }
 
-    /// Applies Deployments of varied requests.
+    /// Creates Deployments with different requests.
     async fn deploy(&self, deployments: u32, pods: u32) -> Result<()> {
         for at in 0..deployments {
             let (cpu, memory) = requests(at);
@@ -165,17 +168,40 @@ impl Bench {
         let (wanted, within) = (usize::try_from(pods)?, Duration::from_secs(900));
         let all = tokio::time::timeout(within, until_pods(&self.case, wanted, is_bound));
         all.await
-            .context("not all pods are bound within 15 minutes")?
+            .context("timed out after 15 minutes waiting for all pods to be bound")?
     }
 
-    /// Adds what is the same for every measurement.
+    /// Adds the nodes before consolidation.
+    async fn nodes_at_first(&mut self) -> Result<()> {
+        let nodes = list(&NODES.all(&self.cluster.client), &self.case.selector()).await?;
+        self.report.add("nodes at first", nodes.len().into());
+        let price = json!(round(report::price(&nodes)));
+        self.report.add("dollars per hour at first", price);
+        Ok(())
+    }
+
+    /// Waits until no node changes any more, and adds how long that took.
+    async fn consolidated(&mut self) -> Result<()> {
+        let started = Instant::now();
+        let last = until_quiet(&self.case).await?;
+        let seconds = json!(round(last.duration_since(started).as_secs_f64()));
+        self.report
+            .add("seconds until the last node changed", seconds);
+        Ok(())
+    }
+
+    /// Adds the figures of every measurement.
     async fn finish(mut self, since: Timestamp, how: &How) -> Result<()> {
         let nodes = list(&NODES.all(&self.cluster.client), &self.case.selector()).await?;
         self.report.nodes(&nodes);
         let log = self.cluster.plane.audit_log();
         let lost = self.cluster.controller()?.has_ended()?;
         self.report.requests(&log, since)?;
-        let controller = self.cluster.controller.as_ref().context("no controller")?;
+        let controller = self
+            .cluster
+            .controller
+            .as_ref()
+            .context("the controller is not started")?;
         self.report.process(controller);
         self.report.add("lease lost", u8::from(lost).into());
         self.report.print(how.json);
@@ -183,7 +209,7 @@ impl Bench {
     }
 }
 
-/// What the pods of a Deployment ask for.
+/// Returns the requests of a Deployment's pods.
 fn requests(at: u32) -> (&'static str, &'static str) {
     const CPU: [&str; 5] = ["100m", "250m", "500m", "1", "2"];
     const MEMORY: [&str; 4] = ["128Mi", "512Mi", "1Gi", "4Gi"];
@@ -204,7 +230,7 @@ fn waits(pod: &Pod) -> bool {
     })
 }
 
-/// Waits until so many pods are as wanted, without looking at all of them at each change.
+/// Waits until this many pods are as expected, without evaluating all of them at each change.
 async fn until_pods(case: &Case, wanted: usize, is: fn(&Pod) -> bool) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(case.client.clone(), case.name);
     let events = watcher::watcher(pods, watcher::Config::default()).default_backoff();
@@ -230,26 +256,27 @@ async fn until_pods(case: &Case, wanted: usize, is: fn(&Pod) -> bool) -> Result<
             return Ok(());
         }
     }
-    bail!("the watch ended")
+    bail!("the watch has ended")
 }
 
 impl Measure {
-    /// Makes the measurement, and prints it.
+    /// Runs the measurement, and prints it.
     pub(crate) async fn run(self) -> Result<()> {
         match self {
             Self::Burst {
                 pods,
                 deployments,
                 at_once,
+                until_quiet,
                 how,
-            } => burst(pods, deployments.max(1), at_once, &how).await,
+            } => burst(pods, deployments.max(1), at_once, until_quiet, &how).await,
             Self::Scale { pods, down_to, how } => scale(pods, down_to, &how).await,
             Self::Idle { minutes, how } => idle(minutes, &how).await,
         }
     }
 }
 
-async fn burst(pods: u32, deployments: u32, at_once: bool, how: &How) -> Result<()> {
+async fn burst(pods: u32, deployments: u32, at_once: bool, quiet: bool, how: &How) -> Result<()> {
     let mut bench = Bench::start(how).await?;
     if at_once {
         bench.deploy(deployments, pods).await?;
@@ -269,6 +296,10 @@ async fn burst(pods: u32, deployments: u32, at_once: bool, how: &How) -> Result<
         "seconds until the last pod was bound",
         json!(round(seconds)),
     );
+    if quiet {
+        bench.nodes_at_first().await?;
+        bench.consolidated().await?;
+    }
     bench.finish(since, how).await
 }
 
@@ -284,24 +315,13 @@ async fn scale(pods: u32, down_to: u32, how: &How) -> Result<()> {
         "seconds until the last pod was bound",
         json!(round(seconds)),
     );
-    let nodes = list(&NODES.all(&bench.cluster.client), &bench.case.selector()).await?;
-    bench.report.add("nodes at first", nodes.len().into());
-    bench.report.add(
-        "dollars an hour at first",
-        json!(round(report::price(&nodes))),
-    );
-
-    let started = Instant::now();
+    bench.nodes_at_first().await?;
     bench.deploy(DEPLOYMENTS, down_to).await?;
-    let quiet = until_quiet(&bench.case).await?;
-    let seconds = quiet.duration_since(started).as_secs_f64();
-    bench
-        .report
-        .add("seconds until the last node changed", json!(round(seconds)));
+    bench.consolidated().await?;
     bench.finish(since, how).await
 }
 
-/// Waits until no node came or went for two minutes, a quarter of an hour at most, and returns when the last one did.
+/// Waits until no node was created or deleted for two minutes, a quarter of an hour at most; returns the time of the last change.
 async fn until_quiet(case: &Case) -> Result<Instant> {
     const QUIET: Duration = Duration::from_secs(120);
     let limit = Instant::now() + Duration::from_secs(900);
@@ -310,7 +330,7 @@ async fn until_quiet(case: &Case) -> Result<Instant> {
     let events = watcher::watcher(case.nodes(), config).default_backoff();
     pin_mut!(events);
     while let Ok(event) = tokio::time::timeout_at((last + QUIET).min(limit), events.next()).await {
-        match event.context("the watch ended")? {
+        match event.context("the watch has ended")? {
             Ok(Event::InitApply(node)) => {
                 known.insert(node.metadata.uid);
             }
@@ -329,7 +349,7 @@ async fn idle(minutes: u32, how: &How) -> Result<()> {
     bench.run_controller(how).await?;
     bench.deploy(4, 100).await?;
     bench.until_bound(100).await?;
-    // What the pods were a reason for is over.
+    // Cool-downs and nominations from the pods have expired by then.
     tokio::time::sleep(Duration::from_secs(60)).await;
     let since = Timestamp::now();
     tokio::time::sleep(Duration::from_secs(u64::from(minutes) * 60)).await;
@@ -346,7 +366,7 @@ fn round(number: f64) -> f64 {
     (number * 100.0).round() / 100.0
 }
 
-/// The processor seconds of a process, and the most memory it ever had, in MiB.
+/// Returns the CPU seconds of a process, and its peak memory in MiB.
 fn process_of(controller: &Controller) -> Option<(f64, f64)> {
     let process = procfs::process::Process::new(i32::try_from(controller.id()).ok()?).ok()?;
     let stat = process.stat().ok()?;
@@ -356,5 +376,5 @@ fn process_of(controller: &Controller) -> Option<(f64, f64)> {
     Some((seconds, peak as f64 / 1024.0))
 }
 
-/// What a measurement says of itself, by name.
+/// Returns the parameters of a measurement, by name.
 type Figures = Vec<(String, Value)>;

@@ -1,4 +1,4 @@
-//! What was measured.
+//! The report of a measurement.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::{Figures, process_of, round};
 use crate::audit;
 use crate::controller::Controller;
 
-/// Figures in the order they are told.
+/// Figures in the order of the report.
 #[derive(Debug, Default)]
 pub(super) struct Report(Figures);
 
@@ -21,13 +21,13 @@ impl Report {
         self.0.push((name.to_owned(), value));
     }
 
-    /// How many nodes there are, and what they cost.
+    /// Adds the number of nodes, and their price.
     pub(super) fn nodes(&mut self, nodes: &[Value]) {
         self.add("nodes", nodes.len().into());
-        self.add("dollars an hour", json!(round(price(nodes))));
+        self.add("dollars per hour", json!(round(price(nodes))));
     }
 
-    /// What was asked of the API server.
+    /// Adds the requests to the API server.
     pub(super) fn requests(&mut self, log: &Path, since: Timestamp) -> Result<()> {
         let requests = audit::requests(log, since)?;
         let counts = audit::counts(&requests);
@@ -40,16 +40,16 @@ impl Report {
             json!(round(longest)),
         );
         for (what, all, conflicts) in counts.iter().take(8) {
-            let told = match conflicts {
+            let text = match conflicts {
                 0 => all.to_string(),
                 _ => format!("{all}, {conflicts} of them conflicts"),
             };
-            self.add(&format!("  {what}"), told.into());
+            self.add(&format!("  {what}"), text.into());
         }
         Ok(())
     }
 
-    /// What the process took.
+    /// Adds the resource usage of the process.
     pub(super) fn process(&mut self, controller: &Controller) {
         if let Some((seconds, peak)) = process_of(controller) {
             self.add("processor seconds", json!(round(seconds)));
@@ -70,7 +70,7 @@ impl Report {
     }
 }
 
-/// What nodes cost an hour, by the prices of the built-in instance types.
+/// Returns the price of nodes per hour, from the prices of the built-in instance types.
 pub(super) fn price(nodes: &[Value]) -> f64 {
     let mut prices: BTreeMap<(String, String), f64> = BTreeMap::new();
     for instance_type in catalogue::generate() {
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_cost_what_their_type_and_capacity_type_do() {
+    fn the_price_of_nodes_follows_their_instance_type_and_capacity_type() {
         let node = |instance_type: &str, capacity: &str| {
             json!({ "metadata": { "labels": {
                 "node.kubernetes.io/instance-type": instance_type, "karpenter.sh/capacity-type": capacity,

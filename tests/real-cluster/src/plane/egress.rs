@@ -1,4 +1,5 @@
-//! How the API server reaches Services: there is no network of pods, so it asks a proxy, which knows the port on loopback behind a Service.
+//! Connects the API server to Services: there is no pod network, so it uses a proxy, which knows the loopback port behind each
+//! Service.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinHandle;
 
-/// A proxy for `CONNECT`; it ends when this is dropped.
+/// A proxy for `CONNECT`; it stops on drop.
 #[derive(Debug)]
 pub(crate) struct Egress {
     socket: PathBuf,
@@ -18,7 +19,7 @@ pub(crate) struct Egress {
 }
 
 impl Egress {
-    /// Listens on a socket in a folder: the API server speaks TLS with proxies that have a port.
+    /// Listens on a socket in a directory: the API server uses TLS with proxies that have a port.
     pub(crate) fn start(folder: &Path) -> Result<Self> {
         let socket = folder.join("egress.sock");
         let listener = UnixListener::bind(&socket)
@@ -29,7 +30,7 @@ impl Egress {
             while let Ok((stream, _)) = listener.accept().await {
                 let routes = Arc::clone(&known);
                 tokio::spawn(async move {
-                    // The API server sees a closed connection, and says so where it is asked.
+                    // The API server sees a closed connection, and reports it to its caller.
                     let _ = pass_on(stream, &routes).await;
                 });
             }
@@ -41,13 +42,13 @@ impl Egress {
         })
     }
 
-    /// Leads connections to `host` (as `10.96.0.9:8443`) to a port on loopback.
+    /// Forwards connections to `host` (such as `10.96.0.9:8443`) to a port on loopback.
     pub(crate) fn route(&self, host: &str, port: u16) {
         let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
         routes.insert(host.to_owned(), port);
     }
 
-    /// The API server's egress configuration.
+    /// Returns the API server's egress configuration.
     pub(crate) fn configuration(&self) -> String {
         format!(
             "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections:\n  - name: cluster\n    connection: {{ proxyProtocol: HTTPConnect, transport: {{ uds: {{ udsName: \"{}\" }} }} }}\n",
@@ -79,7 +80,7 @@ async fn pass_on(stream: UnixStream, routes: &Mutex<BTreeMap<String, u16>>) -> R
         stream
             .write_all(b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
             .await?;
-        bail!("nothing is behind {host}");
+        bail!("no route to {host}");
     };
     let mut behind = TcpStream::connect(("127.0.0.1", port)).await?;
     stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await?;
@@ -87,12 +88,12 @@ async fn pass_on(stream: UnixStream, routes: &Mutex<BTreeMap<String, u16>>) -> R
     Ok(())
 }
 
-/// The host and port that a request line asks to be connected with.
+/// Returns the host and port of a CONNECT request line.
 fn target(request: &str) -> Result<&str> {
     let mut words = request.split_whitespace();
     match (words.next(), words.next()) {
         (Some("CONNECT"), Some(host)) => Ok(host),
-        _ => None.with_context(|| format!("`{}` is not CONNECT", request.trim())),
+        _ => None.with_context(|| format!("invalid request `{}`: must be CONNECT", request.trim())),
     }
 }
 
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_connect_is_understood() {
+    fn only_connect_is_supported() {
         let line = "CONNECT 10.96.0.9:8443 HTTP/1.1\r\n";
         assert_eq!(target(line).unwrap(), "10.96.0.9:8443");
         assert!(target("GET / HTTP/1.1\r\n").is_err());

@@ -22,16 +22,16 @@ use pki::Pki;
 
 const STAGES: &str = include_str!("stages.yaml");
 const AUDIT_POLICY: &str = include_str!("audit-policy.yaml");
-/// How long a program may take until it is ready, on a busy computer.
+/// Startup timeout of a program, on a busy computer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What is known of a control plane that runs on without the one who started it.
+/// The state of a control plane that keeps running after the process that started it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Left {
     pub(crate) processes: BTreeMap<String, u32>,
 }
 
-/// A running control plane. Everything ends when this is dropped.
+/// A running control plane; all its programs are killed on drop.
 #[derive(Debug)]
 pub(crate) struct ControlPlane {
     folder: PathBuf,
@@ -58,7 +58,7 @@ struct Ports {
     kwok: u16,
 }
 
-/// Ports that are free now. All are held until all are known, so that none is given twice.
+/// Returns ports that are free now. All are bound until all are chosen, so that each is different.
 pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let mut held = Vec::new();
     let mut ports = [0; N];
@@ -71,7 +71,7 @@ pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
 }
 
 impl ControlPlane {
-    /// Starts a control plane whose files are kept in `folder`.
+    /// Starts a control plane whose files are in `folder`.
     pub(crate) async fn start(binaries: &Binaries, folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder)?;
         let [etcd, etcd_peers, api, controllers, scheduler, kwok] = free_ports()?;
@@ -112,7 +112,7 @@ impl ControlPlane {
         Ok(plane)
     }
 
-    /// The kubeconfig of an administrator.
+    /// Returns the kubeconfig of an administrator.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.pki.file("admin.kubeconfig")
     }
@@ -122,30 +122,30 @@ impl ControlPlane {
         self.pki.token_kubeconfig(&self.server, name, token)
     }
 
-    /// Where files of this cluster are kept.
+    /// Returns the directory of the files of this cluster.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The programs it was started with.
+    /// Returns the programs it was started with.
     pub(crate) fn binaries(&self) -> &Binaries {
         &self.binaries
     }
 
-    /// The audit log.
+    /// Returns the path of the audit log.
     pub(crate) fn audit_log(&self) -> PathBuf {
         self.folder.join("audit.jsonl")
     }
 
-    /// What the API server reaches Services through.
+    /// Returns the proxy between the API server and Services.
     pub(crate) fn egress(&self) -> &Egress {
         &self.egress
     }
 
-    /// The id of the API server's process.
+    /// Returns the process id of the API server.
     pub(crate) fn api_server_id(&self) -> Result<u32> {
         let process = self.api_server.as_ref();
-        Ok(process.context("the API server does not run")?.id())
+        Ok(process.context("the API server is not running")?.id())
     }
 
     fn program(&self, name: &str) -> Result<Command> {
@@ -153,7 +153,7 @@ impl ControlPlane {
         command.args(["-n", "5"]);
         command.arg(self.binaries.path(name)?);
         command.current_dir(&self.folder);
-        // Proxies are not for loopback.
+        // Requests to loopback must not use a proxy.
         command.env("NO_PROXY", "*").env("HOME", &self.folder);
         Ok(command)
     }
@@ -180,7 +180,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Starts the API server, at first or after [`Self::kill_api_server`].
+    /// Starts the API server, initially or after [`Self::kill_api_server`].
     pub(crate) async fn start_api_server(&mut self) -> Result<()> {
         let policy = self.folder.join("audit-policy.yaml");
         fs::write(&policy, AUDIT_POLICY)?;
@@ -204,7 +204,7 @@ impl ControlPlane {
             .arg("--authorization-mode=Node,RBAC")
             .arg("--service-cluster-ip-range=10.96.0.0/16")
             .arg("--endpoint-reconciler-type=none")
-            // As where it is asked for by those who lock their clusters up: owners' finalizers must be allowed to be updated.
+            // As in clusters with this admission plugin: setting an owner needs permission to update its finalizers.
             .arg("--enable-admission-plugins=OwnerReferencesPermissionEnforcement")
             .arg("--audit-policy-file")
             .arg(&policy)
@@ -217,7 +217,7 @@ impl ControlPlane {
         self.until_ready().await
     }
 
-    /// Waits until the API server says that it is ready.
+    /// Waits until the API server is ready.
     async fn until_ready(&mut self) -> Result<()> {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         let client = self.client().await?;
@@ -233,12 +233,12 @@ impl ControlPlane {
                 let log = self.api_server.as_ref().map(|p| p.tail(20));
                 bail!("the API server is not ready: {}", log.unwrap_or_default());
             }
-            // Whether a server that does not answer is up can only be asked again.
+            // Readiness of a server that does not answer can only be polled.
             tokio::time::sleep(Duration::from_millis(250)).await;
         }
     }
 
-    /// Kills the API server, which leaves its objects in etcd.
+    /// Kills the API server; its objects stay in etcd.
     pub(crate) fn kill_api_server(&mut self) {
         self.api_server = None;
     }
@@ -290,7 +290,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Fails with the end of its log if a program has ended by itself.
+    /// Fails with the end of its log if a program has exited.
     pub(crate) fn is_running(&mut self) -> Result<()> {
         let all = [
             &mut self.etcd,
@@ -302,12 +302,12 @@ impl ControlPlane {
         all.into_iter().flatten().try_for_each(Process::is_running)
     }
 
-    /// A client of an administrator.
+    /// Returns the client of an administrator.
     pub(crate) async fn client(&self) -> Result<Client> {
         client(&self.kubeconfig()).await
     }
 
-    /// Lets everything run on after this process, and says what.
+    /// Lets all programs run after this process, and returns their state.
     pub(crate) fn leave(mut self) -> Left {
         let all = [
             ("kwok", &mut self.kwok),
@@ -327,7 +327,7 @@ impl ControlPlane {
     }
 }
 
-/// A client for a kubeconfig.
+/// Returns a client for a kubeconfig.
 pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;

@@ -1,4 +1,4 @@
-//! The certificates of a control plane, and the kubeconfigs of those who talk to it.
+//! The certificates of a control plane, and the kubeconfigs of its clients.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub(crate) struct Pki {
 }
 
 impl Pki {
-    /// Makes an authority, the key of service accounts and the API server's certificate.
+    /// Creates a CA, the key of service accounts and the API server's certificate.
     pub(crate) fn create(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder)?;
         let mut authority = CertificateParams::new(Vec::<String>::new())?;
@@ -46,12 +46,12 @@ impl Pki {
         Ok(pki)
     }
 
-    /// The path of a file.
+    /// Returns the path of a file.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// Makes a certificate and its key, and returns both.
+    /// Creates a certificate and its key, and returns both.
     fn certificate(
         &self,
         file: &str,

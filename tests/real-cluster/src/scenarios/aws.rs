@@ -1,9 +1,9 @@
-//! The AWS provider on a real cluster, with the stand-in for AWS behind it, whose instances join the cluster.
+//! The AWS provider on a real cluster, with the AWS fake, whose instances join the cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result, ensure};
-use karpenter_aws_fake::{AwsFake, Server, machines};
+use karpenter_aws_fake::{AwsFake, Server, nodes};
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -11,29 +11,28 @@ use tokio::time::Instant;
 
 use crate::case::{SOON, is_leaving, running};
 use crate::cluster::{Cluster, claims_and_nodes_belong_together};
-use crate::controller_binary;
 use crate::helm::NAMESPACE;
 use crate::objects::{
-    DEFINITIONS, DEPLOYMENTS, NODE_CLAIMS, NODE_POOLS, NODES, PODS, SERVICES, api_of, apply,
-    condition, delete, documents, list, merge, name,
+    DEFINITIONS, DEPLOYMENTS, EC2_NODE_CLASSES, NODE_CLAIMS, NODE_POOLS, NODES, PODS, SERVICES,
+    api_of, apply, condition, delete, documents, list, merge, name,
 };
-use crate::root;
 use crate::scenarios::verdicts;
 use crate::wait::{FOREVER, Seen, until};
+use crate::{controller_binary, root};
 
-/// What the cluster is called in AWS.
+/// The name of the cluster in AWS.
 const CLUSTER: &str = "karpenter-blueprints";
 const REGION: &str = "us-west-2";
-/// The version of EKS before and after the upgrade. The control plane itself stays as it is: the controller asks EKS. The manifests want
-/// Amazon Linux 2, which has no images for later versions.
+/// The version of EKS before and after the upgrade. The control plane itself does not change: the controller reads the version
+/// from EKS. The manifests use Amazon Linux 2, which has no images for later versions.
 const VERSIONS: [&str; 2] = ["1.31", "1.32"];
-/// The instance profile of AWSNodeTemplates, which name none.
+/// The instance profile of AWSNodeTemplates without one.
 const PROFILE: &str = "KarpenterNodeInstanceProfile";
 const GENERATIONS: &str = "1-just-in-time-v0.16/provisioner.yaml";
 const WINDOWS: &str = "2-windows-v0.29/provisioners.yaml";
 const LAYERED: &str = "3-layered-constraints-and-upgrade-v0.33";
 
-/// The values of the chart of definitions.
+/// The values of the CRD chart.
 pub(crate) fn definitions(webhook: u16) -> Value {
     json!({ "webhook": { "port": webhook } })
 }
@@ -49,15 +48,15 @@ pub(crate) fn values(webhook: u16) -> Value {
     })
 }
 
-/// AWS with instances that join the cluster. Everything ends when this is dropped.
-struct Ground {
+/// The AWS fake with instances that join the cluster; stopped on drop.
+struct FakeAws {
     aws: AwsFake,
     environment: BTreeMap<String, String>,
     joining: JoinHandle<()>,
     _endpoint: Server,
 }
 
-impl Drop for Ground {
+impl Drop for FakeAws {
     fn drop(&mut self) {
         self.joining.abort();
     }
@@ -71,7 +70,7 @@ fn generation(instance_type: &str) -> u32 {
     digits.parse().unwrap_or(0)
 }
 
-impl Ground {
+impl FakeAws {
     async fn start(client: &Client) -> Result<Self> {
         let aws = AwsFake::builder()
             .region(REGION)
@@ -80,12 +79,12 @@ impl Ground {
             .interruption_queue(CLUSTER)
             .settings(|s| s.pending_s = 2.0)
             .build();
-        // What there was when the walkthroughs were written.
+        // The instance types at the time of the walkthroughs.
         aws.keep_instance_types(|name| generation(name) <= 7);
         aws.add_instance_profile(PROFILE, Some(&format!("KarpenterNodeRole-{CLUSTER}")));
         let endpoint = aws.serve(0).await?;
-        let joining = machines::run(aws.clone(), client.clone(), |instance, error| {
-            println!("# {} cannot join: {error}", instance.id);
+        let joining = nodes::run(aws.clone(), client.clone(), |instance, error| {
+            println!("# {} cannot join the cluster: {error}", instance.id);
         });
         let environment = [
             ("AWS_ENDPOINT_URL", endpoint.url()),
@@ -104,7 +103,7 @@ impl Ground {
         })
     }
 
-    /// Waits until no instance is alive.
+    /// Waits until no instance is running.
     async fn until_nothing_is_left(&self) -> Result<()> {
         let mut changes = self.aws.changes();
         let gone = async {
@@ -114,11 +113,11 @@ impl Ground {
             Ok::<_, anyhow::Error>(())
         };
         let within = tokio::time::timeout(SOON, gone).await;
-        within.context("instances are left")?
+        within.context("instances are still running")?
     }
 }
 
-/// The objects of a manifest of the walkthroughs.
+/// Returns the objects of a manifest of the walkthroughs.
 fn seed(path: &str) -> Result<Vec<Value>> {
     let path = root().join("tests/seeds").join(path);
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -134,45 +133,47 @@ fn seed(path: &str) -> Result<Vec<Value>> {
     Ok(objects)
 }
 
-/// Runs the scenarios one after another, as they share AWS.
-pub(crate) async fn run(cluster: &mut Cluster, mut tell: impl FnMut(&str, Instant, Result<()>)) {
+/// Runs the scenarios one after another, because they share AWS.
+pub(crate) async fn run(cluster: &mut Cluster, mut report: impl FnMut(&str, Instant, Result<()>)) {
     let started = Instant::now();
-    let ground = async {
-        let ground = Ground::start(&cluster.client).await?;
-        lead_to_the_webhook(cluster).await?;
+    let fake = async {
+        let fake = FakeAws::start(&cluster.client).await?;
+        route_to_the_webhook(cluster).await?;
         for object in add_ons() {
             apply(&cluster.client, &object).await?;
         }
         let binary = controller_binary("karpenter")?;
-        cluster.run(&binary, &ground.environment).await?;
-        Ok::<_, anyhow::Error>(ground)
+        cluster.run(&binary, &fake.environment).await?;
+        Ok::<_, anyhow::Error>(fake)
     };
-    let ground = match ground.await {
-        Ok(ground) => ground,
-        Err(problem) => return tell("aws-start", started, Err(problem)),
+    let fake = match fake.await {
+        Ok(fake) => fake,
+        Err(problem) => return report("aws-start", started, Err(problem)),
     };
     let started = Instant::now();
-    tell("aws-generations", started, generations(cluster).await);
+    report("aws-generations", started, generations(cluster).await);
     let started = Instant::now();
-    tell("aws-verdicts", started, verdicts::aws(cluster).await);
+    report("aws-verdicts", started, verdicts::aws(cluster).await);
     let started = Instant::now();
-    tell(
+    report(
         "aws-walkthrough-3",
         started,
-        walkthrough_3(cluster, &ground).await,
+        walkthrough_3(cluster, &fake).await,
     );
 }
 
-/// Lets the API server reach the webhook through its Service.
-async fn lead_to_the_webhook(cluster: &Cluster) -> Result<()> {
+/// Connects the API server to the webhook through its Service.
+async fn route_to_the_webhook(cluster: &Cluster) -> Result<()> {
     let services = SERVICES.of_namespace(&cluster.client, NAMESPACE);
     let service = serde_json::to_value(services.get("karpenter").await?)?;
     let address = service["spec"]["clusterIP"]
         .as_str()
-        .context("no address")?;
+        .context("the Service has no address")?;
     let mut ports = service["spec"]["ports"].as_array().into_iter().flatten();
     let port = ports.find(|port| port["name"] == "https-webhook");
-    let port = port.and_then(|p| p["port"].as_u64()).context("no port")?;
+    let port = port
+        .and_then(|p| p["port"].as_u64())
+        .context("the Service has no port")?;
     let here = u16::try_from(port)?;
     cluster
         .plane
@@ -181,7 +182,7 @@ async fn lead_to_the_webhook(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Provisioners, and NodePools of v1beta1, become NodePools of v1 and are shown in their own versions.
+/// Provisioners, and NodePools of v1beta1, are converted to NodePools of v1 and served in their own versions.
 async fn generations(cluster: &Cluster) -> Result<()> {
     let client = &cluster.client;
     let definitions = DEFINITIONS.all(client);
@@ -213,7 +214,7 @@ async fn generations(cluster: &Cluster) -> Result<()> {
         pool["spec"]["disruption"]["consolidateAfter"] == "30s",
         "{pool}"
     );
-    // The same pool in the version before, by the webhook.
+    // The same NodePool in the previous version, converted by the webhook.
     let mut before = json!({ "apiVersion": "karpenter.sh/v1beta1", "kind": "NodePool", "metadata": { "name": "default" } });
     let api = api_of(client, &before)?;
     before = serde_json::to_value(api.get("default").await?)?;
@@ -225,7 +226,7 @@ async fn generations(cluster: &Cluster) -> Result<()> {
         delete(&api_of(client, object)?, name(object)).await?;
     }
     until(
-        "the NodePools of Provisioners go",
+        "the NodePools of Provisioners are deleted",
         &pools,
         "",
         SOON,
@@ -235,11 +236,19 @@ async fn generations(cluster: &Cluster) -> Result<()> {
     for object in old.iter().filter(|o| o["kind"] == "AWSNodeTemplate") {
         delete(&api_of(client, object)?, name(object)).await?;
     }
-    Ok(())
+    // The next scenarios create EC2NodeClasses of the same names.
+    until(
+        "the EC2NodeClasses of AWSNodeTemplates are deleted",
+        &EC2_NODE_CLASSES.all(client),
+        "",
+        SOON,
+        |seen| Ok(seen.is_empty().then_some(())),
+    )
+    .await
 }
 
-/// Layered constraints and an upgrade, as docs/walkthroughs.md tells it.
-async fn walkthrough_3(cluster: &mut Cluster, ground: &Ground) -> Result<()> {
+/// Layered constraints and an upgrade, as described in docs/walkthroughs.md.
+async fn walkthrough_3(cluster: &mut Cluster, fake: &FakeAws) -> Result<()> {
     let client = cluster.client.clone();
     for object in seed(&format!("{LAYERED}/nodepool.yaml"))? {
         apply(&client, &object).await?;
@@ -282,19 +291,22 @@ async fn walkthrough_3(cluster: &mut Cluster, ground: &Ground) -> Result<()> {
     let requests = &claims[0]["spec"]["resources"]["requests"];
     ensure!(
         requests["cpu"] == "3150m" && requests["pods"] == "6",
-        "daemons are counted: {requests}"
+        "DaemonSet pods are counted: {requests}"
     );
 
     for object in seed(&format!("{LAYERED}/pdb.yaml"))? {
         apply(&client, &object).await?;
     }
     let upgraded = karpenter_aws_fake::Cluster::new(CLUSTER, VERSIONS[1]);
-    ground.aws.add_cluster(upgraded);
-    // The version is looked at every five minutes, and at the start.
-    let before = cluster.controller.take().context("no controller")?;
+    fake.aws.add_cluster(upgraded);
+    // The version is read every five minutes, and at startup.
+    let before = cluster
+        .controller
+        .take()
+        .context("the controller is not started")?;
     before.stop().await?;
     let binary = controller_binary("karpenter")?;
-    cluster.run(&binary, &ground.environment).await?;
+    cluster.run(&binary, &fake.environment).await?;
     let old: BTreeSet<String> = nodes.iter().map(|n| name(n).to_owned()).collect();
     let never = until::<()>("", &pods, "app=inflate", FOREVER, |seen| {
         let running = running(seen);
@@ -342,17 +354,17 @@ async fn walkthrough_3(cluster: &mut Cluster, ground: &Ground) -> Result<()> {
     delete(&deployments, "inflate").await?;
     delete(&pools, "default").await?;
     until(
-        "all of its nodes are gone",
+        "all of its nodes are deleted",
         &all_nodes,
         labels,
         SOON,
         |seen| Ok(seen.is_empty().then_some(())),
     )
     .await?;
-    ground.until_nothing_is_left().await
+    fake.until_nothing_is_left().await
 }
 
-/// What runs in every cluster of EKS.
+/// Returns the pods of every EKS cluster.
 fn add_ons() -> Vec<Value> {
     let daemon = |name: &str, requests: Value| {
         json!({

@@ -1,4 +1,4 @@
-//! Something else in the cluster works against the controller.
+//! Another component of the cluster works against the controller.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,8 @@ use crate::objects::{merge, name};
 /// How long nodes are tainted.
 const LONG: Duration = Duration::from_secs(100);
 
-/// A controller taints every new node, so that its pod never fits: a new node every ten seconds at most, as with Karpenter in Go.
+/// A controller taints every new node, so that its pod never fits: at most one new node every ten seconds, as with Karpenter in
+/// Go.
 pub(super) async fn every_node_is_tainted(case: Case) -> Result<()> {
     case.pool(json!({ "disruption": { "consolidateAfter": "30s" } }))
         .await?;
@@ -46,13 +47,13 @@ pub(super) async fn every_node_is_tainted(case: Case) -> Result<()> {
                 .unwrap_or_else(PoisonError::into_inner)
                 .insert(name(&node).to_owned());
             taints.push(json!({ "key": "real-cluster/chaos", "effect": "NoExecute" }));
-            // A node may be gone by now, or have another taint; its next change is seen, too.
+            // A node may be deleted by now, or have another taint; its next change is handled, too.
             let version: &Value = &node["metadata"]["resourceVersion"];
             let patch =
                 json!({ "metadata": { "resourceVersion": version }, "spec": { "taints": taints } });
             let _ = merge(&nodes, name(&node), patch).await;
         }
-        anyhow::bail!("the watch ended")
+        anyhow::bail!("the watch has ended")
     };
     case.deploy("work", 1, "500m", json!({})).await?;
     let most = async {

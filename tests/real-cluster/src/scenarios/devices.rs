@@ -1,4 +1,4 @@
-//! Devices by dynamic resource allocation.
+//! Devices with dynamic resource allocation.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::wait::until;
 
 const DRIVER: &str = "devices.real-cluster.example";
 
-/// Two devices that every node reaches: two pods get nodes, the third gets none, as no node would help it.
+/// Two devices that every node can access: two pods get nodes, the third gets none, because no new node would have a device for
+/// it.
 pub(super) async fn two_devices_for_three_pods(case: Case) -> Result<()> {
     let class = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": { "name": DRIVER },

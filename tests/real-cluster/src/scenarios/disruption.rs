@@ -1,4 +1,4 @@
-//! Nodes are replaced for a reason, and within budgets.
+//! Nodes are disrupted for each reason, within budgets.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn uids<'a>(nodes: impl IntoIterator<Item = &'a Value>) -> BTreeSet<String> {
     nodes.into_iter().filter_map(uid).collect()
 }
 
-/// Whether so many nodes are there, all of them new ones.
+/// Whether there are this many nodes, all of them new.
 fn replaced(seen: &Seen, old: &BTreeSet<String>, count: usize) -> Option<()> {
     let ready = seen.values().filter(|node| {
         node["metadata"]["labels"]["karpenter.sh/initialized"] == "true" && !is_leaving(node)
@@ -30,7 +30,7 @@ fn drifting() -> Value {
     json!({ "template": { "metadata": { "labels": { "generation": "2" } } } })
 }
 
-/// No more nodes are disrupted at a time than the budget says.
+/// No more nodes are disrupted at a time than the budget allows.
 pub(super) async fn drift_within_the_budget(case: Case) -> Result<()> {
     let one = json!({ "budgets": [{ "nodes": "1" }] });
     case.pool(json!({ "disruption": one })).await?;
@@ -50,7 +50,7 @@ pub(super) async fn drift_within_the_budget(case: Case) -> Result<()> {
     .await
 }
 
-/// A PodDisruptionBudget blocks drift, and says so; one that allows a pod at a time is never exceeded.
+/// A PodDisruptionBudget blocks drift, and an event names it; one that allows a pod at a time is never exceeded.
 pub(super) async fn drift_within_the_pdb(case: Case) -> Result<()> {
     case.pool(json!({})).await?;
     let budget = |unavailable: u32| {
@@ -73,11 +73,11 @@ pub(super) async fn drift_within_the_pdb(case: Case) -> Result<()> {
         SOON,
         |seen| {
             let named = format!("{}/work", case.name);
-            let told = seen.values().any(|event| {
+            let blocked = seen.values().any(|event| {
                 let message = event["message"].as_str().unwrap_or_default();
                 event["reason"] == "DisruptionBlocked" && message.contains(&named)
             });
-            Ok(told.then_some(()))
+            Ok(blocked.then_some(()))
         },
     )
     .await?;
@@ -101,21 +101,21 @@ pub(super) async fn drift_within_the_pdb(case: Case) -> Result<()> {
     }
 }
 
-/// Nodes end when their time is over, and their pods get another.
+/// Nodes expire, and their pods get other nodes.
 pub(super) async fn expiry(case: Case) -> Result<()> {
     case.pool(json!({ "template": { "spec": { "expireAfter": "30s" } } }))
         .await?;
     case.deploy("work", 1, "500m", json!({})).await?;
     case.until_running(1, SOON).await?;
     let old = uids([&case.only_node().await?]);
-    case.until_nodes("the expired node goes", SOON, |seen| {
+    case.until_nodes("the expired node is deleted", SOON, |seen| {
         Ok(uids(seen.values()).is_disjoint(&old).then_some(()))
     })
     .await?;
     case.until_running(1, SOON).await
 }
 
-/// A node that was not ready for longer than the provider allows is replaced.
+/// A node that is not ready for longer than the repair policy tolerates is replaced.
 pub(super) async fn repair(case: Case) -> Result<()> {
     case.pool(json!({})).await?;
     case.deploy("work", 1, "500m", json!({})).await?;
@@ -140,13 +140,13 @@ pub(super) async fn repair(case: Case) -> Result<()> {
     )
     .await?;
     let old = uids([&node]);
-    case.until_nodes("the broken node is replaced", SOON, |seen| {
+    case.until_nodes("the unhealthy node is replaced", SOON, |seen| {
         Ok(replaced(seen, &old, 1))
     })
     .await
 }
 
-/// An empty node that must not be disrupted stays, another goes.
+/// An empty node with do-not-disrupt is kept, another is deleted.
 pub(super) async fn do_not_disrupt(case: Case) -> Result<()> {
     case.pool(json!({ "disruption": { "consolidateAfter": "5s" } }))
         .await?;
@@ -158,26 +158,26 @@ pub(super) async fn do_not_disrupt(case: Case) -> Result<()> {
     let annotate = |value: Value| json!({ "metadata": { "annotations": { "karpenter.sh/do-not-disrupt": value } } });
     merge(&case.nodes(), &kept, annotate("true".into())).await?;
     case.scale("work", 0).await?;
-    case.until_nodes("the other node goes", SOON, |seen| {
+    case.until_nodes("the other node is deleted", SOON, |seen| {
         let still = seen
             .values()
             .any(|node| name(node) == kept && !is_leaving(node));
-        ensure!(still, "the node with do-not-disrupt goes");
+        ensure!(still, "the node with do-not-disrupt is deleted");
         Ok((seen.len() == 1).then_some(()))
     })
     .await?;
-    // Two rounds of the controller's looking for empty nodes.
+    // Two disruption passes of the controller.
     case.nodes_stay(Duration::from_secs(25), |seen| {
         ensure!(
             seen.values()
                 .any(|node| name(node) == kept && !is_leaving(node)),
-            "the node with do-not-disrupt goes"
+            "the node with do-not-disrupt is deleted"
         );
         Ok(())
     })
     .await?;
     merge(&case.nodes(), &kept, annotate(Value::Null)).await?;
-    case.until_nodes("the node goes, too", SOON, |seen| {
+    case.until_nodes("the node is deleted, too", SOON, |seen| {
         Ok(seen.is_empty().then_some(()))
     })
     .await

@@ -1,4 +1,4 @@
-//! The controller or the API server goes away in the middle of a burst.
+//! The controller or the API server is killed in the middle of a burst.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::wait::until;
 /// Pods of a burst.
 const PODS: usize = 400;
 
-/// Starts a burst, and returns when some nodes were launched and others not.
+/// Starts a burst, and returns when some nodes are launched and others are not.
 async fn burst(case: &Case) -> Result<()> {
-    // A node for eight pods: enough nodes to be in the middle of something.
+    // One node for eight pods: enough nodes to interrupt their launches.
     let small = json!([
         { "key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"] },
         { "key": "kubernetes.io/os", "operator": "In", "values": ["linux"] },
@@ -33,7 +33,7 @@ async fn burst(case: &Case) -> Result<()> {
     .await
 }
 
-/// Every pod runs, every node has a NodeClaim, and there are not more of them than the pods need.
+/// Every pod runs, every node has a NodeClaim, and there are no more of them than the pods need.
 async fn nothing_is_lost_or_doubled(case: &Case) -> Result<()> {
     case.until_running(PODS, Duration::from_secs(180)).await?;
     let selector = case.selector();
@@ -50,7 +50,7 @@ async fn nothing_is_lost_or_doubled(case: &Case) -> Result<()> {
     )
     .await?;
     let nodes = claims_and_nodes_belong_together(&case.client, &selector).await?;
-    // Eight of 900 millicores fit into 7.9 CPUs; some nodes are planned while pods are bound elsewhere.
+    // Eight pods of 900 millicores fit in 7.9 CPUs; some nodes are planned while pods are bound elsewhere.
     ensure!(
         (PODS / 8..=PODS / 8 * 5 / 4).contains(&nodes),
         "{nodes} nodes for {PODS} pods"
@@ -58,7 +58,7 @@ async fn nothing_is_lost_or_doubled(case: &Case) -> Result<()> {
     Ok(())
 }
 
-/// Nothing is lost and nothing launched twice when the controller is killed in a burst.
+/// No object is lost and no node launched twice when the controller is killed in a burst.
 pub(super) async fn killed_in_a_burst(cluster: &mut Cluster, case: Case) -> Result<()> {
     burst(&case).await?;
     let controller = cluster.controller()?;
@@ -67,8 +67,8 @@ pub(super) async fn killed_in_a_burst(cluster: &mut Cluster, case: Case) -> Resu
     nothing_is_lost_or_doubled(&case).await
 }
 
-/// Nothing is lost and nothing launched twice when the API server is gone for twenty seconds. Like Karpenter in Go the controller may lose
-/// its lease then and end, and is started again.
+/// No object is lost and no node launched twice when the API server is down for twenty seconds. As Karpenter in Go, the
+/// controller may then lose its lease and exit, and is restarted.
 pub(super) async fn api_server_gone(cluster: &mut Cluster, case: Case) -> Result<()> {
     burst(&case).await?;
     cluster.plane.kill_api_server();

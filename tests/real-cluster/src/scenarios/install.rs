@@ -1,4 +1,4 @@
-//! Definitions and charts on a real API server.
+//! CRDs and charts on a real API server.
 
 use std::fs;
 
@@ -6,12 +6,11 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
-use crate::helm;
 use crate::objects::{apply, documents, dry_run, name};
-use crate::root;
 use crate::suite::{install_kwok, kwok_values};
+use crate::{helm, root};
 
-/// The definitions of a folder.
+/// Returns the CRDs of a directory.
 fn files(folder: &str) -> Result<Vec<Value>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(root().join(folder))? {
@@ -26,20 +25,20 @@ fn files(folder: &str) -> Result<Vec<Value>> {
     Ok(all)
 }
 
-/// All definitions of the repository are accepted, alone and over one another.
-async fn every_definition_is_accepted(cluster: &Cluster) -> Result<()> {
+/// All CRDs of the repository are accepted, alone and as updates of each other.
+async fn every_crd_is_accepted(cluster: &Cluster) -> Result<()> {
     for folder in ["crds", "crds/legacy", "crds/kwok"] {
         for definition in files(folder)? {
             let said = dry_run(&cluster.client, &definition).await?;
             if let Err(refusal) = said {
-                anyhow::bail!("{folder}: {} is refused: {refusal}", name(&definition));
+                anyhow::bail!("{folder}: {} is rejected: {refusal}", name(&definition));
             }
         }
     }
     Ok(())
 }
 
-/// Revisions grow, and each is deployed.
+/// Revisions increase, and each is deployed.
 async fn upgrades(cluster: &Cluster, chart: &str, values: &Value) -> Result<()> {
     let (before, _) = helm::revision(&cluster.plane, chart).await?;
     helm::upgrade(&cluster.plane, chart, values).await?;
@@ -62,9 +61,9 @@ pub(crate) async fn kwok(cluster: &Cluster) -> Result<()> {
     upgrades(cluster, "karpenter-crd", &definitions).await
 }
 
-/// The charts are installed over definitions of v1 alone, as upstream's are, and upgraded.
+/// The charts are installed over CRDs with v1 only, as upstream's are, and upgraded.
 pub(crate) async fn aws(cluster: &Cluster, webhook: u16) -> Result<()> {
-    every_definition_is_accepted(cluster).await?;
+    every_crd_is_accepted(cluster).await?;
     for definition in files("crds")? {
         apply(&cluster.client, &definition).await?;
     }

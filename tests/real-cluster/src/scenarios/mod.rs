@@ -1,4 +1,4 @@
-//! What must be so on a real cluster.
+//! Scenarios on a real cluster.
 
 pub(crate) mod aws;
 mod chaos;
@@ -15,7 +15,7 @@ use futures::future::BoxFuture;
 use crate::case::Case;
 use crate::cluster::Cluster;
 
-/// A scenario that runs beside others.
+/// A scenario that runs concurrently with others.
 pub(crate) struct Beside {
     pub(crate) name: &'static str,
     /// Whether it is part of every CI run.
@@ -23,7 +23,7 @@ pub(crate) struct Beside {
     pub(crate) run: fn(Case) -> BoxFuture<'static, Result<()>>,
 }
 
-/// A scenario that has the cluster to itself, as it breaks it.
+/// A scenario that has the cluster for itself, because it breaks it.
 pub(crate) struct Alone {
     pub(crate) name: &'static str,
     pub(crate) quick: bool,

@@ -1,4 +1,4 @@
-//! Nodes come where pods or their owners ask for them, and go when nothing does.
+//! Nodes are launched for pods, static NodePools and buffers, and terminated when they are empty.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::cluster::claims_and_nodes_belong_together;
 use crate::objects::{BUFFERS, NODE_CLAIMS, NODE_POOLS, condition, merge};
 use crate::wait::until;
 
-/// A hundred pods get nodes; without them the nodes go.
+/// Nodes for a hundred pods are launched, and terminated without the pods.
 pub(super) async fn out_and_in(case: Case) -> Result<()> {
     case.pool(json!({ "disruption": { "consolidateAfter": "5s" } }))
         .await?;
@@ -20,10 +20,11 @@ pub(super) async fn out_and_in(case: Case) -> Result<()> {
     ensure!(nodes <= 20, "{nodes} nodes for 100 pods of a CPU");
     case.scale("work", 0).await?;
     let gone = |seen: &crate::wait::Seen| Ok(seen.is_empty().then_some(()));
-    case.until_nodes("empty nodes go", SOON, gone).await
+    case.until_nodes("empty nodes are deleted", SOON, gone)
+        .await
 }
 
-/// A NodePool with replicas has so many nodes, whatever the pods.
+/// A static NodePool keeps its number of nodes, regardless of pods.
 pub(super) async fn static_pool(case: Case) -> Result<()> {
     case.pool(json!({ "replicas": 3, "disruption": null, "limits": { "nodes": "6" } }))
         .await?;
@@ -51,7 +52,7 @@ pub(super) async fn static_pool(case: Case) -> Result<()> {
     Ok(())
 }
 
-/// The type that a NodeOverlay makes the cheapest is launched.
+/// The instance type that a NodeOverlay makes the cheapest is launched.
 pub(super) async fn overlay(case: Case) -> Result<()> {
     let overlay = json!({
         "apiVersion": "karpenter.sh/v1alpha1", "kind": "NodeOverlay", "metadata": { "name": case.name },
@@ -85,7 +86,7 @@ pub(super) async fn overlay(case: Case) -> Result<()> {
     crate::objects::delete(&overlays, case.name).await
 }
 
-/// A CapacityBuffer keeps nodes free, and keeps them.
+/// A CapacityBuffer launches spare nodes, and keeps them.
 pub(super) async fn buffer(case: Case) -> Result<()> {
     let small = json!([
         { "key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"] },
@@ -118,7 +119,7 @@ pub(super) async fn buffer(case: Case) -> Result<()> {
         Ok(seen.values().any(held).then_some(()))
     })
     .await?;
-    // Nodes count as empty 20 seconds after they came, if they do.
+    // Empty nodes are consolidated 20 seconds after their launch.
     case.nodes_stay(Duration::from_secs(45), |seen| {
         let same = nodes.iter().all(|node| {
             let mut now = seen
@@ -128,7 +129,7 @@ pub(super) async fn buffer(case: Case) -> Result<()> {
         });
         ensure!(
             same && seen.len() == 2,
-            "the nodes of the buffer do not stay"
+            "the nodes of the buffer are not kept"
         );
         Ok(())
     })

@@ -1,4 +1,4 @@
-//! What the API server says to the objects of `tests/`: recordings of another API server, and manifests of users.
+//! Validation of the objects of `tests/` by the API server: recordings of another API server, and manifests of users.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use crate::cluster::Cluster;
 use crate::objects::{documents, dry_run, name};
 use crate::root;
 
-/// An object, and whether it was accepted with definitions of Karpenter in Go.
+/// An object, and whether it was accepted with the CRDs of Karpenter in Go.
 #[derive(Debug, Deserialize)]
 struct Verdict {
     name: String,
@@ -25,7 +25,7 @@ fn lines<T: serde::de::DeserializeOwned>(file: &str) -> Result<Vec<T>> {
     text.lines().map(read).collect()
 }
 
-/// Every recorded object is accepted or refused as it was, with the same defaults.
+/// Every recorded object is accepted or rejected as it was, with the same defaults.
 async fn recorded_objects(cluster: &Cluster) -> Result<()> {
     for verdict in lines::<Verdict>("crd-validation-golden.jsonl")? {
         match (
@@ -40,7 +40,7 @@ async fn recorded_objects(cluster: &Cluster) -> Result<()> {
             }
             (Err(_), false) => {}
             (Ok(_), false) => bail!("{} is accepted", verdict.name),
-            (Err(refusal), true) => bail!("{} is refused: {refusal}", verdict.name),
+            (Err(refusal), true) => bail!("{} is rejected: {refusal}", verdict.name),
         }
     }
     Ok(())
@@ -59,7 +59,7 @@ async fn manifests(cluster: &Cluster) -> Result<()> {
             }
             let text = fs::read_to_string(&path)?.replace("${CLUSTER_NAME}", "real");
             for mut object in documents(&text)? {
-                // Its definition is for another provider's users.
+                // Its CRD is installed only for another provider.
                 if object["kind"] == "KWOKNodeClass" {
                     continue;
                 }
@@ -69,7 +69,7 @@ async fn manifests(cluster: &Cluster) -> Result<()> {
                 }
                 if let Err(refusal) = dry_run(&cluster.client, &object).await? {
                     bail!(
-                        "{}: {} is refused: {refusal}",
+                        "{}: {} is rejected: {refusal}",
                         path.display(),
                         name(&object)
                     );
@@ -80,7 +80,7 @@ async fn manifests(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// All of it, with the definitions of the AWS provider.
+/// All checks, with the CRDs of the AWS provider.
 pub(super) async fn aws(cluster: &Cluster) -> Result<()> {
     recorded_objects(cluster).await?;
     manifests(cluster).await

@@ -1,5 +1,5 @@
-//! A cluster on AWS as somebody has it before Karpenter: control plane, add-ons, two nodes of a managed group, and what a stack made
-//! in AWS. Karpenter is installed into it with the values of a walkthrough.
+//! A cluster on AWS before Karpenter is installed: control plane, add-ons, two nodes of a managed node group, and the resources
+//! of a CloudFormation stack. Karpenter is installed into it with the values of a walkthrough.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -8,41 +8,42 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use karpenter_aws_fake::{AwsFake, Instance, Server, machines};
-use karpenter_testbed::Testbed;
+use karpenter_aws_fake::{AwsFake, Instance, Server, nodes};
+use karpenter_testbed::loops::Loops;
 use karpenter_testbed::loops::node_agent::NodeAgentOptions;
-use karpenter_testbed::loops::{self, Loops};
 use karpenter_testbed::server::ServedOverHttps;
+use karpenter_testbed::{Testbed, loops};
 use serde_json::{Value, json};
 use skipped::skipped;
 use tempfile::TempDir;
 
-use crate::controller::{self, Controller, Line};
-use crate::install::{self, NAMESPACE};
+use crate::controller::{Controller, Line};
+use crate::install::NAMESPACE;
+use crate::{controller, install};
 
 pub const REGION: &str = "us-west-2";
-/// Without the client's validation: some installations choose a kubectl of the control plane's version, and those before 1.28 ask for
-/// OpenAPI v2 to validate, which the embedded server does not have.
+/// Without the client's validation: some users have a kubectl of the control plane's version, and kubectl before 1.28 requires
+/// OpenAPI v2 to validate, which the embedded API server does not serve.
 const APPLY: [&str; 4] = ["apply", "--validate=false", "-f", "-"];
-/// What nobody must see.
+/// Secret values that must not appear in the log.
 const SECRET: &str = "wJalrXUtnFEMIWALKTHROUGH";
 
-/// What a walkthrough begins with.
+/// The setup of a walkthrough.
 pub struct Start<'a> {
-    /// What it is called.
+    /// The title.
     pub title: &'a str,
-    /// The cluster's name.
+    /// The name of the cluster.
     pub cluster: &'a str,
-    /// The version of its control plane, and those that images are published for.
+    /// The version of the control plane, and the versions with published images.
     pub kubernetes: &'a str,
     pub published: &'a [&'a str],
-    /// The last generation of instances that there was.
+    /// The newest generation of instances at the time.
     pub generation: u32,
-    /// The values that Karpenter is installed with.
+    /// The chart values that Karpenter is installed with.
     pub values: &'a str,
 }
 
-/// Until when something is waited for. The controller goes by the wall clock, which may be set while it waits.
+/// Deadline of a wait. The controller uses the wall clock, which may be set during the wait.
 struct Deadline {
     timer: Instant,
     wall: SystemTime,
@@ -69,7 +70,7 @@ pub struct Cluster {
     environment: BTreeMap<String, String>,
     home: TempDir,
     started: Instant,
-    machines: tokio::task::JoinHandle<()>,
+    instances: tokio::task::JoinHandle<()>,
     _loops: Loops,
     _served: ServedOverHttps,
     _endpoint: Server,
@@ -88,7 +89,7 @@ fn is_missing(program: &str) -> bool {
     if missing {
         assert!(
             std::env::var_os("WALKTHROUGH").is_none(),
-            "a walkthrough needs {program}; `.ci/run` says where it comes from"
+            "a walkthrough needs {program}; `.ci/run` installs it"
         );
         skipped(program, "it is not in PATH");
     }
@@ -101,7 +102,7 @@ fn free_port() -> u16 {
 }
 
 impl Cluster {
-    /// The cluster with Karpenter in it; `None` where the tools are missing.
+    /// Starts the cluster with Karpenter; returns `None` if tools are missing.
     pub async fn start(start: Start<'_>) -> Option<Self> {
         let karpenter = controller::binary();
         let karpenter = karpenter.to_string_lossy();
@@ -110,7 +111,7 @@ impl Cluster {
         }
         let testbed = Testbed::builder()
             .version(start.kubernetes)
-            .mutate_pods(machines::admit)
+            .mutate_pods(nodes::admit)
             .start()
             .await;
         let agent = NodeAgentOptions {
@@ -130,17 +131,17 @@ impl Cluster {
         served
             .write_kubeconfig(&home.path().join("config"))
             .unwrap();
-        // It may do what the roles of the chart allow.
+        // It has the permissions of the chart's roles.
         let token = served.service_account_token(NAMESPACE, "karpenter");
         let config = served.kubeconfig_with(&token);
         std::fs::write(home.path().join("karpenter"), config).unwrap();
 
         let aws = stack(&start);
         let endpoint = aws.serve(0).await.unwrap();
-        let joining = machines::run(aws.clone(), testbed.admin_client(), |instance, error| {
-            println!("# {} cannot join: {error}", instance.id);
+        let joining = nodes::run(aws.clone(), testbed.admin_client(), |instance, error| {
+            println!("# {} cannot join the cluster: {error}", instance.id);
         });
-        let machines = tokio::spawn(joining);
+        let instances = tokio::spawn(joining);
 
         let ports: Vec<u16> = (0..3).map(|_| free_port()).collect();
         let values = with_ports(start.values, start.cluster, &ports);
@@ -190,19 +191,19 @@ impl Cluster {
             environment,
             home,
             started: Instant::now(),
-            machines,
+            instances,
             _loops: running,
             _served: served,
             _endpoint: endpoint,
         })
     }
 
-    /// Says what is done next.
+    /// Prints the next step.
     pub fn step(&self, what: &str) {
         println!("\n[{:5.1} s] {what}", self.started.elapsed().as_secs_f64());
     }
 
-    /// Runs kubectl, and shows what it says.
+    /// Runs kubectl, and prints its output.
     pub fn kubectl(&self, arguments: &[&str]) -> String {
         println!("$ kubectl {}", arguments.join(" "));
         let said = self.quietly(arguments);
@@ -238,29 +239,29 @@ impl Cluster {
         print!("{said}");
     }
 
-    /// Applies a manifest of ours.
+    /// Applies a manifest of the test.
     pub fn apply_text(&self, text: &str) {
         Prepared { home: &self.home }.kubectl(&APPLY, text);
     }
 
-    /// Nodes that Karpenter launched.
+    /// Returns the nodes that Karpenter launched.
     pub fn nodes(&self) -> Vec<Value> {
         self.items(&["nodes", "-l", "karpenter.sh/nodepool"])
     }
 
-    /// Instances that are alive.
+    /// Returns the running instances.
     pub fn instances(&self) -> Vec<Instance> {
         let all = self.aws.instances().into_iter();
         all.filter(|instance| instance.state.is_alive()).collect()
     }
 
-    /// The instance behind a node.
+    /// Returns the instance of a node.
     pub fn instance_of(&self, node: &Value) -> Instance {
         let id = node["spec"]["providerID"].as_str().unwrap();
         self.aws.instance(id.rsplit('/').next().unwrap()).unwrap()
     }
 
-    /// Waits until something is so.
+    /// Waits until a condition holds.
     pub async fn until<T>(
         &mut self,
         what: &str,
@@ -269,7 +270,7 @@ impl Cluster {
     ) -> T {
         let deadline = Deadline::after(within);
         loop {
-            // kubectl is waited for while the API server runs on the other threads.
+            // kubectl blocks this thread while the API server runs on the others.
             let answer = tokio::task::block_in_place(|| found(self));
             if let Some(answer) = answer {
                 self.step(&format!("{what}."));
@@ -278,7 +279,7 @@ impl Cluster {
             if deadline.has_passed() || self.controller.has_ended() {
                 let state = tokio::task::block_in_place(|| self.state());
                 panic!(
-                    "not within {within:?}: {what}\n{state}\n{}",
+                    "timed out after {within:?}: {what}\n{state}\n{}",
                     self.controller.tail(60)
                 );
             }
@@ -286,7 +287,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until the NodePools are gone, and the instances with them.
+    /// Waits until the NodePools are deleted and the instances terminated.
     pub async fn until_nothing_is_left(&mut self) {
         let within = Duration::from_secs(120);
         self.until("nothing is left", within, |cluster| {
@@ -322,7 +323,7 @@ impl Cluster {
         .join("\n")
     }
 
-    /// Waits for a line of the log behind `after` that says `message`, and shows it.
+    /// Waits for a log line after `after` with the message `message`, and prints it.
     pub async fn says(
         &mut self,
         after: usize,
@@ -341,7 +342,7 @@ impl Cluster {
             if deadline.has_passed() || self.controller.has_ended() {
                 let state = tokio::task::block_in_place(|| self.state());
                 panic!(
-                    "`{message}` is not said within {within:?}\n{state}\n{}",
+                    "timed out after {within:?} waiting for the log line `{message}`\n{state}\n{}",
                     self.controller.tail(60)
                 );
             }
@@ -349,8 +350,8 @@ impl Cluster {
         }
     }
 
-    /// Waits until the API server can have versions converted. The definitions are told first whom to trust, and the webhook
-    /// listens after that: a `caBundle` alone does not mean that anybody answers yet.
+    /// Waits until the API server can convert versions. The CA bundle is written into the CRDs before the webhook listens, so
+    /// `caBundle` alone does not mean that the webhook answers.
     pub async fn until_versions_are_converted(&mut self) {
         self.says(
             0,
@@ -361,24 +362,24 @@ impl Cluster {
         .await;
     }
 
-    /// How much was logged so far.
+    /// Returns the current length of the log.
     pub fn log_end(&self) -> usize {
         self.controller.lines().last().map_or(0, |line| line.at + 1)
     }
 
-    /// Ends the controller as a rollout does, and starts the next one.
+    /// Stops the controller as a rollout does, and starts a new one.
     pub fn restart(mut self) -> Self {
-        self.step("The controller is replaced.");
+        self.step("Replacing the controller.");
         let next = Controller::start(&self.environment);
         let before = std::mem::replace(&mut self.controller, next);
         assert!(tokio::task::block_in_place(|| before.stop()));
         self
     }
 
-    /// Ends everything; the controller ends well.
+    /// Stops all processes; the controller must exit successfully.
     pub async fn end(self) {
-        self.step("Karpenter is stopped.");
-        self.machines.abort();
+        self.step("Stopping Karpenter.");
+        self.instances.abort();
         let tail = self.controller.tail(20);
         self.controller.has_kept_its_secrets(&[
             SECRET,
@@ -391,11 +392,14 @@ impl Cluster {
             "{tail}"
         );
         let refused = self.testbed.server().refusals();
-        assert!(refused.is_empty(), "the chart's roles lack: {refused:#?}");
+        assert!(
+            refused.is_empty(),
+            "the chart's roles do not allow: {refused:#?}"
+        );
     }
 }
 
-/// kubectl for a cluster.
+/// Returns kubectl for a cluster.
 struct Prepared<'a> {
     home: &'a TempDir,
 }
@@ -428,7 +432,7 @@ impl Prepared<'_> {
             let input = input.to_owned();
             let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
             let output = child.wait_with_output().unwrap();
-            // kubectl need not read what it does not use.
+            // kubectl may close its input early.
             let _ = writer.join().unwrap();
             let error = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "kubectl {arguments:?}: {error}");
@@ -437,7 +441,7 @@ impl Prepared<'_> {
     }
 }
 
-/// The values with ports that are free here, and the cluster's name filled in.
+/// Returns the values with free ports of this host, and the name of the cluster.
 fn with_ports(values: &str, cluster: &str, ports: &[u16]) -> String {
     let values = values.replace("${CLUSTER_NAME}", cluster);
     let mut values: Value = serde_saphyr::from_str(&values).unwrap();
@@ -455,7 +459,7 @@ fn generation(instance_type: &str) -> u32 {
     digits.parse().unwrap_or(0)
 }
 
-/// What the stacks of the walkthroughs made in AWS.
+/// Creates the AWS resources of the walkthroughs' stacks.
 fn stack(start: &Start<'_>) -> AwsFake {
     let cluster = start.cluster;
     let mut versions = vec![start.kubernetes];
@@ -474,7 +478,7 @@ fn stack(start: &Start<'_>) -> AwsFake {
     aws
 }
 
-/// What runs in every cluster of EKS: two nodes of a managed group, the network, the proxy, pod identities, DNS.
+/// Returns the pods of every EKS cluster: two nodes of a managed node group, CNI, kube-proxy, pod identity, DNS.
 fn add_ons() -> String {
     let daemon = |name: &str, requests: Value| {
         json!({
@@ -521,7 +525,7 @@ fn add_ons() -> String {
     items.map(|item| item.to_string()).join("\n")
 }
 
-/// No network of pods leads from the API server to the webhook here, so its endpoint is written by hand.
+/// The cluster has no pod network from the API server to the webhook, so the endpoint is created here.
 fn webhook_endpoint(port: u16) -> String {
     json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",

@@ -1,4 +1,4 @@
-//! The controller as a process: its environment, its log, its end.
+//! The controller as a process: its environment, its log, its exit.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// A line of the log and its place in it.
+/// A line of the log with its index.
 #[derive(Clone, Debug)]
 pub struct Line {
     pub at: usize,
@@ -21,7 +21,7 @@ impl Line {
         self.json[key].as_str().unwrap_or_default()
     }
 
-    /// The names of its fields.
+    /// Returns the names of its fields.
     pub fn keys(&self) -> Vec<&str> {
         let object = self.json.as_object().unwrap();
         object.keys().map(String::as_str).collect()
@@ -35,7 +35,7 @@ impl Line {
     }
 }
 
-/// The binary: what `KARPENTER` names, else what was built next to the tests.
+/// The binary: the one that `KARPENTER` names, otherwise the one built next to the tests.
 pub fn binary() -> PathBuf {
     if let Some(named) = std::env::var_os("KARPENTER") {
         return named.into();
@@ -79,7 +79,7 @@ impl Controller {
         Self { process, log }
     }
 
-    /// Every line that is JSON.
+    /// Returns all JSON lines.
     pub fn lines(&self) -> Vec<Line> {
         let log = self.log.lock().unwrap();
         let lines = log.iter().enumerate();
@@ -91,13 +91,13 @@ impl Controller {
             .collect()
     }
 
-    /// What it said last, for whoever wonders.
+    /// Returns the last lines of the log.
     pub fn tail(&self, lines: usize) -> String {
         let log = self.log.lock().unwrap();
         log[log.len().saturating_sub(lines)..].join("\n")
     }
 
-    /// Every line is JSON, and none holds any of these texts.
+    /// Asserts that every line is JSON, and contains none of these texts.
     pub fn has_kept_its_secrets(&self, secrets: &[&str]) {
         for line in self.log.lock().unwrap().iter() {
             assert!(line.starts_with('{'), "{line}");
@@ -112,7 +112,7 @@ impl Controller {
         self.process.try_wait().unwrap().is_some()
     }
 
-    /// Asks it to end, as a kubelet does, and waits; whether it ended well.
+    /// Sends SIGTERM, as a kubelet does, and waits; returns whether the exit was successful.
     pub fn stop(mut self) -> bool {
         let id = self.process.id().to_string();
         assert!(
@@ -129,7 +129,7 @@ impl Controller {
             }
             assert!(
                 Instant::now() < deadline,
-                "it does not end:\n{}",
+                "the controller does not exit:\n{}",
                 self.tail(20)
             );
             std::thread::sleep(Duration::from_millis(50));
@@ -140,9 +140,9 @@ impl Controller {
 impl Drop for Controller {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            println!("the controller said last:\n{}", self.tail(60));
+            println!("last lines of the controller:\n{}", self.tail(60));
         }
-        // It may have ended.
+        // It may have exited.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,5 +1,5 @@
-//! Not a walkthrough of anybody: Karpenter of today with everything switched on, so that the chart's roles are held against all that
-//! the controller asks of the API server.
+//! Not a users' walkthrough: the current Karpenter with all features enabled, to compare the chart's roles with all requests of
+//! the controller to the API server.
 
 use std::time::Duration;
 
@@ -84,9 +84,9 @@ spec:
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_roles_of_the_chart_are_enough_with_every_feature_gate_open() {
+async fn the_roles_of_the_chart_are_sufficient_with_every_feature_gate_enabled() {
     let start = Start {
-        title: "Everything switched on",
+        title: "All features enabled",
         cluster: "everything",
         kubernetes: "1.30",
         published: &[],
@@ -111,27 +111,31 @@ async fn the_roles_of_the_chart_are_enough_with_every_feature_gate_open() {
         assert_eq!(node["metadata"]["labels"][family], "c5");
     }
     cluster
-        .until("there is room for the buffer's pods", MINUTE, |cluster| {
-            is_true(
-                &cluster.get(&["capacitybuffer", "web"]),
-                "ReadyForProvisioning",
-            )?;
-            let nodes = cluster.items(&["nodes", "-l", "karpenter.sh/nodepool=general"]);
-            let cpus = nodes.iter().map(|node| {
-                let label = &node["metadata"]["labels"]["karpenter.k8s.aws/instance-cpu"];
-                label.as_str().unwrap().parse::<u32>().unwrap()
-            });
-            let all: u32 = cpus.sum();
-            (all >= 4).then_some(())
-        })
+        .until(
+            "there is capacity for the buffer's pods",
+            MINUTE,
+            |cluster| {
+                is_true(
+                    &cluster.get(&["capacitybuffer", "web"]),
+                    "ReadyForProvisioning",
+                )?;
+                let nodes = cluster.items(&["nodes", "-l", "karpenter.sh/nodepool=general"]);
+                let cpus = nodes.iter().map(|node| {
+                    let label = &node["metadata"]["labels"]["karpenter.k8s.aws/instance-cpu"];
+                    label.as_str().unwrap().parse::<u32>().unwrap()
+                });
+                let all: u32 = cpus.sum();
+                (all >= 4).then_some(())
+            },
+        )
         .await;
     cluster
-        .until("the fixed pool has its node", MINUTE, |cluster| {
+        .until("the static NodePool has its node", MINUTE, |cluster| {
             let nodes = cluster.items(&["nodes", "-l", "karpenter.sh/nodepool=fixed"]);
             (nodes.len() == 1).then_some(())
         })
         .await;
-    cluster.step("Everything is taken down.");
+    cluster.step("Deleting all NodePools.");
     cluster.kubectl(&["delete", "capacitybuffer,deployment", "web"]);
     cluster.kubectl(&["delete", "nodepools", "--all", "--wait=false"]);
     cluster.until_nothing_is_left().await;

@@ -1,4 +1,4 @@
-//! What Helm makes of the charts and somebody's values: manifests, and the environment of the container.
+//! Renders the charts with the values of users: manifests, and the environment of the container.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -13,7 +13,7 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The manifests of a chart of ours.
+/// Returns the manifests of one of our charts.
 pub fn render(chart: &str, values: &str) -> String {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(values.as_bytes()).unwrap();
@@ -37,7 +37,7 @@ pub fn documents(manifests: &str) -> Vec<Value> {
     documents.filter(Value::is_object).collect()
 }
 
-/// The environment that a kubelet gives the container of the Deployment.
+/// Returns the environment that a kubelet sets in the container of the Deployment.
 pub fn environment(manifests: &str) -> BTreeMap<String, String> {
     let documents = documents(manifests);
     let deployment = documents
@@ -48,7 +48,7 @@ pub fn environment(manifests: &str) -> BTreeMap<String, String> {
     assert_eq!(
         container["args"],
         Value::Null,
-        "flags come from the environment"
+        "flags are set in the environment"
     );
     let resource = |kind: &str, name: &str| -> Option<String> {
         let value = &container["resources"][kind][name];
@@ -66,14 +66,14 @@ pub fn environment(manifests: &str) -> BTreeMap<String, String> {
                 NAMESPACE.to_owned()
             } else {
                 match from["resourceFieldRef"]["resource"].as_str().unwrap() {
-                    // The kubelet fills in the node's when there is no limit.
+                    // The kubelet uses the node's capacity without a limit.
                     "limits.memory" => {
                         resource("limits", "memory").map_or("8000000000".to_owned(), bytes)
                     }
                     "requests.cpu" => {
                         resource("requests", "cpu").map_or("0".to_owned(), millicores)
                     }
-                    other => panic!("{other} is not known here"),
+                    other => panic!("unknown resource field {other}"),
                 }
             };
             (name.to_owned(), value)

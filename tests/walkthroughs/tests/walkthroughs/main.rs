@@ -1,9 +1,9 @@
-//! The walkthroughs that users of Karpenter showed us (`tests/seeds`), one API generation each, as black boxes: their manifests and
-//! install values unchanged, a real Helm and a real kubectl, the binary of the controller as a process of its own; the embedded
-//! API server over HTTPS and the stand-in for EC2 over HTTP in this one.
+//! The walkthroughs of users of Karpenter (`tests/seeds`), one for each API generation, as black boxes: with their manifests and
+//! install values unchanged, a real Helm and a real kubectl, and the controller's binary as a separate process; the embedded API
+//! server over HTTPS and the AWS fake over HTTP run in this process.
 //!
-//! `cargo xtask walkthrough 1|2|3` builds the binary, runs one and prints what happens. Where there is no kubectl, no Helm or no
-//! binary they say so and pass, but not under xtask.
+//! `cargo xtask walkthrough 1|2|3` builds the binary, runs one of them and prints its output. Without kubectl, Helm or the binary
+//! they are skipped, except under xtask.
 
 #![expect(
     clippy::unwrap_used,

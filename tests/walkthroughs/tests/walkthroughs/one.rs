@@ -20,8 +20,8 @@ aws:
 ";
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The machines that EC2 runs at this moment never have more than the Provisioner allows: 1000 CPU, 1000 Gi. Of the memory
-/// that EC2 advertises 7.5 % are not counted: the hypervisor keeps them (`vmMemoryOverheadPercent`).
+/// Asserts that the running instances never exceed the limits of the Provisioner: 1000 CPU, 1000 Gi. 7.5 % of the memory that EC2
+/// advertises do not count: the hypervisor uses them (`vmMemoryOverheadPercent`).
 fn stays_within_limits(cluster: &Cluster) {
     let (mut cpus, mut mebibytes) = (0, 0);
     for instance in cluster.instances() {
@@ -47,7 +47,7 @@ async fn walkthrough_1() {
     let Some(mut cluster) = Cluster::start(start).await else {
         return;
     };
-    cluster.step("A Provisioner and its template are applied.");
+    cluster.step("Applying a Provisioner and its AWSNodeTemplate.");
     cluster.apply(&format!("{SEED}/provisioner.yaml"));
     cluster
         .until("the Provisioner is ready", MINUTE, |cluster| {
@@ -72,7 +72,7 @@ async fn walkthrough_1() {
     assert_eq!(spec["disruption"]["consolidateAfter"], "30s");
     assert_eq!(spec["template"]["spec"]["expireAfter"], "2592000s");
 
-    cluster.step("inflate is scaled to 1.");
+    cluster.step("Scaling inflate to 1.");
     cluster.apply(&format!("{SEED}/inflate.yaml"));
     assert_eq!(cluster.nodes(), Vec::<Value>::new());
     cluster.kubectl(&["scale", "deployment", "inflate", "--replicas", "1"]);
@@ -127,11 +127,11 @@ async fn walkthrough_1() {
     let claims = cluster.items(&["nodeclaims"]);
     assert_eq!(claims[0]["spec"]["expireAfter"], "2592000s", "it expires");
 
-    cluster.step("inflate is deleted.");
+    cluster.step("Deleting inflate.");
     let before = cluster.log_end();
     cluster.kubectl(&["delete", "deployment", "inflate"]);
     cluster
-        .until("its pod is gone", MINUTE, |cluster| {
+        .until("its pod is deleted", MINUTE, |cluster| {
             let pods = cluster.items(&["pods", "-l", "app=inflate"]);
             pods.is_empty().then_some(())
         })
@@ -153,12 +153,12 @@ async fn walkthrough_1() {
         .says(deleted.at, "deleted nodeclaim", MINUTE, |_| true)
         .await;
     cluster
-        .until("the instance is gone", MINUTE, |cluster| {
+        .until("the instance is terminated", MINUTE, |cluster| {
             cluster.instances().is_empty().then_some(())
         })
         .await;
 
-    cluster.step("700 replicas need more than the limits of the Provisioner leave.");
+    cluster.step("Scaling inflate to 700, beyond the limits of the Provisioner.");
     cluster.apply(&format!("{SEED}/inflate.yaml"));
     cluster.kubectl(&["scale", "deployment", "inflate", "--replicas", "700"]);
     cluster
@@ -169,11 +169,11 @@ async fn walkthrough_1() {
                 .iter()
                 .all(|claim| is_true(claim, "Initialized").is_some());
             let ready = cluster.get(&["deployment", "inflate"])["status"]["readyReplicas"].as_u64();
-            let told = cluster
+            let exceeded = cluster
                 .items(&["events", "--field-selector", "reason=FailedScheduling"])
                 .iter()
                 .any(|event| event["message"].as_str().unwrap().contains("exceed limits"));
-            (all_serve && told && ready >= Some(400)).then_some(())
+            (all_serve && exceeded && ready >= Some(400)).then_some(())
         })
         .await;
     stays_within_limits(&cluster);
@@ -184,7 +184,7 @@ async fn walkthrough_1() {
     );
     cluster.kubectl(&["get", "nodepools", "-o", "wide"]);
 
-    cluster.step("Everything is taken down.");
+    cluster.step("Deleting all resources.");
     cluster.kubectl(&["delete", "deployment", "inflate"]);
     cluster.kubectl(&["delete", "provisioner", "default", "--wait=false"]);
     cluster.until_nothing_is_left().await;

@@ -1,4 +1,4 @@
-//! v0.33: a NodePool and an EC2NodeClass of v1beta1, pods that narrow the pool, and an upgrade of the control plane under a
+//! v0.33: a NodePool and an EC2NodeClass of v1beta1, pods with stricter constraints, and an upgrade of the control plane under a
 //! PodDisruptionBudget.
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ controller:
 ";
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Watches how many replicas are ready, from now on.
+/// Records the minimum number of ready replicas from now on.
 fn fewest_ready(cluster: &Cluster) -> Arc<AtomicUsize> {
     let fewest = Arc::new(AtomicUsize::new(usize::MAX));
     let pods: Api<Pod> = Api::namespaced(cluster.testbed.admin_client(), "default");
@@ -69,7 +69,7 @@ async fn walkthrough_3() {
         return;
     };
     cluster.until_versions_are_converted().await;
-    cluster.step("A NodePool and an EC2NodeClass of v1beta1 are applied.");
+    cluster.step("Applying a NodePool and an EC2NodeClass of v1beta1.");
     cluster.apply(&format!("{SEED}/nodepool.yaml"));
     cluster
         .until("the NodePool is ready", MINUTE, |cluster| {
@@ -86,7 +86,7 @@ async fn walkthrough_3() {
     );
     assert_eq!(old["spec"]["disruption"]["expireAfter"], "720h");
 
-    cluster.step("inflate is scaled from 0 to 3.");
+    cluster.step("Scaling inflate from 0 to 3.");
     cluster.apply(&format!("{SEED}/inflate.yaml"));
     let before = cluster.log_end();
     cluster.kubectl(&["scale", "deployment", "inflate", "--replicas", "3"]);
@@ -157,7 +157,7 @@ async fn walkthrough_3() {
     ] {
         assert_eq!(labels[key], value, "{key}");
     }
-    // Every version has the columns that it had.
+    // Every version has its printer columns.
     let said = cluster.kubectl(&["get", "nodeclaims.v1beta1.karpenter.sh"]);
     let columns: Vec<&str> = said.lines().next().unwrap().split_whitespace().collect();
     assert_eq!(columns, ["NAME", "TYPE", "ZONE", "NODE", "READY", "AGE"]);
@@ -171,7 +171,7 @@ async fn walkthrough_3() {
 
     cluster.apply(&format!("{SEED}/pdb.yaml"));
     let fewest = fewest_ready(&cluster);
-    cluster.step("The control plane is upgraded from 1.27 to 1.28, and Karpenter restarted to see it at once.");
+    cluster.step("Upgrading the control plane from 1.27 to 1.28, and restarting Karpenter to detect it at once.");
     cluster.testbed.upgrade("1.28");
     cluster.aws.add_cluster(karpenter_aws_fake::Cluster::new(
         "karpenter-blueprints",
@@ -209,7 +209,7 @@ async fn walkthrough_3() {
     let tainted = cluster.says(0, "tainted node", 2 * MINUTE, of_first).await;
     assert!(
         initialized.at < tainted.at,
-        "the replacement is there before the old node is tainted"
+        "the replacement is initialized before the old node is tainted"
     );
     let deleted = cluster
         .says(tainted.at, "deleted node", 2 * MINUTE, of_first)
@@ -242,11 +242,11 @@ async fn walkthrough_3() {
     );
     assert_eq!(cluster.items(&["nodeclaims"]).len(), 1);
 
-    cluster.step("The NodePool is deleted.");
+    cluster.step("Deleting the NodePool.");
     cluster.kubectl(&["delete", "deployment", "inflate"]);
     cluster.kubectl(&["delete", "nodepool", "default", "--wait=false"]);
     cluster
-        .until("all of its nodes are gone", 2 * MINUTE, |cluster| {
+        .until("all of its nodes are deleted", 2 * MINUTE, |cluster| {
             let left: Vec<Value> = cluster.nodes();
             (left.is_empty() && cluster.instances().is_empty()).then_some(())
         })

@@ -1,4 +1,4 @@
-//! v0.29: Windows Server 2019 and 2022, ten replicas each by the build of Windows, and their end.
+//! v0.29: Windows Server 2019 and 2022, ten replicas for each Windows build, and their termination.
 
 use std::time::{Duration, SystemTime};
 
@@ -52,7 +52,7 @@ async fn walkthrough_2() {
         .await;
     assert!(discovered.json["count"].as_u64().unwrap() > 600);
 
-    cluster.step("Windows is enabled in the cluster, and provisioners are applied.");
+    cluster.step("Enabling Windows in the cluster, and applying Provisioners.");
     cluster.apply_text(
         &json!({
             "apiVersion": "v1", "kind": "ConfigMap",
@@ -65,7 +65,7 @@ async fn walkthrough_2() {
     for (year, build) in BUILDS {
         let deployment = format!("windows-server-iis-simple-{year}");
         cluster.apply(&format!("{SEED}/deployment-{year}.yaml"));
-        cluster.step(&format!("{deployment} is scaled to 10."));
+        cluster.step(&format!("Scaling {deployment} to 10."));
         let before = cluster.log_end();
         cluster.kubectl(&["scale", "deployment", &deployment, "--replicas", "10"]);
         cluster
@@ -143,11 +143,11 @@ async fn walkthrough_2() {
             .as_str()
             .unwrap()
             .to_owned();
-        cluster.step(&format!("{deployment} is deleted."));
+        cluster.step(&format!("Deleting {deployment}."));
         let before = cluster.log_end();
         cluster.kubectl(&["delete", "deployment", &deployment]);
         cluster
-            .until("its pods are gone", MINUTE, |cluster| {
+            .until("its pods are deleted", MINUTE, |cluster| {
                 let label = format!("app={deployment}");
                 cluster
                     .items(&["pods", "-l", &label])

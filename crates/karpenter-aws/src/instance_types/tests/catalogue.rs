@@ -1,4 +1,4 @@
-//! Every type of upstream's published catalogue.
+//! Comparison with upstream's published catalog of instance types.
 
 use super::*;
 
@@ -11,37 +11,37 @@ fn unpacked(path: &str) -> String {
     text
 }
 
-/// EC2's answers for every type, as the stand-in for AWS has recorded them.
+/// Returns EC2's response for every instance type, as recorded for the stand-in for AWS.
 fn recorded() -> Vec<InstanceTypeInfo> {
-    fn capitalised(value: Value) -> Value {
+    fn capitalized(value: Value) -> Value {
         match value {
             Value::Object(object) => object
                 .into_iter()
                 .map(|(key, value)| {
                     let key = key[..1].to_uppercase() + &key[1..];
-                    (key, capitalised(value))
+                    (key, capitalized(value))
                 })
                 .collect(),
-            Value::Array(values) => values.into_iter().map(capitalised).collect(),
+            Value::Array(values) => values.into_iter().map(capitalized).collect(),
             other => other,
         }
     }
     let records: Vec<Value> = serde_json::from_str(&unpacked(
-        "../karpenter-aws-fake/data/instance-types.json.gz",
+        "../../tests/aws-fake/data/instance-types.json.gz",
     ))
     .unwrap();
     records
         .into_iter()
-        .map(|record| serde_json::from_value(capitalised(record)).unwrap())
+        .map(|record| serde_json::from_value(capitalized(record)).unwrap())
         .collect()
 }
 
-/// What the catalogue was made from at another time than the recorded answers of EC2 and our tables: column, and how the names
-/// of the types begin.
+/// Differences because the published catalog is of another date than the recorded responses of EC2 and our tables:
+/// column, and prefixes of the instance types.
 const DIFFERING: [(&str, &[&str]); 7] = [
-    // No longer sold when EC2's answers were recorded.
+    // No longer available when EC2's responses were recorded.
     ("missing", &["g4ad."]),
-    // The default network card took more interfaces.
+    // The default network card had more interfaces.
     (
         "alloc:pods",
         &[
@@ -85,7 +85,7 @@ const DIFFERING: [(&str, &[&str]); 7] = [
         ],
     ),
     ("instance-network-bandwidth", &["g7."]),
-    // EC2 has since corrected the clocks of new types, and says none of the oldest.
+    // EC2 has since corrected the clock speed of new types, and reports none for the oldest.
     (
         "instance-cpu-sustained-clock-speed-mhz",
         &["c9g.", "c9gd.", "i7i.", "i7ie.", "m9g.", "m9gd."],
@@ -96,6 +96,7 @@ const DIFFERING: [(&str, &[&str]); 7] = [
     ),
 ];
 
+/// Conformance: AWS-labels-01
 #[test]
 fn the_published_catalogue_is_reproduced() {
     let infos = recorded();
@@ -109,7 +110,7 @@ fn the_published_catalogue_is_reproduced() {
     let mut resolver = resolver(false);
     resolver.update_types(infos);
     resolver.update_offered_zones(offered);
-    let market = Market {
+    let state = OfferingState {
         pricing: &Pricing::new("us-west-2"),
         unavailable: &Unavailable::default(),
         shifted_zones: &BTreeSet::new(),
@@ -117,7 +118,7 @@ fn the_published_catalogue_is_reproduced() {
     };
     let shape = Shape::of(&class, None).unwrap();
     let resolved = resolver
-        .resolve("uid", &shape, &DiscoveredMemory::default(), &market)
+        .resolve("uid", &shape, &DiscoveredMemory::default(), &state)
         .unwrap();
 
     let text = unpacked("tests/data/instance-catalog.csv.gz");

@@ -1,36 +1,30 @@
-//! The instance types of classes, held against upstream's scenarios.
+//! The instance types of classes in upstream's scenarios.
 
 mod catalogue;
-mod market;
+mod offerings;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io::Read as _,
-    path::Path,
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
 
 use jiff::Timestamp;
-use karpenter_core::{
-    instance_type::InstanceType,
-    offering::Offering,
-    requirements::{AllowUndefined, Operator, Requirement, Requirements},
-    resources::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS},
-};
+use karpenter_core::instance_type::InstanceType;
+use karpenter_core::offering::Offering;
+use karpenter_core::requirements::{AllowUndefined, Operator, Requirement, Requirements};
+use karpenter_core::resources::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{
-    api::{
-        Ami, CapacityReservation, EC2NodeClass, ReservationState, ReservationType, Subnet, labels,
-    },
-    pricing::Pricing,
-    unavailable::{CapacityType, Pool, Unavailable},
+use crate::api::{
+    Ami, CapacityReservation, EC2NodeClass, ReservationState, ReservationType, Subnet, labels,
 };
+use crate::pricing::Pricing;
+use crate::unavailable::{CapacityType, Pool, Unavailable};
 
 const MIB: i64 = 1 << 20;
 
-/// The sample of EC2's answers that upstream's tests use, and the zones its types are offered in.
+/// Returns the sample of EC2's responses that upstream's tests use, and the zones its types are offered in.
 fn samples() -> (Vec<InstanceTypeInfo>, BTreeMap<String, BTreeSet<String>>) {
     let text = include_str!("../../../tests/data/sample-instance-types.json");
     let file: Value = serde_json::from_str(text).unwrap();
@@ -136,13 +130,13 @@ impl World {
 
     fn resolve_shape(&mut self, uid: &str, shape: &Shape) -> Result<Resolved, ResolveError> {
         let counts = |id: &str| self.counts.get(id).copied().unwrap_or(0);
-        let market = Market {
+        let state = OfferingState {
             pricing: &self.pricing,
             unavailable: &self.unavailable,
             shifted_zones: &self.shifted,
             reservation_counts: &counts,
         };
-        self.resolver.resolve(uid, shape, &self.discovered, &market)
+        self.resolver.resolve(uid, shape, &self.discovered, &state)
     }
 
     fn resolve(&mut self) -> Resolved {
@@ -153,7 +147,7 @@ impl World {
         self.resolve().get(name).unwrap().0.clone()
     }
 
-    /// Zones and capacity types in which a type can be had.
+    /// Returns the zones and capacity types in which a type is available.
     fn available(&mut self, name: &str) -> Vec<String> {
         describe(&self.find(name))
     }
@@ -186,7 +180,7 @@ fn now() -> Timestamp {
 
 /// Conformance: AWS-types-03
 #[test]
-fn flex_types_are_told_by_a_label() {
+fn flex_types_have_a_label() {
     let mut world = World::new();
     let key = labels::INSTANCE_CAPABILITY_FLEX;
     for (name, flex) in [("m7i-flex.large", "true"), ("m5.large", "false")] {
@@ -266,7 +260,7 @@ fn a_class_that_changes_gets_another_list() {
         now(),
     );
     let requirements = world.find("m5.large").requirements;
-    let learnt = world.discovered.observe(
+    let is_new = world.discovered.observe(
         &[ami("ami-new", "amd64")],
         "m5.large",
         &requirements,
@@ -274,7 +268,7 @@ fn a_class_that_changes_gets_another_list() {
         123 * MIB,
         now(),
     );
-    assert!(learnt);
+    assert!(is_new);
     world.class.status.amis = vec![ami("ami-new", "amd64")];
     changed(&mut world, "AMIs");
 }
@@ -287,7 +281,7 @@ fn the_same_list_is_returned_while_nothing_changes() {
     let second = world.resolve();
     assert_eq!(second.refreshed, 0);
     assert!(Arc::ptr_eq(&first.types, &second.types));
-    // The order of subnets follows their free addresses, and says nothing about instance types.
+    // The order of subnets follows their free addresses, and does not concern instance types.
     world.class.status.subnets.reverse();
     assert!(Arc::ptr_eq(&first.types, &world.resolve().types));
     world.class.status.amis.push(ami("ami-older", "amd64"));
@@ -296,7 +290,7 @@ fn the_same_list_is_returned_while_nothing_changes() {
 
 /// Conformance: AWS-types-06
 #[test]
-fn new_answers_of_ec2_replace_every_list() {
+fn new_responses_of_ec2_replace_every_list() {
     let mut world = World::new();
     let first = world.resolve().types;
     let (mut infos, _) = samples();
@@ -323,7 +317,7 @@ fn settings_that_cannot_be_read_fail_until_they_are_fixed() {
 
 /// Conformance: AWS-capacity-14
 #[test]
-fn the_least_memory_seen_counts() {
+fn the_smallest_memory_reported_is_used() {
     let mut world = World::new();
     let requirements = world.find("m5.large").requirements;
     let formula = world.find("m5.large").capacity.get(MEMORY);
@@ -341,7 +335,7 @@ fn the_least_memory_seen_counts() {
     );
     assert!(
         !observe(&mut world, formula - 5 * MIB),
-        "more than was seen before"
+        "more than reported before"
     );
     assert_eq!(
         world.find("m5.large").capacity.get(MEMORY),
@@ -359,12 +353,12 @@ fn the_least_memory_seen_counts() {
 
 /// Conformance: AWS-capacity-15, AWS-capacity-16
 #[test]
-fn memory_is_learnt_for_the_image_a_type_boots() {
+fn memory_is_recorded_for_the_image_a_type_boots() {
     let mut world = World::new();
     let requirements = world.find("c6g.large").requirements;
     let formula = world.find("c6g.large").capacity.get(MEMORY);
     let amis = world.class.status.amis.clone();
-    let learnt = |world: &mut World, image| {
+    let changed = |world: &mut World, image| {
         world.discovered.observe(
             &amis,
             "c6g.large",
@@ -374,9 +368,12 @@ fn memory_is_learnt_for_the_image_a_type_boots() {
             now(),
         )
     };
-    assert!(!learnt(&mut world, "ami-amd"), "not the image of this type");
     assert!(
-        learnt(&mut world, "ami-arm"),
+        !changed(&mut world, "ami-amd"),
+        "not the image of this type"
+    );
+    assert!(
+        changed(&mut world, "ami-arm"),
         "not the first listed, but the one for its type"
     );
     assert_eq!(world.find("c6g.large").capacity.get(MEMORY), formula - MIB);
@@ -385,7 +382,7 @@ fn memory_is_learnt_for_the_image_a_type_boots() {
 }
 
 #[test]
-fn a_type_whose_pods_cannot_be_told_is_left_out_and_reported() {
+fn a_type_whose_number_of_pods_cannot_be_evaluated_is_left_out_and_reported() {
     let mut world = World::with(json!({ "kubelet": { "maxPods": "100 / (vcpus - 4)" } }));
     let resolved = world.resolve();
     assert!(resolved.get("m5.xlarge").is_none(), "4 vCPUs");
@@ -408,8 +405,9 @@ fn a_type_whose_pods_cannot_be_told_is_left_out_and_reported() {
     ));
 }
 
+/// Conformance: AWS-offering-05
 #[test]
-fn what_is_not_known_yet_is_said() {
+fn unknown_instance_types_and_offerings_are_errors() {
     let mut world = World::new();
     let subnets = std::mem::take(&mut world.class.status.subnets);
     assert_eq!(world.try_resolve().unwrap_err(), ResolveError::NoSubnets);
@@ -423,6 +421,7 @@ fn what_is_not_known_yet_is_said() {
     );
 }
 
+/// Conformance: AWS-labels-03
 #[test]
 fn every_well_known_label_is_defined() {
     let mut world = World::new();

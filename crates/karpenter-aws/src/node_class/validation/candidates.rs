@@ -1,4 +1,5 @@
-//! Which instance type a launch is tried with: one that the class' NodePools could launch, as ordinary and cheap as there is.
+//! Selection of the instance type for the dry run of a launch: one that the class's NodePools could launch, without
+//! accelerators and cheap if possible.
 //!
 //! UPSTREAM: pkg/controllers/nodeclass/validation.go getPrioritizedInstanceTypes, getTenancyType
 
@@ -16,18 +17,18 @@ use crate::api::{AmiFamily, EC2NodeClass};
 use crate::images::first_compatible;
 use crate::launch::filter::tenancy;
 
-/// What is tried where no NodePool says what to launch.
-const USUAL: [&str; 2] = ["m5.large", "m6g.large"];
+/// Instance types of the dry run if no NodePool determines one.
+const DEFAULT_TYPES: [&str; 2] = ["m5.large", "m6g.large"];
 
-/// What a launch is tried with.
+/// The instance type and tenancy of a dry run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Candidate<'a> {
     pub(super) type_: &'a InstanceType,
     pub(super) tenancy: &'static str,
 }
 
-/// The candidate; none if no type can boot an image of the class.
-// DIFFERS: the tenancy is that of a launch for the NodePool; upstream tries dedicated hardware as soon as it is admitted.
+/// Returns the candidate; `None` if no instance type can boot an AMI of the class.
+// DIFFERS: the tenancy is that of a launch for the NodePool; upstream uses dedicated hardware as soon as it is allowed.
 pub(super) fn candidate<'a>(
     class: &EC2NodeClass,
     types: &'a [InstanceType],
@@ -65,8 +66,8 @@ pub(super) fn candidate<'a>(
         type_,
         tenancy: TENANCY_DEFAULT,
     };
-    let usual = || {
-        let mut found = USUAL.iter();
+    let default_type = || {
+        let mut found = DEFAULT_TYPES.iter();
         found.find_map(|name| bootable.iter().find(|t| t.name == *name))
     };
     let any = || {
@@ -75,7 +76,7 @@ pub(super) fn candidate<'a>(
         bootable.iter().min_by(better)
     };
     of_pools
-        .or_else(|| usual().map(|t| ordinary(t)))
+        .or_else(|| default_type().map(|t| ordinary(t)))
         .or_else(|| any().map(|t| ordinary(t)))
 }
 
@@ -89,7 +90,7 @@ fn names(pool: &NodePool, class: &EC2NodeClass) -> bool {
         && pool.metadata.deletion_timestamp.is_none()
 }
 
-/// What a pool asks of its machines; none if that cannot be read, which the pool itself says.
+/// Returns the requirements of a NodePool; `None` if they are invalid, which the NodePool's own condition reports.
 fn requirements(pool: &NodePool, well_known: &WellKnown) -> Option<Requirements> {
     let template = &pool.spec.template;
     let mut asked = Requirements::from_api(&template.spec.requirements, well_known).ok()?;
@@ -98,12 +99,12 @@ fn requirements(pool: &NodePool, well_known: &WellKnown) -> Option<Requirements>
     Some(asked)
 }
 
-/// Whether it can be bought on demand now.
-pub(super) fn is_sold(offering: &Offering) -> bool {
+/// Returns whether the offering is available on demand.
+pub(super) fn is_launchable(offering: &Offering) -> bool {
     offering.available && offering.capacity_type() == Some(core_labels::CAPACITY_TYPE_ON_DEMAND)
 }
 
-/// Machines without accelerators first, then the cheapest; those that are not sold now last.
+/// Sort key: instance types without accelerators first, then the cheapest; those without an available offering last.
 fn rank(t: &InstanceType) -> (bool, f64, &str) {
     let accelerated = [INSTANCE_GPU_COUNT, INSTANCE_ACCELERATOR_COUNT]
         .iter()
@@ -111,7 +112,7 @@ fn rank(t: &InstanceType) -> (bool, f64, &str) {
     let price = t
         .offerings
         .iter()
-        .filter(|o| is_sold(o))
+        .filter(|o| is_launchable(o))
         .map(|o| o.price)
         .fold(f64::INFINITY, f64::min);
     (accelerated, price, &t.name)
@@ -136,7 +137,7 @@ mod tests {
         .unwrap()
     }
 
-    fn machine(name: &str, arch: &str, price: f64, gpus: Option<&str>) -> InstanceType {
+    fn instance_type(name: &str, arch: &str, price: f64, gpus: Option<&str>) -> InstanceType {
         let mut requirements = Requirements::new();
         requirements.add(Requirement::equal(core_labels::ARCH, arch));
         requirements.add(Requirement::equal(core_labels::INSTANCE_TYPE, name));
@@ -157,13 +158,13 @@ mod tests {
         t
     }
 
-    fn machines() -> Vec<InstanceType> {
+    fn instance_types() -> Vec<InstanceType> {
         vec![
-            machine("c5.large", "amd64", 0.08, None),
-            machine("g4dn.xlarge", "amd64", 0.01, Some("1")),
-            machine("m5.large", "amd64", 0.1, None),
-            machine("m6g.large", "arm64", 0.05, None),
-            machine("m7i.large", "amd64", 0.09, None),
+            instance_type("c5.large", "amd64", 0.08, None),
+            instance_type("g4dn.xlarge", "amd64", 0.01, Some("1")),
+            instance_type("m5.large", "amd64", 0.1, None),
+            instance_type("m6g.large", "arm64", 0.05, None),
+            instance_type("m7i.large", "amd64", 0.09, None),
         ]
     }
 
@@ -184,14 +185,14 @@ mod tests {
     }
 
     fn chosen(family: &str, pools: &[Arc<NodePool>]) -> (String, &'static str) {
-        let types = machines();
+        let types = instance_types();
         let found = candidate(&class(family), &types, pools, &crate::api::well_known()).unwrap();
         (found.type_.name.clone(), found.tenancy)
     }
 
     /// Conformance: AWS-validation-14
     #[test]
-    fn without_a_pool_that_fits_the_usual_types_are_tried() {
+    fn without_a_matching_pool_the_default_types_are_used() {
         assert_eq!(chosen("Custom", &[]).0, "m5.large");
         let other = pool("other", json!([among(core_labels::ARCH, &["riscv64"])]));
         assert_eq!(chosen("Custom", &[other]).0, "m5.large");
@@ -204,27 +205,27 @@ mod tests {
 
         let mut arm = class("Custom");
         arm.status.amis[0].requirements[0].values = Some(vec!["arm64".into()]);
-        let types = machines();
+        let types = instance_types();
         let known = crate::api::well_known();
         assert_eq!(
             candidate(&arm, &types, &[], &known).unwrap().type_.name,
             "m6g.large"
         );
-        let few = [machine("c5.large", "amd64", 0.08, None)];
+        let few = [instance_type("c5.large", "amd64", 0.08, None)];
         assert_eq!(
             candidate(&class("Custom"), &few, &[], &known)
                 .unwrap()
                 .type_
                 .name,
             "c5.large",
-            "any, where the usual ones are not offered"
+            "any type, where the default ones are not offered"
         );
-        assert_eq!(candidate(&arm, &few, &[], &known), None, "nothing boots");
+        assert_eq!(candidate(&arm, &few, &[], &known), None, "no type boots");
     }
 
     /// Conformance: AWS-validation-15
     #[test]
-    fn windows_is_tried_with_the_usual_types_whatever_pools_ask_for() {
+    fn windows_uses_the_default_types_whatever_the_pools_require() {
         let cheap = pool(
             "a",
             json!([among(core_labels::INSTANCE_TYPE, &["c5.large"])]),
@@ -235,7 +236,7 @@ mod tests {
 
     /// Conformance: AWS-validation-17
     #[test]
-    fn accelerators_are_tried_only_where_there_is_nothing_else() {
+    fn accelerated_types_are_used_only_if_there_is_nothing_else() {
         let both = pool(
             "a",
             json!([among(
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn hardware_of_ones_own_is_tried_only_where_a_launch_would_take_it() {
+    fn dedicated_tenancy_is_used_only_where_a_launch_would_use_it() {
         let tenancies = |values: &[&str]| {
             let asked = json!([among("karpenter.k8s.aws/instance-tenancy", values)]);
             chosen("Custom", &[pool("a", asked)]).1

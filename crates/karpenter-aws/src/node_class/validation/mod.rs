@@ -1,14 +1,14 @@
-//! Whether machines could be launched for a node class: what admission cannot check, and what AWS says to a dry run.
+//! Validation of a node class beyond admission, and dry runs of a launch in EC2.
 //!
-//! 1. What is wrong with the class itself is said at once, without a call.
-//! 2. AWS is asked once everything the class selects is known, and the verdict is good for half an hour unless something
-//!    changes that it depends on.
-//! 3. What only time can cure is asked again with back-off, and says nothing.
+//! 1. Errors in the class itself are reported at once, without a call.
+//! 2. The dry runs start once everything that the class selects is resolved. A verdict is cached for half an hour,
+//!    unless something changes that it depends on.
+//! 3. Transient errors are retried with back-off, and not reported.
 //!
 //! UPSTREAM: pkg/controllers/nodeclass/validation.go
 
 mod candidates;
-mod trial;
+mod dry_run;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use karpenter_kube::controller::ReconcileError;
 use karpenter_kube::metrics::Gauge;
 
 use super::controller::Outcome;
-use super::status::Seen;
+use super::status::StatusUpdate;
 use crate::api::labels::tags;
 use crate::api::{AmiFamily, EC2NodeClass, condition_types as types};
 use crate::discovery;
@@ -33,27 +33,27 @@ use crate::launcher::launch_tags;
 use crate::operator::Parts;
 use crate::placement_groups::PlacementGroup;
 use crate::sdk::AwsError;
-use crate::sdk::terms::Remembered;
+use crate::sdk::terms::TtlCache;
 
 /// Reasons of the condition ValidationSucceeded.
 pub mod reasons {
-    /// AL2023 needs the range of service addresses, and EKS does not tell it.
+    /// AL2023 needs the service CIDR, and EKS does not report it.
     pub const CLUSTER_CIDR: &str = "ClusterCIDRResolutionFailed";
-    /// Settings of the kubelet that no kubelet takes.
+    /// The kubelet settings are invalid for every family.
     pub const KUBELET: &str = "InvalidKubeletConfiguration";
-    /// Settings of the kubelet that the family cannot apply.
+    /// The kubelet settings have fields that the family does not support.
     pub const KUBELET_UNSUPPORTED: &str = "UnsupportedKubeletConfiguration";
-    /// There are expressions, and the gate is off.
+    /// The kubelet settings have expressions, and the feature gate is off.
     pub const EXPRESSIONS_DISABLED: &str = "KubeletExpressionsDisabled";
     /// An expression does not compile.
     pub const EXPRESSION_INVALID: &str = "KubeletExpressionInvalid";
     /// An expression has no value for some instance type.
     pub const EXPRESSION_FAILED: &str = "KubeletExpressionEvaluationFailed";
-    /// What the class selects is not known, or not there.
+    /// A selector has not been resolved, or matches nothing.
     pub const DEPENDENCIES: &str = "DependenciesNotReady";
-    /// A tag that only Karpenter sets.
+    /// The spec has a tag that only Karpenter may set.
     pub const TAGS: &str = "TagValidationFailed";
-    /// Launch templates may not be made.
+    /// Launch templates may not be created.
     pub const CREATE_LAUNCH_TEMPLATE: &str = "CreateLaunchTemplateAuthCheckFailed";
     /// Fleets may not be launched.
     pub const CREATE_FLEET: &str = "CreateFleetAuthCheckFailed";
@@ -63,21 +63,21 @@ pub mod reasons {
     pub const USER_DATA_SIZE: &str = "UserDataSizeLimitExceeded";
     /// User data cannot be merged with ours.
     pub const USER_DATA: &str = "UserDataInvalid";
-    /// A disk that EC2 would take from nobody.
+    /// A block device mapping is incomplete.
     pub const DEVICES: &str = "BlockDeviceMappingInvalid";
     /// `spec.instanceProfile` does not exist.
     pub const INSTANCE_PROFILE: &str = "InstanceProfileNotFound";
-    /// No instance type can boot an image of the class and be launched in its subnets.
+    /// No instance type can boot an AMI of the class and be launched in its subnets.
     pub const NO_INSTANCE_TYPES: &str = "NoCompatibleInstanceTypes";
     /// EC2 refuses the launch for another reason.
     pub const REFUSED: &str = "LaunchRefused";
 }
 
-/// How long a verdict is good, and how often it is looked at.
+/// How long a verdict is cached, and how often a class is validated again.
 const VERDICT: Duration = Duration::from_secs(30 * 60);
-const AGAIN: Duration = Duration::from_secs(10 * 60);
+const INTERVAL: Duration = Duration::from_secs(10 * 60);
 
-/// What the class waits for.
+/// Conditions that must be True before the dry runs.
 const DEPENDENCIES: [&str; 4] = [
     types::AMIS_READY,
     types::INSTANCE_PROFILE_READY,
@@ -86,44 +86,44 @@ const DEPENDENCIES: [&str; 4] = [
 ];
 const AWAITING: &str = "Awaiting AMI, Instance Profile, Security Group, and Subnet resolution";
 
-/// What is to be said of a class.
+/// Result of a validation.
 #[derive(Clone, Debug)]
 pub(super) enum Verdict {
-    /// Machines can be launched.
+    /// Instances can be launched.
     Valid,
-    /// They cannot, and somebody has to change something.
+    /// Instances cannot be launched, and the user has to change something.
     Invalid {
         reason: &'static str,
         message: String,
     },
 }
 
-/// Why there is no verdict.
+/// A validation without result.
 #[derive(Debug)]
 pub(super) enum Undecided {
-    /// What the class selects is not known yet.
+    /// A selector has not been resolved yet.
     Waiting,
-    /// It is asked again soon, and nothing is said.
-    Later(String),
-    /// It is asked again soon, and this is said until then.
+    /// A transient error: retried soon, and not reported.
+    Transient(String),
+    /// Retried soon, and reported until then.
     Suspect {
         reason: &'static str,
         message: String,
     },
-    /// AWS refused; what held for the present spec goes on to hold.
+    /// AWS refused a call; a condition that is True for the current spec stays True.
     Refused {
         reason: &'static str,
         error: AwsError,
     },
 }
 
-/// Judges node classes.
+/// Validates node classes.
 #[derive(Debug)]
 pub(super) struct Validation {
     parts: Parts,
     well_known: WellKnown,
-    /// The last verdict on each class, with what it depends on.
-    verdicts: Remembered<String, (u64, Verdict)>,
+    /// The last verdict on each class, with a digest of what it depends on.
+    verdicts: TtlCache<String, (u64, Verdict)>,
     user_data: Gauge,
 }
 
@@ -144,19 +144,19 @@ impl Validation {
         Self {
             parts,
             well_known: crate::api::well_known(),
-            verdicts: Remembered::for_(VERDICT),
+            verdicts: TtlCache::new(VERDICT),
             user_data,
         }
     }
 
-    /// Forgets a class that is gone.
+    /// Removes the cached verdict of a deleted class.
     pub(super) fn forget(&self, class: &str) {
         self.verdicts.forget(&class.to_owned());
         self.user_data.remove_matching(&[("nodeclass", class)]);
     }
 
-    /// Writes the condition of a class.
-    pub(super) async fn judge(
+    /// Validates a class and sets its condition.
+    pub(super) async fn validate(
         &self,
         class: &mut EC2NodeClass,
         now: Timestamp,
@@ -164,36 +164,39 @@ impl Validation {
     ) {
         let decided = self.decide(class, now).await;
         let condition = types::VALIDATION_SUCCEEDED;
-        let mut seen = Seen { class, now };
+        let mut update = StatusUpdate { class, now };
         match decided {
             Ok(verdict) => {
                 match verdict {
                     Verdict::Valid => {
-                        seen.class.set_true(condition, now);
+                        update.class.set_true(condition, now);
                     }
-                    Verdict::Invalid { reason, message } => seen.fails(condition, reason, &message),
+                    Verdict::Invalid { reason, message } => {
+                        update.set_false(condition, reason, &message)
+                    }
                 }
-                outcome.again(AGAIN);
+                outcome.requeue(INTERVAL);
             }
             Err(Undecided::Waiting) => {
-                let failed = DEPENDENCIES.iter().any(|c| seen.class.is_false(c));
+                let failed = DEPENDENCIES.iter().any(|c| update.class.is_false(c));
                 let status = if failed {
                     Status::False
                 } else {
                     Status::Unknown
                 };
                 let reason = reasons::DEPENDENCIES;
-                seen.class
+                update
+                    .class
                     .set_condition(condition, status, reason, AWAITING, now);
-                outcome.again(AGAIN);
+                outcome.requeue(INTERVAL);
             }
-            Err(Undecided::Later(why)) => outcome.note(Err(ReconcileError::Refused(why))),
+            Err(Undecided::Transient(why)) => outcome.record(Err(ReconcileError::Refused(why))),
             Err(Undecided::Suspect { reason, message }) => {
-                seen.fails(condition, reason, &message);
-                outcome.note(Err(ReconcileError::Refused(message)));
+                update.set_false(condition, reason, &message);
+                outcome.record(Err(ReconcileError::Refused(message)));
             }
             Err(Undecided::Refused { reason, error }) => {
-                seen.unknown(condition, reason, &error);
+                update.set_error(condition, reason, &error);
                 outcome.failed("validating ec2nodeclass", error);
             }
         }
@@ -235,13 +238,13 @@ impl Validation {
         let verdict = if self.parts.settings.disable_dry_run {
             Verdict::Valid
         } else {
-            self.try_out(class, &resolved, group.as_ref()).await?
+            self.dry_run(class, &resolved, group.as_ref()).await?
         };
         self.verdicts.put(name, (key, verdict.clone()));
         Ok(verdict)
     }
 
-    /// Finds out the range of service addresses, unless it is known. Clusters that are not EKS's come without.
+    /// Discovers the service CIDR, if it is not known. Clusters outside of EKS have none.
     async fn service_cidr(&self) -> Result<(), Undecided> {
         let shared = &self.parts.cluster;
         if shared.get().cluster.service_cidr.is_some() {
@@ -249,24 +252,24 @@ impl Validation {
         }
         let name = &self.parts.settings.cluster;
         match discovery::control_plane(&self.parts.aws, name).await {
-            Ok(told) => match told.service_cidr {
+            Ok(described) => match described.service_cidr {
                 Some(cidr) => {
                     tracing::debug!(
                         logger = "nodeclass",
                         "cluster-cidr" = cidr,
                         "discovered cluster CIDR"
                     );
-                    shared.learn_service_cidr(&cidr);
+                    shared.set_service_cidr(&cidr);
                     Ok(())
                 }
                 None => Err(Undecided::Suspect {
                     reason: reasons::CLUSTER_CIDR,
                     message: format!(
-                        "Failed to detect the cluster CIDR: EKS tells none for cluster `{name}`"
+                        "Failed to detect the cluster CIDR: EKS reports none for cluster `{name}`"
                     ),
                 }),
             },
-            Err(error) if !error.is_refusal() => Err(Undecided::Later(error.to_string())),
+            Err(error) if !error.is_refusal() => Err(Undecided::Transient(error.to_string())),
             Err(error) => Err(Undecided::Suspect {
                 reason: reasons::CLUSTER_CIDR,
                 message: format!("Failed to detect the cluster CIDR: {}", error.sentence()),
@@ -274,7 +277,7 @@ impl Validation {
         }
     }
 
-    /// Checks the settings of the kubelet as far as that needs no instance type.
+    /// Validates the kubelet settings without instance types.
     fn kubelet(&self, class: &EC2NodeClass) -> Result<(), Verdict> {
         let object = class.spec.kubelet.as_ref();
         let problems = violations(object);
@@ -304,7 +307,7 @@ impl Validation {
         Ok(())
     }
 
-    /// The placement group, if the class has one that is known to be there. One that is not is told by its own condition.
+    /// Returns the placement group, if the class selects one that exists. Its own condition reports one that does not.
     async fn placement_group(&self, class: &EC2NodeClass) -> Option<PlacementGroup> {
         let selector = class.spec.placement_group_selector.as_ref()?;
         match self.parts.placement_groups.get(selector).await {
@@ -313,7 +316,7 @@ impl Validation {
         }
     }
 
-    /// The instance types of the class; a verdict if its expressions have no value for some.
+    /// Resolves the instance types of the class; `Err` is the verdict if expressions fail for some of them.
     fn resolve(
         &self,
         class: &EC2NodeClass,
@@ -330,15 +333,15 @@ impl Validation {
                 {
                     return Ok(Err(invalid(failed, joined(errors))));
                 }
-                Err(Undecided::Later(error.to_string()))
+                Err(Undecided::Transient(error.to_string()))
             }
         }
     }
 
-    /// A digest of everything a verdict depends on.
+    /// Returns a digest of everything a verdict depends on.
     fn depends_on(&self, class: &EC2NodeClass, group: Option<&PlacementGroup>) -> u64 {
         let status = &class.status;
-        // Their order follows their free addresses.
+        // The order of subnets follows their free addresses.
         let mut subnets: Vec<&str> = status.subnets.iter().map(|s| s.id.as_str()).collect();
         subnets.sort_unstable();
         let all = serde_json::json!([
@@ -355,22 +358,25 @@ impl Validation {
     }
 }
 
-/// What is missing of a disk. The schema asks for neither name nor volume; upstream falls over a disk without volume.
+/// Returns what is missing in a block device mapping. The schema requires neither name nor volume; upstream panics on a
+/// mapping without volume.
 fn incomplete_device(class: &EC2NodeClass) -> Option<String> {
     let mappings = class.spec.block_device_mappings.iter().flatten();
     mappings.enumerate().find_map(|(n, mapping)| {
         let path = format!("spec.blockDeviceMappings[{n}]");
         match mapping.device_name.as_deref().unwrap_or_default() {
-            "" => Some(format!("{path} has no deviceName: say which device it is")),
+            "" => Some(format!(
+                "{path} has no deviceName: set the name of the device"
+            )),
             name if mapping.ebs.is_none() => Some(format!(
-                "{path}, `{name}`, has no ebs: say what volume it is, or take the mapping out"
+                "{path}, `{name}`, has no ebs: set the volume, or remove the mapping"
             )),
             _ => None,
         }
     })
 }
 
-/// A few errors as one sentence; there may be one for each of a thousand instance types.
+/// Joins a few errors; there may be one for each of a thousand instance types.
 fn joined(errors: &[impl ToString]) -> String {
     const SHOWN: usize = 5;
     let shown: Vec<String> = errors.iter().take(SHOWN).map(ToString::to_string).collect();

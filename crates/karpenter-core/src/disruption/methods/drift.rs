@@ -1,14 +1,12 @@
-//! Machines that no longer match their specification are replaced, the longest drifted first, those without pods before.
+//! Replaces drifted nodes: nodes without pods first, then the longest drifted.
 //!
-//! DIFFERS: as many as budgets allow come out of one pass, each reckoning with those before it; a pool whose replacements
-//! fail rests alone.
+//! DIFFERS: one pass returns as many commands as budgets allow, each simulated after those before it; a failed replacement puts
+//! only its own NodePool in cool-down.
 
 use super::{Found, command};
-use crate::disruption::{
-    candidate::{Blocked, Candidate, Unconsolidatable},
-    consolidation::Move,
-    plan::Pass,
-};
+use crate::disruption::candidate::{Blocked, Candidate, Unconsolidatable};
+use crate::disruption::consolidation::Move;
+use crate::disruption::plan::Pass;
 
 pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     let mut found = Found::default();
@@ -21,7 +19,10 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     let mut simulator = None;
     for candidate in candidates {
         if found.commands.len() >= pass.request.max_commands
-            || pass.request.resting_pools.contains(candidate.pool_name())
+            || pass
+                .request
+                .cooling_down_pools
+                .contains(candidate.pool_name())
         {
             found.keep(&candidate, Unconsolidatable::NotEvaluated);
             continue;
@@ -38,13 +39,13 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
             found.blocked.insert(name, Blocked::PodsStay { pods });
             continue;
         }
-        let bought: f64 = outcome
+        let replacement_price: f64 = outcome
             .new_claims
             .iter()
             .map(|draft| draft.hourly_price)
             .sum();
         let moved = Move {
-            savings: candidate.price - bought,
+            savings: candidate.price - replacement_price,
             replacements: outcome.new_claims,
             placements: outcome.placements,
         };

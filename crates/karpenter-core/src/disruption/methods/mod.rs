@@ -1,4 +1,4 @@
-//! The methods of a pass, one file each.
+//! The disruption methods, one module each.
 
 mod drift;
 mod emptiness;
@@ -10,28 +10,26 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rayon::prelude::*;
 
-use super::{
-    candidate::{Blocked, Candidate, Unconsolidatable},
-    command::{Command, Method},
-    consolidation::{self, Move, Rules},
-    plan::{Kept, Pass},
-    simulation::Simulator,
-};
+use super::candidate::{Blocked, Candidate, Unconsolidatable};
+use super::command::{Command, Method};
+use super::consolidation;
+use super::consolidation::{Move, Rules};
+use super::plan::{Kept, Pass};
+use super::simulation::Simulator;
 use crate::schedule::Cancel;
 
-/// What a method found.
+/// The result of a method.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) commands: Vec<Command>,
     pub(super) kept: Kept,
-    /// Machines that must go and cannot, by name.
+    /// Drifted nodes whose pods cannot be scheduled elsewhere, by name.
     pub(super) blocked: BTreeMap<String, Blocked>,
     pub(super) budget_blocked: bool,
     pub(super) timed_out: bool,
     pub(super) unseen_pools: BTreeSet<String>,
 }
 
-/// Runs the pass's method.
 pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     match pass.method {
         Method::Emptiness => emptiness::run(pass),
@@ -46,10 +44,10 @@ fn cancelled(cancel: Option<&Cancel>) -> bool {
     cancel.is_some_and(|cancel| cancel())
 }
 
-/// How many candidates are looked at between two checks of the clock.
+/// The number of candidates evaluated between two checks for cancellation.
 const ROUND: usize = 64;
 
-/// Judges sets of candidates on `threads` threads; the answers come in the order of the sets.
+/// Evaluates sets of candidates on `threads` threads; the results are in the order of the sets.
 fn judge_sets(
     simulator: &Simulator,
     sets: &[Vec<&Candidate>],
@@ -64,7 +62,7 @@ fn judge_sets(
     }
 }
 
-/// Judges each candidate as if it went alone, unless that is known.
+/// Evaluates each candidate alone, unless its result is cached.
 fn judge_alone<'c>(
     pass: &mut Pass<'_>,
     simulator: &Simulator,

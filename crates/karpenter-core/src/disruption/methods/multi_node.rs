@@ -1,36 +1,32 @@
-//! Several machines go at once, for at most one new one, or as many as the request allows.
+//! Deletes several nodes with at most one replacement, or as many as the request allows.
 //!
-//! 1. Candidates in order (most money for the least trouble first), as far as budgets allow.
-//! 2. The longest prefix that pays, by binary search: upstream's answer, so that ours is never worse.
-//! 3. Each candidate is judged alone, on all cores: one whose pods cannot stay without it is left out from then on.
-//! 4. Sets are grown from nothing, in other orders: those that need no new machine first, by price and by price for what
-//!    their pods ask for; those that can only go together with others by themselves.
-//! 5. The best set is improved until nothing helps or time is up: what would still fit beside it is added, members whose
-//!    pods cause a machine to be bought are dropped, cheap members are exchanged for dearer outsiders.
+//! 1. Candidates are ordered by price per rescheduling cost, descending, as far as budgets allow.
+//! 2. The longest prefix that saves money is found by binary search: upstream's result, so that this one is never worse.
+//! 3. Each candidate is evaluated alone, on all cores: one whose pods cannot be scheduled elsewhere is left out from then on.
+//! 4. Sets are grown from nothing, in other orders: candidates that need no replacement first, by price and by price per pod
+//!    requests; candidates that need one on their own.
+//! 5. The best set is improved until nothing helps or time is up: candidates whose pods still fit are added, members whose pods
+//!    cause a replacement are dropped, cheap members are exchanged for more expensive candidates.
 //!
-//! A set's worth is what it saves in dollars an hour. The result depends on the clock only by where the search ends.
+//! Sets are compared by savings in dollars per hour. The result depends on time only through the point where the search ends.
 
 use std::collections::BTreeSet;
 
 use super::{Found, ROUND, cancelled, command, judge_alone, judge_sets};
-use crate::{
-    disruption::{
-        balanced::{THRESHOLD, Totals},
-        candidate::{Candidate, Unconsolidatable},
-        consolidation::Move,
-        plan::Pass,
-        simulation::Simulator,
-    },
-    pod::PodKey,
-};
+use crate::disruption::balanced::{THRESHOLD, Totals};
+use crate::disruption::candidate::{Candidate, Unconsolidatable};
+use crate::disruption::consolidation::Move;
+use crate::disruption::plan::Pass;
+use crate::disruption::simulation::Simulator;
+use crate::pod::PodKey;
 
-/// How long upstream's prefixes are at most.
+/// The length of upstream's longest prefix.
 const UPSTREAM_PREFIX: usize = 101;
 
-/// How many candidates in a row may fail to join a set before growing it in this order ends.
+/// How many candidates in a row may fail to join a set before growing in this order ends.
 const FAILURES: usize = 8;
 
-/// Savings below this are rounding.
+/// Savings below this count as rounding errors.
 const NOTHING: f64 = 1e-9;
 
 pub(super) fn run(pass: &mut Pass<'_>) -> Found {
@@ -79,7 +75,7 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     found
 }
 
-/// A set that pays.
+/// A set of candidates that saves money.
 #[derive(Clone, Debug)]
 struct Set {
     members: BTreeSet<usize>,
@@ -87,14 +83,14 @@ struct Set {
     score: Option<f64>,
 }
 
-/// What a candidate is good for, by what happens if it goes alone.
+/// The result of evaluating a candidate alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Alone {
-    /// Its pods find room elsewhere.
+    /// Its pods fit on other nodes.
     Free,
-    /// Its pods need a new machine, whether that pays or not.
+    /// Its pods need a new node, whether or not that saves money.
     Needs,
-    /// Its pods find no place at all.
+    /// Its pods cannot be scheduled.
     Stuck,
 }
 
@@ -112,7 +108,7 @@ impl Search<'_, '_> {
         self.timed_out
     }
 
-    /// The sets that pay, in the order given.
+    /// Evaluates sets; returns those that save money, in the order given.
     fn evaluate(&self, sets: &[BTreeSet<usize>]) -> Vec<Option<Set>> {
         let members: Vec<Vec<&Candidate>> = sets
             .iter()
@@ -120,9 +116,9 @@ impl Search<'_, '_> {
             .collect();
         let rules = self.pass.request.rules(self.pass.method);
         let judged = judge_sets(self.simulator, &members, rules, self.pass.request.threads);
-        let mut sets_that_pay = Vec::with_capacity(sets.len());
+        let mut saving_sets = Vec::with_capacity(sets.len());
         for ((set, members), moved) in sets.iter().zip(&members).zip(judged) {
-            sets_that_pay.push(moved.ok().and_then(|moved| {
+            saving_sets.push(moved.ok().and_then(|moved| {
                 let score = self.totals.score(members, moved.savings);
                 let rejected = score.is_some_and(|score| score < THRESHOLD);
                 (!rejected).then(|| Set {
@@ -132,10 +128,11 @@ impl Search<'_, '_> {
                 })
             }));
         }
-        sets_that_pay
+        saving_sets
     }
 
-    /// The longest prefix that pays, if more machines are always harder to do without: among upstream's lengths, and beyond.
+    /// Finds the longest prefix that saves money, among upstream's lengths and beyond. Assumes that longer prefixes are less likely
+    /// to save money.
     fn prefix(&mut self) -> Option<Set> {
         let count = self.candidates.len();
         let best = self.prefix_between(2, count.min(UPSTREAM_PREFIX));
@@ -195,7 +192,7 @@ impl Search<'_, '_> {
         }
     }
 
-    /// What each candidate is good for; nothing is known of those that time did not suffice for.
+    /// Evaluates each candidate alone; `None` for those that were not reached in time.
     fn judge_alone(&mut self) -> Vec<Option<Alone>> {
         for round in self.candidates.chunks(ROUND) {
             if self.out_of_time() {
@@ -213,11 +210,11 @@ impl Search<'_, '_> {
         self.candidates.iter().map(kind).collect()
     }
 
-    /// The most money for the least room that pods take up elsewhere first.
+    /// Sorts by price per share of a node that the pods request, descending.
     fn by_density(&self, mut order: Vec<usize>) -> Vec<usize> {
         let room = |index: usize| {
             let candidate = &self.candidates[index];
-            let capacity = candidate.machine.allocatable();
+            let capacity = candidate.node.allocatable();
             let share = |resource: &str| {
                 let asked: i64 = candidate
                     .reschedulable()
@@ -236,7 +233,7 @@ impl Search<'_, '_> {
         let (mut at, mut group, mut failures) = (0, order.len().max(1), 0);
         while at < order.len() && failures < FAILURES && !self.out_of_time() {
             let end = (at + group).min(order.len());
-            // Two groups side by side: this one, and its first half.
+            // Two groups are evaluated in parallel: this one, and its first half.
             let half = at + (end - at).div_ceil(2);
             let mut sets: Vec<BTreeSet<usize>> = vec![with(best.as_ref(), &order[at..end])];
             if half < end {
@@ -264,19 +261,19 @@ impl Search<'_, '_> {
         best
     }
 
-    /// Adds what would still find room once the set is gone. That is found out for all outsiders at once, where the set
-    /// has gone already; whether they fit together is then tried in full.
+    /// Adds candidates whose pods still fit after the set was deleted. All other candidates are evaluated at once against that
+    /// state; whether they fit together is then evaluated in full.
     fn extend(&mut self, best: Option<Set>, movable: &[usize]) -> Option<Set> {
         let set = best?;
         if self.out_of_time() {
             return Some(set);
         }
-        let gone: Vec<&Candidate> = set
+        let deleted: Vec<&Candidate> = set
             .members
             .iter()
             .map(|index| &self.candidates[*index])
             .collect();
-        let after = self.simulator.after(&gone, &set.moved.placements);
+        let after = self.simulator.after(&deleted, &set.moved.placements);
         let rules = self.pass.request.rules(self.pass.method);
         let outsiders: Vec<usize> = movable
             .iter()
@@ -288,7 +285,7 @@ impl Search<'_, '_> {
             if self.out_of_time() {
                 break;
             }
-            let as_they_are_then: Vec<Candidate> = round
+            let after_the_set: Vec<Candidate> = round
                 .iter()
                 .map(|index| {
                     let candidate = &self.candidates[*index];
@@ -298,7 +295,7 @@ impl Search<'_, '_> {
                     }
                 })
                 .collect();
-            let sets: Vec<Vec<&Candidate>> = as_they_are_then.iter().map(|one| vec![one]).collect();
+            let sets: Vec<Vec<&Candidate>> = after_the_set.iter().map(|one| vec![one]).collect();
             let judged = judge_sets(&after, &sets, rules, self.pass.request.threads);
             for (index, verdict) in round.iter().zip(judged) {
                 match verdict {
@@ -312,21 +309,22 @@ impl Search<'_, '_> {
         self.grow(Some(set), &fit)
     }
 
-    /// Drops members whose pods cause a machine to be bought, where what is left saves more.
+    /// Drops members whose pods cause a replacement, where the rest saves more.
     fn shed(&mut self, best: Option<Set>) -> Option<Set> {
         let mut best = best?;
-        let bought = best.moved.replacements.iter();
-        let homeless: BTreeSet<PodKey> = bought.flat_map(|draft| draft.pods.clone()).collect();
+        let replacements = best.moved.replacements.iter();
+        let displaced: BTreeSet<PodKey> =
+            replacements.flat_map(|draft| draft.pods.clone()).collect();
         let moves_there = |index: &usize| {
             let candidate: &Candidate = &self.candidates[*index];
             candidate
                 .reschedulable()
-                .any(|pod| homeless.contains(&pod.key))
+                .any(|pod| displaced.contains(&pod.key))
         };
         let owners: Vec<usize> = best.members.iter().copied().filter(moves_there).collect();
         let price_of = |index: usize| self.candidates[index].price;
         for dropped in [owners.as_slice()].into_iter().chain(owners.chunks(1)) {
-            let bought: f64 = best
+            let replacement_price: f64 = best
                 .moved
                 .replacements
                 .iter()
@@ -339,7 +337,7 @@ impl Search<'_, '_> {
                 .copied()
                 .filter(|index| !dropped.contains(index))
                 .collect();
-            if lost >= bought || left.len() < 2 || left.len() == best.members.len() {
+            if lost >= replacement_price || left.len() < 2 || left.len() == best.members.len() {
                 continue;
             }
             if self.out_of_time() {
@@ -354,7 +352,7 @@ impl Search<'_, '_> {
         Some(best)
     }
 
-    /// Exchanges the cheapest members for a dearer outsider.
+    /// Exchanges the cheapest members for a more expensive candidate.
     fn exchange(&mut self, best: Option<Set>, movable: &[usize]) -> Option<Set> {
         let mut best = best?;
         let price_of = |index: &usize| self.candidates[*index].price;
@@ -411,7 +409,7 @@ fn savings(set: Option<&Set>) -> f64 {
     set.map_or(0.0, |set| set.moved.savings)
 }
 
-/// The set that saves more; of equals the first.
+/// Returns the set that saves more; the first if both save the same.
 fn better(a: Option<Set>, b: Option<Set>) -> Option<Set> {
     if savings(b.as_ref()) > savings(a.as_ref()) + NOTHING || a.is_none() {
         b

@@ -1,16 +1,14 @@
-//! Machines go, or are exchanged for cheaper ones, one by one.
+//! Deletes nodes, or replaces them by cheaper ones, one per command.
 //!
-//! Candidates are looked at on all cores, in rounds; the first in order that pays is the command. Pools take turns, those
-//! that the last pass did not get to first, so that no pool waits for another.
+//! Candidates are evaluated on all cores, in rounds; the first in order that saves money is the command. NodePools take turns,
+//! starting with those that the last pass did not reach, so that no NodePool is starved.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{Found, ROUND, cancelled, command, judge_alone};
-use crate::disruption::{
-    balanced::{THRESHOLD, Totals},
-    candidate::{Candidate, Unconsolidatable},
-    plan::Pass,
-};
+use crate::disruption::balanced::{THRESHOLD, Totals};
+use crate::disruption::candidate::{Candidate, Unconsolidatable};
+use crate::disruption::plan::Pass;
 
 pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     let mut found = Found::default();
@@ -50,7 +48,7 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
                     pass.adopt(&command);
                     simulator = None;
                     found.commands.push(command);
-                    // The rest of the round was judged without this command.
+                    // The rest of the round was evaluated without this command.
                     round
                         .rev()
                         .for_each(|candidate| waiting.push_front(candidate));
@@ -68,7 +66,7 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     found
 }
 
-/// The next candidates that budgets allow and that could pay at best.
+/// Returns the next candidates that budgets allow and whose score can reach the threshold.
 fn next_round(
     waiting: &mut VecDeque<Candidate>,
     pass: &Pass<'_>,
@@ -81,7 +79,7 @@ fn next_round(
             found.keep_for_budget(&candidate);
             continue;
         }
-        // Not even giving it back for nothing in return would be worth it.
+        // Even deleting it without a replacement would not reach the threshold.
         if let Some(score) = totals
             .score(&[&candidate], candidate.price)
             .filter(|score| *score < THRESHOLD)
@@ -103,7 +101,7 @@ fn next_round(
     round
 }
 
-/// Pools take turns, in the order of their best candidates; pools not seen last time come first.
+/// Alternates between NodePools, in the order of their best candidates; NodePools not reached last time come first.
 fn interleave(candidates: Vec<Candidate>, pass: &Pass<'_>) -> Vec<Candidate> {
     let mut order: Vec<String> = Vec::new();
     let mut by_pool: BTreeMap<String, VecDeque<Candidate>> = BTreeMap::new();

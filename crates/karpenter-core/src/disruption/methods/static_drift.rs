@@ -1,21 +1,17 @@
-//! Drifted machines of static pools are replaced one for one, as far as the pool's limit leaves room for both.
+//! Replaces drifted nodes of static NodePools one for one, as far as the NodePool's node limit has headroom for both.
 
 use karpenter_api::validation::WellKnown;
 
 use super::{Found, command};
-use crate::{
-    disruption::{
-        candidate::{Candidate, Unconsolidatable},
-        consolidation::Move,
-        plan::Pass,
-    },
-    schedule::ClaimDraft,
-    static_capacity::draft,
-};
+use crate::disruption::candidate::{Candidate, Unconsolidatable};
+use crate::disruption::consolidation::Move;
+use crate::disruption::plan::Pass;
+use crate::schedule::ClaimDraft;
+use crate::static_capacity::draft;
 
 pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     let mut found = Found::default();
-    let mut room = pass.request.static_room.clone();
+    let mut headroom = pass.request.static_headroom.clone();
     let mut candidates = std::mem::take(&mut pass.candidates);
     candidates.sort_by(|a, b| {
         a.drifted_at()
@@ -23,7 +19,10 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
             .then_with(|| a.name().cmp(b.name()))
     });
     for candidate in candidates {
-        let left = room.get(candidate.pool_name()).copied().unwrap_or_default();
+        let left = headroom
+            .get(candidate.pool_name())
+            .copied()
+            .unwrap_or_default();
         if left == 0 || found.commands.len() >= pass.request.max_commands {
             found.keep(&candidate, Unconsolidatable::NotEvaluated);
             continue;
@@ -32,7 +31,7 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
             found.keep_for_budget(&candidate);
             continue;
         }
-        room.insert(candidate.pool_name().to_owned(), left - 1);
+        headroom.insert(candidate.pool_name().to_owned(), left - 1);
         let replacements = vec![like(&candidate, &pass.snapshot.config().well_known)];
         let moved = Move {
             replacements,
@@ -46,7 +45,7 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     found
 }
 
-/// A machine as the pool's template describes it: the provider chooses its type.
+/// Returns a replacement as the NodePool's template describes it: the provider chooses its instance type.
 fn like(candidate: &Candidate, names: &WellKnown) -> ClaimDraft {
     ClaimDraft {
         hourly_price: candidate.price,

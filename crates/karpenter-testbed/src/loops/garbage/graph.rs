@@ -1,4 +1,4 @@
-//! Who owns whom, and what follows from it. Pure.
+//! The graph of owner references, and the resulting actions. Pure.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) struct Kind {
     pub(crate) namespaced: bool,
 }
 
-/// An owner as a dependent names it.
+/// An owner reference of a dependent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) uid: Uid,
@@ -31,7 +31,7 @@ pub(crate) struct Owner {
     blocks: bool,
 }
 
-/// What the graph keeps of an object.
+/// An object in the graph.
 #[derive(Debug, Clone)]
 pub(crate) struct Item {
     pub(crate) kind: Arc<Kind>,
@@ -71,21 +71,21 @@ impl Item {
     }
 }
 
-/// What to do about an object.
+/// The action for an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Nothing.
     Keep,
-    /// Delete it, provided the owners that are not known are really gone.
+    /// Delete it, if the unknown owners do not exist.
     Delete {
         foreground: bool,
         unknown: Vec<Owner>,
     },
-    /// Take these owners off it, provided those not known are really gone.
+    /// Remove these owner references, if the unknown owners do not exist.
     Disown { uids: Vec<Uid>, unknown: Vec<Owner> },
-    /// Its dependents are done with: take this finalizer off it.
+    /// Its dependents are deleted: remove this finalizer.
     Release { finalizer: &'static str },
-    /// Take it off its dependents, then take the finalizer `orphan` off it.
+    /// Remove it from its dependents, then remove its finalizer `orphan`.
     Orphan { dependents: Vec<Uid> },
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct Graph {
 }
 
 impl Graph {
-    /// The object of this UID.
+    /// Returns the object of this UID.
     pub(crate) fn get(&self, uid: &str) -> Option<&Item> {
         self.items.get(uid)
     }
@@ -126,7 +126,7 @@ impl Graph {
         self.dependents.get(uid).into_iter().flatten()
     }
 
-    /// Takes in an object; `dirty` gets those that must be looked at.
+    /// Updates an object; `dirty` gets the objects to reconcile.
     pub(crate) fn apply(&mut self, uid: &str, item: Item, dirty: &mut Vec<Uid>) {
         let uid: Uid = uid.into();
         if let Some(old) = self.items.get(&uid) {
@@ -157,7 +157,7 @@ impl Graph {
         self.items.insert(uid, item);
     }
 
-    /// Forgets an object; `dirty` gets those that must be looked at.
+    /// Removes an object; `dirty` gets the objects to reconcile.
     pub(crate) fn remove(&mut self, uid: &str, dirty: &mut Vec<Uid>) {
         let Some(item) = self.items.remove(uid) else {
             return;
@@ -186,7 +186,7 @@ impl Graph {
         }
     }
 
-    /// What to do about an object now.
+    /// Returns the current action for an object.
     pub(crate) fn decide(&self, uid: &str) -> Action {
         let Some(item) = self.items.get(uid) else {
             return Action::Keep;
@@ -211,7 +211,7 @@ impl Graph {
                     waiting = true;
                     leaving.push(owner.uid.clone());
                 }
-                // Its dependents will be disowned, not deleted.
+                // Its dependents are orphaned, not deleted.
                 Some(_) => solid = true,
             }
         }
@@ -253,8 +253,9 @@ impl Graph {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::{Value, json};
+
+    use super::*;
 
     fn kind() -> Arc<Kind> {
         Arc::new(Kind {
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dependent_of_nobody_is_deleted() {
+    fn a_dependent_without_existing_owners_is_deleted() {
         let mut graph = Graph::default();
         add(&mut graph, "a", &[], json!({}));
         add(&mut graph, "b", &[("a", false)], json!({}));

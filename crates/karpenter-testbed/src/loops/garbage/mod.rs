@@ -1,9 +1,9 @@
-//! Stands for the garbage collector and the namespace controller.
+//! The garbage collector and the namespace controller.
 //!
-//! Watches the metadata of every kind the server serves (kinds the shared cache has are taken from there), deletes what no
-//! owner wants any more, carries out foreground and orphaning deletion, and empties namespaces that are being deleted.
-//! An owner counts as gone only when the API server says so. Left out: events of bad owner references; `Event`s are not
-//! collected by owner.
+//! Watches the metadata of every served kind (kinds of the shared cache are read from there), deletes objects whose owners no
+//! longer exist, executes foreground and orphaning deletion, and empties namespaces that are being deleted. An owner counts as
+//! deleted only when the API server says so. Not implemented: events for invalid owner references; `Event`s are not collected by
+//! owner.
 //!
 //! UPSTREAM: pkg/controller/garbagecollector, pkg/controller/namespace
 
@@ -53,14 +53,14 @@ fn key_of(resource: &ApiResource) -> KindKey {
     (resource.group.clone(), resource.kind.clone())
 }
 
-/// What the watcher of one kind saw.
+/// A change from the watcher of one kind.
 enum Seen {
     Listed(Arc<Kind>, Vec<ObjectMeta>),
     Applied(Arc<Kind>, ObjectMeta),
     Removed(Arc<Kind>, ObjectMeta),
 }
 
-/// What came of a piece of work.
+/// The result of an action.
 enum Outcome {
     Acted(Uid),
     Failed(Uid),
@@ -77,14 +77,14 @@ struct Collector {
     token: CancellationToken,
     graph: Graph,
     dirty: Vec<Uid>,
-    /// Objects that are being acted on or wait for another try.
+    /// Objects that are being changed or wait for a retry.
     busy: FxHashSet<Uid>,
     /// Objects that changed meanwhile.
     again: FxHashSet<Uid>,
     kinds: BTreeMap<KindKey, Arc<Kind>>,
     watched: BTreeMap<KindKey, CancellationToken>,
     unlisted: FxHashSet<KindKey>,
-    /// Namespaces that are being deleted, and those of them to look at.
+    /// Namespaces that are being deleted, and those of them to reconcile.
     ending: FxHashSet<Arc<str>>,
     ending_dirty: FxHashSet<Arc<str>>,
     rediscover: bool,
@@ -92,7 +92,7 @@ struct Collector {
     watches: JoinSet<()>,
 }
 
-/// Runs the collector until cancelled.
+/// Runs the collector until canceled.
 pub(crate) async fn run(
     context: Context,
     mut changes: mpsc::UnboundedReceiver<Change>,
@@ -131,7 +131,7 @@ pub(crate) async fn run(
     work.push(collector.discover(Duration::ZERO, false));
     let mut discovered = false;
     loop {
-        // Before every kind was listed once, an owner may merely not have been seen.
+        // Before every kind was listed once, an owner may not have been observed yet.
         if discovered && collector.unlisted.is_empty() {
             collector.act(&mut work);
         }
@@ -169,7 +169,7 @@ pub(crate) async fn run(
 }
 
 impl Collector {
-    // ---- what is there ---------------------------------------------------------------------------------------
+    // ---- watched kinds ----------------------------------------------------------------------------------------
 
     fn discover(&self, pause: Duration, wait: bool) -> BoxFuture<'static, Outcome> {
         let client = self.context.client();
@@ -182,7 +182,7 @@ impl Collector {
         })
     }
 
-    /// Watches kinds that are new, stops watching those that are gone.
+    /// Watches new kinds, and stops watching removed ones.
     fn follow(&mut self, found: Vec<Kind>) {
         let cached: FxHashSet<KindKey> = cached_kinds()
             .iter()
@@ -284,7 +284,7 @@ impl Collector {
         }
     }
 
-    /// Namespaces and definitions concern other objects than themselves.
+    /// Namespaces and CRDs affect other objects.
     fn note(&mut self, kind: &Kind, meta: &ObjectMeta, comes_or_goes: bool) {
         if let Some(namespace) = meta.namespace.as_deref()
             && let Some(namespace) = self.ending.get(namespace)
@@ -302,7 +302,7 @@ impl Collector {
         }
     }
 
-    // ---- what follows ----------------------------------------------------------------------------------------
+    // ---- actions ----------------------------------------------------------------------------------------------
 
     fn act(&mut self, work: &mut Work) {
         while work.len() < IN_FLIGHT
@@ -393,7 +393,7 @@ impl Collector {
         }
     }
 
-    /// Deletes what is in the namespace, or lets it go when nothing is.
+    /// Deletes the objects in the namespace, and removes its finalizer when none is left.
     fn empty(&mut self, namespace: Arc<str>, work: &Work) {
         let uids = self.graph.in_namespace(&namespace);
         if uids.is_empty() {
@@ -425,7 +425,7 @@ impl Collector {
     }
 }
 
-/// Every kind that can be listed, watched and deleted, in its preferred version.
+/// Returns every kind that can be listed, watched and deleted, in its preferred version.
 async fn discover(client: Client) -> Result<Vec<Kind>, kube::Error> {
     let discovery = Discovery::new(client).run().await?;
     let kinds = discovery
@@ -433,7 +433,7 @@ async fn discover(client: Client) -> Result<Vec<Kind>, kube::Error> {
         .flat_map(kube::discovery::ApiGroup::resources_by_stability)
         .filter(|(resource, capabilities)| {
             let can = |verb| capabilities.supports_operation(verb);
-            // Events come and go by themselves.
+            // Events expire by themselves.
             can(verbs::LIST) && can(verbs::WATCH) && can(verbs::DELETE) && resource.kind != "Event"
         })
         .map(|(resource, capabilities)| Kind {
@@ -498,7 +498,7 @@ async fn watch(
     }
 }
 
-/// Whether the owner is not there any more. `None` where nobody knows.
+/// Whether the owner no longer exists. `None` if this cannot be determined.
 async fn is_gone(
     client: &Client,
     namespace: &str,
@@ -516,7 +516,7 @@ async fn is_gone(
     })))
 }
 
-/// Carries an action out. `false`: not now.
+/// Executes an action. `false`: not possible now.
 async fn carry_out(
     client: Client,
     uid: &Uid,
@@ -606,7 +606,7 @@ async fn release(
     )
 }
 
-/// Deletes the events of a namespace and takes the finalizer `kubernetes` off it.
+/// Deletes the events of a namespace and removes its finalizer `kubernetes`.
 async fn finalize(client: Client, name: &str) -> Result<(), kube::Error> {
     use http::Request;
     let path = format!("/api/v1/namespaces/{name}");

@@ -1,11 +1,11 @@
-//! Stands for the kubelets of simulated nodes: heartbeats, readiness, and the life of bound pods.
+//! The kubelets of simulated nodes: heartbeats, readiness, and the lifecycle of bound pods.
 //!
-//! One pair of loops serves all simulated nodes. Left out: container images and logs, probes (a started container is
-//! ready), admission (a pod the scheduler bound is run), eviction under pressure, static pods, volumes.
+//! One pair of loops serves all simulated nodes. Not implemented: container images and logs, probes (a started container is
+//! ready), admission (every bound pod is run), eviction under pressure, static pods, volumes.
 //!
-//! Annotations steer single objects: see [`annotations`].
+//! Annotations configure single objects: see [`annotations`].
 
-mod machine;
+mod kubelets;
 mod pod_life;
 
 use std::fmt;
@@ -15,10 +15,10 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Node;
 use rustc_hash::FxHashMap;
 
-pub(crate) use machine::{LEASES, Machines, readiness, write_taints};
+pub(crate) use kubelets::{Kubelets, LEASES, readiness, write_taints};
 pub(crate) use pod_life::PodLives;
 
-/// What annotations the node agent obeys.
+/// Annotations of nodes and pods that configure the simulation.
 pub mod annotations {
     /// On a node: marks it as simulated when `fake` (also accepted as a label).
     pub const FAKE_NODE: &str = "kwok.x-k8s.io/node";
@@ -28,48 +28,48 @@ pub mod annotations {
     pub const EXIT_CODE: &str = "testbed.karpenter.sh/exit-code";
     /// On a pod: how long it takes to start, in seconds.
     pub const START_SECONDS: &str = "testbed.karpenter.sh/start-seconds";
-    /// On a pod: how long it takes to stop, in seconds, or `grace` for all the time it is given.
+    /// On a pod: how long it takes to stop, in seconds, or `grace` for its whole grace period.
     pub const STOP_SECONDS: &str = "testbed.karpenter.sh/stop-seconds";
 }
 
-/// What is wrong with a node.
+/// A fault of a node.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum NodeFault {
-    /// The machine boots but never becomes ready.
+    /// The instance boots but the node never becomes ready.
     NeverReady,
-    /// The machine is gone: no heartbeat, and nothing happens to its pods.
+    /// The instance is terminated: no heartbeat, and its pods do not change.
     Dead,
-    /// The kubelet takes this many times as long for everything.
+    /// All actions of the kubelet take this many times as long.
     Slow(f64),
 }
 
-/// Which nodes have which fault. Cheap to clone; clones share the faults.
+/// The faults of nodes. Cheap to clone; clones share the faults.
 #[derive(Debug, Clone, Default)]
 pub struct NodeFaults {
     by_name: Arc<Mutex<FxHashMap<String, NodeFault>>>,
-    /// The fault of nodes without one of their own.
+    /// The default fault of nodes.
     every: Arc<Mutex<Option<NodeFault>>>,
 }
 
 impl NodeFaults {
-    /// Breaks a node.
+    /// Sets the fault of a node.
     pub fn set(&self, node: &str, fault: NodeFault) {
         let mut faults = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
         faults.insert(node.to_owned(), fault);
     }
 
-    /// Repairs a node.
+    /// Removes the fault of a node.
     pub fn clear(&self, node: &str) {
         let mut faults = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
         faults.remove(node);
     }
 
-    /// Gives nodes without a fault of their own this one.
+    /// Sets the default fault of nodes without their own.
     pub fn set_every(&self, fault: Option<NodeFault>) {
         *self.every.lock().unwrap_or_else(PoisonError::into_inner) = fault;
     }
 
-    /// The fault of a node.
+    /// Returns the fault of a node.
     #[must_use]
     pub fn of(&self, node: &str) -> Option<NodeFault> {
         let own = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,19 +78,19 @@ impl NodeFaults {
     }
 }
 
-/// Decides which nodes the agent plays.
+/// Selects the nodes to simulate.
 pub type NodePredicate = Arc<dyn Fn(&Node) -> bool + Send + Sync>;
 
-/// How simulated nodes behave.
+/// Settings of simulated nodes.
 #[derive(Clone)]
 pub struct NodeAgentOptions {
-    /// The nodes it plays; by default those labelled or annotated `kwok.x-k8s.io/node=fake`.
+    /// Selects the nodes to simulate; by default those labeled or annotated `kwok.x-k8s.io/node=fake`.
     pub plays: NodePredicate,
-    /// From the node object's creation to `Ready`.
+    /// Time from the Node's creation to `Ready`.
     pub boot_delay: Duration,
-    /// How often the node's lease is renewed.
+    /// Interval of lease renewals.
     pub heartbeat: Duration,
-    /// From a pod's binding to `Running`.
+    /// Time from a pod's binding to `Running`.
     pub start_delay: Duration,
     /// How long pods take to stop, unless their grace period is shorter.
     pub stop_delay: Duration,
@@ -98,9 +98,9 @@ pub struct NodeAgentOptions {
     pub job_duration: Duration,
     /// Keys of startup taints that simulated daemons remove.
     pub startup_taints: Vec<String>,
-    /// From `Ready` to the removal of startup taints.
+    /// Time from `Ready` to the removal of startup taints.
     pub startup_taint_delay: Duration,
-    /// What goes wrong.
+    /// The faults of nodes.
     pub faults: NodeFaults,
 }
 
@@ -136,7 +136,7 @@ impl fmt::Debug for NodeAgentOptions {
 }
 
 impl NodeAgentOptions {
-    /// `delay` as this node's kubelet takes it, or `None` when the node does nothing any more.
+    /// Returns `delay` with the node's fault, or `None` if the node is dead.
     fn slowed(&self, node: &str, delay: Duration) -> Option<Duration> {
         match self.faults.of(node) {
             Some(NodeFault::Dead) => None,
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kwok_nodes_are_played() {
+    fn kwok_nodes_are_simulated() {
         let node = |value: serde_json::Value| serde_json::from_value::<Node>(value).unwrap();
         assert!(is_fake(&node(
             serde_json::json!({"metadata": {"labels": {"kwok.x-k8s.io/node": "fake"}}})

@@ -1,4 +1,4 @@
-//! A bound pod's life on a simulated node: containers are created, run, exit, restart; the pod stops gracefully.
+//! The lifecycle of bound pods on simulated nodes: containers are created, run, exit, restart; pods stop gracefully.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::machine::{address_of, readiness};
+use super::kubelets::{address_of, readiness};
 use super::{NodeAgentOptions, annotations};
 use crate::loops::cache::{Change, Key, PodRecord, api};
 use crate::loops::driver::{Context, Controller, Next, after, until};
@@ -18,22 +18,22 @@ use crate::loops::is_not_found;
 use crate::loops::scheduler::shape::sidecar;
 use crate::loops::workloads::pods::delete_pod;
 
-/// What happens next to a pod, and when.
+/// The next step of a pod, and its time.
 #[derive(Debug, Clone, PartialEq)]
 enum Step {
-    /// Its containers are being created.
+    /// Its containers are created.
     Create,
     Run,
-    /// Its containers exit; with a restart they start again.
+    /// Its containers exit; with a restart policy they start again.
     Exit {
         code: i32,
         restart: bool,
     },
-    /// It has stopped and goes away.
+    /// It has stopped and is deleted.
     Vanish,
 }
 
-/// How long things take for one pod.
+/// Durations of the steps of a pod.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     start: Duration,
@@ -49,12 +49,12 @@ fn seconds(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(text.parse().ok()?).ok()
 }
 
-/// The next step of a bound pod. Pure.
+/// Returns the next step of a bound pod. Pure.
 fn next_step(pod: &PodRecord, pace: Pace) -> Option<(Timestamp, Step)> {
     if let Some(deletion) = &pod.meta.deletion_timestamp {
         let grace = pod.meta.deletion_grace_period_seconds.unwrap_or(0);
         if grace <= 0 {
-            // Only finalizers hold it.
+            // Only finalizers remain.
             return None;
         }
         let grace = u64::try_from(grace).unwrap_or(0);
@@ -134,8 +134,8 @@ fn gates_are_open(pod: &PodRecord) -> bool {
     gates.all(|gate| is_true(pod, &gate.condition_type))
 }
 
-/// Whether a running pod on a node that is well says less or more than the truth of its readiness: the node was silent for
-/// a while, so that somebody else said that its pods are not ready; or a readiness gate has opened or closed. Pure.
+/// Whether the readiness of a running pod on a healthy node is outdated: the node had no heartbeat for a while, so that the node
+/// lifecycle controller marked its pods as not ready; or a readiness gate has changed. Pure.
 fn misstates_readiness(pod: &PodRecord) -> bool {
     let serves = is_true(pod, "ContainersReady") && gates_are_open(pod);
     pod.meta.deletion_timestamp.is_none() && pod.phase() == "Running" && serves != pod.is_ready()
@@ -166,7 +166,7 @@ fn conditions(pod: &PodRecord, ready: bool, reason: Option<&str>, now: Timestamp
     ])
 }
 
-/// The status after a step, as a strategic merge patch. Pure.
+/// Returns the status after a step, as a strategic merge patch. Pure.
 fn status_after(pod: &PodRecord, step: &Step, node: &str, now: Timestamp) -> Value {
     let now_text = Time(now);
     let (phase, ready, reason, state) = match step {
@@ -238,7 +238,7 @@ fn status_after(pod: &PodRecord, step: &Step, node: &str, now: Timestamp) -> Val
     status
 }
 
-/// The loop.
+/// The loop over bound pods.
 #[derive(Debug)]
 pub(crate) struct PodLives {
     context: Context,
@@ -246,7 +246,6 @@ pub(crate) struct PodLives {
 }
 
 impl PodLives {
-    /// A loop on this context.
     pub(crate) fn new(context: Context, options: NodeAgentOptions) -> Self {
         Self { context, options }
     }
@@ -258,7 +257,7 @@ impl PodLives {
 
     async fn write(&self, pod: &PodRecord, status: Value) -> Result<(), kube::Error> {
         let pods: Api<Pod> = api(&self.context.client(), &pod.key());
-        // The UID keeps a successor of the same name safe.
+        // The UID precondition protects a new pod of the same name.
         let patch = json!({"metadata": {"uid": pod.meta.uid}, "status": status});
         let patch = Patch::Strategic(patch);
         match pods
@@ -313,7 +312,7 @@ impl Controller for PodLives {
             slowed(self.options.start_delay),
             slowed(self.options.stop_delay),
         ) else {
-            // A dead node may come back.
+            // A dead node may recover.
             return Ok(Next::After(self.options.heartbeat));
         };
         let node_is_well = self.context.cache.nodes.named(node);

@@ -1,7 +1,7 @@
-//! How many pods of interest run in each topology domain: topology spread and inter-pod (anti-)affinity.
+//! Counts pods by topology domain, for topology spread and inter-pod (anti-)affinity.
 //!
-//! Counters belong to a class of pending pods. They are built once and then follow every placement; a change of the
-//! topology itself (a node or namespace label) throws them away.
+//! Counters belong to a class of pending pods. They are built once and then updated by every placement; a change of the topology
+//! itself (a node or namespace label) invalidates them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,16 +21,16 @@ pub(crate) type Namespaces = BTreeMap<String, Labels>;
 /// The counters of one class.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// By spread constraint; a domain without pods is there with 0.
+    /// By spread constraint; a domain without pods has 0.
     spread: Vec<Domains>,
-    /// By required affinity term: pods that all terms mean.
+    /// By required affinity term: pods that match all terms.
     affinity: Vec<Domains>,
     anti_affinity: Vec<Domains>,
     preferred: Vec<Domains>,
 }
 
 impl Counters {
-    /// Counters that know the nodes' domains and no pods yet.
+    /// Returns counters with the domains of the nodes and without pods.
     pub(crate) fn new<'a>(shape: &Shape, nodes: impl Iterator<Item = &'a NodeInfo>) -> Self {
         let mut counters = Self {
             spread: vec![Domains::default(); shape.spread.len()],
@@ -53,7 +53,7 @@ impl Counters {
         counters
     }
 
-    /// Adds `delta` pods of shape `placed` on `node` to the spread counts. Terminating pods are not counted by spread.
+    /// Adds `delta` pods of shape `placed` on `node` to the spread counts. Terminating pods do not count for spread.
     pub(crate) fn count_spread(
         &mut self,
         shape: &Shape,
@@ -101,7 +101,7 @@ impl Counters {
         }
     }
 
-    /// The smallest count of each hard spread constraint; 0 while there are fewer domains than `minDomains`.
+    /// Returns the smallest count of each hard spread constraint; 0 while there are fewer domains than `minDomains`.
     pub(crate) fn minima(&self, shape: &Shape) -> Vec<i64> {
         shape
             .spread
@@ -118,7 +118,7 @@ impl Counters {
             .collect()
     }
 
-    /// Why spreading refuses the node.
+    /// Returns why spread constraints exclude the node.
     pub(crate) fn spread_refuses(
         &self,
         shape: &Shape,
@@ -140,7 +140,7 @@ impl Counters {
         None
     }
 
-    /// Why the pod's own affinity terms refuse the node.
+    /// Returns why the pod's own affinity terms exclude the node.
     pub(crate) fn affinity_refuses(
         &self,
         shape: &Shape,
@@ -159,7 +159,7 @@ impl Counters {
                 .all(|(term, domains)| {
                     label(term).is_some_and(|v| domains.get(v.as_str()).is_some_and(|n| *n > 0))
                 });
-            // The first of a group that wants to be near itself may go anywhere.
+            // The first pod of a group with affinity to itself may go anywhere.
             let first = || {
                 self.affinity.iter().all(|d| d.values().all(|n| *n == 0))
                     && shape
@@ -181,7 +181,7 @@ impl Counters {
         close.then_some(Reason::AntiAffinity)
     }
 
-    /// How much the soft terms like the node: preferred affinity minus soft spread.
+    /// Returns the score of the soft terms for the node: preferred affinity minus soft spread.
     pub(crate) fn liking(&self, shape: &Shape, node: &NodeInfo) -> i64 {
         let count = |domains: &Domains, key: &String| {
             let value = node.facts.labels.get(key)?;
@@ -202,7 +202,7 @@ impl Counters {
             .map(
                 |(constraint, domains)| match count(domains, &constraint.key) {
                     Some(n) => n,
-                    // A node outside of all domains is the last choice.
+                    // A node outside of all domains has the lowest score.
                     None => domains.values().copied().max().unwrap_or(0) + 1,
                 },
             )
@@ -228,17 +228,17 @@ fn count(domains: &mut Domains, term: &PodTerm, node: &NodeInfo, delta: i64) {
 
 /// Whether pods on the node, and the node's domain, count for the constraint.
 fn counts_node(shape: &Shape, constraint: &Spread, node: &NodeInfo) -> bool {
-    let labelled = shape
+    let labeled = shape
         .spread
         .iter()
         .filter(|c| c.hard == constraint.hard)
         .all(|c| node.facts.labels.contains_key(&c.key));
-    labelled
+    labeled
         && (!constraint.honor_affinity || shape.selects_node(&node.name, &node.facts.labels))
         && (!constraint.honor_taints || node.untolerated(shape).is_none())
 }
 
-/// The pods that carry one required anti-affinity term, counted by domain: they keep others away.
+/// The pods with one required anti-affinity term, counted by domain: they exclude matching pods.
 #[derive(Debug)]
 pub(crate) struct AntiGroup {
     pub(crate) term: PodTerm,
@@ -247,7 +247,6 @@ pub(crate) struct AntiGroup {
 }
 
 impl AntiGroup {
-    /// A group without pods.
     pub(crate) fn new(term: PodTerm) -> Self {
         Self {
             term,
@@ -256,18 +255,18 @@ impl AntiGroup {
         }
     }
 
-    /// Adds `delta` carriers on `node`.
+    /// Adds `delta` pods on `node`.
     pub(crate) fn count(&mut self, node: &NodeInfo, delta: i64) {
         self.pods += delta;
         count(&mut self.domains, &self.term, node, delta);
     }
 
-    /// Whether nobody carries the term any more.
+    /// Whether no pod has the term any more.
     pub(crate) fn is_empty(&self) -> bool {
         self.pods <= 0
     }
 
-    /// Whether a carrier is in the node's domain.
+    /// Whether a pod with the term is in the node's domain.
     pub(crate) fn near(&self, node: &NodeInfo) -> bool {
         node.facts
             .labels

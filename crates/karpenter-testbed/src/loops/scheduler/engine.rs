@@ -1,12 +1,12 @@
-//! The scheduler's decisions: which pending pod next, onto which node, or why none.
+//! The scheduler's decisions: the next pending pod, and its node or the reason why there is none.
 //!
-//! No I/O and no clock. Objects go in (`apply_*`, `remove_*`), [`Engine::next`] gives decisions.
+//! No I/O and no clock. `apply_*` and `remove_*` update the state, [`Engine::next`] returns decisions.
 //!
 //! 1. Pods of equal [`Shape`] form a class; a class keeps its pending pods in order of priority and age.
-//! 2. A class whose feasibility depends on the node alone keeps its candidate nodes in a heap by score. A log of changed
-//!    nodes tells which entries are stale, so a placement costs O(changed nodes + log nodes), not O(nodes).
+//! 2. A class whose feasibility depends on the node alone keeps its candidate nodes in a heap by score. A log of changed nodes
+//!    shows which entries are stale, so a placement takes O(changed nodes + log nodes), not O(nodes).
 //! 3. A class that depends on other pods or volumes scans the nodes, with counters by topology domain.
-//! 4. A refusal holds for the whole class until something changes that could help; only then is one pod tried again.
+//! 4. A rejection applies to the whole class until a change could help; only then is one pod tried again.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -28,7 +28,7 @@ type ClassId = usize;
 /// Higher priority first, then older first.
 type Order = (Reverse<i32>, u64);
 
-/// What to do next.
+/// The next action.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Decision {
     /// Bind the pod; the engine already counts it on the node.
@@ -37,11 +37,11 @@ pub(crate) enum Decision {
         node: Arc<str>,
         claims: Vec<ClaimBinding>,
     },
-    /// Tell these pods, all of one class, why they stay pending.
+    /// Report to these pods, all of one class, why they stay pending.
     Refuse { uids: Vec<Uid>, message: Arc<str> },
 }
 
-/// A pod as it is handed to the engine.
+/// A pod in the engine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PodInput<'a> {
     pub(crate) uid: &'a str,
@@ -54,7 +54,7 @@ pub(crate) struct PodInput<'a> {
     pub(crate) nominated: Option<&'a str>,
     /// The message of its `PodScheduled=False` condition.
     pub(crate) message: Option<&'a str>,
-    /// Whether this scheduler is to place it (its scheduler name, no gates).
+    /// Whether this scheduler places it (its scheduler name, no gates).
     pub(crate) ours: bool,
 }
 
@@ -64,7 +64,7 @@ type ReadShape = (Arc<PodSpec>, Arc<Shape>);
 #[derive(Debug)]
 struct PodEntry {
     shape: Arc<Shape>,
-    /// The node it is bound or about to be bound to.
+    /// The node it is bound or being bound to.
     node: Option<Arc<str>>,
     assumed: bool,
     claims: Vec<ClaimBinding>,
@@ -73,7 +73,7 @@ struct PodEntry {
     pending: Option<(ClassId, Order)>,
     nominated: Option<String>,
     message: Option<Arc<str>>,
-    told_at: Option<Timestamp>,
+    reported_at: Option<Timestamp>,
 }
 
 #[derive(Debug)]
@@ -82,24 +82,24 @@ struct Refusal {
     generation: (u64, u64),
     attempts: u32,
     retry_at: Timestamp,
-    /// When pods that heard an older message lately may hear this one.
-    retell_at: Option<Timestamp>,
+    /// When pods with a recent older message may get this one.
+    report_again_at: Option<Timestamp>,
 }
 
 #[derive(Debug)]
 struct Class {
     shape: Arc<Shape>,
     pending: BTreeMap<Order, Uid>,
-    /// Where the class stands in the active queue.
+    /// The position of the class in the active queue.
     queued: Option<Order>,
-    /// Pods that joined after the refusal and have not been told.
-    untold: Vec<Uid>,
+    /// Pods that were added after the rejection and have no message yet.
+    unreported: Vec<Uid>,
     heap: BinaryHeap<(i64, Reverse<usize>, u32)>,
     /// Position in the change log up to which `heap` is current.
     seen: Option<u64>,
     refusal: Option<Refusal>,
     counters: Option<(u64, Counters)>,
-    /// Per node: the version of the node's facts and whether they allow the class.
+    /// Per node: the version of the node's facts and whether they admit the class.
     allowed: Vec<(u32, bool)>,
 }
 
@@ -112,9 +112,9 @@ pub(crate) struct Engine {
     by_name: FxHashMap<Arc<str>, usize>,
     live_nodes: usize,
     pods: FxHashMap<Uid, PodEntry>,
-    /// Bound pods whose node is not known.
+    /// Bound pods whose node is unknown.
     homeless: FxHashMap<Arc<str>, FxHashSet<Uid>>,
-    /// Shapes by the address of the spec they were read from.
+    /// Shapes by the address of the spec they were computed from.
     shapes: FxHashMap<usize, Vec<ReadShape>>,
     classes: FxHashMap<ClassId, Class>,
     class_of: FxHashMap<Arc<Shape>, ClassId>,
@@ -132,7 +132,7 @@ pub(crate) struct Engine {
     next_order: u64,
     /// Counts changes that could help any pod.
     freed: u64,
-    /// Counts placements, which could help pods that want company.
+    /// Counts placements, which could help pods with affinity.
     placed: u64,
     /// Counts changes after which counters must be rebuilt.
     topology: u64,
@@ -141,7 +141,7 @@ pub(crate) struct Engine {
 const LOG_LIMIT: usize = 1 << 16;
 
 impl Engine {
-    /// An engine that knows nothing yet.
+    /// Returns an empty engine.
     pub(crate) fn new(scoring: Scoring) -> Self {
         Self {
             scoring,
@@ -172,7 +172,7 @@ impl Engine {
 
     // ---- nodes -----------------------------------------------------------------------------------------------
 
-    /// Takes in a node. Heartbeats change nothing and cost little.
+    /// Updates a node. Heartbeats change nothing and are cheap.
     pub(crate) fn apply_node(&mut self, node: &Node) {
         let Some(name) = node.metadata.name.as_deref() else {
             return;
@@ -188,7 +188,7 @@ impl Engine {
                 } else {
                     let info = &mut self.nodes[at];
                     info.facts = facts;
-                    // Spread may honour taints.
+                    // Spread constraints may honor taints.
                     self.topology += 1;
                 }
                 let info = &mut self.nodes[at];
@@ -220,7 +220,7 @@ impl Engine {
         self.topology += 1;
         let name = self.nodes[at].name.clone();
         for uid in self.homeless.remove(&name).unwrap_or_default() {
-            self.settle(&uid, 1);
+            self.account(&uid, 1);
         }
         self.changed(at);
     }
@@ -228,16 +228,16 @@ impl Engine {
     fn relabel(&mut self, at: usize, facts: NodeFacts) {
         let uids: Vec<Uid> = self.nodes[at].pods.iter().cloned().collect();
         for uid in &uids {
-            self.settle(uid, -1);
+            self.account(uid, -1);
         }
         self.nodes[at].facts = facts;
         self.topology += 1;
         for uid in &uids {
-            self.settle(uid, 1);
+            self.account(uid, 1);
         }
     }
 
-    /// Forgets a node; its pods are kept in case it comes back.
+    /// Removes a node; its pods are kept in case it is created again.
     pub(crate) fn remove_node(&mut self, name: &str) {
         let Some(&at) = self.by_name.get(name) else {
             return;
@@ -247,7 +247,7 @@ impl Engine {
         }
         let uids: Vec<Uid> = self.nodes[at].pods.iter().cloned().collect();
         for uid in &uids {
-            self.settle(uid, -1);
+            self.account(uid, -1);
         }
         let info = &mut self.nodes[at];
         info.live = false;
@@ -276,13 +276,13 @@ impl Engine {
         }
     }
 
-    /// Lets the caller change the volume catalogue; all classes may then be tried again.
+    /// Changes the volume catalogue; all classes may then be tried again.
     pub(crate) fn volumes(&mut self) -> &mut VolumeCatalog {
         self.freed += 1;
         &mut self.volumes
     }
 
-    /// Takes in a namespace's labels.
+    /// Updates a namespace's labels.
     pub(crate) fn apply_namespace(&mut self, namespace: &Namespace) {
         let name = namespace.metadata.name.clone().unwrap_or_default();
         let labels = namespace.metadata.labels.clone().unwrap_or_default();
@@ -309,7 +309,7 @@ impl Engine {
     // ---- pods ------------------------------------------------------------------------------------------------
 
     fn shape(&mut self, pod: &PodInput<'_>) -> Arc<Shape> {
-        // INVARIANT: the entry keeps its spec alive, so the address names it.
+        // INVARIANT: the entry keeps its spec alive, so the address identifies it.
         let address = Arc::as_ptr(pod.spec) as usize;
         let ephemeral = pod
             .spec
@@ -348,11 +348,11 @@ impl Engine {
         shape
     }
 
-    /// Takes in a pod that is not terminal.
+    /// Updates a pod that is not terminal.
     pub(crate) fn apply_pod(&mut self, pod: &PodInput<'_>) {
         let uid: Uid = pod.uid.into();
         if let Some(entry) = self.pods.get_mut(&uid) {
-            // A stale view of a pod that is being bound says nothing new.
+            // A stale state of a pod that is being bound has no new information.
             if entry.assumed && pod.node.is_none() && !pod.terminating {
                 return;
             }
@@ -392,12 +392,12 @@ impl Engine {
             pending: None,
             nominated: pod.nominated.map(str::to_owned),
             message: pod.message.map(Arc::from),
-            told_at: None,
+            reported_at: None,
         };
         self.pods.insert(uid.clone(), entry);
         if pod.node.is_some() {
             self.mount(&uid);
-            self.settle(&uid, 1);
+            self.account(&uid, 1);
             self.placed += 1;
         } else if pod.ours && !pod.terminating {
             self.enqueue(&uid, shape);
@@ -426,7 +426,7 @@ impl Engine {
                     shape: shape.clone(),
                     pending: BTreeMap::new(),
                     queued: None,
-                    untold: Vec::new(),
+                    unreported: Vec::new(),
                     heap: BinaryHeap::new(),
                     seen: None,
                     refusal: None,
@@ -445,7 +445,7 @@ impl Engine {
         if let Some(class) = self.classes.get_mut(&class_id) {
             class.pending.insert(order, uid.clone());
             if class.refusal.is_some() {
-                class.untold.push(uid.clone());
+                class.unreported.push(uid.clone());
             }
         }
         self.parked.remove(&class_id);
@@ -465,7 +465,7 @@ impl Engine {
         }
     }
 
-    /// Forgets a pod that is gone or terminal.
+    /// Removes a pod that is deleted or terminal.
     pub(crate) fn remove_pod(&mut self, uid: &str) {
         let Some((uid, entry)) = self.pods.get_key_value(uid) else {
             return;
@@ -475,7 +475,7 @@ impl Engine {
             self.dequeue(class_id, order);
         }
         if self.pods.get(&uid).is_some_and(|e| e.node.is_some()) {
-            self.settle(&uid, -1);
+            self.account(&uid, -1);
             self.freed += 1;
         }
         if let Some(entry) = self.pods.remove(&uid)
@@ -504,7 +504,7 @@ impl Engine {
         }
     }
 
-    /// The binding failed: the pod is pending again.
+    /// Makes the pod pending again after a failed binding.
     pub(crate) fn bind_failed(&mut self, uid: &str) {
         let Some((uid, entry)) = self.pods.get_key_value(uid) else {
             return;
@@ -513,7 +513,7 @@ impl Engine {
             return;
         }
         let uid = uid.clone();
-        self.settle(&uid, -1);
+        self.account(&uid, -1);
         self.freed += 1;
         let Some(entry) = self.pods.get_mut(&uid) else {
             return;
@@ -527,7 +527,7 @@ impl Engine {
         self.enqueue(&uid, shape);
     }
 
-    /// The condition was not written: tell the pod again.
+    /// Reports to the pod again after its condition could not be written.
     pub(crate) fn tell_failed(&mut self, uid: &str) {
         let Some((uid, entry)) = self.pods.get_key_value(uid) else {
             return;
@@ -539,14 +539,14 @@ impl Engine {
         if let Some((id, _)) = pending
             && let Some(class) = self.classes.get_mut(&id)
         {
-            class.untold.push(uid);
+            class.unreported.push(uid);
             self.parked.remove(&id);
             self.activate(id);
         }
     }
 
-    /// Adds (1) or takes away (-1) a bound pod everywhere it is counted.
-    fn settle(&mut self, uid: &Uid, delta: i64) {
+    /// Adds (1) or removes (-1) a bound pod in all counters.
+    fn account(&mut self, uid: &Uid, delta: i64) {
         let Some(entry) = self.pods.get(uid) else {
             return;
         };
@@ -611,7 +611,7 @@ impl Engine {
         self.freed += 1;
     }
 
-    /// How many pods wait.
+    /// Returns the number of pending pods.
     #[cfg(test)]
     pub(crate) fn pending(&self) -> usize {
         self.classes.values().map(|c| c.pending.len()).sum()

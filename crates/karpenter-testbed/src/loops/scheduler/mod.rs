@@ -1,13 +1,13 @@
-//! Stands for kube-scheduler: places pods of one scheduler name, or says why they stay pending.
+//! kube-scheduler: places pods of one scheduler name, or reports why they stay pending.
 //!
 //! Filters and scores are kube-scheduler's default plugins: NodeUnschedulable, NodeName, TaintToleration, NodeAffinity,
 //! NodePorts, NodeResourcesFit, VolumeRestrictions (ReadWriteOncePod), NodeVolumeLimits (CSI), VolumeBinding, VolumeZone,
 //! PodTopologySpread, InterPodAffinity, SchedulingGates; priority order; `status.nominatedNodeName` is tried first.
 //!
-//! Left out: preemption (the message says what kube-scheduler would say when it finds no victims), the default spread
-//! constraints of services, the symmetric score of existing pods' preferred affinity, ImageLocality, dynamic resources,
-//! extenders and profiles. A condition's message is rewritten at most every ten seconds, and a refusal is worked out once
-//! for all pods of equal shape.
+//! Not implemented: preemption (the message is kube-scheduler's message without victims), the default spread constraints of
+//! services, the symmetric score of existing pods' preferred affinity, ImageLocality, dynamic resources, extenders and profiles.
+//! The message of a condition is rewritten at most every ten seconds, and a rejection is computed once for all pods of equal
+//! shape.
 //!
 //! UPSTREAM: pkg/scheduler
 
@@ -44,12 +44,12 @@ use super::{is_not_found, volume_binder};
 const IN_FLIGHT: usize = 128;
 const BATCH: usize = 8192;
 
-/// How the scheduler behaves.
+/// Settings of the scheduler.
 #[derive(Debug, Clone)]
 pub struct SchedulerOptions {
     /// Pods with this `spec.schedulerName` are placed.
     pub name: String,
-    /// Which nodes are preferred.
+    /// The scoring of nodes.
     pub scoring: Scoring,
 }
 
@@ -62,7 +62,7 @@ impl Default for SchedulerOptions {
     }
 }
 
-/// What came of an effect.
+/// The result of a write.
 enum Effect {
     Done,
     BindFailed(Uid),
@@ -75,11 +75,11 @@ struct Scheduler {
     engine: Engine,
     recorder: Recorder,
     pods: FxHashMap<Uid, Key>,
-    /// Conditions to write that no decision asked for.
+    /// Conditions to write without a decision.
     marks: Vec<BoxFuture<'static, Effect>>,
 }
 
-/// Runs the scheduler until cancelled. `changes` must start with everything.
+/// Runs the scheduler until canceled. `changes` must start with all objects.
 pub(crate) async fn run(
     context: Context,
     options: SchedulerOptions,
@@ -116,11 +116,11 @@ pub(crate) async fn run(
                     }
                 }
                 Decision::Refuse { uids, message } => {
-                    let told: Vec<Key> = uids
+                    let keys: Vec<Key> = uids
                         .iter()
                         .filter_map(|uid| scheduler.pods.get(uid).cloned())
                         .collect();
-                    for key in told {
+                    for key in keys {
                         scheduler.tell_refusal(&key, &message);
                         let effect = scheduler.mark(key, "Unschedulable", &message);
                         effects.push(effect);
@@ -270,7 +270,7 @@ impl Scheduler {
     }
 
     fn tell_refusal(&self, key: &Key, message: &str) {
-        self.recorder.tell(Note {
+        self.recorder.publish(Note {
             about: self.reference(key),
             warning: true,
             reason: "FailedScheduling",
@@ -345,7 +345,7 @@ impl Scheduler {
                 .await;
             match bound {
                 Ok(_) => {
-                    recorder.tell(Note {
+                    recorder.publish(Note {
                         about,
                         warning: false,
                         reason: "Scheduled",
@@ -358,7 +358,7 @@ impl Scheduler {
                 }
                 Err(error) => {
                     tracing::debug!(pod = ?key, %node, %error, "binding failed");
-                    // A hot loop against a failing API server helps nobody.
+                    // Backs off when the API server fails.
                     context.clock.sleep(Duration::from_secs(1)).await;
                     Effect::BindFailed(uid)
                 }

@@ -1,4 +1,4 @@
-//! What the scheduler knows of a node, and the filters that need nothing else.
+//! The scheduler's state of a node, and the filters that need nothing else.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use super::shape::{HostPort, Resources, Shape};
 use crate::loops::quantity;
 use crate::loops::selector::Labels;
 
-/// What of a node only changes when the node object does.
+/// The part of a node that only changes with the Node object.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct NodeFacts {
     pub(crate) labels: Labels,
-    /// Taints that keep pods away.
+    /// Hard taints.
     taints: Vec<Taint>,
     /// `PreferNoSchedule` taints.
     soft_taints: Vec<Taint>,
@@ -58,7 +58,7 @@ impl NodeFacts {
     }
 }
 
-/// Which nodes to prefer when several fit.
+/// The scoring of feasible nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scoring {
     /// Spread pods: kube-scheduler's default.
@@ -68,7 +68,7 @@ pub enum Scoring {
     MostAllocated,
 }
 
-/// A node with what runs on it.
+/// A node with its pods.
 #[derive(Debug)]
 pub(crate) struct NodeInfo {
     pub(crate) name: Arc<str>,
@@ -104,7 +104,7 @@ impl NodeInfo {
         }
     }
 
-    /// Accounts for a pod of this shape.
+    /// Adds a pod of this shape.
     pub(crate) fn add(&mut self, uid: &Arc<str>, shape: &Shape, volumes: &[(String, String)]) {
         if !self.pods.insert(uid.clone()) {
             return;
@@ -122,7 +122,7 @@ impl NodeInfo {
         self.version += 1;
     }
 
-    /// Undoes [`NodeInfo::add`].
+    /// Reverts [`NodeInfo::add`].
     pub(crate) fn remove(&mut self, uid: &str, shape: &Shape, volumes: &[(String, String)]) {
         if !self.pods.remove(uid) {
             return;
@@ -146,7 +146,7 @@ impl NodeInfo {
         self.version += 1;
     }
 
-    /// The first reason that lies in the node object alone.
+    /// Returns the first reason that depends on the Node object alone.
     pub(crate) fn refuses(&self, shape: &Shape) -> Option<Reason> {
         if self.facts.unschedulable && !tolerates(shape, &unschedulable_taint()) {
             return Some(Reason::Unschedulable);
@@ -160,12 +160,12 @@ impl NodeInfo {
         (!shape.selects_node(&self.name, &self.facts.labels)).then_some(Reason::NodeAffinity)
     }
 
-    /// The first hard taint the pod does not tolerate.
+    /// Returns the first hard taint that the pod does not tolerate.
     pub(crate) fn untolerated(&self, shape: &Shape) -> Option<&Taint> {
         self.facts.taints.iter().find(|t| !tolerates(shape, t))
     }
 
-    /// Whether one of the pod's ports is taken.
+    /// Whether one of the pod's host ports is in use.
     pub(crate) fn port_taken(&self, shape: &Shape) -> bool {
         shape
             .ports
@@ -182,7 +182,7 @@ impl NodeInfo {
             .saturating_sub(self.requested.get(id).copied().unwrap_or(0))
     }
 
-    /// Whether the pod's requests fit beside what is there.
+    /// Whether the pod's requests fit with the existing pods.
     pub(crate) fn fits(&self, shape: &Shape) -> bool {
         shape
             .requests
@@ -190,7 +190,7 @@ impl NodeInfo {
             .all(|(id, amount)| *amount <= self.free(*id))
     }
 
-    /// What is missing, resource by resource.
+    /// Returns the insufficient resources.
     pub(crate) fn missing(&self, shape: &Shape, resources: &Resources) -> Vec<Reason> {
         shape
             .requests
@@ -221,10 +221,11 @@ impl NodeInfo {
         self.volumes.contains_key(volume)
     }
 
-    /// How good the node is for the pod; larger is better.
+    /// Returns the score of the node for the pod; larger is better.
     ///
-    /// Utilisation (weight 1), preferred node affinity (2) and `PreferNoSchedule` taints (3), each 0 to 1000. Unlike
-    /// kube-scheduler's, the parts are not normalised over the feasible nodes: that would tie nodes to each other.
+    /// Utilization (weight 1), preferred node affinity (2) and `PreferNoSchedule` taints (3), each 0 to 1000. Unlike
+    /// kube-scheduler's, the parts are not normalized over the feasible nodes: that would make the scores of nodes depend on each
+    /// other.
     pub(crate) fn score(&self, shape: &Shape, scoring: Scoring) -> i64 {
         let mut score = 0;
         for id in [Resources::CPU, Resources::MEMORY] {

@@ -1,11 +1,11 @@
-//! Why a node refuses a pod, in kube-scheduler's words.
+//! Why a node is not feasible for a pod, with kube-scheduler's messages.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::shape::Resources;
 
-/// One reason of one node.
+/// A reason of one node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reason {
     /// The pod is pinned to other nodes by name.
@@ -90,18 +90,18 @@ impl fmt::Display for Reason {
     }
 }
 
-/// The reasons of all nodes, counted.
+/// The reasons of all nodes, with counts.
 #[derive(Debug, Default)]
 pub(crate) struct Diagnosis {
     reasons: BTreeMap<Reason, usize>,
     helpless: usize,
     preemptable: usize,
-    /// What refused the pod before any node was looked at.
+    /// The reason that excluded the pod before any node was evaluated.
     before_nodes: Option<String>,
 }
 
 impl Diagnosis {
-    /// The pod was refused before any node was looked at.
+    /// The pod was rejected before any node was evaluated.
     pub(crate) fn before_nodes(why: String) -> Self {
         Self {
             before_nodes: Some(why),
@@ -109,7 +109,7 @@ impl Diagnosis {
         }
     }
 
-    /// Records a node's reasons.
+    /// Adds a node's reasons.
     pub(crate) fn add(&mut self, reasons: &[Reason]) {
         if reasons.iter().all(Reason::resolvable) {
             self.preemptable += 1;
@@ -121,7 +121,7 @@ impl Diagnosis {
         }
     }
 
-    /// The condition message. UPSTREAM: pkg/scheduler/framework/types.go, `FitError.Error`.
+    /// Returns the condition message. UPSTREAM: pkg/scheduler/framework/types.go, `FitError.Error`.
     pub(crate) fn message(&self, nodes: usize, never_preempts: bool) -> String {
         if nodes == 0 {
             return "no nodes available to schedule pods".to_owned();
@@ -172,7 +172,7 @@ fn push_histogram(text: &mut String, lines: impl Iterator<Item = String>) {
     }
 }
 
-/// The reason a missing amount of a resource is reported with.
+/// Returns the reason for an insufficient resource.
 pub(crate) fn insufficient(resources: &Resources, id: usize, never: bool) -> Reason {
     if id == Resources::PODS {
         Reason::TooManyPods

@@ -1,6 +1,6 @@
-//! What the scheduler sees of a pod: everything its filters and scores look at, minus the pod's identity.
+//! The scheduling shape of a pod: all that the scheduler's filters and scores use, without the pod's identity.
 //!
-//! Pods of equal shape are one scheduling class: what one of them was refused for, all are.
+//! Pods of equal shape are one scheduling class: a rejection of one of them applies to all.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::loops::selector::{Labels, NodeTerm, Selector};
 /// Index of an interned resource name.
 pub(crate) type ResourceId = usize;
 
-/// The resource names in use. The first four are always there.
+/// The resource names in use. The first four always exist.
 #[derive(Debug, Clone)]
 pub(crate) struct Resources {
     names: Vec<String>,
@@ -38,7 +38,7 @@ impl Resources {
     /// The number of pods.
     pub(crate) const PODS: ResourceId = 3;
 
-    /// The index of `name`, new if need be. Linear: clusters have a handful of resource names.
+    /// Returns the index of `name`, added if necessary. Linear: clusters have a handful of resource names.
     pub(crate) fn intern(&mut self, name: &str) -> ResourceId {
         if let Some(found) = self.names.iter().position(|n| n == name) {
             return found;
@@ -47,7 +47,7 @@ impl Resources {
         self.names.len() - 1
     }
 
-    /// The name behind an index.
+    /// Returns the name of an index.
     pub(crate) fn name(&self, id: ResourceId) -> &str {
         &self.names[id]
     }
@@ -62,7 +62,7 @@ pub(crate) struct HostPort {
 }
 
 impl HostPort {
-    /// Whether both cannot be open on one node.
+    /// Whether both ports cannot be used on one node.
     pub(crate) fn conflicts(&self, other: &Self) -> bool {
         let any = |ip: &str| ip.is_empty() || ip == "0.0.0.0";
         self.port == other.port
@@ -139,7 +139,7 @@ impl Spread {
     }
 }
 
-/// A pod (anti-)affinity term with the pods it means.
+/// A pod (anti-)affinity term with the pods it matches.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PodTerm {
     pub(crate) key: String,
@@ -177,7 +177,7 @@ impl PodTerm {
         }
     }
 
-    /// Whether the term means pods of these labels in this namespace.
+    /// Whether the term matches pods with these labels in this namespace.
     pub(crate) fn means(
         &self,
         namespace: &str,
@@ -193,14 +193,14 @@ impl PodTerm {
     }
 }
 
-/// Everything the scheduler looks at.
+/// All that the scheduler evaluates.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {
     pub(crate) namespace: String,
     pub(crate) labels: Labels,
     pub(crate) priority: i32,
     pub(crate) never_preempts: bool,
-    /// Non-zero requests, the pod itself included, ascending by resource.
+    /// Non-zero requests, including the pod count, ascending by resource.
     pub(crate) requests: Vec<(ResourceId, i64)>,
     pub(crate) ports: Vec<HostPort>,
     pub(crate) node_selector: Labels,
@@ -212,12 +212,12 @@ pub(crate) struct Shape {
     pub(crate) anti_affinity: Vec<PodTerm>,
     /// Preferred terms; avoidance has a negative weight.
     pub(crate) preferred_pods: Vec<(i32, PodTerm)>,
-    /// Names of the claims the pod mounts.
+    /// Names of the claims that the pod mounts.
     pub(crate) claims: Vec<String>,
 }
 
 impl Shape {
-    /// The shape of a pod named `name` with this spec.
+    /// Returns the shape of a pod named `name` with this spec.
     pub(crate) fn new(
         name: &str,
         namespace: &str,
@@ -306,7 +306,7 @@ impl Shape {
         self.preferred_pods = preferred;
     }
 
-    /// Whether the required node selector and node affinity accept the node.
+    /// Whether the required node selector and node affinity match the node.
     pub(crate) fn selects_node(&self, name: &str, labels: &Labels) -> bool {
         self.node_selector
             .iter()
@@ -317,7 +317,7 @@ impl Shape {
                 .is_none_or(|terms| terms.iter().any(|t| t.matches(name, labels)))
     }
 
-    /// The node names the pod is restricted to by name, as DaemonSet pods are.
+    /// Returns the node names the pod is restricted to by name, as DaemonSet pods are.
     pub(crate) fn pinned(&self) -> Option<Vec<&str>> {
         let mut names = Vec::new();
         for term in self.node_terms.as_ref()? {
@@ -326,7 +326,7 @@ impl Shape {
         Some(names)
     }
 
-    /// Whether other pods or volumes decide where the pod may go.
+    /// Whether the feasible nodes depend on other pods or volumes.
     pub(crate) fn depends_on_others(&self) -> bool {
         !(self.spread.is_empty()
             && self.affinity.is_empty()
@@ -353,7 +353,7 @@ fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
         .collect()
 }
 
-/// Whether an init container keeps running beside the others.
+/// Whether an init container keeps running with the others (a sidecar).
 pub(crate) fn sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
@@ -365,7 +365,7 @@ fn container_requests(container: &Container, resources: &mut Resources) -> Amoun
     let Some(wanted) = &container.resources else {
         return amounts;
     };
-    // A limit without a request is a request; the API server defaults it so, and we do not depend on that.
+    // A limit without a request is a request; the API server defaults it, but this code does not depend on that.
     for list in [wanted.limits.as_ref(), wanted.requests.as_ref()]
         .into_iter()
         .flatten()
@@ -391,10 +391,10 @@ fn raise(to: &mut Amounts, other: &Amounts) {
     }
 }
 
-/// What the pod asks of a node. UPSTREAM: k8s.io/component-helpers/resource, `PodRequests`.
+/// Returns the pod's requests. UPSTREAM: k8s.io/component-helpers/resource, `PodRequests`.
 ///
-/// Containers and sidecars add up; an init container needs its own beside the sidecars started before it; pod-level
-/// requests replace the sum; overhead comes on top.
+/// Containers and sidecars are summed up; an init container needs its own requests and those of the sidecars started before it;
+/// pod-level requests replace the sum; overhead is added.
 pub(crate) fn requests(spec: &PodSpec, resources: &mut Resources) -> Vec<(ResourceId, i64)> {
     let mut running = Amounts::new();
     for container in &spec.containers {
@@ -439,8 +439,9 @@ pub(crate) fn requests(spec: &PodSpec, resources: &mut Resources) -> Vec<(Resour
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     fn spec(value: serde_json::Value) -> PodSpec {
         serde_json::from_value(value).unwrap()

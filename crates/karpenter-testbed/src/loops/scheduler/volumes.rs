@@ -1,4 +1,4 @@
-//! Where a pod's claims allow it to run, and which volumes its claims get.
+//! The nodes on which a pod's claims allow it to run, and the volumes for its claims.
 
 use std::collections::BTreeMap;
 
@@ -50,12 +50,12 @@ struct Class {
     topologies: Vec<Vec<(String, Vec<String>)>>,
 }
 
-/// How a claim that waited for its first consumer gets a volume on the chosen node.
+/// How a claim that waited for its first consumer gets a volume on the selected node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ClaimBinding {
     /// An existing volume is bound.
     Existing { claim: ClaimKey, volume: String },
-    /// A new volume is made, reachable from nodes with these labels.
+    /// A new volume is created, accessible from nodes with these labels.
     Provision {
         claim: ClaimKey,
         volume: String,
@@ -63,7 +63,7 @@ pub(crate) enum ClaimBinding {
     },
 }
 
-/// What one claim asks of a node.
+/// The requirement of a claim on the node.
 #[derive(Debug, Clone)]
 pub(crate) enum Need {
     /// Bound to a volume that exists.
@@ -85,7 +85,7 @@ pub(crate) struct VolumeCatalog {
 }
 
 impl VolumeCatalog {
-    /// Takes in a claim.
+    /// Updates a claim.
     pub(crate) fn apply_claim(&mut self, claim: &PersistentVolumeClaim) {
         let spec = claim.spec.clone().unwrap_or_default();
         let request = spec.resources.as_ref().and_then(|r| r.requests.as_ref());
@@ -107,12 +107,12 @@ impl VolumeCatalog {
         self.claims.insert(key(claim), read);
     }
 
-    /// Forgets a claim.
+    /// Removes a claim.
     pub(crate) fn remove_claim(&mut self, claim: &PersistentVolumeClaim) {
         self.claims.remove(&key(claim));
     }
 
-    /// Takes in a volume.
+    /// Updates a volume.
     pub(crate) fn apply_volume(&mut self, volume: &PersistentVolume) {
         let Some(name) = volume.metadata.name.clone() else {
             return;
@@ -141,12 +141,12 @@ impl VolumeCatalog {
         self.volumes.insert(name, read);
     }
 
-    /// Forgets a volume.
+    /// Removes a volume.
     pub(crate) fn remove_volume(&mut self, name: &str) {
         self.volumes.remove(name);
     }
 
-    /// Takes in a storage class.
+    /// Updates a storage class.
     pub(crate) fn apply_class(&mut self, class: &StorageClass) {
         let Some(name) = class.metadata.name.clone() else {
             return;
@@ -171,18 +171,18 @@ impl VolumeCatalog {
         self.classes.insert(name, read);
     }
 
-    /// Forgets a storage class.
+    /// Removes a storage class.
     pub(crate) fn remove_class(&mut self, name: &str) {
         self.classes.remove(name);
     }
 
-    /// Takes in the topology keys a driver reports on a node.
+    /// Updates the topology keys that a driver reports on a node.
     pub(crate) fn set_csi_keys(&mut self, node: &str, driver: &str, keys: Vec<String>) {
         self.csi_keys
             .insert((node.to_owned(), driver.to_owned()), keys);
     }
 
-    /// What the pod's claims ask of a node, or what refuses the pod outright.
+    /// Returns the requirements of the pod's claims on the node, or the reason to reject the pod.
     pub(crate) fn needs(&self, shape: &Shape) -> Result<Vec<Need>, String> {
         let mut needs = Vec::new();
         for name in &shape.claims {
@@ -222,7 +222,7 @@ impl VolumeCatalog {
         })
     }
 
-    /// The volumes as a node counts them against attach limits.
+    /// Returns the volumes that a node counts against attach limits.
     pub(crate) fn attachments(&self, needs: &[Need]) -> Vec<(String, String)> {
         needs
             .iter()
@@ -243,7 +243,7 @@ impl VolumeCatalog {
         }
     }
 
-    /// Whether a claim of the pod may be used by one pod only and is in use on `node`.
+    /// Whether a claim of the pod is ReadWriteOncePod and in use on `node`.
     pub(crate) fn exclusive_in_use(&self, shape: &Shape, needs: &[Need], node: &NodeInfo) -> bool {
         let exclusive = shape.claims.iter().any(|name| {
             self.claims
@@ -253,7 +253,7 @@ impl VolumeCatalog {
         exclusive && self.attachments(needs).iter().any(|v| node.mounts(v))
     }
 
-    /// Why the claims keep the pod off `node`, if they do.
+    /// Returns why the claims exclude the pod from `node`, if they do.
     pub(crate) fn refuses(&self, needs: &[Need], node: &NodeInfo) -> Option<Reason> {
         for need in needs {
             match need {
@@ -275,7 +275,7 @@ impl VolumeCatalog {
             .then_some(Reason::VolumeNoneToBind)
     }
 
-    /// How the waiting claims would be bound on `node`; `None` where they cannot.
+    /// Returns the bindings of the waiting claims on `node`; `None` if there are none possible.
     pub(crate) fn bindings(&self, needs: &[Need], node: &NodeInfo) -> Option<Vec<ClaimBinding>> {
         let mut taken: FxHashSet<&str> = FxHashSet::default();
         let mut bindings = Vec::new();
@@ -339,7 +339,7 @@ impl VolumeCatalog {
         }
     }
 
-    /// Treats the bindings as made, until the API server confirms them.
+    /// Assumes the bindings, until the API server confirms them.
     pub(crate) fn assume(&mut self, bindings: &[ClaimBinding]) {
         for binding in bindings {
             let (claim_key, name) = match binding {
@@ -370,7 +370,7 @@ impl VolumeCatalog {
         }
     }
 
-    /// Undoes [`VolumeCatalog::assume`].
+    /// Reverts [`VolumeCatalog::assume`].
     pub(crate) fn forget(&mut self, bindings: &[ClaimBinding]) {
         for binding in bindings {
             match binding {
@@ -425,7 +425,7 @@ fn reachable(volume: &Volume, node: &NodeInfo) -> bool {
     })
 }
 
-/// Zone labels on the volume itself bind it too; several zones are joined by `__`.
+/// Zone labels on the volume itself also restrict it; several zones are joined by `__`.
 fn same_zone(volume: &Volume, node: &NodeInfo) -> bool {
     [ZONE, REGION].iter().all(|key| {
         volume.labels.get(*key).is_none_or(|allowed| {

@@ -1,6 +1,6 @@
-//! Stands for the DaemonSet controller: one pod on every node that fits, pinned by name and placed by the scheduler.
+//! The DaemonSet controller: one pod on every eligible node, pinned by name and placed by the scheduler.
 //!
-//! Left out: `maxSurge`, ControllerRevision objects.
+//! Not implemented: `maxSurge`, ControllerRevision objects.
 //!
 //! UPSTREAM: pkg/controller/daemon
 
@@ -18,7 +18,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use super::pods::{
-    PodControl, available_at, from_template, label, labelled, owner_reference, scaled, tally,
+    PodControl, available_at, from_template, label, labeled, owner_reference, scaled, tally,
     template_hash,
 };
 use crate::loops::cache::{Change, Key, PodRecord, api, controller_of};
@@ -28,7 +28,7 @@ use crate::loops::selector::NodeTerm;
 
 const REVISION: &str = "controller-revision-hash";
 
-/// What the controller adds to every daemon pod.
+/// Tolerations that the controller adds to every pod.
 fn daemon_tolerations(host_network: bool) -> Vec<Toleration> {
     let mut taints = vec![
         ("node.kubernetes.io/not-ready", "NoExecute"),
@@ -61,7 +61,7 @@ fn with_tolerations(spec: &mut PodSpec) {
     }
 }
 
-/// Restricts the pod to one node, as its required affinity demands it.
+/// Restricts the pod to one node in its required node affinity.
 fn pin(spec: &mut PodSpec, node: &str) {
     let name = NodeSelectorRequirement {
         key: "metadata.name".to_owned(),
@@ -91,7 +91,7 @@ fn pin(spec: &mut PodSpec, node: &str) {
     }
 }
 
-/// The node a daemon pod is for.
+/// Returns the node of a DaemonSet pod.
 fn target(pod: &PodRecord) -> Option<String> {
     if let Some(node) = &pod.node {
         return Some(node.to_string());
@@ -112,7 +112,7 @@ fn target(pod: &PodRecord) -> Option<String> {
     fields.first()?.values.as_ref()?.first().cloned()
 }
 
-/// Whether the node should get a daemon, and whether one that runs there may stay.
+/// Whether the node should get a pod, and whether a running pod may stay.
 fn wants(spec: &PodSpec, node: &Node) -> (bool, bool) {
     let name = node.metadata.name.as_deref().unwrap_or_default();
     let labels = node.metadata.labels.clone().unwrap_or_default();
@@ -148,7 +148,7 @@ fn wants(spec: &PodSpec, node: &Node) -> (bool, bool) {
     (untolerated.is_empty(), !untolerated.contains(&"NoExecute"))
 }
 
-/// What to do now.
+/// The actions of a pass.
 #[derive(Debug, Default)]
 struct Plan {
     /// Nodes that get a pod.
@@ -205,13 +205,13 @@ fn plan(
                 .extend(alive.into_iter().filter(|p| !p.is_terminating()));
         }
     }
-    // Pods for nodes that are gone.
+    // Pods of deleted nodes.
     let gone = by_node.into_values().flatten();
     plan.delete.extend(gone.filter(|p| !p.is_terminating()));
     (plan, kept)
 }
 
-/// Outdated pods to replace now. Those that do not serve anyway are free.
+/// Returns the outdated pods to replace now. Unavailable pods do not count against the limit.
 fn replace(
     kept: &[Arc<PodRecord>],
     set: &DaemonSetSpec,
@@ -243,7 +243,6 @@ fn replace(
     out
 }
 
-/// The loop.
 #[derive(Debug)]
 pub(crate) struct DaemonSets {
     context: Context,
@@ -251,7 +250,6 @@ pub(crate) struct DaemonSets {
 }
 
 impl DaemonSets {
-    /// A loop on this context.
     pub(crate) fn new(context: Context) -> Self {
         Self {
             context,
@@ -334,10 +332,10 @@ impl Controller for DaemonSets {
             .collect();
         let nodes = self.context.cache.nodes.all();
         let (mut plan, kept) = plan(&pod_spec, &nodes, pods);
-        let current = |p: &PodRecord| labelled(&p.meta, REVISION) == Some(&revision);
+        let current = |p: &PodRecord| labeled(&p.meta, REVISION) == Some(&revision);
         plan.delete
             .extend(replace(&kept, &spec, plan.desired, current, now));
-        if set.metadata.deletion_timestamp.is_none() && self.control.settled(uid, now) {
+        if set.metadata.deletion_timestamp.is_none() && self.control.expectations_met(uid, now) {
             let new = plan
                 .create
                 .iter()
@@ -386,8 +384,9 @@ impl Controller for DaemonSets {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::Value;
+
+    use super::*;
 
     fn node(value: Value) -> Arc<Node> {
         Arc::new(serde_json::from_value(value).unwrap())

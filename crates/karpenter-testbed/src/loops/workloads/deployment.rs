@@ -1,6 +1,6 @@
-//! Stands for the Deployment controller: one ReplicaSet per template, rolled over within `maxSurge` and `maxUnavailable`.
+//! The Deployment controller: one ReplicaSet per template, rolled out within `maxSurge` and `maxUnavailable`.
 //!
-//! Left out: proportional scaling in the middle of a rollout (the rollout itself reaches the new number).
+//! Not implemented: proportional scaling during a rollout (the rollout itself reaches the new number).
 //!
 //! UPSTREAM: pkg/controller/deployment
 
@@ -46,7 +46,7 @@ fn revision(meta: &ObjectMeta) -> i64 {
         .unwrap_or(0)
 }
 
-/// `maxSurge` and `maxUnavailable` in pods; not both zero.
+/// Returns `maxSurge` and `maxUnavailable` in pods; not both zero.
 fn limits(spec: &DeploymentSpec) -> (i32, i32) {
     let replicas = spec.replicas.unwrap_or(1);
     let rolling = spec
@@ -76,7 +76,7 @@ fn recreates(spec: &DeploymentSpec) -> bool {
     spec.strategy.as_ref().and_then(|s| s.type_.as_deref()) == Some("Recreate")
 }
 
-/// New sizes of ReplicaSets, by name; only those that change. `new` is the set of the current template.
+/// Returns the new sizes of ReplicaSets, by name; only changed ones. `new` is the ReplicaSet of the current template.
 fn sizes(
     spec: &DeploymentSpec,
     new: &ReplicaSet,
@@ -118,7 +118,7 @@ fn sizes(
         return sizes;
     }
     let mut left: Vec<(&Arc<ReplicaSet>, i32)> = old.iter().map(|o| (o, wanted(o))).collect();
-    // Pods that do not serve go first, whatever their number does to availability.
+    // Unavailable pods are deleted first, because availability does not depend on them.
     for (of, size) in &mut left {
         let unhealthy = (*size - available(of)).max(0).min(removable);
         *size -= unhealthy;
@@ -138,7 +138,7 @@ fn sizes(
     sizes
 }
 
-/// The status, without `collisionCount`.
+/// Returns the status, without `collisionCount`.
 fn status(
     deployment: &Deployment,
     new: Option<&ReplicaSet>,
@@ -253,7 +253,7 @@ fn progressing(status: &DeploymentStatus) -> Option<&DeploymentCondition> {
         .find(|c| c.type_ == "Progressing")
 }
 
-/// When the rollout counts as stuck.
+/// Returns when the progress deadline of the rollout is exceeded.
 fn deadline(spec: &DeploymentSpec, status: &DeploymentStatus) -> Option<Timestamp> {
     let condition = progressing(status)?;
     if condition.reason.as_deref() == Some("NewReplicaSetAvailable") || spec.paused == Some(true) {
@@ -316,7 +316,7 @@ fn same_template(set: &ReplicaSet, template: &PodTemplateSpec) -> bool {
             == bare(template).annotations.unwrap_or_default()
 }
 
-/// The ReplicaSet of the deployment's template, as it is created.
+/// Returns the new ReplicaSet of the deployment's template.
 fn new_set(
     deployment: &Deployment,
     spec: &DeploymentSpec,
@@ -351,14 +351,12 @@ fn new_set(
     }
 }
 
-/// The loop.
 #[derive(Debug)]
 pub(crate) struct Deployments {
     context: Context,
 }
 
 impl Deployments {
-    /// A loop on this context.
     pub(crate) fn new(context: Context) -> Self {
         Self { context }
     }
@@ -553,8 +551,9 @@ impl Controller for Deployments {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use k8s_openapi::api::apps::v1::{DeploymentStrategy, ReplicaSetStatus};
+
+    use super::*;
 
     fn set(name: &str, wanted: i32, available: i32) -> ReplicaSet {
         ReplicaSet {

@@ -1,7 +1,7 @@
-//! Stands for the Job controller: runs pods until enough of them succeeded or too many failed.
+//! The Job controller: runs pods until enough of them have succeeded or too many have failed.
 //!
-//! Left out: pod failure and success policies, per-index back-off, tracking finalizers (results of deleted pods are kept in
-//! the job's status), selectors (pods are found by owner).
+//! Not implemented: pod failure and success policies, per-index back-off, tracking finalizers (results of deleted pods are kept
+//! in the job's status), selectors (pods are found by owner).
 //!
 //! UPSTREAM: pkg/controller/job
 
@@ -16,14 +16,14 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
-use super::pods::{PodControl, deletion_order, from_template, label, labelled, owner_reference};
+use super::pods::{PodControl, deletion_order, from_template, label, labeled, owner_reference};
 use crate::loops::cache::{Change, Key, PodRecord, api, controller_of};
 use crate::loops::driver::{Context, Controller, Next, after, until};
 use crate::loops::ignore_not_found;
 
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// What to do now.
+/// The actions of a pass.
 #[derive(Debug, Default, PartialEq)]
 struct Plan {
     create: usize,
@@ -62,7 +62,7 @@ fn plan(spec: &JobSpec, active: usize, succeeded: i32, failed: i32, timed_out: b
             );
         }
         Some(completions) => parallelism.min(completions - succeeded),
-        // A work queue: one success means that no more pods are started.
+        // A work queue: after one success no more pods are started.
         None if succeeded > 0 && active == 0 => {
             return end(
                 "Complete",
@@ -96,7 +96,6 @@ fn add_seconds(since: Timestamp, seconds: i64) -> Timestamp {
     )
 }
 
-/// The loop.
 #[derive(Debug)]
 pub(crate) struct Jobs {
     context: Context,
@@ -104,7 +103,6 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    /// A loop on this context.
     pub(crate) fn new(context: Context) -> Self {
         Self {
             context,
@@ -126,7 +124,7 @@ impl Jobs {
         let taken: BTreeSet<i32> = pods
             .iter()
             .filter(|p| p.phase() != "Failed")
-            .filter_map(|p| labelled(&p.meta, INDEX)?.parse().ok())
+            .filter_map(|p| labeled(&p.meta, INDEX)?.parse().ok())
             .collect();
         let mut free = (0..spec.completions.unwrap_or(0)).filter(|i| !taken.contains(i));
         let mut new = Vec::new();
@@ -242,7 +240,7 @@ impl Controller for Jobs {
             .and_then(|s| Some(add_seconds(started?, s)));
         let timed_out = deadline.is_some_and(|at| at <= now);
         let plan = plan(&spec, active.len(), succeeded, failed, timed_out);
-        if self.control.settled(uid, now) {
+        if self.control.expectations_met(uid, now) {
             self.start(&job, &spec, plan.create, &pods).await?;
             deletion_order(&mut active);
             let surplus = &active[..plan.delete.min(active.len())];

@@ -1,7 +1,7 @@
-//! Stands for kube-controller-manager's workload controllers.
+//! The workload controllers of kube-controller-manager.
 //!
-//! Each controller is a pure plan (what to create, delete, report) and a driver that carries it out. Left out of all of
-//! them: adoption of orphans, ControllerRevision objects, slow start, and events other than pod creation's outcome.
+//! Each controller is a pure plan (what to create, delete, report) and a driver that executes it. Not implemented in any of them:
+//! adoption of orphans, ControllerRevision objects, slow start, and events other than those of pod creation.
 
 pub(crate) mod daemon_set;
 pub(crate) mod deployment;

@@ -1,4 +1,4 @@
-//! Pods as workload controllers make, count and delete them.
+//! Creation, deletion and counting of pods for workload controllers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -31,7 +31,7 @@ pub(crate) fn owner_reference<K: Resource<DynamicType = ()>>(owner: &K) -> Owner
     }
 }
 
-/// A pod from a template.
+/// Creates a pod from a template.
 pub(crate) fn from_template(
     template: &PodTemplateSpec,
     namespace: &str,
@@ -64,11 +64,11 @@ pub(crate) fn label(meta: &mut ObjectMeta, key: &str, value: &str) {
 }
 
 /// A label's value.
-pub(crate) fn labelled<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+pub(crate) fn labeled<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     meta.labels.as_ref()?.get(key).map(String::as_str)
 }
 
-/// A short hash of a template, in the alphabet Kubernetes uses for names.
+/// Returns a short hash of a template, in the alphabet of Kubernetes names.
 pub(crate) fn template_hash(template: &PodTemplateSpec, collisions: i32) -> String {
     let mut text = serde_json::to_string(template).unwrap_or_default();
     if collisions > 0 {
@@ -85,7 +85,7 @@ pub(crate) fn template_hash(template: &PodTemplateSpec, collisions: i32) -> Stri
         .collect()
 }
 
-/// An absolute number or a percentage of `total`.
+/// Returns an absolute number or a percentage of `total`.
 pub(crate) fn scaled(value: &IntOrString, total: i32, round_up: bool) -> i32 {
     match value {
         IntOrString::Int(n) => *n,
@@ -102,7 +102,7 @@ pub(crate) fn scaled(value: &IntOrString, total: i32, round_up: bool) -> i32 {
     }
 }
 
-/// When the pod has been ready for `min_ready` seconds, or `None` while it is not ready.
+/// Returns when the pod has been ready for `min_ready` seconds, or `None` while it is not ready.
 pub(crate) fn available_at(pod: &PodRecord, min_ready: i32) -> Option<Timestamp> {
     let condition = pod.condition("Ready").filter(|c| c.status == "True")?;
     let since = condition.last_transition_time.as_ref().map(|t| t.0);
@@ -113,7 +113,7 @@ pub(crate) fn available_at(pod: &PodRecord, min_ready: i32) -> Option<Timestamp>
     Some(after(since?, seconds))
 }
 
-/// How far pods are.
+/// Counts of pods by progress.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) replicas: i32,
@@ -145,9 +145,9 @@ pub(crate) fn tally<'a>(
     tally
 }
 
-/// Creations and deletions that the cache has not shown yet, by owner UID.
+/// Creations and deletions that are not in the cache yet, by owner UID.
 ///
-/// A controller that acts on a cache that lags would repeat itself; it waits until it sees its own writes.
+/// A controller with a stale cache would repeat its actions; it waits until it observes its own writes.
 #[derive(Debug, Default)]
 pub(crate) struct Expectations {
     waiting: Mutex<FxHashMap<String, (FxHashSet<String>, Timestamp)>>,
@@ -184,12 +184,12 @@ impl Expectations {
         });
     }
 
-    /// Whether everything the owner did has been seen, or has been waited for long enough.
+    /// Whether all writes for the owner were observed, or have timed out.
     pub(crate) fn met(&self, owner: &str, now: Timestamp) -> bool {
         self.with(|w| w.get(owner).is_none_or(|(_, until)| *until <= now))
     }
 
-    /// Notes what a change shows.
+    /// Records a change.
     pub(crate) fn observe(&self, diff: &Diff<PodRecord>) {
         let Some(pod) = diff.latest() else {
             return;
@@ -211,7 +211,7 @@ impl Expectations {
 
 const AT_ONCE: usize = 32;
 
-/// Makes and deletes pods on behalf of owners.
+/// Creates and deletes pods for owners.
 #[derive(Debug, Default)]
 pub(crate) struct PodControl {
     expectations: Expectations,
@@ -219,7 +219,7 @@ pub(crate) struct PodControl {
 
 impl PodControl {
     /// See [`Expectations::met`].
-    pub(crate) fn settled(&self, owner: &str, now: Timestamp) -> bool {
+    pub(crate) fn expectations_met(&self, owner: &str, now: Timestamp) -> bool {
         self.expectations.met(owner, now)
     }
 
@@ -228,7 +228,7 @@ impl PodControl {
         self.expectations.observe(diff);
     }
 
-    /// Creates all of `pods`; the first error is returned after all were tried.
+    /// Creates all of `pods`; returns the first error after all were tried.
     pub(crate) async fn create(
         &self,
         context: &Context,
@@ -251,7 +251,7 @@ impl PodControl {
         first_error(created).await
     }
 
-    /// Deletes all of `pods`, if they are still the same ones.
+    /// Deletes all of `pods`, unless they were replaced.
     pub(crate) async fn delete(
         &self,
         context: &Context,
@@ -287,7 +287,7 @@ where
     outcome
 }
 
-/// Deletes a pod if it is still the same one; one that is gone is fine, too.
+/// Deletes a pod, unless it was replaced; a missing pod is not an error.
 pub(crate) async fn delete_pod(
     context: &Context,
     pod: &PodRecord,
@@ -311,7 +311,8 @@ pub(crate) async fn delete_pod(
     }
 }
 
-/// Which pods go first when there are too many. UPSTREAM: pkg/controller/controller_utils.go, `ActivePodsWithRanks`.
+/// The order in which pods are deleted when there are too many. UPSTREAM: pkg/controller/controller_utils.go,
+/// `ActivePodsWithRanks`.
 pub(crate) fn deletion_order(pods: &mut [Arc<PodRecord>]) {
     let mut per_node: FxHashMap<Option<Arc<str>>, usize> = FxHashMap::default();
     for pod in pods.iter() {

@@ -1,4 +1,4 @@
-//! Stands for the ReplicaSet controller: as many active pods as asked for.
+//! The ReplicaSet controller: keeps the desired number of active pods.
 //!
 //! UPSTREAM: pkg/controller/replicaset
 
@@ -15,10 +15,10 @@ use super::pods::{PodControl, Tally, deletion_order, from_template, owner_refere
 use crate::loops::cache::{Change, Key, PodRecord, api, controller_of};
 use crate::loops::driver::{Context, Controller, Next, until};
 
-/// The most pods made or deleted in one pass.
+/// Maximum number of pods created or deleted in one pass.
 const BURST: usize = 500;
 
-/// What to do about the number of pods.
+/// The actions to reach the number of pods.
 #[derive(Debug)]
 enum Plan {
     Nothing,
@@ -53,7 +53,6 @@ fn status(set: &ReplicaSet, counted: Tally, fully_labeled: i32) -> ReplicaSetSta
     }
 }
 
-/// The loop.
 #[derive(Debug)]
 pub(crate) struct ReplicaSets {
     context: Context,
@@ -61,7 +60,6 @@ pub(crate) struct ReplicaSets {
 }
 
 impl ReplicaSets {
-    /// A loop on this context.
     pub(crate) fn new(context: Context) -> Self {
         Self {
             context,
@@ -154,9 +152,9 @@ impl Controller for ReplicaSets {
             .filter(|p| p.is_active() && controller_of(&p.meta).is_some_and(|o| o.uid == uid))
             .collect();
         let wanted = spec.replicas.unwrap_or(1);
-        let settled = self.control.settled(uid, now);
+        let met = self.control.expectations_met(uid, now);
         let mut outcome = Ok(());
-        if settled && set.metadata.deletion_timestamp.is_none() {
+        if met && set.metadata.deletion_timestamp.is_none() {
             outcome = self.scale(&set, plan(wanted, &active)).await;
         }
         let counted = tally(active.iter(), spec.min_ready_seconds.unwrap_or(0), now);

@@ -1,7 +1,7 @@
-//! Stands for the StatefulSet controller: numbered pods with their own claims, in order or in parallel.
+//! The StatefulSet controller: numbered pods with their own claims, in order or in parallel.
 //!
-//! Left out: ControllerRevision objects (the revision is a hash of the template, so a pod re-created below the partition
-//! gets the new template), claim retention policies, `maxUnavailable`.
+//! Not implemented: ControllerRevision objects (the revision is a hash of the template, so a pod that is recreated below the
+//! partition gets the new template), claim retention policies, `maxUnavailable`.
 //!
 //! UPSTREAM: pkg/controller/statefulset
 
@@ -18,7 +18,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use super::pods::{
-    PodControl, available_at, from_template, label, labelled, owner_reference, tally, template_hash,
+    PodControl, available_at, from_template, label, labeled, owner_reference, tally, template_hash,
 };
 use crate::loops::cache::{Change, Key, PodRecord, api, controller_of};
 use crate::loops::driver::{Context, Controller, Next, until};
@@ -26,7 +26,7 @@ use crate::loops::ignore_conflict_of_existence;
 
 const REVISION: &str = "controller-revision-hash";
 
-/// What to do now.
+/// The actions of a pass.
 #[derive(Debug, Default, PartialEq)]
 struct Plan {
     /// Ordinals to create.
@@ -35,7 +35,7 @@ struct Plan {
     delete: Vec<i32>,
 }
 
-/// What matters of a pod.
+/// The relevant state of a pod.
 #[derive(Debug, Clone, Copy)]
 struct Member {
     available: bool,
@@ -139,7 +139,6 @@ fn pod(set: &StatefulSet, spec: &StatefulSetSpec, number: i32, revision: &str) -
     pod
 }
 
-/// The loop.
 #[derive(Debug)]
 pub(crate) struct StatefulSets {
     context: Context,
@@ -147,7 +146,6 @@ pub(crate) struct StatefulSets {
 }
 
 impl StatefulSets {
-    /// A loop on this context.
     pub(crate) fn new(context: Context) -> Self {
         Self {
             context,
@@ -270,7 +268,7 @@ impl Controller for StatefulSets {
             .filter(|p| controller_of(&p.meta).is_some_and(|o| o.uid == uid))
             .filter_map(|p| Some((ordinal(&key.name, p.name())?, p)))
             .collect();
-        let current = |p: &PodRecord| labelled(&p.meta, REVISION) == Some(&revision);
+        let current = |p: &PodRecord| labeled(&p.meta, REVISION) == Some(&revision);
         let members = pods
             .iter()
             .map(|(number, p)| {
@@ -283,7 +281,7 @@ impl Controller for StatefulSets {
                 (*number, member)
             })
             .collect();
-        if set.metadata.deletion_timestamp.is_none() && self.control.settled(uid, now) {
+        if set.metadata.deletion_timestamp.is_none() && self.control.expectations_met(uid, now) {
             let plan = plan(&spec, &members);
             self.carry_out(&set, &spec, plan, &pods, &revision).await?;
         }

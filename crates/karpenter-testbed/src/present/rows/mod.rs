@@ -22,7 +22,7 @@ pub(super) struct Column {
 }
 
 impl Column {
-    /// The description of the field the column shows.
+    /// Returns the description of the field in the column.
     pub(super) fn description(&self, resource: &Resource) -> String {
         let mut schema = Some(resource.schema.as_ref());
         for name in self.about.split('.').filter(|name| !name.is_empty()) {
@@ -71,7 +71,7 @@ const CONTAINERS: Column = wide("Containers", "");
 const IMAGES: Column = wide("Images", "");
 const SELECTOR: Column = wide("Selector", "spec.selector");
 
-/// How objects of one kind are painted.
+/// The cells and conditions of one kind's rows.
 pub(super) struct Painting {
     pub(super) columns: &'static [Column],
     pub(super) cells: fn(&View<'_>) -> Vec<Value>,
@@ -87,14 +87,14 @@ const fn painting_of(columns: &'static [Column], cells: fn(&View<'_>) -> Vec<Val
     }
 }
 
-/// An object and the present instant, with what cells need of them.
+/// An object and the current instant, with helpers for cells.
 pub(super) struct View<'a> {
     pub(super) object: &'a Value,
     pub(super) now: Timestamp,
 }
 
 impl<'a> View<'a> {
-    /// The value at a JSON pointer, unless it is null.
+    /// Returns the value at a JSON pointer, unless it is null.
     fn at(&self, pointer: &str) -> Option<&'a Value> {
         self.object
             .pointer(pointer)
@@ -136,7 +136,7 @@ impl<'a> View<'a> {
         self.str("/metadata/name")
     }
 
-    /// Time since a field, `<unknown>` when absent.
+    /// Returns the time since a field, `<unknown>` when absent.
     fn since(&self, pointer: &str) -> String {
         age(self.at(pointer).and_then(Value::as_str), self.now)
     }
@@ -149,13 +149,13 @@ impl<'a> View<'a> {
         self.at("/metadata/deletionTimestamp").is_some()
     }
 
-    /// Names and images of the containers at a pointer.
+    /// Returns names and images of the containers at a pointer.
     fn containers(&self, pointer: &str) -> (String, String) {
         let containers = self.list(pointer);
         (joined(containers, "name"), joined(containers, "image"))
     }
 
-    /// A label selector in kubectl's text form.
+    /// Formats a label selector in kubectl's text form.
     fn selector(&self, pointer: &str) -> String {
         selector_text(self.at(pointer))
     }
@@ -177,7 +177,7 @@ fn joined(items: &[Value], key: &str) -> String {
         .join(",")
 }
 
-/// `a=b,c in (d,e)`; `<none>` when absent, empty when the selector selects everything.
+/// Formats `a=b,c in (d,e)`; `<none>` when absent, empty if the selector selects all objects.
 fn selector_text(selector: Option<&Value>) -> String {
     let Some(selector) = selector else {
         return "<none>".to_owned();
@@ -221,7 +221,7 @@ fn selector_text(selector: Option<&Value>) -> String {
     }
 }
 
-/// `a=b,c=d` of a map of labels, `<none>` when empty.
+/// Formats `a=b,c=d` of a map of labels, `<none>` when empty.
 fn labels_text(labels: Option<&Value>) -> String {
     let pairs: Vec<String> = labels
         .and_then(Value::as_object)
@@ -236,7 +236,7 @@ fn labels_text(labels: Option<&Value>) -> String {
     }
 }
 
-/// The painting of a built-in kind; kinds without one show their name and age.
+/// Returns the columns of a built-in kind; kinds without their own show name and age.
 pub(super) fn painting(group: &str, kind: &str) -> &'static Painting {
     let found = match (group, kind) {
         ("", _) => pods::core(kind),

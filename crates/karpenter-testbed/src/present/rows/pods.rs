@@ -10,7 +10,7 @@ use super::{
 };
 use crate::present::age::age;
 
-/// The painting of a kind of the core group.
+/// Returns the columns of a kind of the core group.
 pub(super) fn core(kind: &str) -> Option<&'static Painting> {
     Some(match kind {
         "Pod" => &POD,
@@ -48,7 +48,7 @@ static POD: Painting = Painting {
     conditions: Some(pod_conditions),
 };
 
-/// A finished pod's row says so, so that `kubectl get` can leave it out.
+/// The row of a finished pod has a condition, so that `kubectl get` can omit it.
 fn pod_conditions(pod: &Value) -> Option<Value> {
     let (reason, message) = match pod.pointer("/status/phase").and_then(Value::as_str)? {
         "Succeeded" => ("Succeeded", "The pod has completed successfully."),
@@ -58,7 +58,7 @@ fn pod_conditions(pod: &Value) -> Option<Value> {
     Some(json!([{"type": "Completed", "status": "True", "reason": reason, "message": message}]))
 }
 
-/// What the Status, Ready and Restarts columns say of a pod's containers.
+/// The Status, Ready and Restarts columns of a pod's containers.
 struct Summary {
     reason: String,
     ready: usize,
@@ -73,7 +73,7 @@ fn condition<'a>(view: &View<'a>, kind: &str) -> Option<&'a Value> {
         .find(|condition| condition["type"] == kind)
 }
 
-/// The instant of a container's last end, the later of it and `last`.
+/// Returns the time of a container's last termination, the later of it and `last`.
 fn later(last: Option<String>, status: &Value) -> Option<String> {
     let end = status
         .pointer("/lastState/terminated/finishedAt")
@@ -82,7 +82,7 @@ fn later(last: Option<String>, status: &Value) -> Option<String> {
     last.max(end)
 }
 
-/// `Reason`, `Signal:9` or `ExitCode:1` of a terminated container.
+/// Returns `Reason`, `Signal:9` or `ExitCode:1` of a terminated container.
 fn end_reason(terminated: &Value) -> String {
     let reason = string(terminated, "reason");
     if !reason.is_empty() {
@@ -100,7 +100,7 @@ fn end_reason(terminated: &Value) -> String {
     }
 }
 
-fn summarise(view: &View<'_>) -> Summary {
+fn summarize(view: &View<'_>) -> Summary {
     let phase = view.str("/status/phase");
     let mut reason = view.or("/status/reason", phase).to_owned();
     if condition(view, "PodScheduled")
@@ -126,7 +126,7 @@ fn summarise(view: &View<'_>) -> Summary {
         last_restart: None,
     };
     let (mut sidecar_restarts, mut sidecar_last) = (0, None);
-    let mut initialising = false;
+    let mut initializing = false;
     for (index, status) in view
         .list("/status/initContainerStatuses")
         .iter()
@@ -161,14 +161,14 @@ fn summarise(view: &View<'_>) -> Summary {
             }
             None => format!("Init:{index}/{}", init_specs.len()),
         };
-        initialising = true;
+        initializing = true;
         break;
     }
-    if !initialising
+    if !initializing
         || condition(view, "Initialized").is_some_and(|condition| condition["status"] == "True")
     {
         (summary.restarts, summary.last_restart) = (sidecar_restarts, sidecar_last);
-        summarise_containers(view, &mut summary);
+        summarize_containers(view, &mut summary);
     }
     if view.deleted() {
         if view.str("/status/reason") == "NodeLost" {
@@ -180,7 +180,7 @@ fn summarise(view: &View<'_>) -> Summary {
     summary
 }
 
-fn summarise_containers(view: &View<'_>, summary: &mut Summary) {
+fn summarize_containers(view: &View<'_>, summary: &mut Summary) {
     let mut running = false;
     for status in view.list("/status/containerStatuses").iter().rev() {
         summary.restarts += status["restartCount"].as_i64().unwrap_or(0);
@@ -212,7 +212,7 @@ fn summarise_containers(view: &View<'_>, summary: &mut Summary) {
 }
 
 fn pod_cells(view: &View<'_>) -> Vec<Value> {
-    let summary = summarise(view);
+    let summary = summarize(view);
     let restarts = match &summary.last_restart {
         Some(last) if summary.restarts != 0 => {
             format!("{} ({} ago)", summary.restarts, age(Some(last), view.now))
@@ -530,7 +530,7 @@ static ENDPOINTS: Painting = painting_of(&[NAME, text("Endpoints", "subsets"), A
     ]
 });
 
-/// The first three items, and how many more there are.
+/// Formats the first three items, and the number of the others.
 pub(super) fn shortened(items: &[String]) -> String {
     match items.len() {
         0 => "<none>".to_owned(),

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::pods::shortened;
 use super::{AGE, Column, NAME, Painting, View, painting_of, string, text, whole, wide};
 
-/// The painting of a kind of the smaller groups.
+/// Returns the columns of a kind of the smaller groups.
 pub(super) fn painting(kind: &str) -> Option<&'static Painting> {
     Some(match kind {
         "PodDisruptionBudget" => &BUDGET,
@@ -21,7 +21,7 @@ pub(super) fn painting(kind: &str) -> Option<&'static Painting> {
     })
 }
 
-/// A count or percentage, `N/A` when absent.
+/// Formats a count or percentage, `N/A` when absent.
 fn amount(view: &View<'_>, pointer: &str) -> String {
     match view.at(pointer) {
         None => "N/A".to_owned(),

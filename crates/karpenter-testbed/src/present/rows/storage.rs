@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{AGE, Column, NAME, Painting, View, painting_of, string, text, whole, wide};
 
-/// The painting of a storage or device kind.
+/// Returns the columns of a storage or device kind.
 pub(super) fn painting(kind: &str) -> Option<&'static Painting> {
     Some(match kind {
         "PersistentVolume" => &VOLUME,
@@ -19,7 +19,7 @@ pub(super) fn painting(kind: &str) -> Option<&'static Painting> {
     })
 }
 
-/// `RWO,ROX`: the short names of access modes.
+/// Formats `RWO,ROX`: the short names of access modes.
 fn access_modes(modes: &[Value]) -> String {
     let order = [
         ("ReadWriteOnce", "RWO"),

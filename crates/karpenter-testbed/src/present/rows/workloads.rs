@@ -8,7 +8,7 @@ use super::{
 };
 use crate::present::age::human_duration;
 
-/// The painting of a workload kind.
+/// Returns the columns of a workload kind.
 pub(super) fn painting(kind: &str) -> Option<&'static Painting> {
     Some(match kind {
         "Deployment" => &DEPLOYMENT,

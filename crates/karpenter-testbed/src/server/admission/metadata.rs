@@ -1,11 +1,11 @@
-//! What every object's metadata must look like.
+//! Validation of metadata.
 
 use serde_json::Value;
 
 use super::super::error::Cause;
 use super::super::names;
 
-/// The bytes that all annotations of an object may take together.
+/// Maximum total size of an object's annotations in bytes.
 const MAX_ANNOTATIONS: usize = 256 * 1024;
 
 /// Checks labels, annotations, finalizers and owner references.

@@ -1,8 +1,7 @@
-//! What the server adds to and demands of objects, kind by kind.
+//! Defaulting and validation, kind by kind.
 //!
-//! Order for every write: [`prepare_create`] (creates only), [`default`], then [`validate_create`] or
-//! [`validate_update`]. Each is a function of the object; what needs other objects (namespaces, priority classes) is in
-//! `super::write`.
+//! Order for every write: [`prepare_create`] (creates only), [`default`], then [`validate_create`] or [`validate_update`]. Each
+//! is a function of the object; checks that need other objects (namespaces, priority classes) are in `super::write`.
 
 mod metadata;
 mod nodes;
@@ -13,15 +12,14 @@ mod workloads;
 use serde_json::{Value, json};
 
 use super::catalog::Served;
-use super::custom;
 use super::error::Cause;
-use super::names;
 use super::value::{map_of, name_of, object_of};
+use super::{custom, names};
 use crate::registry::decode;
 
 pub use pods::resolve_priority;
 
-/// What a new object starts with, whatever the client sent.
+/// Sets the fields that a new object starts with, regardless of the client's values.
 pub fn prepare_create(served: &Served, object: &mut Value) {
     if served.is_custom() {
         object_of(object, "metadata").insert("generation".into(), 1.into());
@@ -63,7 +61,7 @@ pub fn prepare_create(served: &Served, object: &mut Value) {
     }
 }
 
-/// Built-in kinds that count their spec's changes.
+/// Built-in kinds with a `metadata.generation`.
 fn has_generation(served: &Served) -> bool {
     matches!(
         served.kind.as_str(),
@@ -86,7 +84,7 @@ fn has_generation(served: &Served) -> bool {
     )
 }
 
-/// Adds defaults. `now` is the time of conditions that are new.
+/// Adds defaults. `now` is the time of new conditions.
 pub fn default(served: &Served, object: &mut Value, now: &Value) {
     if let Some(definition) = &served.definition {
         definition.default(object);
@@ -101,7 +99,7 @@ pub fn default(served: &Served, object: &mut Value, now: &Value) {
     decode::fill_zero_values(object, &served.schema);
 }
 
-/// What is wrong with a new object.
+/// Validates a new object.
 #[must_use]
 pub fn validate_create(served: &Served, object: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
@@ -119,7 +117,7 @@ pub fn validate_create(served: &Served, object: &Value) -> Vec<Cause> {
     causes
 }
 
-/// How names of a kind are checked.
+/// Returns how names of a kind are validated.
 fn name_rule(served: &Served) -> fn(&str) -> Option<String> {
     match (served.group.as_str(), served.kind.as_str()) {
         ("", "Namespace" | "Service") => names::dns_label,
@@ -128,7 +126,7 @@ fn name_rule(served: &Served) -> fn(&str) -> Option<String> {
     }
 }
 
-/// What is wrong with a change.
+/// Validates a change.
 #[must_use]
 pub fn validate_update(
     served: &Served,
@@ -153,14 +151,14 @@ pub fn validate_update(
 
 fn validate(served: &Served, object: &Value, old: Option<&Value>, causes: &mut Vec<Cause>) {
     if let Some(definition) = &served.definition {
-        // An object on its way out may be left invalid by a new schema: only changes are held against it.
+        // An object that is being deleted may be invalid under a new schema: only changes are validated.
         if old.is_none_or(|o| without_metadata(o) != without_metadata(object)) {
             causes.extend(definition.validate(object, old));
         }
         return;
     }
     match (served.group.as_str(), served.kind.as_str()) {
-        // A change can only touch what `validate_change` allows.
+        // A change can only affect fields that `validate_change` allows.
         ("", "Pod") if old.is_none() => {
             pods::validate(&object["spec"], "spec", causes);
         }

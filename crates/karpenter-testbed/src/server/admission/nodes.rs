@@ -8,7 +8,7 @@ use super::super::error::Cause;
 use super::super::value::{map_of, object_of};
 use super::quantity;
 
-/// Every node starts out not ready.
+/// Adds the not-ready taint of a new node.
 pub fn prepare(node: &mut Value) {
     let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
     let taints = object_of(node, "spec")
@@ -26,13 +26,13 @@ pub fn prepare(node: &mut Value) {
 /// Defaults of a node.
 pub fn default(node: &mut Value) {
     let status = object_of(node, "status");
-    // Allocatable is at first what there is.
+    // Allocatable defaults to the capacity.
     if let Some(capacity) = status.get("capacity").cloned() {
         status.entry("allocatable").or_insert(capacity);
     }
 }
 
-/// Taints and resources.
+/// Validates taints and resources.
 pub fn validate(node: &Value, causes: &mut Vec<Cause>) {
     let taints = node["spec"]["taints"]
         .as_array()
@@ -73,7 +73,7 @@ pub fn validate(node: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// What of a node may change.
+/// Validates changes of a node.
 pub fn validate_change(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let was = old["spec"]["providerID"].as_str().unwrap_or_default();
     if !was.is_empty() && new["spec"]["providerID"] != was {
@@ -82,7 +82,7 @@ pub fn validate_change(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
             "node updates may not change providerID except from \"\" to valid",
         ));
     }
-    let settled = |node: &Value| {
+    let immutable = |node: &Value| {
         let mut spec = node["spec"].clone();
         for key in [
             "providerID",
@@ -98,7 +98,7 @@ pub fn validate_change(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
         }
         spec
     };
-    if settled(old) != settled(new) {
+    if immutable(old) != immutable(new) {
         causes.push(Cause::forbidden(
             "[]",
             "node updates may only change labels, taints, or capacity (or configSource, if the DynamicKubeletConfig feature gate is enabled)",

@@ -13,7 +13,7 @@ use super::quantity;
 
 const UNCHANGEABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`, `spec.initContainers[*].image`, `spec.activeDeadlineSeconds` or `spec.tolerations` (only additions to existing tolerations)";
 
-/// A pod starts pending, with the tolerations every pod gets.
+/// Prepares a new pod: pending, with the default tolerations.
 pub fn prepare(pod: &mut Value) {
     let spec = object_of(pod, "spec");
     let tolerations = spec.entry("tolerations").or_insert_with(|| json!([]));
@@ -43,7 +43,7 @@ pub fn prepare(pod: &mut Value) {
 /// Sets `spec.priority` and the preemption policy from the priority class, found by `find`.
 ///
 /// # Errors
-/// The complaint when there is no such class.
+/// The message, if the priority class does not exist.
 pub fn resolve_priority(
     pod: &mut Value,
     find: impl Fn(&str) -> Option<Value>,
@@ -124,7 +124,7 @@ pub fn default_spec(spec: &mut Value) {
     for constraint in list_mut(spec, "topologySpreadConstraints") {
         let constraint = map_of(constraint);
         for key in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
-            // Absent means Honor and Ignore; the API leaves them absent.
+            // Absent means Honor and Ignore; the API keeps them absent.
             if constraint.get(key) == Some(&Value::Null) {
                 constraint.remove(key);
             }
@@ -186,7 +186,7 @@ fn default_container(container: &mut Map<String, Value>) {
         }
     }
     let resources = map_of(container.entry("resources").or_insert_with(|| json!({})));
-    // What is only limited is requested in full.
+    // A resource with only a limit is requested in full.
     if let Some(limits) = resources.get("limits").and_then(Value::as_object).cloned() {
         let requests = map_of(resources.entry("requests").or_insert_with(|| json!({})));
         for (name, amount) in limits {
@@ -225,7 +225,7 @@ fn default_volume(volume: &mut Map<String, Value>) {
     }
 }
 
-/// The quality-of-service class.
+/// Returns the quality-of-service class.
 fn qos(spec: &Value) -> &'static str {
     let (mut any, mut guaranteed) = (false, true);
     for key in ["containers", "initContainers"] {
@@ -247,7 +247,7 @@ fn qos(spec: &Value) -> &'static str {
     }
 }
 
-/// What is wrong with a pod's spec.
+/// Validates a pod's spec.
 pub fn validate(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     let containers = spec["containers"].as_array().map_or(&[][..], Vec::as_slice);
     if containers.is_empty() {
@@ -414,7 +414,7 @@ fn validate_container<'a>(
     }
 }
 
-/// What of a pod may change.
+/// Validates changes of a pod.
 pub fn validate_change(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let (was, mut is) = (&old["spec"], new["spec"].clone());
     if *was == is {

@@ -1,4 +1,4 @@
-//! Quantities, only as far as admission compares them: exact, by cross-multiplying decimal parts.
+//! Quantities, as far as admission compares them: exact, by cross-multiplying decimal parts.
 
 use std::cmp::Ordering;
 
@@ -53,7 +53,7 @@ fn parts(text: &str) -> Option<Parts> {
     })
 }
 
-/// The text of a quantity, which JSON may also give as a number.
+/// Returns the text of a quantity, which may also be a number in JSON.
 #[must_use]
 pub fn text(value: &Value) -> String {
     match value {
@@ -68,13 +68,13 @@ pub fn is_negative(value: &Value) -> bool {
     parts(&text(value)).is_some_and(|p| p.mantissa < 0)
 }
 
-/// Whether a quantity is zero (or unreadable).
+/// Whether a quantity is zero (or invalid).
 #[must_use]
 pub fn is_zero(value: &Value) -> bool {
     parts(&text(value)).is_none_or(|p| p.mantissa == 0)
 }
 
-/// Compares two quantities; unreadable or enormous ones compare equal.
+/// Compares two quantities; invalid or very large ones compare equal.
 #[must_use]
 pub fn compare(a: &Value, b: &Value) -> Ordering {
     let scaled = |p: Parts, lowest: i32| {

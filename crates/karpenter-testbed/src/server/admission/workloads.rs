@@ -117,7 +117,7 @@ fn job(object: &mut Value) {
         .unwrap_or_default()
         .to_owned();
     let spec = object_of(object, "spec");
-    // Neither given: one pod has to succeed.
+    // If neither is set, one pod has to succeed.
     if !spec.contains_key("completions") && !spec.contains_key("parallelism") {
         put(spec, "completions", 1.into());
     }
@@ -154,7 +154,7 @@ fn job(object: &mut Value) {
 }
 
 fn service(object: &mut Value) {
-    // An address that looks like one and is stable for the object; nothing routes to it.
+    // A valid address that is stable for the object; it is not routed.
     let sum = object["metadata"]["uid"]
         .as_str()
         .unwrap_or_default()
@@ -197,7 +197,7 @@ fn has_template(served: &Served) -> bool {
     )
 }
 
-/// What is wrong with an object.
+/// Validates an object.
 pub fn validate(served: &Served, object: &Value, causes: &mut Vec<Cause>) {
     let spec = &object["spec"];
     if let Some(replicas) = spec["replicas"].as_i64()
@@ -240,7 +240,7 @@ pub fn validate(served: &Served, object: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// What must not change.
+/// Validates immutable fields.
 pub fn validate_change(served: &Served, old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let fixed: &[&str] = match (served.group.as_str(), served.kind.as_str()) {
         ("apps", "Deployment" | "ReplicaSet" | "DaemonSet") => &["selector"],

@@ -15,7 +15,7 @@ impl ApiServer {
     /// Converts an object between the versions of its kind.
     ///
     /// # Errors
-    /// 500 when a conversion webhook does not do its work.
+    /// 500 if a conversion webhook fails.
     pub(crate) async fn convert(
         &self,
         served: &Served,
@@ -42,7 +42,7 @@ impl ApiServer {
         Ok(value)
     }
 
-    /// The webhook's URL. A service is looked up in its EndpointSlices, as no network of pods routes to it here.
+    /// Returns the webhook's URL. A Service is resolved through its EndpointSlices, because there is no pod network.
     fn webhook_address(&self, client: &Value) -> Result<Address, String> {
         if let Some(url) = client["url"].as_str() {
             return Ok(Address {
@@ -123,7 +123,7 @@ impl ApiServer {
                 "the converted object is not of version {wanted}"
             )));
         }
-        // A webhook may change labels and annotations, nothing else of the metadata.
+        // A webhook may change labels and annotations, no other metadata.
         let mut metadata = value["metadata"].clone();
         for key in ["labels", "annotations"] {
             match converted["metadata"].get(key) {
@@ -138,7 +138,7 @@ impl ApiServer {
     }
 }
 
-/// The first ready endpoint of a slice, as `address:port`.
+/// Returns the first ready endpoint of a slice, as `address:port`.
 fn endpoint(slice: &Value) -> Option<String> {
     let address = slice["endpoints"].as_array()?.iter().find_map(|endpoint| {
         (endpoint["conditions"]["ready"] != false)
@@ -152,7 +152,7 @@ fn endpoint(slice: &Value) -> Option<String> {
     })
 }
 
-/// Where a webhook is reached, and the name its certificate must have if that is not the host's.
+/// The address of a webhook, and the name in its certificate if it differs from the host.
 struct Address {
     url: String,
     tls_name: Option<String>,

@@ -1,5 +1,4 @@
-//! Custom resources: what a definition asks of objects (defaults, schema, rules), how versions convert, and how
-//! definitions themselves are stored.
+//! Custom resources: defaults, schema and rules of CRDs, conversion of versions, and storage of the CRDs themselves.
 
 mod convert;
 mod cost;
@@ -18,10 +17,10 @@ use crate::registry::CustomResource;
 
 pub use structural::add_defaults;
 
-/// A version of a custom resource definition, compiled.
+/// A compiled version of a CustomResourceDefinition.
 pub struct Definition {
     checks: Checks,
-    /// What is checked when the spec stays as it is, unless rules look at the whole object.
+    /// Validation if the spec is unchanged, unless rules use the whole object.
     beside_spec: Option<Checks>,
     validator: Validator,
     root: RootContext,
@@ -30,7 +29,7 @@ pub struct Definition {
 /// A schema and its compiled rules.
 struct Checks {
     schema: Value,
-    /// Absent where the schema has none: to find that out anew takes a walk through the whole object.
+    /// Absent if the schema has none: checking this again would traverse the whole object.
     rules: Option<CompiledSchema>,
 }
 
@@ -59,7 +58,7 @@ impl std::fmt::Debug for Definition {
 }
 
 impl Definition {
-    /// Compiles what is checked at every write.
+    /// Compiles the checks of every write.
     #[must_use]
     pub fn compile(custom: &CustomResource, group: &str, version: &str, kind: &str) -> Self {
         let schema = without_metadata(&custom.open_api_schema);
@@ -84,9 +83,9 @@ impl Definition {
         add_defaults(&self.checks.schema, object);
     }
 
-    /// What is wrong with an object: its structure first, and if that is right, its rules.
+    /// Validates an object: its structure first, and then, if that is valid, its rules.
     ///
-    /// What is wrong with a spec that stays as it was does not keep the rest from changing; most writes are such.
+    /// An invalid but unchanged spec does not block other changes, which most writes are.
     #[must_use]
     pub fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Cause> {
         let same_spec = old.is_some_and(|old| old.get("spec") == object.get("spec"));
@@ -125,7 +124,7 @@ impl Definition {
 
 fn rule_cause(object: &Value, error: &kube_cel::ValidationError) -> Cause {
     let value = at(object, &error.field_path);
-    // Values that are not scalars are left out.
+    // Values that are not scalars are omitted.
     let shown = match value {
         Some(v @ (Value::String(_) | Value::Number(_) | Value::Bool(_))) => format!("{v}: "),
         _ => String::new(),
@@ -159,7 +158,7 @@ fn rule_cause(object: &Value, error: &kube_cel::ValidationError) -> Cause {
     }
 }
 
-/// The value at a path such as `spec.terms[0].alias`.
+/// Returns the value at a path such as `spec.terms[0].alias`.
 fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     let mut value = object;
     for segment in path.split('.').filter(|s| !s.is_empty()) {
@@ -176,7 +175,7 @@ fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     Some(value)
 }
 
-/// The schema without what it says about metadata, which the server checks itself.
+/// Returns the schema without its metadata, which the server validates itself.
 fn without_metadata(schema: &Value) -> Value {
     let mut schema = schema.clone();
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
@@ -191,7 +190,7 @@ fn without_metadata(schema: &Value) -> Value {
     schema
 }
 
-/// The schema of an object whose spec may be anything.
+/// Returns the schema of an object with any spec.
 fn without_spec(schema: &Value) -> Value {
     let mut schema = schema.clone();
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut)
@@ -205,7 +204,7 @@ fn without_spec(schema: &Value) -> Value {
     schema
 }
 
-/// Completes a definition before it is stored: the names left out, the accepted names and conditions in its status.
+/// Completes a CRD before it is stored: defaults of names, accepted names and conditions in its status.
 pub fn complete(crd: &mut Value, now: &Value) {
     let kind = crd["spec"]["names"]["kind"]
         .as_str()
@@ -273,7 +272,7 @@ pub fn complete(crd: &mut Value, now: &Value) {
     });
 }
 
-/// What is wrong with a definition, which replaces `old`.
+/// Validates a CRD that replaces `old`.
 #[must_use]
 pub fn validate_definition(crd: &Value, old: Option<&Value>) -> Vec<Cause> {
     let mut causes = Vec::new();
@@ -305,7 +304,7 @@ pub fn validate_definition(crd: &Value, old: Option<&Value>) -> Vec<Cause> {
     if old.is_some() {
         causes.extend(versions_still_stored(crd, versions));
     }
-    // What is the same for all versions belongs to the definition as a whole, and is checked once.
+    // Settings common to all versions belong to the CRD as a whole, and are validated once.
     let shared = versions
         .windows(2)
         .all(|pair| pair[0]["schema"] == pair[1]["schema"]);
@@ -343,7 +342,7 @@ pub fn validate_definition(crd: &Value, old: Option<&Value>) -> Vec<Cause> {
     causes
 }
 
-/// Versions that objects may still be stored in must not be taken away.
+/// Versions in which objects may still be stored must not be removed.
 fn versions_still_stored(crd: &Value, versions: &[Value]) -> Vec<Cause> {
     let stored = crd["status"]["storedVersions"].as_array();
     stored
@@ -364,7 +363,7 @@ fn versions_still_stored(crd: &Value, versions: &[Value]) -> Vec<Cause> {
         .collect()
 }
 
-/// The schema of a definition's version.
+/// Returns the schema of a CRD's version.
 fn schema_of<'a>(crd: &'a Value, version: &Value) -> Option<&'a Value> {
     let versions = crd["spec"]["versions"].as_array()?;
     let version = versions.iter().find(|v| v["name"] == *version)?;
@@ -393,10 +392,10 @@ fn rule_errors(schema: &CompiledSchema, path: &str, causes: &mut Vec<Cause>) {
 }
 
 impl ApiServer {
-    /// Creates or replaces a definition.
+    /// Creates or replaces a CRD.
     ///
     /// # Errors
-    /// What a client would be answered.
+    /// The error response to a client.
     pub async fn apply_crd(&self, mut crd: Value) -> kube::Result<()> {
         let refused = |error: ApiError| {
             let status = serde_json::from_value(error.status()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Structural schemas: defaults, and validation in the API server's words.
+//! Structural schemas: defaults, and validation with the API server's messages.
 //!
 //! UPSTREAM: apiextensions-apiserver pkg/apiserver/schema/defaulting, pkg/apiserver/validation
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::super::error::Cause;
 
-/// Adds defaults, also inside of what was defaulted. A null where the schema wants none gives way to the default.
+/// Adds defaults, also inside of defaulted values. A null is replaced by the default unless the schema allows null.
 pub fn add_defaults(schema: &Value, value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -49,7 +49,7 @@ pub fn add_defaults(schema: &Value, value: &mut Value) {
     }
 }
 
-/// What is wrong with a value.
+/// Validates a value.
 #[must_use]
 pub fn validate(schema: &Value, value: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
@@ -179,8 +179,8 @@ fn check_string(schema: &Value, text: &str, path: &str, out: &mut Vec<Cause>) {
     }
 }
 
-/// The pattern, compiled once and for all: compiling takes a thousand times as long as matching. Schemas are few, and
-/// so are their patterns. `None` for one that is no regular expression.
+/// Returns the compiled pattern: compiling takes a thousand times as long as matching, and the patterns of schemas are few.
+/// `None` if it is not a valid regular expression.
 fn compiled(pattern: &str) -> Option<Arc<Regex>> {
     static PATTERNS: LazyLock<Mutex<FxHashMap<String, Option<Arc<Regex>>>>> =
         LazyLock::new(Mutex::default);
@@ -417,8 +417,9 @@ fn check_junctors(schema: &Value, value: &Value, path: &str, out: &mut Vec<Cause
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     #[test]
     fn defaults_reach_into_defaulted_parents() {

@@ -1,14 +1,13 @@
-//! What a kind's defaults, its rules and other objects say to a write.
+//! Admission of a write: defaults, rules, and checks with other objects.
 
 use serde_json::{Value, json};
 
-use super::super::ApiServer;
-use super::super::admission;
 use super::super::catalog::Served;
 use super::super::context::Context;
 use super::super::error::ApiError;
 use super::super::selector::Selectors;
 use super::super::value::name_of;
+use super::super::{ApiServer, admission};
 use crate::store::Query;
 
 impl ApiServer {
@@ -36,7 +35,7 @@ impl ApiServer {
         Err(ApiError::invalid(served, name_of(object), &causes))
     }
 
-    /// What a pod gets from other objects.
+    /// Applies to a pod the settings of other objects.
     fn admit_pod(&self, served: &Served, pod: &mut Value) -> Result<(), ApiError> {
         let Some(classes) = self
             .catalog

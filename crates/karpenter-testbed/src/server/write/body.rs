@@ -1,4 +1,4 @@
-//! What a body must say to be about the object its path names, and what it may not say.
+//! Validation of a body against the path of the request.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use super::super::request::FieldValidation;
 use super::super::value::{name_of, object_of};
 use crate::registry::decode;
 
-/// Refuses another kind or version than the path's; fills them in when absent on a built-in kind.
+/// Rejects another kind or version than the path's; adds them if they are absent on a built-in kind.
 pub(super) fn check_kind(served: &Served, value: &mut Value) -> Result<(), ApiError> {
     if !value.is_object() {
         return Err(ApiError::bad_request(format!(
@@ -55,7 +55,7 @@ pub(super) fn check_kind(served: &Served, value: &mut Value) -> Result<(), ApiEr
 pub(super) fn check_identity(new: &Value, old: &Value) -> Result<(), ApiError> {
     for key in ["name", "namespace"] {
         let (is, was) = (&new["metadata"][key], &old["metadata"][key]);
-        // An applied configuration may leave them out.
+        // An applied configuration may omit them.
         if !is.is_null() && is != was {
             return Err(ApiError::bad_request(format!(
                 "the {key} of the object ({}) does not match the {key} on the URL ({})",
@@ -114,8 +114,8 @@ pub(super) fn check_preconditions(
     Ok(())
 }
 
-/// Unknown fields and values of the wrong type, as the field validation mode wants them.
-pub(super) fn normalise(
+/// Handles unknown fields and values of the wrong type according to the field validation mode.
+pub(super) fn normalize(
     served: &Served,
     value: &mut Value,
     ctx: &Context,

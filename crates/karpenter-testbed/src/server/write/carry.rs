@@ -1,11 +1,11 @@
-//! What a write leaves as it is stored, and what the server counts by itself.
+//! Fields that a write keeps as they are stored, and fields that the server sets.
 
 use serde_json::Value;
 
 use super::super::catalog::Served;
 use super::super::value::object_of;
 
-/// What clients cannot change about an object's metadata.
+/// Keeps the metadata that clients cannot change.
 pub(super) fn carry_metadata(old: &Value, new: &mut Value) {
     let metadata = object_of(new, "metadata");
     for key in [
@@ -29,7 +29,7 @@ pub(super) fn carry_metadata(old: &Value, new: &mut Value) {
     }
 }
 
-/// Keeps the half of the object that the path does not write.
+/// Keeps the part of the object that the path does not write.
 pub(super) fn carry_halves(
     served: &Served,
     old: &Value,
@@ -101,7 +101,7 @@ pub(super) fn bump_generation(served: &Served, old: &Value, new: &mut Value) {
     }
 }
 
-/// Whether an object that is being deleted has nothing left to wait for.
+/// Whether an object that is being deleted has no finalizers and no grace period left.
 pub(in crate::server) fn ready_to_go(value: &Value) -> bool {
     let metadata = &value["metadata"];
     metadata["deletionTimestamp"].is_string()

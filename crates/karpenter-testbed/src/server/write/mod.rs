@@ -1,18 +1,18 @@
 //! create, update and patch: one pipeline from a body to a stored object.
 //!
-//! 1. Decode: body → value of the served version; unknown fields are refused, reported or dropped.
-//! 2. Prepare: what the server decides (uid, times, generation, the half of the object the path may not write).
+//! 1. Decode: body → value of the served version; unknown fields are rejected, reported or dropped.
+//! 2. Prepare: the fields that the server sets (uid, times, generation, the part of the object that the path may not write).
 //! 3. Default and validate: per kind, or by the custom resource's schema.
-//! 4. Own: managed fields.
-//! 5. Commit on the revision that was read; on a lost race start over unless the client named a revision.
+//! 4. Track: managed fields.
+//! 5. Commit on the revision that was read; after a conflict start over unless the client named a revision.
 
 //!
-//! | module | question it answers |
+//! | module | contents |
 //! |---|---|
-//! | `body` | whether a body is about the object its path names |
-//! | `patch_kind` | what a patch makes of an object |
-//! | `carry` | what stays as it is stored |
-//! | `admit` | what defaults, rules and other objects say |
+//! | `body` | validation of a body against the path of the request |
+//! | `patch_kind` | application of patches |
+//! | `carry` | fields that are kept as stored |
+//! | `admit` | defaults, rules and checks with other objects |
 
 mod admit;
 mod body;
@@ -33,14 +33,14 @@ use super::value::{name_of, object_of};
 use crate::fields;
 use crate::store::{Object, Rejected};
 use body::{
-    check_identity, check_kind, check_namespace, check_preconditions, has_revision, normalise,
+    check_identity, check_kind, check_namespace, check_preconditions, has_revision, normalize,
 };
 use carry::{bump_generation, carry_halves, carry_metadata};
 use patch_kind::{PatchKind, refused_apply};
 
 pub(super) use carry::ready_to_go;
 
-/// What a write came to.
+/// The result of a write.
 #[derive(Debug)]
 pub(super) struct Written {
     /// The object in the served version.
@@ -51,7 +51,7 @@ pub(super) struct Written {
     pub warnings: Vec<String>,
 }
 
-/// How often a lost race is tried again.
+/// Number of retries after a conflict.
 const RETRIES: usize = 16;
 
 impl ApiServer {
@@ -67,7 +67,7 @@ impl ApiServer {
             .with_warnings(written.warnings))
     }
 
-    /// A body as an object of the served kind.
+    /// Decodes a body as an object of the served kind.
     pub(super) fn decode(&self, served: &Served, call: &Call) -> Result<Value, ApiError> {
         let mut value = call.object()?;
         check_kind(served, &mut value)?;
@@ -83,7 +83,7 @@ impl ApiServer {
         ctx: &Context,
     ) -> Result<Written, ApiError> {
         let mut warnings = Vec::new();
-        normalise(served, &mut value, ctx, &mut warnings)?;
+        normalize(served, &mut value, ctx, &mut warnings)?;
         let namespace = if served.namespaced { namespace } else { None };
         check_namespace(&mut value, namespace)?;
         if let Some(namespace) = namespace {
@@ -168,7 +168,7 @@ impl ApiServer {
         let ctx = Context::new(call, self.clock.now());
         let mut warnings = Vec::new();
         let mut value = self.decode(served, call)?;
-        normalise(served, &mut value, &ctx, &mut warnings)?;
+        normalize(served, &mut value, &ctx, &mut warnings)?;
         check_namespace(
             &mut value,
             call.target
@@ -304,7 +304,7 @@ impl ApiServer {
         }
         object_of(&mut value, "metadata").insert("name".into(), name.into());
         let mut warnings = Vec::new();
-        normalise(served, &mut value, ctx, &mut warnings)?;
+        normalize(served, &mut value, ctx, &mut warnings)?;
         let value = ctx
             .as_writer(served, |w| {
                 fields::apply(None, &value, &served.schema, w, call.options.force)
@@ -337,7 +337,7 @@ impl ApiServer {
             let mut config = patch.clone();
             check_kind(served, &mut config)?;
             check_identity(&config, old)?;
-            normalise(served, &mut config, ctx, warnings)?;
+            normalize(served, &mut config, ctx, warnings)?;
             ctx.as_writer(served, |w| {
                 fields::apply(Some(old), &config, &served.schema, w, call.options.force)
             })
@@ -350,11 +350,11 @@ impl ApiServer {
         }
         check_kind(served, &mut new)?;
         check_identity(&new, old)?;
-        normalise(served, &mut new, ctx, warnings)?;
+        normalize(served, &mut new, ctx, warnings)?;
         Ok(new)
     }
 
-    /// Takes a wanted state through the rest of the pipeline; answers what is stored (or would be).
+    /// Passes a desired state through the rest of the pipeline; returns the object that is stored (or would be).
     pub(super) async fn finish_update(
         &self,
         served: &Served,
@@ -414,7 +414,7 @@ impl ApiServer {
         }
     }
 
-    /// The object in the version it is stored in.
+    /// Returns the object in its storage version.
     pub(super) async fn to_storage(
         &self,
         served: &Served,
@@ -427,12 +427,12 @@ impl ApiServer {
     }
 }
 
-/// Why a write was not done.
+/// The reason why a write failed.
 #[derive(Debug)]
 pub(super) enum Failed {
-    /// Someone else wrote in between.
+    /// A concurrent write: retry.
     Raced,
-    /// For good.
+    /// A permanent error.
     Refused(ApiError),
 }
 

@@ -1,4 +1,4 @@
-//! The kinds of patch, and what each makes of an object.
+//! The kinds of patches, and their application.
 
 use serde_json::{Value, json};
 
@@ -63,7 +63,7 @@ impl PatchKind {
     }
 }
 
-/// The answer to an apply that is refused.
+/// Returns the response to a rejected apply.
 pub(super) fn refused_apply(error: ApplyError) -> ApiError {
     let message = error.to_string();
     match error {

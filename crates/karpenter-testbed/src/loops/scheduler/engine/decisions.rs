@@ -1,4 +1,4 @@
-//! Which pod next, onto which node, or why none.
+//! The next pod, and its node or the reason why there is none.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use crate::loops::scheduler::reason::{Diagnosis, Reason};
 use crate::loops::scheduler::shape::Shape;
 use crate::loops::scheduler::volumes::Need;
 
-const RETELL_SECONDS: i64 = 10;
+const REPORT_AGAIN_SECONDS: i64 = 10;
 
 impl Engine {
     fn generation(&self, shape: &Shape) -> (u64, u64) {
-        let company = !shape.affinity.is_empty() || !shape.spread.is_empty();
-        (self.freed, if company { self.placed } else { 0 })
+        let depends_on_pods = !shape.affinity.is_empty() || !shape.spread.is_empty();
+        (self.freed, if depends_on_pods { self.placed } else { 0 })
     }
 
-    /// Wakes the classes that something may have helped. Returns when to call again at the latest.
+    /// Activates the classes that changes may have helped. Returns when to call again at the latest.
     pub(crate) fn wake(&mut self, now: Timestamp) -> Option<Timestamp> {
         let mut next: Option<Timestamp> = None;
         let parked: Vec<ClassId> = self.parked.iter().copied().collect();
@@ -31,16 +31,16 @@ impl Engine {
             let Some(refusal) = &class.refusal else {
                 continue;
             };
-            let (retry_at, retell_at) = (refusal.retry_at, refusal.retell_at);
+            let (retry_at, report_again_at) = (refusal.retry_at, refusal.report_again_at);
             let unchanged = refusal.generation == self.generation(&class.shape);
-            let due = match (unchanged, retell_at) {
+            let due = match (unchanged, report_again_at) {
                 (true, None) => continue,
                 (true, Some(at)) => at,
                 (false, _) => retry_at,
             };
             if due <= now || (!unchanged && self.has_candidate(id)) {
                 if unchanged && let Some(class) = self.classes.get_mut(&id) {
-                    class.untold = class.pending.values().cloned().collect();
+                    class.unreported = class.pending.values().cloned().collect();
                 }
                 self.parked.remove(&id);
                 self.activate(id);
@@ -60,7 +60,7 @@ impl Engine {
             })
     }
 
-    /// Whether a class that looks at nodes only has a feasible node now.
+    /// Whether a class that depends on nodes only has a feasible node now.
     fn has_candidate(&mut self, id: ClassId) -> bool {
         let Some(class) = self.classes.get(&id) else {
             return false;
@@ -69,7 +69,7 @@ impl Engine {
         !self.scans(&shape) && self.best_of_heap(id).is_some()
     }
 
-    /// The next decision, or `None` when nothing is left to try.
+    /// Returns the next decision, or `None` if no pod is left to try.
     pub(crate) fn next(&mut self, now: Timestamp) -> Option<Decision> {
         loop {
             let (order, id) = self.active.pop_first()?;
@@ -125,9 +125,9 @@ impl Engine {
         }
         if let Some(class) = self.classes.get_mut(&id) {
             class.refusal = None;
-            class.untold.clear();
+            class.unreported.clear();
         }
-        self.settle(&uid, 1);
+        self.account(&uid, 1);
         self.placed += 1;
         self.dequeue(id, order);
         Decision::Bind { uid, node, claims }
@@ -137,8 +137,8 @@ impl Engine {
         self.parked.insert(id);
         let class = self.classes.get_mut(&id)?;
         let message = class.refusal.as_ref()?.message.clone();
-        let untold = std::mem::take(&mut class.untold);
-        self.announce(id, untold, message, now)
+        let unreported = std::mem::take(&mut class.unreported);
+        self.announce(id, unreported, message, now)
     }
 
     fn announce(
@@ -148,9 +148,9 @@ impl Engine {
         message: Arc<str>,
         now: Timestamp,
     ) -> Option<Decision> {
-        let (uids, later) = self.pick_untold(all, &message, now);
+        let (uids, later) = self.pick_unreported(all, &message, now);
         if let Some(refusal) = self.classes.get_mut(&id).and_then(|c| c.refusal.as_mut()) {
-            refusal.retell_at = later;
+            refusal.report_again_at = later;
         }
         (!uids.is_empty()).then_some(Decision::Refuse { uids, message })
     }
@@ -172,22 +172,22 @@ impl Engine {
             generation,
             attempts,
             retry_at: later(now, pause),
-            retell_at: None,
+            report_again_at: None,
         });
-        class.untold.clear();
+        class.unreported.clear();
         let all = class.pending.values().cloned().collect();
         self.announce(id, all, message, now)
     }
 
-    /// Those of `uids` whose condition is to be written now: without one, or with an old one that differs; and when the
-    /// next of the others may be.
-    fn pick_untold(
+    /// Returns those of `uids` whose condition is to be written now: without one, or with an old one that differs; and when the
+    /// next of the others may be written.
+    fn pick_unreported(
         &mut self,
         uids: Vec<Uid>,
         message: &Arc<str>,
         now: Timestamp,
     ) -> (Vec<Uid>, Option<Timestamp>) {
-        let mut tell = Vec::new();
+        let mut report = Vec::new();
         let mut next: Option<Timestamp> = None;
         for uid in uids {
             let Some(entry) = self.pods.get_mut(&uid) else {
@@ -196,17 +196,17 @@ impl Engine {
             if entry.message.as_deref() == Some(message) {
                 continue;
             }
-            let due = entry.told_at.map(|at| later(at, RETELL_SECONDS));
+            let due = entry.reported_at.map(|at| later(at, REPORT_AGAIN_SECONDS));
             match due.filter(|at| entry.message.is_some() && *at > now) {
                 Some(at) => next = Some(next.map_or(at, |n| n.min(at))),
                 None => {
                     entry.message = Some(message.clone());
-                    entry.told_at = Some(now);
-                    tell.push(uid);
+                    entry.reported_at = Some(now);
+                    report.push(uid);
                 }
             }
         }
-        (tell, next)
+        (report, next)
     }
 
     fn try_place(
@@ -244,7 +244,7 @@ impl Engine {
         node.live && node.fits(shape) && node.refuses(shape).is_none()
     }
 
-    /// Brings the class's heap up to date and returns its best node.
+    /// Updates the class's heap and returns its best node.
     fn best_of_heap(&mut self, id: ClassId) -> Option<usize> {
         let end = self.log_start + self.log.len() as u64;
         let mut class = self.classes.remove(&id)?;
@@ -290,7 +290,7 @@ impl Engine {
         }
     }
 
-    /// Whether the node object alone allows the class; remembered until the node object changes.
+    /// Whether the node object alone admits the class; cached until the node object changes.
     fn allowed(&self, class: &mut Class, at: usize) -> bool {
         let node = &self.nodes[at];
         if !node.live {
@@ -388,7 +388,7 @@ impl Engine {
         }
     }
 
-    /// The first reason that lies in other pods or volumes, in the order of kube-scheduler's plugins.
+    /// Returns the first reason that depends on other pods or volumes, in the order of kube-scheduler's plugins.
     fn others_refuse(
         &self,
         context: &Context<'_>,
@@ -464,17 +464,17 @@ fn later(from: Timestamp, seconds: i64) -> Timestamp {
         .unwrap_or(Timestamp::MAX)
 }
 
-/// What a scan over the nodes needs to know once.
+/// State that is computed once for a scan over the nodes.
 struct Context<'a> {
     shape: &'a Shape,
     needs: &'a [Need],
     attachments: Vec<(String, String)>,
     minima: Vec<i64>,
-    /// The groups of existing pods that want pods of this shape away from them.
+    /// The groups of existing pods whose anti-affinity matches pods of this shape.
     anti: Vec<&'a AntiGroup>,
 }
 
-/// The node with the best score, the liking normalised over the feasible nodes; the first of equals.
+/// Returns the node with the best score, with the affinity score normalized over the feasible nodes; the first of equals.
 fn best_of(feasible: &[(usize, i64, i64)]) -> Option<usize> {
     let low = feasible.iter().map(|f| f.2).min()?;
     let high = feasible.iter().map(|f| f.2).max()?;

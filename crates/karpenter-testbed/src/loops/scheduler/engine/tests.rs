@@ -1,5 +1,6 @@
-use super::*;
 use serde_json::{Value, json};
+
+use super::*;
 
 struct World {
     engine: Engine,
@@ -73,7 +74,7 @@ impl World {
         self.pod_on(name, None, json!({"app": "web"}), spec);
     }
 
-    /// A minute passes: no back-off is left.
+    /// Advances a minute, beyond every back-off.
     fn later(&mut self) {
         self.now = self
             .now
@@ -81,7 +82,7 @@ impl World {
             .unwrap();
     }
 
-    /// All decisions until nothing is left to do, one line each.
+    /// Returns all decisions until none is left, one line each.
     fn run(&mut self) -> Vec<String> {
         self.engine.wake(self.now);
         let mut lines = Vec::new();
@@ -103,7 +104,7 @@ fn cpu(amount: &str) -> Value {
 }
 
 #[test]
-fn least_allocated_spreads_and_a_full_cluster_refuses() {
+fn least_allocated_spreads_and_a_full_cluster_rejects() {
     let mut world = World::new();
     world.node("a", json!({}));
     world.node("b", json!({}));
@@ -136,7 +137,7 @@ fn most_allocated_packs() {
 }
 
 #[test]
-fn an_empty_cluster_says_so() {
+fn an_empty_cluster_is_reported() {
     let mut world = World::new();
     world.pod("p", cpu("1"));
     assert_eq!(world.run(), ["p: no nodes available to schedule pods"]);
@@ -173,7 +174,7 @@ fn every_node_reason_is_counted() {
 }
 
 #[test]
-fn a_pod_pinned_by_name_names_the_plugin() {
+fn the_message_for_a_pod_pinned_by_name_names_the_plugin() {
     let mut world = World::new();
     world.node("a", json!({}));
     world.node(
@@ -244,7 +245,7 @@ fn hard_spread_keeps_the_skew() {
 }
 
 #[test]
-fn spread_refuses_with_its_two_reasons() {
+fn spread_rejects_with_its_two_reasons() {
     let mut world = World::new();
     world.zone("a", "a");
     world.zone("b", "b");
@@ -382,7 +383,7 @@ fn namespace_selectors_reach_other_namespaces() {
 }
 
 #[test]
-fn priority_goes_first_and_age_second() {
+fn pods_are_ordered_by_priority_then_age() {
     let mut world = World::new();
     world.node("a", json!({"status": {"allocatable": {"cpu": "1"}}}));
     world.pod("young", cpu("1"));
@@ -429,7 +430,7 @@ fn a_nomination_is_followed_where_it_fits() {
 }
 
 #[test]
-fn a_failed_binding_is_tried_again() {
+fn a_failed_binding_is_retried() {
     let mut world = World::new();
     world.node("a", json!({"status": {"allocatable": {"cpu": "1"}}}));
     world.pod("p", cpu("1"));
@@ -439,7 +440,7 @@ fn a_failed_binding_is_tried_again() {
 }
 
 #[test]
-fn a_refusal_is_told_once_and_new_pods_hear_it_too() {
+fn a_rejection_is_reported_once_and_to_new_pods_too() {
     let mut world = World::new();
     world.node("a", json!({}));
     world.pod("p1", cpu("9"));
@@ -512,7 +513,7 @@ fn mounting(claim: &str) -> Value {
 }
 
 #[test]
-fn claims_refuse_before_and_at_nodes() {
+fn claims_reject_pods_before_and_at_nodes() {
     let mut world = World::new();
     world.zone("a", "a");
     world.pod("missing", mounting("none"));
@@ -544,7 +545,7 @@ fn claims_refuse_before_and_at_nodes() {
 }
 
 #[test]
-fn a_waiting_claim_gets_a_volume_where_the_pod_goes() {
+fn a_waiting_claim_gets_a_volume_on_the_node_of_the_pod() {
     let mut world = World::new();
     world.zone("a", "a");
     class(&mut world, "any", &[]);
@@ -561,7 +562,7 @@ fn a_waiting_claim_gets_a_volume_where_the_pod_goes() {
             topology: vec![(ZONE.to_owned(), "a".to_owned())],
         }]
     );
-    // A second pod of the claim must go where the volume will be.
+    // A second pod of the claim must be placed where the volume will be.
     world.zone("b", "b");
     world.engine.apply_node(
         &serde_json::from_value(json!({"metadata": {"name": "a", "labels": {ZONE: "a"}},

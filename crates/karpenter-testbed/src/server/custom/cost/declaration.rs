@@ -1,4 +1,4 @@
-//! A schema as a rule sees it: its type, how many elements it may have, and how short it may be written.
+//! The declaration of a schema for rules: its type, the maximum number of its elements, and its minimum serialized size.
 //!
 //! UPSTREAM: k8s.io/apiserver pkg/cel/common/schemas.go, pkg/cel/types.go, pkg/cel/limits.go, pkg/cel/escaping.go
 
@@ -37,17 +37,17 @@ const RESERVED: &[&str] = &[
 /// The type of an expression, as far as costs depend on it.
 #[derive(Clone, Debug)]
 pub enum Type {
-    /// Anything; also what is not known here.
+    /// Any type, or an unknown one.
     Dyn,
-    /// The elements of an empty list: fits every type.
+    /// The elements of an empty list: compatible with every type.
     Free,
     /// Null.
     Null,
     /// Boolean.
     Bool,
-    /// Whole number with a sign.
+    /// Signed integer.
     Int,
-    /// Whole number without one.
+    /// Unsigned integer.
     Uint,
     /// Floating point number.
     Double,
@@ -67,26 +67,26 @@ pub enum Type {
     Map(Rc<Type>, Rc<Type>),
     /// Object with declared fields.
     Object(Rc<Declaration>),
-    /// A value or none.
+    /// An optional value.
     Optional(Rc<Type>),
     /// A type of Kubernetes' libraries, such as `Quantity`: compared in one step.
     Library(&'static str),
 }
 
 impl Type {
-    /// A list of elements of this type.
+    /// Returns a list of elements of this type.
     #[must_use]
     pub fn list(element: Self) -> Self {
         Self::List(Rc::new(element))
     }
 
-    /// Whether the type may turn out to be any.
+    /// Whether the type may be dynamic.
     #[must_use]
     pub fn is_open(&self) -> bool {
         matches!(self, Self::Dyn | Self::Free)
     }
 
-    /// Whether values have one size.
+    /// Whether all values have the same size.
     #[must_use]
     pub fn is_scalar(&self) -> bool {
         match self {
@@ -101,7 +101,7 @@ impl Type {
         }
     }
 
-    /// The type of something that is one or the other.
+    /// Returns the type of a value that has one of two types.
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {
         match (self, other) {
@@ -115,17 +115,17 @@ impl Type {
     }
 }
 
-/// What a rule may know about the values of a schema.
+/// The properties of a schema's values that rules use.
 #[derive(Clone, Debug)]
 pub struct Declaration {
     kind: Kind,
-    /// The fields of an object, by the names that rules use.
+    /// The fields of an object, by their names in rules.
     pub fields: BTreeMap<String, Rc<Declaration>>,
     /// The elements of a list, the values of a map.
     pub element: Option<Rc<Declaration>>,
-    /// How many characters, elements or entries there may be; 0 where that is not counted.
+    /// Maximum number of characters, elements or entries; 0 if that is not counted.
     pub max_elements: u64,
-    /// How many bytes of JSON the shortest value takes.
+    /// Minimum size of the serialized JSON in bytes.
     pub min_bytes: u64,
 }
 
@@ -145,8 +145,8 @@ enum Kind {
 }
 
 impl Declaration {
-    /// Declares a schema, or nothing where rules cannot see its values. `root` is the root of an object, which has its
-    /// name and kind even where the schema does not say so.
+    /// Declares a schema; returns `None` if rules cannot access its values. `root` is the root of an object, which has its name
+    /// and kind even if the schema does not declare them.
     #[must_use]
     pub fn of(schema: &Value, root: bool) -> Option<Self> {
         if schema["x-kubernetes-int-or-string"] == true {
@@ -270,14 +270,14 @@ impl Declaration {
         }
     }
 
-    /// How many elements there may be at a path of field names, `@items`, `@values` and `@keys`.
+    /// Returns the maximum number of elements at a path of field names, `@items`, `@values` and `@keys`.
     #[must_use]
     pub fn max_elements_at(&self, path: &[String]) -> Option<u64> {
         let mut at = self;
         for (i, name) in path.iter().enumerate() {
             at = match name.as_str() {
                 "@items" | "@values" => at.element.as_deref()?,
-                // Keys are strings whose length nobody counts.
+                // Keys are strings whose length is not counted.
                 "@keys" if matches!(at.kind, Kind::Map) => {
                     return (i + 1 == path.len()).then_some(0);
                 }
@@ -288,7 +288,7 @@ impl Declaration {
     }
 }
 
-/// What the root of an object has anyway.
+/// The fields that the root of every object has.
 fn implied() -> Value {
     json!({
         "apiVersion": {"type": "string"}, "kind": {"type": "string"},
@@ -296,7 +296,7 @@ fn implied() -> Value {
     })
 }
 
-/// Whether a schema declares everything that the root of an object has anyway.
+/// Whether a schema declares all fields that the root of every object has.
 fn says_all_of(properties: &Value, implied: &Value) -> bool {
     implied.as_object().is_some_and(|implied| {
         implied.iter().all(|(name, property)| {
@@ -317,7 +317,7 @@ fn max_length(schema: &Value) -> Option<u64> {
     bound(schema, "maxLength").map(|max| max.saturating_mul(4))
 }
 
-/// The name by which rules refer to a field; none if they cannot.
+/// Returns the name of a field in rules, if it is accessible.
 fn escape(name: &str) -> Option<String> {
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
         return None;

@@ -1,6 +1,6 @@
-//! What evaluating an expression costs at most.
+//! The maximum cost of evaluating an expression.
 //!
-//! UPSTREAM: cel-go checker/cost.go. Only the upper end of its ranges of costs is kept, which alone is compared.
+//! UPSTREAM: cel-go checker/cost.go. Only the upper end of its cost ranges is kept, because only it is compared.
 
 use std::rc::Rc;
 
@@ -40,29 +40,29 @@ const TYPES: &[&str] = &[
     "uint",
 ];
 
-/// A call's arguments, evaluated.
+/// The evaluated arguments of a call.
 pub struct Call<'a> {
     /// The function, with its module.
     pub function: &'a str,
-    /// What it is a method of.
+    /// The receiver of a method.
     pub target: Option<Node>,
-    /// The others.
+    /// The other arguments.
     pub arguments: Vec<Node>,
 }
 
-/// What one way to call a function costs.
+/// The cost of an overload of a function.
 #[derive(Debug, Default)]
 pub struct Estimate {
     /// The call itself, without its arguments.
     pub cost: u64,
-    /// The size of what it returns.
+    /// The size of the result.
     pub size: Option<Size>,
-    /// The size of the entries of what it returns.
+    /// The size of the entries of the result.
     pub entries: Option<Entries>,
 }
 
 impl Estimate {
-    /// A cost without a size.
+    /// Returns a cost without a size.
     #[must_use]
     pub fn cost(cost: u64) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl Estimate {
         }
     }
 
-    /// A cost and the size of what is returned.
+    /// Returns a cost with the size of the result.
     #[must_use]
     pub fn sized(cost: u64, size: Size) -> Self {
         Self {
@@ -90,15 +90,15 @@ struct Variable {
     entries: Option<Entries>,
 }
 
-/// Walks an expression.
+/// Traverses an expression.
 pub struct Estimator<'a> {
     root: &'a Rc<Declaration>,
-    /// `oldSelf` may be missing.
+    /// Whether `oldSelf` is optional.
     optional_old: bool,
     variables: Vec<Variable>,
 }
 
-/// What evaluating `expression` on values of `root` costs at most.
+/// Returns the maximum cost of evaluating `expression` on values of `root`.
 #[must_use]
 pub fn cost(expression: &IdedExpr, root: &Rc<Declaration>, optional_old: bool) -> u64 {
     let mut estimator = Estimator {
@@ -158,7 +158,7 @@ impl Estimator<'_> {
     fn select(&mut self, select: &SelectExpr) -> Node {
         let operand = self.node(&select.operand);
         if select.test {
-            // Asking whether a field is there is free.
+            // `has()` is free.
             return Node::new(operand.cost, Type::Bool);
         }
         let (kind, access) = match &operand.kind {
@@ -255,7 +255,7 @@ impl Estimator<'_> {
         let result = self.node(&it.result);
         self.variables.pop();
 
-        // Only now: the body may have changed where the range comes from, see `Path`.
+        // Only now: the body may have changed the origin of the range, see `Path`.
         let count = range.size_or_unknown(self.root);
         let each = step.cost.saturating_add(condition.cost);
         let mut node = Node::new(before, result.kind);
@@ -350,7 +350,7 @@ impl Estimator<'_> {
     }
 }
 
-/// The variable that goes through the elements of a list or the keys of a map.
+/// Returns the variable for the elements of a list or the keys of a map.
 fn iterated(name: &str, range: &Node) -> Variable {
     let list = match range.entries {
         Some(entries) => !entries.map,

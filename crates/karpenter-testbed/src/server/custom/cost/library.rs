@@ -1,4 +1,4 @@
-//! What calls of functions cost, and what they return: CEL's own and those of Kubernetes.
+//! Costs and result types of functions: CEL's own and those of Kubernetes.
 //!
 //! UPSTREAM: cel-go checker/cost.go (functionCost), ext/sets.go, ext/lists.go; k8s.io/apiserver pkg/cel/library/cost.go
 
@@ -11,12 +11,12 @@ use super::expression::{Call, Estimate};
 use super::node::{Entries, Node, size_at};
 use super::size::{CALL, LIST, REGEX, Size, TRAVERSAL, scaled};
 
-/// How long the expression behind a named format may be.
+/// Maximum length of the expression of a named format.
 const FORMAT_REGEX: f64 = 128.0;
-/// How long the name of a format may be.
+/// Maximum length of the name of a format.
 const FORMAT_NAME: u64 = 64;
 
-/// What a call costs, by each of the overloads that its arguments' types leave open, without the arguments.
+/// Returns the costs of a call, one for each overload that the types of its arguments allow, without the cost of the arguments.
 pub fn estimates(call: &mut Call<'_>, root: &Declaration) -> Vec<Estimate> {
     if let Some(estimate) = extension(call, root).or_else(|| kubernetes(call, root)) {
         return vec![estimate];
@@ -113,13 +113,13 @@ pub fn estimates(call: &mut Call<'_>, root: &Declaration) -> Vec<Estimate> {
     }
 }
 
-/// Two values are compared until the shorter one ends.
+/// Comparison of two values ends with the shorter one.
 fn compared(a: &mut Node, b: &mut Node, root: &Declaration) -> u64 {
     let shorter = a.size_or_unknown(root).max.min(b.size_or_unknown(root).max);
     scaled(shorter, TRAVERSAL)
 }
 
-/// A regular expression is held against each place of a string, also of an empty one.
+/// A regular expression is matched at each position of a string, also of an empty one.
 fn matched(text: Size, pattern: Size) -> u64 {
     let places = text.plus(Size::fixed(1)).cost(TRAVERSAL);
     places.saturating_mul(pattern.cost(REGEX))
@@ -149,7 +149,7 @@ fn added(a: &mut Node, b: &mut Node, root: &Declaration) -> Vec<Estimate> {
     estimates
 }
 
-/// The extensions of CEL that estimate for themselves.
+/// Extensions of CEL with their own cost estimates.
 fn extension(call: &mut Call<'_>, root: &Declaration) -> Option<Estimate> {
     let allocated = |factor: f64, size: Size| {
         let cost = size.cost(factor).saturating_add(CALL).saturating_add(LIST);
@@ -193,7 +193,7 @@ fn extension(call: &mut Call<'_>, root: &Declaration) -> Option<Estimate> {
     }
 }
 
-/// The functions of Kubernetes, of which some are CEL's under rules of their own.
+/// The functions of Kubernetes, of which some are CEL's with other costs.
 fn kubernetes(call: &mut Call<'_>, root: &Declaration) -> Option<Estimate> {
     let Call {
         function,
@@ -230,7 +230,7 @@ fn kubernetes(call: &mut Call<'_>, root: &Declaration) -> Option<Estimate> {
         ("split", Some(text), rest) => {
             let size = text.size_or_unknown(root);
             let pieces = rest.get(1).and_then(|limit| limit.number);
-            // A limit below zero is none, which the API server takes for a very large one.
+            // A negative limit means no limit, which the API server treats as a very large one.
             let max = pieces.map_or(size.max, |pieces| u64::try_from(pieces).unwrap_or(u64::MAX));
             Some(Estimate::sized(
                 size.cost(2.0 * TRAVERSAL),
@@ -273,7 +273,7 @@ fn kubernetes(call: &mut Call<'_>, root: &Declaration) -> Option<Estimate> {
             text.size_or_unknown(root).cost(2.0 * TRAVERSAL),
         )),
         ("containsIP" | "containsCIDR", _, [other, ..]) => {
-            // Addresses are of 16 bytes at most, and two are compared.
+            // Addresses have 16 bytes at most, and two are compared.
             let mut cost = Size::fixed(32).cost(TRAVERSAL);
             if *function == "containsCIDR" {
                 cost += Size::fixed(16).cost(TRAVERSAL) + CALL;
@@ -298,12 +298,12 @@ fn kubernetes(call: &mut Call<'_>, root: &Declaration) -> Option<Estimate> {
     }
 }
 
-/// How long a string becomes when one part of it is replaced by another.
+/// Returns the length of a string after a part of it is replaced.
 fn replaced(text: Size, old: Size, new: Size) -> Size {
     let (mut count, mut kept) = (Size::fixed(0), Size::fixed(0));
-    // At most.
+    // Maximum.
     if old.min == 0 {
-        // Nothing is found around every character.
+        // An empty pattern matches around every character.
         count.max = text.max.saturating_add(1);
         kept.max = text.max;
     } else if new.max <= old.min {
@@ -311,7 +311,7 @@ fn replaced(text: Size, old: Size, new: Size) -> Size {
     } else {
         count.max = text.max.div_ceil(old.min);
     }
-    // At least.
+    // Minimum.
     if old.max == 0 {
         count.min = text.min.saturating_add(1);
         kept.min = text.min;
@@ -330,12 +330,12 @@ fn element_of(kind: &Type) -> Option<Type> {
     }
 }
 
-/// How long the elements of a list may be, which only a schema says.
+/// Returns the maximum length of a list's elements, which only a schema defines.
 fn element_size(list: &Node, root: &Declaration) -> Size {
     if list.path.is_empty() {
         return Size::UNKNOWN;
     }
-    // A copy, which leaves the list's path alone.
+    // A copy, so that the list's path does not change.
     let mut path = super::node::Path::default();
     for name in list.path.names() {
         path = path.then(&name);
@@ -359,7 +359,7 @@ fn is_map(kind: &Type) -> bool {
     matches!(kind, Type::Map(..))
 }
 
-/// What is compared and added in one step.
+/// Types that are compared and added in one step.
 fn is_number(kind: &Type) -> bool {
     kind.is_scalar()
 }
@@ -372,7 +372,7 @@ fn may_both(a: &Node, b: &Node, kind: impl Fn(&Type) -> bool) -> bool {
     may(a, &kind) && may(b, &kind)
 }
 
-/// The type of what a call returns.
+/// Returns the result type of a call.
 #[must_use]
 pub fn result(call: &Call<'_>) -> Type {
     let first = || call.arguments.first().map_or(Type::Dyn, |a| a.kind.clone());

@@ -1,7 +1,7 @@
-//! What a definition's rules may cost at worst, and the budgets that the API server holds them to.
+//! The worst-case cost of a CRD's validation rules, and the budgets of the API server.
 //!
-//! A rule that may take too long is refused before it is ever evaluated: its cost is estimated from the largest values that
-//! the schema allows, and multiplied by how often the schema can be there in one object.
+//! A rule that may take too long is rejected before it is ever evaluated: its cost is estimated from the largest values that the
+//! schema allows, and multiplied by the maximum number of these values in one object.
 //!
 //! UPSTREAM: apiextensions-apiserver pkg/apis/apiextensions/validation/{validation,cel_validation}.go,
 //! pkg/apiserver/schema/cel/compilation.go
@@ -20,15 +20,15 @@ use serde_json::Value;
 use super::super::error::Cause;
 use declaration::{Declaration, REQUEST};
 
-/// What one rule may cost.
+/// Maximum cost of one rule.
 const RULE_LIMIT: u64 = 10_000_000;
-/// What the rules of one version may cost together.
+/// Maximum total cost of the rules of one version.
 const VERSION_LIMIT: u64 = 100_000_000;
-/// How many of the dearest rules are named when they cost too much together.
+/// Number of the most expensive rules that are named if their total is too high.
 const NAMED: usize = 4;
 
-/// Adds what is wrong with the cost of the rules of a version's schema, which stands at `path`. Single rules are not held
-/// against a schema that is `unchanged`.
+/// Adds the cost errors of the rules of a version's schema, which is at `path`. Single rules are not checked if the schema is
+/// `unchanged`.
 pub fn check(
     schema: &Value,
     compiled: &CompiledSchema,
@@ -67,14 +67,14 @@ pub fn check(
     }
 }
 
-/// A rule or the expression that makes its message.
+/// A rule or its message expression.
 #[derive(Debug)]
 struct Rule {
     path: String,
     kind: &'static str,
-    /// What evaluating it once costs.
+    /// The cost of one evaluation.
     once: u64,
-    /// How often it may be evaluated for one object.
+    /// Maximum number of evaluations for one object.
     times: u64,
 }
 
@@ -84,11 +84,11 @@ impl Rule {
     }
 }
 
-/// Where a schema stands.
+/// The position of a schema.
 #[derive(Clone, Copy)]
 struct Place {
     root: bool,
-    /// How often it can be there in one object, if the schemas around it say so.
+    /// Maximum number of its values in one object, if the surrounding schemas limit it.
     times: Option<u64>,
 }
 
@@ -98,7 +98,7 @@ impl Place {
         times: Some(1),
     };
 
-    /// The schemas inside of `schema`.
+    /// Returns the schemas inside of `schema`.
     fn inside(self, schema: &Value) -> Self {
         let bound = |key: &str| {
             let bound = schema.get(key)?;
@@ -121,7 +121,7 @@ impl Place {
     }
 }
 
-/// Estimates the rules of a schema and of those inside of it, the innermost first.
+/// Estimates the rules of a schema and of the schemas inside of it, the innermost first.
 fn collect(
     schema: &Value,
     compiled: &CompiledSchema,
@@ -166,7 +166,7 @@ fn collect(
         .times
         .unwrap_or(REQUEST / declaration.min_bytes.saturating_add(1));
     for (i, compiled) in compiled.validations.iter().enumerate() {
-        // What cannot be compiled has been refused already.
+        // An expression that does not compile has been rejected already.
         let Ok(compiled) = compiled else { continue };
         let optional = compiled.rule.optional_old_self == Some(true);
         let path = format!("{path}.x-kubernetes-validations[{i}]");
@@ -177,7 +177,7 @@ fn collect(
             times,
         });
         if let Some(message) = &compiled.message_program {
-            // A message is made once, however often the rule is broken.
+            // A message is evaluated once, even if the rule is violated several times.
             rules.push(Rule {
                 path: format!("{path}.messageExpression"),
                 kind: "messageExpression",
@@ -204,10 +204,11 @@ fn exceeded(what: &str, cost: u64, limit: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::collections::BTreeMap;
 
     use kube_cel::compile_schema;
+
+    use super::*;
 
     /// The costs are those of the API server's own code (k8s.io/apiextensions-apiserver 0.36.3), rule by rule.
     #[test]

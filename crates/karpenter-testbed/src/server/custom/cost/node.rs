@@ -1,4 +1,4 @@
-//! An expression as the estimate sees it: what it costs, its type, where it comes from, how large it may be.
+//! An expression in the cost estimate: its cost, type, origin and size.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -6,11 +6,11 @@ use std::rc::Rc;
 use super::declaration::{Declaration, Type};
 use super::size::Size;
 
-/// From a variable to a field: the variable's name, then names of fields, `@items`, `@values` or `@keys`.
+/// The path from a variable to a field: the variable's name, then names of fields, `@items`, `@values` or `@keys`.
 ///
-/// INVARIANT: this is a slice of Go, whose `append` writes into what other paths share as long as there is capacity. The
-/// API server's estimate depends on it: where a list inside of a list is iterated over and the body reads another field
-/// of the outer item, the size is the other field's. What it refuses for that must be refused here, too.
+/// INVARIANT: this behaves like a Go slice, whose `append` overwrites elements that other paths share while there is capacity.
+/// The API server's estimate depends on it: if a list inside of a list is iterated over and the body reads another field of the
+/// outer item, the size is that of the other field. CRDs that it rejects because of this must be rejected here, too.
 #[derive(Clone, Debug, Default)]
 pub struct Path {
     names: Rc<RefCell<Vec<String>>>,
@@ -19,13 +19,13 @@ pub struct Path {
 }
 
 impl Path {
-    /// A variable.
+    /// Returns the path of a variable.
     #[must_use]
     pub fn variable(name: &str) -> Self {
         Self::default().then(name)
     }
 
-    /// The path that goes on to `name`.
+    /// Returns the path of its field `name`.
     #[must_use]
     pub fn then(&self, name: &str) -> Self {
         let length = self.length + 1;
@@ -51,7 +51,7 @@ impl Path {
         }
     }
 
-    /// What the path says now.
+    /// Returns the current elements of the path.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.names
@@ -62,17 +62,17 @@ impl Path {
             .collect()
     }
 
-    /// Whether nothing is known of where the value comes from.
+    /// Whether the origin of the value is unknown.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 }
 
-/// How large the values of a list or map are that an expression builds.
+/// The sizes of the entries of a list or map that an expression builds.
 #[derive(Clone, Copy, Debug)]
 pub struct Entries {
-    /// A map; else a list.
+    /// A map; otherwise a list.
     pub map: bool,
     /// Keys of a map.
     pub key: Size,
@@ -81,7 +81,7 @@ pub struct Entries {
 }
 
 impl Entries {
-    /// The entries of something that is one or the other.
+    /// Returns the entries of a value that is one or the other.
     #[must_use]
     pub fn or(this: Option<Self>, other: Option<Self>) -> Option<Self> {
         let (this, other) = (this?, other?);
@@ -96,11 +96,11 @@ impl Entries {
 /// An expression.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What evaluating it costs at most.
+    /// Its maximum cost.
     pub cost: u64,
-    /// What it is.
+    /// Its type.
     pub kind: Type,
-    /// Where it comes from.
+    /// Its origin.
     pub path: Path,
     /// Its size, once computed.
     pub computed: Option<Size>,
@@ -110,12 +110,12 @@ pub struct Node {
     pub variable: Option<Size>,
     /// The size of its entries.
     pub entries: Option<Entries>,
-    /// The number, if it is one.
+    /// Its value, if it is a number.
     pub number: Option<i64>,
 }
 
 impl Node {
-    /// Something of a type, of which nothing more is known.
+    /// Returns an expression of a type with nothing else known.
     #[must_use]
     pub fn new(cost: u64, kind: Type) -> Self {
         Self {
@@ -130,7 +130,7 @@ impl Node {
         }
     }
 
-    /// The size, as far as it is known; `root` is what paths begin at.
+    /// Returns the size, if known; `root` is the start of paths.
     pub fn size(&mut self, root: &Declaration) -> Option<Size> {
         if let Some(size) = self.computed.or(self.literal) {
             return Some(size);
@@ -145,14 +145,14 @@ impl Node {
         self.variable
     }
 
-    /// The size, or that it is unknown.
+    /// Returns the size, or that it is unknown.
     pub fn size_or_unknown(&mut self, root: &Declaration) -> Size {
         self.size(root).unwrap_or(Size::UNKNOWN)
     }
 }
 
-/// What the schema says about the size of values at a path. Only the path's first name is a variable, and every variable
-/// counts as the object itself.
+/// Returns the size of values at a path from the schema. Only the path's first name is a variable, and every variable counts as
+/// the object itself.
 #[must_use]
 pub fn size_at(path: &Path, root: &Declaration) -> Option<Size> {
     let names = path.names();

@@ -1,33 +1,33 @@
-//! Ranges of sizes and what traversing them costs. Nothing overflows: what is too large is the largest number.
+//! Ranges of sizes and the cost of traversing them. Arithmetic saturates.
 //!
 //! UPSTREAM: cel-go checker/cost.go, common/cost.go
 
-/// What an access of a variable or field costs.
+/// Cost of accessing a variable or field.
 pub const ACCESS: u64 = 1;
-/// What any call costs whose cost does not depend on the size of its arguments.
+/// Cost of a call whose cost does not depend on the size of its arguments.
 pub const CALL: u64 = 1;
-/// What creating a list costs.
+/// Cost of creating a list.
 pub const LIST: u64 = 10;
-/// What creating a map costs.
+/// Cost of creating a map.
 pub const MAP: u64 = 30;
-/// What creating an object costs.
+/// Cost of creating an object.
 pub const STRUCT: u64 = 40;
-/// What looking at one character of a string costs.
+/// Cost of reading one character of a string.
 pub const TRAVERSAL: f64 = 0.1;
-/// What one character of a regular expression costs for each unit of the string's cost.
+/// Cost of one character of a regular expression for each unit of the string's cost.
 pub const REGEX: f64 = 0.25;
 
-/// How long a string, list or map may be.
+/// The length of a string, list or map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// At least.
+    /// Minimum.
     pub min: u64,
-    /// At most.
+    /// Maximum.
     pub max: u64,
 }
 
 impl Size {
-    /// Nothing is known.
+    /// An unknown size.
     pub const UNKNOWN: Self = Self {
         min: 0,
         max: u64::MAX,
@@ -42,13 +42,13 @@ impl Size {
         }
     }
 
-    /// Exactly the length of something in memory.
+    /// Exactly the length of a value in memory.
     #[must_use]
     pub fn of_length(length: usize) -> Self {
         Self::fixed(u64::try_from(length).unwrap_or(u64::MAX))
     }
 
-    /// Both after another.
+    /// The sum of both sizes.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -57,7 +57,7 @@ impl Size {
         }
     }
 
-    /// One for each of the other.
+    /// The product of both sizes.
     #[must_use]
     pub fn times(self, other: Self) -> Self {
         Self {
@@ -66,7 +66,7 @@ impl Size {
         }
     }
 
-    /// One or the other.
+    /// The union of both ranges.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl Size {
         }
     }
 
-    /// What it costs at most to look at all of it.
+    /// Returns the maximum cost of reading all of it.
     #[must_use]
     pub fn cost(self, each: f64) -> u64 {
         scaled(self.max, each)
@@ -85,7 +85,7 @@ impl Size {
 /// `cost` times `factor`, rounded up.
 #[must_use]
 pub fn scaled(cost: u64, factor: f64) -> u64 {
-    // Casts from floating point end at the largest number.
+    // Casts from floating point saturate.
     (cost as f64 * factor).ceil() as u64
 }
 

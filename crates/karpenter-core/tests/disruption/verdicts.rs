@@ -1,0 +1,505 @@
+//! Events about nodes that are not disrupted, and which reason comes first (section 10 of the reference).
+
+use karpenter_core::disruption::{Blocked, Candidates, Method, Rejection, Unconsolidatable};
+use karpenter_core::fake;
+use serde_json::{Value, json};
+
+use crate::fixture::{
+    CAPACITY_TYPE, HOSTNAME, INSTANCE_TYPE, Object, POOL, World, Z1, ZONE, now, pod,
+};
+use crate::fleet::{
+    Fleet, FleetNode, ON_DEMAND, SPOT, commands, node, on_demand_pool, open_pool, running, sizes,
+    type_with_offerings, verdict, world,
+};
+
+/// Removes a label from NodeClaim and Node.
+fn without_label(mut node: FleetNode, key: &str) -> FleetNode {
+    for object in [&mut node.claim, &mut node.node] {
+        let labels = object.0["metadata"]["labels"].as_object_mut().unwrap();
+        labels.remove(key);
+    }
+    node
+}
+
+/// Conformance: DIS-169
+#[test]
+fn of_several_reasons_against_a_candidate_the_first_in_order_is_given() {
+    let deleting =
+        |m: FleetNode| m.claim("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
+    let starting =
+        |m: FleetNode| m.node("/metadata/labels/karpenter.sh~1initialized", json!("false"));
+    let refusing = |m: FleetNode| {
+        m.node(
+            "/metadata/annotations/karpenter.sh~1do-not-disrupt",
+            json!("true"),
+        )
+    };
+    // Each reason with all of those that come after it.
+    let says = |from: usize| {
+        let mut m = node("a", "huge");
+        if from <= 8 {
+            m = m.pool("gone");
+        }
+        if from <= 7 {
+            m = without_label(m, POOL);
+        }
+        if from <= 6 {
+            m = refusing(m);
+        }
+        if from <= 4 {
+            m = deleting(m);
+        }
+        if from <= 3 {
+            m = starting(m);
+        }
+        let guarded = |name: &str| running(name, "a", "1").label("app", "guarded");
+        let pods: Vec<Object> = match from {
+            ..=9 => vec![guarded("p").annotation("karpenter.sh/do-not-disrupt", "true")],
+            _ => vec![guarded("p")],
+        };
+        let mut world =
+            world()
+                .run([m, node("b", "huge")])
+                .with(pods)
+                .pdb("one", "default", json!({}), 0);
+        if from <= 10 {
+            world = world.pdb("two", "default", json!({}), 0);
+        }
+        if from <= 5 {
+            world
+                .cluster
+                .nominate("a", now() + jiff::SignedDuration::from_secs(10));
+            world
+                .cluster
+                .nominate("a-claim", now() + jiff::SignedDuration::from_secs(10));
+        }
+        let plan = world.decide_with(|request| {
+            if from <= 1 {
+                let held = &mut request.surroundings.in_flight;
+                held.insert("a-claim".to_owned());
+            }
+        });
+        let named = ["a", "a-claim"].map(|name| verdict(&plan, name));
+        named.into_iter().find(|text| text != "None").unwrap()
+    };
+    for (from, text) in [
+        (1, "candidate is already being disrupted"),
+        (3, "node isn't initialized"),
+        (4, "node is deleting or marked for deletion"),
+        (5, "node is nominated for a pending pod"),
+        (
+            6,
+            "disruption is blocked through the \"karpenter.sh/do-not-disrupt\" annotation",
+        ),
+        (
+            7,
+            "node doesn't have required label (label=karpenter.sh/nodepool)",
+        ),
+        (8, "NodePool not found (NodePool=gone)"),
+        (
+            9,
+            "pod has \"karpenter.sh/do-not-disrupt\" annotation (Pod=default/p)",
+        ),
+        (
+            10,
+            "eviction does not support multiple PDBs (Pod=default/p, PodDisruptionBudget=[one two])",
+        ),
+        (
+            11,
+            "pdb prevents pod evictions (PodDisruptionBudget=default/one)",
+        ),
+    ] {
+        assert_eq!(says(from), text);
+    }
+}
+
+/// Conformance: DIS-170
+#[test]
+fn every_reason_but_commands_and_foreign_nodes_is_told_by_an_event() {
+    let pod = karpenter_core::pod::PodKey::new("default", "p", "p");
+    for (blocked, reported) in [
+        (Blocked::InFlight, false),
+        (Blocked::NotManaged, false),
+        (Blocked::NoNode, true),
+        (Blocked::NotInitialized, true),
+        (Blocked::Deleting, true),
+        (Blocked::Nominated, true),
+        (Blocked::NodeDoNotDisrupt, true),
+        (Blocked::NoNodePoolLabel, true),
+        (
+            Blocked::NoNodePool {
+                node_pool: "a".into(),
+            },
+            true,
+        ),
+        (Blocked::PodDoNotDisrupt { pod: pod.clone() }, true),
+        (
+            Blocked::SeveralPdbs {
+                pod: pod.clone(),
+                budgets: vec![],
+            },
+            true,
+        ),
+        (
+            Blocked::Pdb {
+                pod,
+                budget: "b".into(),
+            },
+            true,
+        ),
+    ] {
+        assert_eq!(blocked.is_reported(), reported, "{blocked}");
+    }
+    for (why, reported) in [
+        (Unconsolidatable::Static, true),
+        (
+            Unconsolidatable::InstanceTypeUnknown { name: "a".into() },
+            true,
+        ),
+        (Unconsolidatable::NoLabel { label: "a" }, true),
+        (
+            Unconsolidatable::Disabled {
+                node_pool: "a".into(),
+            },
+            true,
+        ),
+        (Unconsolidatable::Empty, false),
+        (
+            Unconsolidatable::WhenEmpty {
+                node_pool: "a".into(),
+            },
+            true,
+        ),
+        (Unconsolidatable::TooRecent, false),
+        (Unconsolidatable::BufferPods { node: "a".into() }, true),
+    ] {
+        assert_eq!(why.is_reported(), reported, "{why}");
+    }
+}
+
+/// Conformance: DIS-171
+#[test]
+fn what_prevents_consolidation_is_reported_in_order() {
+    // Each reason with all of those that come after it.
+    let says = |from: usize| {
+        let mut pool = open_pool("default");
+        if from <= 5 {
+            pool = pool.set("/spec/disruption/consolidationPolicy", json!("WhenEmpty"));
+        }
+        if from <= 4 {
+            pool = pool.set("/spec/disruption/consolidateAfter", json!("Never"));
+        }
+        if from == 0 {
+            pool = pool.set("/spec/replicas", json!(1));
+        }
+        let mut m = node("a", "huge").without("Consolidatable");
+        if from <= 3 {
+            m = without_label(m, ZONE);
+        }
+        if from <= 2 {
+            m = without_label(m, CAPACITY_TYPE);
+        }
+        if from <= 1 {
+            m = m.label(INSTANCE_TYPE, "gone");
+        }
+        let world = World::empty().with_types(sizes()).with_pool(pool);
+        let world = world.run([m]).with([running("p", "a", "1")]);
+        verdict(&world.decide_with(|_| ()), "a")
+    };
+    for (from, text) in [
+        (0, "NodePool is static"),
+        (1, "Instance Type \"gone\" not found"),
+        (2, "Node does not have label \"karpenter.sh/capacity-type\""),
+        (
+            3,
+            "Node does not have label \"topology.kubernetes.io/zone\"",
+        ),
+        (4, "NodePool \"default\" has consolidation disabled"),
+        (
+            5,
+            "NodePool \"default\" has non-empty consolidation disabled",
+        ),
+        (6, "Node changed within consolidateAfter"),
+    ] {
+        assert_eq!(says(from), text);
+    }
+}
+
+/// Conformance: DIS-172
+#[test]
+fn empty_and_drifted_nodes_of_unknown_type_or_without_labels_are_disrupted() {
+    let bare = || {
+        let m = without_label(node("a", "huge"), ZONE);
+        without_label(m, CAPACITY_TYPE).label(INSTANCE_TYPE, "gone")
+    };
+    let empty = world().run([bare()]);
+    assert_eq!(empty.decide(), ["delete a (saves 0.00)"]);
+    let drifted = world()
+        .run([bare().drifted("2026-01-01T00:00:00Z"), node("b", "huge")])
+        .with([running("p", "a", "1"), running("q", "b", "1")]);
+    let plan = drifted.decide_with(|request| request.max_commands = 1);
+    let methods: Vec<Method> = plan.commands.iter().map(|command| command.method).collect();
+    assert_eq!(methods, [Method::Drift]);
+}
+
+/// Conformance: DIS-174
+#[test]
+fn a_node_whose_pods_cost_nothing_to_move_is_empty() {
+    let with = |priority: i64, cost: &str| {
+        let cheap = running("p", "a", "1")
+            .set("/spec/priority", json!(priority))
+            .annotation("controller.kubernetes.io/pod-deletion-cost", cost);
+        let plan = world()
+            .run([node("a", "huge")])
+            .with([cheap])
+            .decide_with(|_| ());
+        plan.commands[0].method
+    };
+    assert_eq!(with(0, "-134217728"), Method::Emptiness, "it costs nothing");
+    assert_eq!(
+        with(-1_000_000_000, "0"),
+        Method::Emptiness,
+        "it costs less than nothing"
+    );
+    assert_eq!(with(0, "-134217727"), Method::SingleNode);
+}
+
+/// Conformance: DIS-182
+#[test]
+fn a_node_whose_pods_need_several_replacements_stays() {
+    let types = [type_with_offerings(
+        "small",
+        2,
+        vec![fake::offering(ON_DEMAND, Z1, 0.1)],
+    )];
+    let huge = node("a", "small").node("/status/allocatable/cpu", json!("16"));
+    let world = World::empty()
+        .with_types(types.into())
+        .with_pool(open_pool("default"));
+    let world = world
+        .run([huge])
+        .with(["p", "q", "r"].map(|name| running(name, "a", "1500m")));
+    assert_eq!(
+        verdict(&world.decide_with(|_| ()), "a"),
+        "Can't remove without creating 3 candidates"
+    );
+}
+
+/// Conformance: DIS-181
+#[test]
+fn of_pods_that_cannot_be_placed_five_are_named() {
+    let pinned = |index: usize| running(&format!("p{index}"), "a", "100m").select("team", "x");
+    let world = world()
+        .run([node("a", "small").label("team", "x")])
+        .with((0..7).map(pinned));
+    let text = verdict(&world.decide_with(|_| ()), "a");
+    assert!(
+        text.starts_with("Not all pods would schedule, default/p0 => "),
+        "{text}"
+    );
+    assert!(text.ends_with(" and 2 other(s)"), "{text}");
+    assert_eq!(text.matches(" => ").count(), 5, "{text}");
+}
+
+/// Conformance: DIS-183
+#[test]
+fn what_costs_the_same_replaces_nothing() {
+    let decide = |other: f64| {
+        let types = [
+            type_with_offerings("now", 4, vec![fake::offering(ON_DEMAND, Z1, 0.4)]),
+            type_with_offerings("other", 2, vec![fake::offering(ON_DEMAND, Z1, other)]),
+        ];
+        let world = World::empty()
+            .with_types(types.into())
+            .with_pool(open_pool("default"));
+        let world = world.run([node("a", "now")]).with([running("p", "a", "1")]);
+        let plan = world.decide_with(|_| ());
+        (commands(&plan), verdict(&plan, "a"))
+    };
+    let stays = "Can't replace with a cheaper node".to_owned();
+    assert_eq!(decide(0.4), (vec![], stays));
+    assert_eq!(
+        decide(0.399).0,
+        ["replace a with other on-demand (saves 0.00)"],
+        "however little it is"
+    );
+}
+
+/// Conformance: API-206
+#[test]
+fn the_dearest_offering_of_the_capacity_type_that_is_tried_first_is_the_price_of_a_launch() {
+    let decide = |offerings: Vec<karpenter_core::offering::Offering>| {
+        let types = [
+            type_with_offerings("now", 4, vec![fake::offering(ON_DEMAND, Z1, 0.5)]),
+            type_with_offerings("other", 4, offerings),
+        ];
+        let world = World::empty()
+            .with_types(types.into())
+            .with_pool(open_pool("default"));
+        let world = world.run([node("a", "now")]).with([running("p", "a", "1")]);
+        !commands(&world.decide_with(|_| ())).is_empty()
+    };
+    let (on_demand, spot) = (
+        |price| fake::offering(ON_DEMAND, Z1, price),
+        |zone, price| fake::offering(SPOT, zone, price),
+    );
+    let reserved = |price| fake::reserved("r", 5, Z1, price);
+    assert!(decide(vec![reserved(0.1), spot(Z1, 0.9), on_demand(0.9)]));
+    assert!(decide(vec![spot(Z1, 0.1), on_demand(0.9)]));
+    assert!(decide(vec![on_demand(0.1)]));
+    assert!(
+        !decide(vec![spot(Z1, 0.6), on_demand(0.1)]),
+        "spot comes before on-demand"
+    );
+    assert!(
+        !decide(vec![spot(Z1, 0.1), spot(crate::fixture::Z2, 0.6)]),
+        "the dearest zone counts"
+    );
+}
+
+/// Conformance: DIS-185
+#[test]
+fn several_spot_nodes_are_consolidated_with_fewer_than_fifteen_types() {
+    let world = World::empty()
+        .with_types(sizes())
+        .with_pool(open_pool("default").needs(CAPACITY_TYPE, "In", &[SPOT]));
+    let world = world
+        .run(["a", "b", "c"].map(|name| node(name, "medium").spot()))
+        .with(["a", "b", "c"].map(|name| running(&format!("p-{name}"), name, "2500m")));
+    let with_gate =
+        |gate: bool| commands(&world.decide_with(|request| request.spot_to_spot = gate));
+    assert_eq!(with_gate(false), Vec::<String>::new());
+    assert_eq!(
+        with_gate(true),
+        ["replace a b c with large spot (saves 0.20)"]
+    );
+}
+
+/// Conformance: API-175, DIS-167
+#[test]
+fn methods_come_in_order_and_name_their_reason_and_type() {
+    let order = [
+        (Method::Emptiness, "Empty", "empty"),
+        (Method::StaticDrift, "Drifted", ""),
+        (Method::Drift, "Drifted", ""),
+        (Method::MultiNode, "Underutilized", "multi"),
+        (Method::SingleNode, "Underutilized", "single"),
+    ];
+    for (method, reason, kind) in order {
+        assert_eq!(method.reason().as_str(), reason);
+        assert_eq!(method.consolidation_type(), kind, "{reason}");
+    }
+    let fixed = open_pool("fixed").set("/spec/replicas", json!(1));
+    let drifted = |name: &str| node(name, "large").drifted("2026-01-01T00:00:00Z");
+    let apart = |name: &str, node: &str, cpu: &str| {
+        running(name, node, cpu)
+            .select(POOL, "default")
+            .label("app", "x")
+            .anti_affinity(HOSTNAME, ("app", "x"))
+    };
+    // The first method that finds anything is the last of its pass.
+    let found = |from: usize| {
+        let nodes = [
+            node("empty", "huge"),
+            drifted("fixed").pool("fixed"),
+            drifted("drifted"),
+            node("first", "small"),
+            node("second", "small"),
+            node("oversized", "huge"),
+        ];
+        let mut pods = vec![
+            apart("p", "drifted", "7"),
+            running("q", "first", "100m"),
+            running("r", "second", "100m"),
+            apart("s", "oversized", "1"),
+        ];
+        // Pods that cannot share a node leave nothing to merge.
+        if from == 4 {
+            pods.drain(1..3);
+        }
+        let gone: &[&str] = match from {
+            0 => &[],
+            1 => &["empty"],
+            2 => &["empty", "fixed"],
+            3 => &["empty", "fixed", "drifted"],
+            _ => &["empty", "fixed", "drifted", "first", "second"],
+        };
+        let stays = |name: &str| !gone.contains(&name);
+        let pods = pods
+            .into_iter()
+            .filter(|pod| stays(pod.0["spec"]["nodeName"].as_str().unwrap()));
+        let world = World::empty()
+            .with_types(sizes())
+            .with_pool(on_demand_pool("default"))
+            .with_pool(fixed.clone())
+            .run(nodes.into_iter().filter(|node| stays(node.name())))
+            .with(pods);
+        let plan = world.decide_with(|request| {
+            request.static_headroom.insert("fixed".to_owned(), 1);
+        });
+        let found = plan.commands.iter().map(|command| command.method);
+        found.collect::<std::collections::BTreeSet<Method>>()
+    };
+    for (from, (method, _, _)) in order.into_iter().enumerate() {
+        assert_eq!(found(from), [method].into(), "{from}");
+    }
+}
+
+/// Conformance: DIS-189
+#[test]
+fn a_rejected_proposal_names_one_of_the_reasons_of_the_event() {
+    let reasons = [Rejection::Budget, Rejection::Scheduling, Rejection::Churn];
+    assert_eq!(
+        reasons.map(|reason| reason.to_string()),
+        ["budget", "scheduling", "churn"]
+    );
+}
+
+/// Conformance: DIS-141, DIS-176
+#[test]
+fn a_node_without_a_known_price_costs_0() {
+    let world = World::empty()
+        .with_types(sizes())
+        .with_pool(open_pool("default"))
+        .run([
+            node("unknown", "gone"),
+            node("elsewhere", "huge").label(ZONE, "nowhere"),
+            node("known", "huge"),
+        ]);
+    let all = Candidates::new(&world.cluster.snapshot(), &<_>::default(), now());
+    let prices: Vec<(&str, f64)> = all.candidates.iter().map(|c| (c.name(), c.price)).collect();
+    assert_eq!(
+        prices,
+        [("known", 1.6), ("elsewhere", 0.0), ("unknown", 0.0)]
+    );
+}
+
+/// Conformance: DIS-179
+#[test]
+fn a_pending_pod_does_not_block_disruption_and_blocked_pods_get_no_replacement() {
+    let kept = |change: fn(Object) -> Object, budget: Option<Value>| {
+        let mut world = world()
+            .run([node("a", "large")
+                .claim("/spec/terminationGracePeriod", json!("1h"))
+                .drifted("2026-01-01T00:00:00Z")])
+            .with([
+                change(running("p", "a", "7").label("app", "guarded")),
+                pod("hopeless").cpu("1000"),
+            ]);
+        if let Some(spec) = budget {
+            world = world.pdb("pdb", "default", spec, 0);
+        }
+        let plan = world.decide_with(|_| ());
+        plan.commands[0].replacements.len()
+    };
+    assert_eq!(kept(|pod| pod, None), 1);
+    let refuses = |pod: Object| pod.annotation("karpenter.sh/do-not-disrupt", "true");
+    assert_eq!(kept(refuses, None), 0);
+    assert_eq!(kept(|pod| pod, Some(json!({ "maxUnavailable": 0 }))), 0);
+    assert_eq!(kept(|pod| pod, Some(json!({ "minAvailable": "100%" }))), 0);
+    assert_eq!(
+        kept(|pod| pod, Some(json!({ "minAvailable": 1 }))),
+        1,
+        "a number may be met another time"
+    );
+}

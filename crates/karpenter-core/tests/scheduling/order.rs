@@ -1,0 +1,128 @@
+//! The order in which pods, nodes and NodeClaims are tried (section 12 of the reference), as first fit has it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use karpenter_core::fake::instance_type;
+use karpenter_core::schedule::Packing;
+use serde_json::json;
+
+use crate::fixture::*;
+
+fn first_fit(cores: i64, pods: i64, pool: Object) -> World {
+    let types = [instance_type("t").cpu(cores).gib(64).pods(pods).build()];
+    let mut world = World::empty()
+        .with_types(types.into_iter().collect())
+        .with_pool(pool);
+    world.request.packing = Packing::FewestNodes;
+    world
+}
+
+/// Which of two pods gets the only place.
+fn first(a: Object, b: Object) -> String {
+    let world = first_fit(64, 1, pool("default").limit("nodes", "1")).with([a, b]);
+    let plan = world.plan();
+    assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (1, 1));
+    plan.new_claims[0].pods[0].name.clone()
+}
+
+/// Conformance: SCH-231
+#[test]
+fn pods_come_by_cpu_memory_age_and_uid_and_not_by_priority() {
+    let at = |pod: Object, time: &str| pod.set("/metadata/creationTimestamp", json!(time));
+    let (early, late) = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z");
+    let pod = |name: &str, cpu: &str, memory: &str, time: &str| {
+        at(crate::fixture::pod(name).cpu(cpu).memory(memory), time)
+    };
+    assert_eq!(
+        first(pod("a", "1", "8Gi", early), pod("b", "2", "1Gi", late)),
+        "b"
+    );
+    assert_eq!(
+        first(pod("a", "1", "1Gi", early), pod("b", "1", "2Gi", late)),
+        "b"
+    );
+    assert_eq!(
+        first(pod("a", "1", "1Gi", late), pod("b", "1", "1Gi", early)),
+        "b"
+    );
+    let uid = |pod: Object, uid: &str| pod.set("/metadata/uid", json!(uid));
+    assert_eq!(
+        first(
+            uid(pod("a", "1", "1Gi", early), "2"),
+            uid(pod("b", "1", "1Gi", early), "1")
+        ),
+        "b"
+    );
+    let important = pod("a", "1", "1Gi", early).set("/spec/priority", json!(1_000_000));
+    assert_eq!(first(important, pod("b", "2", "1Gi", late)), "b");
+}
+
+/// Conformance: SCH-232
+#[test]
+fn of_nodes_that_would_do_the_first_by_name_is_taken() {
+    for names in [["a", "b"], ["b", "a"]] {
+        let world = World::new().with(names.map(node)).with([pod("p").cpu("1")]);
+        assert_eq!(world.plan().existing[0].node, "a");
+    }
+}
+
+/// Conformance: SCH-232
+#[test]
+fn a_pod_joins_the_planned_node_with_the_fewest_pods() {
+    let apart = pod("apart")
+        .cpu("2")
+        .label("app", "x")
+        .anti_affinity(HOSTNAME, ("app", "x"));
+    let world = first_fit(8, 100, pool("default"))
+        .with(copies(&apart, 2))
+        .with([pod("b").cpu("1500m"), pod("c").cpu("1")]);
+    assert_eq!(sizes(&world.plan()), [2, 2]);
+}
+
+/// Conformance: SCH-233
+#[test]
+fn what_was_placed_before_the_deadline_is_kept_and_the_rest_is_neither_placed_nor_refused() {
+    let plan = |asked_before: usize| {
+        let pods = copies(&pod("p").cpu("10m"), 300);
+        let mut world = first_fit(8, 1000, pool("default")).with(pods);
+        let asked = AtomicUsize::new(0);
+        let is_over = move || asked.fetch_add(1, Ordering::SeqCst) >= asked_before;
+        world.request.cancel = Some(Arc::new(is_over));
+        world.plan()
+    };
+    let none = plan(0);
+    assert_eq!((none.new_claims.len(), none.unplaced.len()), (0, 0));
+    assert_eq!(none.undecided.len(), 300);
+    let some = plan(1);
+    let placed = some.new_claims[0].pods.len();
+    assert!((1..300).contains(&placed), "{placed}");
+    assert_eq!(
+        (placed + some.undecided.len(), some.unplaced.len()),
+        (300, 0)
+    );
+    let last = some.new_claims[0].pods.iter().max();
+    assert!(
+        last < some.undecided.iter().min(),
+        "in the order of the queue"
+    );
+    assert_eq!(sizes(&plan(usize::MAX)), [300]);
+}
+
+/// Conformance: SCH-205
+#[test]
+fn preferred_affinity_is_dropped_before_preferred_anti_affinity() {
+    let neighbor = pod("neighbor").label("app", "loud").on("n");
+    let asked = pod("p")
+        .cpu("1")
+        .prefer_anti_affinity(1, HOSTNAME, ("app", "loud"))
+        .prefer_affinity(1, HOSTNAME, ("app", "absent"));
+    let plan = World::new()
+        .with([node("n"), neighbor.clone(), asked])
+        .plan();
+    assert_eq!((plan.existing.len(), plan.new_claims.len()), (0, 1));
+    let plan = World::new()
+        .with([node("n"), neighbor, pod("p").cpu("1")])
+        .plan();
+    assert_eq!(plan.existing.len(), 1, "without preferences");
+}

@@ -1,0 +1,324 @@
+//! Which pods are scheduled, and which NodePools and capacity they may use (sections 2 and 6 of the reference).
+
+use karpenter_core::schedule::{Reason, WhyNot};
+use serde_json::{Value, json};
+
+use crate::fixture::*;
+
+/// Whether the pod's node selector or affinity is refused before anything is tried.
+fn is_invalid(pod: Object) -> bool {
+    let plan = World::new().with([pod]).plan();
+    let why = plan.unplaced.first().map(|unplaced| &unplaced.why);
+    matches!(why, Some(WhyNot::Invalid(_)))
+}
+
+/// Conformance: SCH-190
+#[test]
+fn required_node_requirements_that_cannot_be_right_make_a_pod_invalid() {
+    let terms = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    let field = json!({ "key": "metadata.name", "operator": "In", "values": ["n"] });
+    let fields = json!([{ "matchFields": [field] }]);
+    assert!(is_invalid(pod("p").set(terms, fields)), "matchFields");
+    for (key, operator, values) in [
+        ("team", "Like", &["a"][..]),
+        ("kubernetes.io/hostname", "In", &["n"]),
+        ("karpenter.sh/other", "Exists", &[]),
+        ("sub.karpenter.sh/other", "Exists", &[]),
+        ("a/b/c", "Exists", &[]),
+        ("team", "In", &["-a"]),
+        ("team", "In", &[]),
+        ("integer", "Gt", &[]),
+        ("integer", "Gt", &["1", "2"]),
+        ("integer", "Lt", &["many"]),
+        ("integer", "Lt", &["-1"]),
+        (CAPACITY_TYPE, "In", &["cheap"]),
+    ] {
+        let required = pod("p").require(key, operator, values);
+        assert!(is_invalid(required), "{key} {operator} {values:?}");
+        let preferred = pod("p").prefer(1, key, operator, values);
+        assert!(
+            !is_invalid(preferred),
+            "preferred {key} {operator} {values:?}"
+        );
+    }
+    for (key, value) in [
+        ("kubernetes.io/hostname", "n"),
+        ("karpenter.sh/other", "x"),
+        ("a/b/c", "x"),
+        ("team", "-a"),
+        (CAPACITY_TYPE, "cheap"),
+    ] {
+        assert!(is_invalid(pod("p").select(key, value)), "{key}={value}");
+    }
+    let one_known = pod("p").require(CAPACITY_TYPE, "In", &["cheap", "on-demand"]);
+    assert!(!is_invalid(one_known.clone()));
+    assert!(all_placed(&World::new().with([one_known]).plan()));
+}
+
+/// Conformance: SCH-184
+#[test]
+fn scheduler_priority_and_phase_do_not_decide_whether_a_pod_is_provisioned_for() {
+    for change in [
+        ("/spec/schedulerName", json!("other")),
+        ("/spec/priority", json!(-1)),
+        ("/status/phase", json!("Unknown")),
+    ] {
+        let plan = World::new().with([pod("p").set(change.0, change.1)]).plan();
+        assert_eq!(plan.new_claims.len(), 1, "{}", change.0);
+    }
+}
+
+/// Conformance: SCH-187
+#[test]
+fn an_unhealthy_pod_that_its_budget_always_allows_to_evict_is_replaced() {
+    let replaced = |policy: &str, ready: &str| {
+        let pod = pod("p")
+            .cpu("1")
+            .label("app", "x")
+            .owned_by("apps/v1", "ReplicaSet", "o")
+            .on("n")
+            .set(
+                "/status/conditions",
+                json!([{ "type": "Ready", "status": ready }]),
+            );
+        let mut world = World::new().with([node("n"), pod]);
+        world.cluster.apply_pdb(&read(json!({
+            "metadata": { "name": "b", "namespace": "default" },
+            "spec": { "maxUnavailable": 0, "unhealthyPodEvictionPolicy": policy, "selector": { "matchLabels": { "app": "x" } } },
+        })));
+        world.cluster.mark_for_deletion(&["fake://n"]);
+        world.plan().new_claims.len()
+    };
+    assert_eq!(replaced("AlwaysAllow", "False"), 1);
+    assert_eq!(replaced("AlwaysAllow", "True"), 0);
+    assert_eq!(replaced("IfHealthyBudget", "False"), 0);
+}
+
+/// A node of four cores that a pod of a DaemonSet fills.
+fn full(change: impl FnOnce(Object) -> Object) -> Vec<Object> {
+    let daemon = pod("d")
+        .cpu("4")
+        .owned_by("apps/v1", "DaemonSet", "d")
+        .on("n");
+    vec![change(node("n")), daemon]
+}
+
+/// Conformance: SCH-189
+#[test]
+fn nodes_that_are_being_deleted_are_no_targets_and_do_not_count_in_limits() {
+    let claims = |change: fn(Object) -> Object, mark: bool| {
+        let mut world = World::empty()
+            .with_pool(pool("default").limit("cpu", "4"))
+            .with(full(change))
+            .with([pod("p").cpu("1")]);
+        if mark {
+            world.cluster.mark_for_deletion(&["fake://n"]);
+        }
+        let plan = world.plan();
+        assert!(plan.existing.is_empty());
+        plan.new_claims.len()
+    };
+    assert_eq!(
+        claims(|node| node, false),
+        0,
+        "its four cores are the limit"
+    );
+    assert_eq!(claims(|node| node, true), 1);
+
+    let with_claim = |condition: Option<&str>, deleted: bool| {
+        let mut claim = json!({
+            "metadata": { "name": "c", "uid": "c", "labels": { POOL: "default" } },
+            "spec": { "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" }, "requirements": [] },
+            "status": { "providerID": "fake://n", "capacity": { "cpu": "4" } },
+        });
+        if deleted {
+            claim["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        }
+        if let Some(condition) = condition {
+            claim["status"]["conditions"] = json!([{ "type": condition, "status": "True", "reason": condition,
+                "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+        }
+        let mut world = World::empty()
+            .with_pool(pool("default").limit("cpu", "4"))
+            .with(full(|node| node))
+            .with([pod("p").cpu("1")]);
+        world.cluster.apply_node_claim(&read(claim));
+        world.plan().new_claims.len()
+    };
+    assert_eq!(with_claim(None, false), 0);
+    assert_eq!(with_claim(None, true), 1);
+    assert_eq!(with_claim(Some("InstanceTerminating"), false), 1);
+
+    // A deleting Node whose NodeClaim is still live counts.
+    let deleting =
+        |node: Object| node.set("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
+    let mut world = World::empty()
+        .with_pool(pool("default").limit("cpu", "4"))
+        .with(full(deleting))
+        .with([pod("p").cpu("1")]);
+    world.cluster.apply_node_claim(&read(json!({
+        "metadata": { "name": "c", "uid": "c", "labels": { POOL: "default" } },
+        "spec": { "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" }, "requirements": [] },
+        "status": { "providerID": "fake://n", "capacity": { "cpu": "4" } },
+    })));
+    assert_eq!(world.plan().new_claims.len(), 0);
+}
+
+/// Conformance: SCH-181, SCH-213
+#[test]
+fn a_static_pool_takes_no_pods() {
+    let fixed = pool("fixed").set("/spec/replicas", json!(1));
+    let plan = World::empty()
+        .with_pool(fixed.clone())
+        .with([pod("p")])
+        .plan();
+    assert_eq!(why(&plan, "p"), "no dynamic nodepools found");
+    let world = World::empty().with_pool(fixed).with_pool(pool("a"));
+    assert_eq!(world.with([pod("p")]).plan().new_claims[0].node_pool, "a");
+}
+
+/// Conformance: SCH-216
+#[test]
+fn an_exhausted_node_limit_is_said_before_other_limits() {
+    let pool = pool("default").limit("nodes", "1").limit("cpu", "1");
+    let plan = World::empty()
+        .with_pool(pool)
+        .with(full(|node| node))
+        .with([pod("p").cpu("1")])
+        .plan();
+    let WhyNot::NoFit(reasons) = &plan.unplaced[0].why else {
+        panic!("{:?}", plan.unplaced);
+    };
+    assert_eq!(reasons[0].reason, Reason::NodeLimit);
+    let text = why(&plan, "p");
+    assert!(
+        text.ends_with("node limits have been exhausted for nodepool"),
+        "{text}"
+    );
+}
+
+/// Conformance: SCH-210
+#[test]
+fn limits_of_containers_are_no_requests() {
+    let limited = pod("p").set(
+        "/spec/containers",
+        json!([{ "name": "c", "resources": { "limits": { "cpu": "1000" } } }]),
+    );
+    assert!(all_placed(&World::new().with([limited]).plan()));
+}
+
+/// What the NodeClaim of a plan asks for of a resource.
+fn asked(world: &World, resource: &str) -> Value {
+    let plan = world.plan();
+    let claim = &plan.new_claims[0].claim;
+    json!(
+        claim
+            .spec
+            .resources
+            .requests
+            .get(resource)
+            .map(|quantity| quantity.0.clone())
+    )
+}
+
+/// Conformance: SCH-218
+#[test]
+fn a_claim_asks_for_the_least_that_daemons_take_of_any_of_its_types() {
+    let types = [("a", "500m"), ("b", "1")];
+    let build = |(name, _): (&str, &str)| {
+        karpenter_core::fake::instance_type(name)
+            .cpu(4)
+            .gib(4)
+            .build()
+    };
+    let mut world = World::empty()
+        .with_types(types.map(build).into_iter().collect())
+        .with_pool(pool("default"))
+        .with([pod("p").cpu("1")]);
+    for (name, cpu) in types {
+        world.cluster.apply_daemon_set(&read(json!({
+            "metadata": { "name": name, "namespace": "kube-system", "uid": name },
+            "spec": { "selector": {}, "template": { "metadata": {}, "spec": {
+                "nodeSelector": { INSTANCE_TYPE: name },
+                "containers": [{ "name": "c", "resources": { "requests": { "cpu": cpu } } }],
+            } } },
+        })));
+    }
+    assert_eq!(world.plan().new_claims[0].instance_types.len(), 2);
+    assert_eq!(asked(&world, "cpu"), json!("1500m"));
+    assert_eq!(asked(&world, "pods"), json!("2"));
+}
+
+/// Conformance: SCH-182
+#[test]
+fn nodes_that_exist_are_tried_though_there_is_no_pool() {
+    let plan = World::empty()
+        .with([node("n"), pod("p").cpu("1"), pod("q").cpu("100")])
+        .plan();
+    assert_eq!(plan.existing.len(), 1);
+    assert_eq!(why(&plan, "q"), "no dynamic nodepools found");
+}
+
+/// Conformance: SCH-221
+#[test]
+fn a_soft_taint_on_a_node_is_tolerated_as_a_last_resort() {
+    let soft = || {
+        let taint = json!({ "key": "soft", "value": "", "effect": "PreferNoSchedule" });
+        node("a").push("/spec/taints", taint)
+    };
+    let alone = World::empty().with([soft(), pod("p").cpu("1")]).plan();
+    assert_eq!(alone.existing.len(), 1);
+    let both = World::empty()
+        .with([soft(), node("b"), pod("p").cpu("1")])
+        .plan();
+    assert_eq!(both.existing[0].node, "b");
+}
+
+/// Conformance: SCH-206
+#[test]
+fn an_alternative_that_failed_with_a_preference_is_tried_again_without_it() {
+    let asked = pod("p")
+        .require(ZONE, "In", &[Z1])
+        .require(ZONE, "In", &["nowhere"])
+        .prefer(1, ZONE, "In", &[Z2]);
+    let plan = World::new().with([asked]).plan();
+    assert_eq!(values(&plan.new_claims[0], ZONE), [Z1]);
+    let second = pod("p")
+        .require(ZONE, "In", &[Z1])
+        .require(ZONE, "In", &[Z2])
+        .prefer(1, ZONE, "In", &[Z2]);
+    let plan = World::new().with([second]).plan();
+    assert_eq!(
+        values(&plan.new_claims[0], ZONE),
+        [Z2],
+        "rather than drop the preference"
+    );
+}
+
+/// Conformance: SCH-219
+#[test]
+fn alternatives_of_a_daemon_are_tried_afresh_for_each_type() {
+    let types = ["a", "b", "c"];
+    let build = |name: &str| {
+        karpenter_core::fake::instance_type(name)
+            .cpu(2)
+            .gib(4)
+            .build()
+    };
+    let mut world = World::empty()
+        .with_types(types.map(build).into_iter().collect())
+        .with_pool(pool("default"))
+        .with([pod("p").cpu("1")]);
+    let terms = [
+        term(&[(INSTANCE_TYPE, "In", &["a"])]),
+        term(&[(INSTANCE_TYPE, "In", &["b"])]),
+    ];
+    world.cluster.apply_daemon_set(&read(json!({
+        "metadata": { "name": "d", "namespace": "kube-system", "uid": "d" },
+        "spec": { "selector": {}, "template": { "metadata": {}, "spec": {
+            "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms } } },
+            "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1" } } }],
+        } } },
+    })));
+    assert_eq!(*world.plan().new_claims[0].instance_types, ["c"]);
+}

@@ -1,0 +1,122 @@
+//! Logs pods whose preferences can prevent consolidation: a node is not consolidated if its pods would lose a preference.
+//!
+//! UPSTREAM: pkg/controllers/provisioning/provisioner.go, consolidationWarnings
+
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use jiff::{SignedDuration, Timestamp};
+use karpenter_core::pod::Pod;
+use rustc_hash::FxHashMap;
+
+use crate::logging;
+
+/// The time until a pod is logged again.
+const AGAIN: SignedDuration = SignedDuration::from_hours(24);
+/// The number of pods that a log line names.
+const NAMED_PODS: usize = 10;
+
+/// A preference of a pod that consolidation respects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Preference {
+    AntiAffinity,
+    Spread,
+}
+
+impl Preference {
+    fn is_of(self, pod: &Pod) -> bool {
+        match self {
+            Self::AntiAffinity => !pod.shape.preferred_anti_affinity.is_empty(),
+            Self::Spread => pod.shape.spread.iter().any(|spread| !spread.hard),
+        }
+    }
+}
+
+/// Records when pods were logged, by uid.
+#[derive(Debug, Default)]
+pub(super) struct SoftConstraints(Mutex<FxHashMap<(Preference, String), Timestamp>>);
+
+impl SoftConstraints {
+    /// Logs the pods that were not logged in the last 24 hours.
+    pub(super) fn log(&self, pods: &[Arc<Pod>], now: Timestamp) {
+        let apart = self.fresh(Preference::AntiAffinity, pods, now);
+        if !apart.is_empty() {
+            tracing::info!(
+                pods = logging::shortened(&apart, NAMED_PODS),
+                "pod(s) have a preferred Anti-Affinity which can prevent consolidation"
+            );
+        }
+        let spread = self.fresh(Preference::Spread, pods, now);
+        if !spread.is_empty() {
+            tracing::info!(
+                pods = logging::shortened(&spread, NAMED_PODS),
+                "pod(s) have a preferred TopologySpreadConstraint which can prevent consolidation"
+            );
+        }
+    }
+
+    fn fresh(&self, preference: Preference, pods: &[Arc<Pod>], now: Timestamp) -> Vec<String> {
+        let mut named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        named.retain(|_, at| now.duration_since(*at) < AGAIN);
+        let mut fresh = Vec::new();
+        for pod in pods.iter().filter(|pod| preference.is_of(pod)) {
+            let key = (preference, pod.key.uid.clone());
+            if let Entry::Vacant(entry) = named.entry(key) {
+                entry.insert(now);
+                fresh.push(pod.key.to_string());
+            }
+        }
+        fresh
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(name: &str, spec: Value) -> Arc<Pod> {
+        let mut value = json!({
+            "metadata": {"name": name, "namespace": "default", "uid": name}, "spec": {"containers": []},
+        });
+        for (field, of) in spec.as_object().unwrap() {
+            value["spec"][field] = of.clone();
+        }
+        Arc::new(Pod::parse(&serde_json::from_value(value).unwrap()))
+    }
+
+    fn spread(when: &str) -> Value {
+        json!({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": when}]})
+    }
+
+    /// Conformance: SCH-261
+    #[test]
+    fn pods_whose_preferences_can_prevent_consolidation_are_named_once_a_day() {
+        let term = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {}});
+        let prefers = json!({"affinity": {"podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}}});
+        let requires = json!({"affinity": {"podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [term]}}});
+        let pods = [
+            pod("apart", prefers),
+            pod("kept-apart", requires),
+            pod("loose", spread("ScheduleAnyway")),
+            pod("strict", spread("DoNotSchedule")),
+        ];
+        let named = SoftConstraints::default();
+        let at = |hours: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(hours);
+        let fresh = |hours: i64| {
+            [Preference::AntiAffinity, Preference::Spread]
+                .map(|preference| named.fresh(preference, &pods, at(hours)))
+        };
+        let none: [Vec<String>; 2] = Default::default();
+        let all = [
+            vec!["default/apart".to_owned()],
+            vec!["default/loose".to_owned()],
+        ];
+        assert_eq!(fresh(0), all);
+        assert_eq!(fresh(23), none);
+        assert_eq!(fresh(24), all);
+    }
+}

@@ -1,0 +1,7 @@
+//! The names that users and other programs know: flags, metrics, events, errors of providers. Each table stands here as the
+//! reference has it, so that none changes unnoticed.
+
+mod events;
+mod metrics;
+mod options;
+mod provider;

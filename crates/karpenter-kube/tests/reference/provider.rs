@@ -1,0 +1,99 @@
+//! What is measured of a provider (section 11 of core-api.md).
+
+use std::sync::Arc;
+
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_core::fake::FakeCloud;
+use karpenter_core::provider::{CloudProvider, CloudProviderError};
+use karpenter_kube::metrics::{Metrics, Registry};
+use karpenter_kube::provider::Metered;
+
+fn metered() -> (Arc<FakeCloud>, Metered, Registry) {
+    let (registry, cloud) = (Registry::new(), Arc::new(FakeCloud::default()));
+    let inner: Arc<dyn CloudProvider> = cloud.clone();
+    let metered = Metered::new(inner, Metrics::new(&registry));
+    (cloud, metered, registry)
+}
+
+fn series(registry: &Registry, series: &str) -> Option<f64> {
+    let text = registry.render();
+    text.lines()
+        .find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
+}
+
+/// Conformance: API-202
+#[tokio::test]
+async fn every_call_of_a_provider_is_timed_under_upstreams_name() {
+    let (_, metered, registry) = metered();
+    let claim = NodeClaim::new("a", Default::default());
+    let launched = metered.create(&claim).await.unwrap();
+    let id = launched.status.provider_id.clone().unwrap();
+    metered.get(&id).await.unwrap();
+    metered.list().await.unwrap();
+    metered.instance_types(&NodePool::default()).await.unwrap();
+    metered.is_drifted(&launched).await.unwrap();
+    metered.delete(&launched).await.unwrap();
+    for method in [
+        "Create",
+        "Get",
+        "List",
+        "GetInstanceTypes",
+        "IsDrifted",
+        "Delete",
+    ] {
+        let name = metered.name();
+        let labels = format!("{{controller=\"\",method=\"{method}\",provider=\"{name}\"}}");
+        let timed = format!("karpenter_cloudprovider_duration_seconds_count{labels}");
+        assert_eq!(series(&registry, &timed), Some(1.0), "{method}");
+    }
+    assert!(
+        !registry
+            .render()
+            .contains("karpenter_cloudprovider_errors_total{")
+    );
+}
+
+/// Conformance: API-203
+#[tokio::test]
+async fn errors_of_a_provider_are_counted_by_kind_nodeclaimnotfound_included() {
+    let (cloud, metered, registry) = metered();
+    let claim = NodeClaim::new("a", Default::default());
+    for (error, label) in [
+        (
+            CloudProviderError::InsufficientCapacity("x".into()),
+            "InsufficientCapacityError",
+        ),
+        (
+            CloudProviderError::NodeClassNotReady("x".into()),
+            "NodeClassNotReadyError",
+        ),
+        (
+            CloudProviderError::NodeClaimNotFound("x".into()),
+            "NodeClaimNotFoundError",
+        ),
+        (
+            CloudProviderError::Create {
+                reason: "R".into(),
+                message: "m".into(),
+                source: None,
+            },
+            "",
+        ),
+        (CloudProviderError::other("x"), ""),
+    ] {
+        let counted = format!(
+            "karpenter_cloudprovider_errors_total{{controller=\"\",method=\"Create\",provider=\"{}\",error=\"{label}\"}}",
+            metered.name()
+        );
+        let before = series(&registry, &counted).unwrap_or_default();
+        cloud.fail(error);
+        metered.create(&claim).await.unwrap_err();
+        assert_eq!(series(&registry, &counted), Some(before + 1.0), "{label}");
+    }
+    metered.delete(&claim).await.unwrap_err();
+    let gone = format!(
+        "karpenter_cloudprovider_errors_total{{controller=\"\",method=\"Delete\",provider=\"{}\",error=\"NodeClaimNotFoundError\"}}",
+        metered.name()
+    );
+    assert_eq!(series(&registry, &gone), Some(1.0));
+}

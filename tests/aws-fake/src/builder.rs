@@ -1,0 +1,279 @@
+//! Initial state of the stand-in: regions with their networks, images, roles, a cluster and an interruption queue.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::watch;
+
+use crate::catalog::Catalog;
+use crate::ec2::filters::Tags;
+use crate::ec2::network::Vpc;
+use crate::ec2::{Ec2, images};
+use crate::fake::{Inner, Region, World};
+use crate::iam::Iam;
+use crate::ids::Ids;
+use crate::limits::Buckets;
+use crate::metadata::Metadata;
+use crate::sqs::{Queue, Queues};
+use crate::ssm::Ssm;
+use crate::{
+    ACCOUNT, AwsFake, Clock, Cluster, Fault, Image, Policy, Role, SecurityGroup, Settings, Subnet,
+};
+
+/// ID of the default VPC of every region.
+pub const DEFAULT_VPC: &str = "vpc-00000000000000001";
+
+/// Builds the initial state of the stand-in.
+///
+/// A region starts with the VPC [`DEFAULT_VPC`], a private subnet per zone (`subnet-0000000000000000N`, 10.0.0.0/16
+/// divided into /19), its default security group (`sg-00000000000000000`), a node security group
+/// (`sg-00000000000000001`), both subnets and node group tagged `karpenter.sh/discovery=CLUSTER`, and the images and
+/// SSM parameters that Amazon publishes for the cluster's Kubernetes version.
+#[derive(Debug)]
+pub struct Builder {
+    clock: Clock,
+    seed: u64,
+    regions: Vec<String>,
+    cluster: String,
+    versions: Vec<String>,
+    roles: Vec<String>,
+    queue: Option<String>,
+    settings: Settings,
+    faults: Vec<Fault>,
+    policy: Option<Policy>,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            clock: Clock::real(),
+            seed: 0,
+            regions: vec![],
+            cluster: "test".to_owned(),
+            versions: vec!["1.34".to_owned()],
+            roles: vec!["KarpenterNodeRole-test".to_owned()],
+            queue: None,
+            settings: Settings::default(),
+            faults: vec![],
+            policy: None,
+        }
+    }
+}
+
+impl Builder {
+    /// Sets the clock.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Sets the seed of identifiers.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Adds a region. The first one is the home region: unsigned requests and metadata go there. The default is
+    /// us-west-2.
+    #[must_use]
+    pub fn region(mut self, region: &str) -> Self {
+        self.regions.push(region.to_owned());
+        self
+    }
+
+    /// Sets the EKS cluster's name (`test` by default). Its node role is `KarpenterNodeRole-NAME`.
+    #[must_use]
+    pub fn cluster(mut self, name: &str) -> Self {
+        self.cluster = name.to_owned();
+        self.roles = vec![format!("KarpenterNodeRole-{name}")];
+        self
+    }
+
+    /// Sets the Kubernetes versions that images are published for; the first is the cluster's.
+    #[must_use]
+    pub fn kubernetes(mut self, versions: &[&str]) -> Self {
+        self.versions = versions.iter().map(|v| (*v).to_owned()).collect();
+        self
+    }
+
+    /// Adds an IAM role.
+    #[must_use]
+    pub fn role(mut self, name: &str) -> Self {
+        self.roles.push(name.to_owned());
+        self
+    }
+
+    /// Creates a queue in every region that receives all interruption events.
+    #[must_use]
+    pub fn interruption_queue(mut self, name: &str) -> Self {
+        self.queue = Some(name.to_owned());
+        self
+    }
+
+    /// Changes the settings.
+    #[must_use]
+    pub fn settings(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        change(&mut self.settings);
+        self
+    }
+
+    /// Sets the maximum page size of every list call.
+    #[must_use]
+    pub fn page_size(self, size: usize) -> Self {
+        self.settings(|s| {
+            s.page_size = size;
+            s.page_sizes.clear();
+        })
+    }
+
+    /// Disables request rate limits.
+    #[must_use]
+    pub fn unlimited(self) -> Self {
+        self.settings(|s| s.rate_limits = false)
+    }
+
+    /// Adds a fault.
+    #[must_use]
+    pub fn fault(mut self, fault: Fault) -> Self {
+        self.faults.push(fault);
+        self
+    }
+
+    /// Enforces a policy: calls that it does not allow are refused.
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = Some(policy);
+        self
+    }
+
+    /// Builds the stand-in.
+    #[must_use]
+    pub fn build(self) -> AwsFake {
+        let now = self.clock.now();
+        let mut ids = Ids::new(self.seed);
+        let names = if self.regions.is_empty() {
+            vec!["us-west-2".to_owned()]
+        } else {
+            self.regions.clone()
+        };
+        let home = names[0].clone();
+        let regions: BTreeMap<String, Region> = names
+            .iter()
+            .map(|name| (name.clone(), self.open_region(name, now)))
+            .collect();
+        let mut iam = Iam::default();
+        for name in &self.roles {
+            iam.roles.insert(
+                name.clone(),
+                Role {
+                    name: name.clone(),
+                    arn: format!("arn:aws:iam::{ACCOUNT}:role/{name}"),
+                    id: ids.upper("AROA"),
+                    path: "/".to_owned(),
+                    created: now,
+                },
+            );
+        }
+        let zone = Catalog::of(&home)
+            .zones
+            .first()
+            .cloned()
+            .unwrap_or_default();
+        let world = World {
+            account: ACCOUNT.to_owned(),
+            caller: format!(
+                "arn:aws:sts::{ACCOUNT}:assumed-role/KarpenterControllerRole/karpenter"
+            ),
+            metadata: Metadata::new(&home, &zone, ACCOUNT, &mut ids),
+            home,
+            regions,
+            iam,
+            ids,
+            settings: self.settings,
+            faults: self.faults,
+            policy: self.policy,
+            calls: vec![],
+            price_list: None,
+        };
+        AwsFake {
+            inner: Arc::new(Inner {
+                clock: self.clock,
+                world: Mutex::new(world),
+                changes: watch::Sender::new(0),
+            }),
+        }
+    }
+
+    fn open_region(&self, name: &str, now: jiff::Timestamp) -> Region {
+        let mut ec2 = Ec2::new(name, ACCOUNT, now);
+        let discovery = |tags: &mut Tags| {
+            // eksctl adds the second tag to its resources.
+            for key in ["karpenter.sh/discovery", "alpha.eksctl.io/cluster-name"] {
+                tags.insert(key.to_owned(), self.cluster.clone());
+            }
+        };
+        ec2.vpcs.insert(
+            DEFAULT_VPC.to_owned(),
+            Vpc {
+                id: DEFAULT_VPC.to_owned(),
+                cidr: "10.0.0.0/16".to_owned(),
+                default: false,
+                tags: Tags::from([("Name".to_owned(), self.cluster.clone())]),
+            },
+        );
+        for (i, (zone, _)) in ec2.catalog.zones.iter().take(8).enumerate() {
+            let third = u8::try_from(i * 32).unwrap_or(224);
+            let id = format!("subnet-{:017x}", i + 1);
+            let mut subnet =
+                Subnet::new(&id, DEFAULT_VPC, zone, (Ipv4Addr::new(10, 0, third, 0), 19))
+                    .tag("Name", &format!("{}-private-{zone}", self.cluster));
+            discovery(&mut subnet.tags);
+            ec2.subnets.insert(id, subnet);
+        }
+        for (n, group) in ["default", "node"].into_iter().enumerate() {
+            let id = format!("sg-{n:017x}");
+            let mut tags = Tags::new();
+            if group == "node" {
+                discovery(&mut tags);
+            }
+            ec2.groups.insert(
+                id.clone(),
+                SecurityGroup {
+                    id,
+                    name: group.to_owned(),
+                    vpc_id: DEFAULT_VPC.to_owned(),
+                    tags,
+                },
+            );
+        }
+        let mut ssm = Ssm::default();
+        for version in &self.versions {
+            let (published, parameters) = images::published(version, now);
+            ec2.images
+                .extend(published.into_iter().map(|i: Image| (i.id.clone(), i)));
+            for (path, id) in parameters {
+                ssm.put(&path, &id, now);
+            }
+        }
+        let mut cluster = Cluster::new(
+            &self.cluster,
+            self.versions.first().map_or("1.34", String::as_str),
+        );
+        cluster.subnets = ec2.subnets.keys().cloned().collect();
+        let mut queues = Queues::default();
+        if let Some(name) = &self.queue {
+            queues.0.insert(name.clone(), Queue::new(name, now));
+        }
+        Region {
+            ec2,
+            ssm,
+            queues,
+            interruption_queues: self.queue.iter().cloned().collect(),
+            clusters: BTreeMap::from([(cluster.name.clone(), cluster)]),
+            buckets: Buckets::default(),
+        }
+    }
+}

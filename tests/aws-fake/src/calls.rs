@@ -1,0 +1,41 @@
+//! Recorded calls to the stand-in.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::permissions::Permission;
+
+/// A call and its outcome.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Call {
+    /// Time of arrival on the stand-in's clock.
+    pub at: Timestamp,
+    /// Service: `ec2`, `iam`, `sts`, `ssm`, `sqs`, `eks`, `pricing` or `arc-zonal-shift`.
+    pub service: String,
+    /// Action, such as `CreateFleet`.
+    pub action: String,
+    /// Region of the request's signature.
+    pub region: String,
+    /// Typed parameters.
+    pub params: Value,
+    /// Error code of the response; `None` for success.
+    pub error: Option<String>,
+    /// IAM permissions that the call needs.
+    pub permissions: Vec<Permission>,
+    /// User agent of the client.
+    pub user_agent: String,
+    /// Request ID of the response.
+    pub request_id: String,
+}
+
+/// Returns the number of calls by action.
+pub(crate) fn counts(calls: &[Call]) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for call in calls {
+        *counts.entry(call.action.clone()).or_default() += 1;
+    }
+    counts
+}

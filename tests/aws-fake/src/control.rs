@@ -1,0 +1,480 @@
+//! Reading and changing the stand-in from a test, in process.
+//!
+//! Methods concern the home region unless they name another one.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::catalog::InstanceType;
+use crate::ec2::Pool;
+use crate::ec2::instances::Reclaim;
+use crate::fake::{Region, World};
+use crate::{
+    AwsFake, Builder, Call, CapacityReservation, Cluster, Fault, Image, Instance, InstanceProfile,
+    InstanceState, LaunchTemplate, Lifecycle, Permission, PlacementGroup, Policy, Role,
+    ScheduledEvent, SecurityGroup, Settings, Shortage, StatusReport, Subnet, calls,
+};
+
+impl World {
+    /// Returns the home region, which always exists.
+    pub(crate) fn home(&mut self) -> Option<&mut Region> {
+        self.regions.get_mut(&self.home)
+    }
+}
+
+impl AwsFake {
+    /// Creates a builder of the initial state.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    fn with<T: Default>(&self, read: impl FnOnce(&mut Region) -> T) -> T {
+        self.current().home().map(read).unwrap_or_default()
+    }
+
+    /// Changes the home region; delivers the events that follow.
+    fn change<T: Default>(&self, act: impl FnOnce(&mut Region, Timestamp) -> T) -> T {
+        let now = self.inner.clock.now();
+        let result = {
+            let mut world = self.current();
+            let result = world.home().map(|r| act(r, now)).unwrap_or_default();
+            world.apply_due(now);
+            result
+        };
+        self.changed();
+        result
+    }
+
+    // --- reading ---------------------------------------------------------------------------------
+
+    /// Returns all instances that EC2 still lists or knows, in launch order.
+    #[must_use]
+    pub fn instances(&self) -> Vec<Instance> {
+        self.with(|r| r.ec2.instances.all().cloned().collect())
+    }
+
+    /// Returns the instances in one state, in launch order.
+    #[must_use]
+    pub fn instances_in(&self, state: InstanceState) -> Vec<Instance> {
+        self.with(|r| {
+            r.ec2
+                .instances
+                .all()
+                .filter(|i| i.state == state)
+                .cloned()
+                .collect()
+        })
+    }
+
+    /// Returns an instance by ID.
+    #[must_use]
+    pub fn instance(&self, id: &str) -> Option<Instance> {
+        self.with(|r| r.ec2.instances.get(id).cloned())
+    }
+
+    /// Returns the record of an instance type in DescribeInstanceTypes, with EC2's element names (`memoryInfo`,
+    /// `networkInfo`, …).
+    #[must_use]
+    pub fn instance_type(&self, name: &str) -> Option<Value> {
+        self.with(|r| {
+            r.ec2
+                .catalog
+                .types
+                .get(name)
+                .map(|known| known.wire.clone())
+        })
+    }
+
+    /// Returns an image by ID.
+    #[must_use]
+    pub fn image(&self, id: &str) -> Option<Image> {
+        self.with(|r| r.ec2.images.get(id).cloned())
+    }
+
+    /// Returns all launch templates, ordered by ID.
+    #[must_use]
+    pub fn launch_templates(&self) -> Vec<LaunchTemplate> {
+        self.with(|r| r.ec2.templates.values().cloned().collect())
+    }
+
+    /// Returns all instance profiles, ordered by name.
+    #[must_use]
+    pub fn instance_profiles(&self) -> Vec<InstanceProfile> {
+        self.current().iam.profiles.values().cloned().collect()
+    }
+
+    /// Returns a subnet by ID.
+    #[must_use]
+    pub fn subnet(&self, id: &str) -> Option<Subnet> {
+        self.with(|r| r.ec2.subnets.get(id).cloned())
+    }
+
+    /// Returns a capacity reservation by ID.
+    #[must_use]
+    pub fn capacity_reservation(&self, id: &str) -> Option<CapacityReservation> {
+        self.with(|r| r.ec2.reservations.get(id).cloned())
+    }
+
+    /// Returns the value of an SSM parameter.
+    #[must_use]
+    pub fn parameter(&self, name: &str) -> Option<String> {
+        self.with(|r| r.ssm.value(name).map(str::to_owned))
+    }
+
+    /// Returns the bodies of the messages in a queue, including those in flight.
+    #[must_use]
+    pub fn messages(&self, queue: &str) -> Vec<String> {
+        self.with(|r| {
+            let queue = r.queues.0.get(queue);
+            queue
+                .into_iter()
+                .flat_map(|q| q.bodies().map(str::to_owned).collect::<Vec<_>>())
+                .collect()
+        })
+    }
+
+    /// Returns every call since the start or the last [`AwsFake::forget_calls`].
+    #[must_use]
+    pub fn calls(&self) -> Vec<Call> {
+        self.world().calls.clone()
+    }
+
+    /// Returns the number of calls by action.
+    #[must_use]
+    pub fn call_counts(&self) -> BTreeMap<String, usize> {
+        calls::counts(&self.world().calls)
+    }
+
+    /// Removes the recorded calls.
+    pub fn forget_calls(&self) {
+        self.world().calls.clear();
+    }
+
+    /// Returns every permission that the recorded calls needed, without duplicates.
+    #[must_use]
+    pub fn needed_permissions(&self) -> Vec<Permission> {
+        let mut all: Vec<Permission> = self
+            .world()
+            .calls
+            .iter()
+            .flat_map(|c| c.permissions.clone())
+            .collect();
+        all.sort();
+        all.dedup();
+        all
+    }
+
+    // --- changing --------------------------------------------------------------------------------
+
+    /// Changes the settings.
+    pub fn set(&self, change: impl FnOnce(&mut Settings)) {
+        change(&mut self.world().settings);
+        self.changed();
+    }
+
+    /// Adds a fault at the end of the list.
+    pub fn add_fault(&self, fault: Fault) {
+        self.world().faults.push(fault);
+    }
+
+    /// Removes all faults.
+    pub fn clear_faults(&self) {
+        self.world().faults.clear();
+    }
+
+    /// Enforces a policy, or removes it.
+    pub fn set_policy(&self, policy: Option<Policy>) {
+        self.world().policy = policy;
+    }
+
+    /// Replaces the list of pools without capacity.
+    pub fn set_shortages(&self, shortages: Vec<Shortage>) {
+        self.change(|r, _| r.ec2.pools.shortages = shortages);
+    }
+
+    /// Sets the number of instances left in one pool, spot or on-demand.
+    pub fn set_capacity(&self, instance_type: &str, zone: &str, spot: bool, instances: u32) {
+        let lifecycle = if spot {
+            Lifecycle::Spot
+        } else {
+            Lifecycle::OnDemand
+        };
+        let pool = Pool::new(instance_type, zone, lifecycle);
+        self.change(|r, _| r.ec2.pools.set(pool, instances));
+    }
+
+    /// Sets the number of instances left in every other pool; unlimited if `None`.
+    pub fn set_default_capacity(&self, instances: Option<u32>) {
+        self.change(|r, _| r.ec2.pools.default = instances);
+    }
+
+    /// Sets the on-demand price of an instance type.
+    pub fn set_price(&self, instance_type: &str, price: f64) {
+        self.change(|r, _| r.ec2.catalog.set_price(instance_type, price));
+    }
+
+    /// Sets the spot price of a pool; `None` removes the spot offering.
+    pub fn set_spot_price(&self, instance_type: &str, zone: &str, price: Option<f64>) {
+        let key = (instance_type.to_owned(), zone.to_owned());
+        self.change(|r, now| {
+            r.ec2.spot_prices.insert(key, (price, now));
+        });
+    }
+
+    /// Adds or replaces a subnet; its VPC is created when missing.
+    pub fn add_subnet(&self, subnet: Subnet) {
+        self.change(|r, _| {
+            let id = subnet.vpc_id.clone();
+            r.ec2
+                .vpcs
+                .entry(id.clone())
+                .or_insert_with(|| crate::ec2::network::Vpc {
+                    id,
+                    cidr: "10.0.0.0/16".to_owned(),
+                    default: false,
+                    tags: BTreeMap::new(),
+                });
+            r.ec2.subnets.insert(subnet.id.clone(), subnet);
+        });
+    }
+
+    /// Removes a subnet. Its instances keep running.
+    pub fn remove_subnet(&self, id: &str) {
+        self.change(|r, _| r.ec2.subnets.remove(id));
+    }
+
+    /// Sets the number of free addresses in a subnet.
+    pub fn set_free_addresses(&self, subnet: &str, free: u32) {
+        self.change(|r, _| {
+            if let Some(subnet) = r.ec2.subnets.get_mut(subnet) {
+                subnet.leave(free);
+            }
+        });
+    }
+
+    /// Adds or replaces a security group.
+    pub fn add_security_group(&self, group: SecurityGroup) {
+        self.change(|r, _| r.ec2.groups.insert(group.id.clone(), group));
+    }
+
+    /// Adds or replaces an image.
+    pub fn add_image(&self, image: Image) {
+        self.change(|r, _| {
+            r.ec2.images.insert(image.id.clone(), image);
+        });
+    }
+
+    /// Removes an image.
+    pub fn remove_image(&self, id: &str) {
+        self.change(|r, _| {
+            r.ec2.images.remove(id);
+        });
+    }
+
+    /// Adds or replaces a placement group.
+    pub fn add_placement_group(&self, group: PlacementGroup) {
+        self.change(|r, _| r.ec2.placement_groups.insert(group.id.clone(), group));
+    }
+
+    /// Adds or replaces a capacity reservation.
+    pub fn add_capacity_reservation(&self, reservation: CapacityReservation) {
+        self.change(|r, _| {
+            let id = reservation.id.clone();
+            r.ec2.reservations.insert(id, reservation);
+        });
+    }
+
+    /// Cancels a capacity reservation: its instances keep running as on-demand instances.
+    pub fn cancel_capacity_reservation(&self, id: &str) {
+        self.change(|r, _| {
+            if let Some(reservation) = r.ec2.reservations.get_mut(id) {
+                reservation.state = "cancelled".to_owned();
+                reservation.available = 0;
+            }
+        });
+    }
+
+    /// Adds or replaces an instance type, given as a DescribeInstanceTypes record with EC2's element names
+    /// (`instanceType`, `vCpuInfo`, …), offered in `zones` (all if empty). Returns whether the record could be parsed.
+    pub fn add_instance_type(&self, record: Value, zones: &[&str]) -> bool {
+        let Some(instance_type) = InstanceType::new(record) else {
+            return false;
+        };
+        self.change(|r, _| r.ec2.catalog.add(instance_type, zones));
+        true
+    }
+
+    /// Removes the instance types that `keep` rejects.
+    pub fn keep_instance_types(&self, keep: impl Fn(&str) -> bool) {
+        self.change(|r, _| {
+            r.ec2.catalog.types.retain(|name, _| keep(name));
+            r.ec2.catalog.offered.retain(|name, _| keep(name));
+        });
+    }
+
+    /// Sets an SSM parameter, also under `/aws`.
+    pub fn put_parameter(&self, name: &str, value: &str) {
+        self.change(|r, now| r.ssm.put(name, value, now));
+    }
+
+    /// Removes an SSM parameter.
+    pub fn remove_parameter(&self, name: &str) {
+        self.change(|r, _| r.ssm.remove(name));
+    }
+
+    /// Adds a role.
+    pub fn add_role(&self, name: &str) {
+        let now = self.inner.clock.now();
+        let mut world = self.world();
+        let role = Role {
+            name: name.to_owned(),
+            arn: format!("arn:aws:iam::{}:role/{name}", world.account),
+            id: world.ids.upper("AROA"),
+            path: "/".to_owned(),
+            created: now,
+        };
+        world.iam.roles.insert(name.to_owned(), role);
+    }
+
+    /// Adds an instance profile with `role`, as if a user had created it.
+    pub fn add_instance_profile(&self, name: &str, role: Option<&str>) {
+        // Created in the past, so that EC2 sees it already.
+        let created = Timestamp::UNIX_EPOCH;
+        let mut world = self.world();
+        let profile = InstanceProfile {
+            name: name.to_owned(),
+            arn: format!("arn:aws:iam::{}:instance-profile/{name}", world.account),
+            id: world.ids.upper("AIPA"),
+            path: "/".to_owned(),
+            role: role.map(str::to_owned),
+            tags: BTreeMap::new(),
+            created,
+            changed: created,
+        };
+        world.iam.profiles.insert(name.to_owned(), profile);
+    }
+
+    /// Adds or replaces an EKS cluster, with its zonal shifts.
+    pub fn add_cluster(&self, cluster: Cluster) {
+        self.change(|r, _| {
+            r.clusters.insert(cluster.name.clone(), cluster);
+        });
+    }
+
+    /// Returns an EKS cluster of the home region.
+    #[must_use]
+    pub fn eks_cluster(&self, name: &str) -> Option<Cluster> {
+        let mut world = self.current();
+        world.home()?.clusters.get(name).cloned()
+    }
+
+    /// Changes the Kubernetes version of an EKS cluster's control plane.
+    pub fn upgrade(&self, name: &str, version: &str) {
+        self.change(|r, _| {
+            if let Some(cluster) = r.clusters.get_mut(name) {
+                version.clone_into(&mut cluster.version);
+            }
+        });
+    }
+
+    /// Replaces the entries of the price list, or resets it to the catalog's.
+    pub fn set_price_list(&self, list: Option<Vec<Value>>) {
+        self.world().price_list = list;
+    }
+
+    // --- triggering events -----------------------------------------------------------------------
+
+    /// Sends an interruption warning for a spot instance and terminates it two minutes later. Returns whether it was
+    /// alive.
+    pub fn interrupt_spot(&self, id: &str) -> bool {
+        self.change(|r, now| r.ec2.interrupt(id, Reclaim::Spot, now))
+    }
+
+    /// Sends an interruption warning for an instance in an interruptible reservation and terminates it two minutes
+    /// later. Returns whether it was alive.
+    pub fn interrupt_reservation(&self, id: &str) -> bool {
+        self.change(|r, now| r.ec2.interrupt(id, Reclaim::CapacityReservation, now))
+    }
+
+    /// Sends a rebalance recommendation for a spot instance.
+    pub fn recommend_rebalance(&self, id: &str) {
+        self.change(|r, now| r.ec2.emit_rebalance(id, now));
+    }
+
+    /// Sends an AWS Health event about a scheduled change of instances, such as
+    /// `AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED`.
+    pub fn announce_maintenance(&self, ids: &[&str], code: &str, start: Timestamp) {
+        self.change(|r, now| r.ec2.emit_health(ids, code, start, now));
+    }
+
+    /// Schedules an event that DescribeInstanceStatus returns.
+    pub fn schedule_event(&self, id: &str, event: ScheduledEvent) {
+        self.change(|r, _| {
+            if let Some(instance) = r.ec2.instances.get_mut(id) {
+                instance.status.events.push(event);
+            }
+        });
+    }
+
+    /// Sets the status of an instance in DescribeInstanceStatus.
+    pub fn set_status(&self, id: &str, status: StatusReport) {
+        self.change(|r, _| {
+            if let Some(instance) = r.ec2.instances.get_mut(id) {
+                instance.status = status;
+            }
+        });
+    }
+
+    /// Stops an instance, as its user or a failing host would: stopping and, immediately, stopped.
+    pub fn stop_instance(&self, id: &str) {
+        self.change(|r, now| {
+            for state in [InstanceState::Stopping, InstanceState::Stopped] {
+                if let Some(instance) = r.ec2.instances.get_mut(id) {
+                    instance.state = state;
+                    instance.touch();
+                }
+                r.ec2.emit_state(id, now);
+            }
+        });
+    }
+
+    /// Enables or disables termination protection of an instance.
+    pub fn protect(&self, id: &str, protected: bool) {
+        self.change(|r, _| {
+            if let Some(instance) = r.ec2.instances.get_mut(id) {
+                instance.protected = protected;
+            }
+        });
+    }
+
+    /// Terminates an instance without a call of the controller.
+    pub fn terminate(&self, id: &str) {
+        let shutting_down = self.world().settings.shutting_down();
+        let reason = (
+            "Client.UserInitiatedShutdown",
+            "Client.UserInitiatedShutdown: User initiated shutdown",
+        );
+        self.change(|r, now| r.ec2.terminate(id, now, shutting_down, reason));
+    }
+
+    /// Sends a message to a queue. Returns whether the queue exists.
+    pub fn send_message(&self, queue: &str, body: &str) -> bool {
+        let now = self.inner.clock.now();
+        let sent = {
+            let mut world = self.world();
+            let World {
+                regions, home, ids, ..
+            } = &mut *world;
+            regions
+                .get_mut(home)
+                .and_then(|r| r.queues.0.get_mut(queue))
+                .map(|q| q.send(body.to_owned(), Value::Null, now, ids))
+                .is_some()
+        };
+        self.changed();
+        sent
+    }
+}

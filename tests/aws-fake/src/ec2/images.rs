@@ -1,0 +1,349 @@
+//! AMIs: those that Amazon publishes for EKS, Bottlerocket and Windows, and those that users register.
+
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::Ec2Call;
+use super::filters::{Filterable, Filters, Tags, tag_set};
+use super::network::by_id;
+use crate::clock::rfc3339;
+use crate::wire::Reply;
+use crate::wire::error::AwsError;
+use crate::wire::params::Params;
+
+/// Account that publishes EKS-optimized AMIs.
+pub(crate) const EKS_OWNER: &str = "602401143452";
+/// Account that publishes Bottlerocket AMIs.
+pub(crate) const BOTTLEROCKET_OWNER: &str = "092701018921";
+/// Account that publishes Windows AMIs.
+pub(crate) const WINDOWS_OWNER: &str = "801119661308";
+
+/// An AMI.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Image {
+    /// ID of the AMI, `ami-…`.
+    pub id: String,
+    /// Name of the AMI.
+    pub name: String,
+    /// Architecture: `x86_64` or `arm64`.
+    pub architecture: String,
+    /// ID of the owning account.
+    pub owner: String,
+    /// Alias of the owner, such as `amazon`.
+    pub owner_alias: Option<String>,
+    /// Whether other accounts can see the AMI.
+    pub public: bool,
+    /// State: `available`, `pending`, `deregistered`, …
+    pub state: String,
+    /// Creation time.
+    pub created: Timestamp,
+    /// Deprecation time, from which it is listed only with `IncludeDeprecated`.
+    pub deprecated: Option<Timestamp>,
+    /// Device name of the root volume.
+    pub root_device: String,
+    /// Size of each volume's snapshot in GiB, by device name.
+    pub volumes: Vec<(String, u32)>,
+    /// Whether it is a Windows AMI.
+    pub windows: bool,
+    /// Tags.
+    pub tags: Tags,
+}
+
+impl Image {
+    /// Creates an AMI of this account: public, available, 20 GiB on `/dev/xvda`.
+    #[must_use]
+    pub fn new(id: &str, name: &str, architecture: &str, created: Timestamp) -> Self {
+        Self {
+            id: id.to_owned(),
+            name: name.to_owned(),
+            architecture: architecture.to_owned(),
+            owner: crate::ACCOUNT.to_owned(),
+            owner_alias: None,
+            public: true,
+            state: "available".to_owned(),
+            created,
+            deprecated: None,
+            root_device: "/dev/xvda".to_owned(),
+            volumes: vec![("/dev/xvda".to_owned(), 20)],
+            windows: false,
+            tags: Tags::new(),
+        }
+    }
+
+    /// Sets the owner to Amazon's account `owner`.
+    #[must_use]
+    pub fn by_amazon(mut self, owner: &str) -> Self {
+        self.owner = owner.to_owned();
+        self.owner_alias = Some("amazon".to_owned());
+        self
+    }
+
+    /// Adds a tag.
+    #[must_use]
+    pub fn tag(mut self, key: &str, value: &str) -> Self {
+        self.tags.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    fn deprecated_at(&self, now: Timestamp) -> bool {
+        self.deprecated.is_some_and(|at| at <= now)
+    }
+}
+
+impl Filterable for Image {
+    fn values(&self, name: &str) -> Vec<String> {
+        let value = match name {
+            "image-id" => self.id.clone(),
+            "name" => self.name.clone(),
+            "description" => self.name.clone(),
+            "owner-id" => self.owner.clone(),
+            "owner-alias" => match &self.owner_alias {
+                Some(alias) => alias.clone(),
+                None => return vec![],
+            },
+            "state" => self.state.clone(),
+            "architecture" => self.architecture.clone(),
+            "is-public" => self.public.to_string(),
+            "virtualization-type" => "hvm".to_owned(),
+            "root-device-type" => "ebs".to_owned(),
+            "root-device-name" => self.root_device.clone(),
+            "image-type" => "machine".to_owned(),
+            "hypervisor" => "xen".to_owned(),
+            "ena-support" => "true".to_owned(),
+            "creation-date" => rfc3339(self.created),
+            "platform" => match self.windows {
+                true => "windows".to_owned(),
+                false => return vec![],
+            },
+            _ => return vec![],
+        };
+        vec![value]
+    }
+
+    fn tags(&self) -> &Tags {
+        &self.tags
+    }
+}
+
+impl Ec2Call<'_> {
+    pub(crate) fn describe_images(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {
+        let filters = Filters::read(
+            p,
+            &[
+                "tag",
+                "image-id",
+                "name",
+                "description",
+                "owner-id",
+                "owner-alias",
+                "state",
+                "architecture",
+                "is-public",
+                "virtualization-type",
+                "root-device-type",
+                "root-device-name",
+                "image-type",
+                "hypervisor",
+                "ena-support",
+                "creation-date",
+                "platform",
+            ],
+        )?;
+        let ids = p.texts("ImageId");
+        if let Some(bad) = ids.iter().find(|id| !well_formed(id)) {
+            return Err(AwsError::new(
+                "InvalidAMIID.Malformed",
+                format!("Invalid id: \"{bad}\" (expecting \"ami-...\")"),
+            ));
+        }
+        if !ids.is_empty() && p.has("MaxResults") {
+            return Err(AwsError::combination(
+                "The parameter imageIdsSet cannot be used with the parameter maxResults",
+            ));
+        }
+        let page = self.page(p, (1, 1000))?;
+        let found = by_id(
+            &ids,
+            self.ec2.images.values(),
+            |i| &i.id,
+            |id| {
+                AwsError::new(
+                    "InvalidAMIID.NotFound",
+                    format!("The image id '[{id}]' does not exist"),
+                )
+            },
+        )?;
+        let owners = p.texts("Owner");
+        let deprecated = p.flag("IncludeDeprecated").unwrap_or(false) || !ids.is_empty();
+        let rows = found
+            .into_iter()
+            .filter(|i| i.public || i.owner == self.ec2.account)
+            .filter(|i| owners.is_empty() || owners.iter().any(|o| self.owned_by(i, o)))
+            .filter(|i| deprecated || i.owner == self.ec2.account || !i.deprecated_at(self.now))
+            .filter(|i| filters.keep(*i))
+            .map(|i| (i.id.clone(), self.image_wire(i)));
+        let (rows, token) = page.cut(rows);
+        Ok(Reply::Tree(json!({"imagesSet": rows, "nextToken": token})))
+    }
+
+    fn owned_by(&self, image: &Image, owner: &str) -> bool {
+        image.owner == owner
+            || owner == "self" && image.owner == self.ec2.account
+            || image.owner_alias.as_deref() == Some(owner)
+    }
+
+    fn image_wire(&self, i: &Image) -> serde_json::Value {
+        let volumes: Vec<_> = i
+            .volumes
+            .iter()
+            .map(|(device, size)| {
+                json!({"deviceName": device, "ebs": {
+                    "deleteOnTermination": true,
+                    "snapshotId": i.id.replacen("ami-", "snap-", 1),
+                    "volumeSize": size,
+                    "volumeType": "gp2",
+                    "encrypted": false,
+                }})
+            })
+            .collect();
+        json!({
+            "imageId": i.id,
+            "imageLocation": format!("{}/{}", i.owner_alias.as_ref().unwrap_or(&i.owner), i.name),
+            "imageState": i.state,
+            "imageOwnerId": i.owner,
+            "imageOwnerAlias": i.owner_alias,
+            "isPublic": i.public,
+            "architecture": i.architecture,
+            "imageType": "machine",
+            "platform": i.windows.then_some("windows"),
+            "platformDetails": if i.windows { "Windows" } else { "Linux/UNIX" },
+            "usageOperation": if i.windows { "RunInstances:0002" } else { "RunInstances" },
+            "name": i.name,
+            "description": i.name,
+            "rootDeviceType": "ebs",
+            "rootDeviceName": i.root_device,
+            "blockDeviceMapping": volumes,
+            "virtualizationType": "hvm",
+            "hypervisor": "xen",
+            "enaSupport": true,
+            "sriovNetSupport": "simple",
+            "creationDate": rfc3339(i.created),
+            "deprecationTime": i.deprecated.map(rfc3339),
+            "tagSet": tag_set(&i.tags),
+        })
+    }
+}
+
+/// Returns whether `id` has the form of an AMI ID.
+pub(crate) fn well_formed(id: &str) -> bool {
+    id.strip_prefix("ami-")
+        .is_some_and(|rest| !rest.is_empty() && rest.chars().all(|c| c.is_ascii_alphanumeric()))
+}
+
+/// Returns the AMIs that Amazon publishes for Kubernetes `version` in a region, and the SSM parameters with their IDs.
+pub(crate) fn published(version: &str, now: Timestamp) -> (Vec<Image>, Vec<(String, String)>) {
+    let mut images = Vec::new();
+    let mut parameters = Vec::new();
+    let days = |n: i64| {
+        now.checked_sub(jiff::SignedDuration::from_hours(24 * n))
+            .unwrap_or(now)
+    };
+    // Two releases of each, so that `recommended` can change and pinned versions can be older.
+    for (release, age) in [("v20260801", 30), ("v20260701", 61)] {
+        let latest = age == 30;
+        let mut publish =
+            |name: String, arch: &str, owner: &str, root: &str, gib: u32, paths: Vec<String>| {
+                let id = image_id(&name);
+                let mut image = Image::new(&id, &name, arch, days(age)).by_amazon(owner);
+                image.root_device = root.to_owned();
+                image.volumes = vec![(root.to_owned(), gib)];
+                image.windows = owner == WINDOWS_OWNER;
+                if name.starts_with("bottlerocket") {
+                    image.volumes = vec![(root.to_owned(), 2), ("/dev/xvdb".to_owned(), 20)];
+                }
+                images.push(image);
+                parameters.extend(paths.into_iter().map(|path| (path, id.clone())));
+            };
+        for (arch, variant) in [
+            ("x86_64", "standard"),
+            ("x86_64", "nvidia"),
+            ("x86_64", "neuron"),
+            ("arm64", "standard"),
+            ("arm64", "nvidia"),
+        ] {
+            let name = format!("amazon-eks-node-al2023-{arch}-{variant}-{version}-{release}");
+            let base = format!(
+                "/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/{arch}/{variant}"
+            );
+            let mut paths = vec![format!("{base}/{name}/image_id")];
+            if latest {
+                paths.push(format!("{base}/recommended/image_id"));
+            }
+            publish(name, arch, EKS_OWNER, "/dev/xvda", 20, paths);
+        }
+        for (suffix, name, arch) in [
+            ("", "amazon-eks-node", "x86_64"),
+            ("-arm64", "amazon-eks-arm64-node", "arm64"),
+            ("-gpu", "amazon-eks-gpu-node", "x86_64"),
+        ] {
+            let name = format!("{name}-{version}-{release}");
+            let base = format!("/aws/service/eks/optimized-ami/{version}/amazon-linux-2{suffix}");
+            let mut paths = vec![format!("{base}/{name}/image_id")];
+            if latest {
+                paths.push(format!("{base}/recommended/image_id"));
+            }
+            publish(name, arch, EKS_OWNER, "/dev/xvda", 20, paths);
+        }
+        let bottlerocket = if latest { "1.50.0" } else { "1.49.0" };
+        for (nvidia, arch) in [
+            ("", "x86_64"),
+            ("", "arm64"),
+            ("-nvidia", "x86_64"),
+            ("-nvidia", "arm64"),
+        ] {
+            let name =
+                format!("bottlerocket-aws-k8s-{version}{nvidia}-{arch}-v{bottlerocket}-abcdef01");
+            let base = format!("/aws/service/bottlerocket/aws-k8s-{version}{nvidia}/{arch}");
+            let mut paths = vec![format!("{base}/{bottlerocket}/image_id")];
+            if latest {
+                paths.push(format!("{base}/latest/image_id"));
+            }
+            publish(name, arch, BOTTLEROCKET_OWNER, "/dev/xvda", 2, paths);
+        }
+        for year in ["2019", "2022", "2025"] {
+            let kind = format!("Windows_Server-{year}-English-Core-EKS_Optimized-{version}");
+            let paths = match latest {
+                true => vec![format!("/aws/service/ami-windows-latest/{kind}/image_id")],
+                false => vec![],
+            };
+            let name = format!("{kind}-2026.{}.12", if latest { "08" } else { "07" });
+            publish(name, "x86_64", WINDOWS_OWNER, "/dev/sda1", 50, paths);
+        }
+    }
+    (images, parameters)
+}
+
+/// Returns an AMI ID that depends on the name only, so that it is the same in every run.
+fn image_id(name: &str) -> String {
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    format!("ami-0{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_parameter_has_the_id_of_a_published_image_and_ids_are_unique() {
+        let (images, parameters) = published("1.34", Timestamp::UNIX_EPOCH);
+        let mut ids: Vec<_> = images.iter().map(|i| i.id.as_str()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), images.len());
+        assert!(parameters.iter().all(|(_, id)| ids.contains(&id.as_str())));
+        assert!(parameters.iter().any(|(path, _)| path
+            == "/aws/service/eks/optimized-ami/1.34/amazon-linux-2023/arm64/standard/recommended/image_id"));
+    }
+}

@@ -1,0 +1,454 @@
+//! Instances: their properties, state transitions and termination.
+//!
+//! pending → running after a configurable delay; shutting-down → terminated after another; a terminated instance stays
+//! listed for an hour. Transitions wait in a queue ordered by time and are applied when the state is accessed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::filters::Tags;
+use super::listing::check_ids;
+use super::status::StatusReport;
+use super::{Ec2, Ec2Call, Pool};
+use crate::clock::later;
+use crate::permissions::Permission;
+use crate::wire::Reply;
+use crate::wire::error::AwsError;
+use crate::wire::params::Params;
+
+/// How long a terminated instance stays listed.
+const VISIBLE_AFTER_TERMINATION: Duration = Duration::from_secs(3600);
+
+/// State of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum InstanceState {
+    /// Launched, not running yet.
+    Pending,
+    /// Running.
+    Running,
+    /// Shutting down.
+    ShuttingDown,
+    /// Terminated; still listed for an hour.
+    Terminated,
+    /// Stopping.
+    Stopping,
+    /// Stopped.
+    Stopped,
+}
+
+impl InstanceState {
+    /// Returns EC2's name of the state.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::ShuttingDown => "shutting-down",
+            Self::Terminated => "terminated",
+            Self::Stopping => "stopping",
+            Self::Stopped => "stopped",
+        }
+    }
+
+    pub(super) fn code(self) -> u8 {
+        match self {
+            Self::Pending => 0,
+            Self::Running => 16,
+            Self::ShuttingDown => 32,
+            Self::Terminated => 48,
+            Self::Stopping => 64,
+            Self::Stopped => 80,
+        }
+    }
+
+    pub(crate) fn wire(self) -> Value {
+        json!({"code": self.code(), "name": self.name()})
+    }
+
+    /// Returns whether the instance still uses capacity.
+    #[must_use]
+    pub fn is_alive(self) -> bool {
+        matches!(self, Self::Pending | Self::Running | Self::Stopping)
+    }
+}
+
+/// How an instance is billed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Lifecycle {
+    /// On demand, also inside a capacity reservation.
+    OnDemand,
+    /// Spot.
+    Spot,
+    /// In a capacity block.
+    CapacityBlock,
+    /// In an interruptible capacity reservation.
+    InterruptibleCapacityReservation,
+}
+
+impl Lifecycle {
+    /// Returns the name that fleets and pools use.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OnDemand => "on-demand",
+            Self::Spot => "spot",
+            Self::CapacityBlock => "capacity-block",
+            Self::InterruptibleCapacityReservation => "interruptible-capacity-reservation",
+        }
+    }
+}
+
+/// A network interface of an instance.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Interface {
+    /// ID of the interface, `eni-…`.
+    pub id: String,
+    /// Index of the network card.
+    pub card: u32,
+    /// Device index on the card.
+    pub device: u32,
+    /// Interface type: `interface`, `efa` or `efa-only`.
+    pub kind: String,
+    /// Private IPv4 address; `efa-only` interfaces have none.
+    pub address: Option<Ipv4Addr>,
+    /// Number of IP prefixes, of sixteen addresses each.
+    pub prefixes: u32,
+    /// IPv6 addresses.
+    pub ipv6: Vec<String>,
+    /// ID and name of the security groups.
+    pub groups: Vec<(String, String)>,
+    /// Public address.
+    pub public: Option<String>,
+}
+
+/// An instance.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Instance {
+    /// ID of the instance, `i-…`.
+    pub id: String,
+    /// ID of the launch, `r-…`, shared by the instances of one call.
+    pub reservation: String,
+    /// Index within the launch.
+    pub launch_index: u32,
+    /// Name of the instance type.
+    pub instance_type: String,
+    /// ID of the AMI.
+    pub image: String,
+    /// Architecture: `x86_64` or `arm64`.
+    pub architecture: String,
+    /// Name of the zone.
+    pub zone: String,
+    /// ID of the zone.
+    pub zone_id: String,
+    /// ID of the subnet.
+    pub subnet: String,
+    /// ID of the VPC.
+    pub vpc: String,
+    /// Private address of the primary interface.
+    pub private_ip: Ipv4Addr,
+    /// Network interfaces.
+    pub interfaces: Vec<Interface>,
+    /// ID and name of the primary interface's security groups.
+    pub groups: Vec<(String, String)>,
+    /// Tags of the instance.
+    pub tags: Tags,
+    /// Launch time.
+    pub launched: Timestamp,
+    /// State of the instance.
+    pub state: InstanceState,
+    /// Whether termination protection is enabled (`disableApiTermination`).
+    pub protected: bool,
+    /// Code and message of the state transition reason.
+    pub reason: Option<(String, String)>,
+    /// How the instance is billed.
+    pub lifecycle: Lifecycle,
+    /// ID of the spot request.
+    pub spot_request: Option<String>,
+    /// ID of the capacity reservation it runs in.
+    pub capacity_reservation: Option<String>,
+    /// Reservation preference `open`, `none` or `capacity-reservations-only`, and the targeted reservation.
+    pub reservation_preference: (String, Option<String>),
+    /// ID, name and version of the launch template.
+    pub template: Option<(String, String, u32)>,
+    /// ID of the fleet that launched it.
+    pub fleet: Option<String>,
+    /// Name, ARN and ID of the instance profile.
+    pub profile: Option<(String, String, String)>,
+    /// Launch data after merging template and overrides, with the request's parameter names.
+    pub data: Value,
+    /// Device name of the root volume.
+    pub root_device: String,
+    /// Volumes: device name, size in GiB, ID, whether it is deleted on termination.
+    pub volumes: Vec<(String, u32, String, bool)>,
+    /// ID and name of the placement group, and the partition.
+    pub placement: Option<(String, String, Option<u32>)>,
+    /// Whether it runs Windows.
+    pub windows: bool,
+    /// Number of vCPUs.
+    pub vcpus: u32,
+    /// Memory in MiB.
+    pub memory_mib: u64,
+    /// Number of physical cores.
+    pub cores: u64,
+    /// Client token of the launch.
+    pub client_token: String,
+    /// Status in DescribeInstanceStatus, where it differs from `ok`.
+    #[serde(skip)]
+    pub status: StatusReport,
+    /// When the instance started or the last status check failed; checks pass a minute later.
+    pub up_since: Option<Timestamp>,
+    #[serde(skip)]
+    pub(crate) sequence: u64,
+    /// Rendered listing of the instance; invalidated when the instance changes.
+    #[serde(skip)]
+    pub(crate) rendered: Option<Arc<str>>,
+}
+
+/// A scheduled transition of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    Running,
+    Terminated,
+    Gone,
+    Reclaim(Reclaim),
+}
+
+/// The reason why EC2 reclaims an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reclaim {
+    Spot,
+    CapacityReservation,
+}
+
+/// Instances of a region in launch order, and their scheduled transitions.
+#[derive(Debug, Default)]
+pub(crate) struct Instances {
+    by_sequence: BTreeMap<u64, Instance>,
+    sequence_of: HashMap<String, u64>,
+    due: BTreeMap<(Timestamp, u64), (String, Due)>,
+    counter: u64,
+}
+
+impl Instances {
+    pub(crate) fn add(&mut self, mut instance: Instance) {
+        self.counter += 1;
+        instance.sequence = self.counter;
+        self.sequence_of.insert(instance.id.clone(), self.counter);
+        self.by_sequence.insert(self.counter, instance);
+    }
+
+    pub(crate) fn get(&self, id: &str) -> Option<&Instance> {
+        self.by_sequence.get(self.sequence_of.get(id)?)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: &str) -> Option<&mut Instance> {
+        self.by_sequence.get_mut(self.sequence_of.get(id)?)
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Instance> + Clone {
+        self.by_sequence.values()
+    }
+
+    /// Iterates over the instances launched after one, in launch order.
+    pub(super) fn after(&mut self, sequence: u64) -> impl Iterator<Item = &mut Instance> {
+        self.by_sequence.range_mut(sequence + 1..).map(|(_, i)| i)
+    }
+
+    fn remove(&mut self, id: &str) {
+        if let Some(sequence) = self.sequence_of.remove(id) {
+            self.by_sequence.remove(&sequence);
+        }
+    }
+
+    pub(crate) fn schedule(&mut self, at: Timestamp, id: &str, due: Due) {
+        self.counter += 1;
+        self.due.insert((at, self.counter), (id.to_owned(), due));
+    }
+
+    /// Takes the next transition that is due at `now`, with its time.
+    pub(crate) fn pop_due(&mut self, now: Timestamp) -> Option<(Timestamp, String, Due)> {
+        let entry = self.due.first_entry()?;
+        let at = entry.key().0;
+        if at > now {
+            return None;
+        }
+        let (id, due) = entry.remove();
+        Some((at, id, due))
+    }
+
+    pub(crate) fn next_due(&self) -> Option<Timestamp> {
+        self.due.first_key_value().map(|((at, _), _)| *at)
+    }
+}
+
+impl Instance {
+    /// Invalidates the rendered listing after a change.
+    pub(crate) fn touch(&mut self) {
+        self.rendered = None;
+    }
+}
+
+impl Ec2Call<'_> {
+    pub(crate) fn terminate_instances(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {
+        let ids = p.texts("InstanceId");
+        check_ids(&ids)?;
+        let mut known = Vec::new();
+        for id in &ids {
+            if let Some(instance) = self.ec2.instances.get(id) {
+                known.push((*id, instance.tags.clone()));
+            }
+        }
+        if known.is_empty() {
+            let any = self.arn("instance", "*");
+            self.auth
+                .need(Permission::new("ec2:TerminateInstances", any))?;
+        }
+        for (id, tags) in known {
+            let arn = self.arn("instance", id);
+            let permission = Permission::new("ec2:TerminateInstances", arn).resource_tags(&tags);
+            self.auth.need(permission)?;
+        }
+        self.check_instances(&ids)?;
+        self.check_dry_run(p)?;
+        // As AWS documents: the request fails, but terminates the named instances in zones without a protected
+        // instance.
+        let guarded: BTreeMap<String, String> = ids
+            .iter()
+            .filter_map(|id| self.ec2.instances.get(id))
+            .filter(|instance| instance.protected)
+            .map(|instance| (instance.id.clone(), instance.zone.clone()))
+            .collect();
+        let now = self.now;
+        let shutting_down = self.settings.shutting_down();
+        let mut rows = Vec::new();
+        for id in ids {
+            let zone = self.ec2.instances.get(id).map(|i| &i.zone);
+            if zone.is_some_and(|zone| guarded.values().any(|guarded| guarded == zone)) {
+                continue;
+            }
+            let Some(before) = self.ec2.instances.get(id).map(|i| i.state) else {
+                continue;
+            };
+            self.ec2.terminate(
+                id,
+                now,
+                shutting_down,
+                (
+                    "Client.UserInitiatedShutdown",
+                    "Client.UserInitiatedShutdown: User initiated shutdown",
+                ),
+            );
+            let after = self.ec2.instances.get(id).map_or(before, |i| i.state);
+            rows.push(json!({
+                "instanceId": id,
+                "currentState": after.wire(),
+                "previousState": before.wire(),
+            }));
+        }
+        match guarded.keys().next() {
+            Some(id) => Err(AwsError::new(
+                "OperationNotPermitted",
+                format!(
+                    "The instance '{id}' may not be terminated. Modify its 'disableApiTermination' instance attribute and try again."
+                ),
+            )),
+            None => Ok(Reply::Tree(json!({"instancesSet": rows}))),
+        }
+    }
+}
+
+impl Ec2 {
+    /// Starts the shutdown of an instance; has no effect on one that is shutting down or terminated.
+    pub(crate) fn terminate(
+        &mut self,
+        id: &str,
+        now: Timestamp,
+        shutting_down: Duration,
+        reason: (&str, &str),
+    ) {
+        let Some(instance) = self.instances.get_mut(id) else {
+            return;
+        };
+        if !instance.state.is_alive() && instance.state != InstanceState::Stopped {
+            return;
+        }
+        instance.state = InstanceState::ShuttingDown;
+        instance.reason = Some((reason.0.to_owned(), reason.1.to_owned()));
+        instance.touch();
+        self.instances
+            .schedule(later(now, shutting_down), id, Due::Terminated);
+        self.emit_state(id, now);
+    }
+
+    /// Applies all transitions that are due at `now`.
+    pub(crate) fn apply_due(&mut self, now: Timestamp, shutting_down: Duration) {
+        while let Some((at, id, due)) = self.instances.pop_due(now) {
+            match due {
+                Due::Running => {
+                    let Some(instance) = self.instances.get_mut(&id) else {
+                        continue;
+                    };
+                    if instance.state == InstanceState::Pending {
+                        instance.state = InstanceState::Running;
+                        instance.up_since = Some(at);
+                        instance.touch();
+                        self.emit_state(&id, at);
+                    }
+                }
+                Due::Terminated => self.finish(&id, at),
+                Due::Gone => self.instances.remove(&id),
+                Due::Reclaim(by) => {
+                    let reason = match by {
+                        Reclaim::Spot => (
+                            "Server.SpotInstanceTermination",
+                            "Server.SpotInstanceTermination: Instance terminated due to a spot interruption",
+                        ),
+                        Reclaim::CapacityReservation => (
+                            "Server.CapacityReservationInterruption",
+                            "Server.CapacityReservationInterruption: Instance terminated because its capacity reservation was reclaimed",
+                        ),
+                    };
+                    self.terminate(&id, at, shutting_down, reason);
+                }
+            }
+        }
+        self.expire_reservations(now);
+    }
+
+    /// Terminates an instance that is shutting down, and releases its capacity and addresses.
+    fn finish(&mut self, id: &str, at: Timestamp) {
+        let Some(instance) = self.instances.get_mut(id) else {
+            return;
+        };
+        if instance.state != InstanceState::ShuttingDown {
+            return;
+        }
+        instance.state = InstanceState::Terminated;
+        instance.touch();
+        let pool = Pool::new(&instance.instance_type, &instance.zone, instance.lifecycle);
+        let (subnet, interfaces) = (instance.subnet.clone(), instance.interfaces.clone());
+        let reservation = instance.capacity_reservation.clone();
+        match reservation.and_then(|id| self.reservations.get_mut(&id)) {
+            Some(reservation) => reservation.release(),
+            None => self.pools.release(&pool),
+        }
+        if let Some(subnet) = self.subnets.get_mut(&subnet) {
+            for interface in interfaces {
+                subnet.unreserve(16 * interface.prefixes);
+                if let Some(address) = interface.address {
+                    subnet.release(address);
+                }
+            }
+        }
+        self.instances
+            .schedule(later(at, VISIBLE_AFTER_TERMINATION), id, Due::Gone);
+        self.emit_state(id, at);
+    }
+}

@@ -1,0 +1,486 @@
+//! Entry point of the stand-in: dispatch of requests, and the state.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::calls::Call;
+use crate::clock::Clock;
+use crate::ec2::{Ec2, Ec2Call};
+use crate::eks::{Cluster, EksCall};
+use crate::faults::{Cut, Fault};
+use crate::iam::{Iam, IamCall};
+use crate::ids::Ids;
+use crate::limits::Buckets;
+use crate::metadata::Metadata;
+use crate::permissions::{Auth, Permission, Policy};
+use crate::pricing::PricingCall;
+use crate::settings::Settings;
+use crate::sqs::{Outcome, Queues, SqsCall};
+use crate::ssm::{Ssm, SsmCall};
+use crate::wire::error::AwsError;
+use crate::wire::{Incoming, Reply};
+use crate::{faults, sts};
+
+/// A stand-in for the AWS services that Karpenter calls. Cheap to clone; clones share the state.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use karpenter_aws_fake::AwsFake;
+///
+/// let aws = AwsFake::builder().region("us-west-2").build();
+/// let request = http::Request::post("/").body("Action=DescribeVpcs&Version=2016-11-15".into()).unwrap();
+/// let answer = aws.handle(request).await.unwrap();
+/// assert_eq!(answer.status(), 200);
+/// assert_eq!(aws.calls()[0].action, "DescribeVpcs");
+/// # });
+/// ```
+#[derive(Debug, Clone)]
+pub struct AwsFake {
+    pub(crate) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) clock: Clock,
+    pub(crate) world: Mutex<World>,
+    /// Incremented whenever the state may have changed.
+    pub(crate) changes: watch::Sender<u64>,
+}
+
+/// State of one region.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub(crate) ec2: Ec2,
+    pub(crate) ssm: Ssm,
+    pub(crate) queues: Queues,
+    /// Queues that receive interruption events.
+    pub(crate) interruption_queues: Vec<String>,
+    pub(crate) clusters: BTreeMap<String, Cluster>,
+    pub(crate) buckets: Buckets,
+}
+
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) account: String,
+    pub(crate) caller: String,
+    pub(crate) home: String,
+    pub(crate) regions: BTreeMap<String, Region>,
+    pub(crate) iam: Iam,
+    pub(crate) ids: Ids,
+    pub(crate) metadata: Metadata,
+    pub(crate) settings: Settings,
+    pub(crate) faults: Vec<Fault>,
+    pub(crate) policy: Option<Policy>,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) price_list: Option<Vec<Value>>,
+}
+
+/// The connection was lost before a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("connection lost before a response")]
+pub struct ConnectionLost;
+
+/// Outcome of a call after access to the state.
+enum Step {
+    Answer(Response<Bytes>, Duration),
+    Lost(Duration),
+    Wait(Duration),
+}
+
+impl AwsFake {
+    /// Handles an HTTP request to any of the services.
+    ///
+    /// # Errors
+    /// If a fault drops the connection.
+    pub async fn handle(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ConnectionLost> {
+        let clock = &self.inner.clock;
+        let incoming = match Incoming::read(&request) {
+            Some(incoming) => incoming,
+            None => return Ok(self.elsewhere(&request)),
+        };
+        let endpoint = endpoint_of(&request);
+        let mut deadline: Option<Timestamp> = None;
+        loop {
+            let mut changes = self.inner.changes.subscribe();
+            let now = clock.now();
+            let waited = deadline.is_some_and(|at| now >= at);
+            let step = {
+                let mut world = self.world();
+                world.step(&incoming, &endpoint, now, deadline.is_some(), waited)
+            };
+            // A call that changes the state wakes the long polls of others; a poll changes nothing.
+            if !matches!(step, Step::Wait(_)) && incoming.action != "ReceiveMessage" {
+                self.inner.changes.send_modify(|n| *n += 1);
+            }
+            match step {
+                Step::Answer(response, delay) => {
+                    if !delay.is_zero() {
+                        clock.sleep(delay).await;
+                    }
+                    return Ok(response);
+                }
+                Step::Lost(delay) => {
+                    if !delay.is_zero() {
+                        clock.sleep(delay).await;
+                    }
+                    return Err(ConnectionLost);
+                }
+                Step::Wait(longest) => {
+                    let until = *deadline.get_or_insert_with(|| crate::clock::later(now, longest));
+                    let next = self.world().next_change(now).filter(|at| *at < until);
+                    let left = next.unwrap_or(until).duration_since(now);
+                    let left = Duration::try_from(left).unwrap_or_default();
+                    tokio::select! {
+                        () = clock.sleep(left) => {}
+                        _ = changes.changed() => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Handles metadata, the admin endpoint, and unknown paths.
+    fn elsewhere(&self, request: &Request<Bytes>) -> Response<Bytes> {
+        if request.uri().path() == "/_admin" {
+            return self.admin(request);
+        }
+        let now = self.inner.clock.now();
+        let mut world = self.world();
+        let World { metadata, ids, .. } = &mut *world;
+        if let Some(response) = metadata.answer(request, ids, now) {
+            return response;
+        }
+        let error = AwsError {
+            status: 404,
+            ..AwsError::new(
+                "UnknownOperationException",
+                "the request has no action of a known service",
+            )
+        };
+        let incoming = Incoming {
+            protocol: crate::wire::error::Protocol::Ec2,
+            service: "ec2",
+            action: String::new(),
+            region: None,
+            user_agent: String::new(),
+            text: String::new(),
+            params: Ok(Value::Null),
+        };
+        let id = world.ids.uuid();
+        incoming.respond(&Err(error), &id)
+    }
+
+    /// Locks the state. A panic in another thread (of a test) does not make it unavailable.
+    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
+        self.inner
+            .world
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the clock.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.inner.clock
+    }
+
+    /// Applies all due transitions, and locks the state.
+    pub(crate) fn current(&self) -> MutexGuard<'_, World> {
+        let now = self.inner.clock.now();
+        let mut world = self.world();
+        world.apply_due(now);
+        world
+    }
+
+    /// Wakes tasks that wait for a change of the state.
+    pub(crate) fn changed(&self) {
+        self.inner.changes.send_modify(|n| *n += 1);
+    }
+
+    /// Applies transitions when they are due, also without requests. Long polls and [`AwsFake::changes`] are woken.
+    ///
+    /// The HTTP server runs it; in-process users spawn it if they wait for changes. It never ends.
+    pub async fn run(&self) {
+        let mut changes = self.inner.changes.subscribe();
+        loop {
+            let now = self.inner.clock.now();
+            let (events, next) = {
+                let mut world = self.world();
+                let events = world.apply_due(now);
+                (events, world.next_change(now))
+            };
+            if events {
+                self.changed();
+                changes.mark_unchanged();
+            }
+            let left = next.and_then(|at| Duration::try_from(at.duration_since(now)).ok());
+            tokio::select! {
+                () = self.inner.clock.sleep(left.unwrap_or(Duration::from_secs(3600))) => {}
+                _ = changes.changed() => {}
+            }
+        }
+    }
+
+    /// Returns a number that increases whenever the state may have changed; wait for it instead of polling.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.inner.changes.subscribe()
+    }
+}
+
+/// Returns `http://host:port` as the client addressed it.
+fn endpoint_of(request: &Request<Bytes>) -> String {
+    let host = request
+        .headers()
+        .get(http::header::HOST)
+        .and_then(|h| h.to_str().ok())
+        .unwrap_or("sqs.local");
+    format!("http://{host}")
+}
+
+impl World {
+    /// Applies all transitions that are due at `now`, and delivers events. Returns whether any event was delivered.
+    pub(crate) fn apply_due(&mut self, now: Timestamp) -> bool {
+        let shutting_down = self.settings.shutting_down();
+        let mut any = false;
+        for region in self.regions.values_mut() {
+            region.ec2.apply_due(now, shutting_down);
+            for event in region.ec2.outbox.drain(..) {
+                any = true;
+                for name in &region.interruption_queues {
+                    if let Some(queue) = region.queues.0.get_mut(name) {
+                        queue.send(event.clone(), Value::Null, now, &mut self.ids);
+                    }
+                }
+            }
+        }
+        any
+    }
+
+    /// Returns the time of the next scheduled transition.
+    pub(crate) fn next_change(&self, now: Timestamp) -> Option<Timestamp> {
+        self.regions
+            .values()
+            .flat_map(|r| {
+                std::iter::once(r.ec2.instances.next_due())
+                    .chain([r.ec2.next_reservation_change(now)])
+                    .chain(r.queues.0.values().map(|q| q.next_visible(now)))
+            })
+            .flatten()
+            .min()
+    }
+
+    fn step(
+        &mut self,
+        incoming: &Incoming,
+        endpoint: &str,
+        now: Timestamp,
+        again: bool,
+        waited: bool,
+    ) -> Step {
+        self.apply_due(now);
+        // A resumed long poll has passed its faults and limits already.
+        let fault = if again {
+            None
+        } else {
+            faults::take(&mut self.faults, incoming)
+        };
+        let delay = fault.as_ref().map(Fault::delay).unwrap_or_default();
+        let lost = fault.as_ref().and_then(|f| f.drop);
+        let request_id = self.ids.uuid();
+        if lost == Some(Cut::Request) {
+            self.record(incoming, now, Some("ConnectionLost"), vec![], &request_id);
+            return Step::Lost(delay);
+        }
+        let (outcome, permissions) = match fault.as_ref().and_then(Fault::as_error) {
+            Some(error) => (Err(error), vec![]),
+            None => self.perform(incoming, endpoint, now, again, waited),
+        };
+        self.apply_due(now);
+        let outcome = match outcome {
+            Ok(Outcome::Wait(longest)) => return Step::Wait(longest),
+            Ok(Outcome::Done(reply)) => Ok(reply),
+            Err(error) => Err(error),
+        };
+        let code = outcome.as_ref().err().map(|e| e.code.as_str());
+        self.record(incoming, now, code, permissions, &request_id);
+        if lost == Some(Cut::Answer) {
+            return Step::Lost(delay);
+        }
+        Step::Answer(incoming.respond(&outcome, &request_id), delay)
+    }
+
+    fn record(
+        &mut self,
+        incoming: &Incoming,
+        now: Timestamp,
+        error: Option<&str>,
+        permissions: Vec<Permission>,
+        request_id: &str,
+    ) {
+        if !self.settings.record {
+            return;
+        }
+        self.calls.push(Call {
+            at: now,
+            service: incoming.service.to_owned(),
+            action: incoming.action.clone(),
+            region: incoming.region.clone().unwrap_or_else(|| self.home.clone()),
+            params: incoming.params.clone().unwrap_or(Value::Null),
+            error: error.map(str::to_owned),
+            permissions,
+            user_agent: incoming.user_agent.clone(),
+            request_id: request_id.to_owned(),
+        });
+    }
+
+    /// Executes a call; also returns the permissions it needs.
+    fn perform(
+        &mut self,
+        incoming: &Incoming,
+        endpoint: &str,
+        now: Timestamp,
+        again: bool,
+        waited: bool,
+    ) -> (Result<Outcome, AwsError>, Vec<Permission>) {
+        let params = match &incoming.params {
+            Ok(params) => params,
+            Err(error) => return (Err(error.clone()), vec![]),
+        };
+        let action = incoming.action.clone();
+        let Self {
+            account,
+            caller,
+            home,
+            regions,
+            iam,
+            ids,
+            settings,
+            policy,
+            price_list,
+            ..
+        } = self;
+        let region_name = incoming.region.clone().unwrap_or_else(|| home.clone());
+        let auth = Auth {
+            needed: vec![],
+            policy: policy.as_ref(),
+            denied: &settings.denied,
+            denied_resources: &settings.denied_resources,
+            service: incoming.service,
+            caller,
+            region: &region_name,
+        };
+        let done = |r: Result<Reply, AwsError>| r.map(Outcome::Done);
+        // Global services ignore the region.
+        match incoming.service {
+            "iam" => {
+                let mut call = IamCall {
+                    action,
+                    now,
+                    account,
+                    iam,
+                    ids,
+                    settings,
+                    auth,
+                };
+                return (done(call.run(params)), call.auth.needed);
+            }
+            "sts" => {
+                let reply = sts::run(&action, params, account, caller, ids, now);
+                return (done(reply), vec![]);
+            }
+            "pricing" => {
+                let mut call = PricingCall {
+                    action,
+                    now,
+                    endpoint_region: incoming.region.as_deref(),
+                    catalogs: regions
+                        .iter()
+                        .map(|(name, r)| (name.as_str(), &r.ec2.catalog))
+                        .collect(),
+                    replacement: price_list.as_deref(),
+                    settings,
+                    auth,
+                };
+                return (done(call.run(params)), call.auth.needed);
+            }
+            _ => {}
+        }
+        let Some(region) = regions.get_mut(&region_name) else {
+            let error = AwsError::new(
+                "AuthFailure",
+                format!(
+                    "AWS was not able to validate the provided access credentials: region {region_name} is not enabled"
+                ),
+            );
+            return (Err(error), vec![]);
+        };
+        match incoming.service {
+            "ec2" => {
+                if settings.rate_limits
+                    && let Err(error) =
+                        region
+                            .buckets
+                            .take(&action, settings.rate(&action), now, account)
+                {
+                    return (Err(error), vec![]);
+                }
+                let mut call = Ec2Call {
+                    action,
+                    now,
+                    ec2: &mut region.ec2,
+                    iam,
+                    ssm: &region.ssm,
+                    ids,
+                    settings,
+                    auth,
+                };
+                (done(call.run(params)), call.auth.needed)
+            }
+            "ssm" => {
+                let mut call = SsmCall {
+                    action,
+                    now,
+                    region: &region_name,
+                    account,
+                    ssm: &mut region.ssm,
+                    settings,
+                    auth,
+                };
+                (done(call.run(params)), call.auth.needed)
+            }
+            "sqs" => {
+                let mut call = SqsCall {
+                    action,
+                    now,
+                    region: &region_name,
+                    account,
+                    endpoint,
+                    queues: &mut region.queues,
+                    ids,
+                    auth,
+                };
+                (call.run(params, waited && again), call.auth.needed)
+            }
+            _ => {
+                let mut call = EksCall {
+                    action,
+                    now,
+                    region: &region_name,
+                    account,
+                    clusters: &region.clusters,
+                    settings,
+                    auth,
+                };
+                (done(call.run(params)), call.auth.needed)
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Injected faults: errors, latency and lost connections per call.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::wire::Incoming;
+use crate::wire::error::AwsError;
+
+/// A fault of the next matching calls. Entries are tried in order; the first that matches and is not used up applies.
+///
+/// ```
+/// use karpenter_aws_fake::Fault;
+/// let twice = Fault::error("CreateFleet", "RequestLimitExceeded").times(2);
+/// let lost = Fault::drop_answer("CreateFleet");
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fault {
+    /// Action of the affected calls, such as `CreateFleet`; `*` for every call.
+    pub action: String,
+    /// Affects only calls whose decoded request contains this text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub containing: Option<String>,
+    /// Number of affected calls; the default is one, as in the Python stand-in.
+    #[serde(default = "once")]
+    pub times: u32,
+    /// Error code to return instead of executing the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// Error message; the default is the code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// HTTP status; the default is AWS's status for the code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// Delay of the response in seconds.
+    #[serde(default)]
+    pub delay_s: f64,
+    /// When the connection is dropped, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drop: Option<Cut>,
+}
+
+/// When a connection is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cut {
+    /// Before the call is executed.
+    Request,
+    /// After the call, before the response: the caller cannot know the outcome.
+    Answer,
+}
+
+fn once() -> u32 {
+    1
+}
+
+impl Fault {
+    fn on(action: &str) -> Self {
+        Self {
+            action: action.to_owned(),
+            containing: None,
+            times: 1,
+            code: None,
+            message: None,
+            status: None,
+            delay_s: 0.0,
+            drop: None,
+        }
+    }
+
+    /// Creates a fault: the next call of `action` fails with `code`.
+    #[must_use]
+    pub fn error(action: &str, code: &str) -> Self {
+        Self {
+            code: Some(code.to_owned()),
+            ..Self::on(action)
+        }
+    }
+
+    /// Creates a fault: the next call of `action` is answered `delay` later.
+    #[must_use]
+    pub fn latency(action: &str, delay: Duration) -> Self {
+        Self {
+            delay_s: delay.as_secs_f64(),
+            ..Self::on(action)
+        }
+    }
+
+    /// Creates a fault: the next call of `action` is lost before it is executed.
+    #[must_use]
+    pub fn drop_request(action: &str) -> Self {
+        Self {
+            drop: Some(Cut::Request),
+            ..Self::on(action)
+        }
+    }
+
+    /// Creates a fault: the next call of `action` is executed, and its response is lost.
+    #[must_use]
+    pub fn drop_answer(action: &str) -> Self {
+        Self {
+            drop: Some(Cut::Answer),
+            ..Self::on(action)
+        }
+    }
+
+    /// Affects this number of calls.
+    #[must_use]
+    pub fn times(mut self, times: u32) -> Self {
+        self.times = times;
+        self
+    }
+
+    /// Affects every matching call until the fault is removed.
+    #[must_use]
+    pub fn always(self) -> Self {
+        self.times(u32::MAX)
+    }
+
+    /// Affects only calls whose decoded request contains `text`.
+    #[must_use]
+    pub fn containing(mut self, text: &str) -> Self {
+        self.containing = Some(text.to_owned());
+        self
+    }
+
+    /// Sets the error message.
+    #[must_use]
+    pub fn message(mut self, message: &str) -> Self {
+        self.message = Some(message.to_owned());
+        self
+    }
+
+    /// Returns the error to return, if there is one.
+    pub(crate) fn as_error(&self) -> Option<AwsError> {
+        let code = self.code.as_ref()?;
+        let mut error = AwsError::new(code.clone(), self.message.as_ref().unwrap_or(code).clone());
+        if let Some(status) = self.status {
+            error.status = status;
+        }
+        Some(error)
+    }
+
+    pub(crate) fn delay(&self) -> Duration {
+        Duration::try_from_secs_f64(self.delay_s).unwrap_or_default()
+    }
+}
+
+/// Takes the fault that applies to `call` off the list, if any.
+pub(crate) fn take(faults: &mut [Fault], call: &Incoming) -> Option<Fault> {
+    let fault = faults.iter_mut().find(|f| {
+        f.times > 0
+            && (f.action == "*" || f.action == call.action)
+            && f.containing.as_ref().is_none_or(|t| call.text.contains(t))
+    })?;
+    if fault.times != u32::MAX {
+        fault.times -= 1;
+    }
+    Some(fault.clone())
+}

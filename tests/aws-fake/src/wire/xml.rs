@@ -1,0 +1,148 @@
+//! Rendering of values as XML: objects are elements with children, arrays are lists, null is absent.
+
+use serde_json::Value;
+
+/// Appends `text` with XML's special characters escaped; characters that are invalid in XML become `?`.
+pub(crate) fn escape(text: &str, out: &mut String) {
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\r' => out.push_str("&#13;"),
+            '\t' | '\n' => out.push(c),
+            c if (c as u32) < 0x20 || c == '\u{fffe}' || c == '\u{ffff}' => out.push('?'),
+            c => out.push(c),
+        }
+    }
+}
+
+/// Appends the members of `value` as elements; list elements are called `item` (`member` in IAM and STS).
+pub(crate) fn write_members(value: &Value, item: &str, out: &mut String) {
+    match value {
+        Value::Object(members) => {
+            for (name, member) in members {
+                if !member.is_null() {
+                    element(name, member, item, out);
+                }
+            }
+        }
+        Value::Array(elements) => write_list(elements, item, item, out),
+        Value::String(text) => escape(text, out),
+        Value::Bool(true) => out.push_str("true"),
+        Value::Bool(false) => out.push_str("false"),
+        Value::Number(number) => out.push_str(&number.to_string()),
+        Value::Null => {}
+    }
+}
+
+fn write_list(elements: &[Value], called: &str, item: &str, out: &mut String) {
+    for value in elements {
+        element(called, value, item, out);
+    }
+}
+
+/// Returns the element name of a list's elements. EC2's models have two lists whose elements are not named `item`.
+fn called<'a>(list: &str, elements: &[Value], item: &'a str) -> &'a str {
+    match list {
+        "accelerators" => "member",
+        "groupSet" if elements.iter().any(Value::is_string) => "groupId",
+        _ => item,
+    }
+}
+
+fn element(name: &str, value: &Value, item: &str, out: &mut String) {
+    out.push('<');
+    out.push_str(name);
+    out.push('>');
+    match value {
+        Value::Array(elements) => write_list(elements, called(name, elements, item), item, out),
+        value => write_members(value, item, out),
+    }
+    out.push_str("</");
+    out.push_str(name);
+    out.push('>');
+}
+
+/// Writes elements one by one, where building a [`Value`] first would be too slow.
+#[derive(Debug, Default)]
+pub(crate) struct Writer(pub(crate) String);
+
+impl Writer {
+    pub(crate) fn text(&mut self, name: &str, text: &str) {
+        self.open(name);
+        escape(text, &mut self.0);
+        self.close(name);
+    }
+
+    pub(crate) fn maybe(&mut self, name: &str, text: Option<&str>) {
+        if let Some(text) = text {
+            self.text(name, text);
+        }
+    }
+
+    pub(crate) fn value(&mut self, name: &str, value: &Value) {
+        if !value.is_null() {
+            element(name, value, "item", &mut self.0);
+        }
+    }
+
+    pub(crate) fn open(&mut self, name: &str) {
+        self.0.push('<');
+        self.0.push_str(name);
+        self.0.push('>');
+    }
+
+    pub(crate) fn close(&mut self, name: &str) {
+        self.0.push_str("</");
+        self.0.push_str(name);
+        self.0.push('>');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn lists_nulls_and_special_characters_are_written_as_ec2_writes_them() {
+        let mut out = String::new();
+        write_members(
+            &json!({"a": [1, {"b": "<&>\u{1}"}], "c": null, "d": true}),
+            "item",
+            &mut out,
+        );
+        assert_eq!(
+            out,
+            "<a><item>1</item><item><b>&lt;&amp;&gt;?</b></item></a><d>true</d>"
+        );
+    }
+
+    #[test]
+    fn two_lists_of_ec2_have_other_element_names() {
+        let mut out = String::new();
+        write_members(
+            &json!({"accelerators": [{"list": [1]}], "groupSet": ["sg-1"]}),
+            "item",
+            &mut out,
+        );
+        assert_eq!(
+            out,
+            "<accelerators><member><list><item>1</item></list></member></accelerators>\
+             <groupSet><groupId>sg-1</groupId></groupSet>"
+        );
+        out.clear();
+        write_members(
+            &json!({"groupSet": [{"groupId": "sg-1"}]}),
+            "item",
+            &mut out,
+        );
+        assert_eq!(
+            out,
+            "<groupSet><item><groupId>sg-1</groupId></item></groupSet>"
+        );
+    }
+}

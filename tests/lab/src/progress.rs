@@ -1,0 +1,156 @@
+//! The state of the cluster: numbers to print, and whether it is idle.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::labels;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use kube::api::ListParams;
+use kube::{Api, Client};
+
+use crate::stack::Stack;
+
+/// The state of the cluster in numbers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Progress {
+    /// Running pods.
+    pub running: usize,
+    /// Pods that are pending or starting.
+    pub pending: usize,
+    /// Terminating pods.
+    pub terminating: usize,
+    /// Ready nodes without disruption taints.
+    pub ready_nodes: usize,
+    /// Number of NodeClaims.
+    pub claims: usize,
+    /// NodeClaims that are launching or terminating.
+    pub moving: usize,
+    /// Deployments that do not have the desired number of replicas.
+    pub updating_deployments: usize,
+    /// Whether every NodePool has a `Ready` condition.
+    pub pools_judged: bool,
+    /// Nodes by instance type.
+    pub types: BTreeMap<String, usize>,
+    /// Price of all nodes in dollars per hour.
+    pub hourly_price: f64,
+}
+
+impl Progress {
+    /// Reads the state of the cluster.
+    ///
+    /// # Errors
+    /// If the API server does not answer.
+    pub async fn of(stack: &Stack) -> kube::Result<Self> {
+        let client = stack.client();
+        let all = ListParams::default();
+        let pods = list::<Pod>(&client, &all).await?;
+        let nodes = list::<Node>(&client, &all).await?;
+        let claims = list::<NodeClaim>(&client, &all).await?;
+        let deployments = list::<Deployment>(&client, &all).await?;
+        let pools = list::<NodePool>(&client, &all).await?;
+        let mut progress = Self {
+            hourly_price: stack.cloud.hourly_price(),
+            claims: claims.len(),
+            ..Self::default()
+        };
+        for pod in &pods {
+            let phase = pod
+                .status
+                .as_ref()
+                .and_then(|s| s.phase.as_deref())
+                .unwrap_or("Pending");
+            match phase {
+                _ if pod.metadata.deletion_timestamp.is_some() => progress.terminating += 1,
+                "Running" => progress.running += 1,
+                "Succeeded" | "Failed" => {}
+                _ => progress.pending += 1,
+            }
+        }
+        progress.ready_nodes = nodes.iter().filter(|n| is_ready(n)).count();
+        for node in &nodes {
+            let name = node
+                .metadata
+                .labels
+                .as_ref()
+                .and_then(|l| l.get(labels::INSTANCE_TYPE));
+            *progress
+                .types
+                .entry(name.cloned().unwrap_or_default())
+                .or_default() += 1;
+        }
+        progress.moving = claims
+            .iter()
+            .filter(|c| c.is_deleting() || !c.is_true(types::INITIALIZED))
+            .count();
+        progress.updating_deployments = deployments
+            .iter()
+            .filter(|d| !has_desired_replicas(d))
+            .count();
+        progress.pools_judged = pools.iter().all(|p| {
+            p.condition(types::READY)
+                .is_some_and(|c| c.status != "Unknown")
+        });
+        Ok(progress)
+    }
+
+    /// Whether no object is changing. Permanently pending pods count as idle only after a while; see the caller.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.pending == 0 && self.is_still()
+    }
+
+    /// Whether at most pending pods are left.
+    #[must_use]
+    pub fn is_still(&self) -> bool {
+        self.terminating == 0 && self.moving == 0 && self.pools_judged
+    }
+
+    /// One line for the terminal.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let types: Vec<_> = self
+            .types
+            .iter()
+            .map(|(name, count)| format!("{count} x {name}"))
+            .collect();
+        format!(
+            "pods {} running, {} pending, {} leaving | nodes {} of {} ready{} | ${:.4}/h",
+            self.running,
+            self.pending,
+            self.terminating,
+            self.ready_nodes,
+            self.claims,
+            if types.is_empty() {
+                String::new()
+            } else {
+                format!(" ({})", types.join(", "))
+            },
+            self.hourly_price
+        )
+    }
+}
+
+async fn list<K>(client: &Client, params: &ListParams) -> kube::Result<Vec<K>>
+where
+    K: kube::Resource<DynamicType = ()> + serde::de::DeserializeOwned + Clone + std::fmt::Debug,
+{
+    Ok(Api::<K>::all(client.clone()).list(params).await?.items)
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
+    conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
+}
+
+fn has_desired_replicas(deployment: &Deployment) -> bool {
+    let wanted = deployment
+        .spec
+        .as_ref()
+        .and_then(|s| s.replicas)
+        .unwrap_or(1);
+    let status = deployment.status.as_ref();
+    let seen = status.and_then(|s| s.observed_generation) >= deployment.metadata.generation;
+    seen && status.and_then(|s| s.ready_replicas).unwrap_or(0) == wanted
+}

@@ -1,0 +1,459 @@
+//! Lifecycle of existing nodes: drift, expiration, lost instances, and consistency checks.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use k8s_openapi::api::core::v1::Node;
+use karpenter_api::conditions::{HasConditions, Status, types};
+use karpenter_api::hash;
+use karpenter_api::labels::annotations;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_core::provider::CloudProvider;
+use karpenter_core::static_capacity;
+use karpenter_kube::context::Context;
+use karpenter_kube::operator::{Operator, OperatorError};
+use karpenter_kube::provisioning::launch::create_claims;
+use karpenter_kwok::{KwokNodeClass, KwokProvider};
+use karpenter_testbed::loops::node_agent::NodeFault;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::cloud::Scripted;
+use crate::world::{World, pool, settings};
+
+/// A world with pods on one node of a NodePool that never consolidates.
+async fn with_node(pods: i32, spec: Value) -> World {
+    let world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    let mut quiet =
+        json!({"disruption": {"consolidateAfter": "Never", "budgets": [{"nodes": "0"}]}});
+    if let Some(own) = spec.as_object() {
+        quiet.as_object_mut().unwrap().extend(own.clone());
+    }
+    world.create(&pool("default", quiet)).await;
+    world.deploy("app", pods).await;
+    let pods = usize::try_from(pods).unwrap();
+    world.until_running(pods, 60).await;
+    world
+        .until(60, "nodes are initialized", async |w| {
+            let claims = w.claims().await;
+            claims.iter().all(|c| c.is_true(types::INITIALIZED))
+        })
+        .await;
+    world
+}
+
+async fn patch<K>(world: &World, name: &str, patch: Value)
+where
+    K: kube::Resource<DynamicType = ()> + serde::de::DeserializeOwned + Clone + std::fmt::Debug,
+{
+    let api: Api<K> = world.api();
+    api.patch(name, &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .unwrap();
+}
+
+async fn drifted(world: &World) -> Option<String> {
+    let claims = world.claims().await;
+    let condition = claims[0].condition(types::DRIFTED)?;
+    assert_eq!(condition.reason, condition.message);
+    Some(condition.reason.clone())
+}
+
+async fn until_drifted(world: &World, reason: Option<&str>) {
+    let what = format!("drift is {reason:?}");
+    world
+        .until(30, &what, async |w| drifted(w).await.as_deref() == reason)
+        .await;
+}
+
+/// Conformance: DIS-056
+#[tokio::test(start_paused = true)]
+async fn the_first_drift_reason_counts_and_a_reverted_change_ends_drift() {
+    let world = with_node(1, json!({})).await;
+    assert_eq!(drifted(&world).await, None);
+    let zone =
+        json!([{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["nowhere"]}]);
+    patch::<NodePool>(
+        &world,
+        "default",
+        json!({"spec": {"template": {"spec": {"requirements": zone}}}}),
+    )
+    .await;
+    until_drifted(&world, Some("RequirementsDrifted")).await;
+    let label = json!({"spec": {"template": {"metadata": {"labels": {"team": "a"}}}}});
+    patch::<NodePool>(&world, "default", label).await;
+    until_drifted(&world, Some("NodePoolDrifted")).await;
+    let back = json!({"spec": {"template": {"metadata": {"labels": {"team": null}}, "spec": {"requirements": []}}}});
+    patch::<NodePool>(&world, "default", back).await;
+    // For upstream's hash an empty map of labels differs from none.
+    let none = json!({"spec": {"template": {"metadata": null}}});
+    patch::<NodePool>(&world, "default", none).await;
+    until_drifted(&world, None).await;
+}
+
+/// Conformance: DIS-057
+#[tokio::test(start_paused = true)]
+async fn every_static_field_of_the_template_makes_nodes_drift() {
+    let world = with_node(1, json!({})).await;
+    let original: NodePool = world.api().get("default").await.unwrap();
+    let taint = json!([{"key": "example.com/t", "effect": "NoSchedule"}]);
+    let changes = [
+        json!({"metadata": {"labels": {"a": "b"}}}),
+        json!({"metadata": {"annotations": {"a": "b"}}}),
+        json!({"spec": {"taints": taint}}),
+        json!({"spec": {"startupTaints": taint}}),
+        json!({"spec": {"expireAfter": "100h"}}),
+        json!({"spec": {"terminationGracePeriod": "1h"}}),
+        json!({"spec": {"nodeClassRef": {"name": "other"}}}),
+    ];
+    for change in changes {
+        patch::<NodePool>(&world, "default", json!({"spec": {"template": change}})).await;
+        until_drifted(&world, Some("NodePoolDrifted")).await;
+        let mut back: NodePool = world.api().get("default").await.unwrap();
+        back.spec.template = original.spec.template.clone();
+        let api: Api<NodePool> = world.api();
+        api.replace("default", &Default::default(), &back)
+            .await
+            .unwrap();
+        until_drifted(&world, None).await;
+    }
+}
+
+/// Conformance: DIS-063, API-068
+#[tokio::test(start_paused = true)]
+async fn nodeclaims_with_another_hash_version_are_rehashed_before_they_can_drift() {
+    let world = with_node(1, json!({})).await;
+    let claim = world.claims().await.remove(0);
+    let old = json!({"metadata": {"annotations": {
+        annotations::NODE_POOL_HASH: "1", annotations::NODE_POOL_HASH_VERSION: "v0"}}});
+    patch::<NodeClaim>(&world, claim.name(), old.clone()).await;
+    world.pass(5).await;
+    assert_eq!(
+        drifted(&world).await,
+        None,
+        "hashes of different versions are not compared"
+    );
+    patch::<NodePool>(&world, "default", old).await;
+    world
+        .until(30, "the claim has the pool's hash again", async |w| {
+            let claims = w.claims().await;
+            claims[0].annotation(annotations::NODE_POOL_HASH)
+                == claim.annotation(annotations::NODE_POOL_HASH)
+        })
+        .await;
+    world
+        .until(5, "the pool has its hash and version again", async |w| {
+            let pool = w.list::<NodePool>().await.remove(0);
+            let annotations = pool.metadata.annotations.unwrap_or_default();
+            [
+                annotations::NODE_POOL_HASH,
+                annotations::NODE_POOL_HASH_VERSION,
+            ]
+            .iter()
+            .all(|key| annotations.get(*key).map(String::as_str) == claim.annotation(key))
+        })
+        .await;
+    assert_eq!(drifted(&world).await, None);
+}
+
+/// Conformance: DIS-051, API-172
+#[tokio::test(start_paused = true)]
+async fn nodes_expire_despite_budgets_and_are_counted_once() {
+    let mut world = with_node(1, json!({"template": {"spec": {"expireAfter": "1h"}}})).await;
+    let claim = world.claims().await.remove(0);
+    world.pass(3500).await;
+    assert!(!world.claims().await[0].is_deleting());
+    world
+        .until(300, "the claim has expired", async |w| {
+            w.claims().await.iter().all(|c| c.uid() != claim.uid())
+        })
+        .await;
+    world.until_running(1, 120).await;
+    let counted = world.metric(
+        "karpenter_nodeclaims_disrupted_total{reason=\"expired\",nodepool=\"default\",capacity_type=\"spot\",consolidation_policy=\"\",termination_mode=\"graceful\"}",
+    );
+    assert_eq!(counted, Some(1.0));
+    world.stack.stop_controllers().await;
+}
+
+/// Conformance: DIS-050, API-172
+#[tokio::test(start_paused = true)]
+async fn a_nodeclaim_without_an_instance_is_deleted_once_its_node_is_not_ready() {
+    let mut world = with_node(1, json!({})).await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    let claim = world.claims().await.remove(0);
+    world
+        .stack
+        .cloud
+        .kill(claim.status.provider_id.as_deref().unwrap());
+    cloud.listed(&world, 3).await;
+    let is_kept = |c: &NodeClaim| c.uid() == claim.uid() && !c.is_deleting();
+    assert!(
+        world.claims().await.iter().any(is_kept),
+        "the node is still ready"
+    );
+    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    world.stack.node_faults.set(&node, NodeFault::Dead);
+    world
+        .until(400, "the claim is garbage-collected", async |w| {
+            w.claims().await.iter().all(|c| c.uid() != claim.uid())
+        })
+        .await;
+    let series = world.stack.registry.render();
+    assert!(series.contains("karpenter_nodeclaims_disrupted_total{reason=\"garbage_collected\""));
+    world.until_running(1, 120).await;
+}
+
+/// Conformance: DIS-050
+#[tokio::test(start_paused = true)]
+async fn a_nodeclaim_that_is_not_registered_is_not_garbage_collected() {
+    let mut world = World::new().await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    world.stack.cloud.never_register(true);
+    world.deploy("app", 1).await;
+    world
+        .until(60, "a claim is launched", async |w| {
+            w.claims().await.iter().any(|c| c.is_true(types::LAUNCHED))
+        })
+        .await;
+    let claim = world.claims().await.remove(0);
+    world
+        .stack
+        .cloud
+        .kill(claim.status.provider_id.as_deref().unwrap());
+    cloud.listed(&world, 3).await;
+    let is_kept = |c: &NodeClaim| c.uid() == claim.uid() && !c.is_deleting();
+    assert!(
+        world.claims().await.iter().any(is_kept),
+        "liveness deletes it"
+    );
+}
+
+/// Conformance: AWS-gc-02, DIS-147
+#[tokio::test(start_paused = true)]
+async fn an_instance_without_a_nodeclaim_is_terminated_after_half_a_minute() {
+    let mut world = with_node(1, json!({})).await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    let mut claim = world.claims().await.remove(0);
+    claim.metadata = kube::core::ObjectMeta {
+        name: Some("unrecorded".to_owned()),
+        uid: Some("unrecorded".to_owned()),
+        labels: claim.metadata.labels,
+        ..Default::default()
+    };
+    let id = cloud.create(&claim).await.unwrap().status.provider_id;
+    let is_there = |w: &World| {
+        let instances = w.stack.cloud.instances();
+        instances.iter().any(|i| i.answer.status.provider_id == id)
+    };
+    assert!(is_there(&world));
+    // Checked every ten seconds.
+    world.pass(25).await;
+    assert!(is_there(&world), "its claim may not be written yet");
+    world
+        .until(30, "the instance is terminated", async |w| !is_there(w))
+        .await;
+    assert_eq!(world.claims().await.len(), 1);
+}
+
+/// The controllers were interrupted between the launch and writing its result, and continue with the same NodeClaim.
+///
+/// Conformance: DIS-147
+#[tokio::test(start_paused = true)]
+async fn an_instance_whose_nodeclaim_is_still_launching_is_not_terminated() {
+    let mut world = World::new().await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    cloud.loses_launches.store(true, Ordering::Relaxed);
+    world.deploy("app", 1).await;
+    world
+        .until(60, "an instance is launched", async |w| {
+            w.stack.cloud.launched() == 1
+        })
+        .await;
+    // Longer than the half minute after which an instance without a NodeClaim is terminated.
+    world.pass(60).await;
+    cloud.listed(&world, 1).await;
+    assert_eq!(world.stack.cloud.instances().len(), 1);
+    cloud.loses_launches.store(false, Ordering::Relaxed);
+    world.until_running(1, 300).await;
+    assert_eq!(
+        world.stack.cloud.launched(),
+        1,
+        "the claim got its instance"
+    );
+}
+
+/// Conformance: DIS-147
+#[tokio::test(start_paused = true)]
+async fn an_instance_without_a_nodeclaim_is_terminated_and_its_node_deleted() {
+    let mut world = with_node(1, json!({})).await;
+    world.stack.stop_controllers().await;
+    // A user removes the NodeClaim's finalizer while no controller runs to terminate the instance.
+    let claim = world.claims().await.remove(0);
+    patch::<NodeClaim>(
+        &world,
+        claim.name(),
+        json!({"metadata": {"finalizers": null}}),
+    )
+    .await;
+    world.delete::<NodeClaim>(claim.name()).await;
+    world
+        .until(30, "the claim is gone", async |w| {
+            w.claims().await.is_empty()
+        })
+        .await;
+    let id = claim.status.provider_id.clone().unwrap();
+    let lost = |w: &World| {
+        let instances = w.stack.cloud.instances();
+        instances
+            .iter()
+            .any(|m| m.answer.status.provider_id.as_ref() == Some(&id))
+    };
+    assert!(lost(&world));
+    world.stack.start_controllers();
+    world
+        .until(120, "the instance is terminated", async |w| !lost(w))
+        .await;
+    world.until_running(1, 300).await;
+    world.assert_no_orphans().await;
+}
+
+/// Controllers in addition to those of the world, whose context a scenario can inspect.
+fn operator(
+    world: &World,
+) -> (
+    Arc<Context>,
+    CancellationToken,
+    tokio::task::JoinHandle<Result<(), OperatorError>>,
+) {
+    let provider = KwokProvider::new(
+        world.client.clone(),
+        world.stack.clock,
+        Vec::new(),
+        world.stack.cloud.clone(),
+    );
+    let options = settings().options;
+    let operator = Operator::builder(Arc::new(provider), world.client.clone(), options)
+        .clock(world.stack.clock)
+        .build();
+    let (cx, stop) = (Arc::clone(operator.context()), CancellationToken::new());
+    let running = tokio::spawn(operator.run(stop.clone()));
+    (cx, stop, running)
+}
+
+/// Conformance: SCH-008
+#[tokio::test(start_paused = true)]
+async fn a_nodeclaim_has_the_hash_that_its_nodepool_had_when_it_was_planned() {
+    let mut world = World::new().await;
+    world.stack.stop_controllers().await;
+    let (cx, stop, running) = operator(&world);
+    let known = async |label: Option<&str>| {
+        let what = format!("the model knows the pool with {label:?}");
+        world
+            .until(30, &what, async |_| {
+                let view = cx.view();
+                view.node_pool("default").is_some_and(|pool| {
+                    let labels = pool.spec.template.metadata.labels.as_ref();
+                    labels.and_then(|l| l.get("team")).map(String::as_str) == label
+                })
+            })
+            .await;
+        NodePool::clone(cx.view().node_pool("default").unwrap())
+    };
+    let planned = known(None).await;
+    let draft = static_capacity::draft(&planned, cx.provider.well_known());
+    let label = json!({"spec": {"template": {"metadata": {"labels": {"team": "a"}}}}});
+    patch::<NodePool>(&world, "default", label).await;
+    let edited = known(Some("a")).await;
+    assert_ne!(hash::node_pool(&planned), hash::node_pool(&edited));
+    let created = create_claims(&cx, &[draft], &BTreeSet::new(), "provisioned").await;
+    let [Ok(created)] = &created[..] else {
+        panic!("{created:?}");
+    };
+    assert_eq!(
+        created.annotation(annotations::NODE_POOL_HASH),
+        Some(hash::node_pool(&planned).as_str())
+    );
+    stop.cancel();
+    running.await.unwrap().unwrap();
+}
+
+/// Conformance: DIS-019
+#[tokio::test(start_paused = true)]
+async fn a_nodeclaim_that_only_the_model_has_is_removed() {
+    let mut world = World::bare(settings()).await;
+    world.stack.stop_controllers().await;
+    let (cx, stop, running) = operator(&world);
+    world.pass(1).await;
+    let ghost = |name: &str| NodeClaim {
+        metadata: kube::core::ObjectMeta {
+            name: Some(name.to_owned()),
+            uid: Some(name.to_owned()),
+            ..Default::default()
+        },
+        ..NodeClaim::new(name, Default::default())
+    };
+    let mut launched = ghost("launched");
+    launched.status.provider_id = Some("kwok://launched".to_owned());
+    for claim in [ghost("ghost"), launched] {
+        cx.model.created_node_claim(claim).await.unwrap();
+    }
+    world.pass(10).await;
+    assert!(cx.view().node_claim("ghost").is_some());
+    world.pass(10).await;
+    assert!(cx.view().node_claim("ghost").is_none());
+    assert!(
+        cx.view().node_claim("launched").is_some(),
+        "launched claims are not removed"
+    );
+    stop.cancel();
+    running.await.unwrap().unwrap();
+}
+
+/// Conformance: DIS-149
+#[tokio::test(start_paused = true)]
+async fn a_node_smaller_than_its_instance_type_gets_an_event() {
+    let world = with_node(1, json!({})).await;
+    let found =
+        async |w: &World| w.claims().await[0].condition_status(types::CONSISTENT_STATE_FOUND);
+    world
+        .until(30, "the node is consistent", async |w| {
+            found(w).await == Status::True
+        })
+        .await;
+    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    let api: Api<Node> = world.api();
+    let small = Patch::Merge(json!({"status": {"capacity": {"cpu": "1m"}}}));
+    api.patch_status(&node, &PatchParams::default(), &small)
+        .await
+        .unwrap();
+    world
+        .until(1300, "the node is inconsistent", async |w| {
+            found(w).await == Status::False
+        })
+        .await;
+    assert!(world.has_event("FailedConsistencyCheck").await);
+}
+
+/// Conformance: DIS-136
+#[tokio::test(start_paused = true)]
+async fn the_nodeclass_label_is_restored_on_nodeclaims_and_nodes() {
+    let world = with_node(1, json!({})).await;
+    let label = "karpenter.kwok.sh/kwoknodeclass";
+    let without = json!({"metadata": {"labels": {label: null}}});
+    let claim = world.claims().await.remove(0);
+    patch::<NodeClaim>(&world, claim.name(), without.clone()).await;
+    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    patch::<Node>(&world, &node, without).await;
+    world
+        .until(10, "the label is back", async |w| {
+            let node = w.nodes().await.remove(0).metadata.labels.unwrap();
+            w.claims().await[0].label(label) == Some("default")
+                && node.get(label).map(String::as_str) == Some("default")
+        })
+        .await;
+}

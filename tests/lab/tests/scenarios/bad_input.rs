@@ -1,0 +1,347 @@
+//! Invalid input around disruption: each is reported, does not affect other objects, and can be fixed.
+
+use k8s_openapi::api::core::v1::{Node, PodTemplate};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, CustomResourceValidation, JSONSchemaProps,
+};
+use karpenter_api::autoscaling::CapacityBuffer;
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::v1::NodePool;
+use karpenter_kwok::KwokNodeClass;
+use kube::Api;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::lines::Lines;
+use crate::world::{World, pool, settings};
+
+/// A cluster whose NodePool has these budgets.
+async fn budgeted(budgets: Value) -> World {
+    let world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world
+        .create(&pool(
+            "default",
+            json!({"disruption": {"budgets": budgets}}),
+        ))
+        .await;
+    world
+}
+
+async fn change_pool(world: &World, spec: Value) {
+    let api: Api<NodePool> = world.api();
+    let patch = Patch::Merge(json!({"spec": spec}));
+    api.patch("default", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+}
+
+/// An empty node that these budgets keep for ten minutes.
+async fn kept(budgets: Value) -> World {
+    let world = budgeted(budgets).await;
+    world.deploy("app", 2).await;
+    world.until_running(2, 60).await;
+    world.scale("app", 0).await;
+    world.pass(600).await;
+    assert!(
+        !world.claims().await.is_empty(),
+        "{}",
+        world.describe().await
+    );
+    world
+}
+
+/// Replaces the budgets by one that allows disruption.
+async fn allow_disruption(world: &World) {
+    change_pool(
+        world,
+        json!({"disruption": {"budgets": [{"nodes": "100%"}]}}),
+    )
+    .await;
+    world.until_empty(300).await;
+}
+
+/// Whether an event with this reason contains this text.
+async fn event_contains(world: &World, reason: &str, what: &str) -> bool {
+    let events = world.events().await;
+    let mut own = events
+        .iter()
+        .filter(|e| e.reason.as_deref() == Some(reason));
+    own.any(|e| e.message.as_deref().is_some_and(|m| m.contains(what)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_with_an_invalid_schedule_blocks_disruption_and_is_reported_on_the_nodepool() {
+    let world = kept(
+        json!([{"nodes": "100%"}, {"nodes": "1", "schedule": "99 99 * * *", "duration": "1h"}]),
+    )
+    .await;
+    assert!(event_contains(&world, "InvalidNodePool", "99 99 * * *").await);
+    assert!(world.has_event("DisruptionBlocked").await);
+    let pool: NodePool = world.api().get("default").await.unwrap();
+    assert!(
+        pool.is_true(types::READY),
+        "nodes can still be launched from it"
+    );
+    world.deploy("other", 1).await;
+    world.until_running(1, 60).await;
+    world.scale("other", 0).await;
+    allow_disruption(&world).await;
+}
+
+/// Conformance: API-192
+#[tokio::test(start_paused = true)]
+async fn a_budget_of_zero_blocks_disruption_and_the_event_names_the_reason() {
+    let world = kept(json!([{"nodes": "0", "reasons": ["Empty"]}])).await;
+    let message = "No allowed disruptions for disruption reason Empty due to blocking budget";
+    assert!(event_contains(&world, "DisruptionBlocked", message).await);
+    let allowed = "karpenter_nodepools_allowed_disruptions{nodepool=\"default\",reason=\"Empty\"}";
+    assert_eq!(world.metric(allowed), Some(0.0));
+    allow_disruption(&world).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_of_100_percent_allows_all_nodes_at_once() {
+    let world = budgeted(json!([{"nodes": "100%"}])).await;
+    world.deploy("app", 3).await;
+    world.until_running(3, 60).await;
+    world.scale("app", 0).await;
+    world.until_empty(120).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn invalid_numbers_of_nodes_in_budgets_are_rejected() {
+    let world = budgeted(json!([{"nodes": "100%"}])).await;
+    for nodes in ["101%", "-1", "-10%", "many", "1.5"] {
+        let patch = Patch::Merge(json!({"spec": {"disruption": {"budgets": [{"nodes": nodes}]}}}));
+        let api: Api<NodePool> = world.api();
+        let answer = api.patch("default", &PatchParams::default(), &patch).await;
+        match answer {
+            Err(kube::Error::Api(status)) => {
+                assert!(
+                    status.message.contains("nodes"),
+                    "{nodes}: {}",
+                    status.message
+                );
+            }
+            other => panic!("{nodes}: {other:?}"),
+        }
+    }
+}
+
+async fn budget(world: &World, name: &str, spec: Value) {
+    let mut all = json!({"selector": {"matchLabels": {"app": "app"}}});
+    all.as_object_mut()
+        .unwrap()
+        .extend(spec.as_object().unwrap().clone());
+    let budget: PodDisruptionBudget = serde_json::from_value(
+        json!({"metadata": {"name": name, "namespace": "default"}, "spec": all}),
+    )
+    .unwrap();
+    budgets(world)
+        .create(&PostParams::default(), &budget)
+        .await
+        .unwrap();
+}
+
+fn budgets(world: &World) -> Api<PodDisruptionBudget> {
+    Api::namespaced(world.client.clone(), "default")
+}
+
+/// A node that is being deleted, with pods whose eviction these PodDisruptionBudgets block.
+async fn held(pdbs: &[(&str, Value)]) -> (World, String) {
+    let world = budgeted(json!([{"nodes": "100%"}])).await;
+    world.deploy("app", 2).await;
+    world.until_running(2, 60).await;
+    for (name, spec) in pdbs {
+        budget(&world, name, spec.clone()).await;
+    }
+    world.pass(5).await;
+    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    world.delete::<Node>(&node).await;
+    world.pass(300).await;
+    assert!(world.api::<Node>().get_opt(&node).await.unwrap().is_some());
+    (world, node)
+}
+
+async fn until_gone(world: &World, node: &str) {
+    world
+        .until(120, "the node is gone", async |w| {
+            w.api::<Node>().get_opt(node).await.unwrap().is_none()
+        })
+        .await;
+    world.until_running(2, 120).await;
+}
+
+/// Conformance: DIS-156
+#[tokio::test(start_paused = true)]
+async fn a_pod_covered_by_two_pdbs_is_named_until_one_of_them_is_deleted() {
+    let (world, node) = held(&[
+        ("one", json!({"maxUnavailable": 1})),
+        ("two", json!({"maxUnavailable": 1})),
+    ])
+    .await;
+    let message = "eviction does not support multiple PDBs";
+    assert!(event_contains(&world, "FailedDraining", message).await);
+    budgets(&world)
+        .delete("two", &DeleteParams::default())
+        .await
+        .unwrap();
+    until_gone(&world, &node).await;
+}
+
+/// Conformance: DIS-156
+#[tokio::test(start_paused = true)]
+async fn a_pdb_that_never_allows_an_eviction_blocks_the_drain_until_it_is_changed() {
+    let (world, node) = held(&[("never", json!({"maxUnavailable": 0}))]).await;
+    let message = "The disruption budget never allows no disruption now";
+    assert!(event_contains(&world, "FailedDraining", message).await);
+    let patch = Patch::Merge(json!({"spec": {"maxUnavailable": 1}}));
+    budgets(&world)
+        .patch("never", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    until_gone(&world, &node).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_without_a_nodepool_are_kept_get_an_event_and_can_be_deleted() {
+    let world = budgeted(json!([{"nodes": "100%"}])).await;
+    world.deploy("app", 1).await;
+    world.until_running(1, 60).await;
+    let claim = world.claims().await.remove(0);
+    // The NodePool is deleted without its nodes.
+    let orphan = DeleteParams {
+        propagation_policy: Some(kube::api::PropagationPolicy::Orphan),
+        ..DeleteParams::default()
+    };
+    world
+        .api::<NodePool>()
+        .delete("default", &orphan)
+        .await
+        .unwrap();
+    world
+        .until(120, "an event says why the node is kept", async |w| {
+            event_contains(w, "DisruptionBlocked", "NodePool not found").await
+        })
+        .await;
+    world.scale("app", 0).await;
+    world.pass(600).await;
+    assert_eq!(world.claims().await.len(), 1);
+    world
+        .delete::<karpenter_api::v1::NodeClaim>(claim.name())
+        .await;
+    world.until_empty(120).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_nodepool_deleted_while_a_command_waits_deletes_all_its_nodes() {
+    let world = budgeted(json!([{"nodes": "100%"}])).await;
+    let on_demand = json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]},
+        {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}]);
+    change_pool(
+        &world,
+        json!({"template": {"spec": {"requirements": on_demand}}}),
+    )
+    .await;
+    world.deploy("app", 12).await;
+    world.until_running(12, 60).await;
+    world.stack.cloud.never_register(true);
+    world.scale("app", 2).await;
+    world
+        .until(120, "a command waits for its replacement", async |w| {
+            let claims = w.claims().await;
+            claims.iter().any(|c| c.is_true(types::DISRUPTION_REASON))
+        })
+        .await;
+    world.delete::<NodePool>("default").await;
+    world.until_empty(300).await;
+    world.pass(900).await;
+    let instances = world.stack.cloud.instances();
+    assert!(instances.is_empty(), "{}", world.describe().await);
+    // A later Deployment gets its nodes.
+    world.stack.cloud.never_register(false);
+    world.create(&pool("default", json!({}))).await;
+    world.until_running(2, 60).await;
+}
+
+/// Removes the schema of a CRD, as in an older generation of it.
+async fn without_schema(world: &World, name: &str) {
+    let api: Api<CustomResourceDefinition> = world.api();
+    let mut definition = api.get(name).await.unwrap();
+    for version in &mut definition.spec.versions {
+        let anything = JSONSchemaProps {
+            type_: Some("object".into()),
+            x_kubernetes_preserve_unknown_fields: Some(true),
+            ..JSONSchemaProps::default()
+        };
+        version.schema = Some(CustomResourceValidation {
+            open_api_v3_schema: Some(anything),
+        });
+    }
+    api.replace(name, &PostParams::default(), &definition)
+        .await
+        .unwrap();
+}
+
+/// Creates an object without validation.
+async fn create_any(world: &World, resource: &ApiResource, object: Value) {
+    let object: DynamicObject = serde_json::from_value(object).unwrap();
+    let namespace = object.metadata.namespace.clone();
+    let api: Api<DynamicObject> = match namespace {
+        Some(namespace) => Api::namespaced_with(world.client.clone(), &namespace, resource),
+        None => Api::all_with(world.client.clone(), resource),
+    };
+    api.create(&PostParams::default(), &object).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_that_cannot_be_decoded_get_an_event_and_hide_no_others() {
+    let lines = Lines::taken();
+    let mut settings = settings();
+    settings.options.feature_gates.capacity_buffer = true;
+    let world = World::bare(settings).await;
+    without_schema(&world, "nodepools.karpenter.sh").await;
+    without_schema(&world, "capacitybuffers.autoscaling.x-k8s.io").await;
+    let (pools, buffers) = (
+        ApiResource::erase::<NodePool>(&()),
+        ApiResource::erase::<CapacityBuffer>(&()),
+    );
+    let bad_pool = json!({"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "bad"}, "spec": {"weight": "heavy"}});
+    create_any(&world, &pools, bad_pool).await;
+    let buffer = |name: &str, replicas: Value| {
+        let spec = json!({"podTemplateRef": {"name": "chunk"}, "replicas": replicas});
+        json!({"apiVersion": "autoscaling.x-k8s.io/v1beta1", "kind": "CapacityBuffer", "metadata": {"name": name, "namespace": "default"}, "spec": spec})
+    };
+    create_any(&world, &buffers, buffer("bad", json!("many"))).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world.create(&pool("default", json!({}))).await;
+    let chunk = json!({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "chunk", "namespace": "default"},
+        "template": {"spec": {"containers": [{"name": "c", "image": "pause", "resources": {"requests": {"cpu": "1"}}}]}}});
+    let templates = ApiResource::erase::<PodTemplate>(&());
+    create_any(&world, &templates, chunk).await;
+    create_any(&world, &buffers, buffer("good", json!(2))).await;
+    world
+        .until(120, "the valid buffer has its node", async |w| {
+            w.claims()
+                .await
+                .iter()
+                .any(|c| c.is_true(types::INITIALIZED))
+        })
+        .await;
+    for kind in ["NodePool", "CapacityBuffer"] {
+        let events = world.events().await;
+        let event = events.iter().find(|e| {
+            e.reason.as_deref() == Some("InvalidObject")
+                && e.involved_object.kind.as_deref() == Some(kind)
+        });
+        let event = event.unwrap_or_else(|| panic!("no event for the {kind}"));
+        assert_eq!(event.involved_object.name.as_deref(), Some("bad"));
+        let named = lines.of("ERROR");
+        assert!(
+            named.iter().any(|line| line[kind]["name"] == "bad"),
+            "{named:#?}"
+        );
+    }
+}

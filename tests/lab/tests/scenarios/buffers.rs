@@ -1,0 +1,206 @@
+//! Capacity buffers (feature gate CapacityBuffer).
+
+use k8s_openapi::api::core::v1::PodTemplate;
+use karpenter_api::autoscaling::{CapacityBuffer, conditions};
+use karpenter_kwok::{CapacityPool, KwokNodeClass};
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::world::{World, pool, settings};
+
+async fn world() -> World {
+    let mut settings = settings();
+    settings.options.feature_gates.capacity_buffer = true;
+    let world = World::bare(settings).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world.create(&pool("default", json!({}))).await;
+    world
+}
+
+fn buffers(world: &World) -> Api<CapacityBuffer> {
+    Api::namespaced(world.client.clone(), "default")
+}
+
+async fn buffer(world: &World, spec: Value) {
+    let object = json!({"apiVersion": "autoscaling.x-k8s.io/v1beta1", "kind": "CapacityBuffer", "metadata": {"name": "spare", "namespace": "default"}, "spec": spec});
+    let buffer: CapacityBuffer = serde_json::from_value(object).unwrap();
+    buffers(world)
+        .create(&PostParams::default(), &buffer)
+        .await
+        .unwrap();
+}
+
+async fn template(world: &World, cpu: &str) {
+    let object = json!({"metadata": {"name": "chunk", "namespace": "default"}, "template": {"metadata": {"labels": {"app": "chunk"}},
+        "spec": {"containers": [{"name": "c", "image": "pause", "resources": {"requests": {"cpu": cpu}}}]}}});
+    let template: PodTemplate = serde_json::from_value(object).unwrap();
+    let api: Api<PodTemplate> = Api::namespaced(world.client.clone(), "default");
+    api.create(&PostParams::default(), &template).await.unwrap();
+}
+
+/// Status and reason of a condition.
+async fn condition(world: &World, condition_type: &str) -> Option<(String, String)> {
+    let buffer = buffers(world).get("spare").await.unwrap();
+    let found = buffer
+        .status
+        .conditions
+        .iter()
+        .find(|c| c.type_ == condition_type)?;
+    Some((found.status.clone(), found.reason.clone()))
+}
+
+async fn until(world: &World, condition_type: &str, status: &str, reason: &str) {
+    let what = format!("{condition_type} is {status} ({reason})");
+    let wanted = Some((status.to_owned(), reason.to_owned()));
+    world
+        .until(120, &what, async |w| {
+            condition(w, condition_type).await == wanted
+        })
+        .await;
+}
+
+/// Conformance: API-108
+#[tokio::test(start_paused = true)]
+async fn a_buffer_of_a_template_gets_its_capacity_until_it_is_deleted() {
+    let world = world().await;
+    buffer(
+        &world,
+        json!({"podTemplateRef": {"name": "chunk"}, "replicas": 3}),
+    )
+    .await;
+    until(
+        &world,
+        conditions::READY_FOR_PROVISIONING,
+        "False",
+        "PodTemplateNotFound",
+    )
+    .await;
+    until(
+        &world,
+        conditions::PROVISIONING,
+        "False",
+        "NotReadyForProvisioning",
+    )
+    .await;
+    let everything = CapacityPool {
+        instance_type: None,
+        zone: None,
+        capacity_type: None,
+    };
+    world.stack.cloud.exhaust(everything);
+    template(&world, "1").await;
+    until(
+        &world,
+        conditions::READY_FOR_PROVISIONING,
+        "True",
+        "Resolved",
+    )
+    .await;
+    until(
+        &world,
+        conditions::PROVISIONING,
+        "False",
+        "RequiresNewCapacity",
+    )
+    .await;
+    world.pass(60).await;
+    until(
+        &world,
+        conditions::PROVISIONING,
+        "False",
+        "RequiresNewCapacity",
+    )
+    .await;
+    world.stack.cloud.restock();
+    until(
+        &world,
+        conditions::PROVISIONING,
+        "True",
+        "FitsExistingCapacity",
+    )
+    .await;
+    let status = buffers(&world).get("spare").await.unwrap().status;
+    assert_eq!(
+        (status.replicas, status.pod_template_ref.unwrap().name),
+        (Some(3), "chunk".to_owned())
+    );
+    assert!(status.conditions.iter().all(|c| c.type_ != "Ready"));
+    assert!(world.pods().await.is_empty(), "chunks are never written");
+    let launched = world.stack.cloud.launched();
+    world.pass(300).await;
+    assert!(
+        !world.claims().await.is_empty(),
+        "a node with a buffer is not empty"
+    );
+    assert_eq!(world.stack.cloud.launched(), launched, "the nodes stay");
+    until(
+        &world,
+        conditions::PROVISIONING,
+        "True",
+        "FitsExistingCapacity",
+    )
+    .await;
+    buffers(&world)
+        .delete("spare", &DeleteParams::default())
+        .await
+        .unwrap();
+    world.until_empty(300).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_buffer_follows_the_scale_of_its_workload() {
+    let world = world().await;
+    world.deploy("app", 4).await;
+    world.until_running(4, 60).await;
+    let target = json!({"apiGroup": "apps", "kind": "Deployment", "name": "app"});
+    buffer(&world, json!({"scalableRef": target, "percentage": 50})).await;
+    let replicas = async |w: &World| buffers(w).get("spare").await.unwrap().status.replicas;
+    world
+        .until(60, "half of four", async |w| replicas(w).await == Some(2))
+        .await;
+    world.scale("app", 10).await;
+    world
+        .until(
+            5,
+            "half of ten, without waiting for the next poll",
+            async |w| replicas(w).await == Some(5),
+        )
+        .await;
+    world.scale("app", 0).await;
+    world
+        .until(5, "nothing of nothing", async |w| {
+            replicas(w).await == Some(0)
+        })
+        .await;
+    until(&world, conditions::PROVISIONING, "False", "BufferEmpty").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_or_unsupported_workload_is_reported() {
+    let world = world().await;
+    buffer(&world, json!({"scalableRef": {"apiGroup": "apps", "kind": "Deployment", "name": "gone"}, "replicas": 1})).await;
+    until(
+        &world,
+        conditions::READY_FOR_PROVISIONING,
+        "False",
+        "ScalableRefNotFound",
+    )
+    .await;
+    buffers(&world)
+        .delete("spare", &DeleteParams::default())
+        .await
+        .unwrap();
+    buffer(
+        &world,
+        json!({"scalableRef": {"apiGroup": "batch", "kind": "Job", "name": "gone"}, "replicas": 1}),
+    )
+    .await;
+    until(
+        &world,
+        conditions::READY_FOR_PROVISIONING,
+        "False",
+        "ResolutionFailed",
+    )
+    .await;
+}

@@ -1,0 +1,498 @@
+//! What becomes of NodeClaims that the provider refuses, that do not join, or that no longer fit.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use karpenter_api::conditions::{HasConditions, Status, types};
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_core::pod::Pod as ModelPod;
+use karpenter_core::provider::{CloudProviderError, HookOutcome};
+use karpenter_kube::controller::{Controller, Queue};
+use karpenter_kube::node::eviction::EvictionQueue;
+use karpenter_kwok::{CapacityPool, KwokNodeClass};
+use karpenter_testbed::faults::{Fault, Rule};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::cloud::{Hook, Scripted};
+use crate::world::{World, pool, settings};
+
+/// A cluster whose NodePool never consolidates.
+async fn quiet(template: Value) -> World {
+    let world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    let spec = json!({"disruption": {"consolidateAfter": "Never"}, "template": {"spec": template}});
+    world.create(&pool("default", spec)).await;
+    world
+}
+
+async fn claim(world: &World, uid: &str) -> Option<NodeClaim> {
+    world
+        .claims()
+        .await
+        .into_iter()
+        .find(|claim| claim.uid() == uid)
+}
+
+async fn first_claim(world: &World, condition: &str) -> NodeClaim {
+    let is = |claim: &NodeClaim| claim.is_true(condition);
+    world
+        .until(120, condition, async |w| w.claims().await.iter().any(is))
+        .await;
+    world.claims().await.into_iter().find(is).unwrap()
+}
+
+/// How many NodeClaims were deleted for a reason.
+fn disrupted(world: &World, reason: &str, capacity_type: &str) -> Option<f64> {
+    world.metric(&format!(
+        "karpenter_nodeclaims_disrupted_total{{reason=\"{reason}\",nodepool=\"default\",capacity_type=\"{capacity_type}\",consolidation_policy=\"\",termination_mode=\"graceful\"}}"
+    ))
+}
+
+/// Conformance: DIS-027, API-172, API-198
+#[tokio::test(start_paused = true)]
+async fn a_class_that_is_not_ready_ends_the_claim_without_an_event() {
+    let mut world = quiet(json!({})).await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    let error = CloudProviderError::NodeClassNotReady("its role is missing".into());
+    cloud.creations.lock().unwrap().push_back(error);
+    world.deploy("app", 1).await;
+    world.until_running(1, 120).await;
+    let calls = cloud.calls("create");
+    assert_ne!(
+        calls[0].claim.uid(),
+        calls[1].claim.uid(),
+        "another NodeClaim"
+    );
+    assert_eq!(disrupted(&world, "nodeclass_not_ready", ""), Some(1.0));
+    let events = world.events().await;
+    let said = |text: &str| {
+        events
+            .iter()
+            .any(|e| e.message.as_deref().is_some_and(|m| m.contains(text)))
+    };
+    assert!(!said("its role is missing"));
+}
+
+/// Conformance: DIS-028, API-199
+#[tokio::test(start_paused = true)]
+async fn a_create_error_says_its_own_reason_on_the_claim_until_the_launch_works() {
+    let mut world = quiet(json!({})).await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    let error = || CloudProviderError::Create {
+        reason: "SpotServiceLinkedRoleMissing".into(),
+        message: "x".repeat(400),
+        source: None,
+    };
+    cloud
+        .creations
+        .lock()
+        .unwrap()
+        .extend([error(), error(), error()]);
+    world.deploy("app", 1).await;
+    world
+        .until(30, "the claim says why", async |w| {
+            let claims = w.claims().await;
+            let launched = claims
+                .first()
+                .and_then(|claim| claim.condition(types::LAUNCHED));
+            launched.is_some_and(|c| c.reason == "SpotServiceLinkedRoleMissing")
+        })
+        .await;
+    let waiting = world.claims().await.remove(0);
+    let launched = waiting.condition(types::LAUNCHED).unwrap();
+    assert_eq!(launched.status, "Unknown");
+    assert_eq!(launched.message, format!("{}...", "x".repeat(300)));
+    world.until_running(1, 120).await;
+    assert_eq!(
+        world.claims().await[0].uid(),
+        waiting.uid(),
+        "the same NodeClaim"
+    );
+    assert_eq!(cloud.calls("create").len(), 4);
+}
+
+/// Conformance: API-172
+#[tokio::test(start_paused = true)]
+async fn claims_that_are_given_up_are_counted_by_reason() {
+    let world = quiet(json!({})).await;
+    let everything = CapacityPool {
+        instance_type: None,
+        zone: None,
+        capacity_type: None,
+    };
+    world.stack.cloud.exhaust(everything);
+    world.deploy("app", 1).await;
+    world
+        .until(60, "a claim is given up", async |w| {
+            disrupted(w, "insufficient_capacity", "").is_some()
+        })
+        .await;
+
+    let world = quiet(json!({})).await;
+    world.stack.cloud.fail_launches(u32::MAX);
+    world.deploy("app", 1).await;
+    world.pass(290).await;
+    assert_eq!(disrupted(&world, "launch_timeout", ""), None);
+    world
+        .until(120, "its launch is given up", async |w| {
+            disrupted(w, "launch_timeout", "") == Some(1.0)
+        })
+        .await;
+
+    let world = quiet(json!({})).await;
+    world.stack.cloud.never_register(true);
+    world.deploy("app", 1).await;
+    world.pass(890).await;
+    assert_eq!(disrupted(&world, "registration_timeout", "spot"), None);
+    world
+        .until(60, "its registration is given up", async |w| {
+            disrupted(w, "registration_timeout", "spot") == Some(1.0)
+        })
+        .await;
+}
+
+/// Conformance: DIS-142
+#[tokio::test(start_paused = true)]
+async fn several_nodes_with_one_provider_id_are_never_registered() {
+    let mut world = quiet(json!({})).await;
+    world.stack.cloud.never_register(true);
+    world.deploy("app", 1).await;
+    let launched = first_claim(&world, types::LAUNCHED).await;
+    world.stack.stop_controllers().await;
+    for name in ["one", "two"] {
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": name, "labels": launched.metadata.labels},
+            "spec": {"providerID": launched.status.provider_id,
+                "taints": [{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}]},
+            "status": {"capacity": launched.status.capacity, "allocatable": launched.status.allocatable},
+        }))
+        .unwrap();
+        world.create(&node).await;
+    }
+    world.stack.start_controllers();
+    world.pass(30).await;
+    let registered = async |w: &World| {
+        let claim = claim(w, launched.uid()).await?;
+        let condition = claim.condition(types::REGISTERED)?.clone();
+        Some((condition.status, condition.reason))
+    };
+    let several = Some(("False".to_owned(), "MultipleNodesFound".to_owned()));
+    assert_eq!(registered(&world).await, several);
+    world.delete::<Node>("two").await;
+    world.pass(600).await;
+    assert_eq!(
+        registered(&world).await,
+        several,
+        "it is not looked at again"
+    );
+    world
+        .until(400, "the claim is given up", async |w| {
+            claim(w, launched.uid()).await.is_none()
+        })
+        .await;
+    assert_eq!(disrupted(&world, "registration_timeout", "spot"), Some(1.0));
+}
+
+/// Conformance: DIS-143
+#[tokio::test(start_paused = true)]
+async fn a_registered_node_may_take_for_ever_to_be_initialized() {
+    let taint = json!([{"key": "example.com/starting", "effect": "NoSchedule"}]);
+    let world = quiet(json!({"startupTaints": taint, "expireAfter": "Never"})).await;
+    world.deploy("app", 1).await;
+    let registered = first_claim(&world, types::REGISTERED).await;
+    world.pass(2 * 3600).await;
+    let waiting = claim(&world, registered.uid()).await.unwrap();
+    assert!(!waiting.is_deleting());
+    let condition = waiting.condition(types::INITIALIZED).unwrap();
+    assert_eq!(
+        (&*condition.status, &*condition.reason),
+        ("Unknown", "StartupTaintsExist")
+    );
+}
+
+/// Conformance: API-208
+#[tokio::test(start_paused = true)]
+async fn of_several_hooks_that_wait_the_shortest_time_counts() {
+    let mut world = quiet(json!({})).await;
+    let wait = |seconds: i64| Ok(HookOutcome::Wait(SignedDuration::from_secs(seconds)));
+    let hooks = vec![Hook::new("slow", wait(3600)), Hook::new("quick", wait(7))];
+    let cloud = Scripted::in_world(&mut world, hooks).await;
+    world.deploy("app", 1).await;
+    world
+        .until(60, "the hooks are asked", async |w| {
+            let claims = w.claims().await;
+            let condition = claims
+                .first()
+                .and_then(|claim| claim.condition(types::REGISTERED));
+            condition.is_some_and(|c| c.reason == "RegistrationHookPending")
+        })
+        .await;
+    // Nothing else wakes the claim by now.
+    world.pass(60).await;
+    for hook in &cloud.hooks {
+        hook.answer(HookOutcome::Ready);
+    }
+    world.pass(8).await;
+    assert!(world.claims().await[0].is_true(types::REGISTERED));
+}
+
+/// Conformance: DIS-160
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_pool_makes_its_registration_health_unknown_until_another_node_registers() {
+    let world = quiet(json!({})).await;
+    world.deploy("app", 1).await;
+    world.until_running(1, 60).await;
+    let health = async |w: &World| {
+        let pool = w.list::<NodePool>().await.remove(0);
+        let condition = pool
+            .condition(types::NODE_REGISTRATION_HEALTHY)
+            .unwrap()
+            .clone();
+        (condition.status, condition.reason)
+    };
+    let is = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
+    let healthy = is("True", "NodeRegistrationHealthy");
+    world
+        .until(10, "the pool is healthy", async |w| {
+            health(w).await == healthy
+        })
+        .await;
+    let weight = Patch::Merge(json!({"spec": {"weight": 7}}));
+    let pools: Api<NodePool> = world.api();
+    pools
+        .patch("default", &PatchParams::default(), &weight)
+        .await
+        .unwrap();
+    world.pass(60).await;
+    assert_eq!(
+        health(&world).await,
+        is("Unknown", "AwaitingReconciliation")
+    );
+    let ready = world.list::<NodePool>().await.remove(0);
+    assert!(ready.is_true(types::READY), "Ready does not depend on it");
+    world.scale("app", 400).await;
+    world
+        .until(120, "the pool is healthy again", async |w| {
+            health(w).await == healthy
+        })
+        .await;
+}
+
+async fn drifted(world: &World) -> Option<(String, String)> {
+    let claims = world.claims().await;
+    let condition = claims[0].condition(types::DRIFTED)?;
+    assert_eq!(Status::of(condition), Status::True);
+    Some((condition.reason.clone(), condition.message.clone()))
+}
+
+/// Conformance: DIS-165
+#[tokio::test(start_paused = true)]
+async fn the_catalogue_is_asked_about_claims_that_are_an_hour_old() {
+    let world = quiet(json!({"requirements": []})).await;
+    // The budget keeps the drifted node.
+    let shut = Patch::Merge(json!({"spec": {"disruption": {"budgets": [{"nodes": "0"}]}}}));
+    let pools: Api<NodePool> = world.api();
+    pools
+        .patch("default", &PatchParams::default(), &shut)
+        .await
+        .unwrap();
+    world.deploy("app", 1).await;
+    world.until_running(1, 60).await;
+    let claim = world.claims().await.remove(0);
+    let gone = json!({"metadata": {"labels": {"node.kubernetes.io/instance-type": "gone"}}});
+    let api: Api<NodeClaim> = world.api();
+    api.patch(claim.name(), &PatchParams::default(), &Patch::Merge(gone))
+        .await
+        .unwrap();
+    let age = |w: &World| {
+        let created = claim
+            .metadata
+            .creation_timestamp
+            .as_ref()
+            .map(|time| time.0);
+        w.stack
+            .clock
+            .since(created.unwrap_or(Timestamp::UNIX_EPOCH))
+            .as_secs()
+    };
+    world.pass(3590 - age(&world)).await;
+    assert_eq!(drifted(&world).await, None, "within its first hour");
+    world
+        .until(330, "the catalogue is asked", async |w| {
+            drifted(w).await.is_some()
+        })
+        .await;
+    let reason = "InstanceTypeNotFound".to_owned();
+    assert_eq!(drifted(&world).await, Some((reason.clone(), reason)));
+}
+
+/// Conformance: DIS-166
+#[tokio::test(start_paused = true)]
+async fn a_provider_s_reason_is_that_of_the_drift_and_an_unknown_instance_has_not_drifted() {
+    let mut world = quiet(json!({})).await;
+    let shut = Patch::Merge(json!({"spec": {"disruption": {"budgets": [{"nodes": "0"}]}}}));
+    let pools: Api<NodePool> = world.api();
+    pools
+        .patch("default", &PatchParams::default(), &shut)
+        .await
+        .unwrap();
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    world.deploy("app", 1).await;
+    world.until_running(1, 60).await;
+    *cloud.drift.lock().unwrap() = Some("AMIDrift".to_owned());
+    world
+        .until(310, "it is asked every five minutes", async |w| {
+            drifted(w).await.is_some()
+        })
+        .await;
+    let reason = "AMIDrift".to_owned();
+    assert_eq!(drifted(&world).await, Some((reason.clone(), reason)));
+    *cloud.drift.lock().unwrap() = Some(String::new());
+    let errors = "controller_runtime_reconcile_errors_total{controller=\"nodeclaim.disruption\"}";
+    let before = world.metric(errors);
+    world
+        .until(310, "the drift is cleared", async |w| {
+            drifted(w).await.is_none()
+        })
+        .await;
+    assert_eq!(world.metric(errors), before);
+}
+
+/// Conformance: SCH-260
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_cannot_be_created_keeps_no_other_from_being_made() {
+    let world = quiet(json!({})).await;
+    world.pass(5).await;
+    let refused = Fault::Error {
+        code: 403,
+        retry_after: None,
+    };
+    let rule = Rule::new(refused)
+        .verb("create")
+        .resource("nodeclaims")
+        .times(1);
+    world.stack.testbed.faults().add(rule);
+    let alone = json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "app"}}},
+    ]}}});
+    world.deploy_with("app", 3, alone).await;
+    world
+        .until(5, "the others are made", async |w| {
+            w.claims().await.len() == 2
+        })
+        .await;
+    world.until_running(3, 120).await;
+    assert_eq!(world.claims().await.len(), 3);
+}
+
+/// Conformance: DIS-163
+#[tokio::test(start_paused = true)]
+async fn a_static_pool_is_scaled_down_whatever_its_budgets_say() {
+    let mut settings = settings();
+    settings.options.feature_gates.static_capacity = true;
+    let world = World::bare(settings).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    let spec = json!({"replicas": 3, "disruption": {"budgets": [{"nodes": "0"}]}});
+    world.create(&pool("fixed", spec)).await;
+    let are = async |w: &World, count: usize| {
+        let claims = w.claims().await;
+        claims.len() == count && claims.iter().all(|claim| claim.is_true(types::INITIALIZED))
+    };
+    world.until(120, "three", async |w| are(w, 3).await).await;
+    let fewer = Patch::Merge(json!({"spec": {"replicas": 1}}));
+    let pools: Api<NodePool> = world.api();
+    pools
+        .patch("fixed", &PatchParams::default(), &fewer)
+        .await
+        .unwrap();
+    world.until(120, "one", async |w| are(w, 1).await).await;
+}
+
+/// Conformance: DIS-155
+#[tokio::test(start_paused = true)]
+async fn the_deadline_of_an_eviction_comes_closer_and_never_moves_away() {
+    let world = quiet(json!({})).await;
+    world.deploy("app", 1).await;
+    world.until_running(1, 60).await;
+    let cx = Arc::clone(world.stack.context().unwrap());
+    let on = world.nodes().await.remove(0).metadata.name.unwrap();
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
+    let protected: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "protected", "namespace": "default", "annotations": {"karpenter.sh/do-not-disrupt": "true"}},
+        "spec": {"nodeName": on, "terminationGracePeriodSeconds": 30, "containers": [{"name": "c", "image": "pause"}]},
+    }))
+    .unwrap();
+    let created = pods
+        .create(&PostParams::default(), &protected)
+        .await
+        .unwrap();
+    world.pass(5).await;
+    let model = [Arc::new(ModelPod::parse(&created))];
+    let queue = Queue::new();
+    let evictions = EvictionQueue::new(Arc::clone(&cx), queue.clone());
+    let reconcile = async || {
+        let key = queue.next().unwrap();
+        let outcome = evictions.reconcile(key.clone()).await;
+        queue.done(key, None);
+        outcome
+    };
+    let terminating = async || {
+        pods.get("protected")
+            .await
+            .unwrap()
+            .metadata
+            .deletion_timestamp
+            .is_some()
+    };
+    evictions.add(&model, None);
+    assert!(reconcile().await.is_err(), "it does not allow eviction");
+    assert!(!terminating().await);
+    let now = world.stack.clock.now();
+    let at = |seconds: i64| {
+        Some(
+            now.saturating_add(SignedDuration::from_secs(seconds))
+                .unwrap(),
+        )
+    };
+    evictions.add(&model, at(20));
+    evictions.add(&model, at(3600));
+    evictions.add(&model, None);
+    reconcile().await.unwrap();
+    assert!(
+        terminating().await,
+        "its grace period would go beyond the first deadline"
+    );
+}
+
+/// Conformance: DIS-134
+#[tokio::test(start_paused = true)]
+async fn launches_that_fail_are_tried_again_after_one_second_and_a_minute_at_most() {
+    let mut world = quiet(json!({})).await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    let errors = (0..12).map(|_| CloudProviderError::other("the cloud is away"));
+    cloud.creations.lock().unwrap().extend(errors);
+    world.deploy("app", 1).await;
+    world.pass(290).await;
+    let calls: Vec<_> = cloud
+        .calls("create")
+        .into_iter()
+        .map(|call| call.at)
+        .collect();
+    let gaps: Vec<f64> = calls
+        .windows(2)
+        .map(|pair| pair[1].duration_since(pair[0]).as_secs_f64())
+        .collect();
+    assert!(gaps.len() >= 7, "{gaps:?}");
+    // What the first failures write on the claim comes back as its change, which is reconciled without back-off. Then it is between
+    // half and all of the back-off, which doubles from a second to a minute.
+    for (failures, gap) in gaps.iter().enumerate().skip(2) {
+        let longest = 2f64.powi(i32::try_from(failures).unwrap()).min(60.0);
+        assert!(
+            (longest / 2.0 - 0.1..=longest + 0.5).contains(gap),
+            "{gaps:?}"
+        );
+    }
+}

@@ -1,0 +1,392 @@
+//! What users read: events, with their type, their object and their text, and the milestones in the log.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Event;
+use karpenter_api::v1::NodeClaim;
+use karpenter_kwok::{CapacityPool, KwokNodeClass};
+use serde_json::{Value, json};
+
+use crate::lines::Lines;
+use crate::world::{World, pool, settings};
+
+/// Not kube-scheduler's.
+fn is_ours(event: &Event) -> bool {
+    let source = event
+        .source
+        .as_ref()
+        .and_then(|source| source.component.as_deref());
+    source == Some("karpenter")
+}
+
+/// Type, object and message of the events of a reason.
+async fn said(world: &World, reason: &str) -> Vec<[String; 3]> {
+    let events = world.events().await.into_iter();
+    let own = events.filter(|event| event.reason.as_deref() == Some(reason) && is_ours(event));
+    own.map(|event| {
+        [
+            event.type_.unwrap_or_default(),
+            event.involved_object.kind.unwrap_or_default(),
+            event.message.unwrap_or_default(),
+        ]
+    })
+    .collect()
+}
+
+/// Every event of the reason has this type, and on each of these kinds one has the text: `*` stands for anything.
+async fn assert_said(world: &World, reason: &str, type_: &str, kinds: &[&str], text: &str) {
+    let said = said(world, reason).await;
+    assert!(!said.is_empty(), "{reason}: {}", world.describe().await);
+    assert!(said.iter().all(|[of, _, _]| of == type_), "{said:#?}");
+    let (start, end) = text.split_once('*').unwrap_or((text, ""));
+    let has = |message: &str| match text.contains('*') {
+        true => message.starts_with(start) && message.ends_with(end),
+        false => message == text,
+    };
+    for kind in kinds {
+        let own = said.iter().filter(|[_, of, _]| of == kind);
+        let text = text.replace("<kind>", kind);
+        let mut texts = own.map(|[_, _, message]| message);
+        assert!(
+            texts.any(|message| has(message) || *message == text),
+            "{reason} on {kind}: {said:#?}"
+        );
+    }
+}
+
+async fn on_demand(disruption: Value, template: Value) -> World {
+    let world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    let requirements = json!([
+        {"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]},
+        {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]},
+        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]},
+    ]);
+    let mut spec = json!({"template": {"spec": template}, "disruption": disruption});
+    spec["template"]["spec"]["requirements"] = requirements;
+    world.create(&pool("default", spec)).await;
+    world
+}
+
+const BOTH: &[&str] = &["Node", "NodeClaim"];
+
+/// Conformance: API-190
+#[tokio::test(start_paused = true)]
+async fn events_of_scheduling_and_consolidation_have_their_type_object_and_text() {
+    let world = on_demand(json!({"consolidateAfter": "0s"}), json!({})).await;
+    let none = json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["nothing"]}]);
+    let none = json!({"template": {"spec": {"requirements": none}}});
+    world.create(&pool("none", none)).await;
+    let nowhere = json!({"nodeSelector": {"kubernetes.io/arch": "s390x"}});
+    world.deploy_with("nowhere", 1, nowhere).await;
+    world.deploy("app", 12).await;
+    world.until_running(12, 60).await;
+    world.pass(5).await;
+    assert_said(
+        &world,
+        "Nominated",
+        "Normal",
+        &["Pod"],
+        "Pod should schedule on: nodeclaim/*",
+    )
+    .await;
+    assert_said(
+        &world,
+        "FailedScheduling",
+        "Warning",
+        &["Pod"],
+        "Failed to schedule pod, *",
+    )
+    .await;
+    let filtered = "NodePool requirements filtered out all compatible available instance types";
+    assert_said(
+        &world,
+        "NoCompatibleInstanceTypes",
+        "Warning",
+        &["NodePool"],
+        filtered,
+    )
+    .await;
+
+    world.scale("app", 2).await;
+    world
+        .until(300, "one small node is left", async |w| {
+            let claims = w.claims().await;
+            claims.len() == 1 && w.has_event("DisruptionTerminating").await
+        })
+        .await;
+    world.until_running(2, 60).await;
+    // A node that consolidation has launched is left alone for ten minutes.
+    world.pass(900).await;
+    let candidate = "terminating 1 candidates *";
+    assert_said(&world, "ConsolidationCandidate", "Normal", BOTH, candidate).await;
+    let all = said(&world, "ConsolidationCandidate").await;
+    assert!(
+        all.iter().all(|[_, _, text]| text.contains(" (savings: $")),
+        "{all:?}"
+    );
+    let launching = "Launching NodeClaim: Underutilized";
+    assert_said(
+        &world,
+        "DisruptionLaunching",
+        "Normal",
+        &["NodeClaim"],
+        launching,
+    )
+    .await;
+    let waiting = "Waiting on readiness to continue disruption";
+    assert_said(
+        &world,
+        "DisruptionWaitingReadiness",
+        "Normal",
+        &["NodeClaim"],
+        waiting,
+    )
+    .await;
+    assert_said(
+        &world,
+        "DisruptionTerminating",
+        "Normal",
+        BOTH,
+        "Disrupting <kind>: Underutilized",
+    )
+    .await;
+    assert_said(
+        &world,
+        "Evicted",
+        "Normal",
+        &["Pod"],
+        "Evicted pod: Underutilized",
+    )
+    .await;
+    let stays = "Can't replace with a cheaper node";
+    assert_said(&world, "Unconsolidatable", "Normal", BOTH, stays).await;
+    let registered = "Status condition transitioned, Type: Registered, Status: Unknown -> True, Reason: Registered";
+    assert_said(&world, "Registered", "Normal", &["NodeClaim"], registered).await;
+    assert_said(
+        &world,
+        "Ready",
+        "Normal",
+        &["NodeClaim", "NodePool"],
+        "Status condition transitioned, Type: Ready, *",
+    )
+    .await;
+    assert_said(
+        &world,
+        "Finalized",
+        "Normal",
+        BOTH,
+        "Finalized karpenter.sh/termination",
+    )
+    .await;
+
+    let everything = CapacityPool {
+        instance_type: None,
+        zone: None,
+        capacity_type: None,
+    };
+    world.stack.cloud.exhaust(everything);
+    world.scale("app", 100).await;
+    world
+        .until(60, "launches fail for lack of capacity", async |w| {
+            w.has_event("InsufficientCapacityError").await
+        })
+        .await;
+    let all = said(&world, "InsufficientCapacityError").await;
+    for [type_, kind, text] in all {
+        assert_eq!((&*type_, &*kind), ("Warning", "NodeClaim"));
+        let (name, rest) = text.split_once(" event: ").unwrap();
+        assert!(name.starts_with("NodeClaim default-"), "{text}");
+        assert!(rest.starts_with("insufficient capacity, "), "{text}");
+    }
+}
+
+/// Conformance: API-191
+#[tokio::test(start_paused = true)]
+async fn events_of_a_termination_have_their_type_object_and_text() {
+    let quiet = json!({"consolidateAfter": "Never"});
+    let world = on_demand(quiet, json!({"terminationGracePeriod": "300s"})).await;
+    world
+        .deploy_with("app", 1, json!({"terminationGracePeriodSeconds": 30}))
+        .await;
+    world.until_running(1, 60).await;
+    let pods: kube::Api<k8s_openapi::api::core::v1::Pod> =
+        kube::Api::namespaced(world.client.clone(), "default");
+    let pod = world.pods().await.remove(0).metadata.name.unwrap();
+    let refuses = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}});
+    let refuses = kube::api::Patch::Merge(refuses);
+    pods.patch(&pod, &kube::api::PatchParams::default(), &refuses)
+        .await
+        .unwrap();
+    world.pass(20).await;
+    let claim = world.claims().await.remove(0);
+    world.delete::<NodeClaim>(claim.name()).await;
+    world.pass(30).await;
+    assert_said(
+        &world,
+        "TerminationGracePeriodExpiring",
+        "Warning",
+        BOTH,
+        "All pods will be deleted by 2026-01-01T00:*Z",
+    )
+    .await;
+    let draining = "Failed to drain node, 1 pods are waiting to be evicted";
+    assert_said(&world, "FailedDraining", "Warning", &["Node"], draining).await;
+    assert_said(
+        &world,
+        "DisruptionBlocked",
+        "Normal",
+        BOTH,
+        "Node is deleting or marked for deletion",
+    )
+    .await;
+    world
+        .until(400, "the claim is gone", async |w| {
+            w.claims()
+                .await
+                .iter()
+                .all(|other| other.uid() != claim.uid())
+        })
+        .await;
+    let early = "Deleted the pod to accommodate the terminationTime *This bypasses the PDB of the pod and the do-not-disrupt annotation.";
+    assert_said(&world, "Disrupted", "Normal", &["Pod"], early).await;
+    let all = said(&world, "Disrupted").await;
+    assert!(
+        all[0][2].contains("30 terminationGracePeriodSeconds"),
+        "{all:?}"
+    );
+}
+
+/// Conformance: API-168
+#[tokio::test(start_paused = true)]
+async fn the_milestones_of_a_node_are_lines_of_the_log() {
+    let lines = Lines::taken();
+    let world = World::new().await;
+    world.deploy("app", 1).await;
+    world.until_running(1, 60).await;
+    world.scale("app", 0).await;
+    world.until_empty(300).await;
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let all = lines.of("INFO");
+    for line in &all {
+        *counts
+            .entry(line["message"].as_str().unwrap().to_owned())
+            .or_default() += 1;
+    }
+    for (message, kind) in [
+        ("created nodeclaim", "NodeClaim"),
+        ("launched nodeclaim", "NodeClaim"),
+        ("registered nodeclaim", "NodeClaim"),
+        ("initialized nodeclaim", "NodeClaim"),
+        ("tainted node", "Node"),
+        ("deleted node", "Node"),
+        ("deleted nodeclaim", "NodeClaim"),
+    ] {
+        assert_eq!(counts.get(message), Some(&1), "{message}: {counts:#?}");
+        let line = all.iter().find(|line| line["message"] == message).unwrap();
+        assert!(line[kind]["name"].is_string(), "{line}");
+    }
+    let launched = all
+        .iter()
+        .find(|line| line["message"] == "launched nodeclaim")
+        .unwrap();
+    for key in ["provider-id", "instance-type", "zone", "capacity-type"] {
+        assert!(
+            launched[key]
+                .as_str()
+                .is_some_and(|value| !value.is_empty()),
+            "{key}: {launched}"
+        );
+    }
+    assert!(launched["allocatable"].is_object(), "{launched}");
+    let tainted = all
+        .iter()
+        .find(|line| line["message"] == "tainted node")
+        .unwrap();
+    assert_eq!(tainted["taint.Key"], "karpenter.sh/disrupted");
+    assert_eq!(tainted["taint.Effect"], "NoSchedule");
+}
+
+/// Conformance: SCH-261
+#[tokio::test(start_paused = true)]
+async fn pods_whose_preferences_can_prevent_consolidation_are_named_in_the_log_once() {
+    let lines = Lines::taken();
+    let world = World::new().await;
+    let term = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "app"}}});
+    // It waits for a node that there is not, so that it is planned again and again.
+    let waits = json!({
+        "nodeSelector": {"kubernetes.io/arch": "s390x"},
+        "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}},
+        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {"app": "app"}}}],
+    });
+    world.deploy_with("app", 1, waits).await;
+    world.pass(120).await;
+    let pod = world.pods().await.remove(0).metadata.name.unwrap();
+    for message in [
+        "pod(s) have a preferred Anti-Affinity which can prevent consolidation",
+        "pod(s) have a preferred TopologySpreadConstraint which can prevent consolidation",
+    ] {
+        let all = lines.of("INFO").into_iter();
+        let own: Vec<_> = all.filter(|line| line["message"] == message).collect();
+        assert_eq!(own.len(), 1, "{message}");
+        assert_eq!(own[0]["pods"], format!("default/{pod}"));
+    }
+}
+
+/// Returns how often events of a reason were published.
+async fn count(world: &World, reason: &str) -> i32 {
+    let events = world.events().await.into_iter();
+    let own = events.filter(|event| event.reason.as_deref() == Some(reason) && is_ours(event));
+    own.map(|event| event.count.unwrap_or(1)).sum()
+}
+
+/// Conformance: API-188
+#[tokio::test(start_paused = true)]
+async fn what_stays_as_it_is_is_told_again_after_its_time() {
+    let world = World::new().await;
+    let none = json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["nothing"]}]);
+    world
+        .create(&pool(
+            "none",
+            json!({"template": {"spec": {"requirements": none}}}),
+        ))
+        .await;
+    let nowhere = json!({"nodeSelector": {"kubernetes.io/arch": "s390x"}});
+    world.deploy_with("nowhere", 1, nowhere).await;
+    world
+        .until(30, "the event is published", async |w| {
+            w.has_event("FailedScheduling").await
+        })
+        .await;
+    world.pass(285).await;
+    assert_eq!(
+        count(&world, "FailedScheduling").await,
+        1,
+        "within five minutes"
+    );
+    let filtered = count(&world, "NoCompatibleInstanceTypes").await;
+    assert!((4..=6).contains(&filtered), "each minute: {filtered}");
+    world.pass(30).await;
+    assert_eq!(count(&world, "FailedScheduling").await, 2);
+
+    // A spot node that stays as it is; consolidation looks at it every five minutes at least.
+    let world = World::new().await;
+    world.deploy("app", 12).await;
+    world.until_running(12, 60).await;
+    world.scale("app", 2).await;
+    world
+        .until(120, "the event is published", async |w| {
+            w.has_event("Unconsolidatable").await
+        })
+        .await;
+    let published = count(&world, "Unconsolidatable").await;
+    world.pass(14 * 60).await;
+    assert_eq!(
+        count(&world, "Unconsolidatable").await,
+        published,
+        "within a quarter of an hour"
+    );
+    world.pass(7 * 60).await;
+    assert!(count(&world, "Unconsolidatable").await > published);
+}

@@ -1,0 +1,160 @@
+//! Failures of the cloud and of the API server.
+
+use std::time::Duration;
+
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::v1::NodePool;
+use karpenter_kwok::CapacityPool;
+use karpenter_testbed::faults::{Fault, Rule};
+
+use crate::world::World;
+
+fn out_of(zone: Option<&str>, capacity_type: Option<&str>) -> CapacityPool {
+    CapacityPool {
+        instance_type: None,
+        zone: zone.map(str::to_owned),
+        capacity_type: capacity_type.map(str::to_owned),
+    }
+}
+
+/// Conformance: DIS-027
+#[tokio::test(start_paused = true)]
+async fn without_capacity_nodeclaims_are_deleted_and_created_until_there_is_some() {
+    let world = World::new().await;
+    world.stack.cloud.exhaust(out_of(None, None));
+    world.deploy("inflate", 3).await;
+    world
+        .until(60, "the event is published", async |w| {
+            w.has_event("InsufficientCapacityError").await
+        })
+        .await;
+    world
+        .until(30, "the claim is deleted", async |w| {
+            w.claims().await.is_empty()
+        })
+        .await;
+    assert!(world.stack.cloud.instances().is_empty());
+    world.stack.cloud.restock();
+    world.until_running(3, 120).await;
+    world.assert_no_orphans().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn offerings_without_capacity_are_replaced_by_others() {
+    let world = World::new().await;
+    world.stack.cloud.exhaust(out_of(None, Some("spot")));
+    for zone in ["test-zone-a", "test-zone-b", "test-zone-c"] {
+        world.stack.cloud.exhaust(out_of(Some(zone), None));
+    }
+    world.deploy("inflate", 3).await;
+    world.until_running(3, 120).await;
+    for instance in world.stack.cloud.instances() {
+        assert_eq!(
+            instance.answer.label("topology.kubernetes.io/zone"),
+            Some("test-zone-d")
+        );
+        assert_eq!(
+            instance.answer.label("karpenter.sh/capacity-type"),
+            Some("on-demand")
+        );
+    }
+}
+
+/// Conformance: DIS-028, API-200
+#[tokio::test(start_paused = true)]
+async fn a_failed_launch_is_retried_and_its_error_is_in_the_condition() {
+    let world = World::new().await;
+    world.stack.cloud.fail_launches(3);
+    world.deploy("inflate", 1).await;
+    world
+        .until(30, "the condition has the error", async |w| {
+            w.claims().await.iter().any(|c| {
+                c.condition(types::LAUNCHED)
+                    .is_some_and(|l| l.reason == "LaunchFailed" && l.status == "Unknown")
+            })
+        })
+        .await;
+    world.until_running(1, 60).await;
+    assert_eq!(world.claims().await.len(), 1);
+}
+
+/// Conformance: DIS-029, DIS-032
+#[tokio::test(start_paused = true)]
+async fn a_nodeclaim_that_is_not_launched_for_five_minutes_is_deleted() {
+    let world = World::new().await;
+    world.stack.cloud.fail_launches(u32::MAX);
+    world.deploy("inflate", 1).await;
+    world
+        .until(30, "there is a claim", async |w| {
+            !w.claims().await.is_empty()
+        })
+        .await;
+    let first = world.claims().await.remove(0);
+    world.pass(280).await;
+    assert!(
+        world.claims().await.iter().any(|c| c.uid() == first.uid()),
+        "{}",
+        world.describe().await
+    );
+    // A NodeClaim that fails is reconciled again within a minute.
+    world.pass(80).await;
+    assert!(
+        world.claims().await.iter().all(|c| c.uid() != first.uid()),
+        "{}",
+        world.describe().await
+    );
+    // The next NodeClaim fails as well, and two failures make the NodePool's registration unhealthy.
+    world.pass(360).await;
+    assert!(
+        world.list::<NodePool>().await[0].is_false(types::NODE_REGISTRATION_HEALTHY),
+        "{}",
+        world.describe().await
+    );
+    assert!(world.stack.cloud.instances().is_empty());
+}
+
+/// Conformance: DIS-031, DIS-048
+#[tokio::test(start_paused = true)]
+async fn a_nodeclaim_that_is_not_registered_for_fifteen_minutes_is_deleted() {
+    let world = World::new().await;
+    world.stack.cloud.never_register(true);
+    world.deploy("inflate", 1).await;
+    world
+        .until(30, "there is an instance", async |w| {
+            !w.stack.cloud.instances().is_empty()
+        })
+        .await;
+    let first = world.stack.cloud.instances().remove(0).claim_uid;
+    world.pass(870).await;
+    assert!(world.claims().await.iter().any(|c| c.uid() == first));
+    world.stack.cloud.never_register(false);
+    world.pass(60).await;
+    assert!(
+        world.claims().await.iter().all(|c| c.uid() != first),
+        "{}",
+        world.describe().await
+    );
+    world.until_running(1, 60).await;
+    world.assert_no_orphans().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unreliable_api_server_delays_controllers_without_losing_objects() {
+    let world = World::new().await;
+    let faults = world.stack.testbed.faults();
+    faults.add(
+        Rule::new(Fault::Error {
+            code: 503,
+            retry_after: None,
+        })
+        .rate(0.1),
+    );
+    faults.add(Rule::new(Fault::Conflict).rate(0.1));
+    faults.add(Rule::new(Fault::LostAnswer).rate(0.05));
+    faults.add(Rule::new(Fault::Latency(Duration::from_millis(500))).rate(0.2));
+    faults.add(Rule::new(Fault::DropWatch { after: 20 }).rate(0.3));
+    world.deploy("inflate", 30).await;
+    world.until_running(30, 900).await;
+    world.scale("inflate", 0).await;
+    world.until_empty(1800).await;
+}

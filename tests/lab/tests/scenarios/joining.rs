@@ -1,0 +1,366 @@
+//! From the NodeClaim to the Node: writes before the launch, registration, and initialization.
+
+use k8s_openapi::api::core::v1::{Node, Taint};
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::v1::NodeClaim;
+use karpenter_core::provider::HookOutcome;
+use karpenter_kwok::KwokNodeClass;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::cloud::{Hook, Scripted};
+use crate::world::{World, pool, settings};
+
+/// A cluster whose NodePool never consolidates nodes.
+async fn quiet(spec: Value) -> World {
+    let world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    let mut all = json!({"disruption": {"consolidateAfter": "Never"}});
+    all.as_object_mut()
+        .unwrap()
+        .extend(spec.as_object().unwrap().clone());
+    world.create(&pool("default", all)).await;
+    world
+}
+
+async fn claim(world: &World) -> Option<NodeClaim> {
+    world.claims().await.into_iter().next()
+}
+
+async fn node(world: &World) -> Option<Node> {
+    world.nodes().await.into_iter().next()
+}
+
+fn taints(node: &Node) -> Vec<Taint> {
+    node.spec
+        .as_ref()
+        .and_then(|s| s.taints.clone())
+        .unwrap_or_default()
+}
+
+fn has_taint(node: &Node, key: &str) -> bool {
+    taints(node).iter().any(|t| t.key == key)
+}
+
+fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
+    node.metadata.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+async fn until_initialized(world: &World) {
+    world
+        .until(120, "the node is initialized", async |w| {
+            claim(w)
+                .await
+                .is_some_and(|c| c.is_true(types::INITIALIZED))
+        })
+        .await;
+}
+
+/// Conformance: API-074, API-079
+#[tokio::test(start_paused = true)]
+async fn a_nodeclaim_matches_the_template_and_has_its_finalizer_before_the_launch() {
+    let own = json!([{"key": "example.com/own", "value": "x", "effect": "NoSchedule"}]);
+    let starting = json!([{"key": "example.com/starting", "effect": "NoSchedule"}]);
+    let mut world = quiet(json!({"template": {
+        "metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}},
+        "spec": {"taints": own, "startupTaints": starting, "expireAfter": "100h", "terminationGracePeriod": "7m"},
+    }}))
+    .await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    let tolerations = json!({"tolerations": [{"operator": "Exists"}]});
+    world.deploy_with("app", 1, tolerations).await;
+    world
+        .until(60, "an instance is launched", async |_| {
+            !cloud.calls("create").is_empty()
+        })
+        .await;
+    let asked = cloud.calls("create").remove(0).claim;
+    let finalizers = asked.metadata.finalizers.clone().unwrap_or_default();
+    assert_eq!(finalizers, ["karpenter.sh/termination"]);
+    let claim = claim(&world).await.unwrap();
+    assert_eq!(claim.label("team"), Some("a"));
+    assert_eq!(claim.label("karpenter.sh/nodepool"), Some("default"));
+    assert_eq!(
+        claim.label("karpenter.kwok.sh/kwoknodeclass"),
+        Some("default")
+    );
+    assert_eq!(claim.annotation("note"), Some("b"));
+    let spec = serde_json::to_value(&claim.spec).unwrap();
+    assert_eq!((&spec["taints"], &spec["startupTaints"]), (&own, &starting));
+    assert_eq!(spec["expireAfter"], "100h");
+    assert_eq!(spec["terminationGracePeriod"], "7m");
+    assert_eq!(spec["nodeClassRef"]["name"], "default");
+    let required = |key: &str| {
+        let found = claim.spec.requirements.iter().find(|r| r.key == key);
+        found.map(|r| r.values.clone()).unwrap_or_default()
+    };
+    assert_eq!(required("kubernetes.io/arch"), ["amd64"]);
+    assert_eq!(required("kubernetes.io/os"), ["linux"]);
+    assert!(!required("node.kubernetes.io/instance-type").is_empty());
+}
+
+/// Conformance: DIS-036, API-078
+#[tokio::test(start_paused = true)]
+async fn a_startup_taint_that_is_removed_does_not_come_back() {
+    let starting = json!([{"key": "example.com/starting", "effect": "NoSchedule"}]);
+    let world = quiet(json!({"template": {"spec": {"startupTaints": starting}}})).await;
+    world.deploy("app", 1).await;
+    world
+        .until(60, "the node is registered", async |w| {
+            claim(w).await.is_some_and(|c| c.is_true(types::REGISTERED))
+        })
+        .await;
+    let registered = node(&world).await.unwrap();
+    assert!(has_taint(&registered, "example.com/starting"));
+    assert!(!has_taint(&registered, "karpenter.sh/unregistered"));
+    assert_eq!(label(&registered, "karpenter.sh/registered"), Some("true"));
+    let owner = &registered.metadata.owner_references.as_ref().unwrap()[0];
+    assert_eq!(owner.uid, claim(&world).await.unwrap().uid());
+    let finalizers = registered.metadata.finalizers.as_ref().unwrap();
+    assert!(finalizers.iter().any(|f| f == "karpenter.sh/termination"));
+
+    world.pass(60).await;
+    let waiting = claim(&world).await.unwrap();
+    assert_eq!(
+        waiting.condition(types::INITIALIZED).unwrap().reason,
+        "StartupTaintsExist"
+    );
+    let mut left = taints(&registered);
+    left.retain(|t| t.key != "example.com/starting");
+    let name = registered.metadata.name.unwrap();
+    let patch = Patch::Merge(json!({"spec": {"taints": left}}));
+    world
+        .api::<Node>()
+        .patch(&name, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    until_initialized(&world).await;
+    world.until_running(1, 60).await;
+    world.pass(600).await;
+    assert!(!has_taint(
+        &node(&world).await.unwrap(),
+        "example.com/starting"
+    ));
+    assert_eq!(claim(&world).await.unwrap().spec.startup_taints.len(), 1);
+}
+
+/// Conformance: DIS-037
+#[tokio::test(start_paused = true)]
+async fn a_node_without_the_unregistered_taint_registers_and_gets_an_event() {
+    let world = quiet(json!({})).await;
+    world.stack.cloud.never_register(true);
+    world.deploy("app", 1).await;
+    world
+        .until(60, "the instance is launched", async |w| {
+            claim(w).await.is_some_and(|c| c.is_true(types::LAUNCHED))
+        })
+        .await;
+    let answer = world.stack.cloud.instances().remove(0).answer;
+    let mut labels = answer.metadata.labels.clone().unwrap();
+    labels.insert("kwok.x-k8s.io/node".into(), "fake".into());
+    let by_hand: Node = serde_json::from_value(json!({
+        "metadata": {"name": "by-hand", "labels": labels},
+        "spec": {"providerID": answer.status.provider_id},
+        "status": {"capacity": answer.status.capacity, "allocatable": answer.status.allocatable},
+    }))
+    .unwrap();
+    world.create(&by_hand).await;
+    until_initialized(&world).await;
+    assert!(world.has_event("UnregisteredTaintMissing").await);
+    world.until_running(1, 60).await;
+}
+
+/// Conformance: DIS-038, API-208
+#[tokio::test(start_paused = true)]
+async fn registration_waits_for_every_hook_and_names_the_pending_ones() {
+    let mut world = quiet(json!({"template": {"metadata": {"labels": {"team": "a"}}}})).await;
+    let hooks = vec![
+        Hook::waiting("network"),
+        Hook::waiting("storage"),
+        Hook::new("broken", Err("the hook's backend is away")),
+        Hook::new("fine", Ok(HookOutcome::Ready)),
+    ];
+    let cloud = Scripted::in_world(&mut world, hooks).await;
+    world.deploy("app", 1).await;
+    let says = async |w: &World| {
+        let claim = claim(w).await?;
+        let condition = claim.condition(types::REGISTERED)?;
+        Some((condition.reason.clone(), condition.message.clone()))
+    };
+    let pending = |names: &str| {
+        let message = format!("waiting for registration hooks: {names}");
+        Some(("RegistrationHookPending".to_owned(), message))
+    };
+    world
+        .until(60, "the hooks are named", async |w| {
+            says(w).await == pending("network, storage, broken")
+        })
+        .await;
+    let waiting = node(&world).await.unwrap();
+    assert!(has_taint(&waiting, "karpenter.sh/unregistered"));
+    assert_eq!(
+        label(&waiting, "team"),
+        Some("a"),
+        "all other labels are synced"
+    );
+    let errors = "controller_runtime_reconcile_errors_total{controller=\"nodeclaim.lifecycle\"}";
+    assert!(world.metric(errors).unwrap() > 0.0);
+
+    cloud.hooks[2].answer(HookOutcome::Ready);
+    cloud.hooks[0].answer(HookOutcome::Ready);
+    world
+        .until(120, "one is left", async |w| {
+            says(w).await == pending("storage")
+        })
+        .await;
+    world.pass(60).await;
+    assert_eq!(says(&world).await, pending("storage"));
+    assert_eq!(world.progress().await.running, 0);
+    cloud.hooks[1].answer(HookOutcome::Ready);
+    until_initialized(&world).await;
+    assert!(!has_taint(
+        &node(&world).await.unwrap(),
+        "karpenter.sh/unregistered"
+    ));
+    world.until_running(1, 60).await;
+}
+
+/// Conformance: DIS-039
+#[tokio::test(start_paused = true)]
+async fn a_label_that_a_hook_adds_reaches_the_claim_and_the_node() {
+    let mut world = quiet(json!({})).await;
+    let hook = Hook::waiting("rack");
+    let cloud = Scripted::in_world(&mut world, vec![hook]).await;
+    world.deploy("app", 1).await;
+    world
+        .until(60, "there is a node", async |w| node(w).await.is_some())
+        .await;
+    world.pass(10).await;
+    let labels = [("example.com/rack".to_owned(), "r7".to_owned())].into();
+    cloud.hooks[0].answer(HookOutcome::ReadyWith(labels));
+    until_initialized(&world).await;
+    assert_eq!(
+        label(&node(&world).await.unwrap(), "example.com/rack"),
+        Some("r7")
+    );
+    assert_eq!(
+        claim(&world).await.unwrap().label("example.com/rack"),
+        Some("r7")
+    );
+}
+
+/// Pods that fit on one node.
+fn small() -> Value {
+    json!({"containers": [{"name": "app", "image": "pause", "resources": {"requests": {"cpu": "100m"}}}]})
+}
+
+/// Conformance: DIS-053
+#[tokio::test(start_paused = true)]
+async fn pod_events_are_recorded_every_ten_seconds_at_most() {
+    let world = quiet(json!({})).await;
+    world.deploy_with("app", 1, small()).await;
+    world.until_running(1, 60).await;
+    world.pass(30).await;
+    let last = async |w: &World| {
+        claim(w)
+            .await
+            .unwrap()
+            .status
+            .last_pod_event_time
+            .map(|t| t.0)
+    };
+    let before = last(&world).await;
+    world.scale("app", 2).await;
+    world
+        .until(30, "the first event is written", async |w| {
+            last(w).await != before
+        })
+        .await;
+    let first = last(&world).await.unwrap();
+    world.scale("app", 1).await;
+    world.pass(4).await;
+    assert_eq!(last(&world).await, Some(first), "within ten seconds");
+    world.pass(10).await;
+    world.scale("app", 2).await;
+    world.pass(5).await;
+    assert!(last(&world).await.unwrap() > first);
+}
+
+/// Conformance: DIS-054
+#[tokio::test(start_paused = true)]
+async fn a_nodeclaim_is_consolidatable_after_a_time_without_pod_events() {
+    let world =
+        quiet(json!({"disruption": {"consolidateAfter": "60s", "budgets": [{"nodes": "0"}]}}))
+            .await;
+    let is = async |w: &World| {
+        claim(w)
+            .await
+            .is_some_and(|c| c.is_true(types::CONSOLIDATABLE))
+    };
+    world.deploy_with("app", 1, small()).await;
+    world
+        .until(60, "the node is there", async |w| node(w).await.is_some())
+        .await;
+    assert!(!is(&world).await, "not initialized");
+    until_initialized(&world).await;
+    world.until_running(1, 60).await;
+    let since = |claim: &NodeClaim| claim.status.last_pod_event_time.as_ref().unwrap().0;
+    world
+        .until(90, "it is consolidatable", async |w| is(w).await)
+        .await;
+    let quiet = world
+        .stack
+        .clock
+        .since(since(&claim(&world).await.unwrap()));
+    assert!((60..=63).contains(&quiet.as_secs()), "{quiet:?}");
+    world.scale("app", 2).await;
+    world.until(20, "a pod came", async |w| !is(w).await).await;
+    world
+        .until(90, "it is quiet again", async |w| is(w).await)
+        .await;
+    let never = Patch::Merge(json!({"spec": {"disruption": {"consolidateAfter": "Never"}}}));
+    world
+        .api::<karpenter_api::v1::NodePool>()
+        .patch("default", &PatchParams::default(), &never)
+        .await
+        .unwrap();
+    world.until(10, "never", async |w| !is(w).await).await;
+    world.pass(300).await;
+    assert!(!is(&world).await);
+}
+
+/// Conformance: API-058
+#[tokio::test(start_paused = true)]
+async fn a_nodepool_of_another_provider_is_ignored() {
+    let world = World::new().await;
+    let class = json!({"group": "other.cloud", "kind": "OtherNodeClass", "name": "default"});
+    let spec = json!({"template": {"spec": {"nodeClassRef": class}}});
+    world.create(&pool("foreign", spec)).await;
+    world.pass(60).await;
+    let pools = world.list::<karpenter_api::v1::NodePool>().await;
+    let foreign = pools.iter().find(|p| p.name() == "foreign").unwrap();
+    assert!(foreign.status.conditions.is_empty() && foreign.status.resources.is_empty());
+    assert!(foreign.metadata.annotations.is_none(), "not even a hash");
+    let own = pools.iter().find(|p| p.name() == "default").unwrap();
+    assert!(own.is_true(types::READY));
+}
+
+/// Conformance: SCH-009
+#[tokio::test(start_paused = true)]
+async fn the_termination_grace_period_is_that_of_the_nodepool_or_the_provider_or_unset() {
+    for (of_pool, of_provider, expected) in [
+        (Some("7m"), Some("3m"), json!("7m")),
+        (None, Some("3m"), json!("3m")),
+        (None, None, json!(null)),
+    ] {
+        let spec = json!({"template": {"spec": {"terminationGracePeriod": of_pool}}});
+        let mut world = quiet(spec).await;
+        let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+        *cloud.grace.lock().unwrap() = of_provider.map(|text| text.parse().unwrap());
+        world.deploy("app", 1).await;
+        world.until_running(1, 60).await;
+        let claim = claim(&world).await.unwrap();
+        let spec = serde_json::to_value(&claim.spec).unwrap();
+        assert_eq!(spec["terminationGracePeriod"], expected);
+    }
+}

@@ -1,0 +1,239 @@
+//! The kwok provider alone.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node;
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::v1::NodeClaim;
+use karpenter_core::provider::CloudProvider;
+use karpenter_kwok::catalogue::{INSTANCE_CPU, INSTANCE_FAMILY, INSTANCE_MEMORY, INSTANCE_SIZE};
+use karpenter_kwok::{CapacityPool, KwokNodeClass, KwokProvider};
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::world::{World, settings};
+
+/// A cluster without Karpenter, and the provider.
+async fn provider() -> (World, Arc<KwokProvider>) {
+    let mut world = World::bare(settings()).await;
+    world.stack.stop_controllers().await;
+    let (client, clock) = (world.client.clone(), world.stack.clock);
+    let cloud = world.stack.cloud.clone();
+    let provider = KwokProvider::new(client, clock, settings().instance_types, cloud);
+    (world, Arc::new(provider))
+}
+
+fn claim(name: &str, requirements: Value) -> NodeClaim {
+    let class = json!({"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"});
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "uid": name, "labels": {"team": "a"}, "annotations": {"note": "b"}},
+        "spec": {"nodeClassRef": class, "requirements": requirements, "resources": {"requests": {"cpu": "1"}}},
+    }))
+    .unwrap()
+}
+
+fn linux() -> Value {
+    json!([
+        {"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]},
+        {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]},
+        {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["c-2x-amd64-linux", "s-1x-amd64-linux"]},
+    ])
+}
+
+/// Conformance: API-123
+#[tokio::test(start_paused = true)]
+async fn sizes_are_labels_of_the_providers_own_domain() {
+    let (_world, provider) = provider().await;
+    let names = provider.well_known();
+    for label in [
+        INSTANCE_SIZE,
+        INSTANCE_FAMILY,
+        INSTANCE_CPU,
+        INSTANCE_MEMORY,
+    ] {
+        assert!(label.starts_with("karpenter.kwok.sh/"));
+        assert!(
+            names.contains(label) && !names.is_restricted(label),
+            "{label}"
+        );
+    }
+    assert!(names.is_restricted("karpenter.kwok.sh/own"));
+    assert!(names.is_restricted("sub.karpenter.kwok.sh/own"));
+}
+
+/// Conformance: API-125
+#[tokio::test(start_paused = true)]
+async fn the_cheapest_compatible_offering_is_launched_if_the_node_class_is_ready() {
+    let (world, provider) = provider().await;
+    let missing = provider.create(&claim("a", linux())).await.unwrap_err();
+    assert!(missing.is_insufficient_capacity(), "{missing}");
+    world.create(&KwokNodeClass::new("default")).await;
+    let unready = json!({"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "No", "message": "not yet",
+        "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+    let classes = world.api::<KwokNodeClass>();
+    classes
+        .patch_status("default", &PatchParams::default(), &Patch::Merge(unready))
+        .await
+        .unwrap();
+    let not_ready = provider.create(&claim("a", linux())).await.unwrap_err();
+    assert!(not_ready.is_node_class_not_ready(), "{not_ready}");
+    let ready = json!({"status": {"conditions": null}});
+    classes
+        .patch_status("default", &PatchParams::default(), &Patch::Merge(ready))
+        .await
+        .unwrap();
+    let launched = provider.create(&claim("a", linux())).await.unwrap();
+    let offering = |claim: &NodeClaim| {
+        let label = |key: &str| claim.label(key).unwrap_or_default().to_owned();
+        (
+            label("node.kubernetes.io/instance-type"),
+            label("karpenter.sh/capacity-type"),
+        )
+    };
+    assert_eq!(
+        offering(&launched),
+        ("s-1x-amd64-linux".into(), "spot".into())
+    );
+    world.stack.cloud.exhaust(CapacityPool {
+        capacity_type: Some("spot".into()),
+        ..CapacityPool::default()
+    });
+    let dearer = provider.create(&claim("b", linux())).await.unwrap();
+    assert_eq!(
+        offering(&dearer),
+        ("s-1x-amd64-linux".into(), "on-demand".into())
+    );
+}
+
+/// Conformance: API-124, API-126
+#[tokio::test(start_paused = true)]
+async fn a_node_joins_after_the_delay_of_its_node_class() {
+    let world = World::bare(settings()).await;
+    let class: KwokNodeClass = serde_json::from_value(json!({
+        "metadata": {"name": "default"}, "spec": {"nodeRegistrationDelay": "30s"}}))
+    .unwrap();
+    world.create(&class).await;
+    world
+        .until(10, "the class is ready", async |w| {
+            w.list::<KwokNodeClass>().await[0].is_true(types::READY)
+        })
+        .await;
+    let mut world = world;
+    world.stack.stop_controllers().await;
+    let (client, clock) = (world.client.clone(), world.stack.clock);
+    let cloud = world.stack.cloud.clone();
+    let provider = KwokProvider::new(client, clock, settings().instance_types, cloud);
+    let answer = provider.create(&claim("a", linux())).await.unwrap();
+    world.pass(29).await;
+    assert_eq!(world.nodes().await.len(), 0);
+    world.pass(2).await;
+    let node: Node = world.nodes().await.remove(0);
+    let name = node.metadata.name.clone().unwrap();
+    assert_eq!(answer.status.provider_id, Some(format!("kwok://{name}")));
+    assert!(name.starts_with("kwok-a-"), "{name}");
+    let spec = node.spec.unwrap();
+    assert_eq!(spec.provider_id, answer.status.provider_id);
+    assert!(
+        spec.taints
+            .unwrap()
+            .iter()
+            .any(|t| t.key == "karpenter.sh/unregistered" && t.effect == "NoExecute")
+    );
+    let labels = node.metadata.labels.unwrap();
+    for (key, value) in [
+        ("team", "a"),
+        ("kubernetes.io/arch", "amd64"),
+        ("node.kubernetes.io/instance-type", "s-1x-amd64-linux"),
+        ("karpenter.sh/capacity-type", "spot"),
+        ("karpenter.kwok.sh/instance-family", "s"),
+        ("kubernetes.io/hostname", "a"),
+        ("kwok.x-k8s.io/node", "fake"),
+    ] {
+        assert_eq!(labels.get(key).map(String::as_str), Some(value), "{key}");
+    }
+    assert_eq!(
+        labels
+            .get("topology.kubernetes.io/zone")
+            .map(String::as_str),
+        answer.label("topology.kubernetes.io/zone")
+    );
+}
+
+/// Conformance: API-128, API-129
+#[tokio::test(start_paused = true)]
+async fn a_deleted_instance_is_terminated_at_once() {
+    let (world, provider) = provider().await;
+    world.create(&KwokNodeClass::new("default")).await;
+    let stranger: Node = serde_json::from_value(
+        json!({"metadata": {"name": "x"}, "spec": {"providerID": "other://x"}}),
+    )
+    .unwrap();
+    world.create(&stranger).await;
+    let claim = provider.create(&claim("a", linux())).await.unwrap();
+    let id = claim.status.provider_id.clone().unwrap();
+    world.pass(2).await;
+    let listed = async || {
+        let all = provider.list().await.unwrap();
+        all.into_iter()
+            .filter_map(|c| c.status.provider_id)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(listed().await, std::slice::from_ref(&id));
+    assert_eq!(
+        provider.get(&id).await.unwrap().status.provider_id.as_ref(),
+        Some(&id)
+    );
+    assert_eq!(provider.is_drifted(&claim).await.unwrap(), None);
+    assert!(
+        provider
+            .delete(&claim)
+            .await
+            .unwrap_err()
+            .is_node_claim_not_found()
+    );
+    assert!(
+        provider
+            .get(&id)
+            .await
+            .unwrap_err()
+            .is_node_claim_not_found()
+    );
+    assert!(listed().await.is_empty());
+    world.pass(2).await;
+    assert_eq!(
+        world.nodes().await.len(),
+        1,
+        "only the unmanaged node is left"
+    );
+    let policies = provider.repair_policies();
+    let said: Vec<_> = policies
+        .iter()
+        .map(|p| {
+            (
+                &*p.condition_type,
+                &*p.condition_status,
+                p.toleration.as_mins(),
+            )
+        })
+        .collect();
+    assert_eq!(said, [("Ready", "False", 10), ("Ready", "Unknown", 10)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn instances_of_an_earlier_process_are_found_by_their_nodes() {
+    let (world, provider) = provider().await;
+    let node: Node = serde_json::from_value(
+        json!({"metadata": {"name": "old"}, "spec": {"providerID": "kwok://old"}}),
+    )
+    .unwrap();
+    world.create(&node).await;
+    let listed = async || {
+        let all = provider.list().await.unwrap();
+        let ids = all.into_iter().filter_map(|c| c.status.provider_id);
+        ids.collect::<Vec<_>>()
+    };
+    assert_eq!(listed().await, ["kwok://old"]);
+    assert_eq!(listed().await, ["kwok://old"], "not only in the first list");
+    world.delete::<Node>("old").await;
+    assert!(listed().await.is_empty());
+}

@@ -1,0 +1,364 @@
+//! Termination: Nodes first, then volumes and the instance, also with mismatched or missing objects and failing calls.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::v1::NodeClaim;
+use karpenter_core::pod::Pod as ModelPod;
+use karpenter_core::provider::CloudProviderError;
+use karpenter_kube::controller::{Controller, Queue};
+use karpenter_kube::node::eviction::EvictionQueue;
+use karpenter_kwok::KwokNodeClass;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::cloud::Scripted;
+use crate::world::{World, pool, settings};
+
+/// A cluster with this many pods on one node that is not consolidated.
+async fn running(pods: i32, template: Value) -> World {
+    let world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    let quiet =
+        json!({"disruption": {"consolidateAfter": "Never"}, "template": {"spec": template}});
+    world.create(&pool("default", quiet)).await;
+    world.deploy("app", pods).await;
+    world
+        .until_running(usize::try_from(pods).unwrap(), 60)
+        .await;
+    world
+}
+
+async fn node(world: &World, name: &str) -> Option<Node> {
+    world.api::<Node>().get_opt(name).await.unwrap()
+}
+
+async fn claim(world: &World, name: &str) -> Option<NodeClaim> {
+    world.api::<NodeClaim>().get_opt(name).await.unwrap()
+}
+
+async fn only_node(world: &World) -> String {
+    world.nodes().await.remove(0).metadata.name.unwrap()
+}
+
+/// A Node as a kubelet would create it; managed by Karpenter if it has a finalizer.
+fn by_hand(name: &str, provider_id: Option<&str>, finalizers: &[&str]) -> Node {
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "finalizers": finalizers, "labels": {
+            "karpenter.kwok.sh/kwoknodeclass": "default", "kwok.x-k8s.io/node": "fake", "karpenter.sh/registered": "true"}},
+        "spec": {"providerID": provider_id, "taints": [{"key": "example.com/kept-free", "effect": "NoSchedule"}]},
+    }))
+    .unwrap()
+}
+
+async fn release(world: &World, name: &str) {
+    let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    world
+        .api::<Node>()
+        .patch(name, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+}
+
+/// Conformance: DIS-045
+#[tokio::test(start_paused = true)]
+async fn deletion_of_an_instance_is_retried_and_polled_every_five_seconds() {
+    let mut world = running(1, json!({})).await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    world.pass(5).await;
+    cloud.deletions.lock().unwrap().extend([
+        Err(CloudProviderError::other("the cloud is away")),
+        Ok(()),
+        Ok(()),
+        Ok(()),
+        Ok(()),
+    ]);
+    let name = world.claims().await.remove(0).name().to_owned();
+    world.delete::<NodeClaim>(&name).await;
+    world
+        .until(120, "the claim is gone", async |w| {
+            claim(w, &name).await.is_none()
+        })
+        .await;
+    let calls: Vec<_> = cloud
+        .calls("delete")
+        .into_iter()
+        .map(|call| call.at)
+        .collect();
+    assert!(calls.len() >= 6, "{calls:?}");
+    let gaps: Vec<_> = calls
+        .windows(2)
+        .map(|pair| pair[1].duration_since(pair[0]).as_secs_f64())
+        .collect();
+    assert!(gaps[0] < 2.0, "a failure is retried soon, {gaps:?}");
+    assert!(
+        gaps[2..4].iter().all(|gap| (4.9..5.5).contains(gap)),
+        "{gaps:?}"
+    );
+    world.until_running(1, 60).await;
+    world.assert_no_orphans().await;
+}
+
+/// Conformance: DIS-046
+#[tokio::test(start_paused = true)]
+async fn every_node_of_a_nodeclaim_is_deleted_before_its_instance_is_terminated() {
+    let mut world = running(1, json!({})).await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    let first = world.claims().await.remove(0);
+    let id = first.status.provider_id.clone();
+    for name in ["second", "third"] {
+        world
+            .create(&by_hand(name, id.as_deref(), &["example.com/held"]))
+            .await;
+    }
+    world.pass(30).await;
+    world.delete::<NodeClaim>(first.name()).await;
+    world
+        .until(60, "the Node of the instance is deleted", async |w| {
+            let deleting = async |name: &str| {
+                let node = node(w, name).await;
+                node.is_some_and(|n| n.metadata.deletion_timestamp.is_some())
+            };
+            deleting("second").await && deleting("third").await
+        })
+        .await;
+    world.pass(60).await;
+    assert!(claim(&world, first.name()).await.is_some());
+    release(&world, "second").await;
+    world.pass(30).await;
+    assert!(
+        claim(&world, first.name()).await.is_some(),
+        "one Node is left"
+    );
+    release(&world, "third").await;
+    world
+        .until(30, "the claim is gone", async |w| {
+            claim(w, first.name()).await.is_none()
+        })
+        .await;
+    assert!(!cloud.calls("delete").is_empty());
+}
+
+/// Conformance: DIS-047
+#[tokio::test(start_paused = true)]
+async fn a_nodeclaim_that_was_never_launched_is_deleted_without_cloud_calls_or_node_changes() {
+    let mut world = World::new().await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    world.stack.cloud.fail_launches(u32::MAX);
+    world.create(&by_hand("stranger", None, &[])).await;
+    world.deploy("app", 1).await;
+    world
+        .until(60, "a launch was tried", async |_| {
+            !cloud.calls("create").is_empty()
+        })
+        .await;
+    let name = world.claims().await.remove(0).name().to_owned();
+    world.scale("app", 0).await;
+    world.delete::<NodeClaim>(&name).await;
+    world
+        .until(30, "the claim is gone", async |w| {
+            claim(w, &name).await.is_none()
+        })
+        .await;
+    assert_eq!(cloud.calls("delete").len(), 0);
+    assert!(
+        node(&world, "stranger")
+            .await
+            .unwrap()
+            .metadata
+            .deletion_timestamp
+            .is_none()
+    );
+}
+
+/// Conformance: DIS-064
+#[tokio::test(start_paused = true)]
+async fn a_node_is_deleted_without_a_nodeclaim_and_with_two() {
+    let world = running(1, json!({})).await;
+    let held = ["karpenter.sh/termination"];
+    world
+        .create(&by_hand("orphan", Some("kwok://orphan"), &held))
+        .await;
+    world.pass(5).await;
+    world.delete::<Node>("orphan").await;
+    world
+        .until(60, "the orphan is gone", async |w| {
+            node(w, "orphan").await.is_none()
+        })
+        .await;
+
+    // Two NodeClaims with the same provider id.
+    world.stack.cloud.fail_launches(u32::MAX);
+    let class = json!({"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"});
+    for name in ["one", "two"] {
+        let twin: NodeClaim = serde_json::from_value(json!({
+            "metadata": {"name": name}, "spec": {"nodeClassRef": class, "requirements": []}}))
+        .unwrap();
+        world.create(&twin).await;
+        let status = Patch::Merge(json!({"status": {"providerID": "kwok://shared"}}));
+        world
+            .api::<NodeClaim>()
+            .patch_status(name, &PatchParams::default(), &status)
+            .await
+            .unwrap();
+    }
+    world
+        .create(&by_hand("shared", Some("kwok://shared"), &held))
+        .await;
+    world.pass(5).await;
+    world.delete::<Node>("shared").await;
+    world
+        .until(60, "the shared Node is gone", async |w| {
+            node(w, "shared").await.is_none()
+        })
+        .await;
+    for name in ["one", "two"] {
+        let twin = claim(&world, name).await.unwrap();
+        assert!(
+            twin.metadata.deletion_timestamp.is_none(),
+            "the owner of the Node is ambiguous"
+        );
+    }
+}
+
+/// Conformance: DIS-072
+#[tokio::test(start_paused = true)]
+async fn a_new_pod_of_the_same_name_is_not_evicted_for_a_deleted_pod() {
+    let world = running(1, json!({})).await;
+    let cx = Arc::clone(world.stack.context().unwrap());
+    let on = only_node(&world).await;
+    let pod = |uid: &str| -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"name": "solo", "namespace": "default", "uid": uid},
+            "spec": {"nodeName": on, "containers": [{"name": "c", "image": "pause"}]},
+        }))
+        .unwrap()
+    };
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
+    let first = pods.create(&PostParams::default(), &pod("")).await.unwrap();
+    let queue = Queue::new();
+    let evictions = EvictionQueue::new(Arc::clone(&cx), queue.clone());
+    evictions.add(&[Arc::new(ModelPod::parse(&first))], None);
+
+    let at_once = DeleteParams {
+        grace_period_seconds: Some(0),
+        ..DeleteParams::default()
+    };
+    pods.delete("solo", &at_once).await.unwrap();
+    let second = pods.create(&PostParams::default(), &pod("")).await.unwrap();
+    assert_ne!(first.metadata.uid, second.metadata.uid);
+    world.pass(2).await;
+    let key = queue.next().unwrap();
+    evictions.reconcile(key.clone()).await.unwrap();
+    queue.done(key, None);
+    world.pass(5).await;
+    let alive = pods.get("solo").await.unwrap();
+    assert_eq!(alive.metadata.uid, second.metadata.uid);
+    assert!(alive.metadata.deletion_timestamp.is_none());
+}
+
+async fn attach(world: &World, name: &str, node: &str) {
+    let attachment: VolumeAttachment = serde_json::from_value(json!({
+        "metadata": {"name": format!("attachment-{name}")},
+        "spec": {"attacher": "csi.example.com", "nodeName": node, "source": {"persistentVolumeName": name}},
+    }))
+    .unwrap();
+    world.create(&attachment).await;
+}
+
+async fn until_node_is_gone(world: &World, name: &str, seconds: u64) {
+    world
+        .until(seconds, "the node is gone", async |w| {
+            node(w, name).await.is_none()
+        })
+        .await;
+}
+
+/// Conformance: DIS-077
+#[tokio::test(start_paused = true)]
+async fn termination_waits_for_volumes_except_those_of_pods_that_are_not_drained() {
+    let world = running(1, json!({})).await;
+    let (name, owner) = (
+        only_node(&world).await,
+        world.claims().await.remove(0).name().to_owned(),
+    );
+    // A pod that tolerates the disruption taint keeps its volume attached.
+    let volume: PersistentVolume = serde_json::from_value(json!({
+        "metadata": {"name": "kept"}, "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+            "csi": {"driver": "csi.example.com", "volumeHandle": "kept"}, "claimRef": {"namespace": "default", "name": "kept"}}}))
+    .unwrap();
+    world.create(&volume).await;
+    let wanted: PersistentVolumeClaim = serde_json::from_value(json!({
+        "metadata": {"name": "kept", "namespace": "default"},
+        "spec": {"volumeName": "kept", "storageClassName": "", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}))
+    .unwrap();
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(world.client.clone(), "default");
+    claims
+        .create(&PostParams::default(), &wanted)
+        .await
+        .unwrap();
+    let staying: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "staying", "namespace": "default"},
+        "spec": {"nodeName": name, "tolerations": [{"operator": "Exists"}], "containers": [{"name": "c", "image": "pause"}],
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "kept"}}]}}))
+    .unwrap();
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
+    pods.create(&PostParams::default(), &staying).await.unwrap();
+    attach(&world, "kept", &name).await;
+    attach(&world, "moving", &name).await;
+    world.pass(5).await;
+    world.delete::<Node>(&name).await;
+    world.pass(120).await;
+    assert!(node(&world, &name).await.is_some());
+    let waiting = claim(&world, &owner).await.unwrap();
+    let condition = waiting.condition(types::VOLUMES_DETACHED).unwrap();
+    assert_eq!(
+        (&*condition.status, &*condition.reason),
+        ("Unknown", "AwaitingVolumeDetachment")
+    );
+    let events = world.events().await;
+    let event = events
+        .iter()
+        .find(|e| e.reason.as_deref() == Some("AwaitingVolumeDetachment"));
+    let message = event.unwrap().message.clone().unwrap();
+    assert!(
+        message.contains("attachment-moving") && !message.contains("attachment-kept"),
+        "{message}"
+    );
+    world.delete::<VolumeAttachment>("attachment-moving").await;
+    until_node_is_gone(&world, &name, 30).await;
+}
+
+/// Conformance: DIS-077
+#[tokio::test(start_paused = true)]
+async fn termination_does_not_wait_for_volumes_beyond_the_deadline() {
+    let world = running(1, json!({"terminationGracePeriod": "90s"})).await;
+    let (name, owner) = (
+        only_node(&world).await,
+        world.claims().await.remove(0).name().to_owned(),
+    );
+    attach(&world, "stuck", &name).await;
+    world.pass(5).await;
+    world.delete::<NodeClaim>(&owner).await;
+    world.pass(60).await;
+    assert!(node(&world, &name).await.is_some());
+    let detached = async |w: &World| {
+        let claim = claim(w, &owner).await?;
+        let condition = claim.condition(types::VOLUMES_DETACHED)?;
+        Some((condition.status.clone(), condition.reason.clone()))
+    };
+    let waiting = ("Unknown".to_owned(), "AwaitingVolumeDetachment".to_owned());
+    assert_eq!(detached(&world).await, Some(waiting));
+    world
+        .until(60, "the wait for volumes ends", async |w| {
+            let now = detached(w).await;
+            now.is_none_or(|(status, reason)| {
+                status == "False" && reason == "TerminationGracePeriodElapsed"
+            })
+        })
+        .await;
+    until_node_is_gone(&world, &name, 30).await;
+}

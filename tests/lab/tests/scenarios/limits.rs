@@ -1,0 +1,56 @@
+//! Limits of NodePools, with several controllers that launch nodes.
+
+use std::time::Duration;
+
+use karpenter_api::v1::NodePool;
+use karpenter_kwok::KwokNodeClass;
+use karpenter_testbed::faults::{Fault, Rule};
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use crate::disruption::{INSTANCE_TYPE, MIDDLE, SMALL, drift};
+use crate::world::{World, pool, settings};
+
+/// The provisioner and disruption decide concurrently, and neither knows the NodeClaims that the other is about to create.
+///
+/// Conformance: SCH-264
+#[tokio::test(start_paused = true)]
+async fn the_provisioner_and_disruption_together_respect_the_limits_of_a_nodepool() {
+    let types = |types: &[&str]| {
+        let types = json!({"key": INSTANCE_TYPE, "operator": "In", "values": types});
+        json!({"limits": {"cpu": "12"}, "template": {"spec": {"requirements": [types]}}})
+    };
+    let world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world.create(&pool("default", types(&[SMALL]))).await;
+    world.deploy("app", 2).await;
+    world.until_running(2, 60).await;
+    world.pass(60).await;
+
+    // The node drifts while a pod that does not fit it is pending, and requests are slow.
+    let slow = Rule::new(Fault::Latency(Duration::from_secs(25)));
+    let slow = slow.verb("create").resource("nodeclaims");
+    world.stack.testbed.faults().add(slow);
+    let changed = json!({"spec": types(&[MIDDLE])});
+    let pools = world.api::<NodePool>();
+    let changed = Patch::Merge(changed);
+    pools
+        .patch("default", &PatchParams::default(), &changed)
+        .await
+        .unwrap();
+    drift(&world).await;
+    let large = json!({"containers": [{"name": "c", "image": "pause", "resources": {"requests": {"cpu": "3"}}}]});
+    world.deploy_with("more", 1, large).await;
+    for _ in 0..180 {
+        world.pass(1).await;
+        let claims = world.claims().await;
+        let new = claims.iter().filter(|c| {
+            let types = c.spec.requirements.iter();
+            types.clone().any(|r| r.values.iter().any(|v| v == MIDDLE))
+        });
+        assert!(new.count() <= 1, "{}", world.describe().await);
+    }
+    world.stack.testbed.faults().clear();
+    assert_eq!(world.claims().await.len(), 1, "{}", world.describe().await);
+    assert_eq!(world.progress().await.running, 3);
+}

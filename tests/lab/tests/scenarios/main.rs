@@ -1,0 +1,31 @@
+//! Scenario tests: all of Karpenter on the embedded control plane, in virtual time.
+
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod cloud;
+mod world;
+
+mod ageing;
+mod bad_input;
+mod buffers;
+mod claims;
+mod controllers;
+mod disruption;
+mod events;
+mod failures;
+mod joining;
+mod kwok;
+mod leadership;
+mod leaving;
+mod limits;
+mod lines;
+mod observability;
+mod overlays;
+mod provisioning;
+mod repair;
+mod requests;
+mod restarts;
+mod scale;
+mod security;
+mod static_pools;
+mod termination;

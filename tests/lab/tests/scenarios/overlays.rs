@@ -1,0 +1,155 @@
+//! NodeOverlays (feature gate NodeOverlay).
+
+use karpenter_api::conditions::{HasConditions, Status, types};
+use karpenter_api::labels::annotations;
+use karpenter_api::v1alpha1::NodeOverlay;
+use karpenter_kwok::KwokNodeClass;
+use serde_json::{Value, json};
+
+use crate::cloud::Scripted;
+use crate::lines::Lines;
+use crate::world::{World, pool, settings};
+
+async fn world() -> World {
+    let mut settings = settings();
+    settings.options.feature_gates.node_overlay = true;
+    let world = World::bare(settings).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world.create(&pool("default", json!({}))).await;
+    world
+}
+
+async fn overlay(world: &World, name: &str, spec: Value) {
+    let object = json!({"apiVersion": "karpenter.sh/v1alpha1", "kind": "NodeOverlay", "metadata": {"name": name}, "spec": spec});
+    let overlay: NodeOverlay = serde_json::from_value(object).unwrap();
+    world.create(&overlay).await;
+}
+
+/// Returns status and reason of ValidationSucceeded, once it is set.
+async fn verdict(world: &World, name: &str) -> (Status, String) {
+    let known = async |w: &World| {
+        let overlay: NodeOverlay = w.api().get(name).await.unwrap();
+        let condition = overlay.condition(types::VALIDATION_SUCCEEDED)?.clone();
+        (condition.status != "Unknown").then_some((Status::of(&condition), condition.reason))
+    };
+    world
+        .until(30, "the overlay is validated", async |w| {
+            known(w).await.is_some()
+        })
+        .await;
+    known(world).await.unwrap()
+}
+
+/// Conformance: SCH-247
+#[tokio::test(start_paused = true)]
+async fn a_price_overlay_changes_the_launched_instance_type_and_is_shown_on_the_nodeclaim() {
+    let world = world().await;
+    let cheap = json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m-64x-amd64-linux"]}]);
+    overlay(
+        &world,
+        "cheap",
+        json!({"requirements": cheap, "price": "0.000001"}),
+    )
+    .await;
+    assert_eq!(verdict(&world, "cheap").await.0, Status::True);
+    world.deploy("app", 1).await;
+    world.until_running(1, 60).await;
+    let claim = world.claims().await.remove(0);
+    assert_eq!(
+        claim.annotation(annotations::PRICE_OVERLAY_APPLIED),
+        Some("true")
+    );
+    let first = claim
+        .spec
+        .requirements
+        .iter()
+        .find(|r| r.key == "node.kubernetes.io/instance-type")
+        .unwrap();
+    assert!(first.values.contains(&"m-64x-amd64-linux".to_owned()));
+    assert_eq!(
+        claim.label("node.kubernetes.io/instance-type"),
+        Some("m-64x-amd64-linux"),
+        "the provider uses the overlaid price"
+    );
+}
+
+/// Conformance: SCH-247
+#[tokio::test(start_paused = true)]
+async fn an_extended_resource_that_only_an_overlay_adds_can_be_requested() {
+    let world = world().await;
+    overlay(
+        &world,
+        "disks",
+        json!({"requirements": [], "capacity": {"example.com/disk": "2"}}),
+    )
+    .await;
+    assert_eq!(verdict(&world, "disks").await.0, Status::True);
+    let asks = json!({"containers": [{"name": "app", "image": "pause", "resources": {"requests": {"cpu": "1", "example.com/disk": "1"}, "limits": {"example.com/disk": "1"}}}]});
+    world.deploy_with("app", 1, asks).await;
+    world
+        .until(60, "a claim is created for it", async |w| {
+            let claims = w.claims().await;
+            claims
+                .iter()
+                .any(|c| c.annotation(annotations::CAPACITY_OVERLAY_APPLIED) == Some("true"))
+        })
+        .await;
+    world.until_running(1, 60).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn conflicting_and_invalid_overlays_have_a_condition() {
+    let world = world().await;
+    overlay(&world, "b", json!({"requirements": [], "price": "1"})).await;
+    assert_eq!(verdict(&world, "b").await.0, Status::True);
+    overlay(&world, "a", json!({"requirements": [], "price": "2"})).await;
+    assert_eq!(
+        verdict(&world, "a").await,
+        (Status::False, "Conflict".to_owned())
+    );
+    overlay(&world, "same", json!({"requirements": [], "price": "1"})).await;
+    assert_eq!(
+        verdict(&world, "same").await.0,
+        Status::True,
+        "it has the same values as `b`"
+    );
+    let unknown =
+        json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["gift"]}]);
+    overlay(
+        &world,
+        "wrong",
+        json!({"requirements": unknown, "price": "1"}),
+    )
+    .await;
+    assert_eq!(
+        verdict(&world, "wrong").await,
+        (Status::False, "RuntimeValidation".to_owned())
+    );
+    world.delete::<NodeOverlay>("b").await;
+    world.delete::<NodeOverlay>("same").await;
+    world
+        .until(30, "the rest of the conflict is accepted", async |w| {
+            let overlay: NodeOverlay = w.api().get("a").await.unwrap();
+            overlay.is_true(types::READY)
+        })
+        .await;
+}
+
+/// Conformance: API-201
+#[tokio::test(start_paused = true)]
+async fn a_nodepool_whose_overlays_are_not_evaluated_yet_is_skipped_without_an_error() {
+    let lines = Lines::taken();
+    let mut world = World::new().await;
+    let cloud = Scripted::in_world(&mut world, Vec::new()).await;
+    world.pass(30).await;
+    *cloud.unevaluated.lock().unwrap() = vec!["default".to_owned()];
+    world.deploy("app", 1).await;
+    world.pass(60).await;
+    assert!(
+        world.claims().await.is_empty(),
+        "the earlier evaluation is discarded"
+    );
+    assert_eq!(lines.of("ERROR"), Vec::<serde_json::Value>::new());
+    cloud.unevaluated.lock().unwrap().clear();
+    world.until_running(1, 60).await;
+}

@@ -1,0 +1,224 @@
+//! From pending pods to running pods, and back to an empty cluster.
+
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::labels;
+use karpenter_api::v1::NodePool;
+use karpenter_kwok::KwokNodeClass;
+use serde_json::json;
+
+use crate::world::{World, pool, settings};
+
+/// Conformance: DIS-034
+#[tokio::test(start_paused = true)]
+async fn pending_pods_get_nodes_and_run() {
+    let world = World::new().await;
+    world.deploy("inflate", 100).await;
+    world.until_running(100, 60).await;
+    for claim in world.claims().await {
+        assert!(claim.is_true(types::READY), "{}", world.describe().await);
+    }
+    world.assert_no_orphans().await;
+    assert!(world.has_event("Nominated").await);
+    for node in world.nodes().await {
+        let labels = node.metadata.labels.unwrap();
+        assert_eq!(labels[labels::REGISTERED], "true");
+        assert_eq!(labels[labels::INITIALIZED], "true");
+        assert_eq!(labels[labels::NODE_POOL], "default");
+        assert_eq!(
+            node.metadata.finalizers.unwrap(),
+            ["karpenter.sh/termination"]
+        );
+    }
+    world.pass(5).await;
+    let pool = &world.list::<NodePool>().await[0];
+    assert_eq!(
+        pool.status.nodes,
+        i64::try_from(world.nodes().await.len()).unwrap()
+    );
+    assert!(pool.is_true(types::NODE_REGISTRATION_HEALTHY));
+}
+
+/// Conformance: API-172
+#[tokio::test(start_paused = true)]
+async fn empty_nodes_are_deleted_and_leave_no_objects_behind() {
+    let world = World::new().await;
+    world.deploy("inflate", 20).await;
+    world.until_running(20, 60).await;
+    world.scale("inflate", 0).await;
+    world.until_empty(120).await;
+    assert!(world.has_event("DisruptionTerminating").await);
+    world.pass(5).await;
+    assert_eq!(world.list::<NodePool>().await[0].status.nodes, 0);
+    let disrupted = "karpenter_nodeclaims_disrupted_total{reason=\"empty\",nodepool=\"default\"";
+    assert!(world.stack.registry.render().contains(disrupted));
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_pods_get_more_nodes_and_running_ones_stay() {
+    let world = World::new().await;
+    world.deploy("inflate", 5).await;
+    world.until_running(5, 60).await;
+    let before: Vec<_> = world
+        .claims()
+        .await
+        .into_iter()
+        .map(|c| c.metadata.uid)
+        .collect();
+    world.scale("inflate", 60).await;
+    world.until_running(60, 60).await;
+    let after: Vec<_> = world
+        .claims()
+        .await
+        .into_iter()
+        .map(|c| c.metadata.uid)
+        .collect();
+    assert!(before.iter().all(|uid| after.contains(uid)));
+}
+
+/// Conformance: SCH-006
+#[tokio::test(start_paused = true)]
+async fn a_nodepool_without_its_node_class_launches_no_nodes_until_the_node_class_is_created() {
+    let world = World::bare(settings()).await;
+    world.create(&pool("default", json!({}))).await;
+    world.deploy("inflate", 1).await;
+    world
+        .until(60, "the pod has an event", async |w| {
+            w.has_event("FailedScheduling").await
+        })
+        .await;
+    let pool = &world.list::<NodePool>().await[0];
+    assert_eq!(
+        pool.condition(types::NODE_CLASS_READY).unwrap().reason,
+        "NodeClassNotFound"
+    );
+    assert_eq!(world.claims().await.len(), 0);
+    world.create(&KwokNodeClass::new("default")).await;
+    world.until_running(1, 60).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_hold() {
+    let world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world
+        .create(&pool("default", json!({"limits": {"cpu": "8"}})))
+        .await;
+    world.deploy("inflate", 30).await;
+    world.pass(90).await;
+    let progress = world.progress().await;
+    assert!(
+        progress.running > 0 && progress.running <= 8,
+        "{}",
+        world.describe().await
+    );
+    let cpu: i64 = world
+        .claims()
+        .await
+        .iter()
+        .map(|c| c.status.capacity["cpu"].0.parse::<i64>().unwrap())
+        .sum();
+    assert!(cpu <= 8, "{cpu}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_never_consolidates_keeps_its_empty_nodes() {
+    let world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world
+        .create(&pool(
+            "default",
+            json!({"disruption": {"consolidateAfter": "Never"}}),
+        ))
+        .await;
+    world.deploy("inflate", 3).await;
+    world.until_running(3, 60).await;
+    world.scale("inflate", 0).await;
+    world.pass(600).await;
+    assert!(!world.claims().await.is_empty());
+    assert!(
+        world
+            .claims()
+            .await
+            .iter()
+            .all(|c| c.condition(types::CONSOLIDATABLE).is_none())
+    );
+}
+
+/// Conformance: DIS-026
+#[tokio::test(start_paused = true)]
+async fn a_nodeclaim_of_another_provider_is_ignored() {
+    let world = World::new().await;
+    let claim = json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": "foreign"},
+        "spec": {"requirements": [], "nodeClassRef": {"group": "example.com", "kind": "Other", "name": "x"}},
+    });
+    world
+        .create(&serde_json::from_value::<karpenter_api::v1::NodeClaim>(claim).unwrap())
+        .await;
+    world.pass(1200).await;
+    let claims = world.claims().await;
+    assert_eq!(claims.len(), 1);
+    assert_eq!(claims[0].metadata.finalizers, None);
+    assert_eq!(claims[0].status.conditions, []);
+}
+
+/// Conformance: SCH-004
+#[tokio::test(start_paused = true)]
+async fn each_of_a_hundred_pods_has_one_scheduling_decision() {
+    let world = World::new().await;
+    world.deploy("app", 100).await;
+    world.until_running(100, 120).await;
+    world.pass(60).await;
+    let decisions = "karpenter_pods_scheduling_decision_duration_seconds_count";
+    assert_eq!(world.metric(decisions), Some(100.0));
+}
+
+/// Conformance: SCH-007
+#[tokio::test(start_paused = true)]
+async fn pod_waits_are_measured_from_when_the_nodepools_nodes_are_known_to_register() {
+    let world = World::bare(settings()).await;
+    let class = json!({"metadata": {"name": "default"}, "spec": {"nodeRegistrationDelay": "60s"}});
+    let class: KwokNodeClass = serde_json::from_value(class).unwrap();
+    world.create(&class).await;
+    world.create(&pool("default", json!({}))).await;
+    let waited = |world: &World, what: &str| {
+        world.metric(&format!("karpenter_pods_{what}_duration_seconds_sum"))
+    };
+    world.deploy("first", 1).await;
+    world.until_running(1, 120).await;
+    assert!(waited(&world, "bound").unwrap() >= 60.0);
+    let known = waited(&world, "provisioning_bound").unwrap_or_default();
+    assert!(
+        known < 30.0,
+        "no node of the pool had registered for most of the time, {known}"
+    );
+    let pools = world.list::<NodePool>().await;
+    assert!(pools[0].is_true(types::NODE_REGISTRATION_HEALTHY));
+    world.deploy("second", 20).await;
+    world.until_running(21, 120).await;
+    let second = waited(&world, "provisioning_bound").unwrap() - known;
+    assert!(second >= 20.0 * 55.0, "{second}");
+}
+
+/// Conformance: SCH-005
+#[tokio::test(start_paused = true)]
+async fn a_nodepool_that_is_being_deleted_launches_no_nodes_and_its_pods_have_a_decision() {
+    let world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    let mut held = pool("default", json!({}));
+    held.metadata.finalizers = Some(vec!["example.com/held".into()]);
+    world.create(&held).await;
+    world.pass(5).await;
+    world.delete::<NodePool>("default").await;
+    world.deploy("app", 1).await;
+    world.pass(60).await;
+    assert_eq!(world.claims().await.len(), 0);
+    let decisions = "karpenter_pods_scheduling_decision_duration_seconds_count";
+    assert_eq!(world.metric(decisions), Some(1.0));
+    let text = world.stack.registry.render();
+    assert!(text.contains("karpenter_pods_unbound_time_seconds{"));
+    assert!(
+        !text.contains("karpenter_pods_provisioning_unbound_time_seconds{"),
+        "the pod is unschedulable so far"
+    );
+}

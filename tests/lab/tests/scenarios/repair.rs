@@ -1,0 +1,118 @@
+//! Node repair (feature gate NodeRepair).
+
+use karpenter_api::labels::annotations;
+use karpenter_kwok::KwokNodeClass;
+use karpenter_testbed::loops::node_agent::NodeFault;
+use serde_json::json;
+
+use crate::world::{World, pool, settings};
+
+/// A world with `nodes` nodes with one pod each.
+async fn with_nodes(nodes: usize) -> World {
+    let mut settings = settings();
+    settings.options.feature_gates.node_repair = true;
+    let world = World::bare(settings).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    let spec = json!({"disruption": {"consolidateAfter": "Never"}});
+    world.create(&pool("default", spec)).await;
+    let stays = |key: &str| json!({"key": key, "operator": "Exists"});
+    let apart = json!({
+        "topologySpreadConstraints": [{
+            "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"app": "app"}}}],
+        // Only repair moves the pods.
+        "tolerations": [stays("node.kubernetes.io/unreachable"), stays("node.kubernetes.io/not-ready")],
+    });
+    world
+        .deploy_with("app", i32::try_from(nodes).unwrap(), apart)
+        .await;
+    world.until_running(nodes, 120).await;
+    world
+}
+
+async fn node_names(world: &World) -> Vec<String> {
+    let nodes = world.nodes().await;
+    nodes
+        .into_iter()
+        .map(|n| n.metadata.name.unwrap())
+        .collect()
+}
+
+/// Conformance: API-172, API-174, DIS-158
+#[tokio::test(start_paused = true)]
+async fn an_unhealthy_node_is_replaced_after_its_toleration() {
+    let world = with_nodes(3).await;
+    let victim = node_names(&world).await.remove(0);
+    world.stack.node_faults.set(&victim, NodeFault::Dead);
+    world.pass(9 * 60).await;
+    assert!(node_names(&world).await.contains(&victim));
+    world
+        .until(300, "the node is gone", async |w| {
+            !node_names(w).await.contains(&victim)
+        })
+        .await;
+    world.until_running(3, 300).await;
+    let text = world.stack.registry.render();
+    assert!(text.contains(
+        "karpenter_nodeclaims_unhealthy_disrupted_total{condition=\"ready\",nodepool=\"default\""
+    ));
+    assert!(text.contains(
+        "karpenter_nodeclaims_disrupted_total{reason=\"unhealthy\",nodepool=\"default\""
+    ));
+    let pods = text.lines().find(|line| {
+        line.starts_with("karpenter_pods_disruption_initiated_total{reason=\"unhealthy\"")
+    });
+    assert!(pods.is_some_and(|line| line.ends_with(" 1")), "{pods:?}");
+}
+
+/// Conformance: DIS-158
+#[tokio::test(start_paused = true)]
+async fn the_pods_of_an_unhealthy_node_get_no_grace_period() {
+    let world = with_nodes(1).await;
+    let victim = node_names(&world).await.remove(0);
+    world.stack.node_faults.set(&victim, NodeFault::Dead);
+    world
+        .until(900, "the deadline is set", async |w| {
+            let claims = w.claims().await;
+            let deadline = claims
+                .iter()
+                .find_map(|c| c.annotation(annotations::TERMINATION_TIMESTAMP));
+            deadline
+                .is_some_and(|text| text.parse::<jiff::Timestamp>().unwrap() <= w.stack.clock.now())
+        })
+        .await;
+}
+
+/// Conformance: API-194, DIS-159
+#[tokio::test(start_paused = true)]
+async fn when_too_many_nodes_are_unhealthy_none_is_replaced_and_one_event_each_is_published() {
+    let world = with_nodes(5).await;
+    let names = node_names(&world).await;
+    for victim in &names[..2] {
+        world.stack.node_faults.set(victim, NodeFault::Dead);
+    }
+    world.pass(13 * 60).await;
+    assert_eq!(node_names(&world).await.len(), 5);
+    let blocked = async |w: &World| {
+        let events = w.events().await;
+        let blocked = events
+            .iter()
+            .filter(|e| e.reason.as_deref() == Some("NodeRepairBlocked"));
+        blocked
+            .map(|e| (e.involved_object.name.clone().unwrap(), e.count.unwrap()))
+            .collect::<Vec<_>>()
+    };
+    let mut expected: Vec<_> = names[..2].iter().map(|n| (n.clone(), 1)).collect();
+    expected.sort();
+    let mut found = blocked(&world).await;
+    found.sort();
+    assert_eq!(found, expected);
+    // One of them becomes ready again, so the other may be replaced.
+    world.stack.node_faults.clear(&names[0]);
+    world
+        .until(900, "the other is replaced", async |w| {
+            !node_names(w).await.contains(&names[1])
+        })
+        .await;
+    assert!(node_names(&world).await.contains(&names[0]));
+}

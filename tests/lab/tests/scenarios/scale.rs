@@ -1,0 +1,207 @@
+//! Speed of replacing or consolidating many nodes, and bounds on runaway launches. The numbers are those of upstream's regression
+//! and scale suites.
+//!
+//! UPSTREAM: test/suites/regression/chaos_test.go, drift_test.go; test/suites/scale/deprovisioning_test.go
+
+use std::cell::{Cell, RefCell};
+
+use k8s_openapi::api::core::v1::{Event, Node};
+use karpenter_api::v1::NodePool;
+use karpenter_kwok::KwokNodeClass;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::world::{World, pool, settings};
+
+/// A cluster whose NodePool has these disruption settings and nodes of at most this many cores.
+async fn cluster(disruption: Value, cores: u32) -> World {
+    let world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    let bound = (cores + 1).to_string();
+    let requirements = json!([
+        {"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]},
+        {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]},
+        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]},
+        {"key": "karpenter.kwok.sh/instance-cpu", "operator": "Lt", "values": [bound]},
+    ]);
+    let spec = json!({
+        "template": {"spec": {"requirements": requirements, "expireAfter": "Never"}},
+        "disruption": disruption,
+    });
+    world.create(&pool("default", spec)).await;
+    world
+}
+
+fn apart(app: &str) -> Value {
+    json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": app}}},
+    ]}}})
+}
+
+/// Taints every new node, so that no pod can stay: the pods need new nodes without end.
+async fn taint_new_nodes(world: &World) {
+    let taint = json!([{"key": "example.com/adversary", "value": "true", "effect": "NoExecute"}]);
+    for node in world.nodes().await {
+        let spec = node.spec.as_ref();
+        let tainted = spec.and_then(|s| s.taints.as_ref()).is_some_and(|taints| {
+            let mut all = taints.iter();
+            all.any(|t| t.key == "example.com/adversary")
+        });
+        if !tainted && node.metadata.deletion_timestamp.is_none() {
+            let name = node.metadata.name.unwrap_or_default();
+            let patch = Patch::Strategic(json!({"spec": {"taints": taint}}));
+            // It may be deleted by now.
+            let patched = world
+                .api::<Node>()
+                .patch(&name, &PatchParams::default(), &patch)
+                .await;
+            assert!(
+                patched.is_ok() || matches!(patched, Err(kube::Error::Api(s)) if s.is_not_found())
+            );
+        }
+    }
+}
+
+async fn nodes_stay_below_35_with_an_adversary(disruption: Value) {
+    let world = cluster(disruption, 16).await;
+    world.deploy("app", 1).await;
+    let most = Cell::new(0);
+    let start = world.stack.clock.now();
+    world
+        .until(330, "five minutes have passed", async |w| {
+            taint_new_nodes(w).await;
+            most.set(most.get().max(w.nodes().await.len()));
+            w.stack.clock.since(start).as_secs() >= 300
+        })
+        .await;
+    assert!(world.stack.cloud.launched() > 1, "no node was tainted");
+    assert!(most.get() < 35, "{} nodes at a time", most.get());
+}
+
+/// Conformance: DIS-196
+#[tokio::test(start_paused = true)]
+async fn an_adversary_that_taints_every_new_node_gets_no_more_than_35_with_consolidation() {
+    nodes_stay_below_35_with_an_adversary(json!({"consolidateAfter": "0s"})).await;
+}
+
+/// Conformance: DIS-196
+#[tokio::test(start_paused = true)]
+async fn an_adversary_that_taints_every_new_node_gets_no_more_than_35_with_emptiness() {
+    let empty = json!({"consolidationPolicy": "WhenEmpty", "consolidateAfter": "30s"});
+    nodes_stay_below_35_with_an_adversary(empty).await;
+}
+
+/// One pod whose nodes are all tainted as soon as they join: nodes are launched after 0, 10, 30, 70, 150 and 310 seconds.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_never_bound_gets_nodes_with_back_off_and_the_message_of_kube_scheduler() {
+    let world = cluster(json!({"consolidateAfter": "Never"}), 16).await;
+    world.deploy("app", 1).await;
+    let start = world.stack.clock.now();
+    let times = RefCell::new(Vec::new());
+    world
+        .until(330, "five minutes have passed", async |w| {
+            taint_new_nodes(w).await;
+            let passed = w.stack.clock.since(start).as_secs();
+            let mut times = times.borrow_mut();
+            times.resize(usize::try_from(w.stack.cloud.launched()).unwrap(), passed);
+            passed >= 300
+        })
+        .await;
+    let times = times.into_inner();
+    let gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!((3..=5).contains(&gaps.len()), "launched at {times:?}");
+    assert!(gaps[0] >= 10, "launched at {times:?}");
+    let doubles = |pair: &[u64]| pair[1] * 2 >= pair[0] * 3;
+    assert!(gaps.windows(2).all(doubles), "launched at {times:?}");
+    let says = "Failed to schedule pod, kube-scheduler has not bound it to nodeclaim/default-";
+    let events = world.events().await;
+    let is_published = |e: &Event| {
+        let message = e.message.as_deref().unwrap_or_default();
+        message.starts_with(says) && message.contains("nodes are available: ")
+    };
+    assert!(
+        events.iter().any(is_published),
+        "{}",
+        world.describe().await
+    );
+}
+
+/// Pods that arrive while nodes start are scheduled into the remaining capacity; pending pods keep their nominations, whatever
+/// kube-scheduler does meanwhile.
+#[tokio::test(start_paused = true)]
+async fn pods_that_arrive_in_waves_cost_no_more_than_if_they_arrive_together() {
+    async fn price(waves: i32, replicas: i32) -> f64 {
+        let world = cluster(json!({"consolidateAfter": "Never"}), 16).await;
+        for wave in 0..waves {
+            world.deploy(&format!("app-{wave}"), replicas).await;
+            world.pass(3).await;
+        }
+        let all = usize::try_from(waves * replicas).unwrap();
+        world.until_running(all, 120).await;
+        world.stack.cloud.hourly_price()
+    }
+    let together = price(1, 150).await;
+    let waves = price(5, 30).await;
+    assert!(waves <= together * 1.02, "{waves} against {together}");
+}
+
+async fn change_template(world: &World) {
+    let template = json!({"spec": {"template": {"metadata": {"labels": {"generation": "two"}}}}});
+    let pools = world.api::<NodePool>();
+    pools
+        .patch("default", &PatchParams::default(), &Patch::Merge(template))
+        .await
+        .unwrap();
+}
+
+/// Conformance: DIS-195
+#[tokio::test(start_paused = true)]
+async fn a_hundred_drifted_nodes_are_replaced_within_ten_minutes() {
+    let disruption = json!({"consolidateAfter": "Never", "budgets": [{"nodes": "100%"}]});
+    let world = cluster(disruption, 2).await;
+    world.deploy_with("app", 100, apart("app")).await;
+    world.until_running(100, 300).await;
+    let old: Vec<String> = world
+        .claims()
+        .await
+        .iter()
+        .map(|c| c.uid().to_owned())
+        .collect();
+    assert_eq!(old.len(), 100);
+    change_template(&world).await;
+    world
+        .until(600, "no old node is left", async |w| {
+            w.claims()
+                .await
+                .iter()
+                .all(|c| !old.iter().any(|o| o == c.uid()))
+        })
+        .await;
+    world.until_running(100, 120).await;
+    world
+        .until(300, "one node for each pod is left", async |w| {
+            w.claims().await.len() == 100
+        })
+        .await;
+}
+
+/// Conformance: DIS-197
+#[tokio::test(start_paused = true)]
+async fn a_cluster_is_consolidated_within_half_an_hour_after_four_fifths_of_its_pods_are_deleted() {
+    let disruption = json!({"consolidateAfter": "0s", "budgets": [{"nodes": "100%"}]});
+    let world = cluster(disruption, 4).await;
+    // Three and a half cores each: one pod per node.
+    let big = json!({"containers": [{"name": "main", "image": "pause", "resources": {"requests": {"cpu": "3"}}}]});
+    world.deploy_with("app", 60, big).await;
+    world.until_running(60, 300).await;
+    let before = world.claims().await.len();
+    assert!(before >= 60, "{before} nodes");
+    world.scale("app", 12).await;
+    world
+        .until(1800, "twelve nodes are left", async |w| {
+            w.claims().await.len() <= 12
+        })
+        .await;
+    world.until_running(12, 60).await;
+    world.assert_no_orphans().await;
+}

@@ -1,0 +1,121 @@
+//! Attacks by users with permission to write some objects, and their mitigations (`docs/SECURITY.md`).
+
+use k8s_openapi::api::core::v1::Node;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_kwok::KwokNodeClass;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::world::{World, pool, settings};
+
+async fn world(spec: Value) -> World {
+    let world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world.create(&pool("default", spec)).await;
+    world
+}
+
+async fn patch_node(world: &World, name: &str, patch: Value) {
+    let nodes: Api<Node> = world.api();
+    nodes
+        .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+        .await
+        .unwrap();
+}
+
+/// The node of a NodePool with `expireAfter: 20m` exists until then, and not much longer.
+async fn expires(world: &World, name: &str) {
+    let is_there = async |world: &World| {
+        let nodes = world.nodes().await;
+        nodes
+            .iter()
+            .any(|node| node.metadata.name.as_deref() == Some(name))
+    };
+    world.pass(900).await;
+    assert!(is_there(world).await, "nothing else deletes it");
+    world
+        .until(600, "it is replaced", async |w| !is_there(w).await)
+        .await;
+}
+
+/// Nodes are not matched to NodeClaims by labels: a node without a NodeClaim is not changed, whatever its labels are.
+#[tokio::test(start_paused = true)]
+async fn an_unmanaged_node_with_karpenters_labels_is_not_changed() {
+    let world = world(json!({})).await;
+    let foreign: Node = serde_json::from_value(json!({
+        "metadata": { "name": "foreign", "labels": {
+            "karpenter.sh/nodepool": "default", "karpenter.sh/registered": "true", "karpenter.sh/initialized": "true",
+            "karpenter.sh/capacity-type": "on-demand", "node.kubernetes.io/instance-type": "c-4x-amd64-linux",
+        } },
+        "spec": { "providerID": "other:///foreign" },
+        "status": {
+            "capacity": { "cpu": "4", "memory": "8Gi", "pods": "110" },
+            "allocatable": { "cpu": "4", "memory": "8Gi", "pods": "110" },
+            "conditions": [{ "type": "Ready", "status": "True" }],
+        },
+    }))
+    .unwrap();
+    world.create(&foreign).await;
+    world.pass(1_800).await;
+    let nodes = world.nodes().await;
+    assert_eq!(nodes.len(), 1, "empty for half an hour, and not deleted");
+    let spec = nodes[0].spec.as_ref().unwrap();
+    let taints = spec.taints.iter().flatten();
+    assert_eq!(
+        taints
+            .filter(|taint| taint.key.starts_with("karpenter.sh/"))
+            .count(),
+        0
+    );
+    assert!(nodes[0].metadata.deletion_timestamp.is_none());
+}
+
+/// A kubelet may write the labels of its own Node; its node is still deleted with its NodeClaim.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_hides_its_labels_still_expires() {
+    let spec = json!({ "template": { "spec": { "expireAfter": "20m" } } });
+    let world = world(spec).await;
+    world.deploy("app", 1).await;
+    world.until_running(1, 60).await;
+    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    let hidden = json!({ "metadata": { "labels": {
+        "karpenter.sh/nodepool": null, "karpenter.sh/registered": null, "karpenter.sh/initialized": null,
+    } } });
+    patch_node(&world, &node, hidden).await;
+    expires(&world, &node).await;
+    world.until_running(1, 120).await;
+    world.assert_no_orphans().await;
+}
+
+/// The annotation counts on the NodeClaim and on pods; on a Node, which its kubelet may annotate, it blocks consolidation, but
+/// not the expiration that the NodePool's owner has set.
+#[tokio::test(start_paused = true)]
+async fn a_node_with_do_not_disrupt_still_expires() {
+    let spec = json!({ "template": { "spec": { "expireAfter": "20m" } } });
+    let world = world(spec).await;
+    world.deploy("app", 1).await;
+    world.until_running(1, 60).await;
+    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    let keep = json!({ "metadata": { "annotations": { "karpenter.sh/do-not-disrupt": "true" } } });
+    patch_node(&world, &node, keep).await;
+    expires(&world, &node).await;
+}
+
+/// Pods cannot launch an unlimited number of nodes.
+#[tokio::test(start_paused = true)]
+async fn pods_launch_no_more_nodes_than_the_limits_allow() {
+    let world = world(json!({ "limits": { "cpu": "20" } })).await;
+    world.deploy("app", 100).await;
+    world.pass(300).await;
+    let pool: NodePool = world.api().get("default").await.unwrap();
+    let used = &pool.status.resources["cpu"].0;
+    let used: f64 = used.parse().unwrap();
+    assert!(used > 0.0 && used <= 20.0, "{used} CPUs of 20");
+    let claims: Vec<NodeClaim> = world.claims().await;
+    let waiting = world.pods().await.into_iter().filter(|pod| {
+        let spec = pod.spec.as_ref().unwrap();
+        spec.node_name.is_none()
+    });
+    assert!(!claims.is_empty() && waiting.count() >= 80);
+}

@@ -1,0 +1,352 @@
+//! Static NodePools (feature gate StaticCapacity).
+
+use std::cell::Cell;
+
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_kwok::{CapacityPool, KwokNodeClass};
+use karpenter_testbed::faults::{Fault, Rule};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::world::{World, pool, settings};
+
+async fn world() -> World {
+    let mut settings = settings();
+    settings.options.feature_gates.static_capacity = true;
+    let world = World::bare(settings).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world
+}
+
+async fn change(world: &World, spec: Value) {
+    let api: Api<NodePool> = world.api();
+    let patch = Patch::Merge(json!({"spec": spec}));
+    api.patch("fixed", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+}
+
+async fn alive(world: &World) -> usize {
+    let claims = world.claims().await;
+    claims.iter().filter(|c| !c.is_deleting()).count()
+}
+
+async fn until_alive(world: &World, count: usize) {
+    let what = format!("there are {count} nodes");
+    world
+        .until(120, &what, async |w| alive(w).await == count)
+        .await;
+}
+
+/// Conformance: DIS-055, DIS-082
+#[tokio::test(start_paused = true)]
+async fn a_static_nodepool_has_its_number_of_nodes_and_repeated_reconciles_launch_none() {
+    let world = world().await;
+    world.create(&pool("fixed", json!({"replicas": 1}))).await;
+    until_alive(&world, 1).await;
+    change(&world, json!({"replicas": 3})).await;
+    until_alive(&world, 3).await;
+    world.pass(600).await;
+    assert_eq!((alive(&world).await, world.stack.cloud.launched()), (3, 3));
+    for claim in world.claims().await {
+        assert!(claim.is_true(types::INITIALIZED));
+        assert!(
+            !claim.is_true(types::CONSOLIDATABLE),
+            "a static pool is not consolidated"
+        );
+        let keys: Vec<&str> = claim
+            .spec
+            .requirements
+            .iter()
+            .map(|r| r.key.as_str())
+            .collect();
+        assert!(
+            !keys.contains(&"node.kubernetes.io/instance-type"),
+            "the provider chooses"
+        );
+        assert_eq!(claim.label("karpenter.sh/nodepool"), Some("fixed"));
+    }
+}
+
+/// Conformance: DIS-083
+#[tokio::test(start_paused = true)]
+async fn the_limit_is_never_exceeded() {
+    let world = world().await;
+    let most = Cell::new(0);
+    let watch = async |seconds: usize, limit: usize| {
+        for _ in 0..seconds {
+            world.pass(1).await;
+            let claims = world.claims().await.len();
+            most.set(most.get().max(claims));
+            assert!(claims <= limit, "{}", world.describe().await);
+        }
+    };
+    let spec = json!({"replicas": 15, "limits": {"nodes": "10"}});
+    world.create(&pool("fixed", spec)).await;
+    watch(30, 10).await;
+    assert_eq!((alive(&world).await, most.get()), (10, 10));
+    change(&world, json!({"limits": {"nodes": "12"}})).await;
+    watch(30, 12).await;
+    assert_eq!(alive(&world).await, 12);
+    // Drift and provisioning launch nodes at the same time, and other nodes are deleted meanwhile.
+    change(
+        &world,
+        json!({"replicas": 11, "template": {"metadata": {"labels": {"generation": "two"}}}}),
+    )
+    .await;
+    for _ in 0..6 {
+        let claims = world.claims().await;
+        let old = claims.iter().find(|c| !is_new(c) && !c.is_deleting());
+        if let Some(old) = old {
+            world.delete::<NodeClaim>(old.name()).await;
+        }
+        watch(20, 12).await;
+    }
+    watch(300, 12).await;
+    let claims = world.claims().await;
+    assert_eq!((claims.len(), most.get()), (11, 12));
+    assert!(claims.iter().all(is_new), "all were replaced");
+}
+
+/// Conformance: DIS-084
+#[tokio::test(start_paused = true)]
+async fn a_nodepool_that_is_not_ready_launches_no_nodes() {
+    let mut settings = settings();
+    settings.options.feature_gates.static_capacity = true;
+    let world = World::bare(settings).await;
+    world.create(&pool("fixed", json!({"replicas": 2}))).await;
+    world.pass(120).await;
+    assert_eq!(
+        world.claims().await.len(),
+        0,
+        "the NodeClass does not exist"
+    );
+    world.create(&KwokNodeClass::new("default")).await;
+    until_alive(&world, 2).await;
+}
+
+/// Conformance: DIS-084
+#[tokio::test(start_paused = true)]
+async fn a_nodepool_that_is_being_deleted_launches_no_nodes() {
+    let world = world().await;
+    let mut held = pool("fixed", json!({"replicas": 2}));
+    held.metadata.finalizers = Some(vec!["example.com/held".to_owned()]);
+    world.create(&held).await;
+    until_alive(&world, 2).await;
+    world.delete::<NodePool>("fixed").await;
+    for claim in world.claims().await {
+        world.delete::<NodeClaim>(claim.name()).await;
+    }
+    world.pass(300).await;
+    assert_eq!(world.claims().await.len(), 0);
+    assert_eq!(world.stack.cloud.launched(), 2);
+}
+
+/// Conformance: DIS-084
+#[tokio::test(start_paused = true)]
+async fn a_nodepool_of_another_provider_launches_no_nodes() {
+    let world = world().await;
+    let class = json!({"group": "other.cloud", "kind": "OtherNodeClass", "name": "default"});
+    let spec = json!({"replicas": 2, "template": {"spec": {"nodeClassRef": class}}});
+    world.create(&pool("fixed", spec)).await;
+    // Its own controller reports it as ready.
+    let ready = json!({"status": {"conditions": [{
+        "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }]}});
+    let api: Api<NodePool> = world.api();
+    api.patch_status("fixed", &PatchParams::default(), &Patch::Merge(ready))
+        .await
+        .unwrap();
+    world.pass(120).await;
+    assert_eq!(world.claims().await.len(), 0);
+}
+
+/// Conformance: DIS-084
+#[tokio::test(start_paused = true)]
+async fn a_nodeclaim_that_cannot_be_created_is_an_error_and_does_not_count_against_limits() {
+    let world = world().await;
+    let faults = world.stack.testbed.faults();
+    let refused = Fault::Error {
+        code: 403,
+        retry_after: None,
+    };
+    faults.add(Rule::new(refused).verb("create").resource("nodeclaims"));
+    let spec = json!({"replicas": 2, "limits": {"nodes": "2"}});
+    world.create(&pool("fixed", spec)).await;
+    let errors = "controller_runtime_reconcile_errors_total{controller=\"static.provisioning\"}";
+    world
+        .until(60, "errors are counted", async |w| {
+            w.metric(errors).is_some_and(|errors| errors >= 2.0)
+        })
+        .await;
+    assert_eq!(world.claims().await.len(), 0);
+    faults.clear();
+    until_alive(&world, 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_feature_gate_no_node_is_launched_and_an_event_says_why() {
+    let world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world.create(&pool("fixed", json!({"replicas": 2}))).await;
+    world.pass(120).await;
+    assert_eq!(world.claims().await.len(), 0);
+    let events = world.events().await;
+    let event = events.iter().find(|event| {
+        event.reason.as_deref() == Some("InvalidNodePool")
+            && event.involved_object.name.as_deref() == Some("fixed")
+    });
+    let message = event.and_then(|event| event.message.as_deref());
+    assert!(message.is_some_and(|m| m.contains("feature gate StaticCapacity")));
+}
+
+/// Conformance: DIS-164
+#[tokio::test(start_paused = true)]
+async fn a_deleted_node_is_replaced() {
+    let world = world().await;
+    world.create(&pool("fixed", json!({"replicas": 2}))).await;
+    until_alive(&world, 2).await;
+    let claim = world.claims().await.remove(0);
+    world.delete::<NodeClaim>(claim.name()).await;
+    world
+        .until(120, "there are two others", async |w| {
+            let claims = w.claims().await;
+            claims.len() == 2
+                && claims
+                    .iter()
+                    .all(|c| c.uid() != claim.uid() && c.is_true(types::REGISTERED))
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn scaling_to_zero_deletes_all_nodes() {
+    let world = world().await;
+    world.create(&pool("fixed", json!({"replicas": 4}))).await;
+    until_alive(&world, 4).await;
+    change(&world, json!({"replicas": 1})).await;
+    until_alive(&world, 1).await;
+    change(&world, json!({"replicas": 0})).await;
+    world.until_empty(300).await;
+    assert_eq!(world.stack.cloud.launched(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_nodepool_without_capacity_backs_off_and_has_its_nodes_soon_after_there_is_capacity() {
+    let world = world().await;
+    let everything = CapacityPool {
+        instance_type: None,
+        zone: None,
+        capacity_type: None,
+    };
+    world.stack.cloud.exhaust(everything);
+    world.create(&pool("fixed", json!({"replicas": 3}))).await;
+    world.pass(600).await;
+    let made = "karpenter_nodeclaims_created_total{reason=\"provisioned\",nodepool=\"fixed\",min_values_relaxed=\"false\"}";
+    let made = world.metric(made).unwrap_or_default();
+    // Three at a time: at once, after 1 to 2 s, after 2 to 4 s more, ..., and at least each minute.
+    assert!((30.0..=75.0).contains(&made), "{made} were created");
+    world.stack.cloud.restock();
+    until_alive(&world, 3).await;
+    world
+        .until(120, "they are launched", async |w| {
+            w.claims().await.iter().all(|c| c.is_true(types::LAUNCHED))
+        })
+        .await;
+}
+
+fn is_new(claim: &NodeClaim) -> bool {
+    claim.label("generation") == Some("two")
+}
+
+async fn until_drifted(world: &World) {
+    change(
+        world,
+        json!({"template": {"metadata": {"labels": {"generation": "two"}}}}),
+    )
+    .await;
+    world
+        .until(60, "the nodes have drifted", async |w| {
+            let claims = w.claims().await;
+            let old = claims.iter().filter(|c| !is_new(c));
+            old.clone().count() == 0 || old.clone().any(|c| c.is_true(types::DRIFTED))
+        })
+        .await;
+}
+
+/// Conformance: DIS-087
+#[tokio::test(start_paused = true)]
+async fn drifted_nodes_are_replaced_within_the_limit() {
+    let world = world().await;
+    let spec = json!({"replicas": 3, "limits": {"nodes": "4"}});
+    world.create(&pool("fixed", spec)).await;
+    until_alive(&world, 3).await;
+    until_drifted(&world).await;
+    world
+        .until(600, "all nodes are new", async |w| {
+            let claims = w.claims().await;
+            assert!(claims.len() <= 4, "{}", w.describe().await);
+            claims.len() == 3
+                && claims
+                    .iter()
+                    .all(|c| is_new(c) && c.is_true(types::INITIALIZED))
+        })
+        .await;
+    world.pass(300).await;
+    assert_eq!((alive(&world).await, world.stack.cloud.launched()), (3, 6));
+    world.assert_no_orphans().await;
+}
+
+/// Conformance: DIS-087
+#[tokio::test(start_paused = true)]
+async fn a_nodepool_at_its_limit_keeps_its_drifted_nodes() {
+    let world = world().await;
+    let spec = json!({"replicas": 2, "limits": {"nodes": "2"}});
+    world.create(&pool("fixed", spec)).await;
+    until_alive(&world, 2).await;
+    until_drifted(&world).await;
+    world.pass(600).await;
+    assert_eq!(world.stack.cloud.launched(), 2);
+    // Two more nodes are allowed: both are replaced in one pass.
+    change(&world, json!({"limits": {"nodes": "4"}})).await;
+    world
+        .until(300, "both are new", async |w| {
+            let claims = w.claims().await;
+            claims.len() == 2 && claims.iter().all(is_new)
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_replacement_no_longer_counts_against_the_limit() {
+    let world = world().await;
+    let spec = json!({"replicas": 1, "limits": {"nodes": "2"}});
+    world.create(&pool("fixed", spec)).await;
+    until_alive(&world, 1).await;
+    let old = world.claims().await.remove(0);
+    world.stack.cloud.never_register(true);
+    until_drifted(&world).await;
+    world
+        .until(60, "a replacement is launching", async |w| {
+            alive(w).await == 2
+        })
+        .await;
+    world
+        .until(700, "the command has failed", async |w| {
+            let claims = w.claims().await;
+            let kept = claims.iter().find(|c| c.uid() == old.uid()).unwrap();
+            kept.condition(types::DISRUPTION_REASON).is_none()
+        })
+        .await;
+    world.stack.cloud.never_register(false);
+    world
+        .until(2400, "a later attempt works", async |w| {
+            let claims = w.claims().await;
+            assert!(claims.len() <= 2, "{}", w.describe().await);
+            claims.len() == 1 && is_new(&claims[0]) && claims[0].is_true(types::INITIALIZED)
+        })
+        .await;
+    world.assert_no_orphans().await;
+}

@@ -1,0 +1,262 @@
+//! Termination of nodes: requested by users, blocked by budgets and annotations, limited by grace periods.
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_kwok::KwokNodeClass;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::world::{World, deployment, pool, settings};
+
+async fn running(pods: i32, pod_spec: Value, pool_spec: Value) -> World {
+    let world = World::bare(settings()).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world.create(&pool("default", pool_spec)).await;
+    let api: Api<Deployment> = Api::namespaced(world.client.clone(), "default");
+    let mut wanted = deployment("app", pods, pod_spec.clone());
+    if let Some(annotations) = pod_spec.get("annotations") {
+        wanted["spec"]["template"]["metadata"]["annotations"] = annotations.clone();
+        wanted["spec"]["template"]["spec"]
+            .as_object_mut()
+            .unwrap()
+            .remove("annotations");
+    }
+    api.create(
+        &PostParams::default(),
+        &serde_json::from_value(wanted).unwrap(),
+    )
+    .await
+    .unwrap();
+    world
+        .until_running(usize::try_from(pods).unwrap(), 60)
+        .await;
+    world
+}
+
+async fn budget(world: &World, min_available: i32) {
+    let budget = json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "app", "namespace": "default"},
+        "spec": {"minAvailable": min_available, "selector": {"matchLabels": {"app": "app"}}},
+    });
+    let api: Api<PodDisruptionBudget> = Api::namespaced(world.client.clone(), "default");
+    api.create(
+        &PostParams::default(),
+        &serde_json::from_value(budget).unwrap(),
+    )
+    .await
+    .unwrap();
+}
+
+/// Conformance: DIS-153
+#[tokio::test(start_paused = true)]
+async fn a_deleted_node_is_drained_replaced_and_terminated() {
+    let world = running(3, json!({}), json!({})).await;
+    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    world.delete::<Node>(&node).await;
+    world
+        .until(120, "the node is gone", async |w| {
+            w.nodes()
+                .await
+                .iter()
+                .all(|n| n.metadata.name.as_ref() != Some(&node))
+        })
+        .await;
+    world.until_running(3, 120).await;
+    world.assert_no_orphans().await;
+    assert!(world.has_event("Evicted").await);
+}
+
+/// Conformance: DIS-150
+#[tokio::test(start_paused = true)]
+async fn a_deleted_nodeclaim_deletes_its_node_and_instance() {
+    let world = running(3, json!({}), json!({})).await;
+    let claim = world.claims().await.remove(0);
+    world.delete::<NodeClaim>(claim.name()).await;
+    world
+        .until(120, "the claim is gone", async |w| {
+            w.claims().await.iter().all(|c| c.uid() != claim.uid())
+        })
+        .await;
+    world.until_running(3, 120).await;
+    world.assert_no_orphans().await;
+}
+
+/// Conformance: DIS-148
+#[tokio::test(start_paused = true)]
+async fn a_deleted_nodepool_deletes_all_its_nodes() {
+    let world = running(3, json!({}), json!({})).await;
+    world.delete::<NodePool>("default").await;
+    world.until_empty(300).await;
+    assert_eq!(world.list::<NodePool>().await.len(), 0);
+}
+
+/// A pod that was bound just before the node was tainted must be observed.
+///
+/// Conformance: DIS-152
+#[tokio::test(start_paused = true)]
+async fn an_empty_node_drains_for_five_seconds_however_often_it_is_reconciled() {
+    let never = json!({"disruption": {"consolidateAfter": "Never"}});
+    let world = running(1, json!({}), never).await;
+    world.scale("app", 0).await;
+    world
+        .until(60, "the pod is gone", async |w| w.pods().await.is_empty())
+        .await;
+    let name = world.claims().await[0].name().to_owned();
+    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    let is_drained = async |world: &World| {
+        let claim = world.api::<NodeClaim>().get_opt(&name).await.unwrap()?;
+        let condition = claim.condition(types::DRAINED)?;
+        Some(condition.status == "True")
+    };
+    world.delete::<NodeClaim>(&name).await;
+    world
+        .until(30, "the node is drained", async |w| {
+            is_drained(w).await.is_some()
+        })
+        .await;
+    for second in 1..4 {
+        assert_eq!(is_drained(&world).await, Some(false), "second {second}");
+        let looked_at = json!({"metadata": {"annotations": {"second": second.to_string()}}});
+        let api: Api<Node> = world.api();
+        api.patch(&node, &PatchParams::default(), &Patch::Merge(looked_at))
+            .await
+            .unwrap();
+        world.pass(1).await;
+    }
+    assert_eq!(is_drained(&world).await, Some(false), "before five seconds");
+    world.until_empty(60).await;
+}
+
+/// Conformance: DIS-068, DIS-157
+#[tokio::test(start_paused = true)]
+async fn a_pdb_that_allows_no_eviction_blocks_the_drain_until_it_does() {
+    let world = running(2, json!({}), json!({})).await;
+    budget(&world, 2).await;
+    world.pass(5).await;
+    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    world.delete::<Node>(&node).await;
+    world.pass(600).await;
+    assert!(
+        world
+            .nodes()
+            .await
+            .iter()
+            .any(|n| n.metadata.name.as_ref() == Some(&node)),
+        "{}",
+        world.describe().await
+    );
+    assert_eq!(world.progress().await.running, 2);
+    assert!(world.has_event("FailedDraining").await);
+    let asked = world.stack.registry.render();
+    assert!(
+        !asked.contains("karpenter_pods_eviction_requests_total"),
+        "evictions that the budget is known to reject are not requested"
+    );
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(world.client.clone(), "default");
+    budgets
+        .delete("app", &DeleteParams::default())
+        .await
+        .unwrap();
+    world
+        .until(120, "the node is gone", async |w| {
+            w.nodes()
+                .await
+                .iter()
+                .all(|n| n.metadata.name.as_ref() != Some(&node))
+        })
+        .await;
+}
+
+/// Conformance: DIS-049, DIS-073
+#[tokio::test(start_paused = true)]
+async fn a_grace_period_overrides_do_not_disrupt_and_is_recorded() {
+    let protected = json!({"annotations": {"karpenter.sh/do-not-disrupt": "true"}, "terminationGracePeriodSeconds": 30});
+    let grace = json!({"template": {"spec": {"terminationGracePeriod": "300s"}}});
+    let world = running(1, protected, grace).await;
+    let claim = world.claims().await.remove(0);
+    world.delete::<NodeClaim>(claim.name()).await;
+    world.pass(200).await;
+    let deleting = world
+        .claims()
+        .await
+        .into_iter()
+        .find(|c| c.uid() == claim.uid())
+        .unwrap();
+    let deadline = deleting
+        .annotation("karpenter.sh/nodeclaim-termination-timestamp")
+        .unwrap();
+    assert!(deadline.ends_with('Z'));
+    assert!(world.has_event("TerminationGracePeriodExpiring").await);
+    world
+        .until(200, "the claim is gone", async |w| {
+            w.claims().await.iter().all(|c| c.uid() != claim.uid())
+        })
+        .await;
+    assert!(world.has_event("Disrupted").await);
+    world.until_running(1, 120).await;
+}
+
+/// Conformance: DIS-154
+#[tokio::test(start_paused = true)]
+async fn a_protected_pod_without_grace_period_keeps_its_node() {
+    let world = running(
+        1,
+        json!({"annotations": {"karpenter.sh/do-not-disrupt": "true"}}),
+        json!({}),
+    )
+    .await;
+    let claim = world.claims().await.remove(0);
+    world.delete::<NodeClaim>(claim.name()).await;
+    world.pass(3600).await;
+    let claim = world
+        .claims()
+        .await
+        .into_iter()
+        .find(|c| c.uid() == claim.uid())
+        .unwrap();
+    assert_eq!(claim.condition(types::DRAINED).unwrap().reason, "Draining");
+    assert_eq!(world.progress().await.running, 1);
+}
+
+/// Conformance: DIS-070
+#[tokio::test(start_paused = true)]
+async fn a_node_without_an_instance_is_deleted_without_draining() {
+    let world = running(
+        1,
+        json!({"annotations": {"karpenter.sh/do-not-disrupt": "true"}}),
+        json!({}),
+    )
+    .await;
+    let node = world.nodes().await.remove(0);
+    let name = node.metadata.name.clone().unwrap();
+    world
+        .stack
+        .cloud
+        .kill(node.spec.unwrap().provider_id.as_deref().unwrap());
+    world
+        .stack
+        .node_faults
+        .set(&name, karpenter_testbed::loops::node_agent::NodeFault::Dead);
+    world.delete::<Node>(&name).await;
+    world.pass(20).await;
+    assert!(
+        world
+            .nodes()
+            .await
+            .iter()
+            .any(|n| n.metadata.name.as_ref() == Some(&name)),
+        "still Ready in the API server"
+    );
+    world
+        .until(300, "the node is gone", async |w| {
+            w.nodes()
+                .await
+                .iter()
+                .all(|n| n.metadata.name.as_ref() != Some(&name))
+        })
+        .await;
+}

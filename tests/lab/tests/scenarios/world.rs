@@ -1,0 +1,311 @@
+//! The world of a scenario, and helpers for scenarios.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_kwok::KwokNodeClass;
+use karpenter_lab::progress::Progress;
+use karpenter_lab::stack::{Settings, Stack};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// A cluster with Karpenter, and the virtual clock, with which an hour passes in milliseconds.
+pub struct World {
+    /// The control plane, the cloud and the controllers.
+    pub stack: Stack,
+    /// A client without injected faults.
+    pub client: Client,
+}
+
+/// The time at which every scenario starts.
+pub fn epoch() -> Timestamp {
+    "2026-01-01T00:00:00Z".parse().unwrap()
+}
+
+pub fn settings() -> Settings {
+    Settings {
+        epoch: epoch(),
+        ..Settings::default()
+    }
+}
+
+impl World {
+    /// A cluster without NodePools.
+    pub async fn bare(settings: Settings) -> Self {
+        let stack = Stack::start(settings).await.unwrap();
+        let client = stack.client();
+        Self { stack, client }
+    }
+
+    /// A cluster with the NodePool `default` of simulated nodes.
+    pub async fn new() -> Self {
+        let world = Self::bare(settings()).await;
+        world.create(&KwokNodeClass::new("default")).await;
+        world.create(&pool("default", json!({}))).await;
+        world
+    }
+
+    pub fn api<K: Resource<DynamicType = ()>>(&self) -> Api<K> {
+        Api::all(self.client.clone())
+    }
+
+    pub async fn create<K>(&self, object: &K)
+    where
+        K: Resource<DynamicType = ()>
+            + DeserializeOwned
+            + serde::Serialize
+            + Clone
+            + std::fmt::Debug,
+    {
+        self.api::<K>()
+            .create(&PostParams::default(), object)
+            .await
+            .unwrap();
+    }
+
+    pub async fn list<K>(&self) -> Vec<K>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        self.api::<K>()
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .items
+    }
+
+    pub async fn claims(&self) -> Vec<NodeClaim> {
+        self.list().await
+    }
+
+    pub async fn nodes(&self) -> Vec<Node> {
+        self.list().await
+    }
+
+    pub async fn pods(&self) -> Vec<Pod> {
+        self.list().await
+    }
+
+    /// Returns the value of a series: its name with labels, as exposed.
+    pub fn metric(&self, series: &str) -> Option<f64> {
+        let text = self.stack.registry.render();
+        text.lines()
+            .find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
+    }
+
+    /// Creates a Deployment `name` of pods that request 1 CPU each.
+    pub async fn deploy(&self, name: &str, replicas: i32) {
+        self.deploy_with(name, replicas, json!({})).await;
+    }
+
+    /// Creates a Deployment `name` of pods whose spec is changed by `pod_spec`.
+    pub async fn deploy_with(&self, name: &str, replicas: i32, pod_spec: Value) {
+        let deployment: Deployment =
+            serde_json::from_value(deployment(name, replicas, pod_spec)).unwrap();
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), "default");
+        api.create(&PostParams::default(), &deployment)
+            .await
+            .unwrap();
+    }
+
+    pub async fn scale(&self, name: &str, replicas: i32) {
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), "default");
+        let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
+        api.patch(name, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+
+    pub async fn delete_deployments(&self, names: &[&str]) {
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), "default");
+        for name in names {
+            api.delete(name, &DeleteParams::default()).await.unwrap();
+        }
+    }
+
+    pub async fn delete<K>(&self, name: &str)
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        self.api::<K>()
+            .delete(name, &DeleteParams::default())
+            .await
+            .unwrap();
+    }
+
+    /// Advances the world for a while.
+    pub async fn pass(&self, seconds: u64) {
+        self.stack.clock.sleep(Duration::from_secs(seconds)).await;
+    }
+
+    /// Advances the world until a condition holds, for at most this many seconds.
+    pub async fn until(&self, seconds: u64, what: &str, holds: impl AsyncFn(&Self) -> bool) {
+        let start = self.stack.clock.now();
+        while !holds(self).await {
+            let passed = self.stack.clock.since(start).as_secs();
+            assert!(
+                passed < seconds,
+                "timed out after {passed} s: {what}; {}",
+                self.describe().await
+            );
+            self.pass(1).await;
+        }
+    }
+
+    /// Advances the world until this many pods run.
+    pub async fn until_running(&self, pods: usize, seconds: u64) {
+        self.until(seconds, &format!("{pods} pods run"), async |world| {
+            world.progress().await.running == pods
+        })
+        .await;
+    }
+
+    /// Advances the world until there are no NodeClaims, no Nodes and no instances.
+    pub async fn until_empty(&self, seconds: u64) {
+        self.until(seconds, "nothing is left", async |world| {
+            world.claims().await.is_empty()
+                && world.nodes().await.is_empty()
+                && world.stack.cloud.instances().is_empty()
+        })
+        .await;
+    }
+
+    pub async fn progress(&self) -> Progress {
+        Progress::of(&self.stack).await.unwrap()
+    }
+
+    /// Describes the state of the cluster for a failed assertion.
+    pub async fn describe(&self) -> String {
+        let mut lines = vec![self.progress().await.line()];
+        for pool in self.list::<NodePool>().await {
+            lines.push(format!(
+                "{}: {:?}",
+                pool.name(),
+                conditions(&pool.status.conditions)
+            ));
+        }
+        for claim in self.claims().await {
+            lines.push(format!(
+                "{}: {:?} {:?}",
+                claim.name(),
+                claim.metadata.deletion_timestamp,
+                conditions(&claim.status.conditions)
+            ));
+        }
+        for node in self.nodes().await {
+            let spec = node.spec.unwrap_or_default();
+            lines.push(format!(
+                "{:?}: {:?} {:?} {:?}",
+                node.metadata.name,
+                node.metadata.deletion_timestamp,
+                node.metadata.finalizers,
+                spec.taints
+            ));
+        }
+        for event in self.events().await {
+            lines.push(format!(
+                "{} {}",
+                event.reason.unwrap_or_default(),
+                event.message.unwrap_or_default()
+            ));
+        }
+        lines.join("\n")
+    }
+
+    pub async fn events(&self) -> Vec<Event> {
+        self.list().await
+    }
+
+    /// Whether an event with this reason was published.
+    pub async fn has_event(&self, reason: &str) -> bool {
+        self.events()
+            .await
+            .iter()
+            .any(|e| e.reason.as_deref() == Some(reason))
+    }
+
+    /// Asserts that every instance belongs to a NodeClaim, and every launched NodeClaim to an instance (invariant I7).
+    pub async fn assert_no_orphans(&self) {
+        let claims = self.claims().await;
+        let ids: Vec<_> = claims
+            .iter()
+            .filter_map(|c| c.status.provider_id.clone())
+            .collect();
+        for instance in self.stack.cloud.instances() {
+            let id = instance.answer.status.provider_id.clone().unwrap();
+            assert!(
+                ids.contains(&id),
+                "instance {id} has no nodeclaim; {}",
+                self.describe().await
+            );
+        }
+        for node in self.nodes().await {
+            let id = node.spec.and_then(|s| s.provider_id).unwrap();
+            assert!(
+                ids.contains(&id),
+                "node {id} has no nodeclaim; {}",
+                self.describe().await
+            );
+        }
+    }
+}
+
+fn conditions(all: &[karpenter_api::conditions::Condition]) -> Vec<String> {
+    all.iter()
+        .map(|c| format!("{}={} {} {}", c.type_, c.status, c.reason, c.message))
+        .collect()
+}
+
+/// A NodePool of amd64 Linux nodes whose spec is changed by `spec`.
+pub fn pool(name: &str, spec: Value) -> NodePool {
+    let mut value = json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": name},
+        "spec": {
+            "template": {"spec": {
+                "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"},
+                "requirements": [
+                    {"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]},
+                    {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]},
+                ],
+            }},
+            "disruption": {"consolidateAfter": "0s", "budgets": [{"nodes": "100%"}]},
+        },
+    });
+    merge(&mut value["spec"], &spec);
+    serde_json::from_value(value).unwrap()
+}
+
+pub fn deployment(name: &str, replicas: i32, pod_spec: Value) -> Value {
+    let mut value = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": {
+                    "terminationGracePeriodSeconds": 0,
+                    "containers": [{"name": name, "image": "pause", "resources": {"requests": {"cpu": "1"}}}],
+                },
+            },
+        },
+    });
+    merge(&mut value["spec"]["template"]["spec"], &pod_spec);
+    value
+}
+
+fn merge(into: &mut Value, from: &Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from.clone(),
+    }
+}

@@ -1,0 +1,162 @@
+//! The controllers under load: their cost in a large cluster, and the latency of a burst.
+//!
+//! The API server runs in a process of its own (`--cluster`), reached over HTTPS as in a real cluster, so that the memory
+//! and the CPU of the controllers' process (`--controllers`) are theirs alone. Every measurement has fresh processes, and a
+//! cluster in the state that earlier controllers have left: a restart is measured.
+
+mod cluster;
+#[path = "../processes/mod.rs"]
+mod processes;
+
+use std::time::{Duration, Instant};
+
+use karpenter_bench::{Run, Suite};
+use serde_json::Value;
+
+use processes::controllers::{Controllers, Manner};
+use processes::{Outcome, Process};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize| arguments.get(at).and_then(|a| a.parse().ok()).unwrap_or(0);
+    // Two crypto providers may be linked; install the one we use before any other is chosen.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    match arguments.first().map(String::as_str) {
+        Some("--cluster") => processes::serve(cluster::run(number(1), number(2))),
+        Some("--controllers") => processes::controllers::run(&arguments[1..]),
+        _ => suite(),
+    }
+}
+
+/// How long a process may take to become idle.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(900);
+
+/// Waits until a process has been idle for five seconds.
+fn wait_idle(process: &Process) -> Outcome<()> {
+    let start = Instant::now();
+    let mut quiet = 0;
+    while quiet < 5 {
+        if start.elapsed() > IDLE_TIMEOUT {
+            return Err("the process does not become idle".into());
+        }
+        let before = process.cpu_seconds();
+        std::thread::sleep(Duration::from_secs(1));
+        let used = process.cpu_seconds() - before;
+        quiet = if used < 0.1 { quiet + 1 } else { 0 };
+    }
+    Ok(())
+}
+
+/// Starts a cluster and restarted controllers, after earlier ones have reconciled it.
+fn restarted(nodes: usize, pods: usize) -> Outcome<(Process, Controllers)> {
+    let arguments = ["--cluster".to_owned(), nodes.to_string(), pods.to_string()];
+    let mut cluster = Process::start(&arguments)?;
+    let reached = cluster.answer()?;
+    if nodes > 0 {
+        let unthrottled = Manner {
+            qps: 5_000,
+            ..Manner::default()
+        };
+        let first = Controllers::start(&reached, unthrottled)?;
+        wait_idle(&first.process)?;
+        first.process.end();
+    }
+    let controllers = Controllers::start(&reached, Manner::default())?;
+    Ok((cluster, controllers))
+}
+
+const NODES: usize = 5_000;
+const PODS: usize = 100_000;
+const BURST: usize = 10_000;
+const STEADY: Duration = Duration::from_secs(60);
+
+/// Runs a measurement; an error fails the benchmark.
+fn measured(run: &mut Run, measure: impl FnOnce(&mut Run) -> Outcome<()>) {
+    run.parameter("nodes", NODES);
+    run.parameter("pods", PODS);
+    if let Err(error) = measure(run) {
+        eprintln!("the measurement failed, {error}");
+        std::process::exit(1);
+    }
+}
+
+fn resident(run: &mut Run) -> Outcome<()> {
+    let memory = |nodes: usize, pods: usize| -> Outcome<(f64, f64, f64)> {
+        let (_cluster, controllers) = restarted(nodes, pods)?;
+        wait_idle(&controllers.process)?;
+        let process = &controllers.process;
+        Ok((
+            controllers.synced_seconds,
+            process.rss_mib(),
+            process.peak_mib(),
+        ))
+    };
+    let (_, nothing, _) = memory(0, 0)?;
+    let (_, nodes, _) = memory(NODES, 0)?;
+    let (synced, all, peak) = memory(NODES, PODS)?;
+    run.sample(NODES + PODS, Duration::from_secs_f64(synced));
+    let bytes = |more: f64, less: f64, n: usize| (more - less) * f64::from(1 << 20) / n as f64;
+    run.record("synced_seconds", synced);
+    run.record("rss_mib", all);
+    run.record("rss_peak_mib", peak);
+    run.record("rss_mib_empty", nothing);
+    run.record("bytes_per_node", bytes(nodes, nothing, NODES));
+    run.record("bytes_per_pod", bytes(all, nodes, PODS));
+    Ok(())
+}
+
+fn steady(run: &mut Run) -> Outcome<()> {
+    const RATE: usize = 100;
+    run.parameter("events_per_second", RATE);
+    let (mut cluster, controllers) = restarted(NODES, PODS)?;
+    let process = &controllers.process;
+    wait_idle(process)?;
+    let seconds = STEADY.as_secs();
+    let before = process.cpu_seconds();
+    std::thread::sleep(STEADY);
+    let idle = process.cpu_seconds() - before;
+    let before = process.cpu_seconds();
+    let done = cluster.ask(&format!("events {RATE} {seconds}"))?;
+    let used = process.cpu_seconds() - before;
+    let took = done["seconds"].as_f64().unwrap_or(f64::NAN);
+    run.sample(RATE * seconds as usize, Duration::from_secs_f64(used));
+    run.record("cores", used / took);
+    run.record("cores_idle", idle / STEADY.as_secs_f64());
+    run.record("rss_mib", process.rss_mib());
+    Ok(())
+}
+
+fn burst(run: &mut Run) -> Outcome<()> {
+    run.parameter("burst", BURST);
+    let (mut cluster, controllers) = restarted(NODES, PODS)?;
+    wait_idle(&controllers.process)?;
+    let cpu = controllers.process.cpu_seconds();
+    cluster.ask(&format!("burst {BURST}"))?;
+    let made = |claims: &Value| claims["made"].as_u64().unwrap_or(0);
+    let (mut claims, mut still) = (Value::Null, 0);
+    while still < 10 {
+        std::thread::sleep(Duration::from_millis(500));
+        let now = cluster.ask("claims")?;
+        still = if made(&now) > 0 && made(&now) == made(&claims) {
+            still + 1
+        } else {
+            0
+        };
+        claims = now;
+    }
+    // The batch closes after an idle second.
+    let after_batch = claims["seconds"].as_f64().unwrap_or(f64::NAN) - 1.0;
+    run.sample(BURST, Duration::from_secs_f64(after_batch.max(0.0)));
+    run.record("nodeclaims", made(&claims));
+    run.record("seconds_after_batch", after_batch);
+    run.record("cpu_seconds_used", controllers.process.cpu_seconds() - cpu);
+    run.record("rss_mib", controllers.process.rss_mib());
+    Ok(())
+}
+
+fn suite() {
+    let mut suite = Suite::from_args("controller");
+    suite.case("resident-5k-nodes-100k-pods", |run| measured(run, resident));
+    suite.case("steady-100-pod-events", |run| measured(run, steady));
+    suite.case("burst-10k-pods", |run| measured(run, burst));
+}

@@ -1,0 +1,55 @@
+//! Deterministic simulation: the complete controllers on the embedded control plane, in virtual time, driven by a seed.
+//!
+//! A simulation is a day of a cluster. Workloads are created, scaled and deleted; NodePools change; the API server, the
+//! cloud and instances fail; the controllers are restarted and killed. Then all disturbances end, and the cluster must
+//! converge. All random choices follow from the seed, so that a failure can be repeated.
+//!
+//! | module | question it answers |
+//! |---|---|
+//! | [`driver`] | when do disturbances happen, and when are invariants checked? |
+//! | `disturbances` | which disturbances are there? |
+//! | [`world`] | which objects are in the cluster? |
+//! | [`wire`] | what do the controllers write, and how are they killed? |
+//! | `replicas` | how many replicas are there, and which of them leads? |
+//! | [`safety`] | what must hold at each of their writes (I8)? |
+//! | `convergence` | what must hold once disturbances have ended (I7)? |
+//! | `model` | does the controllers' model match the objects? |
+//! | [`chance`] | where do random choices come from? |
+//! | [`panics`] | which panics were caught and are bugs all the same (I4)? |
+
+pub mod chance;
+mod convergence;
+mod disturbances;
+pub mod driver;
+mod model;
+pub mod panics;
+mod replicas;
+pub mod safety;
+pub mod wire;
+pub mod world;
+
+pub use driver::{Failure, Report, Settings};
+
+/// Runs one seed to its end, on this thread.
+///
+/// # Errors
+/// When an invariant is violated.
+pub fn run(seed: u64, settings: &Settings) -> Result<Report, Box<Failure>> {
+    panics::note();
+    // Back-offs of watches are jittered by this thread's generator.
+    fastrand::seed(seed);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    match runtime {
+        Ok(runtime) => runtime.block_on(driver::simulate(seed, settings)),
+        Err(error) => Err(Box::new(Failure {
+            seed,
+            step: 0,
+            at: world::epoch(),
+            problems: vec![format!("cannot create a runtime: {error}")],
+            context: Vec::new(),
+        })),
+    }
+}

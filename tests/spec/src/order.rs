@@ -1,0 +1,182 @@
+//! Search for an order of steps that depend on the steps done before.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How many states are visited before the search continues with random orders.
+const MOST_STATES: usize = 500;
+/// How often the one-step look-ahead search restarts, each time with the steps that were left over first.
+const TURNS: usize = 8;
+/// How many random orders are tried after that.
+const SHUFFLES: u64 = 500;
+
+/// Searches, with backtracking, for an order in which `may` allows each step after those done. Steps of the same class are
+/// interchangeable. Returns the steps left over by the best attempt: none, if an order was found.
+pub(crate) fn stuck(classes: &[usize], may: impl FnMut(&[usize], usize) -> bool) -> Vec<usize> {
+    let mut search = Search {
+        classes,
+        may,
+        done: vec![],
+        seen: BTreeSet::new(),
+        left: (0..classes.len()).collect(),
+    };
+    if !search.go() && !search.freest() {
+        (1..=SHUFFLES).any(|turn| search.shuffled(turn));
+    }
+    search.left
+}
+
+struct Search<'s, F> {
+    classes: &'s [usize],
+    may: F,
+    done: Vec<usize>,
+    /// The states visited: how many steps of each class were done.
+    seen: BTreeSet<Vec<usize>>,
+    /// The steps left over by the best attempt.
+    left: Vec<usize>,
+}
+
+impl<F: FnMut(&[usize], usize) -> bool> Search<'_, F> {
+    /// Does the steps in a pseudo-random order of preference.
+    fn shuffled(&mut self, seed: u64) -> bool {
+        let rank = |step: &usize| {
+            let mixed = (*step as u64 + 1).wrapping_mul(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+        };
+        let mut waiting: Vec<usize> = (0..self.classes.len()).collect();
+        waiting.sort_by_key(rank);
+        let mut done = vec![];
+        while let Some(next) = waiting.iter().position(|step| (self.may)(&done, *step)) {
+            done.push(waiting.remove(next));
+        }
+        if waiting.len() < self.left.len() {
+            self.left = waiting;
+        }
+        self.left.is_empty()
+    }
+
+    /// Always does the step that keeps most others possible; of equal ones, those left over by the last attempt first.
+    fn freest(&mut self) -> bool {
+        let mut order: Vec<usize> = (0..self.classes.len()).collect();
+        for _ in 0..TURNS {
+            let left = self.freest_in(order.clone());
+            if left.len() < self.left.len() {
+                self.left.clone_from(&left);
+            }
+            if left.is_empty() {
+                return true;
+            }
+            order.sort_by_key(|step| !left.contains(step));
+        }
+        false
+    }
+
+    fn freest_in(&mut self, mut waiting: Vec<usize>) -> Vec<usize> {
+        let mut done = vec![];
+        loop {
+            let mut best: Option<(usize, usize)> = None;
+            let mut tried = BTreeSet::new();
+            for at in 0..waiting.len() {
+                let step = waiting[at];
+                if !tried.insert(self.classes[step]) || !(self.may)(&done, step) {
+                    continue;
+                }
+                done.push(step);
+                let mut known: BTreeMap<usize, bool> = BTreeMap::new();
+                let free = waiting.iter().filter(|other| {
+                    let class = self.classes[**other];
+                    **other != step
+                        && *known
+                            .entry(class)
+                            .or_insert_with(|| (self.may)(&done, **other))
+                });
+                let free = free.count();
+                done.pop();
+                if best.is_none_or(|(most, _)| free > most) {
+                    best = Some((free, at));
+                }
+            }
+            let Some((_, at)) = best else {
+                return waiting;
+            };
+            done.push(waiting.remove(at));
+        }
+    }
+
+    fn go(&mut self) -> bool {
+        let waiting: Vec<usize> = (0..self.classes.len())
+            .filter(|step| !self.done.contains(step))
+            .collect();
+        if waiting.len() < self.left.len() {
+            self.left.clone_from(&waiting);
+        }
+        if waiting.is_empty() {
+            return true;
+        }
+        let mut state = vec![0; self.classes.len()];
+        self.done
+            .iter()
+            .for_each(|step| state[self.classes[*step]] += 1);
+        if self.seen.len() >= MOST_STATES || !self.seen.insert(state) {
+            return false;
+        }
+        let mut tried = BTreeSet::new();
+        for step in waiting {
+            if tried.insert(self.classes[step]) && (self.may)(&self.done, step) {
+                self.done.push(step);
+                if self.go() {
+                    return true;
+                }
+                self.done.pop();
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_found_where_the_first_choice_gets_stuck() {
+        // The last step cannot come after both of the first two.
+        let may = |done: &[usize], step: usize| step != 2 || done.len() < 2;
+        assert_eq!(stuck(&[0, 1, 2], may), [0; 0]);
+    }
+
+    #[test]
+    fn an_order_is_found_among_many_steps_that_are_always_possible() {
+        // The last step must come before the first one; the others do not matter.
+        let may = |done: &[usize], step: usize| step != 32 || !done.contains(&0);
+        let classes: Vec<usize> = (0..33).collect();
+        assert_eq!(stuck(&classes, may), [0; 0]);
+    }
+
+    #[test]
+    fn an_order_is_found_in_which_steps_that_are_always_possible_come_late() {
+        // A spread over two zones: steps 0 to 29 are in zone a and 30 to 40 in zone b, always possible; the others in a, with skew 2.
+        let may = |done: &[usize], step: usize| {
+            let in_b = done.iter().filter(|done| (30..41).contains(*done)).count();
+            step < 41 || done.len() - in_b < in_b + 2
+        };
+        let classes: Vec<usize> = (0..53).collect();
+        assert_eq!(stuck(&classes, may), [0; 0]);
+    }
+
+    #[test]
+    fn steps_that_are_never_possible_are_left() {
+        assert_eq!(stuck(&[0, 0, 1], |_, step| step != 2), [2]);
+    }
+
+    #[test]
+    fn interchangeable_steps_do_not_multiply_the_search() {
+        let mut calls = 0;
+        let may = |done: &[usize], step: usize| {
+            calls += 1;
+            step < 30 || done.len() > 40
+        };
+        let classes: Vec<usize> = (0..40).map(|step| step / 30).collect();
+        assert_eq!(stuck(&classes, may).len(), 10);
+        assert!(calls < 100_000, "{calls}");
+    }
+}

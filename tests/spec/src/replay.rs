@@ -1,0 +1,773 @@
+//! Replays kube-scheduler's filters over a finished plan.
+//!
+//! [`check`](crate::check) verifies a plan against the rules of the engine and the naive solver. This module verifies it against
+//! those of kube-scheduler, implemented again from its source, and shares only quantities and instance types with the engine:
+//! planned nodes are launched, DaemonSets create their pods on them, and every placed pod is bound to its node as soon as all
+//! filters pass. A pod that no order of binding brings to its node is stuck: Karpenter would regard it as placed for ever.
+//!
+//! The rules are those of kube-scheduler. A domain exists if a node has it; a spread constraint counts the nodes that its
+//! policies include, over all alternatives of the node affinity; a pod is the first of its affinity group only if no pod anywhere
+//! matches all its terms.
+//!
+//! UPSTREAM: k8s.io/kubernetes v1.36 pkg/scheduler/framework/plugins/{podtopologyspread,interpodaffinity,nodeaffinity,
+//! tainttoleration,nodeports,noderesources,nodevolumelimits,volumebinding}
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{
+    NodeSelectorRequirement, NodeSelectorTerm, Pod, PodAffinityTerm, Taint, Toleration,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use karpenter_api::labels::HOSTNAME;
+use karpenter_core::offering::Offering;
+use karpenter_core::resources::{CPU, MEMORY, PODS, Resources};
+
+use crate::pod;
+use crate::pod::{HostPort, Labels, PodId};
+use crate::solve::{Claim, Solution};
+use crate::template::launchable;
+use crate::world::World;
+
+/// The outcome of binding a plan.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Replay {
+    /// Pods that the plan places and kube-scheduler never binds there, with the filter that rejects them.
+    pub stuck: Vec<(PodId, &'static str)>,
+    /// Planned nodes to which no pod was bound, by their index in the plan.
+    pub empty: Vec<usize>,
+}
+
+/// Which offering of a planned node is launched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Launch {
+    /// The cheapest offering.
+    Cheapest,
+    /// A pseudo-random offering for a seed: providers may choose by criteria that Karpenter does not know.
+    Drawn(u64),
+}
+
+/// A pending pod and the node on which the plan places it, both by their index in the cluster.
+type Waiting = (usize, Option<usize>);
+
+/// Binds the pods of a plan as kube-scheduler would.
+pub fn replay(world: &World, solution: &Solution, launch: Launch) -> Replay {
+    let mut cluster = Cluster::of(world, solution, launch);
+    let mut waiting = cluster.planned(world, solution);
+    let mut best: Option<(Vec<Waiting>, Cluster)> = None;
+    for attempt in 0..ORDERS {
+        cluster.order(&mut waiting, attempt);
+        let mut trial = cluster.clone();
+        let left = trial.bind_all(&waiting);
+        let done = left.is_empty();
+        if best
+            .as_ref()
+            .is_none_or(|(least, _)| left.len() < least.len())
+        {
+            best = Some((left, trial));
+        }
+        if done {
+            break;
+        }
+    }
+    let (mut best, mut last) = best.unwrap_or((waiting.clone(), cluster.clone()));
+    if !best.is_empty() {
+        let left = cluster.search(&waiting);
+        if left.len() < best.len() {
+            last = cluster;
+            for (at, (pod, node)) in waiting.iter().enumerate() {
+                if let Some(node) = node.filter(|_| !left.contains(&at)) {
+                    last.nodes[node].pods.push(*pod);
+                }
+            }
+            best = left.into_iter().map(|at| waiting[at]).collect();
+        }
+    }
+    let reason = |(pod, node): &Waiting| {
+        let why = node.map_or(Some("launch"), |node| last.refusal(*pod, node));
+        (last.pods[*pod].id.clone(), why.unwrap_or("order"))
+    };
+    let planned = last
+        .nodes
+        .iter()
+        .filter_map(|node| Some((node, node.planned?)));
+    let idle = planned.filter(|(node, _)| node.pods.iter().all(|pod| last.pods[*pod].is_daemon));
+    Replay {
+        stuck: best.iter().map(reason).collect(),
+        empty: idle.map(|(_, index)| index).collect(),
+    }
+}
+
+/// How many orders of binding are tried.
+const ORDERS: u64 = 24;
+
+/// Returns a pseudo-random number for a seed (splitmix64).
+fn mixed(seed: u64) -> u64 {
+    let mut mixed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
+/// A term of pod affinity or anti-affinity, with its namespaces and label keys resolved.
+#[derive(Debug, Clone)]
+struct Term {
+    key: String,
+    namespaces: BTreeSet<String>,
+    selector: Option<LabelSelector>,
+}
+
+impl Term {
+    fn matches(&self, other: &PodInfo) -> bool {
+        self.namespaces.contains(&other.id.namespace)
+            && pod::selects(self.selector.as_ref(), &other.labels)
+    }
+}
+
+/// A hard topology spread constraint.
+#[derive(Debug, Clone)]
+struct Spread {
+    key: String,
+    max_skew: i64,
+    min_domains: i64,
+    selector: Option<LabelSelector>,
+    honor_affinity: bool,
+    honor_taints: bool,
+}
+
+impl Spread {
+    /// Returns how many of the pods count. For an empty selector kube-scheduler counts none and so never rejects a pod; this
+    /// check is stricter.
+    fn count<'p>(&self, namespace: &str, pods: impl Iterator<Item = &'p PodInfo>) -> i64 {
+        let counted = pods.filter(|pod| {
+            !pod.is_terminating
+                && pod.id.namespace == namespace
+                && pod::selects(self.selector.as_ref(), &pod.labels)
+        });
+        counted.count() as i64
+    }
+}
+
+/// The fields of a pod that the filters read.
+#[derive(Debug, Clone)]
+struct PodInfo {
+    id: PodId,
+    labels: Labels,
+    requests: Resources,
+    ports: Vec<HostPort>,
+    tolerations: Vec<Toleration>,
+    node_selector: BTreeMap<String, String>,
+    /// Alternatives of the required node affinity; None if there is none.
+    terms: Option<Vec<NodeSelectorTerm>>,
+    spread: Vec<Spread>,
+    affinity: Vec<Term>,
+    anti_affinity: Vec<Term>,
+    /// The alternative node selector terms of each volume.
+    volumes: Vec<Vec<NodeSelectorTerm>>,
+    /// Attached volumes: CSI driver and claim.
+    attached: BTreeSet<(String, String)>,
+    is_terminating: bool,
+    is_daemon: bool,
+}
+
+impl PodInfo {
+    fn of(world: &World, pod: &Pod) -> Self {
+        let spec = pod::spec(pod);
+        let term = |term: &PodAffinityTerm| {
+            let listed = term.namespaces.iter().flatten().cloned();
+            let mut namespaces: BTreeSet<String> = listed.collect();
+            if let Some(selector) = &term.namespace_selector {
+                let all = world.namespaces.iter().filter(|namespace| {
+                    let labels = namespace.metadata.labels.clone().unwrap_or_default();
+                    pod::selects(Some(selector), &labels)
+                });
+                namespaces.extend(all.filter_map(|namespace| namespace.metadata.name.clone()));
+                // A namespace without an object has no labels; an empty selector selects it, too.
+                if pod::selects(Some(selector), &Labels::new()) {
+                    let named = world.pods.iter().map(|pod| pod::namespace(pod).to_owned());
+                    namespaces.extend(named.filter(|name| {
+                        let known = |n: &k8s_openapi::api::core::v1::Namespace| {
+                            n.metadata.name.as_ref() == Some(name)
+                        };
+                        !world.namespaces.iter().any(known)
+                    }));
+                }
+            } else if namespaces.is_empty() {
+                namespaces.insert(pod::namespace(pod).to_owned());
+            }
+            Term {
+                key: term.topology_key.clone(),
+                namespaces,
+                selector: pod::with_label_keys(
+                    term.label_selector.as_ref(),
+                    term.match_label_keys.as_ref(),
+                    term.mismatch_label_keys.as_ref(),
+                    pod,
+                ),
+            }
+        };
+        let spread = pod::spread_constraints(pod, false).into_iter();
+        let spread = spread.map(|constraint| Spread {
+            max_skew: constraint.max_skew.into(),
+            min_domains: constraint.min_domains.unwrap_or(1).into(),
+            selector: pod::with_label_keys(
+                constraint.label_selector.as_ref(),
+                constraint.match_label_keys.as_ref(),
+                None,
+                pod,
+            ),
+            honor_affinity: constraint.node_affinity_policy.as_deref() != Some("Ignore"),
+            honor_taints: constraint.node_taints_policy.as_deref() == Some("Honor"),
+            key: constraint.topology_key,
+        });
+        let required = pod::affinity(pod).node_affinity.unwrap_or_default();
+        let required = required.required_during_scheduling_ignored_during_execution;
+        let (volumes, attached) = volumes(world, pod);
+        Self {
+            id: pod::id(pod),
+            labels: pod::labels(pod),
+            requests: pod::requests(pod),
+            ports: pod::host_ports(pod),
+            spread: spread.collect(),
+            affinity: pod::affinity_terms(pod, false).iter().map(term).collect(),
+            anti_affinity: pod::anti_affinity_terms(pod, false)
+                .iter()
+                .map(term)
+                .collect(),
+            tolerations: spec.tolerations.unwrap_or_default(),
+            node_selector: spec.node_selector.unwrap_or_default(),
+            terms: required.map(|selector| selector.node_selector_terms),
+            volumes,
+            attached,
+            is_terminating: pod.metadata.deletion_timestamp.is_some(),
+            is_daemon: pod::is_owned_by(pod, "DaemonSet"),
+        }
+    }
+
+    /// Applies NodeAffinity: the node selector and one of the alternatives.
+    fn accepts(&self, labels: &Labels) -> bool {
+        let mut selector = self.node_selector.iter();
+        selector.all(|(key, value)| labels.get(key) == Some(value))
+            && (self.terms.as_ref()).is_none_or(|terms| terms.iter().any(|t| term_meets(t, labels)))
+    }
+
+    /// Applies TaintToleration, which ignores `PreferNoSchedule`.
+    fn tolerates(&self, taints: &[Taint]) -> bool {
+        let hard = taints.iter().filter(|t| t.effect != "PreferNoSchedule");
+        let mut hard = hard.map(|taint| self.tolerations.iter().any(|t| tolerates(t, taint)));
+        hard.all(|tolerated| tolerated)
+    }
+}
+
+/// Returns the node selector terms of a pod's volumes and the volumes it attaches. A missing claim requires a node that does
+/// not exist.
+fn volumes(world: &World, pod: &Pod) -> (Vec<Vec<NodeSelectorTerm>>, BTreeSet<(String, String)>) {
+    let (mut needs, mut attached) = (Vec::new(), BTreeSet::new());
+    for volume in pod::spec(pod).volumes.unwrap_or_default() {
+        let name = match (&volume.persistent_volume_claim, &volume.ephemeral) {
+            (Some(source), _) => source.claim_name.clone(),
+            (None, Some(_)) => format!("{}-{}", pod::id(pod).name, volume.name),
+            (None, None) => continue,
+        };
+        let claim = world.volume_claims.iter().find(|claim| {
+            claim.metadata.name.as_ref() == Some(&name)
+                && claim.metadata.namespace.as_deref() == Some(pod::namespace(pod))
+        });
+        let Some(spec) = claim.and_then(|claim| claim.spec.clone()) else {
+            needs.push(vec![]);
+            continue;
+        };
+        if let Some(volume) = spec.volume_name.filter(|name| !name.is_empty()) {
+            let volume = world
+                .volumes
+                .iter()
+                .find(|v| v.metadata.name.as_ref() == Some(&volume));
+            let Some(spec) = volume.and_then(|volume| volume.spec.clone()) else {
+                needs.push(vec![]);
+                continue;
+            };
+            if let Some(required) = spec.node_affinity.and_then(|affinity| affinity.required) {
+                needs.push(required.node_selector_terms);
+            }
+            if let Some(csi) = spec.csi {
+                attached.insert((csi.driver, format!("{}/{name}", pod::namespace(pod))));
+            }
+            continue;
+        }
+        let class = world.storage_classes.iter().find(|class| {
+            class.metadata.name.is_some() && class.metadata.name == spec.storage_class_name
+        });
+        let Some(class) = class
+            .filter(|class| class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"))
+        else {
+            needs.push(vec![]);
+            continue;
+        };
+        if let Some(terms) = class
+            .allowed_topologies
+            .as_ref()
+            .filter(|all| !all.is_empty())
+        {
+            let expressions = |term: &k8s_openapi::api::core::v1::TopologySelectorTerm| {
+                let all = term.match_label_expressions.iter().flatten();
+                all.map(|e| NodeSelectorRequirement {
+                    key: e.key.clone(),
+                    operator: "In".into(),
+                    values: Some(e.values.clone()),
+                })
+                .collect()
+            };
+            let terms = terms.iter().map(|term| NodeSelectorTerm {
+                match_expressions: Some(expressions(term)),
+                match_fields: None,
+            });
+            needs.push(terms.collect());
+        }
+        attached.insert((
+            class.provisioner.clone(),
+            format!("{}/{name}", pod::namespace(pod)),
+        ));
+    }
+    (needs, attached)
+}
+
+/// Returns whether labels match a node selector term; a term without expressions matches none.
+fn term_meets(term: &NodeSelectorTerm, labels: &Labels) -> bool {
+    let expressions = term.match_expressions.iter().flatten();
+    let fields = term.match_fields.iter().flatten().count();
+    fields == 0
+        && term.match_expressions.iter().flatten().count() > 0
+        && expressions.clone().all(|e| expression_meets(e, labels))
+}
+
+fn expression_meets(expression: &NodeSelectorRequirement, labels: &Labels) -> bool {
+    let value = labels.get(&expression.key);
+    let listed = || expression.values.iter().flatten().any(|v| Some(v) == value);
+    let number = |text: Option<&String>| text.and_then(|text| text.parse::<i64>().ok());
+    let bound = || number(expression.values.iter().flatten().next());
+    match expression.operator.as_str() {
+        "In" => listed(),
+        "NotIn" => !listed(),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => number(value)
+            .zip(bound())
+            .is_some_and(|(own, bound)| own > bound),
+        "Lt" => number(value)
+            .zip(bound())
+            .is_some_and(|(own, bound)| own < bound),
+        _ => false,
+    }
+}
+
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let empty_or = |own: Option<&str>, other: &str| own.is_none_or(|o| o.is_empty() || o == other);
+    let value = toleration.value.as_deref().unwrap_or_default();
+    empty_or(toleration.effect.as_deref(), &taint.effect)
+        && empty_or(toleration.key.as_deref(), &taint.key)
+        && match toleration.operator.as_deref().unwrap_or("Equal") {
+            "Exists" => true,
+            _ => value == taint.value.as_deref().unwrap_or_default(),
+        }
+}
+
+/// A node as in kube-scheduler's snapshot.
+#[derive(Debug, Clone)]
+struct Node {
+    labels: Labels,
+    taints: Vec<Taint>,
+    allocatable: Resources,
+    /// Attach limits by CSI driver.
+    limits: BTreeMap<String, usize>,
+    pods: Vec<usize>,
+    /// Its index among the planned nodes, if it is one.
+    planned: Option<usize>,
+}
+
+#[derive(Debug, Clone)]
+struct Cluster {
+    pods: Vec<PodInfo>,
+    nodes: Vec<Node>,
+    /// Indices in `nodes` of the planned nodes that could be launched.
+    launched: BTreeMap<usize, usize>,
+    by_name: BTreeMap<String, usize>,
+}
+
+impl Cluster {
+    /// Builds a cluster of the nodes that are not deleting with their pods, and the launched planned nodes, all with daemon pods.
+    fn of(world: &World, solution: &Solution, launch: Launch) -> Self {
+        let mut cluster = Self {
+            pods: Vec::new(),
+            nodes: Vec::new(),
+            launched: BTreeMap::new(),
+            by_name: BTreeMap::new(),
+        };
+        for node in world.nodes().into_iter().filter(|node| !node.deleting) {
+            let csi = (world.csi_nodes.iter())
+                .find(|csi| csi.metadata.name.as_deref() == Some(&node.name));
+            let drivers = csi.iter().flat_map(|csi| &csi.spec.drivers);
+            let limits = drivers.filter_map(|driver| {
+                let count = driver.allocatable.as_ref()?.count?;
+                Some((driver.name.clone(), usize::try_from(count).unwrap_or(0)))
+            });
+            let limits = limits.collect();
+            cluster
+                .by_name
+                .insert(node.name.clone(), cluster.nodes.len());
+            cluster.nodes.push(Node {
+                labels: node.labels,
+                taints: node.taints,
+                allocatable: node.allocatable,
+                limits,
+                pods: Vec::new(),
+                planned: None,
+            });
+        }
+        for pod in &world.pods {
+            let phase = pod
+                .status
+                .as_ref()
+                .and_then(|status| status.phase.as_deref());
+            let node = pod::spec(pod).node_name.unwrap_or_default();
+            let finished = matches!(phase, Some("Failed" | "Succeeded"));
+            if let Some(node) = cluster.by_name.get(&node).copied().filter(|_| !finished) {
+                cluster.nodes[node].pods.push(cluster.pods.len());
+                cluster.pods.push(PodInfo::of(world, pod));
+            }
+        }
+        for (index, claim) in solution.claims.iter().enumerate() {
+            if let Some(node) = launched(world, index, claim, launch) {
+                cluster.launched.insert(index, cluster.nodes.len());
+                cluster.nodes.push(node);
+            }
+        }
+        for set in &world.daemon_sets {
+            cluster.run_daemons(world, set);
+        }
+        cluster
+    }
+
+    /// Adds a pod of a DaemonSet to each node where it should run, does not run yet, and fits.
+    fn run_daemons(&mut self, world: &World, set: &k8s_openapi::api::apps::v1::DaemonSet) {
+        let template = set.spec.clone().unwrap_or_default().template;
+        let mut pod = Pod {
+            metadata: template.metadata.unwrap_or_default(),
+            spec: template.spec,
+            status: None,
+        };
+        pod.metadata.namespace.clone_from(&set.metadata.namespace);
+        for container in pod.spec.iter_mut().flat_map(|spec| &mut spec.containers) {
+            if let Some(resources) = &mut container.resources {
+                let limits = resources.limits.clone().unwrap_or_default();
+                let requests = resources.requests.get_or_insert_default();
+                limits.into_iter().for_each(|(name, limit)| {
+                    requests.entry(name).or_insert(limit);
+                });
+            }
+        }
+        let mut daemon = PodInfo::of(world, &pod);
+        daemon.is_daemon = true;
+        let owned = |other: &Pod| {
+            let mut owners = other.metadata.owner_references.iter().flatten();
+            owners.any(|o| o.kind == "DaemonSet" && Some(&o.name) == set.metadata.name.as_ref())
+        };
+        for node in 0..self.nodes.len() {
+            let name = self
+                .by_name
+                .iter()
+                .find(|(_, at)| **at == node)
+                .map(|(name, _)| name);
+            let runs = |name: &String| {
+                let mut pods = world.pods.iter().filter(|other| owned(other));
+                pods.any(|pod| pod::spec(pod).node_name.as_ref() == Some(name))
+            };
+            let there = &self.nodes[node];
+            if !name.is_some_and(runs)
+                && daemon.accepts(&there.labels)
+                && daemon.tolerates(&there.taints)
+            {
+                self.pods.push(daemon.clone());
+                let pod = self.pods.len() - 1;
+                if self.no_room(pod, node).is_none() {
+                    self.nodes[node].pods.push(pod);
+                }
+            }
+        }
+    }
+
+    /// Returns the pods of the plan with their nodes; the node is None if it could not be launched.
+    fn planned(&mut self, world: &World, solution: &Solution) -> Vec<Waiting> {
+        let existing = solution.existing.iter();
+        let mut planned: Vec<(&PodId, Option<usize>)> = existing
+            .map(|(id, name)| (id, self.by_name.get(name).copied()))
+            .collect();
+        for (index, claim) in solution.claims.iter().enumerate() {
+            let node = self.launched.get(&index).copied();
+            planned.extend(claim.pods.iter().map(|id| (id, node)));
+        }
+        let known: BTreeMap<PodId, &Pod> =
+            (world.pods.iter()).map(|pod| (pod::id(pod), pod)).collect();
+        let mut waiting = Vec::new();
+        for (id, node) in planned {
+            if let Some(pod) = known.get(id) {
+                waiting.push((self.pods.len(), node));
+                self.pods.push(PodInfo::of(world, pod));
+            }
+        }
+        waiting
+    }
+
+    /// Sorts the pods: by descending requests; then the same with constrained pods first; then shuffled, with and without that.
+    fn order(&self, waiting: &mut [Waiting], attempt: u64) {
+        waiting.sort_by_cached_key(|(pod, _)| {
+            let info = &self.pods[*pod];
+            let free =
+                info.spread.is_empty() && info.affinity.is_empty() && info.anti_affinity.is_empty();
+            let size = |name| info.requests.get(name).saturating_neg();
+            let drawn = if attempt < 2 {
+                0
+            } else {
+                mixed(*pod as u64 ^ (attempt << 32))
+            };
+            (
+                free && attempt % 2 == 1,
+                drawn,
+                size(CPU),
+                size(MEMORY),
+                info.id.clone(),
+            )
+        });
+    }
+
+    /// Binds the first pod that can be bound until there is none; returns the pods left.
+    fn bind_all(&mut self, pods: &[Waiting]) -> Vec<Waiting> {
+        let mut waiting = pods.to_vec();
+        loop {
+            let binds = |(pod, node): &(usize, Option<usize>)| {
+                node.is_some_and(|node| self.refusal(*pod, node).is_none())
+            };
+            let Some(next) = waiting.iter().position(binds) else {
+                return waiting;
+            };
+            let (pod, node) = waiting.remove(next);
+            self.nodes[node.unwrap_or_default()].pods.push(pod);
+        }
+    }
+
+    /// Searches for an order of binding with backtracking; returns the indices of the pods left by the best attempt.
+    fn search(&self, pods: &[Waiting]) -> Vec<usize> {
+        let description = |(pod, node): &(usize, Option<usize>)| {
+            let mut info = self.pods[*pod].clone();
+            info.id.name.clear();
+            format!("{info:?} {node:?}")
+        };
+        let descriptions: Vec<String> = pods.iter().map(description).collect();
+        let first =
+            |description: &String| descriptions.iter().position(|other| other == description);
+        let classes: Vec<usize> = descriptions.iter().filter_map(first).collect();
+        let may = |done: &[usize], next: usize| {
+            let mut there = self.clone();
+            for at in done {
+                if let (pod, Some(node)) = pods[*at] {
+                    there.nodes[node].pods.push(pod);
+                }
+            }
+            let (pod, node) = pods[next];
+            node.is_some_and(|node| there.refusal(pod, node).is_none())
+        };
+        crate::order::stuck(&classes, may)
+    }
+
+    /// Returns the filter that rejects a pod on a node.
+    fn refusal(&self, pod: usize, node: usize) -> Option<&'static str> {
+        let (info, there) = (&self.pods[pod], &self.nodes[node]);
+        if !info.accepts(&there.labels) {
+            return Some("NodeAffinity");
+        }
+        if !info.tolerates(&there.taints) {
+            return Some("TaintToleration");
+        }
+        let reachable =
+            |need: &Vec<NodeSelectorTerm>| need.iter().any(|t| term_meets(t, &there.labels));
+        if !info.volumes.iter().all(reachable) {
+            return Some("VolumeBinding");
+        }
+        if let Some(why) = self.no_room(pod, node) {
+            return Some(why);
+        }
+        if !self.spreads(info, there) {
+            return Some("PodTopologySpread");
+        }
+        self.inter_pod_affinity(info, there)
+    }
+
+    /// Applies NodePorts, NodeResourcesFit and NodeVolumeLimits.
+    fn no_room(&self, pod: usize, node: usize) -> Option<&'static str> {
+        let (info, there) = (&self.pods[pod], &self.nodes[node]);
+        let here = || there.pods.iter().map(|pod| &self.pods[*pod]);
+        if here().any(|other| pod::ports_conflict(&info.ports, &other.ports)) {
+            return Some("NodePorts");
+        }
+        if there.pods.len() as i64 >= there.allocatable.get(PODS) {
+            return Some("NodeResourcesFit");
+        }
+        let mut used = Resources::new();
+        here().for_each(|other| used.add_assign(&other.requests));
+        let asked = info
+            .requests
+            .iter()
+            .filter(|(name, amount)| *name != PODS && *amount > 0);
+        for (name, amount) in asked {
+            if amount > there.allocatable.get(name).saturating_sub(used.get(name)) {
+                return Some("NodeResourcesFit");
+            }
+        }
+        for (driver, limit) in &there.limits {
+            let of = |all: &BTreeSet<(String, String)>| -> BTreeSet<String> {
+                let mine = all.iter().filter(|(of, _)| of == driver);
+                mine.map(|(_, claim)| claim.clone()).collect()
+            };
+            let attached: BTreeSet<String> = here().flat_map(|other| of(&other.attached)).collect();
+            let new = of(&info.attached).difference(&attached).count();
+            if new > 0 && attached.len() + new > *limit {
+                return Some("NodeVolumeLimits");
+            }
+        }
+        None
+    }
+
+    /// Applies PodTopologySpread.
+    fn spreads(&self, info: &PodInfo, there: &Node) -> bool {
+        let has_keys = |node: &Node| info.spread.iter().all(|c| node.labels.contains_key(&c.key));
+        if !has_keys(there) {
+            return false;
+        }
+        info.spread.iter().all(|constraint| {
+            let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
+            for node in self.nodes.iter().filter(|node| has_keys(node)) {
+                if (constraint.honor_affinity && !info.accepts(&node.labels))
+                    || (constraint.honor_taints && !info.tolerates(&node.taints))
+                {
+                    continue;
+                }
+                let pods = node.pods.iter().map(|pod| &self.pods[*pod]);
+                let count = constraint.count(&info.id.namespace, pods);
+                *counts.entry(&node.labels[&constraint.key]).or_default() += count;
+            }
+            let few = (counts.len() as i64) < constraint.min_domains;
+            let least = if few {
+                0
+            } else {
+                counts.values().copied().min().unwrap_or(0)
+            };
+            let own = i64::from(pod::selects(constraint.selector.as_ref(), &info.labels));
+            let here = counts.get(there.labels[&constraint.key].as_str()).copied();
+            here.unwrap_or(0) + own - least <= constraint.max_skew
+        })
+    }
+
+    /// Applies InterPodAffinity.
+    fn inter_pod_affinity(&self, info: &PodInfo, there: &Node) -> Option<&'static str> {
+        let all = || {
+            let nodes = self.nodes.iter();
+            nodes.flat_map(|node| node.pods.iter().map(move |pod| (&self.pods[*pod], node)))
+        };
+        let shares = |node: &Node, key: &str| {
+            let value = there.labels.get(key);
+            value.is_some() && node.labels.get(key) == value
+        };
+        if !info.affinity.is_empty() {
+            if !info
+                .affinity
+                .iter()
+                .all(|term| there.labels.contains_key(&term.key))
+            {
+                return Some("InterPodAffinity (key)");
+            }
+            let matches_all = |other: &PodInfo| info.affinity.iter().all(|t| t.matches(other));
+            let with = || all().filter(|(other, _)| matches_all(other));
+            let near = |term: &Term| with().any(|(_, node)| shares(node, &term.key));
+            if !info.affinity.iter().all(near) {
+                let counted = |node: &Node| {
+                    info.affinity
+                        .iter()
+                        .any(|t| node.labels.contains_key(&t.key))
+                };
+                let first = !with().any(|(_, node)| counted(node)) && matches_all(info);
+                if !first {
+                    return Some("InterPodAffinity (affinity)");
+                }
+            }
+        }
+        let kept = |(other, node): (&PodInfo, &Node)| {
+            info.anti_affinity
+                .iter()
+                .any(|t| t.matches(other) && shares(node, &t.key))
+        };
+        if all().any(kept) {
+            return Some("InterPodAffinity (anti-affinity)");
+        }
+        let keeps = |(other, node): (&PodInfo, &Node)| {
+            other
+                .anti_affinity
+                .iter()
+                .any(|t| t.matches(info) && shares(node, &t.key))
+        };
+        all()
+            .any(keeps)
+            .then_some("InterPodAffinity (existing anti-affinity)")
+    }
+}
+
+/// Returns the node launched for a claim, or None if it has no launchable offering.
+fn launched(world: &World, index: usize, claim: &Claim, launch: Launch) -> Option<Node> {
+    let types = world.instance_types.get(&claim.pool)?.iter();
+    let mut options: Vec<(_, &Offering)> = types
+        .filter(|instance_type| claim.types.contains(&instance_type.name))
+        .flat_map(|t| t.offerings.iter().map(move |offering| (t, offering)))
+        .filter(|(_, offering)| launchable(world, offering, &claim.requirements))
+        .collect();
+    options.sort_by(|a, b| {
+        let key = |offering: &Offering| offering.requirements.to_string();
+        (a.1.price.total_cmp(&b.1.price))
+            .then_with(|| a.0.name.cmp(&b.0.name))
+            .then_with(|| key(a.1).cmp(&key(b.1)))
+    });
+    let chosen = match launch {
+        Launch::Cheapest => 0,
+        Launch::Drawn(seed) => {
+            (mixed(seed ^ ((index as u64) << 40)) % options.len().max(1) as u64) as usize
+        }
+    };
+    let (instance_type, offering) = options.get(chosen)?;
+    let mut labels = Labels::new();
+    for all in [
+        &claim.requirements,
+        &instance_type.requirements,
+        &offering.requirements,
+    ] {
+        for requirement in all.iter() {
+            if let Some(value) = requirement.single() {
+                labels.insert(requirement.key().to_owned(), value.to_owned());
+            }
+        }
+    }
+    labels.insert(HOSTNAME.to_owned(), format!("planned-{index}"));
+    for label in [
+        karpenter_api::labels::REGISTERED,
+        karpenter_api::labels::INITIALIZED,
+    ] {
+        labels.insert(label.to_owned(), "true".to_owned());
+    }
+    let pool = world
+        .node_pools
+        .iter()
+        .find(|pool| pool.name() == claim.pool)?;
+    Some(Node {
+        labels,
+        taints: pool.spec.template.spec.taints.clone().unwrap_or_default(),
+        allocatable: instance_type.allocatable_of(offering),
+        limits: BTreeMap::new(),
+        pods: Vec::new(),
+        planned: Some(index),
+    })
+}

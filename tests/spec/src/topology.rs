@@ -1,0 +1,359 @@
+//! Topology constraints (section 10), counted for each decision from the nodes of all pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm, Taint, TopologySpreadConstraint};
+use karpenter_api::labels::HOSTNAME;
+use karpenter_core::requirements::{
+    AllowUndefined, Operator, Requirement, Requirements, Unaliased,
+};
+
+use crate::pod;
+use crate::world::World;
+
+/// A bound or placed pod with its node.
+pub(crate) struct Located<'a> {
+    pub pod: &'a Pod,
+    /// The labels of the node, or the possible values of a planned one.
+    pub host: &'a Requirements,
+    pub taints: &'a [Taint],
+}
+
+/// An existing node or a kind of node that can be launched, with its labels.
+pub(crate) struct Source {
+    pub labels: Requirements,
+    pub taints: Vec<Taint>,
+    /// The requirements of its NodePool; None for an existing node.
+    pub pool: Option<Requirements>,
+}
+
+/// The inputs of topology constraints.
+pub(crate) struct Topology<'a> {
+    pub world: &'a World,
+    pub located: Vec<Located<'a>>,
+    pub sources: &'a [Source],
+    /// Whether preferences count as constraints until they are relaxed.
+    pub respect_preferences: bool,
+    /// Whether every pod tolerates `PreferNoSchedule`, as it does after all relaxations.
+    pub tolerate_soft_taints: bool,
+}
+
+/// The options of one constraint: each of these requirements on the node satisfies it, the best first.
+type Options = Vec<Requirement>;
+
+impl Topology<'_> {
+    /// Returns the options of each constraint of a pod, and of each constraint of other pods that applies to it. The pod's strict
+    /// requirements bound the domains it may use.
+    pub(crate) fn options(
+        &self,
+        pod: &Pod,
+        strict: &Requirements,
+        candidate: &Requirements,
+    ) -> Vec<Options> {
+        let soft = self.respect_preferences;
+        let spread = pod::spread_constraints(pod, soft);
+        let near = pod::affinity_terms(pod, soft);
+        let apart = pod::anti_affinity_terms(pod, soft);
+        let mut all = Vec::new();
+        all.extend(
+            spread
+                .iter()
+                .map(|constraint| self.spread(pod, constraint, strict, candidate)),
+        );
+        all.extend(
+            near.iter()
+                .map(|term| self.affinity(pod, term, strict, candidate)),
+        );
+        all.extend(apart.iter().map(|term| {
+            let others = self
+                .located
+                .iter()
+                .filter(|located| self.concerns(pod, term, located.pod));
+            self.apart(pod, &term.topology_key, others, strict, candidate)
+        }));
+        // The pod cannot share a domain with pods whose anti-affinity matches it.
+        for located in &self.located {
+            for term in pod::anti_affinity_terms(located.pod, false) {
+                if self.concerns(located.pod, &term, pod) {
+                    all.push(self.apart(
+                        pod,
+                        &term.topology_key,
+                        [located].into_iter(),
+                        strict,
+                        candidate,
+                    ));
+                }
+            }
+        }
+        all
+    }
+
+    /// Returns the domains in which the skew stays within its limit, that with the fewest pods first.
+    fn spread(
+        &self,
+        pod: &Pod,
+        constraint: &TopologySpreadConstraint,
+        strict: &Requirements,
+        candidate: &Requirements,
+    ) -> Options {
+        let key = &constraint.topology_key;
+        let selector = pod::with_label_keys(
+            constraint.label_selector.as_ref(),
+            constraint.match_label_keys.as_ref(),
+            None,
+            pod,
+        );
+        let matches = |other: &Pod| {
+            pod::namespace(other) == pod::namespace(pod)
+                && pod::selects(selector.as_ref(), &pod::labels(other))
+        };
+        let honor_affinity = constraint.node_affinity_policy.as_deref() != Some("Ignore");
+        let honor_taints = constraint.node_taints_policy.as_deref() == Some("Honor");
+        // The node affinity as written: alternatives dropped meanwhile do not matter for where other pods count.
+        let written = self
+            .world
+            .pods
+            .iter()
+            .find(|other| pod::id(other) == pod::id(pod));
+        let written = written.unwrap_or(pod);
+        let counts_on = |host: &Requirements, taints: &[Taint]| {
+            (!honor_affinity || accepts(written, host, AllowUndefined::Nothing))
+                && (!honor_taints || tolerates_hard(pod, taints))
+        };
+        let (mut load, mut along): (BTreeMap<String, usize>, usize) = (BTreeMap::new(), 0);
+        for located in self
+            .located
+            .iter()
+            .filter(|located| matches(located.pod) && counts_on(located.host, located.taints))
+        {
+            match located.host.get(key).and_then(Requirement::single) {
+                Some(domain) => *load.entry(domain.to_owned()).or_default() += 1,
+                // Pods on the candidate itself share its domain, whichever it is.
+                None if located.host.get(HOSTNAME) == candidate.get(HOSTNAME) => along += 1,
+                None => {}
+            }
+        }
+        let load_of = |domain: &str| load.get(domain).copied().unwrap_or(0);
+        let known = self.domains(key, candidate, |source| {
+            let Some(pool) = &source.pool else {
+                return counts_on(&source.labels, &source.taints);
+            };
+            let undefined = AllowUndefined::Keys(&self.world.well_known);
+            (!honor_affinity || accepts(written, pool, undefined))
+                && (!honor_taints || tolerates_hard(pod, &source.taints))
+        });
+        let (own, there) = (strict.get_or_exists(key), candidate.get_or_exists(key));
+        let eligible: Vec<&String> = known.iter().filter(|domain| own.has(domain)).collect();
+        // The skew counts the domains that some alternative of the node affinity admits, and under the policy Ignore all domains
+        // with a node.
+        let admitted = admitted_by_alternatives(written, key);
+        let occupied = |domain: &str| {
+            let is_here = |host: &Requirements, taints: &[Taint]| {
+                counts_on(host, taints)
+                    && host.get(key).and_then(Requirement::single) == Some(domain)
+            };
+            let there = self.sources.iter().filter(|source| source.pool.is_none());
+            let mut there = there.map(|source| (&source.labels, source.taints.as_slice()));
+            let mut planned = self.located.iter().map(|l| (l.host, l.taints));
+            !honor_affinity
+                && (there.any(|(host, taints)| is_here(host, taints))
+                    || planned.any(|(host, taints)| is_here(host, taints)))
+        };
+        let counted: Vec<&String> = known
+            .iter()
+            .filter(|domain| {
+                admitted.iter().any(|own| own.has(domain)) || occupied(domain.as_str())
+            })
+            .collect();
+        let few = constraint
+            .min_domains
+            .is_some_and(|least| (counted.len() as i64) < i64::from(least));
+        let least = if key == HOSTNAME || few {
+            0
+        } else {
+            counted
+                .iter()
+                .map(|domain| load_of(domain))
+                .min()
+                .unwrap_or(0)
+        };
+        let itself = usize::from(matches(pod));
+        let max_skew = usize::try_from(constraint.max_skew).unwrap_or(0);
+        let mut valid: Vec<&String> = eligible
+            .into_iter()
+            .filter(|domain| there.has(domain))
+            .collect();
+        valid.retain(|domain| load_of(domain) + along + itself <= max_skew + least);
+        valid.sort_by_key(|domain| (load_of(domain), domain.to_string()));
+        valid
+            .into_iter()
+            .map(|domain| Requirement::equal(key, domain))
+            .collect()
+    }
+
+    /// Returns the domains with pods that match the term; any domain, if there is none in reach and the pod itself matches.
+    fn affinity(
+        &self,
+        pod: &Pod,
+        term: &PodAffinityTerm,
+        strict: &Requirements,
+        candidate: &Requirements,
+    ) -> Options {
+        let key = &term.topology_key;
+        let (own, there) = (strict.get_or_exists(key), candidate.get_or_exists(key));
+        // Pods count for a required term only if they match all of them.
+        let required = pod::affinity_terms(pod, false);
+        let together = if required.contains(term) {
+            required
+        } else {
+            vec![term.clone()]
+        };
+        let matches_all = |other: &Pod| together.iter().all(|term| self.concerns(pod, term, other));
+        let concerned = || {
+            let located = self.located.iter();
+            located.filter(|located| matches_all(located.pod))
+        };
+        let populated: BTreeSet<&str> = concerned()
+            .filter_map(|located| located.host.get(key)?.single())
+            .collect();
+        let reachable: Vec<&str> = populated
+            .iter()
+            .copied()
+            .filter(|domain| own.has(domain) && there.has(domain))
+            .collect();
+        if !reachable.is_empty() {
+            return vec![Requirement::new(key, Operator::In, reachable)];
+        }
+        let counted = |located: &Located<'_>| {
+            let single = |term: &PodAffinityTerm| {
+                let value = located.host.get(&term.topology_key);
+                value.is_some_and(|value| value.single().is_some())
+            };
+            together.iter().any(single)
+        };
+        if !matches_all(pod) || concerned().any(counted) {
+            return Options::new();
+        }
+        let known = self.domains(key, candidate, |source| self.tolerates(pod, &source.taints));
+        known
+            .iter()
+            .filter(|domain| own.has(domain) && there.has(domain))
+            .map(|domain| Requirement::equal(key, domain))
+            .collect()
+    }
+
+    /// Returns the domains without the other pods.
+    fn apart<'b>(
+        &self,
+        pod: &Pod,
+        key: &str,
+        others: impl Iterator<Item = &'b Located<'b>>,
+        strict: &Requirements,
+        candidate: &Requirements,
+    ) -> Options {
+        let hosts: Vec<&Requirements> = others.map(|located| located.host).collect();
+        let (own, there) = (strict.get_or_exists(key), candidate.get_or_exists(key));
+        let mut free = self.domains(key, candidate, |source| self.tolerates(pod, &source.taints));
+        free.retain(|domain| there.has(domain) && (key == HOSTNAME || own.has(domain)));
+        free.retain(|domain| !hosts.iter().any(|host| host.get_or_exists(key).has(domain)));
+        if free.is_empty() {
+            Options::new()
+        } else {
+            vec![Requirement::new(
+                key,
+                Operator::In,
+                free.iter().map(String::as_str),
+            )]
+        }
+    }
+
+    /// Returns the values of a topology key that the sources have. The host name is that of the candidate alone.
+    fn domains(
+        &self,
+        key: &str,
+        candidate: &Requirements,
+        counts: impl Fn(&Source) -> bool,
+    ) -> BTreeSet<String> {
+        let here = |requirements: &Requirements| -> Vec<String> {
+            let listed = requirements
+                .get(key)
+                .filter(|requirement| !requirement.is_complement());
+            listed
+                .into_iter()
+                .flat_map(|requirement| requirement.values().map(str::to_owned))
+                .collect()
+        };
+        if key == HOSTNAME {
+            return here(candidate).into_iter().collect();
+        }
+        self.sources
+            .iter()
+            .filter(|source| counts(source))
+            .flat_map(|source| here(&source.labels))
+            .collect()
+    }
+
+    fn tolerates(&self, pod: &Pod, taints: &[Taint]) -> bool {
+        let hard: Vec<Taint> = taints
+            .iter()
+            .filter(|t| !self.tolerate_soft_taints || t.effect != "PreferNoSchedule")
+            .cloned()
+            .collect();
+        pod::tolerates(pod, &hard)
+    }
+
+    /// Returns whether a term of `owner` matches `other`.
+    fn concerns(&self, owner: &Pod, term: &PodAffinityTerm, other: &Pod) -> bool {
+        let listed = term.namespaces.clone().unwrap_or_default();
+        let namespace = pod::namespace(other);
+        let in_namespace = match &term.namespace_selector {
+            None if listed.is_empty() => namespace == pod::namespace(owner),
+            None => listed.iter().any(|name| name == namespace),
+            Some(selector) => {
+                listed.iter().any(|name| name == namespace)
+                    || pod::selects(Some(selector), &self.world.namespace_labels(namespace))
+            }
+        };
+        let keys = (
+            term.match_label_keys.as_ref(),
+            term.mismatch_label_keys.as_ref(),
+        );
+        let selector = pod::with_label_keys(term.label_selector.as_ref(), keys.0, keys.1, owner);
+        in_namespace && pod::selects(selector.as_ref(), &pod::labels(other))
+    }
+}
+
+/// Returns whether a pod tolerates all taints except those with `PreferNoSchedule`.
+fn tolerates_hard(pod: &Pod, taints: &[Taint]) -> bool {
+    let hard = taints
+        .iter()
+        .filter(|taint| taint.effect != "PreferNoSchedule");
+    pod::tolerates(pod, &hard.cloned().collect::<Vec<_>>())
+}
+
+/// Returns the values of a label that each alternative of a pod's node affinity admits.
+fn admitted_by_alternatives(pod: &Pod, key: &str) -> Vec<Requirement> {
+    let selector = pod::selector_requirements(pod);
+    let terms = pod::required_terms(pod);
+    if terms.is_empty() {
+        return vec![selector.get_or_exists(key).into_owned()];
+    }
+    let of = |term| {
+        let mut all = Requirements::from_node_selector_term(term, &Unaliased).ok()?;
+        all.add_all(&selector);
+        Some(all.get_or_exists(key).into_owned())
+    };
+    terms.iter().filter_map(of).collect()
+}
+
+/// Returns whether the pod's node selector and some required term match a node with these labels.
+fn accepts(pod: &Pod, host: &Requirements, undefined: AllowUndefined<'_>) -> bool {
+    let terms = pod::required_terms(pod);
+    let accepted = |wanted: &Requirements| host.is_compatible(wanted, undefined);
+    let term_accepted = |term| {
+        Requirements::from_node_selector_term(term, &Unaliased)
+            .is_ok_and(|wanted| accepted(&wanted))
+    };
+    accepted(&pod::selector_requirements(pod))
+        && (terms.is_empty() || terms.iter().any(term_accepted))
+}

@@ -235,7 +235,7 @@ fn pass(snapshot: &Snapshot, limit: Duration) -> DisruptionPlan {
 }
 
 fn not_evaluated(plan: &DisruptionPlan) -> usize {
-    let unseen = karpenter_core::disruption::Unconsolidatable::NotEvaluated;
+    let unseen = karpenter_core::disruption::NotConsolidatable::NotEvaluated;
     plan.verdicts
         .iter()
         .filter(|verdict| verdict.kind == VerdictKind::Kept(unseen.clone()))

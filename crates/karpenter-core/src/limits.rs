@@ -16,7 +16,7 @@ use crate::cluster::{NodeState, Snapshot};
 use crate::instance_type::InstanceType;
 use crate::resources;
 use crate::resources::{NODES, Resources};
-use crate::schedule::ClaimDraft;
+use crate::schedule::PlannedNodeClaim;
 
 /// A NodePool has no headroom for one more node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -114,7 +114,11 @@ impl<'a> LimitHeadroom<'a> {
     ///
     /// # Errors
     /// Fails if a limit would be exceeded; nothing is added then. Invalid limits are ignored here, because planning rejects them.
-    pub fn take(&mut self, pool: &'a NodePool, draft: &ClaimDraft) -> Result<(), LimitExceeded> {
+    pub fn take(
+        &mut self,
+        pool: &'a NodePool,
+        draft: &PlannedNodeClaim,
+    ) -> Result<(), LimitExceeded> {
         if pool.spec.limits.is_empty() {
             return Ok(());
         }

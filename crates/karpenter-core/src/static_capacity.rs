@@ -24,7 +24,7 @@ use crate::pod::{DoNotDisrupt, Pod, do_not_disrupt};
 use crate::quantity::Quantity;
 use crate::requirements::Requirements;
 use crate::resources::{NODES, Resources};
-use crate::schedule::ClaimDraft;
+use crate::schedule::PlannedNodeClaim;
 
 /// The nodes of a NodePool by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -159,7 +159,7 @@ impl Reservations {
 }
 
 /// Returns a NodeClaim of a static NodePool, as its template describes it: the provider chooses the instance type.
-pub fn draft(pool: &NodePool, names: &WellKnown) -> ClaimDraft {
+pub fn draft(pool: &NodePool, names: &WellKnown) -> PlannedNodeClaim {
     let class = &pool.spec.template.spec.node_class_ref;
     let mut claim = pool.spec.template.to_node_claim();
     let own = claim.metadata.labels.get_or_insert_default();
@@ -199,7 +199,7 @@ pub fn draft(pool: &NodePool, names: &WellKnown) -> ClaimDraft {
         block_owner_deletion: Some(true),
         controller: None,
     }]);
-    ClaimDraft {
+    PlannedNodeClaim {
         node_pool: pool.name().to_owned(),
         claim: claim.into(),
         instance_types: [].into(),

@@ -19,7 +19,7 @@ use crate::pod::{DoNotDisrupt, Pod, PodKey, do_not_disrupt};
 /// Why a node is not a candidate. [`fmt::Display`] gives upstream's text; the event begins with a capital.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Blocked {
+pub enum NotDisruptable {
     /// A disruption command for it is in flight.
     InFlight,
     /// It has no NodeClaim.
@@ -67,7 +67,7 @@ pub enum Blocked {
     },
 }
 
-impl Blocked {
+impl NotDisruptable {
     /// Reports whether the drift methods ignore it for nodes with a termination grace period, which ends such pods anyway.
     fn yields_to_grace_period(&self) -> bool {
         matches!(
@@ -82,7 +82,7 @@ impl Blocked {
     }
 }
 
-impl fmt::Display for Blocked {
+impl fmt::Display for NotDisruptable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::InFlight => f.write_str("candidate is already being disrupted"),
@@ -142,7 +142,7 @@ fn stuck(f: &mut fmt::Formatter<'_>, pods: &[(PodKey, String)]) -> fmt::Result {
 /// Why a candidate is not consolidated. [`fmt::Display`] gives the text of upstream's `Unconsolidatable` event.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Unconsolidatable {
+pub enum NotConsolidatable {
     /// Its NodePool is static.
     Static,
     /// Its NodePool no longer has its instance type.
@@ -218,7 +218,7 @@ pub enum Unconsolidatable {
     NotEvaluated,
 }
 
-impl Unconsolidatable {
+impl NotConsolidatable {
     /// Reports whether an `Unconsolidatable` event is due.
     pub fn is_reported(&self) -> bool {
         !matches!(
@@ -232,7 +232,7 @@ impl Unconsolidatable {
     }
 }
 
-impl fmt::Display for Unconsolidatable {
+impl fmt::Display for NotConsolidatable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Static => f.write_str("NodePool is static"),
@@ -371,46 +371,46 @@ impl Candidate {
     }
 
     /// Returns why consolidation cannot act on the candidate, as far as that is known without a simulation.
-    pub fn unconsolidatable(&self) -> Option<Unconsolidatable> {
+    pub fn unconsolidatable(&self) -> Option<NotConsolidatable> {
         let node_pool = || self.pool_name().to_owned();
         let disruption = &self.node_pool.spec.disruption;
         if self.node_pool.is_static() {
-            return Some(Unconsolidatable::Static);
+            return Some(NotConsolidatable::Static);
         }
         if self.instance_type.is_none() {
             let name = self.instance_type_name().unwrap_or_default().to_owned();
-            return Some(Unconsolidatable::InstanceTypeUnknown { name });
+            return Some(NotConsolidatable::InstanceTypeUnknown { name });
         }
         for label in [labels::CAPACITY_TYPE, labels::ZONE] {
             if self.label(label).is_none() {
-                return Some(Unconsolidatable::NoLabel { label });
+                return Some(NotConsolidatable::NoLabel { label });
             }
         }
         if disruption.consolidate_after.value().is_none() {
-            return Some(Unconsolidatable::Disabled {
+            return Some(NotConsolidatable::Disabled {
                 node_pool: node_pool(),
             });
         }
         if self.refuses_consolidation() {
-            return Some(Unconsolidatable::NodeDoNotConsolidate);
+            return Some(NotConsolidatable::NodeDoNotConsolidate);
         }
         if self.is_empty() && self.buffer_pods == 0 {
-            return Some(Unconsolidatable::Empty);
+            return Some(NotConsolidatable::Empty);
         }
         if disruption.consolidation_policy == ConsolidationPolicy::WhenEmpty {
-            return Some(Unconsolidatable::WhenEmpty {
+            return Some(NotConsolidatable::WhenEmpty {
                 node_pool: node_pool(),
             });
         }
         let too_recent = !self.is_consolidatable() || self.is_recent_replacement;
-        too_recent.then_some(Unconsolidatable::TooRecent)
+        too_recent.then_some(NotConsolidatable::TooRecent)
     }
 
     /// Returns why emptiness cannot delete the candidate; `None` if it can.
-    pub fn not_empty(&self) -> Option<Unconsolidatable> {
+    pub fn not_empty(&self) -> Option<NotConsolidatable> {
         let node_pool = || self.pool_name().to_owned();
         if self.node_pool.is_static() {
-            return Some(Unconsolidatable::Static);
+            return Some(NotConsolidatable::Static);
         }
         if self
             .node_pool
@@ -420,7 +420,7 @@ impl Candidate {
             .value()
             .is_none()
         {
-            return Some(Unconsolidatable::Disabled {
+            return Some(NotConsolidatable::Disabled {
                 node_pool: node_pool(),
             });
         }
@@ -428,19 +428,19 @@ impl Candidate {
         let only_empty =
             self.node_pool.spec.disruption.consolidation_policy == ConsolidationPolicy::WhenEmpty;
         if self.refuses_consolidation() && !only_empty {
-            return Some(Unconsolidatable::NodeDoNotConsolidate);
+            return Some(NotConsolidatable::NodeDoNotConsolidate);
         }
         if self.buffer_pods > 0 {
-            return Some(Unconsolidatable::BufferPods {
+            return Some(NotConsolidatable::BufferPods {
                 node: self.name().to_owned(),
             });
         }
         if !self.is_empty() {
-            return Some(Unconsolidatable::WhenEmpty {
+            return Some(NotConsolidatable::WhenEmpty {
                 node_pool: node_pool(),
             });
         }
-        (!self.is_consolidatable()).then_some(Unconsolidatable::TooRecent)
+        (!self.is_consolidatable()).then_some(NotConsolidatable::TooRecent)
     }
 }
 
@@ -461,7 +461,7 @@ pub struct Candidates {
     /// Nodes that may be disrupted, by price per rescheduling cost, descending; ties by name.
     pub candidates: Vec<Candidate>,
     /// The blocked nodes with the reason, by name.
-    pub blocked: Vec<(Arc<NodeState>, Blocked)>,
+    pub blocked: Vec<(Arc<NodeState>, NotDisruptable)>,
     /// The prices of instance types.
     pub prices: Arc<PriceLists>,
 }
@@ -503,30 +503,30 @@ fn candidate(
     surroundings: &Surroundings,
     (pdbs, prices): (&PdbLimits, &PriceLists),
     now: Timestamp,
-) -> Result<(Candidate, Option<Blocked>), Blocked> {
+) -> Result<(Candidate, Option<NotDisruptable>), NotDisruptable> {
     if state
         .claim_name()
         .is_some_and(|name| surroundings.in_flight.contains(name))
     {
-        return Err(Blocked::InFlight);
+        return Err(NotDisruptable::InFlight);
     }
-    let claim = state.claim.clone().ok_or(Blocked::NotManaged)?;
-    let node = state.node.as_ref().ok_or(Blocked::NoNode)?;
+    let claim = state.claim.clone().ok_or(NotDisruptable::NotManaged)?;
+    let node = state.node.as_ref().ok_or(NotDisruptable::NoNode)?;
     if !state.is_initialized() {
-        return Err(Blocked::NotInitialized);
+        return Err(NotDisruptable::NotInitialized);
     }
     if state.is_deleting() {
-        return Err(Blocked::Deleting);
+        return Err(NotDisruptable::Deleting);
     }
     if state.is_nominated(now) {
-        return Err(Blocked::Nominated);
+        return Err(NotDisruptable::Nominated);
     }
     let refuses = state.annotations().get(labels::annotations::DO_NOT_DISRUPT);
     if refuses.is_some_and(|value| value == "true") {
-        return Err(Blocked::NodeDoNotDisrupt);
+        return Err(NotDisruptable::NodeDoNotDisrupt);
     }
-    let pool_name = state.node_pool().ok_or(Blocked::NoNodePoolLabel)?;
-    let no_pool = || Blocked::NoNodePool {
+    let pool_name = state.node_pool().ok_or(NotDisruptable::NoNodePoolLabel)?;
+    let no_pool = || NotDisruptable::NoNodePool {
         node_pool: pool_name.to_owned(),
     };
     let node_pool = snapshot.node_pool(pool_name).ok_or_else(no_pool)?.clone();
@@ -575,11 +575,11 @@ fn candidate(
 }
 
 /// Returns the first reason why a pod of the node blocks disruption.
-fn pods_block(pods: &[Arc<Pod>], pdbs: &PdbLimits, now: Timestamp) -> Option<Blocked> {
+fn pods_block(pods: &[Arc<Pod>], pdbs: &PdbLimits, now: Timestamp) -> Option<NotDisruptable> {
     let refuses =
         |pod: &&Arc<Pod>| pod.is_active() && do_not_disrupt(pod, now) == DoNotDisrupt::Yes;
     if let Some(pod) = pods.iter().find(refuses) {
-        return Some(Blocked::PodDoNotDisrupt {
+        return Some(NotDisruptable::PodDoNotDisrupt {
             pod: pod.key.clone(),
         });
     }
@@ -592,13 +592,13 @@ fn pods_block(pods: &[Arc<Pod>], pdbs: &PdbLimits, now: Timestamp) -> Option<Blo
         PdbBlock::Prevents { .. } => None,
     });
     if let Some((pod, budgets)) = several {
-        return Some(Blocked::SeveralPdbs {
+        return Some(NotDisruptable::SeveralPdbs {
             pod: pod.key.clone(),
             budgets: budgets.clone(),
         });
     }
     blocks.into_iter().find_map(|(pod, block)| match block {
-        PdbBlock::Prevents { budget } => Some(Blocked::Pdb {
+        PdbBlock::Prevents { budget } => Some(NotDisruptable::Pdb {
             pod: pod.key.clone(),
             budget,
         }),

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use karpenter_api::v1::DisruptionReason;
 
 use super::balanced::PoolScore;
-use super::candidate::{Blocked, Candidate, Unconsolidatable};
+use super::candidate::{Candidate, NotConsolidatable, NotDisruptable};
 use crate::pod::PodKey;
-use crate::schedule::{ClaimDraft, Placement};
+use crate::schedule::{Placement, PlannedNodeClaim};
 
 /// Identifies a command by the names of its NodeClaims, sorted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -87,7 +87,7 @@ pub struct Command {
     /// The nodes to delete; never empty.
     pub candidates: Vec<Candidate>,
     /// NodeClaims to launch and wait for.
-    pub replacements: Vec<ClaimDraft>,
+    pub replacements: Vec<PlannedNodeClaim>,
     /// Placements of pods that fit on existing nodes.
     pub placements: Vec<Placement>,
     /// Savings in dollars per hour: the price of the nodes less that of the replacements' cheapest offerings.
@@ -192,9 +192,9 @@ pub struct Verdict {
 #[non_exhaustive]
 pub enum VerdictKind {
     /// The node is not a candidate.
-    Blocked(Blocked),
+    NotDisruptable(NotDisruptable),
     /// The node is a candidate, but is kept.
-    Kept(Unconsolidatable),
+    Kept(NotConsolidatable),
     /// A command deletes the node.
     Deleted {
         /// Savings of the command in dollars per hour.

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use karpenter_api::labels;
 
-use super::candidate::{Candidate, Unconsolidatable};
+use super::candidate::{Candidate, NotConsolidatable};
 use super::prices::PriceLists;
 use super::replacement::Replacement;
 use super::simulation::{Outcome, Simulator};
-use crate::schedule::{ClaimDraft, Placement};
+use crate::schedule::{Placement, PlannedNodeClaim};
 
 /// The number of cheaper spot instance types required to replace one spot node by another.
 ///
@@ -19,7 +19,7 @@ pub const SPOT_TO_SPOT_TYPES: usize = 15;
 #[derive(Clone, Debug)]
 pub struct Move {
     /// NodeClaims to launch.
-    pub replacements: Vec<ClaimDraft>,
+    pub replacements: Vec<PlannedNodeClaim>,
     /// Placements of pods that fit on existing nodes.
     pub placements: Vec<Placement>,
     /// Savings in dollars per hour.
@@ -40,7 +40,7 @@ pub fn evaluate(
     simulator: &Simulator,
     candidates: &[&Candidate],
     rules: Rules,
-) -> Result<Move, Unconsolidatable> {
+) -> Result<Move, NotConsolidatable> {
     judge(
         simulator.prices(),
         simulator.remove(candidates, true),
@@ -55,9 +55,9 @@ pub fn judge(
     outcome: Outcome,
     candidates: &[&Candidate],
     rules: Rules,
-) -> Result<Move, Unconsolidatable> {
+) -> Result<Move, NotConsolidatable> {
     if !outcome.stuck.is_empty() {
-        return Err(Unconsolidatable::PodsStay {
+        return Err(NotConsolidatable::PodsStay {
             pods: outcome.stuck,
         });
     }
@@ -81,7 +81,7 @@ pub fn judge(
         drafts if drafts.len() <= rules.max_replacements => {
             several(prices, drafts, placements, candidates, rules)
         }
-        drafts => Err(Unconsolidatable::SeveralReplacements {
+        drafts => Err(NotConsolidatable::SeveralReplacements {
             count: drafts.len(),
         }),
     }
@@ -90,18 +90,18 @@ pub fn judge(
 /// Applies the price rules to several replacements: each may cost its share of the candidates' price.
 fn several(
     prices: &PriceLists,
-    drafts: &[ClaimDraft],
+    drafts: &[PlannedNodeClaim],
     placements: Vec<Placement>,
     candidates: &[&Candidate],
     rules: Rules,
-) -> Result<Move, Unconsolidatable> {
+) -> Result<Move, NotConsolidatable> {
     let price: f64 = candidates.iter().map(|candidate| candidate.price).sum();
     let planned: f64 = drafts.iter().map(|draft| draft.hourly_price).sum();
     if planned >= price || planned <= 0.0 {
-        return Err(Unconsolidatable::NotCheaper);
+        return Err(NotConsolidatable::NotCheaper);
     }
     let share = price / planned;
-    let replacements: Vec<ClaimDraft> = drafts
+    let replacements: Vec<PlannedNodeClaim> = drafts
         .iter()
         .map(|draft| cheaper(prices, draft, candidates, draft.hourly_price * share, rules))
         .collect::<Result<_, _>>()?;
@@ -116,13 +116,13 @@ fn several(
 /// Returns the draft with only the instance types whose worst-case price is below `price`.
 fn cheaper(
     prices: &PriceLists,
-    draft: &ClaimDraft,
+    draft: &PlannedNodeClaim,
     candidates: &[&Candidate],
     price: f64,
     rules: Rules,
-) -> Result<ClaimDraft, Unconsolidatable> {
+) -> Result<PlannedNodeClaim, NotConsolidatable> {
     let Some(list) = prices.of(&draft.node_pool) else {
-        return Err(Unconsolidatable::NotCheaper);
+        return Err(NotConsolidatable::NotCheaper);
     };
     let mut replacement = Replacement::new(draft, list);
     let all_spot = candidates
@@ -131,7 +131,7 @@ fn cheaper(
     let spot_to_spot = all_spot && replacement.admits(labels::CAPACITY_TYPE_SPOT);
     if spot_to_spot {
         if !rules.spot_to_spot {
-            return Err(Unconsolidatable::SpotToSpotDisabled);
+            return Err(NotConsolidatable::SpotToSpotDisabled);
         }
         replacement.pin(labels::CAPACITY_TYPE_SPOT);
     }
@@ -142,7 +142,7 @@ fn cheaper(
         } else {
             if replacement.len() < SPOT_TO_SPOT_TYPES {
                 let (needed, found) = (SPOT_TO_SPOT_TYPES, replacement.len());
-                return Err(Unconsolidatable::SpotToSpotFlexibility { needed, found });
+                return Err(NotConsolidatable::SpotToSpotFlexibility { needed, found });
             }
             replacement.truncate(SPOT_TO_SPOT_TYPES);
         }
@@ -158,17 +158,17 @@ fn cheaper(
         }
     }
     if replacement.len() == 0 {
-        return Err(Unconsolidatable::NotCheaper);
+        return Err(NotConsolidatable::NotCheaper);
     }
     Ok(replacement.into_draft())
 }
 
-fn filter(replacement: &mut Replacement<'_>, price: f64) -> Result<(), Unconsolidatable> {
+fn filter(replacement: &mut Replacement<'_>, price: f64) -> Result<(), NotConsolidatable> {
     replacement
         .cheaper_than(price)
-        .map_err(|reason| Unconsolidatable::MinValues { reason })?;
+        .map_err(|reason| NotConsolidatable::MinValues { reason })?;
     if replacement.len() == 0 {
-        Err(Unconsolidatable::NotCheaper)
+        Err(NotConsolidatable::NotCheaper)
     } else {
         Ok(())
     }
@@ -179,7 +179,7 @@ fn filter(replacement: &mut Replacement<'_>, price: f64) -> Result<(), Unconsoli
 fn require_cheaper_than_same_type(
     replacement: &mut Replacement<'_>,
     candidates: &[&Candidate],
-) -> Result<(), Unconsolidatable> {
+) -> Result<(), NotConsolidatable> {
     let mut removed: BTreeMap<&str, f64> = BTreeMap::new();
     for candidate in candidates {
         if let Some(name) = candidate.instance_type_name() {

@@ -2,7 +2,7 @@
 //!
 //! [`plan`] returns, for a snapshot, the commands to start now, and the reason why every other node is kept.
 //!
-//! 1. Every node is checked: it is a [`Candidate`], or [`Blocked`] with a reason.
+//! 1. Every node is checked: it is a [`Candidate`], or [`NotDisruptable`] with a reason.
 //! 2. The methods run in this order, each until it finds nothing more or budgets are used up: emptiness, static drift,
 //!    drift, multi-node consolidation, single-node consolidation. The first method that finds commands ends the pass.
 //! 3. A simulation finds where the pods of a set of candidates would be scheduled; [`consolidation`] applies the price rules to
@@ -31,7 +31,7 @@ pub mod simulation;
 mod validate;
 
 pub use budgets::Budgets;
-pub use candidate::{Blocked, Candidate, Candidates, Unconsolidatable};
+pub use candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable};
 pub use command::{Command, CommandId, Decision, Method, Verdict, VerdictKind};
 pub use plan::{DisruptionPlan, DisruptionRequest, MultiNodeSearch, Stopwatch, plan};
-pub use validate::{Rejection, validate};
+pub use validate::{CommandInvalidated, validate};

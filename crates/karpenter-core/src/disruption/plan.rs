@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::candidate::{Blocked, Candidate, Candidates, Surroundings, Unconsolidatable};
+use super::candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable, Surroundings};
 use super::command::{Command, Decision, Method, Verdict, VerdictKind};
 use super::consolidation::{Move, Rules};
 use super::methods::Found;
@@ -267,7 +267,7 @@ pub(super) struct Pass<'a> {
 }
 
 /// Results of deleting one node alone, by its name.
-pub(super) type Alone = BTreeMap<String, Result<Move, Unconsolidatable>>;
+pub(super) type Alone = BTreeMap<String, Result<Move, NotConsolidatable>>;
 
 impl Pass<'_> {
     /// Returns a simulator of the snapshot including the commands so far.
@@ -304,11 +304,11 @@ fn verdicts(
     all: &Candidates,
     commands: &[Command],
     kept: &Kept,
-    stuck: &BTreeMap<String, Blocked>,
+    stuck: &BTreeMap<String, NotDisruptable>,
 ) -> Vec<Verdict> {
     let mut verdicts = BTreeMap::new();
     for (node, blocked) in &all.blocked {
-        let kind = VerdictKind::Blocked(blocked.clone());
+        let kind = VerdictKind::NotDisruptable(blocked.clone());
         verdicts.insert(
             node.name().to_owned(),
             Verdict {
@@ -326,7 +326,7 @@ fn verdicts(
             .get(candidate.name())
             .cloned()
             .or_else(|| candidate.unconsolidatable());
-        let kind = VerdictKind::Kept(reason.unwrap_or(Unconsolidatable::NotEvaluated));
+        let kind = VerdictKind::Kept(reason.unwrap_or(NotConsolidatable::NotEvaluated));
         let verdict = Verdict {
             node: candidate.node.clone(),
             kind,
@@ -340,7 +340,7 @@ fn verdicts(
     for (candidate, why) in drifted {
         let verdict = Verdict {
             node: candidate.node.clone(),
-            kind: VerdictKind::Blocked(why),
+            kind: VerdictKind::NotDisruptable(why),
         };
         verdicts.insert(candidate.name().to_owned(), verdict);
     }
@@ -374,11 +374,11 @@ fn verdicts(
 }
 
 /// Reasons why candidates are kept, by name.
-pub(super) type Kept = BTreeMap<String, Unconsolidatable>;
+pub(super) type Kept = BTreeMap<String, NotConsolidatable>;
 
 impl Found {
     /// Records why a candidate is kept.
-    pub(super) fn keep(&mut self, candidate: &Candidate, why: Unconsolidatable) {
+    pub(super) fn keep(&mut self, candidate: &Candidate, why: NotConsolidatable) {
         self.kept.insert(candidate.name().to_owned(), why);
     }
 
@@ -387,7 +387,7 @@ impl Found {
         self.budget_blocked = true;
         self.keep(
             candidate,
-            Unconsolidatable::Budget {
+            NotConsolidatable::Budget {
                 node_pool: candidate.pool_name().to_owned(),
             },
         );

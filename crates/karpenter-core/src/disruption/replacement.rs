@@ -7,12 +7,12 @@ use karpenter_api::v1::{NodeSelectorRequirementWithMinValues, Operator};
 
 use super::prices::{Admitted, PriceList};
 use crate::requirements::{Requirement, Requirements};
-use crate::schedule::ClaimDraft;
+use crate::schedule::PlannedNodeClaim;
 
 /// A replacement's draft with its instance types and their prices.
 #[derive(Debug)]
 pub struct Replacement<'a> {
-    draft: &'a ClaimDraft,
+    draft: &'a PlannedNodeClaim,
     list: &'a PriceList,
     /// Indices in the price list.
     types: Vec<usize>,
@@ -22,7 +22,7 @@ pub struct Replacement<'a> {
 
 impl<'a> Replacement<'a> {
     /// Creates the replacement from a draft and the price list of its NodePool.
-    pub fn new(draft: &'a ClaimDraft, list: &'a PriceList) -> Self {
+    pub fn new(draft: &'a PlannedNodeClaim, list: &'a PriceList) -> Self {
         let requirements = draft.claim.requirements();
         let types = draft
             .instance_types
@@ -122,7 +122,7 @@ impl<'a> Replacement<'a> {
     }
 
     /// Returns the draft with the instance types left.
-    pub fn into_draft(mut self) -> ClaimDraft {
+    pub fn into_draft(mut self) -> PlannedNodeClaim {
         self.sort();
         let mut draft = self.draft.clone();
         draft.instance_types = self.names().map(str::to_owned).collect();
@@ -172,7 +172,7 @@ fn set_in(requirement: &mut NodeSelectorRequirementWithMinValues, values: &[Stri
 }
 
 /// Returns the capacity types that a draft admits, joined by `/`.
-pub fn capacity_type(draft: &ClaimDraft) -> String {
+pub fn capacity_type(draft: &PlannedNodeClaim) -> String {
     let requirement = draft
         .claim
         .spec

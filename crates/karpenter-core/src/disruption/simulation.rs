@@ -13,14 +13,14 @@ use super::prices::PriceLists;
 use crate::cluster::{Cluster, NodeState, Snapshot};
 use crate::pod::{Pod, PodKey};
 use crate::schedule::{
-    ClaimDraft, Packing, Placement, PodSet, ReservedMode, ScheduleRequest, Solver,
+    Packing, Placement, PlannedNodeClaim, PodSet, ReservedMode, ScheduleRequest, Solver,
 };
 
 /// The result of a simulation.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Planned nodes to launch.
-    pub new_claims: Vec<ClaimDraft>,
+    pub new_claims: Vec<PlannedNodeClaim>,
     /// Pods placed on existing nodes.
     pub placements: Vec<Placement>,
     /// Pods of the deleted nodes that cannot be scheduled, and why. Pods that were pending before are not included.

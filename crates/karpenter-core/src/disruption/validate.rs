@@ -12,7 +12,7 @@ use crate::disruption::Budgets;
 
 /// Why a command is no longer valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rejection {
+pub enum CommandInvalidated {
     /// Budgets changed, or pending pods were nominated to one of the nodes.
     Budget,
     /// The pods cannot be scheduled any more, or need other replacements.
@@ -21,7 +21,7 @@ pub enum Rejection {
     Churn,
 }
 
-impl Rejection {
+impl CommandInvalidated {
     /// Returns the reason in the `ConsolidationRejected` event.
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -32,7 +32,7 @@ impl Rejection {
     }
 }
 
-impl fmt::Display for Rejection {
+impl fmt::Display for CommandInvalidated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
@@ -47,7 +47,7 @@ pub fn validate(
     command: &Command,
     snapshot: &Snapshot,
     request: &DisruptionRequest,
-) -> Result<Command, Rejection> {
+) -> Result<Command, CommandInvalidated> {
     let now = request.now();
     if !command.method.is_validated() {
         return Ok(command.clone());
@@ -63,7 +63,7 @@ pub fn validate(
             .any(|node| node.claim_name() == Some(name) && node.is_nominated(now))
     };
     if command.method != Method::Emptiness && names.iter().any(nominated) {
-        return Err(Rejection::Budget);
+        return Err(CommandInvalidated::Budget);
     }
     let all = Candidates::new(snapshot, &request.surroundings, now);
     let holds = |candidate: &&Candidate| {
@@ -90,23 +90,23 @@ pub fn validate(
             .sum();
         return match (checked.candidates.is_empty(), churned) {
             (false, _) => Ok(checked),
-            (true, true) => Err(Rejection::Churn),
-            (true, false) => Err(Rejection::Budget),
+            (true, true) => Err(CommandInvalidated::Churn),
+            (true, false) => Err(CommandInvalidated::Budget),
         };
     }
     if current.len() != names.len() {
-        return Err(Rejection::Churn);
+        return Err(CommandInvalidated::Churn);
     }
     if !current
         .iter()
         .all(|candidate| budgets.take(candidate.pool_name()))
     {
-        return Err(Rejection::Budget);
+        return Err(CommandInvalidated::Budget);
     }
     let simulator = Simulator::new(snapshot, &request.schedule, &all.prices);
     let outcome = simulator.remove(&current.iter().collect::<Vec<_>>(), true);
     if !outcome.stuck.is_empty() || outcome.new_claims.len() != command.replacements.len() {
-        return Err(Rejection::Scheduling);
+        return Err(CommandInvalidated::Scheduling);
     }
     let still_do = command
         .replacements
@@ -117,7 +117,7 @@ pub fn validate(
             planned.instance_types.iter().all(|name| now.contains(name))
         });
     if !still_do {
-        return Err(Rejection::Scheduling);
+        return Err(CommandInvalidated::Scheduling);
     }
     checked.candidates = current;
     checked.placements = outcome.placements;

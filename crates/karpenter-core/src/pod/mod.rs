@@ -3,7 +3,7 @@
 //! A [`Pod`] is parsed once from the Kubernetes object. All fields that scheduling reads, identity apart, form its [`Shape`]; pods
 //! of one workload share one shape (`Arc`), so that a class of pods costs as much as a single one.
 //!
-//! Parsing never fails: invalid user input is kept as data ([`PodProblem`]) and reported by [`validate`].
+//! Parsing never fails: invalid user input is kept as data ([`InvalidPod`]) and reported by [`validate`].
 
 mod constraints;
 mod ports;
@@ -27,7 +27,7 @@ pub(crate) use ports::conflict as ports_conflict;
 pub use requests::{Requests, pod_limits, pod_requests};
 pub use selection::{DoNotDisrupt, do_not_disrupt, protected_until};
 pub use selector::{LabelSelector, SelectorExpr, SelectorOp};
-pub use validate::{PodProblem, VolumeProblem, validate};
+pub use validate::{InvalidPod, VolumeProblem, validate};
 
 use crate::resources::Resources;
 

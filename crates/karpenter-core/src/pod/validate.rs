@@ -13,7 +13,7 @@ use super::{LabelExpr, NodeTerm, Shape};
 /// Why Karpenter does not provision for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum PodProblem {
+pub enum InvalidPod {
     /// Every alternative of the pod's node affinity excludes nodes of NodePools, which is valid and not reported.
     ExcludesNodePools,
     /// Node affinity uses `matchFields`.
@@ -91,7 +91,7 @@ impl fmt::Display for VolumeProblem {
     }
 }
 
-impl fmt::Display for PodProblem {
+impl fmt::Display for InvalidPod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ExcludesNodePools => {
@@ -111,19 +111,19 @@ impl fmt::Display for PodProblem {
 }
 
 /// Checks node selector and required node affinity of a pod. Preferences are not checked.
-pub fn validate(shape: &Shape, well_known: &WellKnown) -> Vec<PodProblem> {
-    let mut problems: Vec<PodProblem> = shape
+pub fn validate(shape: &Shape, well_known: &WellKnown) -> Vec<InvalidPod> {
+    let mut problems: Vec<InvalidPod> = shape
         .problem
         .iter()
         .cloned()
-        .map(PodProblem::Resource)
+        .map(InvalidPod::Resource)
         .collect();
     let excludes = |expression: &LabelExpr| {
         expression.key == NODE_POOL && expression.operator == "DoesNotExist"
     };
     let excludes = |term: &NodeTerm| term.expressions.iter().any(excludes);
     if !shape.required_nodes.is_empty() && shape.required_nodes.iter().all(excludes) {
-        return vec![PodProblem::ExcludesNodePools];
+        return vec![InvalidPod::ExcludesNodePools];
     }
     let mut findings = Findings::default();
     for (key, value) in &shape.node_selector {
@@ -138,7 +138,7 @@ pub fn validate(shape: &Shape, well_known: &WellKnown) -> Vec<PodProblem> {
     }
     for term in &shape.required_nodes {
         if term.has_fields {
-            problems.push(PodProblem::MatchFields);
+            problems.push(InvalidPod::MatchFields);
         }
         for expression in &term.expressions {
             let operator = Operator::from(expression.operator.as_str());
@@ -151,6 +151,6 @@ pub fn validate(shape: &Shape, well_known: &WellKnown) -> Vec<PodProblem> {
             requirement(parts, well_known, &mut findings);
         }
     }
-    problems.extend(findings.errors.into_iter().map(PodProblem::Requirement));
+    problems.extend(findings.errors.into_iter().map(InvalidPod::Requirement));
     problems
 }

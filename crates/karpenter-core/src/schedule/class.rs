@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::algebra::SetId;
 use super::bits::Bits;
-use super::plan::WhyNot;
+use super::plan::Unschedulable;
 use super::run::Fate;
 use crate::pod::{HostPort, Shape, Toleration};
 use crate::requirements::Requirements;
@@ -101,7 +101,7 @@ pub(super) struct Class {
     pub(super) keeps_away: Vec<GroupId>,
     pub(super) variants: Vec<Option<Box<Variant>>>,
     /// Why no pod of the class can be placed, independent of the state of the pass.
-    pub(super) problem: Option<WhyNot>,
+    pub(super) problem: Option<Unschedulable>,
     /// No pod of the class can be placed in the rest of this pass.
     pub(super) unplaceable: bool,
     /// The epoch of the pass at which a pod of the class was last refused.

@@ -9,7 +9,9 @@ use karpenter_api::labels;
 
 use super::algebra::SetId;
 use super::bits::Bits;
-use super::plan::{ClaimDraft, DraftClaim, DraftShape, Placement, Plan, Unplaced, WhyNot};
+use super::plan::{
+    DraftClaim, DraftShape, Placement, Plan, PlannedNodeClaim, Unplaced, Unschedulable,
+};
 use super::request::{MinValuesPolicy, ReservedMode};
 use super::run::{Fate, Run};
 use super::template::unmet_min_values;
@@ -41,7 +43,7 @@ impl Run<'_> {
                 None => *dropped = true,
             }
         }
-        let mut reasons: Vec<Option<WhyNot>> = vec![None; self.classes.len()];
+        let mut reasons: Vec<Option<Unschedulable>> = vec![None; self.classes.len()];
         for index in 0..self.items.len() {
             let item = &self.items[index];
             let (buffer, class, fate) = (item.buffer, item.class, item.fate);
@@ -57,7 +59,7 @@ impl Run<'_> {
                     continue;
                 }
                 Fate::Placed(Host::Claim(claim)) if dropped[claim] => {
-                    WhyNot::MinValuesAfterTruncation
+                    Unschedulable::MinValuesAfterTruncation
                 }
                 Fate::Placed(Host::Claim(_)) => continue,
                 Fate::Waiting => {
@@ -74,8 +76,8 @@ impl Run<'_> {
                         }
                     };
                     match (fate, why) {
-                        (Fate::Deferred, WhyNot::NoFit(reasons)) => {
-                            WhyNot::ReservationWait(reasons)
+                        (Fate::Deferred, Unschedulable::NoFit(reasons)) => {
+                            Unschedulable::ReservationWait(reasons)
                         }
                         (_, why) => why,
                     }
@@ -88,7 +90,7 @@ impl Run<'_> {
     }
 
     /// Returns the draft of a planned node; `None` if truncating the list of instance types breaks minValues.
-    fn draft(&mut self, index: usize) -> Option<ClaimDraft> {
+    fn draft(&mut self, index: usize) -> Option<PlannedNodeClaim> {
         let claim = &self.claims[index];
         let (template, set, allowed) = (claim.template, claim.set, claim.allowed.clone());
         let (used, reservations) = (claim.used.clone(), claim.reservations.clone());
@@ -118,7 +120,7 @@ impl Run<'_> {
             claim.min_values_relaxed,
             self.drivers_of(index),
         );
-        Some(ClaimDraft {
+        Some(PlannedNodeClaim {
             node_pool: self.solver.templates[template].name.clone(),
             pods: key(false),
             buffer_pods: key(true),

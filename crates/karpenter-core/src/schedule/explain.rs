@@ -6,7 +6,9 @@ use super::algebra::SetId;
 use super::bits::Bits;
 use super::claim::Refusal;
 use super::class::Variant;
-use super::plan::{Asked, NoInstanceType, PoolReason, Reason, WhyNot};
+use super::plan::{
+    Incompatibility, InstanceTypeMismatch, PoolIncompatibility, Requested, Unschedulable,
+};
 use super::run::Run;
 use super::template::unmet_min_values;
 use crate::requirements::{AllowUndefined, Requirements};
@@ -18,7 +20,7 @@ const SUSPICIOUS_CPU: i64 = 1_000_000_000;
 
 impl Run<'_> {
     /// Returns why no pod of the class was placed, or why the last ones were not.
-    pub(super) fn explain(&mut self, class: usize) -> WhyNot {
+    pub(super) fn explain(&mut self, class: usize) -> Unschedulable {
         if let Some(problem) = &self.classes[class].problem {
             return problem.clone();
         }
@@ -31,9 +33,9 @@ impl Run<'_> {
         let mut reasons = Vec::new();
         for template in 0..self.solver.templates.len() {
             let reason = self.explain_template(template, class, &variant);
-            waits |= reason == Reason::Reserved;
+            waits |= reason == Incompatibility::Reserved;
             let compiled = &self.solver.templates[template];
-            reasons.push(PoolReason {
+            reasons.push(PoolIncompatibility {
                 node_pool: compiled.name.clone(),
                 daemon_overhead: compiled.least_overhead(None),
                 reason,
@@ -43,30 +45,35 @@ impl Run<'_> {
             }
         }
         if waits {
-            WhyNot::ReservationWait(reasons)
+            Unschedulable::ReservationWait(reasons)
         } else {
-            WhyNot::NoFit(reasons)
+            Unschedulable::NoFit(reasons)
         }
     }
 
-    fn explain_template(&mut self, template: usize, class: usize, variant: &Variant) -> Reason {
+    fn explain_template(
+        &mut self,
+        template: usize,
+        class: usize,
+        variant: &Variant,
+    ) -> Incompatibility {
         let compiled = &self.solver.templates[template];
         if let Some(place) = compiled.limit_names.iter().position(|name| name == "nodes")
             && self.limits[template][place] <= 0
         {
-            return Reason::NodeLimit;
+            return Incompatibility::NodeLimit;
         }
         if self.within_limits[template]
             .as_ref()
             .is_some_and(|within| within.is_empty())
         {
-            return Reason::Limits;
+            return Incompatibility::Limits;
         }
         let taints = compiled.taints.iter();
         let untolerated = taints.filter(|taint| !taint.is_tolerated_by(&variant.tolerations));
         let untolerated: Vec<Taint> = untolerated.cloned().collect();
         if !untolerated.is_empty() {
-            return Reason::Taints(untolerated);
+            return Incompatibility::Taints(untolerated);
         }
         let names = &self.solver.snapshot.config().well_known;
         let known: std::collections::BTreeSet<String> = names.labels().map(str::to_owned).collect();
@@ -74,7 +81,7 @@ impl Run<'_> {
         let wanted = self.algebra.requirements(variant.set);
         let own = self.algebra.requirements(compiled.set);
         if let Err(incompatible) = own.compatible(&wanted, undefined) {
-            return Reason::Requirements(incompatible);
+            return Incompatibility::Requirements(incompatible);
         }
         let Some(joined) = self.algebra.join(compiled.set, variant.set) else {
             return self.no_instance_type(template, class, compiled.set, &wanted);
@@ -93,7 +100,7 @@ impl Run<'_> {
                 }
                 None => {
                     if let Err(incompatible) = all.compatible(&alternatives[0], undefined) {
-                        return Reason::Volumes(incompatible);
+                        return Incompatibility::Volumes(incompatible);
                     }
                 }
             }
@@ -103,7 +110,7 @@ impl Run<'_> {
             Err(group) => {
                 let group = &self.groups[group];
                 let key = self.axes[group.axis].name.clone();
-                return Reason::Topology {
+                return Incompatibility::Topology {
                     constraint: group.description(),
                     key,
                     domains: Vec::new(),
@@ -114,17 +121,17 @@ impl Run<'_> {
         drop(self.device_failure());
         let tried = self.try_template(template, class, variant, &choices);
         if let (Err(_), Some(failure)) = (&tried, self.device_failure()) {
-            return Reason::Devices(failure.to_string());
+            return Incompatibility::Devices(failure.to_string());
         }
         match tried {
-            Err(Refusal::Reserved) => Reason::Reserved,
+            Err(Refusal::Reserved) => Incompatibility::Reserved,
             Err(Refusal::Topology) => {
                 let Some(domains) = choices.domains.first() else {
                     return self.no_instance_type(template, class, narrowed, &wanted);
                 };
                 let group = &self.groups[domains.order];
                 let axis = &self.axes[domains.axis];
-                Reason::Topology {
+                Incompatibility::Topology {
                     constraint: group.description(),
                     key: axis.name.clone(),
                     domains: domains
@@ -142,7 +149,7 @@ impl Run<'_> {
             {
                 Some(owned) => {
                     let group = &self.groups[owned.group];
-                    Reason::Topology {
+                    Incompatibility::Topology {
                         constraint: group.description(),
                         key: self.axes[group.axis].name.clone(),
                         domains: Vec::new(),
@@ -159,13 +166,13 @@ impl Run<'_> {
                     left.intersect(within);
                 }
                 if !rows.is_empty() && left.is_empty() {
-                    return Reason::Limits;
+                    return Incompatibility::Limits;
                 }
                 if !left.is_empty()
                     && let Some((key, min_values, found)) =
                         unmet_min_values(catalogue, &self.algebra, narrowed, &left)
                 {
-                    return Reason::MinValues {
+                    return Incompatibility::MinValues {
                         key: self.algebra.key_name(key).to_string(),
                         min_values,
                         found,
@@ -183,7 +190,7 @@ impl Run<'_> {
         class: usize,
         set: SetId,
         wanted: &Requirements,
-    ) -> Reason {
+    ) -> Incompatibility {
         let compiled = &self.solver.templates[template];
         let catalogue = &self.solver.catalogues[compiled.catalogue];
         let mut meeting = Bits::full(catalogue.rows());
@@ -206,7 +213,7 @@ impl Run<'_> {
             !both.is_empty()
         };
         let any = |bits: &Bits| within(bits, bits);
-        Reason::InstanceTypes(NoInstanceType {
+        Incompatibility::InstanceTypes(InstanceTypeMismatch {
             requirements: any(&meeting),
             resources: any(&roomy),
             offering: any(&offered),
@@ -219,7 +226,7 @@ impl Run<'_> {
     }
 
     /// Returns the requirements and total resources of a class together with the DaemonSets of a template.
-    fn asked(&self, template: usize, class: usize, wanted: &Requirements) -> Asked {
+    fn asked(&self, template: usize, class: usize, wanted: &Requirements) -> Requested {
         let compiled = &self.solver.templates[template];
         let own = &self.classes[class].shape.requests;
         let with = |daemons: Resources| {
@@ -229,7 +236,7 @@ impl Run<'_> {
         };
         let mut requirements = self.algebra.requirements(compiled.set);
         requirements.add_all(wanted);
-        Asked {
+        Requested {
             requirements: requirements.display(Self::is_simulated_label),
             resources: with(compiled.least_overhead(None)),
             most_resources: with(compiled.most_overhead()),

@@ -9,7 +9,7 @@ use super::algebra::ANYTHING;
 use super::bits::Bits;
 use super::class::{Class, GroupId, Owned, Soft, Variant};
 use super::defaults::spread_of;
-use super::plan::WhyNot;
+use super::plan::Unschedulable;
 use super::prepare::{canonical_key, node_filter_terms};
 use super::request::{PodSet, PreferencePolicy};
 use super::run::{Fate, Item, Run};
@@ -17,7 +17,7 @@ use super::template::with_term;
 use super::topology::{Group, GroupIdentity, GroupKind, Namespaces, NodeFilter};
 use super::volumes::Volumes;
 use crate::pod::{
-    NodeTerm, Pod, PodProblem, Shape, SpreadConstraint, Toleration, Weighted, validate,
+    InvalidPod, NodeTerm, Pod, Shape, SpreadConstraint, Toleration, Weighted, validate,
 };
 use crate::requirements::Requirements;
 use crate::taints::untolerated;
@@ -140,13 +140,13 @@ impl Run<'_> {
             Vec::new()
         };
         let volumes = Volumes::resolve(snapshot, pod).unwrap_or_else(|problem| {
-            problems.push(PodProblem::Volume(problem));
+            problems.push(InvalidPod::Volume(problem));
             Volumes::default()
         });
         let mut claims = Ok(Vec::new());
         if !shape.resource_claims.is_empty() {
             if self.request.ignore_dra_requests {
-                problems.push(PodProblem::DynamicResources);
+                problems.push(InvalidPod::DynamicResources);
             } else {
                 claims = self.existing_claims(shape);
             }
@@ -190,8 +190,8 @@ impl Run<'_> {
             class.volumes.push(ANYTHING);
         }
         match claims {
-            _ if !problems.is_empty() => class.problem = Some(WhyNot::Invalid(problems)),
-            Err(failure) => class.problem = Some(WhyNot::Devices(failure)),
+            _ if !problems.is_empty() => class.problem = Some(Unschedulable::Invalid(problems)),
+            Err(failure) => class.problem = Some(Unschedulable::Devices(failure)),
             Ok(_) => self.constrain(&mut class),
         }
         class.variants.resize(class.variant_count(), None);

@@ -36,8 +36,8 @@ mod volumes;
 mod zones;
 
 pub use plan::{
-    Asked, ClaimDraft, DraftClaim, NoInstanceType, Placement, Plan, PoolOutcome, PoolReason,
-    PoolReport, Reason, Unplaced, WhyNot,
+    DraftClaim, Incompatibility, InstanceTypeMismatch, Placement, Plan, PlannedNodeClaim,
+    PoolIncompatibility, PoolOutcome, PoolReport, Requested, Unplaced, Unschedulable,
 };
 pub use prepare::Solver;
 pub use request::{

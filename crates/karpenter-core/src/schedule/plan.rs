@@ -11,7 +11,7 @@ use karpenter_api::{hash, labels};
 
 use super::EffectiveZone;
 use crate::dra::Failure;
-use crate::pod::{PodKey, PodProblem};
+use crate::pod::{InvalidPod, PodKey};
 use crate::requirements::{Incompatible, Operator, Requirement, Requirements, Unaliased};
 use crate::resources::Resources;
 use crate::taints::Taint;
@@ -20,7 +20,7 @@ use crate::taints::Taint;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Planned nodes, in the order they were opened.
-    pub new_claims: Vec<ClaimDraft>,
+    pub new_claims: Vec<PlannedNodeClaim>,
     /// Pods placed on existing nodes, in the order they were placed.
     pub existing: Vec<Placement>,
     /// Pods that were not placed.
@@ -40,7 +40,7 @@ impl Plan {
     }
 
     /// Returns the planned node that a pod was placed on.
-    pub fn claim_of(&self, pod: &PodKey) -> Option<&ClaimDraft> {
+    pub fn claim_of(&self, pod: &PodKey) -> Option<&PlannedNodeClaim> {
         self.new_claims
             .iter()
             .find(|claim| claim.pods.contains(pod) || claim.buffer_pods.contains(pod))
@@ -68,7 +68,7 @@ pub struct Placement {
 
 /// A planned node: a NodeClaim to create, with its pods and price.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ClaimDraft {
+pub struct PlannedNodeClaim {
     /// The NodePool.
     pub node_pool: String,
     /// Compatible instance types, cheapest first, truncated to the request's `max_instance_types`.
@@ -290,30 +290,30 @@ pub struct Unplaced {
     /// Whether the pod belongs to a capacity buffer.
     pub buffer: bool,
     /// Why.
-    pub why: WhyNot,
+    pub why: Unschedulable,
 }
 
 /// Why a pod was not placed. [`fmt::Display`] gives the text of upstream's event, without `Failed to schedule pod, `.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum WhyNot {
+pub enum Unschedulable {
     /// The pod is invalid or has a feature that provisioning does not support.
-    Invalid(Vec<PodProblem>),
+    Invalid(Vec<InvalidPod>),
     /// There is no usable dynamic NodePool.
     NoNodePools,
     /// No NodePool has an instance type that meets the NodePool's own requirements.
     NoInstanceTypes,
     /// No NodePool can launch a node for the pod.
-    NoFit(Vec<PoolReason>),
+    NoFit(Vec<PoolIncompatibility>),
     /// A resource claim of the pod does not exist or was not created yet.
     Devices(Failure),
     /// Only reserved capacity is compatible, and it is used up; the pod waits for the next pass, without an event.
-    ReservationWait(Vec<PoolReason>),
+    ReservationWait(Vec<PoolIncompatibility>),
     /// A planned node was found, but truncating its instance types broke minValues.
     MinValuesAfterTruncation,
 }
 
-impl WhyNot {
+impl Unschedulable {
     /// Reports whether the pod waits for reserved capacity; such a pod is neither reported nor counted as unschedulable.
     pub fn is_deferred(&self) -> bool {
         matches!(self, Self::ReservationWait(_))
@@ -322,11 +322,11 @@ impl WhyNot {
     /// Reports whether neither an event nor a log line is due for the pod.
     pub fn is_silent(&self) -> bool {
         self.is_deferred()
-            || matches!(self, Self::Invalid(problems) if problems.contains(&PodProblem::ExcludesNodePools))
+            || matches!(self, Self::Invalid(problems) if problems.contains(&InvalidPod::ExcludesNodePools))
     }
 }
 
-impl fmt::Display for WhyNot {
+impl fmt::Display for Unschedulable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Invalid(problems) => join(f, problems),
@@ -355,16 +355,16 @@ fn join<T: fmt::Display>(f: &mut fmt::Formatter<'_>, parts: &[T]) -> fmt::Result
 
 /// Why one NodePool cannot launch a node for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PoolReason {
+pub struct PoolIncompatibility {
     /// The NodePool.
     pub node_pool: String,
     /// The least that its DaemonSets request on any of its instance types.
     pub daemon_overhead: Resources,
     /// The reason.
-    pub reason: Reason,
+    pub reason: Incompatibility,
 }
 
-impl fmt::Display for PoolReason {
+impl fmt::Display for PoolIncompatibility {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -377,7 +377,7 @@ impl fmt::Display for PoolReason {
 /// Why a NodePool cannot launch a node for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Reason {
+pub enum Incompatibility {
     /// Taints the pod does not tolerate.
     Taints(Vec<Taint>),
     /// Requirements of the pod that are incompatible with the NodePool.
@@ -406,17 +406,17 @@ pub enum Reason {
         /// The number of values left.
         found: u32,
         /// The requirements and resources of the pod and the DaemonSets.
-        asked: Asked,
+        asked: Requested,
     },
     /// No instance type is left.
-    InstanceTypes(NoInstanceType),
+    InstanceTypes(InstanceTypeMismatch),
     /// Only reserved capacity is compatible, and it is used up.
     Reserved,
     /// No devices can be allocated for the pod's resource claims.
     Devices(String),
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for Incompatibility {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Taints(taints) => {
@@ -444,7 +444,7 @@ impl fmt::Display for Reason {
 
 /// The requirements and resources that instance types were checked against.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Asked {
+pub struct Requested {
     /// The requirements, as text.
     pub requirements: String,
     /// Requests of the pod and the DaemonSets, on the instance type with the smallest DaemonSet overhead.
@@ -453,7 +453,7 @@ pub struct Asked {
     pub most_resources: Resources,
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for Requested {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             requirements,
@@ -471,7 +471,7 @@ impl fmt::Display for Asked {
 
 /// Which of the three checks (requirements, resources, offering) instance types passed, alone and in pairs.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct NoInstanceType {
+pub struct InstanceTypeMismatch {
     /// Some instance type met the requirements.
     pub requirements: bool,
     /// Some instance type had enough resources.
@@ -485,12 +485,12 @@ pub struct NoInstanceType {
     /// One instance type passed both of these checks.
     pub resources_and_offering: bool,
     /// The requirements and resources of the pod and the DaemonSets.
-    pub asked: Asked,
+    pub asked: Requested,
     /// The pod requests at least a million cores, probably because `m` was forgotten.
     pub suspicious_cpu: bool,
 }
 
-impl fmt::Display for NoInstanceType {
+impl fmt::Display for InstanceTypeMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match (self.requirements, self.resources, self.offering) {
             (false, false, false) => {

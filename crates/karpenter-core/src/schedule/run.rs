@@ -24,7 +24,7 @@ use super::claim::Claim;
 use super::class::{Class, GroupId};
 use super::devices::Devices;
 use super::masks::RowMask;
-use super::plan::{DraftShape, Plan, PoolOutcome, WhyNot};
+use super::plan::{DraftShape, Plan, PoolOutcome, Unschedulable};
 use super::portfolio::{Attempt, Strategy};
 use super::prepare::Solver;
 use super::request::{PodSet, ScheduleRequest};
@@ -107,7 +107,7 @@ pub(super) struct Run<'a> {
     /// Incremented by each change that can make a refused pod placeable.
     pub(super) epoch: u64,
     /// Set if no NodePool can be used.
-    pub(super) no_usable_pool: Option<WhyNot>,
+    pub(super) no_usable_pool: Option<Unschedulable>,
     /// Allocates devices for resource claims, if some pod has any.
     pub(super) devices: Option<Box<Devices<'a>>>,
 }
@@ -201,9 +201,9 @@ impl<'a> Run<'a> {
             )
         });
         if !any_dynamic {
-            self.no_usable_pool = Some(WhyNot::NoNodePools);
+            self.no_usable_pool = Some(Unschedulable::NoNodePools);
         } else if self.solver.templates.is_empty() {
-            self.no_usable_pool = Some(WhyNot::NoInstanceTypes);
+            self.no_usable_pool = Some(Unschedulable::NoInstanceTypes);
         }
         let pending_by_zone = if matches!(self.request.pods, PodSet::Waiting) {
             self.pending_by_zone()

@@ -1,6 +1,6 @@
 //! Disruption of drifted nodes.
 
-use karpenter_core::disruption::{Blocked, VerdictKind};
+use karpenter_core::disruption::{NotDisruptable, VerdictKind};
 use serde_json::json;
 
 use crate::fixture::World;
@@ -132,11 +132,11 @@ fn pods_that_fit_nowhere_block_the_disruption_of_a_drifted_node() {
     let [verdict] = plan.verdicts.as_slice() else {
         panic!("{:?}", plan.verdicts);
     };
-    let VerdictKind::Blocked(why) = &verdict.kind else {
+    let VerdictKind::NotDisruptable(why) = &verdict.kind else {
         panic!("{:?}", verdict.kind);
     };
     assert!(why.is_reported());
-    assert!(matches!(why, Blocked::PodsStay { pods } if pods.len() == 1));
+    assert!(matches!(why, NotDisruptable::PodsStay { pods } if pods.len() == 1));
 }
 
 /// Conformance: DIS-194

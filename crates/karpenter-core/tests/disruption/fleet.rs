@@ -251,7 +251,7 @@ pub fn verdict(plan: &DisruptionPlan, name: &str) -> String {
         .iter()
         .find(|verdict| verdict.node.name() == name);
     match verdict.map(|verdict| &verdict.kind) {
-        Some(VerdictKind::Blocked(blocked)) => blocked.to_string(),
+        Some(VerdictKind::NotDisruptable(blocked)) => blocked.to_string(),
         Some(VerdictKind::Kept(why)) => why.to_string(),
         Some(VerdictKind::Deleted { .. }) => "deleted".to_owned(),
         Some(VerdictKind::Replaced { .. }) => "replaced".to_owned(),

@@ -1,6 +1,6 @@
 //! Validation of a command after its delay.
 
-use karpenter_core::disruption::{Command, DisruptionRequest, Rejection, validate};
+use karpenter_core::disruption::{Command, CommandInvalidated, DisruptionRequest, validate};
 use serde_json::json;
 
 use crate::fixture::{World, now, pod};
@@ -17,7 +17,7 @@ fn command(world: &World) -> Command {
     world.decide_with(|_| ()).commands.remove(0)
 }
 
-fn check(command: &Command, world: &World) -> Result<Vec<String>, Rejection> {
+fn check(command: &Command, world: &World) -> Result<Vec<String>, CommandInvalidated> {
     let mut request = DisruptionRequest::at(now());
     request.schedule = world.request.clone();
     let checked = validate(command, &world.cluster.snapshot(), &request)?;
@@ -41,20 +41,20 @@ fn changes_since_the_decision_invalidate_a_command() {
     let command = command(&movable());
     let refusing = movable()
         .with([running("new", "a", "100m").annotation("karpenter.sh/do-not-disrupt", "true")]);
-    assert_eq!(check(&command, &refusing), Err(Rejection::Churn));
+    assert_eq!(check(&command, &refusing), Err(CommandInvalidated::Churn));
     let guarded = movable()
         .with([running("p", "a", "1").label("app", "guarded")])
         .pdb("pdb", "default", json!({}), 0);
-    assert_eq!(check(&command, &guarded), Err(Rejection::Churn));
+    assert_eq!(check(&command, &guarded), Err(CommandInvalidated::Churn));
     let mut nominated = movable();
     nominated
         .cluster
         .nominate("a", now() + jiff::SignedDuration::from_secs(20));
-    assert_eq!(check(&command, &nominated), Err(Rejection::Budget));
+    assert_eq!(check(&command, &nominated), Err(CommandInvalidated::Budget));
     let full = movable().with([running("filler", "b", "1500m")]);
-    assert_eq!(check(&command, &full), Err(Rejection::Scheduling));
+    assert_eq!(check(&command, &full), Err(CommandInvalidated::Scheduling));
     let changed = movable().run([node("a", "small").without("Consolidatable")]);
-    assert_eq!(check(&command, &changed), Err(Rejection::Churn));
+    assert_eq!(check(&command, &changed), Err(CommandInvalidated::Churn));
     // The replacement had three instance types; one of them is no longer offered.
     let with_types = |types: Vec<karpenter_core::instance_type::InstanceType>| {
         World::empty()
@@ -66,12 +66,18 @@ fn changes_since_the_decision_invalidate_a_command() {
     let replacing = self::command(&with_types(sizes().to_vec()));
     assert_eq!(replacing.replacements[0].instance_types.len(), 3);
     let others = with_types(sizes().iter().skip(1).cloned().collect());
-    assert_eq!(check(&replacing, &others), Err(Rejection::Scheduling));
+    assert_eq!(
+        check(&replacing, &others),
+        Err(CommandInvalidated::Scheduling)
+    );
     let unchanged = || with_types(sizes().to_vec());
     assert!(check(&replacing, &unchanged()).is_ok());
     // The pod now fits on another node: the replacement is not needed.
     let roomy = unchanged().run([node("b", "small")]);
-    assert_eq!(check(&replacing, &roomy), Err(Rejection::Scheduling));
+    assert_eq!(
+        check(&replacing, &roomy),
+        Err(CommandInvalidated::Scheduling)
+    );
 }
 
 /// Conformance: DIS-112
@@ -82,7 +88,7 @@ fn of_empty_nodes_only_those_with_new_pods_drop_out_of_a_command() {
     let one = empty().with([running("p", "a", "1")]);
     assert_eq!(check(&command, &one), Ok(vec!["b".to_owned()]));
     let both = empty().with([running("p", "a", "1"), running("q", "b", "1")]);
-    assert_eq!(check(&command, &both), Err(Rejection::Churn));
+    assert_eq!(check(&command, &both), Err(CommandInvalidated::Churn));
 }
 
 /// Conformance: DIS-189
@@ -92,5 +98,5 @@ fn a_pending_pod_that_needs_the_room_invalidates_a_command() {
     let busy = movable()
         .run([node("b", "huge").label("team", "x")])
         .with([pod("big").cpu("1500m").select("team", "x")]);
-    assert_eq!(check(&command, &busy), Err(Rejection::Scheduling));
+    assert_eq!(check(&command, &busy), Err(CommandInvalidated::Scheduling));
 }

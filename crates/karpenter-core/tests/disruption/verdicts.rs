@@ -1,6 +1,8 @@
 //! Events about nodes that are not disrupted, and which reason comes first (section 10 of the reference).
 
-use karpenter_core::disruption::{Blocked, Candidates, Method, Rejection, Unconsolidatable};
+use karpenter_core::disruption::{
+    Candidates, CommandInvalidated, Method, NotConsolidatable, NotDisruptable,
+};
 use karpenter_core::fake;
 use serde_json::{Value, json};
 
@@ -118,30 +120,30 @@ fn of_several_reasons_against_a_candidate_the_first_in_order_is_given() {
 fn every_reason_but_commands_and_foreign_nodes_is_told_by_an_event() {
     let pod = karpenter_core::pod::PodKey::new("default", "p", "p");
     for (blocked, reported) in [
-        (Blocked::InFlight, false),
-        (Blocked::NotManaged, false),
-        (Blocked::NoNode, true),
-        (Blocked::NotInitialized, true),
-        (Blocked::Deleting, true),
-        (Blocked::Nominated, true),
-        (Blocked::NodeDoNotDisrupt, true),
-        (Blocked::NoNodePoolLabel, true),
+        (NotDisruptable::InFlight, false),
+        (NotDisruptable::NotManaged, false),
+        (NotDisruptable::NoNode, true),
+        (NotDisruptable::NotInitialized, true),
+        (NotDisruptable::Deleting, true),
+        (NotDisruptable::Nominated, true),
+        (NotDisruptable::NodeDoNotDisrupt, true),
+        (NotDisruptable::NoNodePoolLabel, true),
         (
-            Blocked::NoNodePool {
+            NotDisruptable::NoNodePool {
                 node_pool: "a".into(),
             },
             true,
         ),
-        (Blocked::PodDoNotDisrupt { pod: pod.clone() }, true),
+        (NotDisruptable::PodDoNotDisrupt { pod: pod.clone() }, true),
         (
-            Blocked::SeveralPdbs {
+            NotDisruptable::SeveralPdbs {
                 pod: pod.clone(),
                 budgets: vec![],
             },
             true,
         ),
         (
-            Blocked::Pdb {
+            NotDisruptable::Pdb {
                 pod,
                 budget: "b".into(),
             },
@@ -151,27 +153,27 @@ fn every_reason_but_commands_and_foreign_nodes_is_told_by_an_event() {
         assert_eq!(blocked.is_reported(), reported, "{blocked}");
     }
     for (why, reported) in [
-        (Unconsolidatable::Static, true),
+        (NotConsolidatable::Static, true),
         (
-            Unconsolidatable::InstanceTypeUnknown { name: "a".into() },
+            NotConsolidatable::InstanceTypeUnknown { name: "a".into() },
             true,
         ),
-        (Unconsolidatable::NoLabel { label: "a" }, true),
+        (NotConsolidatable::NoLabel { label: "a" }, true),
         (
-            Unconsolidatable::Disabled {
+            NotConsolidatable::Disabled {
                 node_pool: "a".into(),
             },
             true,
         ),
-        (Unconsolidatable::Empty, false),
+        (NotConsolidatable::Empty, false),
         (
-            Unconsolidatable::WhenEmpty {
+            NotConsolidatable::WhenEmpty {
                 node_pool: "a".into(),
             },
             true,
         ),
-        (Unconsolidatable::TooRecent, false),
-        (Unconsolidatable::BufferPods { node: "a".into() }, true),
+        (NotConsolidatable::TooRecent, false),
+        (NotConsolidatable::BufferPods { node: "a".into() }, true),
     ] {
         assert_eq!(why.is_reported(), reported, "{why}");
     }
@@ -448,7 +450,11 @@ fn methods_come_in_order_and_name_their_reason_and_type() {
 /// Conformance: DIS-189
 #[test]
 fn a_rejected_proposal_names_one_of_the_reasons_of_the_event() {
-    let reasons = [Rejection::Budget, Rejection::Scheduling, Rejection::Churn];
+    let reasons = [
+        CommandInvalidated::Budget,
+        CommandInvalidated::Scheduling,
+        CommandInvalidated::Churn,
+    ];
     assert_eq!(
         reasons.map(|reason| reason.to_string()),
         ["budget", "scheduling", "churn"]

@@ -278,7 +278,7 @@ fn a_restricted_label_makes_a_pod_invalid() {
         assert!(
             matches!(
                 plan.unplaced[0].why,
-                karpenter_core::schedule::WhyNot::Invalid(_)
+                karpenter_core::schedule::Unschedulable::Invalid(_)
             ),
             "{key}"
         );

@@ -10,7 +10,7 @@ use karpenter_core::cluster::{Cluster, ClusterConfig};
 use karpenter_core::fake;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::provider::NodeClassKind;
-use karpenter_core::schedule::{ClaimDraft, Plan, ScheduleRequest, schedule};
+use karpenter_core::schedule::{Plan, PlannedNodeClaim, ScheduleRequest, schedule};
 use serde_json::{Value, json};
 
 pub const ZONE: &str = "topology.kubernetes.io/zone";
@@ -422,7 +422,7 @@ impl World {
     }
 
     /// Launches the cheapest offering of a draft: adds its NodeClaim and an initialized node.
-    pub fn launch(&mut self, name: &str, draft: &ClaimDraft) {
+    pub fn launch(&mut self, name: &str, draft: &PlannedNodeClaim) {
         let types = self
             .cluster
             .snapshot()
@@ -531,7 +531,7 @@ pub fn all_placed(plan: &Plan) -> bool {
 }
 
 /// Returns the values that a claim's requirement lists.
-pub fn values<'a>(draft: &'a ClaimDraft, key: &str) -> Vec<&'a str> {
+pub fn values<'a>(draft: &'a PlannedNodeClaim, key: &str) -> Vec<&'a str> {
     let requirements = draft.claim.spec.requirements.iter();
     requirements
         .filter(|requirement| requirement.key == key)

@@ -13,8 +13,8 @@ use karpenter_core::pod::Pod;
 use karpenter_core::requirements::{Operator, Requirement};
 use karpenter_core::resources::Resources;
 use karpenter_core::schedule::{
-    DefaultSpread, MinValuesPolicy, PodSet, PoolOutcome, PreferencePolicy, Reason, ReservedMode,
-    WhyNot,
+    DefaultSpread, Incompatibility, MinValuesPolicy, PodSet, PoolOutcome, PreferencePolicy,
+    ReservedMode, Unschedulable,
 };
 use serde_json::{Value, json};
 
@@ -36,10 +36,10 @@ fn types(cores: &[i64]) -> Arc<[InstanceType]> {
     cores.iter().map(build).collect()
 }
 
-fn reason(world: &World) -> Reason {
+fn reason(world: &World) -> Incompatibility {
     let plan = world.plan();
     match &plan.unplaced[0].why {
-        WhyNot::NoFit(reasons) => reasons[0].reason.clone(),
+        Unschedulable::NoFit(reasons) => reasons[0].reason.clone(),
         other => panic!("{other}"),
     }
 }
@@ -129,7 +129,7 @@ fn limits_may_leave_fewer_values_than_min_values() {
         world
     };
     let strict = world(MinValuesPolicy::Strict);
-    let Reason::MinValues {
+    let Incompatibility::MinValues {
         key,
         min_values,
         found,
@@ -170,7 +170,7 @@ fn a_claim_counts_against_a_limit_as_its_largest_instance_type() {
     let plan = world.plan();
     assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (2, 1));
     assert_eq!(*plan.new_claims[1].instance_types, ["c2", "c4"]);
-    assert_eq!(reason(&world), Reason::Limits);
+    assert_eq!(reason(&world), Incompatibility::Limits);
 }
 
 /// Conformance: SCH-215
@@ -188,7 +188,7 @@ fn a_limit_equal_to_the_capacity_of_a_type_admits_it() {
     let none = World::empty()
         .with_pool(pool("default").limit("nodes", "0"))
         .with([pod("p")]);
-    assert_eq!(reason(&none), Reason::NodeLimit);
+    assert_eq!(reason(&none), Incompatibility::NodeLimit);
 }
 
 /// Conformance: SCH-217

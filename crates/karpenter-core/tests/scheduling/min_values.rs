@@ -2,7 +2,7 @@
 
 use karpenter_core::fake;
 use karpenter_core::fake::instance_type;
-use karpenter_core::schedule::{MinValuesPolicy, PoolOutcome, WhyNot};
+use karpenter_core::schedule::{MinValuesPolicy, PoolOutcome, Unschedulable};
 
 use crate::fixture::*;
 
@@ -122,7 +122,7 @@ fn cutting_the_list_may_break_a_minimum() {
     assert!(
         plan.unplaced
             .iter()
-            .all(|unplaced| unplaced.why == WhyNot::MinValuesAfterTruncation)
+            .all(|unplaced| unplaced.why == Unschedulable::MinValuesAfterTruncation)
     );
     assert_eq!(plan.unplaced.len(), 2);
 }

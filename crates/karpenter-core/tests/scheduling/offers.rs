@@ -3,7 +3,7 @@
 use karpenter_core::fake;
 use karpenter_core::fake::{instance_type, offering};
 use karpenter_core::resources::Resources;
-use karpenter_core::schedule::WhyNot;
+use karpenter_core::schedule::Unschedulable;
 use serde_json::json;
 
 use crate::fixture::*;
@@ -168,7 +168,7 @@ fn a_spread_over_hosts_knows_no_least_number_of_domains() {
 #[test]
 fn what_the_cut_list_lacks_is_said_in_upstreams_words() {
     assert_eq!(
-        WhyNot::MinValuesAfterTruncation.to_string(),
+        Unschedulable::MinValuesAfterTruncation.to_string(),
         "pod didn't schedule because NodePool couldn't meet minValues requirements"
     );
 }

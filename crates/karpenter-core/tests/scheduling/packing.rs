@@ -96,7 +96,7 @@ fn pods_affine_to_a_host_stay_together() {
     let plan = world.plan();
     assert!(all_placed(&plan));
     assert!(plan.hourly_price() <= first_fit(&world).hourly_price());
-    let pairs = |draft: &karpenter_core::schedule::ClaimDraft| {
+    let pairs = |draft: &karpenter_core::schedule::PlannedNodeClaim| {
         let pods = draft.pods.iter();
         pods.filter(|pod| pod.name.starts_with("pair")).count()
     };
@@ -122,7 +122,7 @@ fn repacking_keeps_spread_and_anti_affinity() {
     let plan = world.plan();
     assert!(all_placed(&plan));
     assert!(plan.hourly_price() < 0.6 * first_fit(&world).hourly_price());
-    let of = |draft: &karpenter_core::schedule::ClaimDraft, name: &str| {
+    let of = |draft: &karpenter_core::schedule::PlannedNodeClaim, name: &str| {
         draft
             .pods
             .iter()
@@ -159,7 +159,7 @@ fn repacking_keeps_limits() {
     assert_eq!(sizes(&limited("nodes", "1").plan()), [43]);
     let plan = limited("cpu", "100").plan();
     assert!(all_placed(&plan));
-    let largest = |draft: &karpenter_core::schedule::ClaimDraft| -> usize {
+    let largest = |draft: &karpenter_core::schedule::PlannedNodeClaim| -> usize {
         let cores = draft.instance_types.iter().map(|name| name[2..].parse());
         cores.map(Result::unwrap).max().unwrap()
     };

@@ -2,7 +2,7 @@
 
 use karpenter_core::fake::{instance_type, offering, reserved};
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::schedule::{ReservedMode, WhyNot};
+use karpenter_core::schedule::{ReservedMode, Unschedulable};
 
 use crate::fixture::*;
 
@@ -74,7 +74,10 @@ fn a_pod_waits_for_a_reservation_rather_than_take_a_lighter_pool() {
     let plan = world.plan();
     assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (1, 1));
     assert_eq!(plan.new_claims[0].node_pool, "heavy");
-    assert!(matches!(plan.unplaced[0].why, WhyNot::ReservationWait(_)));
+    assert!(matches!(
+        plan.unplaced[0].why,
+        Unschedulable::ReservationWait(_)
+    ));
     assert_eq!(
         values(&plan.new_claims[0], karpenter_core::fake::RESERVATION_ID),
         ["r"]

@@ -2,7 +2,7 @@
 
 use karpenter_core::fake;
 use karpenter_core::fake::{GPU_VENDOR_A, instance_type};
-use karpenter_core::schedule::WhyNot;
+use karpenter_core::schedule::Unschedulable;
 use serde_json::{Value, json};
 
 use crate::fixture::*;
@@ -304,7 +304,7 @@ fn a_pod_that_fits_no_type_is_reported_with_the_test_that_failed() {
 #[test]
 fn without_any_pool_the_reason_is_that_there_is_none() {
     let plan = World::empty().with([pod("p")]).plan();
-    assert_eq!(plan.unplaced[0].why, WhyNot::NoNodePools);
+    assert_eq!(plan.unplaced[0].why, Unschedulable::NoNodePools);
     assert_eq!(why(&plan, "p"), "no dynamic nodepools found");
 }
 

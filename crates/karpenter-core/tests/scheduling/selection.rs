@@ -1,6 +1,6 @@
 //! Which pods are scheduled, and which NodePools and capacity they may use (sections 2 and 6 of the reference).
 
-use karpenter_core::schedule::{Reason, WhyNot};
+use karpenter_core::schedule::{Incompatibility, Unschedulable};
 use serde_json::{Value, json};
 
 use crate::fixture::*;
@@ -9,7 +9,7 @@ use crate::fixture::*;
 fn is_invalid(pod: Object) -> bool {
     let plan = World::new().with([pod]).plan();
     let why = plan.unplaced.first().map(|unplaced| &unplaced.why);
-    matches!(why, Some(WhyNot::Invalid(_)))
+    matches!(why, Some(Unschedulable::Invalid(_)))
 }
 
 /// Conformance: SCH-190
@@ -186,10 +186,10 @@ fn an_exhausted_node_limit_is_said_before_other_limits() {
         .with(full(|node| node))
         .with([pod("p").cpu("1")])
         .plan();
-    let WhyNot::NoFit(reasons) = &plan.unplaced[0].why else {
+    let Unschedulable::NoFit(reasons) = &plan.unplaced[0].why else {
         panic!("{:?}", plan.unplaced);
     };
-    assert_eq!(reasons[0].reason, Reason::NodeLimit);
+    assert_eq!(reasons[0].reason, Incompatibility::NodeLimit);
     let text = why(&plan, "p");
     assert!(
         text.ends_with("node limits have been exhausted for nodepool"),

@@ -167,7 +167,7 @@ impl BufferState {
 #[cfg(test)]
 mod tests {
     use karpenter_core::cluster::{Cluster, ClusterConfig};
-    use karpenter_core::schedule::{ClaimDraft, Placement, ScheduleRequest, schedule};
+    use karpenter_core::schedule::{Placement, PlannedNodeClaim, ScheduleRequest, schedule};
     use serde_json::json;
 
     use super::*;
@@ -249,7 +249,7 @@ mod tests {
             &cluster.snapshot(),
             &ScheduleRequest::at(jiff::Timestamp::UNIX_EPOCH),
         );
-        plan.new_claims = vec![ClaimDraft {
+        plan.new_claims = vec![PlannedNodeClaim {
             node_pool: "p".into(),
             instance_types: Arc::from([]),
             pods: Vec::new(),

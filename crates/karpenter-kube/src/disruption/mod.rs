@@ -20,8 +20,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::disruption::{
-    Blocked, Budgets, Candidate, Command, CommandId, DisruptionPlan, DisruptionRequest, Method,
-    MultiNodeSearch, Verdict, VerdictKind, plan, validate,
+    Budgets, Candidate, Command, CommandId, DisruptionPlan, DisruptionRequest, Method,
+    MultiNodeSearch, NotDisruptable, Verdict, VerdictKind, plan, validate,
 };
 use karpenter_core::pod::protected_until;
 use karpenter_core::schedule::{Cancel, ScheduleRequest};
@@ -350,7 +350,8 @@ impl Disruption {
 
 /// Returns whether only a change of the cluster or of the budgets can give another pass something to do, until [`next_chance`].
 fn is_fruitless(plan: &DisruptionPlan) -> bool {
-    let in_flight = |verdict: &Verdict| verdict.kind == VerdictKind::Blocked(Blocked::InFlight);
+    let in_flight =
+        |verdict: &Verdict| verdict.kind == VerdictKind::NotDisruptable(NotDisruptable::InFlight);
     plan.commands.is_empty() && plan.timed_out.is_empty() && !plan.verdicts.iter().any(in_flight)
 }
 
@@ -358,12 +359,12 @@ fn is_fruitless(plan: &DisruptionPlan) -> bool {
 /// node that is blocked permanently, or until a pod has started, is unblocked by a change of the cluster.
 fn next_chance(plan: &DisruptionPlan, snapshot: &Snapshot) -> Option<Timestamp> {
     let ends = plan.verdicts.iter().filter_map(|verdict| {
-        let VerdictKind::Blocked(why) = &verdict.kind else {
+        let VerdictKind::NotDisruptable(why) = &verdict.kind else {
             return None;
         };
         match why {
-            Blocked::Nominated => verdict.node.nominated_until,
-            Blocked::PodDoNotDisrupt { pod } => {
+            NotDisruptable::Nominated => verdict.node.nominated_until,
+            NotDisruptable::PodDoNotDisrupt { pod } => {
                 protected_until(snapshot.pod(&pod.namespace, &pod.name)?)
             }
             _ => None,

@@ -9,8 +9,8 @@ use karpenter_api::{events, labels};
 use karpenter_core::cluster::NodeState;
 use karpenter_core::disruption::balanced::{K, PoolScore, THRESHOLD};
 use karpenter_core::disruption::{
-    Blocked, Candidate, Command, Decision, DisruptionPlan, Method, Rejection, Unconsolidatable,
-    VerdictKind,
+    Candidate, Command, CommandInvalidated, Decision, DisruptionPlan, Method, NotConsolidatable,
+    NotDisruptable, VerdictKind,
 };
 use serde_json::json;
 
@@ -118,8 +118,8 @@ pub(super) fn planned(cx: &Context, view: &View, plan: &DisruptionPlan, consolid
     budgets(cx, view, plan);
     for verdict in &plan.verdicts {
         match &verdict.kind {
-            VerdictKind::Blocked(why) if why.is_reported() => {
-                if let Blocked::PodDoNotDisrupt { .. } = why {
+            VerdictKind::NotDisruptable(why) if why.is_reported() => {
+                if let NotDisruptable::PodDoNotDisrupt { .. } = why {
                     let pods = view.pods_on(verdict.node.name());
                     pods.iter().for_each(|pod| protection::report(cx, pod));
                 }
@@ -129,7 +129,7 @@ pub(super) fn planned(cx: &Context, view: &View, plan: &DisruptionPlan, consolid
                 });
             }
             VerdictKind::Kept(why) => {
-                if let Unconsolidatable::Score { score, .. } = why {
+                if let NotConsolidatable::Score { score, .. } = why {
                     let pool = verdict.node.node_pool().unwrap_or_default();
                     let policy = ConsolidationPolicy::Balanced;
                     judged(cx, "rejected", pool, &policy, Some(*score));
@@ -234,7 +234,7 @@ fn approval(of: &PoolScore) -> String {
 }
 
 /// Reports a proposal that is not valid any more.
-pub(super) fn rejected(cx: &Context, view: &View, command: &Command, why: &Rejection) {
+pub(super) fn rejected(cx: &Context, view: &View, command: &Command, why: &CommandInvalidated) {
     dropped(cx, command.method, command.candidates.len());
     if command.method == Method::Emptiness {
         return;

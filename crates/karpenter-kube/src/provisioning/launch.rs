@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::StreamExt;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::limits::{LimitExceeded, LimitHeadroom};
-use karpenter_core::schedule::ClaimDraft;
+use karpenter_core::schedule::PlannedNodeClaim;
 use kube::api::PostParams;
 
 use crate::context::Context;
@@ -26,12 +26,12 @@ const NAMED_TYPES: usize = 5;
 /// The model has the NodeClaims before this returns, so that the next plan counts them.
 pub async fn create_claims(
     cx: &Context,
-    drafts: &[ClaimDraft],
+    drafts: &[PlannedNodeClaim],
     replaced: &BTreeSet<String>,
     reason: &'static str,
 ) -> Vec<Result<NodeClaim, LaunchError>> {
     let view = cx.view();
-    let is_limited = |draft: &ClaimDraft| {
+    let is_limited = |draft: &PlannedNodeClaim| {
         let pool = view.node_pool(&draft.node_pool);
         pool.is_some_and(|pool| !pool.spec.limits.is_empty())
     };
@@ -80,7 +80,7 @@ pub enum LaunchError {
 fn admit<'a>(
     view: &'a View,
     room: &mut LimitHeadroom<'a>,
-    draft: &ClaimDraft,
+    draft: &PlannedNodeClaim,
 ) -> Result<(), LaunchError> {
     let pool = view
         .node_pool(&draft.node_pool)
@@ -90,7 +90,7 @@ fn admit<'a>(
 
 async fn create(
     cx: &Context,
-    draft: &ClaimDraft,
+    draft: &PlannedNodeClaim,
     reason: &'static str,
 ) -> Result<NodeClaim, LaunchError> {
     let mut claim = NodeClaim::clone(&draft.claim);

@@ -10,7 +10,7 @@ use karpenter_api::events;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::cluster::NodeState;
 use karpenter_core::pod::PodKey;
-use karpenter_core::schedule::{Plan, PoolOutcome, WhyNot};
+use karpenter_core::schedule::{Plan, PoolOutcome, Unschedulable};
 
 use super::PodLedger;
 use super::ledger::Decided;
@@ -118,7 +118,7 @@ pub(super) fn outcome(cx: &Context, view: &View, plan: &Plan, ledger: &PodLedger
     for unplaced in plan.unplaced.iter().filter(|u| !u.buffer) {
         ledger.decided(&unplaced.pod.uid, Decided::Unplaced, now, &cx.metrics);
         match unplaced.why {
-            WhyNot::Invalid(_) => ignored += 1,
+            Unschedulable::Invalid(_) => ignored += 1,
             ref why if why.is_deferred() => {}
             _ => unschedulable += 1,
         }

@@ -4,7 +4,7 @@
 //! only its own NodePool in cool-down.
 
 use super::{Found, command};
-use crate::disruption::candidate::{Blocked, Candidate, Unconsolidatable};
+use crate::disruption::candidate::{Candidate, NotConsolidatable, NotDisruptable};
 use crate::disruption::consolidation::Move;
 use crate::disruption::plan::Pass;
 
@@ -24,7 +24,7 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
                 .cooling_down_pools
                 .contains(candidate.pool_name())
         {
-            found.keep(&candidate, Unconsolidatable::NotEvaluated);
+            found.keep(&candidate, NotConsolidatable::NotEvaluated);
             continue;
         }
         if pass.budgets.of(candidate.pool_name()).remaining == 0 {
@@ -36,7 +36,9 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
         if !outcome.stuck.is_empty() {
             let pods = outcome.stuck;
             let name = candidate.name().to_owned();
-            found.blocked.insert(name, Blocked::PodsStay { pods });
+            found
+                .blocked
+                .insert(name, NotDisruptable::PodsStay { pods });
             continue;
         }
         let replacement_price: f64 = outcome

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rayon::prelude::*;
 
-use super::candidate::{Blocked, Candidate, Unconsolidatable};
+use super::candidate::{Candidate, NotConsolidatable, NotDisruptable};
 use super::command::{Command, Method};
 use super::consolidation;
 use super::consolidation::{Move, Rules};
@@ -24,7 +24,7 @@ pub(super) struct Found {
     pub(super) commands: Vec<Command>,
     pub(super) kept: Kept,
     /// Drifted nodes whose pods cannot be scheduled elsewhere, by name.
-    pub(super) blocked: BTreeMap<String, Blocked>,
+    pub(super) blocked: BTreeMap<String, NotDisruptable>,
     pub(super) budget_blocked: bool,
     pub(super) timed_out: bool,
     pub(super) unseen_pools: BTreeSet<String>,
@@ -53,7 +53,7 @@ fn judge_sets(
     sets: &[Vec<&Candidate>],
     rules: Rules,
     threads: usize,
-) -> Vec<Result<Move, Unconsolidatable>> {
+) -> Vec<Result<Move, NotConsolidatable>> {
     let one = |set: &Vec<&Candidate>| consolidation::evaluate(simulator, set, rules);
     if threads <= 1 || sets.len() == 1 {
         sets.iter().map(one).collect()

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use super::{Found, ROUND, cancelled, command, judge_alone, judge_sets};
 use crate::disruption::balanced::{THRESHOLD, Totals};
-use crate::disruption::candidate::{Candidate, Unconsolidatable};
+use crate::disruption::candidate::{Candidate, NotConsolidatable};
 use crate::disruption::consolidation::Move;
 use crate::disruption::plan::Pass;
 use crate::disruption::simulation::Simulator;
@@ -203,7 +203,7 @@ impl Search<'_, '_> {
         let kind = |candidate: &Candidate| {
             Some(match self.pass.alone.get(candidate.name())? {
                 Ok(moved) if moved.replacements.is_empty() => Alone::Free,
-                Err(Unconsolidatable::PodsStay { .. }) => Alone::Stuck,
+                Err(NotConsolidatable::PodsStay { .. }) => Alone::Stuck,
                 Ok(_) | Err(_) => Alone::Needs,
             })
         };

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::{Found, ROUND, cancelled, command, judge_alone};
 use crate::disruption::balanced::{THRESHOLD, Totals};
-use crate::disruption::candidate::{Candidate, Unconsolidatable};
+use crate::disruption::candidate::{Candidate, NotConsolidatable};
 use crate::disruption::plan::Pass;
 
 pub(super) fn run(pass: &mut Pass<'_>) -> Found {
@@ -30,10 +30,10 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
         let mut round = round.into_iter();
         while let Some(candidate) = round.next() {
             let verdict = pass.alone.remove(candidate.name());
-            let verdict = verdict.unwrap_or(Err(Unconsolidatable::NotEvaluated));
+            let verdict = verdict.unwrap_or(Err(NotConsolidatable::NotEvaluated));
             let verdict =
                 verdict.and_then(|moved| match totals.score(&[&candidate], moved.savings) {
-                    Some(score) if score < THRESHOLD => Err(Unconsolidatable::Score {
+                    Some(score) if score < THRESHOLD => Err(NotConsolidatable::Score {
                         score,
                         threshold: THRESHOLD,
                     }),
@@ -61,7 +61,7 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
         if found.timed_out {
             found.unseen_pools.insert(candidate.pool_name().to_owned());
         }
-        found.keep(&candidate, Unconsolidatable::NotEvaluated);
+        found.keep(&candidate, NotConsolidatable::NotEvaluated);
     }
     found
 }
@@ -86,7 +86,7 @@ fn next_round(
         {
             found.keep(
                 &candidate,
-                Unconsolidatable::Score {
+                NotConsolidatable::Score {
                     score,
                     threshold: THRESHOLD,
                 },

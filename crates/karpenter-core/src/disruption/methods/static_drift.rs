@@ -3,10 +3,10 @@
 use karpenter_api::validation::WellKnown;
 
 use super::{Found, command};
-use crate::disruption::candidate::{Candidate, Unconsolidatable};
+use crate::disruption::candidate::{Candidate, NotConsolidatable};
 use crate::disruption::consolidation::Move;
 use crate::disruption::plan::Pass;
-use crate::schedule::ClaimDraft;
+use crate::schedule::PlannedNodeClaim;
 use crate::static_capacity::draft;
 
 pub(super) fn run(pass: &mut Pass<'_>) -> Found {
@@ -24,7 +24,7 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
             .copied()
             .unwrap_or_default();
         if left == 0 || found.commands.len() >= pass.request.max_commands {
-            found.keep(&candidate, Unconsolidatable::NotEvaluated);
+            found.keep(&candidate, NotConsolidatable::NotEvaluated);
             continue;
         }
         if !pass.budgets.take(candidate.pool_name()) {
@@ -46,8 +46,8 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
 }
 
 /// Returns a replacement as the NodePool's template describes it: the provider chooses its instance type.
-fn like(candidate: &Candidate, names: &WellKnown) -> ClaimDraft {
-    ClaimDraft {
+fn like(candidate: &Candidate, names: &WellKnown) -> PlannedNodeClaim {
+    PlannedNodeClaim {
         hourly_price: candidate.price,
         ..draft(&candidate.node_pool, names)
     }

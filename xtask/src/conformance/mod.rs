@@ -218,12 +218,22 @@ fn render(catalogues: &[Catalogue], coverage: &Coverage) -> String {
                 text,
                 "| {} | {} | {} |",
                 line.id,
-                line.text.replace('|', "\\|"),
+                cell(&line.text),
                 covered_by(&line.id, coverage)
             );
         }
     }
     text
+}
+
+/// Escapes a text for a cell of a table: mdbook takes `<name>` outside code spans for HTML, and loses it.
+fn cell(text: &str) -> String {
+    let escape = |(index, part): (usize, &str)| match index % 2 {
+        0 => part.replace('<', "&lt;"),
+        _ => part.to_owned(),
+    };
+    let parts: Vec<String> = text.split('`').enumerate().map(escape).collect();
+    parts.join("`").replace('|', "\\|")
 }
 
 /// The scores of the mutation tests, as a table, and the mutants that no test fails on.
@@ -297,7 +307,7 @@ mod tests {
             fs::create_dir_all(root.path().join(directory)).unwrap();
         }
         let catalogue = "catalogue = \"XYZ\"\nsource = \"a page\"\n\
-            [[line]]\nid = \"XYZ-1\"\nsection = \"S\"\ntext = \"a | b\"\n[[line]]\nid = \"XYZ-2\"\nsection = \"S\"\ntext = \"two\"\n\
+            [[line]]\nid = \"XYZ-1\"\nsection = \"S\"\ntext = \"a | <b> `<c>`\"\n[[line]]\nid = \"XYZ-2\"\nsection = \"S\"\ntext = \"two\"\n\
             [[line]]\nid = \"XYZ-3\"\nsection = \"T\"\ntext = \"three\"\n";
         fs::write(root.path().join("tests/conformance/XYZ.toml"), catalogue).unwrap();
         fs::write(root.path().join("docs/DIFFERENCES.md"), differences).unwrap();
@@ -319,7 +329,7 @@ mod tests {
         let text = fs::read_to_string(root.path().join("docs/conformance.md")).unwrap();
         assert!(text.contains("| XYZ | 3 | 1 | 1 | 1 |"), "{text}");
         assert!(
-            text.contains("| XYZ-1 | a \\| b | `crates/a/src/lib.rs::one` |"),
+            text.contains("| XYZ-1 | a \\| &lt;b> `<c>` | `crates/a/src/lib.rs::one` |"),
             "{text}"
         );
         assert!(text.contains("| XYZ-2 | two | *difference* |"), "{text}");

@@ -1,12 +1,13 @@
 //! The context that all controllers share.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::v1::{NodeClaim, NodeClassReference, NodePool};
 use karpenter_core::provider::CloudProvider;
 use kube::Api;
+use parking_lot::Mutex;
 
 use crate::capacity_buffer::Buffers;
 use crate::client::Clients;
@@ -26,18 +27,18 @@ pub struct Acting(Mutex<Option<Timestamp>>);
 impl Acting {
     /// Records that the replica acts as leader from now on.
     pub fn begin(&self, now: Timestamp) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        *self.0.lock() = Some(now);
     }
 
     /// Records that the replica does not act any more.
     pub fn end(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.0.lock() = None;
     }
 
     /// Returns since when the replica acts as leader, or `None` if it is a standby.
     #[must_use]
     pub fn since(&self) -> Option<Timestamp> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 }
 

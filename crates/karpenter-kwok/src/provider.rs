@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,6 +27,7 @@ use karpenter_core::requirements::{Requirement, Requirements};
 use karpenter_kube::clock::Clock;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::catalogue::{INSTANCE_CPU, INSTANCE_FAMILY, INSTANCE_MEMORY, INSTANCE_SIZE};
@@ -232,10 +233,10 @@ impl KwokProvider {
     /// All Nodes are listed once: Nodes that join later are of this process. Then only the Nodes that were found are
     /// checked again.
     async fn orphans(&self) -> Result<Vec<Node>, CloudProviderError> {
-        let known = self.lock_orphans().clone();
+        let known = self.orphans.lock().clone();
         let Some(known) = known else {
             let found = self.all_orphans().await?;
-            *self.lock_orphans() = Some(
+            *self.orphans.lock() = Some(
                 found
                     .iter()
                     .filter_map(|n| n.metadata.name.clone())
@@ -248,7 +249,7 @@ impl KwokProvider {
             match self.existing(&name).await? {
                 Some(node) if self.is_orphan(&node) => found.push(node),
                 _ => {
-                    self.lock_orphans().get_or_insert_default().remove(&name);
+                    self.orphans.lock().get_or_insert_default().remove(&name);
                 }
             }
         }
@@ -277,10 +278,6 @@ impl KwokProvider {
                 && !self.cloud.is_killed(id)
         });
         ours && node.metadata.deletion_timestamp.is_none()
-    }
-
-    fn lock_orphans(&self) -> MutexGuard<'_, Option<BTreeSet<String>>> {
-        self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn existing(&self, name: &str) -> Result<Option<Node>, CloudProviderError> {
@@ -576,7 +573,7 @@ impl CloudProvider for KwokProvider {
         _: &NodePool,
     ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
         let unavailable = self.cloud.unavailable(self.clock.now());
-        let mut offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut offered = self.offered.lock();
         if offered.unavailable != unavailable {
             let mut types = self.types.to_vec();
             for instance_type in &mut types {

@@ -1,12 +1,13 @@
 //! Entry point of the stand-in: dispatch of requests, and the state.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -179,10 +180,7 @@ impl AwsFake {
 
     /// Locks the state. A panic in another thread (of a test) does not make it unavailable.
     pub(crate) fn world(&self) -> MutexGuard<'_, World> {
-        self.inner
-            .world
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.inner.world.lock()
     }
 
     /// Returns the clock.

@@ -9,7 +9,7 @@
 //! UPSTREAM: pkg/controllers/node/termination/terminator/eviction.go
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -26,6 +26,7 @@ use karpenter_core::pod::{Pod, PodKey};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::core::Status;
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::drain::{forced_grace, is_evictable, needs_force};
@@ -82,16 +83,10 @@ impl EvictionQueue {
         }
     }
 
-    fn deadlines(&self) -> MutexGuard<'_, FxHashMap<EvictionKey, Option<Timestamp>>> {
-        self.deadlines
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Queues pods for eviction, and for deletion in time for `deadline`.
     pub fn add(&self, pods: &[Arc<Pod>], deadline: Option<Timestamp>) {
         let mut fresh = Vec::new();
-        let mut deadlines = self.deadlines();
+        let mut deadlines = self.deadlines.lock();
         for pod in pods {
             let key = EvictionKey(Arc::new(pod.key.clone()));
             let tightened = match deadlines.get(&key) {
@@ -114,7 +109,7 @@ impl EvictionQueue {
     }
 
     fn forget(&self, key: &EvictionKey) -> Next {
-        self.deadlines().remove(key);
+        self.deadlines.lock().remove(key);
         Next::Wait
     }
 
@@ -280,13 +275,14 @@ impl Controller for EvictionQueue {
                 .as_ref()
                 .is_none_or(|after| after.key.uid != before.key.uid)
         {
-            self.deadlines()
+            self.deadlines
+                .lock()
                 .remove(&EvictionKey(Arc::new(before.key.clone())));
         }
     }
 
     async fn reconcile(&self, key: EvictionKey) -> Result<Next, ReconcileError> {
-        let deadline = self.deadlines().get(&key).copied();
+        let deadline = self.deadlines.lock().get(&key).copied();
         let Some(deadline) = deadline else {
             return Ok(Next::Wait);
         };

@@ -1,8 +1,8 @@
 //! Cool-down of checks of single NodeClaims.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
@@ -22,7 +22,7 @@ struct State {
 impl ClaimCooldowns {
     /// Returns how long the cool-down of the NodeClaim lasts; `None` if there is none.
     pub(super) fn remaining(&self, uid: &str) -> Option<Duration> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock();
         let remaining = state
             .until
             .get(uid)?
@@ -32,7 +32,7 @@ impl ClaimCooldowns {
 
     /// Starts the cool-down of the NodeClaim.
     pub(super) fn start(&self, uid: &str, until: Instant) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         // A cleanup visits all entries: not each time, or many NodeClaims would cost their number squared.
         if state.until.len() >= 2 * state.kept + 64 {
             let now = Instant::now();
@@ -59,7 +59,7 @@ mod tests {
             tokio::time::advance(second).await;
             assert_eq!(cooldowns.remaining(&format!("{round}-99")), None);
         }
-        let known = cooldowns.state.lock().unwrap().until.len();
+        let known = cooldowns.state.lock().until.len();
         assert!(known <= 300, "{known} entries are kept");
     }
 }

@@ -6,13 +6,13 @@
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/launch.go
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use karpenter_api::conditions::{HasConditions, Status, reasons, types};
 use karpenter_api::v1::NodeClaim;
 use karpenter_api::{events, labels};
 use karpenter_core::provider::CloudProviderError;
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
@@ -32,26 +32,19 @@ impl Launches {
     const KEPT: Duration = Duration::from_secs(3600);
 
     fn get(&self, uid: &str) -> Option<NodeClaim> {
-        self.answers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(uid)
-            .map(|(_, claim)| claim.clone())
+        self.answers.lock().get(uid).map(|(_, claim)| claim.clone())
     }
 
     fn put(&self, uid: &str, claim: NodeClaim) {
         let now = Instant::now();
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answers = self.answers.lock();
         answers.retain(|_, (at, _)| now.duration_since(*at) < Self::KEPT);
         answers.insert(uid.to_owned(), (now, claim));
     }
 
     /// Removes the answer for a NodeClaim whose launch is recorded.
     pub fn forget(&self, uid: &str) {
-        self.answers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(uid);
+        self.answers.lock().remove(uid);
     }
 }
 

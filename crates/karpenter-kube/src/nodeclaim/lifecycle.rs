@@ -5,13 +5,14 @@
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/controller.go
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use karpenter_api::conditions::{Condition, HasConditions, Status, types};
 use karpenter_api::labels::{annotations, finalizers};
 use karpenter_api::v1::NodeClaim;
 use kube::api::{DeleteParams, Preconditions};
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::finalize::has_finalizer;
@@ -47,13 +48,9 @@ struct Milestones {
 pub(super) struct UnreportedMilestones(Mutex<FxHashMap<String, Milestones>>);
 
 impl UnreportedMilestones {
-    fn claims(&self) -> MutexGuard<'_, FxHashMap<String, Milestones>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the milestones that were reported.
     fn before(&self, claim: &NodeClaim) -> Milestones {
-        let known = self.claims().get(claim.uid()).copied();
+        let known = self.0.lock().get(claim.uid()).copied();
         known.unwrap_or_else(|| Milestones {
             registered: claim.is_true(types::REGISTERED),
             initialized: claim.is_true(types::INITIALIZED),
@@ -61,11 +58,11 @@ impl UnreportedMilestones {
     }
 
     fn keep(&self, claim: &NodeClaim, reached: Milestones) {
-        self.claims().insert(claim.uid().to_owned(), reached);
+        self.0.lock().insert(claim.uid().to_owned(), reached);
     }
 
     pub(super) fn forget(&self, uid: &str) {
-        self.claims().remove(uid);
+        self.0.lock().remove(uid);
     }
 }
 

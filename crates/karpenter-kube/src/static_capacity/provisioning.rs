@@ -3,12 +3,13 @@
 //! UPSTREAM: pkg/controllers/static/provisioning/controller.go
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::static_capacity::{draft, replicas};
+use parking_lot::Mutex;
 
 use super::population;
 use crate::context::Context;
@@ -49,15 +50,9 @@ impl Provisioning {
         }
     }
 
-    fn cooldowns(&self) -> MutexGuard<'_, PoolCooldowns> {
-        self.cooldowns
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns how long the cool-down of a NodePool lasts.
     fn cooldown(&self, pool: &str) -> Option<Duration> {
-        let until = self.cooldowns().until(pool)?;
+        let until = self.cooldowns.lock().until(pool)?;
         Some(self.cx.clock.until(until)).filter(|cooldown| !cooldown.is_zero())
     }
 
@@ -68,7 +63,7 @@ impl Provisioning {
         let there = |claim: Option<&NodeClaim>| claim.is_some_and(|c| !c.is_deleting());
         if launched(after) {
             if !launched(before) {
-                self.cooldowns().succeeded(pool);
+                self.cooldowns.lock().succeeded(pool);
             }
         } else if there(before)
             && !there(after)
@@ -77,7 +72,8 @@ impl Provisioning {
         {
             // NodeClaims that were created together fail together: they count as one failure.
             let clock = self.cx.clock;
-            self.cooldowns()
+            self.cooldowns
+                .lock()
                 .failed(pool, |duration| clock.instant_after(duration));
         }
     }
@@ -117,7 +113,7 @@ impl Controller for Provisioning {
             } if matters(before.as_deref(), after) => queue.add(ObjectKey::cluster(name)),
             Change::NodePool {
                 name, after: None, ..
-            } => self.cooldowns().succeeded(name),
+            } => self.cooldowns.lock().succeeded(name),
             Change::NodeClaim { before, after, .. } => {
                 let claim = after.as_ref().or(before.as_ref());
                 let pool = claim.and_then(|claim| claim.node_pool());

@@ -27,12 +27,13 @@ mod watch;
 mod write;
 
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, StatusCode};
+use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
 
 use crate::clock::Clock;
@@ -129,13 +130,13 @@ impl ApiServer {
 
     /// Returns the version of Kubernetes, such as `1.36`.
     pub(crate) fn version(&self) -> String {
-        let version = self.version.read().unwrap_or_else(PoisonError::into_inner);
+        let version = self.version.read();
         version.clone()
     }
 
     /// Sets the reported version.
     pub(crate) fn set_version(&self, to: &str) {
-        let mut version = self.version.write().unwrap_or_else(PoisonError::into_inner);
+        let mut version = self.version.write();
         to.clone_into(&mut version);
     }
 

@@ -57,7 +57,7 @@ async fn a_class_that_is_not_ready_ends_the_claim_without_an_event() {
     let mut world = quiet(json!({})).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     let error = CloudProviderError::NodeClassNotReady("its role is missing".into());
-    cloud.creations.lock().unwrap().push_back(error);
+    cloud.creations.lock().push_back(error);
     world.deploy("app", 1).await;
     world.until_running(1, 120).await;
     let calls = cloud.calls("create");
@@ -86,11 +86,7 @@ async fn a_create_error_says_its_own_reason_on_the_claim_until_the_launch_works(
         message: "x".repeat(400),
         source: None,
     };
-    cloud
-        .creations
-        .lock()
-        .unwrap()
-        .extend([error(), error(), error()]);
+    cloud.creations.lock().extend([error(), error(), error()]);
     world.deploy("app", 1).await;
     world
         .until(30, "the claim says why", async |w| {
@@ -342,7 +338,7 @@ async fn a_provider_s_reason_is_that_of_the_drift_and_an_unknown_instance_has_no
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
-    *cloud.drift.lock().unwrap() = Some("AMIDrift".to_owned());
+    *cloud.drift.lock() = Some("AMIDrift".to_owned());
     world
         .until(310, "it is asked every five minutes", async |w| {
             drifted(w).await.is_some()
@@ -350,7 +346,7 @@ async fn a_provider_s_reason_is_that_of_the_drift_and_an_unknown_instance_has_no
         .await;
     let reason = "AMIDrift".to_owned();
     assert_eq!(drifted(&world).await, Some((reason.clone(), reason)));
-    *cloud.drift.lock().unwrap() = Some(String::new());
+    *cloud.drift.lock() = Some(String::new());
     let errors = "controller_runtime_reconcile_errors_total{controller=\"nodeclaim.disruption\"}";
     let before = world.metric(errors);
     world
@@ -473,7 +469,7 @@ async fn launches_that_fail_are_tried_again_after_one_second_and_a_minute_at_mos
     let mut world = quiet(json!({})).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     let errors = (0..12).map(|_| CloudProviderError::other("the cloud is away"));
-    cloud.creations.lock().unwrap().extend(errors);
+    cloud.creations.lock().extend(errors);
     world.deploy("app", 1).await;
     world.pass(290).await;
     let calls: Vec<_> = cloud

@@ -69,7 +69,7 @@ async fn deletion_of_an_instance_is_retried_and_polled_every_five_seconds() {
     let mut world = running(1, json!({})).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     world.pass(5).await;
-    cloud.deletions.lock().unwrap().extend([
+    cloud.deletions.lock().extend([
         Err(CloudProviderError::other("the cloud is away")),
         Ok(()),
         Ok(()),

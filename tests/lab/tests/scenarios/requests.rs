@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
 use karpenter_kwok::KwokNodeClass;
 use kube::Client;
 use kube::client::Body;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
 use tower::{BoxError, Service};
@@ -103,7 +104,7 @@ where
             } else {
                 let whole = body.collect().await.map_err(Into::into)?.to_bytes();
                 tokio::time::sleep(WAY).await;
-                let mut asked = asked.lock().unwrap();
+                let mut asked = asked.lock();
                 asked.push(Asked::new(&method, &uri, head.status.as_u16()));
                 let unfailing = |never: Infallible| match never {};
                 Full::new(whole).map_err(unfailing).boxed_unsync()
@@ -166,7 +167,7 @@ async fn an_undisturbed_cluster_has_no_conflicts_no_redundant_requests_and_no_du
 
     let launched = world.stack.cloud.launched() as usize;
     assert!(most >= NODES && launched >= most, "{most}, {launched}");
-    let asked = asked.lock().unwrap().clone();
+    let asked = asked.lock().clone();
     let shown = table(&asked);
     let failed: Vec<&Asked> = asked.iter().filter(|a| a.status >= 400).collect();
     let conflicts = failed.iter().filter(|a| a.status == 409).count();

@@ -60,6 +60,7 @@ pub mod clock;
 pub mod context;
 pub mod controller;
 mod cooldown;
+pub mod delete;
 pub mod disruption;
 pub mod events;
 pub mod lease;

@@ -15,7 +15,6 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::api::DeleteParams;
 use kube::core::Status;
 use kube::{Api, Resource};
 use parking_lot::Mutex;
@@ -24,6 +23,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
+use crate::controller::is_not_found;
+use crate::delete::only_uid;
 use crate::patch;
 use crate::patch::Lock;
 
@@ -185,24 +186,31 @@ where
         Ok(answer)
     }
 
-    /// Deletes the object in turn.
+    /// Deletes the object in turn; returns false if it does not exist any more.
     ///
     /// # Errors
-    /// The API server's; a conflict if `how` requires a version that this process has overwritten.
-    pub async fn delete(
-        &self,
-        api: Api<K>,
-        seen: &K,
-        how: &DeleteParams,
-    ) -> Result<(), kube::Error> {
+    /// The API server's; a conflict if another object has its name now, or if `lock` is optimistic and another client or this
+    /// process wrote in between.
+    pub async fn delete(&self, api: Api<K>, seen: &K, lock: Lock) -> Result<bool, kube::Error> {
         let _turn = self.turn(seen).await;
-        let version = how.preconditions.as_ref();
-        if version.is_some_and(|only| only.resource_version.is_some()) {
-            self.check(seen, Lock::Optimistic)?;
+        self.check(seen, lock)?;
+        let mut only_this = only_uid(seen.meta().uid.clone());
+        if let Some(preconditions) = &mut only_this.preconditions
+            && lock == Lock::Optimistic
+        {
+            preconditions.resource_version = seen.meta().resource_version.clone();
         }
-        let answer = api.delete(name(seen), how).await?.left();
-        answer.iter().for_each(|answer| self.remember(answer));
-        Ok(())
+        match api.delete(name(seen), &only_this).await {
+            Ok(answer) => {
+                answer
+                    .left()
+                    .iter()
+                    .for_each(|answer| self.remember(answer));
+                Ok(true)
+            }
+            Err(error) if is_not_found(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Patches the status in turn: `change` is applied to the latest known version. Returns the status as written.

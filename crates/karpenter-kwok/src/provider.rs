@@ -25,7 +25,8 @@ use karpenter_core::provider::{
 };
 use karpenter_core::requirements::{Requirement, Requirements};
 use karpenter_kube::clock::Clock;
-use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
+use karpenter_kube::delete::delete_object;
+use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -74,10 +75,6 @@ impl std::fmt::Debug for KwokProvider {
 /// Returns the error of a failed request to the API server.
 fn unreachable(action: &str, error: &kube::Error) -> CloudProviderError {
     CloudProviderError::other(format!("{action}, {error}"))
-}
-
-fn is_not_found(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.is_not_found())
 }
 
 impl KwokProvider {
@@ -295,18 +292,9 @@ impl KwokProvider {
         if node.metadata.deletion_timestamp.is_some() {
             return Ok(());
         }
-        let only_this = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: node.metadata.uid,
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        };
-        match self.nodes().delete(name, &only_this).await {
-            Ok(_) => Ok(()),
-            Err(error) if is_not_found(&error) => Ok(()),
-            Err(error) => Err(unreachable("deleting node", &error)),
-        }
+        let deleted = delete_object(&self.nodes(), &node).await;
+        deleted.map_err(|error| unreachable("deleting node", &error))?;
+        Ok(())
     }
 
     /// Restores an instance that is known from its NodeClaim only, as after a restart; `joined` says whether its Node exists.

@@ -15,16 +15,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod as CorePod};
 use k8s_openapi::api::policy::v1::Eviction;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
-    DeleteOptions, ObjectMeta, Preconditions as MetaPreconditions,
-};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::events;
 use karpenter_core::disruption::pdb;
 use karpenter_core::disruption::pdb::PdbBlock;
 use karpenter_core::pod::{Pod, PodKey};
 use kube::Api;
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, PostParams};
 use kube::core::Status;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -33,6 +31,7 @@ use super::drain::{forced_grace, is_evictable, needs_force};
 use super::protection::pod_reference;
 use crate::context::Context;
 use crate::controller::{Backoff, Controller, Doing, Next, Queue, ReconcileError, is_not_found};
+use crate::delete::only_uid;
 use crate::events::{Event, reference};
 use crate::model::{Change, View};
 use crate::options::Options;
@@ -121,7 +120,7 @@ impl EvictionQueue {
                 ..ObjectMeta::default()
             },
             delete_options: Some(DeleteOptions {
-                preconditions: Some(MetaPreconditions {
+                preconditions: Some(Preconditions {
                     uid: Some(pod.key.uid.clone()),
                     resource_version: None,
                 }),
@@ -162,11 +161,7 @@ impl EvictionQueue {
         let api: Api<CorePod> = Api::namespaced(self.cx.clients.api.clone(), &pod.key.namespace);
         let params = DeleteParams {
             grace_period_seconds: Some(u32::try_from(grace.as_secs()).unwrap_or(u32::MAX)),
-            preconditions: Some(Preconditions {
-                uid: Some(pod.key.uid.clone()),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
+            ..only_uid(Some(pod.key.uid.clone()))
         };
         match api.delete(&pod.key.name, &params).await {
             Ok(_) => {

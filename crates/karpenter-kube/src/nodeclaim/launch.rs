@@ -21,6 +21,7 @@ use super::removal::count_disrupted;
 use crate::controller::{Doing, ReconcileError};
 use crate::events::{Event, reference};
 use crate::logging;
+use crate::patch::Lock;
 
 /// Answers of the provider, by uid of the NodeClaim.
 #[derive(Debug, Default)]
@@ -125,8 +126,9 @@ impl Lifecycle {
 
     /// Deletes a NodeClaim that cannot become a node; the provisioner creates a new one for its pods.
     pub(super) async fn delete_failed(&self, claim: &NodeClaim, reason: &'static str) -> Step {
-        let deleted = self.delete_claim(claim).await.doing("deleting nodeclaim");
-        match deleted {
+        let (api, writes) = (self.cx.node_claims(), &self.cx.claim_writes);
+        let deleted = writes.delete(api, claim, Lock::None).await;
+        match deleted.doing("deleting nodeclaim") {
             Ok(true) => {
                 count_disrupted(&self.cx, claim, reason);
                 Step::Stop

@@ -8,11 +8,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Owne
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_aws::api::EC2NodeClass;
 use karpenter_kube::context::Context;
-use karpenter_kube::controller::{Controller, Doing, Next, Queue, ReconcileError, is_not_found};
+use karpenter_kube::controller::{Controller, Doing, Next, Queue, ReconcileError};
+use karpenter_kube::delete::delete_object;
 use karpenter_kube::model::{Change, View};
 use karpenter_kube::options::Options;
 use karpenter_kube::patch::{Lock, merge_diff, status_patch};
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
+use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -253,19 +254,9 @@ impl Projecting {
             if leave {
                 continue;
             }
-            let params = DeleteParams {
-                preconditions: Some(Preconditions {
-                    uid: raw.metadata.uid.clone(),
-                    resource_version: None,
-                }),
-                ..DeleteParams::default()
-            };
-            match api.delete(name, &params).await {
-                Err(error) if is_not_found(&error) => {}
-                outcome => {
-                    outcome.doing("deleting projection")?;
-                }
-            }
+            delete_object(&api, raw)
+                .await
+                .doing("deleting projection")?;
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ use super::status;
 use super::status::Fate;
 use super::store::{Stores, dynamic};
 use crate::alpha;
-use crate::alpha::{Projection, Settings, project};
+use crate::alpha::{Projection, ProjectionSettings, project};
 use crate::finding::{Finding, Severity, Subject};
 use crate::v1alpha1::AWSNodeTemplate;
 use crate::v1alpha5::Provisioner;
@@ -43,7 +43,7 @@ pub(super) struct Everything;
 pub(super) struct Projecting {
     cx: Arc<Context>,
     stores: Stores,
-    settings: Settings,
+    settings: ProjectionSettings,
 }
 
 /// A legacy object and the result of parsing it.
@@ -74,7 +74,7 @@ struct Cluster {
 }
 
 impl Projecting {
-    pub(super) fn new(cx: Arc<Context>, stores: Stores, settings: Settings) -> Self {
+    pub(super) fn new(cx: Arc<Context>, stores: Stores, settings: ProjectionSettings) -> Self {
         Self {
             cx,
             stores,
@@ -411,7 +411,7 @@ fn malformed<K>(read: &Result<K, String>, subject: &Subject) -> Option<Finding> 
         subject: subject.clone(),
         field: "spec".to_owned(),
         problem: format!("cannot be read: {error}"),
-        way_out: "compare it with the output of `kubectl explain`".to_owned(),
+        remedy: "compare it with the output of `kubectl explain`".to_owned(),
     })
 }
 

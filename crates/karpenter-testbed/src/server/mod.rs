@@ -91,7 +91,7 @@ impl std::fmt::Debug for PodMutation {
 
 /// Settings of a server.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ServerSettings {
     /// The source of timestamps.
     pub clock: Clock,
     /// The fault rules.
@@ -111,7 +111,7 @@ pub struct Settings {
 impl ApiServer {
     /// Returns a server with the namespaces of every cluster.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: ServerSettings) -> Self {
         let store = Arc::new(Store::new(settings.history));
         let server = Self(Arc::new(Inner {
             catalog: Catalog::new(Arc::clone(&store)),

@@ -119,7 +119,7 @@ async fn claims_that_are_given_up_are_counted_by_reason() {
         zone: None,
         capacity_type: None,
     };
-    world.stack.cloud.exhaust(everything);
+    world.cluster.cloud.exhaust(everything);
     world.deploy("app", 1).await;
     world
         .until(60, "a claim is given up", async |w| {
@@ -128,7 +128,7 @@ async fn claims_that_are_given_up_are_counted_by_reason() {
         .await;
 
     let world = quiet(json!({})).await;
-    world.stack.cloud.fail_launches(u32::MAX);
+    world.cluster.cloud.fail_launches(u32::MAX);
     world.deploy("app", 1).await;
     world.pass(290).await;
     assert_eq!(disrupted(&world, "launch_timeout", ""), None);
@@ -139,7 +139,7 @@ async fn claims_that_are_given_up_are_counted_by_reason() {
         .await;
 
     let world = quiet(json!({})).await;
-    world.stack.cloud.never_register(true);
+    world.cluster.cloud.never_register(true);
     world.deploy("app", 1).await;
     world.pass(890).await;
     assert_eq!(disrupted(&world, "registration_timeout", "spot"), None);
@@ -154,10 +154,10 @@ async fn claims_that_are_given_up_are_counted_by_reason() {
 #[tokio::test(start_paused = true)]
 async fn several_nodes_with_one_provider_id_are_never_registered() {
     let mut world = quiet(json!({})).await;
-    world.stack.cloud.never_register(true);
+    world.cluster.cloud.never_register(true);
     world.deploy("app", 1).await;
     let launched = first_claim(&world, types::LAUNCHED).await;
-    world.stack.stop_controllers().await;
+    world.cluster.stop_controllers().await;
     for name in ["one", "two"] {
         let node: Node = serde_json::from_value(json!({
             "metadata": {"name": name, "labels": launched.metadata.labels},
@@ -168,7 +168,7 @@ async fn several_nodes_with_one_provider_id_are_never_registered() {
         .unwrap();
         world.create(&node).await;
     }
-    world.stack.start_controllers();
+    world.cluster.start_controllers();
     world.pass(30).await;
     let registered = async |w: &World| {
         let claim = claim(w, launched.uid()).await?;
@@ -309,7 +309,7 @@ async fn the_catalogue_is_asked_about_claims_that_are_an_hour_old() {
             .creation_timestamp
             .as_ref()
             .map(|time| time.0);
-        w.stack
+        w.cluster
             .clock
             .since(created.unwrap_or(Timestamp::UNIX_EPOCH))
             .as_secs()
@@ -370,7 +370,7 @@ async fn a_claim_that_cannot_be_created_keeps_no_other_from_being_made() {
         .verb("create")
         .resource("nodeclaims")
         .times(1);
-    world.stack.testbed.faults().add(rule);
+    world.cluster.testbed.faults().add(rule);
     let alone = json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
         {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "app"}}},
     ]}}});
@@ -413,7 +413,7 @@ async fn the_deadline_of_an_eviction_comes_closer_and_never_moves_away() {
     let world = quiet(json!({})).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
-    let cx = Arc::clone(world.stack.context().unwrap());
+    let cx = Arc::clone(world.cluster.context().unwrap());
     let on = world.nodes().await.remove(0).metadata.name.unwrap();
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
     let protected: Pod = serde_json::from_value(json!({
@@ -446,7 +446,7 @@ async fn the_deadline_of_an_eviction_comes_closer_and_never_moves_away() {
     evictions.add(&model, None);
     assert!(reconcile().await.is_err(), "it does not allow eviction");
     assert!(!terminating().await);
-    let now = world.stack.clock.now();
+    let now = world.cluster.clock.now();
     let at = |seconds: i64| {
         Some(
             now.saturating_add(SignedDuration::from_secs(seconds))

@@ -83,10 +83,10 @@ pub struct Scripted {
 impl Scripted {
     /// Restarts the world's controllers with such a cloud.
     pub async fn in_world(world: &mut World, hooks: Vec<Arc<Hook>>) -> Arc<Self> {
-        world.stack.stop_controllers().await;
-        let (clock, client) = (world.stack.clock, world.stack.testbed.client());
+        world.cluster.stop_controllers().await;
+        let (clock, client) = (world.cluster.clock, world.cluster.testbed.client());
         let mut made = None;
-        world.stack.start_controllers_with(client, |inner| {
+        world.cluster.start_controllers_with(client, |inner| {
             let scripted = Arc::new(Self {
                 inner,
                 clock,

@@ -121,12 +121,12 @@ async fn world() -> (World, Arc<Mutex<Vec<Asked>>>) {
     world.create(&pool("default", json!({}))).await;
     let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
     let tapped = Tapped {
-        inner: world.stack.testbed.server().service(false),
+        inner: world.cluster.testbed.server().service(false),
         asked: Arc::clone(&asked),
     };
-    world.stack.stop_controllers().await;
+    world.cluster.stop_controllers().await;
     world
-        .stack
+        .cluster
         .start_controllers_as(Client::new(tapped, "default"));
     (world, asked)
 }
@@ -156,7 +156,7 @@ async fn an_undisturbed_cluster_has_no_conflicts_no_redundant_requests_and_no_du
     world.deploy("more", NODES as i32).await;
     world.until_running(2 * NODES, 120).await;
     world.pass(60).await;
-    let most = world.stack.cloud.launched() as usize;
+    let most = world.cluster.cloud.launched() as usize;
     // Half of the nodes become empty; the others are consolidated.
     world.scale("app", NODES as i32 / 2).await;
     world.scale("more", 4).await;
@@ -165,7 +165,7 @@ async fn an_undisturbed_cluster_has_no_conflicts_no_redundant_requests_and_no_du
     world.until_empty(300).await;
     world.pass(30).await;
 
-    let launched = world.stack.cloud.launched() as usize;
+    let launched = world.cluster.cloud.launched() as usize;
     assert!(most >= NODES && launched >= most, "{most}, {launched}");
     let asked = asked.lock().clone();
     let shown = table(&asked);
@@ -183,7 +183,7 @@ async fn an_undisturbed_cluster_has_no_conflicts_no_redundant_requests_and_no_du
         let logged = messages.iter().filter(|l| l["message"] == message).count();
         assert_eq!(logged, launched, "{message}");
     }
-    let text = world.stack.registry.render();
+    let text = world.cluster.registry.render();
     let total = |name: &str| -> f64 {
         let series = text.lines().filter_map(|line| line.strip_prefix(name));
         let values = series.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());

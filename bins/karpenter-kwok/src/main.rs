@@ -64,7 +64,7 @@ async fn run() -> Result<()> {
     Operator::builder(provider, clients, args.core)
         .clock(clock)
         .registry(registry)
-        .with(move |setup| controllers::add(setup, kwok))
+        .with(move |controllers| controllers::add(controllers, kwok))
         .run(stop)
         .await?;
     Ok(())

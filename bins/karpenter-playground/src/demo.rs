@@ -7,9 +7,9 @@ use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
+use karpenter_lab::local_cluster::LocalCluster;
 use karpenter_lab::manifests;
 use karpenter_lab::progress::Progress;
-use karpenter_lab::stack::Stack;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
@@ -92,16 +92,16 @@ impl Screen {
 ///
 /// # Errors
 /// If the API server does not answer.
-pub async fn until_idle(stack: &Stack, screen: &mut Screen) -> anyhow::Result<bool> {
+pub async fn until_idle(cluster: &LocalCluster, screen: &mut Screen) -> anyhow::Result<bool> {
     let mut still_since: Option<Timestamp> = None;
     loop {
-        let progress = Progress::of(stack)
+        let progress = Progress::of(cluster)
             .await
             .context("cannot read the cluster state")?;
-        let now = stack.clock.now();
+        let now = cluster.clock.now();
         screen.show(&progress, progress.running + progress.pending, now);
         if progress.is_still() {
-            let calm = stack.clock.since(*still_since.get_or_insert(now));
+            let calm = cluster.clock.since(*still_since.get_or_insert(now));
             if progress.is_quiet() && progress.updating_deployments == 0 && calm >= CALM {
                 return Ok(true);
             }
@@ -119,11 +119,11 @@ pub async fn until_idle(stack: &Stack, screen: &mut Screen) -> anyhow::Result<bo
 ///
 /// # Errors
 /// If the API server does not answer.
-pub async fn summary(stack: &Stack, started: Timestamp) -> anyhow::Result<String> {
-    let progress = Progress::of(stack)
+pub async fn summary(cluster: &LocalCluster, started: Timestamp) -> anyhow::Result<String> {
+    let progress = Progress::of(cluster)
         .await
         .context("cannot read the cluster state")?;
-    let now = stack.clock.now();
+    let now = cluster.clock.now();
     let mut lines = vec![
         format!(
             "pods:      {} running, {} pending",
@@ -133,7 +133,7 @@ pub async fn summary(stack: &Stack, started: Timestamp) -> anyhow::Result<String
             "nodes:     {} ready, {} nodeclaims, {} launched in total",
             progress.ready_nodes,
             progress.claims,
-            stack.cloud.launched()
+            cluster.cloud.launched()
         ),
     ];
     for (name, count) in &progress.types {
@@ -142,7 +142,7 @@ pub async fn summary(stack: &Stack, started: Timestamp) -> anyhow::Result<String
     lines.push(format!(
         "cost:      ${:.4} per hour, ${:.4} so far",
         progress.hourly_price,
-        stack.cloud.spent(now)
+        cluster.cloud.spent(now)
     ));
     lines.push(format!(
         "duration:  {:.1} s",
@@ -155,23 +155,23 @@ pub async fn summary(stack: &Stack, started: Timestamp) -> anyhow::Result<String
 ///
 /// # Errors
 /// If a step does not finish in time.
-pub async fn run(stack: &Stack) -> anyhow::Result<()> {
-    let started = stack.clock.now();
+pub async fn run(cluster: &LocalCluster) -> anyhow::Result<()> {
+    let started = cluster.clock.now();
     let mut screen = Screen::new(started);
-    let client = stack.client();
+    let client = cluster.client();
     let goal = usize::try_from(REPLICAS).unwrap_or_default();
 
     screen.step("Create a NodePool, a KWOKNodeClass, and a Deployment without replicas.");
     manifests::apply(&client, &manifests::parse(MANIFESTS)?).await?;
 
     screen.step(&format!("Scale up: {REPLICAS} pods request 1 CPU each."));
-    scale(stack, REPLICAS).await?;
-    wait(stack, &mut screen, goal, "the pods do not run", |p| {
+    scale(cluster, REPLICAS).await?;
+    wait(cluster, &mut screen, goal, "the pods do not run", |p| {
         p.running == goal && p.moving == 0
     })
     .await?;
-    let up = stack.clock.since(started);
-    let peak = Progress::of(stack).await?;
+    let up = cluster.clock.since(started);
+    let peak = Progress::of(cluster).await?;
     screen.step(&format!(
         "All {REPLICAS} pods run after {:.1} s on {} nodes at ${:.4} per hour.",
         up.as_secs_f64(),
@@ -180,10 +180,10 @@ pub async fn run(stack: &Stack) -> anyhow::Result<()> {
     ));
 
     screen.step("Scale down: the nodes are empty.");
-    let before = stack.clock.now();
-    scale(stack, 0).await?;
+    let before = cluster.clock.now();
+    scale(cluster, 0).await?;
     wait(
-        stack,
+        cluster,
         &mut screen,
         goal,
         "the nodes are not terminated",
@@ -192,26 +192,26 @@ pub async fn run(stack: &Stack) -> anyhow::Result<()> {
     .await?;
     screen.step(&format!(
         "All nodes are terminated after {:.1} s.",
-        stack.clock.since(before).as_secs_f64()
+        cluster.clock.since(before).as_secs_f64()
     ));
     screen.finish();
-    println!("{}", summary(stack, started).await?);
+    println!("{}", summary(cluster, started).await?);
     Ok(())
 }
 
 async fn wait(
-    stack: &Stack,
+    cluster: &LocalCluster,
     screen: &mut Screen,
     goal: usize,
     else_: &str,
     done: impl Fn(&Progress) -> bool,
 ) -> anyhow::Result<()> {
-    let limit = stack.clock.instant_after(Duration::from_secs(600));
+    let limit = cluster.clock.instant_after(Duration::from_secs(600));
     while tokio::time::Instant::now() < limit {
-        let progress = Progress::of(stack)
+        let progress = Progress::of(cluster)
             .await
             .context("cannot read the cluster state")?;
-        screen.show(&progress, goal, stack.clock.now());
+        screen.show(&progress, goal, cluster.clock.now());
         if done(&progress) {
             return Ok(());
         }
@@ -220,8 +220,8 @@ async fn wait(
     bail!("{else_} within ten minutes")
 }
 
-async fn scale(stack: &Stack, replicas: i32) -> anyhow::Result<()> {
-    let api: Api<Deployment> = Api::namespaced(stack.client(), "default");
+async fn scale(cluster: &LocalCluster, replicas: i32) -> anyhow::Result<()> {
+    let api: Api<Deployment> = Api::namespaced(cluster.client(), "default");
     let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
     api.patch("inflate", &PatchParams::default(), &patch)
         .await

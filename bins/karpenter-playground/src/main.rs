@@ -13,8 +13,8 @@ use karpenter_kube::admin::Site;
 use karpenter_kube::logging::JsonLines;
 use karpenter_kube::metrics::Registry;
 use karpenter_kwok::{CapacityPool, catalogue};
+use karpenter_lab::local_cluster::{LocalCluster, LocalClusterSettings};
 use karpenter_lab::manifests;
-use karpenter_lab::stack::{Settings, Stack};
 use karpenter_testbed::Testbed;
 use karpenter_testbed::faults::{Fault, Rule};
 use karpenter_testbed::server::ServedOverHttps;
@@ -65,10 +65,10 @@ async fn run(args: &Args) -> Result<bool> {
     if args.provider == args::Provider::Aws {
         return run_aws(args).await.map(|()| true);
     }
-    let mut settings = Settings {
+    let mut settings = LocalClusterSettings {
         speed: args.speed,
         seed: args.seed,
-        ..Settings::default()
+        ..LocalClusterSettings::default()
     };
     settings.options.feature_gates = args.feature_gates;
     if let Some(path) = &args.instance_types {
@@ -78,28 +78,28 @@ async fn run(args: &Args) -> Result<bool> {
             .and_then(|types| types.iter().map(|t| t.instance_type()).collect());
         settings.instance_types = types.with_context(|| format!("reading {}", path.display()))?;
     }
-    let stack = Stack::start(settings)
+    let cluster = LocalCluster::start(settings)
         .await
         .context("cannot start the control plane")?;
-    break_things(&stack, args.faults);
+    break_things(&cluster, args.faults);
 
-    let _served = serve(&stack.testbed, args).await?;
-    serve_metrics(&stack.registry, args).await?;
+    let _served = serve(&cluster.testbed, args).await?;
+    serve_metrics(&cluster.registry, args).await?;
     println!("ready");
 
-    let started = stack.clock.now();
-    manifests::apply_files(&stack.client(), &args.apply).await?;
+    let started = cluster.clock.now();
+    manifests::apply_files(&cluster.client(), &args.apply).await?;
     let outcome = if args.demo {
-        demo::run(&stack).await.map(|()| true)
+        demo::run(&cluster).await.map(|()| true)
     } else if args.exit_when_idle {
-        idle(&stack, started).await
+        idle(&cluster, started).await
     } else {
         tokio::signal::ctrl_c()
             .await
             .context("cannot wait for Ctrl-C")
             .map(|()| true)
     };
-    stack.shutdown().await;
+    cluster.shutdown().await;
     outcome
 }
 
@@ -151,12 +151,12 @@ async fn run_aws(args: &Args) -> Result<()> {
             "--demo, --exit-when-idle and --faults need --provider kwok; inject faults of AWS through the endpoint of its fake"
         );
     }
-    let mut settings = aws::Settings {
+    let mut settings = aws::AwsClusterSettings {
         speed: args.speed,
         seed: args.seed,
         kubernetes: args.kubernetes.clone(),
         older_generations: true,
-        ..aws::Settings::default()
+        ..aws::AwsClusterSettings::default()
     };
     settings.options.feature_gates = args.feature_gates;
     if args.no_controllers {
@@ -166,10 +166,12 @@ async fn run_aws(args: &Args) -> Result<()> {
         wait_on_aws(&cluster, args).await?;
         cluster.shutdown().await;
     } else {
-        let stack = aws::Stack::start(settings).await.context("starting AWS")?;
-        serve_metrics(&stack.registry, args).await?;
-        wait_on_aws(&stack.cluster, args).await?;
-        stack.shutdown().await;
+        let cluster = aws::LocalCluster::start(settings)
+            .await
+            .context("starting AWS")?;
+        serve_metrics(&cluster.registry, args).await?;
+        wait_on_aws(&cluster.aws, args).await?;
+        cluster.shutdown().await;
     }
     Ok(())
 }
@@ -197,17 +199,17 @@ async fn wait_on_aws(cluster: &karpenter_lab::aws::AwsCluster, args: &Args) -> R
         .context("cannot wait for Ctrl-C")
 }
 
-async fn idle(stack: &Stack, started: jiff::Timestamp) -> Result<bool> {
+async fn idle(cluster: &LocalCluster, started: jiff::Timestamp) -> Result<bool> {
     let mut screen = Screen::new(started);
-    let every_pod_runs = demo::until_idle(stack, &mut screen).await?;
+    let every_pod_runs = demo::until_idle(cluster, &mut screen).await?;
     screen.finish();
-    println!("{}", demo::summary(stack, started).await?);
+    println!("{}", demo::summary(cluster, started).await?);
     Ok(every_pod_runs)
 }
 
-fn break_things(stack: &Stack, profile: FaultProfile) {
+fn break_things(cluster: &LocalCluster, profile: FaultProfile) {
     if matches!(profile, FaultProfile::Api | FaultProfile::Chaos) {
-        let faults = stack.testbed.faults();
+        let faults = cluster.testbed.faults();
         faults.add(
             Rule::new(Fault::Error {
                 code: 503,
@@ -227,7 +229,7 @@ fn break_things(stack: &Stack, profile: FaultProfile) {
                 capacity_type: Some("spot".into()),
                 instance_type: None,
             };
-            stack.cloud.exhaust(spot);
+            cluster.cloud.exhaust(spot);
         }
     }
 }

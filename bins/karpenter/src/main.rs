@@ -73,8 +73,8 @@ async fn run() -> Result<()> {
         .clock(clock)
         .registry(registry)
         .profiler(profiling::profiler())
-        .with(move |setup| assembly.add(setup))
-        .with(move |setup| args.legacy.add(setup))
+        .with(move |controllers| assembly.add(controllers))
+        .with(move |controllers| args.legacy.add(controllers))
         .run(stop)
         .await?;
     Ok(())

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use karpenter_aws_fake::{AwsFake, Fault};
-use karpenter_lab::aws::{AwsCluster, CLUSTER, REGION, Settings};
+use karpenter_lab::aws::{AwsCluster, AwsClusterSettings, CLUSTER, REGION};
 use karpenter_testbed::server::ServedOverHttps;
 use rustls::pki_types::PrivateKeyDer;
 use skipped::skipped;
@@ -226,9 +226,9 @@ fn kubectl_is_missing() -> bool {
 
 /// A cluster without Karpenter, with its kubeconfig in a folder.
 async fn aws_cluster() -> (AwsCluster, ServedOverHttps, TempDir) {
-    let settings = Settings {
+    let settings = AwsClusterSettings {
         pending_s: 1.0,
-        ..Settings::default()
+        ..AwsClusterSettings::default()
     };
     let cluster = AwsCluster::start(&settings).await.unwrap();
     let address = "127.0.0.1:0".parse().unwrap();

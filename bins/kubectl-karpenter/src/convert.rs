@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::{fs, io};
 
 use anyhow::Context as _;
-use karpenter_legacy::alpha::Settings;
+use karpenter_legacy::alpha::ProjectionSettings;
 use karpenter_legacy::conversion::Kind;
 use karpenter_legacy::finding::{Finding, Severity, Subject};
 use karpenter_legacy::v1alpha1::AWSNodeTemplate;
@@ -123,11 +123,11 @@ struct Outcome {
 
 fn convert(stream: &str, args: &Args) -> anyhow::Result<(String, Vec<Finding>)> {
     let mut objects = Objects::default();
-    let mut settings = Settings {
+    let mut settings = ProjectionSettings {
         default_instance_profile: args.default_instance_profile.clone(),
         tags: args.tags.iter().cloned().collect(),
         provisioner_label: args.provisioner_label,
-        ..Settings::default()
+        ..ProjectionSettings::default()
     };
     let documents = stream::documents(stream);
     let mut parts = Vec::new();
@@ -172,7 +172,12 @@ fn convert(stream: &str, args: &Args) -> anyhow::Result<(String, Vec<Finding>)> 
 }
 
 /// Reads the settings of the ConfigMap; flags take precedence.
-fn settings_of(value: &Value, settings: &mut Settings, args: &Args, findings: &mut Vec<Finding>) {
+fn settings_of(
+    value: &Value,
+    settings: &mut ProjectionSettings,
+    args: &Args,
+    findings: &mut Vec<Finding>,
+) {
     if value["kind"] != "ConfigMap" || value["metadata"]["name"] != SETTINGS {
         return;
     }
@@ -194,7 +199,7 @@ fn settings_of(value: &Value, settings: &mut Settings, args: &Args, findings: &m
                 subject: Subject::new("ConfigMap", SETTINGS),
                 field: "data.aws.tags".to_owned(),
                 problem: format!("is not a JSON object of strings: {error}"),
-                way_out: "fix it, or pass --tag".to_owned(),
+                remedy: "fix it, or pass --tag".to_owned(),
             }),
         }
     }
@@ -204,7 +209,7 @@ fn settings_of(value: &Value, settings: &mut Settings, args: &Args, findings: &m
         field: "data".to_owned(),
         problem: "is no longer read by Karpenter; aws.defaultInstanceProfile and aws.tags are written into the EC2NodeClasses"
             .to_owned(),
-        way_out: "pass the other settings as flags or environment variables of the controller".to_owned(),
+        remedy: "pass the other settings as flags or environment variables of the controller".to_owned(),
     });
 }
 
@@ -261,7 +266,7 @@ impl Objects {
                     subject: Subject::new(kind, name),
                     field: "spec".to_owned(),
                     problem: format!("cannot be decoded: {error}"),
-                    way_out: "compare it with the output of `kubectl explain`".to_owned(),
+                    remedy: "compare it with the output of `kubectl explain`".to_owned(),
                 });
                 None
             }
@@ -271,7 +276,7 @@ impl Objects {
     /// Reports labels and annotations of older generations in workloads, which are not converted.
     fn mentions(&mut self, value: &Value, args: &Args) {
         let text = value.to_string();
-        let mut say = |severity, name: &str, problem: &str, way_out: &str| {
+        let mut say = |severity, name: &str, problem: &str, remedy: &str| {
             self.findings.push(Finding {
                 severity,
                 subject: Subject::new(
@@ -280,7 +285,7 @@ impl Objects {
                 ),
                 field: name.to_owned(),
                 problem: problem.to_owned(),
-                way_out: way_out.to_owned(),
+                remedy: remedy.to_owned(),
             });
         };
         let of_alpha = !self.provisioners.is_empty();

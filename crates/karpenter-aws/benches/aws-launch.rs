@@ -37,7 +37,7 @@ async fn world(controllers: bool) -> World {
         controllers,
         ..WorldOptions::default()
     };
-    let limits = |s: &mut karpenter_aws_fake::Settings| s.rate_limits = true;
+    let limits = |s: &mut karpenter_aws_fake::AwsFakeSettings| s.rate_limits = true;
     World::start(|b| b.settings(limits), |_| {}, |_| {}, how).await
 }
 

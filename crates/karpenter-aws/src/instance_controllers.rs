@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use karpenter_kube::operator::Setup;
+use karpenter_kube::operator::ControllerRegistry;
 
 use crate::capacity_discovery::CapacityDiscovery;
 use crate::instance_status::InstanceStatus;
@@ -15,7 +15,7 @@ use crate::zonal_shift::ZonalShift;
 use crate::{interruption, reserved};
 
 /// Adds the controllers to an operator.
-pub fn add(parts: &Parts, setup: &mut Setup) {
+pub fn add(parts: &Parts, setup: &mut ControllerRegistry) {
     let cx = Arc::clone(setup.context());
     let instances = || Arc::clone(parts.provider.instances());
     let handler = Handler::new(Arc::clone(&cx), Arc::clone(&parts.offered));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use karpenter_kube::clock::Clock;
 use karpenter_kube::events::Recorder;
 use karpenter_kube::metrics::Registry;
-use karpenter_kube::operator::Setup;
+use karpenter_kube::operator::ControllerRegistry;
 use karpenter_kube::options::{MinValuesPolicy, Options};
 use kube::Client;
 use tokio_util::sync::CancellationToken;
@@ -357,7 +357,7 @@ impl Assembly {
     }
 
     /// Adds the provider's controllers to Karpenter's own: `Operator::builder(..).with(|setup| assembly.add(setup))`.
-    pub fn add(self, setup: &mut Setup) {
+    pub fn add(self, setup: &mut ControllerRegistry) {
         let Self {
             parts,
             watches,

@@ -3,13 +3,14 @@
 //! kube's default client retries 429, 503 and 504 up to fifteen times. The API server answers an eviction that violates a
 //! PodDisruptionBudget with 429, so evictions (and other requests with their own back-off) use [`Clients::no_retry`].
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use kube::client::Body;
 use kube::{Client, Config};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tower::layer::util::Stack;
 use tower::{Layer, Service};
@@ -106,18 +107,14 @@ impl RateLimit {
     /// Returns whether the bucket has all its tokens.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bucket = self.bucket.lock();
         bucket.refill(Instant::now());
         bucket.tokens >= bucket.burst
     }
 
     /// Takes a token; waits until there is one.
     pub async fn acquire(&self) {
-        let wait = self
-            .bucket
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .reserve(Instant::now());
+        let wait = self.bucket.lock().reserve(Instant::now());
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }
@@ -126,10 +123,7 @@ impl RateLimit {
     /// Takes a token if there is one; returns whether there was.
     #[must_use]
     pub fn try_acquire(&self) -> bool {
-        self.bucket
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take(Instant::now())
+        self.bucket.lock().take(Instant::now())
     }
 }
 

@@ -1,20 +1,24 @@
 //! The context that all controllers share.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::v1::{NodeClaim, NodeClassReference, NodePool};
 use karpenter_core::provider::CloudProvider;
 use kube::Api;
+use parking_lot::Mutex;
 
 use crate::capacity_buffer::Buffers;
 use crate::client::Clients;
 use crate::clock::Clock;
+use crate::controller::{Doing, ReconcileError};
 use crate::events::Recorder;
 use crate::metrics::Metrics;
-use crate::model::{ModelHandle, View};
+use crate::model::{ModelHandle, Stopped, View};
 use crate::options::Options;
+use crate::patch::Lock;
 use crate::static_capacity::StaticCapacity;
 use crate::writes::Writes;
 
@@ -26,18 +30,18 @@ pub struct Acting(Mutex<Option<Timestamp>>);
 impl Acting {
     /// Records that the replica acts as leader from now on.
     pub fn begin(&self, now: Timestamp) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        *self.0.lock() = Some(now);
     }
 
     /// Records that the replica does not act any more.
     pub fn end(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.0.lock() = None;
     }
 
     /// Returns since when the replica acts as leader, or `None` if it is a standby.
     #[must_use]
     pub fn since(&self) -> Option<Timestamp> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 }
 
@@ -121,6 +125,55 @@ impl Context {
         let seen = view.nodes_by_provider_id(provider_id);
         let latest = seen.iter().map(|seen| self.node_writes.latest(seen));
         latest.collect()
+    }
+
+    /// Protects the nodes that pods will be bound to from disruption, for the nomination window.
+    ///
+    /// # Errors
+    /// If the model has stopped.
+    pub async fn nominate(&self, nodes: BTreeSet<String>) -> Result<(), Stopped> {
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        let window = SignedDuration::try_from(self.options.nomination_window())
+            .unwrap_or(SignedDuration::from_secs(20));
+        let until = self.clock.now().saturating_add(window);
+        let until = until.unwrap_or(Timestamp::MAX);
+        self.model
+            .nominate(nodes.into_iter().collect(), until)
+            .await
+    }
+
+    /// Writes the status of a NodeClaim that was computed from the version `before`.
+    ///
+    /// # Errors
+    /// The API server's; a conflict if another writer changed the NodeClaim since.
+    pub async fn write_claim_status(
+        &self,
+        before: &NodeClaim,
+        after: &NodeClaim,
+    ) -> Result<(), ReconcileError> {
+        self.claim_writes
+            .patch_status(self.node_claims(), before, after, Lock::Optimistic)
+            .await
+            .doing("updating nodeclaim status")?;
+        Ok(())
+    }
+
+    /// Applies `change` to the latest known status of a NodeClaim and writes it; for conditions and fields of which the caller is
+    /// the only writer. Returns the NodeClaim as written.
+    ///
+    /// # Errors
+    /// The API server's; a conflict if another process wrote in between.
+    pub async fn change_claim_status(
+        &self,
+        claim: &NodeClaim,
+        change: impl FnOnce(&mut NodeClaim),
+    ) -> Result<Arc<NodeClaim>, ReconcileError> {
+        self.claim_writes
+            .change_status(self.node_claims(), claim, change)
+            .await
+            .doing("updating nodeclaim status")
     }
 
     /// Returns whether the provider supports the kind of NodeClass.

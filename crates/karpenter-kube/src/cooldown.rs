@@ -1,51 +1,84 @@
-//! Cool-down of NodePools whose nodes cannot be launched: otherwise they would delay other NodePools, and repeat a failing
-//! request as fast as the provider answers.
+//! Cool-downs of NodePools whose nodes cannot be launched, and of NodeClaims that were just checked: otherwise a NodePool would
+//! delay others, and repeat a failing request as fast as the provider answers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
 use crate::controller::Backoff;
 
-/// The NodePools in cool-down, for at most as long as the back-off says. Half of it is fixed, the other half differs by
-/// NodePool, so that NodePools that failed together are not retried together.
-#[derive(Debug)]
-pub(crate) struct PoolCooldowns {
-    backoff: Backoff,
-    pools: BTreeMap<String, (u32, Instant)>,
+/// The ends of cool-downs, by the name or uid of an object.
+#[derive(Debug, Default)]
+pub(crate) struct Cooldowns(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    objects: FxHashMap<String, Cooldown>,
+    /// Number of entries after the last cleanup.
+    kept: usize,
 }
 
-impl PoolCooldowns {
-    /// Creates the cool-downs; no NodePool is in cool-down yet.
-    pub(crate) fn new(backoff: Backoff) -> Self {
-        Self {
-            backoff,
-            pools: BTreeMap::new(),
+#[derive(Debug)]
+struct Cooldown {
+    /// Consecutive failures; 0 for a cool-down of a fixed duration.
+    failures: u32,
+    until: Instant,
+}
+
+impl Cooldowns {
+    /// Starts the object's cool-down, or replaces the end of the current one.
+    pub(crate) fn start(&self, object: &str, until: Instant) {
+        let state = &mut *self.0.lock();
+        // A cleanup visits all entries: not each time, or many NodeClaims would cost their number squared.
+        if state.objects.len() >= 2 * state.kept + 64 {
+            let now = Instant::now();
+            let objects = &mut state.objects;
+            objects.retain(|_, known| known.failures > 0 || known.until > now);
+            state.kept = objects.len();
         }
+        let cooldown = Cooldown { failures: 0, until };
+        state.objects.insert(object.to_owned(), cooldown);
     }
 
-    /// Records a failure in this NodePool; `until` returns the instant a duration from now.
-    pub(crate) fn failed(&mut self, pool: &str, until: impl Fn(Duration) -> Instant) {
-        let failures = self.pools.get(pool).map_or(0, |(failures, _)| *failures) + 1;
-        let entry = (failures, until(self.backoff.of(pool, failures)));
-        self.pools.insert(pool.to_owned(), entry);
+    /// Records a failure of the object: its cool-down lasts for at most as long as the back-off says, longer after each failure.
+    /// Half of it is fixed, the other half differs by object, so that NodePools that failed together are not retried together.
+    /// `until` returns the instant a duration from now.
+    pub(crate) fn failed(
+        &self,
+        object: &str,
+        backoff: Backoff,
+        until: impl FnOnce(Duration) -> Instant,
+    ) {
+        let objects = &mut self.0.lock().objects;
+        let failures = objects.get(object).map_or(0, |known| known.failures) + 1;
+        let until = until(backoff.of(object, failures));
+        objects.insert(object.to_owned(), Cooldown { failures, until });
     }
 
-    /// Records a success in this NodePool.
-    pub(crate) fn succeeded(&mut self, pool: &str) {
-        self.pools.remove(pool);
+    /// Records a success of the object: its cool-down ends.
+    pub(crate) fn succeeded(&self, object: &str) {
+        self.0.lock().objects.remove(object);
     }
 
-    /// Returns when the current or last cool-down of this NodePool ends.
-    pub(crate) fn until(&self, pool: &str) -> Option<Instant> {
-        self.pools.get(pool).map(|(_, until)| *until)
+    /// Returns when the object's current or last cool-down ends.
+    pub(crate) fn until(&self, object: &str) -> Option<Instant> {
+        self.0.lock().objects.get(object).map(|known| known.until)
     }
 
-    /// Returns the NodePools in cool-down.
+    /// Returns how long the object's cool-down lasts; `None` if it is in none.
+    pub(crate) fn remaining(&self, object: &str) -> Option<Duration> {
+        let remaining = self.until(object)?.checked_duration_since(Instant::now())?;
+        (!remaining.is_zero()).then_some(remaining)
+    }
+
+    /// Returns the objects in cool-down.
     pub(crate) fn active(&self, now: Instant) -> BTreeSet<String> {
-        let cooldowns = self.pools.iter().filter(|(_, (_, until))| now < *until);
-        cooldowns.map(|(pool, _)| pool.clone()).collect()
+        let objects = &self.0.lock().objects;
+        let active = objects.iter().filter(|(_, known)| now < known.until);
+        active.map(|(object, _)| object.clone()).collect()
     }
 }
 
@@ -60,27 +93,48 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_cool_down_of_a_failing_pool_grows_each_time_and_concerns_no_other_pool() {
-        let mut cooldowns = PoolCooldowns::new(BACKOFF);
+        let cooldowns = Cooldowns::default();
         let start = Instant::now();
         let after = |passed: u64| start + Duration::from_secs(passed);
         let from = |duration: Duration| start + duration;
-        cooldowns.failed("a", from);
+        cooldowns.failed("a", BACKOFF, from);
         assert!(
             cooldowns.active(after(29)).contains("a") && !cooldowns.active(after(29)).contains("b")
         );
         assert!(cooldowns.active(after(60)).is_empty());
-        cooldowns.failed("a", from);
+        cooldowns.failed("a", BACKOFF, from);
         assert!(
             cooldowns.active(after(59)).contains("a") && cooldowns.active(after(120)).is_empty()
         );
         for _ in 0..40 {
-            cooldowns.failed("a", from);
+            cooldowns.failed("a", BACKOFF, from);
         }
         assert!(
             cooldowns.active(after(299)).contains("a") && cooldowns.active(after(600)).is_empty()
         );
         cooldowns.succeeded("a");
         assert!(cooldowns.active(after(1)).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cool_down_ends_in_time_and_is_then_removed() {
+        let cooldowns = Cooldowns::default();
+        let second = Duration::from_secs(1);
+        cooldowns.failed("failing", BACKOFF, |_| Instant::now());
+        for round in 0..10 {
+            for n in 0..100 {
+                cooldowns.start(&format!("{round}-{n}"), Instant::now() + second);
+            }
+            assert_eq!(cooldowns.remaining(&format!("{round}-99")), Some(second));
+            tokio::time::advance(second).await;
+            assert_eq!(cooldowns.remaining(&format!("{round}-99")), None);
+        }
+        let known = cooldowns.0.lock().objects.len();
+        assert!(known <= 300, "{known} entries are kept");
+        assert!(
+            cooldowns.until("failing").is_some(),
+            "failures are counted on"
+        );
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! UPSTREAM: pkg/events/recorder.go, client-go tools/record/events_cache.go (the spam filter)
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -18,6 +18,7 @@ use k8s_openapi::api::core::v1::{Event as CoreEvent, EventSource, ObjectReferenc
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -162,13 +163,7 @@ impl Recorder {
 
     /// Queues an event unless it is a repetition or over its rate; never waits.
     pub fn publish(&self, event: Event) {
-        if self
-            .gate
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .admits(&event, &self.clock)
-            && self.queue.try_send(event).is_err()
-        {
+        if self.gate.lock().admits(&event, &self.clock) && self.queue.try_send(event).is_err() {
             tracing::debug!(
                 logger = "events",
                 "dropped an event because the queue is full"

@@ -316,11 +316,12 @@ impl Elector {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     use http::{Method, Request, Response, StatusCode};
     use http_body_util::BodyExt;
     use kube::client::Body;
+    use parking_lot::Mutex;
     use serde_json::{Value, json};
 
     use super::*;
@@ -381,12 +382,12 @@ mod tests {
                     let method = request.method().clone();
                     let body = request.into_body().collect().await.unwrap().to_bytes();
                     let latency = {
-                        let mut server = server.lock().unwrap();
+                        let mut server = server.lock();
                         server.methods.push(method.clone());
                         server.latency
                     };
                     tokio::time::sleep(latency / 2).await;
-                    let (code, answer) = server.lock().unwrap().answer(&method, &body);
+                    let (code, answer) = server.lock().answer(&method, &body);
                     tokio::time::sleep(latency / 2).await;
                     let answer = Body::from(serde_json::to_vec(&answer).unwrap());
                     let response = Response::builder().status(code).body(answer);
@@ -408,12 +409,12 @@ mod tests {
         }
 
         fn set_latency(&self, seconds: f64) {
-            self.server.lock().unwrap().latency = Duration::from_secs_f64(seconds);
+            self.server.lock().latency = Duration::from_secs_f64(seconds);
         }
 
         /// Returns the requests since the last call.
         fn requests(&self) -> Vec<Method> {
-            std::mem::take(&mut self.server.lock().unwrap().methods)
+            std::mem::take(&mut self.server.lock().methods)
         }
     }
 
@@ -436,7 +437,7 @@ mod tests {
     async fn the_lease_is_held_for_fifteen_seconds_at_a_time() {
         let mut leader = Candidate::start("a", Arc::default());
         leader.until(Leadership::Leading).await;
-        let lease = leader.server.lock().unwrap().lease.clone().unwrap();
+        let lease = leader.server.lock().lease.clone().unwrap();
         assert_eq!(lease["spec"]["holderIdentity"], json!("a"));
         assert_eq!(lease["spec"]["leaseDurationSeconds"], json!(15));
     }
@@ -477,7 +478,7 @@ mod tests {
         let mut leader = Candidate::start("a", Arc::default());
         leader.until(Leadership::Leading).await;
         pass(21).await;
-        let held = leader.server.lock().unwrap().stored.unwrap();
+        let held = leader.server.lock().stored.unwrap();
         leader.set_latency(3600.0);
         leader.until(Leadership::Lost).await;
         assert_eq!(held.elapsed(), Duration::from_secs(12));
@@ -492,7 +493,7 @@ mod tests {
         let mut follower = Candidate::start("b", Arc::clone(&leader.server));
         leader.set_latency(3600.0);
         leader.until(Leadership::Lost).await;
-        let stored = leader.server.lock().unwrap().stored.unwrap();
+        let stored = leader.server.lock().stored.unwrap();
         assert!(stored.elapsed() < Duration::from_secs(14));
         leader.set_latency(0.0);
         follower.until(Leadership::Leading).await;
@@ -505,7 +506,7 @@ mod tests {
         pass(1).await;
         leader.requests();
         {
-            let mut server = leader.server.lock().unwrap();
+            let mut server = leader.server.lock();
             let mut lease = server.lease.clone().unwrap();
             lease["metadata"]["labels"] = json!({"touched": "yes"});
             server.store(lease);
@@ -513,7 +514,7 @@ mod tests {
         pass(4).await;
         let methods = [Method::PUT, Method::GET, Method::PUT, Method::PUT];
         assert_eq!(leader.requests(), methods);
-        let lease = leader.server.lock().unwrap().lease.clone().unwrap();
+        let lease = leader.server.lock().lease.clone().unwrap();
         assert_eq!(lease["metadata"]["labels"], json!({"touched": "yes"}));
     }
 
@@ -522,7 +523,7 @@ mod tests {
         let mut leader = Candidate::start("a", Arc::default());
         leader.until(Leadership::Leading).await;
         {
-            let mut server = leader.server.lock().unwrap();
+            let mut server = leader.server.lock();
             let mut lease = server.lease.clone().unwrap();
             lease["spec"]["holderIdentity"] = "b".into();
             server.store(lease);
@@ -542,7 +543,7 @@ mod tests {
         pass(1).await;
         let mut next = Candidate::start("b", Arc::clone(&leader.server));
         next.until(Leadership::Leading).await;
-        let lease = next.server.lock().unwrap().lease.clone().unwrap();
+        let lease = next.server.lock().lease.clone().unwrap();
         assert_eq!(lease["spec"]["leaseTransitions"], json!(1));
     }
 }

@@ -31,9 +31,9 @@
 //! 1. A struct with an `Arc<Context>` in the module of its subject (`nodeclaim/expiration.rs`), one controller per file.
 //! 2. [`controller::Controller`]: `name` (upstream's), `kind` (for logs), `triggered_by` (adds keys to the queue, quickly:
 //!    it runs on the model's task), `reconcile` (returns [`controller::Next`]); `concurrency` and `backoff` if they differ.
-//! 3. One line in `Setup::controllers` in `operator.rs`. A provider's own controllers go through `Builder::with`.
+//! 3. One line in `ControllerRegistry::built_in` in `operator.rs`. A provider's own controllers go through `Builder::with`.
 //!
-//! A controller that works on all objects in passes implements [`controller::Periodic`] and is added with `Setup::periodic`.
+//! A controller that works on all objects in passes implements [`controller::Periodic`] and is added with `ControllerRegistry::periodic`.
 //!
 //! The framework guarantees: never two reconciliations of one key at once; a change during a reconciliation requeues its
 //! key; errors are logged and retried with back-off; conflicts and deleted objects are not errors; a panic ends its own
@@ -60,6 +60,7 @@ pub mod clock;
 pub mod context;
 pub mod controller;
 mod cooldown;
+pub mod delete;
 pub mod disruption;
 pub mod events;
 pub mod lease;

@@ -9,11 +9,11 @@
 //! UPSTREAM: pkg/operator/logging/logging.go
 
 use std::io::Write;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
@@ -123,7 +123,7 @@ where
         let admitted = self
             .sampler
             .lock()
-            .is_ok_and(|mut sampler| sampler.admit(level, &message.to_string(), Instant::now()));
+            .admit(level, &message.to_string(), Instant::now());
         if !admitted {
             return;
         }
@@ -287,11 +287,7 @@ impl Write for &Outputs {
             match output {
                 Output::Stdout => io::stdout().lock().write_all(line)?,
                 Output::Stderr => io::stderr().lock().write_all(line)?,
-                Output::File(file) => {
-                    if let Ok(mut file) = file.lock() {
-                        file.write_all(line)?;
-                    }
-                }
+                Output::File(file) => file.lock().write_all(line)?,
             }
         }
         Ok(line.len())
@@ -313,7 +309,7 @@ mod tests {
     struct Captured(Arc<Mutex<Vec<u8>>>);
     impl Write for Captured {
         fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(buf);
+            self.0.lock().extend_from_slice(buf);
             Ok(buf.len())
         }
         fn flush(&mut self) -> io::Result<()> {
@@ -326,7 +322,7 @@ mod tests {
         let writer = captured.clone();
         let layer = JsonLines::new(move || writer.clone(), "0123456789abcdef");
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), emit);
-        let text = String::from_utf8(captured.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(captured.0.lock().clone()).unwrap();
         text.lines()
             .map(|line| serde_json::from_str(line).unwrap())
             .collect()

@@ -57,7 +57,7 @@ use crate::{admin, disruption, observability, static_capacity};
 const GRACE: Duration = Duration::from_secs(20);
 
 /// Adds a provider's own controllers to the operator's.
-type Extension = Box<dyn FnOnce(&mut Setup) + Send>;
+type Extension = Box<dyn FnOnce(&mut ControllerRegistry) + Send>;
 
 /// Assembles an [`Operator`].
 pub struct Builder {
@@ -102,7 +102,7 @@ pub enum OperatorError {
 
 /// A complete operator, ready to run.
 pub struct Operator {
-    setup: Setup,
+    controllers: ControllerRegistry,
     elector: Option<Elector>,
     leadership: watch::Sender<Leadership>,
     readiness: Arc<Readiness>,
@@ -116,7 +116,7 @@ pub struct Operator {
 impl std::fmt::Debug for Operator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Operator")
-            .field("context", &self.setup.cx)
+            .field("context", &self.controllers.cx)
             .finish_non_exhaustive()
     }
 }
@@ -173,7 +173,10 @@ impl Builder {
 
     /// Adds controllers, such as those of the provider's NodeClass.
     #[must_use]
-    pub fn with(mut self, extension: impl FnOnce(&mut Setup) + Send + 'static) -> Self {
+    pub fn with(
+        mut self,
+        extension: impl FnOnce(&mut ControllerRegistry) + Send + 'static,
+    ) -> Self {
         self.extensions.push(Box::new(extension));
         self
     }
@@ -237,7 +240,7 @@ impl Builder {
             static_capacity: StaticCapacity::default(),
             limited: tokio::sync::Mutex::default(),
         });
-        let mut setup = Setup {
+        let mut controllers = ControllerRegistry {
             cx,
             model,
             starts: Vec::new(),
@@ -246,20 +249,28 @@ impl Builder {
             conditions: None,
             converts: false,
         };
-        setup.controllers();
-        if setup.cx.options.feature_gates.node_overlay {
-            setup.controller(Evaluation::new(Arc::clone(&setup.cx), metered, accepted));
+        controllers.built_in();
+        if controllers.cx.options.feature_gates.node_overlay {
+            controllers.controller(Evaluation::new(
+                Arc::clone(&controllers.cx),
+                metered,
+                accepted,
+            ));
         }
         for extension in self.extensions {
-            extension(&mut setup);
+            extension(&mut controllers);
         }
-        let queues = std::mem::take(&mut setup.queues);
-        show_queues(&setup.cx.metrics.registry, queues);
+        let queues = std::mem::take(&mut controllers.queues);
+        show_queues(&controllers.cx.metrics.registry, queues);
         let (leadership, led) = watch::channel(Leadership::Following);
         Operator {
-            readiness: Arc::new(Readiness::new(Arc::clone(&setup.cx), led, setup.converts)),
-            probed: setup.cx.options.health_probe_port != 0,
-            setup,
+            readiness: Arc::new(Readiness::new(
+                Arc::clone(&controllers.cx),
+                led,
+                controllers.converts,
+            )),
+            probed: controllers.cx.options.health_probe_port != 0,
+            controllers,
             elector,
             leadership,
             events,
@@ -316,7 +327,7 @@ impl Drop for Tasks {
 }
 
 /// Collects the controllers and tasks of an operator: new controllers are added here.
-pub struct Setup {
+pub struct ControllerRegistry {
     cx: Arc<Context>,
     model: Model,
     starts: Vec<Start>,
@@ -328,15 +339,15 @@ pub struct Setup {
     converts: bool,
 }
 
-impl std::fmt::Debug for Setup {
+impl std::fmt::Debug for ControllerRegistry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Setup")
+        f.debug_struct("ControllerRegistry")
             .field("context", &self.cx)
             .finish_non_exhaustive()
     }
 }
 
-impl Setup {
+impl ControllerRegistry {
     /// Returns the context that all controllers share.
     #[must_use]
     pub fn context(&self) -> &Arc<Context> {
@@ -431,7 +442,7 @@ impl Setup {
     }
 
     /// Adds Karpenter's own controllers, one line each: new ones are added here.
-    fn controllers(&mut self) {
+    fn built_in(&mut self) {
         let cx = Arc::clone(&self.cx);
 
         let pool_status = Queue::new();
@@ -497,7 +508,7 @@ impl Operator {
     /// Returns the context of the controllers, for embedders that observe them.
     #[must_use]
     pub fn context(&self) -> &Arc<Context> {
-        self.setup.context()
+        self.controllers.context()
     }
 
     /// Returns the probe behind `/readyz`, for embedders that serve their own probes.
@@ -514,7 +525,7 @@ impl Operator {
     /// When a port is in use or the lease is lost.
     pub async fn run(self, stop: CancellationToken) -> Result<(), OperatorError> {
         let Self {
-            setup,
+            controllers,
             elector,
             leadership,
             readiness,
@@ -523,19 +534,19 @@ impl Operator {
             kinds,
             profiler,
         } = self;
-        let cx = Arc::clone(setup.context());
+        let cx = Arc::clone(controllers.context());
         let (outer, inner) = (TaskTracker::new(), Tasks::default());
         let outer_stop = CancellationToken::new();
         let _ended = outer_stop.clone().drop_guard();
         let ready = Arc::clone(&readiness);
         let ready: Probe = Arc::new(move || ready.check());
         serve(&cx, profiler, ready, &outer, &outer_stop).await?;
-        let Setup {
+        let ControllerRegistry {
             model,
             starts,
             always,
             ..
-        } = setup;
+        } = controllers;
         for start in always {
             start(&outer, outer_stop.clone());
         }

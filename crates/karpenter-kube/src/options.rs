@@ -10,7 +10,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
+pub use karpenter_core::schedule::{MinValuesPolicy, PreferencePolicy};
 
 use crate::scheduler_config;
 use crate::scheduler_config::SchedulerConfig;
@@ -137,7 +139,7 @@ pub struct Options {
         help_heading = "Scheduling",
         env = "PREFERENCE_POLICY",
         default_value = "Respect",
-        value_enum
+        value_parser = preference_policy()
     )]
     pub preference_policy: PreferencePolicy,
     /// How minValues that cannot be met are handled: the pool does not fit, or they are lowered.
@@ -146,7 +148,7 @@ pub struct Options {
         help_heading = "Scheduling",
         env = "MIN_VALUES_POLICY",
         default_value = "Strict",
-        value_enum
+        value_parser = min_values_policy()
     )]
     pub min_values_policy: MinValuesPolicy,
     /// Treat pods that request devices as unschedulable instead of simulating their allocation.
@@ -258,24 +260,26 @@ impl Default for Options {
     }
 }
 
-/// How soft constraints are handled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "PascalCase")]
-pub enum PreferencePolicy {
-    /// Preferences are required first and dropped one by one.
-    Respect,
-    /// Preferences are ignored.
-    Ignore,
+fn preference_policy() -> impl TypedValueParser<Value = PreferencePolicy> {
+    let names = PossibleValuesParser::new([
+        PossibleValue::new("Respect").help("Preferences are required first and dropped one by one"),
+        PossibleValue::new("Ignore").help("Preferences are ignored"),
+    ]);
+    names.map(|name| match name.as_str() {
+        "Ignore" => PreferencePolicy::Ignore,
+        _ => PreferencePolicy::Respect,
+    })
 }
 
-/// How `minValues` that cannot be met are handled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "PascalCase")]
-pub enum MinValuesPolicy {
-    /// The pool is incompatible.
-    Strict,
-    /// The number is lowered to the available one.
-    BestEffort,
+fn min_values_policy() -> impl TypedValueParser<Value = MinValuesPolicy> {
+    let names = PossibleValuesParser::new([
+        PossibleValue::new("Strict").help("The pool is incompatible"),
+        PossibleValue::new("BestEffort").help("The number is lowered to the available one"),
+    ]);
+    names.map(|name| match name.as_str() {
+        "BestEffort" => MinValuesPolicy::BestEffort,
+        _ => MinValuesPolicy::Strict,
+    })
 }
 
 /// Least severe level that is logged.

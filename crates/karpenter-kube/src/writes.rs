@@ -12,17 +12,19 @@
 //! It is an optimization: a forgotten write costs one conflict.
 
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use kube::api::DeleteParams;
 use kube::core::Status;
 use kube::{Api, Resource};
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
+use crate::controller::is_not_found;
+use crate::delete::only_uid;
 use crate::patch;
 use crate::patch::Lock;
 
@@ -88,7 +90,7 @@ where
     K: Resource + Serialize + DeserializeOwned + Clone + PartialEq + Debug,
 {
     fn with<R>(&self, act: impl FnOnce(&mut State<K>) -> R) -> R {
-        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.state.lock())
     }
 
     fn written(&self, seen: &K) -> Option<Arc<K>> {
@@ -184,24 +186,31 @@ where
         Ok(answer)
     }
 
-    /// Deletes the object in turn.
+    /// Deletes the object in turn; returns false if it does not exist any more.
     ///
     /// # Errors
-    /// The API server's; a conflict if `how` requires a version that this process has overwritten.
-    pub async fn delete(
-        &self,
-        api: Api<K>,
-        seen: &K,
-        how: &DeleteParams,
-    ) -> Result<(), kube::Error> {
+    /// The API server's; a conflict if another object has its name now, or if `lock` is optimistic and another client or this
+    /// process wrote in between.
+    pub async fn delete(&self, api: Api<K>, seen: &K, lock: Lock) -> Result<bool, kube::Error> {
         let _turn = self.turn(seen).await;
-        let version = how.preconditions.as_ref();
-        if version.is_some_and(|only| only.resource_version.is_some()) {
-            self.check(seen, Lock::Optimistic)?;
+        self.check(seen, lock)?;
+        let mut only_this = only_uid(seen.meta().uid.clone());
+        if let Some(preconditions) = &mut only_this.preconditions
+            && lock == Lock::Optimistic
+        {
+            preconditions.resource_version = seen.meta().resource_version.clone();
         }
-        let answer = api.delete(name(seen), how).await?.left();
-        answer.iter().for_each(|answer| self.remember(answer));
-        Ok(())
+        match api.delete(name(seen), &only_this).await {
+            Ok(answer) => {
+                answer
+                    .left()
+                    .iter()
+                    .for_each(|answer| self.remember(answer));
+                Ok(true)
+            }
+            Err(error) if is_not_found(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Patches the status in turn: `change` is applied to the latest known version. Returns the status as written.
@@ -295,7 +304,7 @@ mod tests {
                 // Requests that arrive meanwhile have to wait.
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 let patch = serde_json::from_slice(&body).unwrap();
-                let (code, answer) = server.lock().unwrap().patch(&patch);
+                let (code, answer) = server.lock().patch(&patch);
                 let answer = Body::from(serde_json::to_vec(&answer).unwrap());
                 let response = Response::builder().status(code).body(answer);
                 Ok::<_, std::convert::Infallible>(response.unwrap())
@@ -305,7 +314,7 @@ mod tests {
     }
 
     fn seen(server: &Arc<Mutex<Server>>) -> Arc<Node> {
-        Arc::new(serde_json::from_value(server.lock().unwrap().node()).unwrap())
+        Arc::new(serde_json::from_value(server.lock().node()).unwrap())
     }
 
     fn labeled(node: &Node, key: &str) -> Node {
@@ -359,9 +368,9 @@ mod tests {
         let (first, second) =
             tokio::join!(patch("a", Lock::Optimistic), patch("b", Lock::Optimistic));
         assert!(first.is_ok() && is_conflict(&second), "{second:?}");
-        assert_eq!(server.lock().unwrap().patches, 1);
+        assert_eq!(server.lock().patches, 1);
         assert!(patch("c", Lock::None).await.is_ok());
-        let labels: Vec<_> = server.lock().unwrap().labels.keys().cloned().collect();
+        let labels: Vec<_> = server.lock().labels.keys().cloned().collect();
         assert_eq!(labels, ["a", "c"]);
     }
 
@@ -380,18 +389,18 @@ mod tests {
         };
         let (first, second) = tokio::join!(status("a"), status("b"));
         assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
-        assert_eq!(server.lock().unwrap().patches, 2);
+        assert_eq!(server.lock().patches, 2);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_conflict_with_another_process_remains_a_conflict() {
         let server: Arc<Mutex<Server>> = Arc::default();
         let (api, writes, seen) = (serve(&server), Writes::default(), seen(&server));
-        server.lock().unwrap().version += 1;
+        server.lock().version += 1;
         let after = labeled(&seen, "a");
         let refused = writes.patch_object(api, &seen, &after, Lock::Optimistic);
         assert!(is_conflict(&refused.await));
-        assert_eq!(server.lock().unwrap().patches, 1);
+        assert_eq!(server.lock().patches, 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,11 +3,12 @@
 //! It outlives controllers: a test that kills and restarts Karpenter keeps its [`Cloud`], as a real cloud would.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::offering::Offering;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// How long an offering without capacity is unavailable.
@@ -82,35 +83,31 @@ impl Cloud {
         Self::default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Exhausts some capacity until [`Cloud::restock`].
     pub fn exhaust(&self, pool: CapacityPool) {
-        self.lock().exhausted.insert(pool);
+        self.state.lock().exhausted.insert(pool);
     }
 
     /// Makes all capacity available again.
     pub fn restock(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.exhausted.clear();
         state.seen_exhausted.clear();
     }
 
     /// Fails the next `times` launches.
     pub fn fail_launches(&self, times: u32) {
-        self.lock().failures = times;
+        self.state.lock().failures = times;
     }
 
     /// Sets whether new instances never join the cluster.
     pub fn never_register(&self, never: bool) {
-        self.lock().never_register = never;
+        self.state.lock().never_register = never;
     }
 
     /// Terminates an instance outside Karpenter; its Node stays.
     pub fn kill(&self, provider_id: &str) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Some(instance) = state.instances.remove(provider_id) {
             instance.registration.cancel();
         }
@@ -120,19 +117,20 @@ impl Cloud {
     /// Returns the instances, sorted by provider id.
     #[must_use]
     pub fn instances(&self) -> Vec<Instance> {
-        self.lock().instances.values().cloned().collect()
+        self.state.lock().instances.values().cloned().collect()
     }
 
     /// Returns the number of instances that have been launched in total.
     #[must_use]
     pub fn launched(&self) -> u64 {
-        self.lock().launched
+        self.state.lock().launched
     }
 
     /// Returns the price of the running instances in dollars per hour.
     #[must_use]
     pub fn hourly_price(&self) -> f64 {
-        self.lock()
+        self.state
+            .lock()
             .instances
             .values()
             .fold(0.0, |sum, instance| sum + instance.price)
@@ -141,7 +139,7 @@ impl Cloud {
     /// Returns the dollars spent until `now`.
     #[must_use]
     pub fn spent(&self, now: Timestamp) -> f64 {
-        let state = self.lock();
+        let state = self.state.lock();
         state.spent
             + state
                 .instances
@@ -151,16 +149,16 @@ impl Cloud {
     }
 
     pub(crate) fn instance(&self, provider_id: &str) -> Option<Instance> {
-        self.lock().instances.get(provider_id).cloned()
+        self.state.lock().instances.get(provider_id).cloned()
     }
 
     pub(crate) fn is_killed(&self, provider_id: &str) -> bool {
-        self.lock().killed.contains(provider_id)
+        self.state.lock().killed.contains(provider_id)
     }
 
     /// Adds an instance; returns false if it exists already.
     pub(crate) fn launch(&self, provider_id: &str, instance: Instance) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.instances.contains_key(provider_id) {
             return false;
         }
@@ -171,7 +169,7 @@ impl Cloud {
 
     /// Removes an instance; returns false if there is none.
     pub(crate) fn terminate(&self, provider_id: &str, now: Timestamp) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(instance) = state.instances.remove(provider_id) else {
             return false;
         };
@@ -182,14 +180,14 @@ impl Cloud {
 
     /// Returns whether this launch fails, and counts it.
     pub(crate) fn take_failure(&self) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let fails = state.failures > 0;
         state.failures = state.failures.saturating_sub(1);
         fails
     }
 
     pub(crate) fn registers(&self) -> bool {
-        !self.lock().never_register
+        !self.state.lock().never_register
     }
 
     /// Returns whether there is capacity; if not, the offering is unavailable for a while.
@@ -200,7 +198,7 @@ impl Cloud {
         now: Timestamp,
     ) -> bool {
         let wanted = CapacityPool::of(instance_type, offering);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let out = state.exhausted.iter().any(|pool| pool.covers(&wanted));
         if out {
             let until = now
@@ -213,7 +211,7 @@ impl Cloud {
 
     /// Returns the capacity that is known to be exhausted.
     pub(crate) fn unavailable(&self, now: Timestamp) -> BTreeSet<CapacityPool> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.seen_exhausted.retain(|_, until| *until > now);
         state.seen_exhausted.keys().cloned().collect()
     }

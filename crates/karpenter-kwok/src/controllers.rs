@@ -6,20 +6,20 @@ use karpenter_api::v1::NodeClaim;
 use karpenter_kube::context::Context;
 use karpenter_kube::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use karpenter_kube::model::{Change, View};
-use karpenter_kube::operator::Setup;
+use karpenter_kube::operator::ControllerRegistry;
 use karpenter_kube::patch::{Lock, patch_status};
 use kube::Api;
 
 use crate::node_class::{GROUP, KwokNodeClass};
 use crate::provider::KwokProvider;
 
-/// Adds the provider's controllers to an operator: `Operator::builder(..).with(|setup| controllers::add(setup, provider))`.
-pub fn add(setup: &mut Setup, provider: Arc<KwokProvider>) {
-    let cx = Arc::clone(setup.context());
-    setup.controller(ClassReadiness {
+/// Adds the provider's controllers to an operator: `Operator::builder(..).with(|registry| controllers::add(registry, provider))`.
+pub fn add(controllers: &mut ControllerRegistry, provider: Arc<KwokProvider>) {
+    let cx = Arc::clone(controllers.context());
+    controllers.controller(ClassReadiness {
         cx: Arc::clone(&cx),
     });
-    setup.controller(Instances { cx, provider });
+    controllers.controller(Instances { cx, provider });
 }
 
 /// Makes KWOKNodeClasses ready: they cannot be invalid.

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -25,8 +25,10 @@ use karpenter_core::provider::{
 };
 use karpenter_core::requirements::{Requirement, Requirements};
 use karpenter_kube::clock::Clock;
-use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
+use karpenter_kube::delete::delete_object;
+use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::catalogue::{INSTANCE_CPU, INSTANCE_FAMILY, INSTANCE_MEMORY, INSTANCE_SIZE};
@@ -73,10 +75,6 @@ impl std::fmt::Debug for KwokProvider {
 /// Returns the error of a failed request to the API server.
 fn unreachable(action: &str, error: &kube::Error) -> CloudProviderError {
     CloudProviderError::other(format!("{action}, {error}"))
-}
-
-fn is_not_found(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.is_not_found())
 }
 
 impl KwokProvider {
@@ -232,10 +230,10 @@ impl KwokProvider {
     /// All Nodes are listed once: Nodes that join later are of this process. Then only the Nodes that were found are
     /// checked again.
     async fn orphans(&self) -> Result<Vec<Node>, CloudProviderError> {
-        let known = self.lock_orphans().clone();
+        let known = self.orphans.lock().clone();
         let Some(known) = known else {
             let found = self.all_orphans().await?;
-            *self.lock_orphans() = Some(
+            *self.orphans.lock() = Some(
                 found
                     .iter()
                     .filter_map(|n| n.metadata.name.clone())
@@ -248,7 +246,7 @@ impl KwokProvider {
             match self.existing(&name).await? {
                 Some(node) if self.is_orphan(&node) => found.push(node),
                 _ => {
-                    self.lock_orphans().get_or_insert_default().remove(&name);
+                    self.orphans.lock().get_or_insert_default().remove(&name);
                 }
             }
         }
@@ -279,10 +277,6 @@ impl KwokProvider {
         ours && node.metadata.deletion_timestamp.is_none()
     }
 
-    fn lock_orphans(&self) -> MutexGuard<'_, Option<BTreeSet<String>>> {
-        self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn existing(&self, name: &str) -> Result<Option<Node>, CloudProviderError> {
         self.nodes()
             .get_opt(name)
@@ -298,18 +292,9 @@ impl KwokProvider {
         if node.metadata.deletion_timestamp.is_some() {
             return Ok(());
         }
-        let only_this = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: node.metadata.uid,
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        };
-        match self.nodes().delete(name, &only_this).await {
-            Ok(_) => Ok(()),
-            Err(error) if is_not_found(&error) => Ok(()),
-            Err(error) => Err(unreachable("deleting node", &error)),
-        }
+        let deleted = delete_object(&self.nodes(), &node).await;
+        deleted.map_err(|error| unreachable("deleting node", &error))?;
+        Ok(())
     }
 
     /// Restores an instance that is known from its NodeClaim only, as after a restart; `joined` says whether its Node exists.
@@ -576,7 +561,7 @@ impl CloudProvider for KwokProvider {
         _: &NodePool,
     ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
         let unavailable = self.cloud.unavailable(self.clock.now());
-        let mut offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut offered = self.offered.lock();
         if offered.unavailable != unavailable {
             let mut types = self.types.to_vec();
             for instance_type in &mut types {

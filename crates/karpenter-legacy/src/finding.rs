@@ -61,7 +61,7 @@ pub struct Finding {
     /// The problem.
     pub problem: String,
     /// The fix for the user; empty if none is needed.
-    pub way_out: String,
+    pub remedy: String,
 }
 
 impl Finding {
@@ -69,9 +69,9 @@ impl Finding {
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("{}: {}", self.field, self.problem);
-        if !self.way_out.is_empty() {
+        if !self.remedy.is_empty() {
             text.push_str("; ");
-            text.push_str(&self.way_out);
+            text.push_str(&self.remedy);
         }
         text
     }
@@ -98,26 +98,26 @@ impl Notebook {
         }
     }
 
-    fn add(&mut self, severity: Severity, field: &str, problem: String, way_out: &str) {
+    fn add(&mut self, severity: Severity, field: &str, problem: String, remedy: &str) {
         self.findings.push(Finding {
             severity,
             subject: self.subject.clone(),
             field: field.to_owned(),
             problem,
-            way_out: way_out.to_owned(),
+            remedy: remedy.to_owned(),
         });
     }
 
-    pub(crate) fn note(&mut self, field: &str, problem: impl Into<String>, way_out: &str) {
-        self.add(Severity::Note, field, problem.into(), way_out);
+    pub(crate) fn note(&mut self, field: &str, problem: impl Into<String>, remedy: &str) {
+        self.add(Severity::Note, field, problem.into(), remedy);
     }
 
-    pub(crate) fn loss(&mut self, field: &str, problem: impl Into<String>, way_out: &str) {
-        self.add(Severity::Loss, field, problem.into(), way_out);
+    pub(crate) fn loss(&mut self, field: &str, problem: impl Into<String>, remedy: &str) {
+        self.add(Severity::Loss, field, problem.into(), remedy);
     }
 
-    pub(crate) fn error(&mut self, field: &str, problem: impl Into<String>, way_out: &str) {
-        self.add(Severity::Error, field, problem.into(), way_out);
+    pub(crate) fn error(&mut self, field: &str, problem: impl Into<String>, remedy: &str) {
+        self.add(Severity::Error, field, problem.into(), remedy);
     }
 
     pub(crate) fn failed(&self) -> bool {

@@ -3,10 +3,10 @@
 //! UPSTREAM: pkg/operator/options/options.go of v0.16 and v1.0
 
 use clap::{ArgAction, Args};
-use karpenter_kube::operator::Setup;
+use karpenter_kube::operator::ControllerRegistry;
 use karpenter_kube::options::go_bool;
 
-use crate::alpha::Settings;
+use crate::alpha::ProjectionSettings;
 use crate::{controller, serving};
 
 /// Settings for older generations.
@@ -44,20 +44,20 @@ impl Default for LegacyOptions {
 
 impl LegacyOptions {
     /// Adds the controller and the webhook to an operator, unless they are disabled.
-    pub fn add(&self, setup: &mut Setup) {
+    pub fn add(&self, controllers: &mut ControllerRegistry) {
         if !self.disable_legacy_resources {
-            controller::add(setup, self.settings());
+            controller::add(controllers, self.settings());
         }
-        serving::add(setup, self);
+        serving::add(controllers, self);
     }
 
     /// Returns the settings of projections.
     #[must_use]
-    pub fn settings(&self) -> Settings {
+    pub fn settings(&self) -> ProjectionSettings {
         let profile = Some(self.aws_default_instance_profile.clone());
-        Settings {
+        ProjectionSettings {
             default_instance_profile: profile.filter(|profile| !profile.is_empty()),
-            ..Settings::default()
+            ..ProjectionSettings::default()
         }
     }
 }

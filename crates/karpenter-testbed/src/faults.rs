@@ -4,9 +4,10 @@
 //! randomness comes from a seeded generator, so that equal seeds and request orders produce equal faults. Requests marked
 //! [`Exempt`] have no faults. Compaction is not a rule but an action: [`crate::Testbed::compact`].
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -128,23 +129,23 @@ impl Faults {
 
     /// Adds a rule.
     pub fn add(&self, rule: Rule) {
-        self.lock().rules.push(rule);
+        self.state.lock().rules.push(rule);
     }
 
     /// Replaces all rules.
     pub fn set(&self, rules: Vec<Rule>) {
-        self.lock().rules = rules;
+        self.state.lock().rules = rules;
     }
 
     /// Removes all rules.
     pub fn clear(&self) {
-        self.lock().rules.clear();
+        self.state.lock().rules.clear();
     }
 
     /// Draws the faults of a request.
     #[must_use]
     pub fn draw(&self, verb: &str, resource: &str) -> Vec<Fault> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.rules.is_empty() {
             return Vec::new();
         }
@@ -164,10 +165,6 @@ impl Faults {
             }
         }
         hit
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

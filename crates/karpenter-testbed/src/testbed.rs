@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::clock::Clock;
 use crate::faults::Faults;
-use crate::server::{ApiServer, PodMutation, ServeError, ServedOverHttps, Settings, VERSION};
+use crate::server::{ApiServer, PodMutation, ServeError, ServedOverHttps, ServerSettings, VERSION};
 use crate::store::DEFAULT_HISTORY;
 
 /// Settings of a control plane that is not started yet.
@@ -95,7 +95,7 @@ impl Builder {
     )]
     pub async fn start(self) -> Testbed {
         Testbed {
-            server: ApiServer::new(Settings {
+            server: ApiServer::new(ServerSettings {
                 clock: self.clock.unwrap_or_else(Clock::real),
                 faults: self.faults.unwrap_or_else(|| Faults::new(self.seed)),
                 seed: self.seed,

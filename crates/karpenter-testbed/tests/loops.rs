@@ -15,6 +15,7 @@ use kube::core::{DynamicObject, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+/// A testbed in virtual time whose controllers are started by the test.
 struct World {
     testbed: Testbed,
     client: Client,

@@ -2,7 +2,9 @@
 //! idempotently: two launches with one id give one instance.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 /// The instance sizes: name, cores, GiB of memory, dollars per hour.
 pub const SIZES: [(&str, i64, i64, f64); 3] = [
@@ -40,15 +42,11 @@ struct State {
 }
 
 impl Lagoon {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Launches an instance, or returns the one launched with its id before. Returns `None` if the size has no capacity on
     /// that island.
     #[must_use]
     pub fn launch(&self, instance: Instance) -> Option<Instance> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if let Some(running) = state.running.get(&instance.id) {
             return Some(running.clone());
         }
@@ -65,19 +63,19 @@ impl Lagoon {
     /// Terminates an instance; returns whether there was one.
     #[must_use]
     pub fn terminate(&self, id: &str) -> bool {
-        self.lock().running.remove(id).is_some()
+        self.0.lock().running.remove(id).is_some()
     }
 
     /// Returns the instance of this id.
     #[must_use]
     pub fn instance(&self, id: &str) -> Option<Instance> {
-        self.lock().running.get(id).cloned()
+        self.0.lock().running.get(id).cloned()
     }
 
     /// Returns all instances of a cluster.
     #[must_use]
     pub fn instances(&self, cluster: &str) -> Vec<Instance> {
-        let state = self.lock();
+        let state = self.0.lock();
         state
             .running
             .values()
@@ -88,7 +86,8 @@ impl Lagoon {
 
     /// Exhausts the capacity of a size on an island.
     pub fn exhaust(&self, size: &str, island: &str) {
-        self.lock()
+        self.0
+            .lock()
             .exhausted
             .push((size.to_owned(), island.to_owned()));
     }
@@ -97,6 +96,7 @@ impl Lagoon {
     #[must_use]
     pub fn has_capacity(&self, size: &str, island: &str) -> bool {
         !self
+            .0
             .lock()
             .exhausted
             .contains(&(size.to_owned(), island.to_owned()))

@@ -342,8 +342,8 @@ pub fn operator(
 ) -> Builder {
     let clients = clients.into();
     let provider = LagoonProvider::new(clients.api.clone(), cloud, cluster);
-    Operator::builder(Arc::new(provider), clients, options).with(|setup| {
-        let cx = Arc::clone(setup.context());
-        setup.controller(Readiness { cx });
+    Operator::builder(Arc::new(provider), clients, options).with(|controllers| {
+        let cx = Arc::clone(controllers.context());
+        controllers.controller(Readiness { cx });
     })
 }

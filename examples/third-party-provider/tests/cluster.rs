@@ -22,6 +22,7 @@ use third_party_provider::lagoon::{Lagoon, SIZES};
 use third_party_provider::{LagoonClass, PROVIDER_PREFIX, operator};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+/// A testbed cluster with Karpenter on the imaginary cloud, in virtual time.
 struct World {
     client: Client,
     cloud: Lagoon,

@@ -5,7 +5,7 @@
 //!
 //! | key | value |
 //! |---|---|
-//! | `settings` | fields of [`Settings`] to change |
+//! | `settings` | fields of [`AwsFakeSettings`] to change |
 //! | `faults` | list of [`Fault`], replaces the list |
 //! | `ice` | list of [`Shortage`], replaces the list |
 //! | `capacity` | list of `{type, zone, spot, nodes}`, sets single pools |
@@ -39,7 +39,8 @@ use serde_json::{Value, json};
 
 use crate::wire::set;
 use crate::{
-    AwsFake, CapacityReservation, Cluster, Fault, Policy, Settings, Shortage, StatusReport, calls,
+    AwsFake, AwsFakeSettings, CapacityReservation, Cluster, Fault, Policy, Shortage, StatusReport,
+    calls,
 };
 
 #[derive(Debug, Deserialize)]
@@ -140,13 +141,13 @@ impl AwsFake {
 
     fn overview(&self) -> Value {
         let now = self.inner.clock.now();
-        let mut world = self.current();
-        let counts = calls::counts(&world.calls);
-        let calls = serde_json::to_value(&world.calls).unwrap_or_default();
-        let settings = serde_json::to_value(&world.settings).unwrap_or_default();
-        let faults = serde_json::to_value(&world.faults).unwrap_or_default();
-        let profiles = serde_json::to_value(world.iam.profiles.values().collect::<Vec<_>>());
-        let enforced = world.policy.is_some();
+        let mut state = self.current();
+        let counts = calls::counts(&state.calls);
+        let calls = serde_json::to_value(&state.calls).unwrap_or_default();
+        let settings = serde_json::to_value(&state.settings).unwrap_or_default();
+        let faults = serde_json::to_value(&state.faults).unwrap_or_default();
+        let profiles = serde_json::to_value(state.iam.profiles.values().collect::<Vec<_>>());
+        let enforced = state.policy.is_some();
         let mut out = json!({
             "now": now,
             "settings": settings,
@@ -156,7 +157,7 @@ impl AwsFake {
             "call_counts": counts,
             "calls": calls,
         });
-        if let Some(region) = world.home() {
+        if let Some(region) = state.home() {
             let instances: Vec<_> = region.ec2.instances.all().collect();
             let templates: Vec<Value> = region
                 .ec2
@@ -206,7 +207,7 @@ impl AwsFake {
             self.set_policy(policy);
         }
         if let Some(faults) = command.faults {
-            self.world().faults = faults;
+            self.state().faults = faults;
         }
         if let Some(ice) = command.ice {
             self.set_shortages(ice);
@@ -289,8 +290,8 @@ impl AwsFake {
     fn changed_settings(
         &self,
         changes: serde_json::Map<String, Value>,
-    ) -> Result<Settings, String> {
-        let mut all = serde_json::to_value(&self.world().settings).map_err(|e| e.to_string())?;
+    ) -> Result<AwsFakeSettings, String> {
+        let mut all = serde_json::to_value(&self.state().settings).map_err(|e| e.to_string())?;
         if let Some(all) = all.as_object_mut() {
             all.extend(changes);
         }

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::catalog::Catalog;
 use crate::ec2::filters::Tags;
 use crate::ec2::network::Vpc;
 use crate::ec2::{Ec2, images};
-use crate::fake::{Inner, Region, World};
+use crate::fake::{AwsState, Inner, Region};
 use crate::iam::Iam;
 use crate::ids::Ids;
 use crate::limits::Buckets;
@@ -18,7 +19,8 @@ use crate::metadata::Metadata;
 use crate::sqs::{Queue, Queues};
 use crate::ssm::Ssm;
 use crate::{
-    ACCOUNT, AwsFake, Clock, Cluster, Fault, Image, Policy, Role, SecurityGroup, Settings, Subnet,
+    ACCOUNT, AwsFake, AwsFakeSettings, Clock, Cluster, Fault, Image, Policy, Role, SecurityGroup,
+    Subnet,
 };
 
 /// ID of the default VPC of every region.
@@ -39,7 +41,7 @@ pub struct Builder {
     versions: Vec<String>,
     roles: Vec<String>,
     queue: Option<String>,
-    settings: Settings,
+    settings: AwsFakeSettings,
     faults: Vec<Fault>,
     policy: Option<Policy>,
 }
@@ -54,7 +56,7 @@ impl Default for Builder {
             versions: vec!["1.34".to_owned()],
             roles: vec!["KarpenterNodeRole-test".to_owned()],
             queue: None,
-            settings: Settings::default(),
+            settings: AwsFakeSettings::default(),
             faults: vec![],
             policy: None,
         }
@@ -115,7 +117,7 @@ impl Builder {
 
     /// Changes the settings.
     #[must_use]
-    pub fn settings(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+    pub fn settings(mut self, change: impl FnOnce(&mut AwsFakeSettings)) -> Self {
         change(&mut self.settings);
         self
     }
@@ -182,7 +184,7 @@ impl Builder {
             .first()
             .cloned()
             .unwrap_or_default();
-        let world = World {
+        let state = AwsState {
             account: ACCOUNT.to_owned(),
             caller: format!(
                 "arn:aws:sts::{ACCOUNT}:assumed-role/KarpenterControllerRole/karpenter"
@@ -201,7 +203,7 @@ impl Builder {
         AwsFake {
             inner: Arc::new(Inner {
                 clock: self.clock,
-                world: Mutex::new(world),
+                state: Mutex::new(state),
                 changes: watch::Sender::new(0),
             }),
         }

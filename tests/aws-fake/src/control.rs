@@ -10,14 +10,14 @@ use serde_json::Value;
 use crate::catalog::InstanceType;
 use crate::ec2::Pool;
 use crate::ec2::instances::Reclaim;
-use crate::fake::{Region, World};
+use crate::fake::{AwsState, Region};
 use crate::{
-    AwsFake, Builder, Call, CapacityReservation, Cluster, Fault, Image, Instance, InstanceProfile,
-    InstanceState, LaunchTemplate, Lifecycle, Permission, PlacementGroup, Policy, Role,
-    ScheduledEvent, SecurityGroup, Settings, Shortage, StatusReport, Subnet, calls,
+    AwsFake, AwsFakeSettings, Builder, Call, CapacityReservation, Cluster, Fault, Image, Instance,
+    InstanceProfile, InstanceState, LaunchTemplate, Lifecycle, Permission, PlacementGroup, Policy,
+    Role, ScheduledEvent, SecurityGroup, Shortage, StatusReport, Subnet, calls,
 };
 
-impl World {
+impl AwsState {
     /// Returns the home region, which always exists.
     pub(crate) fn home(&mut self) -> Option<&mut Region> {
         self.regions.get_mut(&self.home)
@@ -39,9 +39,9 @@ impl AwsFake {
     fn change<T: Default>(&self, act: impl FnOnce(&mut Region, Timestamp) -> T) -> T {
         let now = self.inner.clock.now();
         let result = {
-            let mut world = self.current();
-            let result = world.home().map(|r| act(r, now)).unwrap_or_default();
-            world.apply_due(now);
+            let mut state = self.current();
+            let result = state.home().map(|r| act(r, now)).unwrap_or_default();
+            state.apply_due(now);
             result
         };
         self.changed();
@@ -139,25 +139,25 @@ impl AwsFake {
     /// Returns every call since the start or the last [`AwsFake::forget_calls`].
     #[must_use]
     pub fn calls(&self) -> Vec<Call> {
-        self.world().calls.clone()
+        self.state().calls.clone()
     }
 
     /// Returns the number of calls by action.
     #[must_use]
     pub fn call_counts(&self) -> BTreeMap<String, usize> {
-        calls::counts(&self.world().calls)
+        calls::counts(&self.state().calls)
     }
 
     /// Removes the recorded calls.
     pub fn forget_calls(&self) {
-        self.world().calls.clear();
+        self.state().calls.clear();
     }
 
     /// Returns every permission that the recorded calls needed, without duplicates.
     #[must_use]
     pub fn needed_permissions(&self) -> Vec<Permission> {
         let mut all: Vec<Permission> = self
-            .world()
+            .state()
             .calls
             .iter()
             .flat_map(|c| c.permissions.clone())
@@ -170,24 +170,24 @@ impl AwsFake {
     // --- changing --------------------------------------------------------------------------------
 
     /// Changes the settings.
-    pub fn set(&self, change: impl FnOnce(&mut Settings)) {
-        change(&mut self.world().settings);
+    pub fn set(&self, change: impl FnOnce(&mut AwsFakeSettings)) {
+        change(&mut self.state().settings);
         self.changed();
     }
 
     /// Adds a fault at the end of the list.
     pub fn add_fault(&self, fault: Fault) {
-        self.world().faults.push(fault);
+        self.state().faults.push(fault);
     }
 
     /// Removes all faults.
     pub fn clear_faults(&self) {
-        self.world().faults.clear();
+        self.state().faults.clear();
     }
 
     /// Enforces a policy, or removes it.
     pub fn set_policy(&self, policy: Option<Policy>) {
-        self.world().policy = policy;
+        self.state().policy = policy;
     }
 
     /// Replaces the list of pools without capacity.
@@ -328,33 +328,33 @@ impl AwsFake {
     /// Adds a role.
     pub fn add_role(&self, name: &str) {
         let now = self.inner.clock.now();
-        let mut world = self.world();
+        let mut state = self.state();
         let role = Role {
             name: name.to_owned(),
-            arn: format!("arn:aws:iam::{}:role/{name}", world.account),
-            id: world.ids.upper("AROA"),
+            arn: format!("arn:aws:iam::{}:role/{name}", state.account),
+            id: state.ids.upper("AROA"),
             path: "/".to_owned(),
             created: now,
         };
-        world.iam.roles.insert(name.to_owned(), role);
+        state.iam.roles.insert(name.to_owned(), role);
     }
 
     /// Adds an instance profile with `role`, as if a user had created it.
     pub fn add_instance_profile(&self, name: &str, role: Option<&str>) {
         // Created in the past, so that EC2 sees it already.
         let created = Timestamp::UNIX_EPOCH;
-        let mut world = self.world();
+        let mut state = self.state();
         let profile = InstanceProfile {
             name: name.to_owned(),
-            arn: format!("arn:aws:iam::{}:instance-profile/{name}", world.account),
-            id: world.ids.upper("AIPA"),
+            arn: format!("arn:aws:iam::{}:instance-profile/{name}", state.account),
+            id: state.ids.upper("AIPA"),
             path: "/".to_owned(),
             role: role.map(str::to_owned),
             tags: BTreeMap::new(),
             created,
             changed: created,
         };
-        world.iam.profiles.insert(name.to_owned(), profile);
+        state.iam.profiles.insert(name.to_owned(), profile);
     }
 
     /// Adds or replaces an EKS cluster, with its zonal shifts.
@@ -367,8 +367,8 @@ impl AwsFake {
     /// Returns an EKS cluster of the home region.
     #[must_use]
     pub fn eks_cluster(&self, name: &str) -> Option<Cluster> {
-        let mut world = self.current();
-        world.home()?.clusters.get(name).cloned()
+        let mut state = self.current();
+        state.home()?.clusters.get(name).cloned()
     }
 
     /// Changes the Kubernetes version of an EKS cluster's control plane.
@@ -382,7 +382,7 @@ impl AwsFake {
 
     /// Replaces the entries of the price list, or resets it to the catalog's.
     pub fn set_price_list(&self, list: Option<Vec<Value>>) {
-        self.world().price_list = list;
+        self.state().price_list = list;
     }
 
     // --- triggering events -----------------------------------------------------------------------
@@ -452,7 +452,7 @@ impl AwsFake {
 
     /// Terminates an instance without a call of the controller.
     pub fn terminate(&self, id: &str) {
-        let shutting_down = self.world().settings.shutting_down();
+        let shutting_down = self.state().settings.shutting_down();
         let reason = (
             "Client.UserInitiatedShutdown",
             "Client.UserInitiatedShutdown: User initiated shutdown",
@@ -464,10 +464,10 @@ impl AwsFake {
     pub fn send_message(&self, queue: &str, body: &str) -> bool {
         let now = self.inner.clock.now();
         let sent = {
-            let mut world = self.world();
-            let World {
+            let mut state = self.state();
+            let AwsState {
                 regions, home, ids, ..
-            } = &mut *world;
+            } = &mut *state;
             regions
                 .get_mut(home)
                 .and_then(|r| r.queues.0.get_mut(queue))

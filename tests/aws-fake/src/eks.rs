@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::ec2::paging;
 use crate::permissions::{Auth, Permission};
-use crate::settings::Settings;
+use crate::settings::AwsFakeSettings;
 use crate::wire::Reply;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;
@@ -97,7 +97,7 @@ pub(crate) struct EksCall<'a> {
     pub(crate) region: &'a str,
     pub(crate) account: &'a str,
     pub(crate) clusters: &'a BTreeMap<String, Cluster>,
-    pub(crate) settings: &'a Settings,
+    pub(crate) settings: &'a AwsFakeSettings,
     pub(crate) auth: Auth<'a>,
 }
 

@@ -1,12 +1,13 @@
 //! Entry point of the stand-in: dispatch of requests, and the state.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -21,7 +22,7 @@ use crate::limits::Buckets;
 use crate::metadata::Metadata;
 use crate::permissions::{Auth, Permission, Policy};
 use crate::pricing::PricingCall;
-use crate::settings::Settings;
+use crate::settings::AwsFakeSettings;
 use crate::sqs::{Outcome, Queues, SqsCall};
 use crate::ssm::{Ssm, SsmCall};
 use crate::wire::error::AwsError;
@@ -49,7 +50,7 @@ pub struct AwsFake {
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) clock: Clock,
-    pub(crate) world: Mutex<World>,
+    pub(crate) state: Mutex<AwsState>,
     /// Incremented whenever the state may have changed.
     pub(crate) changes: watch::Sender<u64>,
 }
@@ -67,7 +68,7 @@ pub(crate) struct Region {
 }
 
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct AwsState {
     pub(crate) account: String,
     pub(crate) caller: String,
     pub(crate) home: String,
@@ -75,7 +76,7 @@ pub(crate) struct World {
     pub(crate) iam: Iam,
     pub(crate) ids: Ids,
     pub(crate) metadata: Metadata,
-    pub(crate) settings: Settings,
+    pub(crate) settings: AwsFakeSettings,
     pub(crate) faults: Vec<Fault>,
     pub(crate) policy: Option<Policy>,
     pub(crate) calls: Vec<Call>,
@@ -112,8 +113,8 @@ impl AwsFake {
             let now = clock.now();
             let waited = deadline.is_some_and(|at| now >= at);
             let step = {
-                let mut world = self.world();
-                world.step(&incoming, &endpoint, now, deadline.is_some(), waited)
+                let mut state = self.state();
+                state.step(&incoming, &endpoint, now, deadline.is_some(), waited)
             };
             // A call that changes the state wakes the long polls of others; a poll changes nothing.
             if !matches!(step, Step::Wait(_)) && incoming.action != "ReceiveMessage" {
@@ -134,7 +135,7 @@ impl AwsFake {
                 }
                 Step::Wait(longest) => {
                     let until = *deadline.get_or_insert_with(|| crate::clock::later(now, longest));
-                    let next = self.world().next_change(now).filter(|at| *at < until);
+                    let next = self.state().next_change(now).filter(|at| *at < until);
                     let left = next.unwrap_or(until).duration_since(now);
                     let left = Duration::try_from(left).unwrap_or_default();
                     tokio::select! {
@@ -152,8 +153,8 @@ impl AwsFake {
             return self.admin(request);
         }
         let now = self.inner.clock.now();
-        let mut world = self.world();
-        let World { metadata, ids, .. } = &mut *world;
+        let mut state = self.state();
+        let AwsState { metadata, ids, .. } = &mut *state;
         if let Some(response) = metadata.answer(request, ids, now) {
             return response;
         }
@@ -173,16 +174,13 @@ impl AwsFake {
             text: String::new(),
             params: Ok(Value::Null),
         };
-        let id = world.ids.uuid();
+        let id = state.ids.uuid();
         incoming.respond(&Err(error), &id)
     }
 
     /// Locks the state. A panic in another thread (of a test) does not make it unavailable.
-    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
-        self.inner
-            .world
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn state(&self) -> MutexGuard<'_, AwsState> {
+        self.inner.state.lock()
     }
 
     /// Returns the clock.
@@ -192,11 +190,11 @@ impl AwsFake {
     }
 
     /// Applies all due transitions, and locks the state.
-    pub(crate) fn current(&self) -> MutexGuard<'_, World> {
+    pub(crate) fn current(&self) -> MutexGuard<'_, AwsState> {
         let now = self.inner.clock.now();
-        let mut world = self.world();
-        world.apply_due(now);
-        world
+        let mut state = self.state();
+        state.apply_due(now);
+        state
     }
 
     /// Wakes tasks that wait for a change of the state.
@@ -212,9 +210,9 @@ impl AwsFake {
         loop {
             let now = self.inner.clock.now();
             let (events, next) = {
-                let mut world = self.world();
-                let events = world.apply_due(now);
-                (events, world.next_change(now))
+                let mut state = self.state();
+                let events = state.apply_due(now);
+                (events, state.next_change(now))
             };
             if events {
                 self.changed();
@@ -245,7 +243,7 @@ fn endpoint_of(request: &Request<Bytes>) -> String {
     format!("http://{host}")
 }
 
-impl World {
+impl AwsState {
     /// Applies all transitions that are due at `now`, and delivers events. Returns whether any event was delivered.
     pub(crate) fn apply_due(&mut self, now: Timestamp) -> bool {
         let shutting_down = self.settings.shutting_down();

@@ -11,7 +11,7 @@ use crate::ec2::filters::Tags;
 use crate::ec2::paging;
 use crate::ids::Ids;
 use crate::permissions::{Auth, Permission};
-use crate::settings::Settings;
+use crate::settings::AwsFakeSettings;
 use crate::wire::Reply;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;
@@ -95,7 +95,7 @@ pub(crate) struct IamCall<'a> {
     pub(crate) account: &'a str,
     pub(crate) iam: &'a mut Iam,
     pub(crate) ids: &'a mut Ids,
-    pub(crate) settings: &'a Settings,
+    pub(crate) settings: &'a AwsFakeSettings,
     pub(crate) auth: Auth<'a>,
 }
 

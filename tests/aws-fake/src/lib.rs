@@ -76,7 +76,7 @@ pub use iam::{InstanceProfile, Role};
 pub use limits::Rate;
 pub use permissions::{Permission, Policy, PolicyError};
 pub use server::Server;
-pub use settings::Settings;
+pub use settings::AwsFakeSettings;
 
 /// ID of the account that owns all resources.
 pub const ACCOUNT: &str = "123456789012";

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::catalog::Catalog;
 use crate::ec2::paging;
 use crate::permissions::Auth;
-use crate::settings::Settings;
+use crate::settings::AwsFakeSettings;
 use crate::wire::Reply;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;
@@ -27,7 +27,7 @@ pub(crate) struct PricingCall<'a> {
     pub(crate) catalogs: Vec<(&'a str, &'a Catalog)>,
     /// Price list entries to return instead of the catalog's.
     pub(crate) replacement: Option<&'a [Value]>,
-    pub(crate) settings: &'a Settings,
+    pub(crate) settings: &'a AwsFakeSettings,
     pub(crate) auth: Auth<'a>,
 }
 

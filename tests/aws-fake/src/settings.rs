@@ -10,7 +10,7 @@ use crate::limits::Rate;
 /// Settings of the stand-in. Durations are in seconds of its clock.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct AwsFakeSettings {
     /// Time from pending to running.
     pub pending_s: f64,
     /// Time from shutting-down to terminated.
@@ -45,7 +45,7 @@ pub struct Settings {
     pub record: bool,
 }
 
-impl Default for Settings {
+impl Default for AwsFakeSettings {
     fn default() -> Self {
         Self {
             pending_s: 5.0,
@@ -80,7 +80,7 @@ fn seconds(s: f64) -> Duration {
     Duration::try_from_secs_f64(s).unwrap_or_default()
 }
 
-impl Settings {
+impl AwsFakeSettings {
     pub(crate) fn pending(&self) -> Duration {
         seconds(self.pending_s)
     }

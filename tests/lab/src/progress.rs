@@ -10,7 +10,7 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use kube::api::ListParams;
 use kube::{Api, Client};
 
-use crate::stack::Stack;
+use crate::local_cluster::LocalCluster;
 
 /// The state of the cluster in numbers.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -42,8 +42,8 @@ impl Progress {
     ///
     /// # Errors
     /// If the API server does not answer.
-    pub async fn of(stack: &Stack) -> kube::Result<Self> {
-        let client = stack.client();
+    pub async fn of(cluster: &LocalCluster) -> kube::Result<Self> {
+        let client = cluster.client();
         let all = ListParams::default();
         let pods = list::<Pod>(&client, &all).await?;
         let nodes = list::<Node>(&client, &all).await?;
@@ -51,7 +51,7 @@ impl Progress {
         let deployments = list::<Deployment>(&client, &all).await?;
         let pools = list::<NodePool>(&client, &all).await?;
         let mut progress = Self {
-            hourly_price: stack.cloud.hourly_price(),
+            hourly_price: cluster.cloud.hourly_price(),
             claims: claims.len(),
             ..Self::default()
         };

@@ -17,7 +17,7 @@ use karpenter_api::v1::NodeClaim;
 use karpenter_aws::api::EC2NodeClass;
 use karpenter_aws_fake::{Instance, Lifecycle, Policy, Shortage};
 use karpenter_kube::logging::JsonLines;
-use karpenter_lab::aws::{CLUSTER, REGION, Settings, Stack};
+use karpenter_lab::aws::{AwsClusterSettings, CLUSTER, LocalCluster, REGION};
 use karpenter_lab::manifests;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client};
@@ -28,8 +28,9 @@ use tracing_subscriber::prelude::*;
 const IMAGES: &str = "/aws/service/eks/optimized-ami/1.36/amazon-linux-2023";
 const POLICY: &str = include_str!("../../../docs/iam-policy.json");
 
+/// A local cluster on the AWS fake, in real time.
 struct World {
-    stack: Stack,
+    cluster: LocalCluster,
     client: Client,
 }
 
@@ -45,17 +46,17 @@ impl World {
             // The first test of the process sets it up.
             let _ = tracing_subscriber::registry().with(lines).try_init();
         }
-        let settings = Settings {
+        let settings = AwsClusterSettings {
             speed,
             pending_s: 2.0,
             pause: Duration::from_millis(5),
-            ..Settings::default()
+            ..AwsClusterSettings::default()
         };
-        let stack = Stack::start(settings).await.unwrap();
+        let cluster = LocalCluster::start(settings).await.unwrap();
         // Denies calls that upstream's policy does not allow.
-        stack.cluster.fake.set_policy(Some(policy()));
-        let client = stack.cluster.client();
-        let world = Self { stack, client };
+        cluster.aws.fake.set_policy(Some(policy()));
+        let client = cluster.aws.client();
+        let world = Self { cluster, client };
         world.apply(&class()).await;
         world.ready().await;
         world.apply(&pool()).await;
@@ -70,7 +71,7 @@ impl World {
 
     fn image(&self, arch: &str) -> String {
         let name = format!("{IMAGES}/{arch}/standard/recommended/image_id");
-        self.stack.cluster.fake.parameter(&name).unwrap()
+        self.cluster.aws.fake.parameter(&name).unwrap()
     }
 
     /// Waits until the node class is ready for its current spec; only its controller makes it ready.
@@ -125,7 +126,7 @@ impl World {
                     .collect();
                 panic!(
                     "timed out waiting for {what}; claims {states:#?}; calls {:?}",
-                    self.stack.cluster.fake.call_counts()
+                    self.cluster.aws.fake.call_counts()
                 );
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -148,7 +149,7 @@ impl World {
     fn instance_of(&self, node: &Node) -> Instance {
         let id = node.spec.as_ref().unwrap().provider_id.as_deref().unwrap();
         let id = karpenter_aws::instances::instance_id(id).unwrap();
-        self.stack.cluster.fake.instance(id).unwrap()
+        self.cluster.aws.fake.instance(id).unwrap()
     }
 
     async fn claims(&self) -> Vec<NodeClaim> {
@@ -159,8 +160,8 @@ impl World {
     /// Asserts that no call was denied for lack of permission.
     fn nothing_beyond_the_policy(&self) {
         let refused: BTreeSet<String> = self
-            .stack
             .cluster
+            .aws
             .fake
             .calls()
             .into_iter()
@@ -307,12 +308,12 @@ async fn a_pod_runs_on_a_matching_instance_that_is_terminated_after_the_pod() {
     pods.delete("web", &DeleteParams::default()).await.unwrap();
     world
         .until("the instance to be terminated", async || {
-            let instance = world.stack.cluster.fake.instance(&instance.id)?;
+            let instance = world.cluster.aws.fake.instance(&instance.id)?;
             (!instance.state.is_alive() && world.claims().await.is_empty()).then_some(())
         })
         .await;
     world.nothing_beyond_the_policy();
-    let metrics = world.stack.registry.render();
+    let metrics = world.cluster.registry.render();
     for series in [
         "operator_ec2nodeclass_status_condition_count{namespace=\"\",name=\"default\",type=\"Ready\",status=\"True\",reason=\"Ready\"} 1",
         "operator_status_condition_count{namespace=\"\",name=\"default\",group=\"karpenter.k8s.aws\",kind=\"EC2NodeClass\",type=\"Ready\",status=\"True\",reason=\"Ready\"} 1",
@@ -320,7 +321,7 @@ async fn a_pod_runs_on_a_matching_instance_that_is_terminated_after_the_pod() {
     ] {
         assert!(metrics.contains(series), "{series}");
     }
-    world.stack.shutdown().await;
+    world.cluster.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -332,29 +333,29 @@ async fn the_next_instance_type_is_launched_when_the_cheapest_has_no_capacity() 
         .instance_of(&world.running("first").await)
         .instance_type;
     world
-        .stack
         .cluster
+        .aws
         .fake
         .set_shortages(vec![Shortage::new(&cheapest, "*", "*")]);
-    world.stack.cluster.fake.forget_calls();
+    world.cluster.aws.fake.forget_calls();
     world.pod("second", zone("us-west-2b")).await;
     let second = world.running("second").await;
     assert_ne!(world.instance_of(&second).instance_type, cheapest);
     assert_eq!(
-        world.stack.cluster.fake.call_counts()["CreateFleet"],
+        world.cluster.aws.fake.call_counts()["CreateFleet"],
         1,
         "the fleet tried the next instance type itself"
     );
     world.nothing_beyond_the_policy();
-    world.stack.shutdown().await;
+    world.cluster.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_instance_that_no_longer_matches_its_node_class_is_replaced() {
     let world = World::start().await;
     // The policy allows one role only.
-    world.stack.cluster.fake.set_policy(None);
-    world.stack.cluster.fake.add_role("KarpenterNodeRole-other");
+    world.cluster.aws.fake.set_policy(None);
+    world.cluster.aws.fake.add_role("KarpenterNodeRole-other");
     world
         .apply(&json!({
             "apiVersion": "apps/v1", "kind": "Deployment",
@@ -412,13 +413,13 @@ async fn an_instance_that_no_longer_matches_its_node_class_is_replaced() {
     world
         .until("the old instances to be terminated", async || {
             let ended = |id: &str| {
-                let instance = world.stack.cluster.fake.instance(id);
+                let instance = world.cluster.aws.fake.instance(id);
                 instance.is_none_or(|i| !i.state.is_alive())
             };
             (ended(&first.id) && ended(&second.id)).then_some(())
         })
         .await;
-    world.stack.shutdown().await;
+    world.cluster.shutdown().await;
 }
 
 /// A NodePool of spot nodes, and a workload on one of them.
@@ -470,21 +471,15 @@ async fn a_spot_node_is_replaced_before_it_is_interrupted() {
     let lost = world.instance_of(&first);
     assert_eq!(lost.lifecycle, Lifecycle::Spot);
 
-    let warned = world.stack.cluster.fake.clock().now();
-    assert!(world.stack.cluster.fake.interrupt_spot(&lost.id));
+    let warned = world.cluster.aws.fake.clock().now();
+    assert!(world.cluster.aws.fake.interrupt_spot(&lost.id));
     let name = first.metadata.name.unwrap();
     let second = world
         .until("the workload to run elsewhere", async || {
             running(&name).await
         })
         .await;
-    let took = world
-        .stack
-        .cluster
-        .fake
-        .clock()
-        .now()
-        .duration_since(warned);
+    let took = world.cluster.aws.fake.clock().now().duration_since(warned);
     assert!(took.as_secs() < 120, "it took {took}");
     let found = world.instance_of(&second);
     assert_ne!(found.id, lost.id);
@@ -495,28 +490,28 @@ async fn a_spot_node_is_replaced_before_it_is_interrupted() {
     );
     world
         .until("the instance to be terminated", async || {
-            let instance = world.stack.cluster.fake.instance(&lost.id)?;
+            let instance = world.cluster.aws.fake.instance(&lost.id)?;
             (!instance.state.is_alive()).then_some(())
         })
         .await;
     world.nothing_beyond_the_policy();
-    world.stack.shutdown().await;
+    world.cluster.shutdown().await;
 }
 
 /// The manifests of v0.16 and v0.33, as users wrote them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn older_generations_are_served_and_the_control_plane_is_upgraded_by_hand() {
-    let settings = Settings {
+    let settings = AwsClusterSettings {
         speed: 20.0,
         pending_s: 2.0,
         pause: Duration::from_millis(5),
         kubernetes: vec!["1.30".into(), "1.31".into()],
         older_generations: true,
-        ..Settings::default()
+        ..AwsClusterSettings::default()
     };
-    let stack = Stack::start(settings).await.unwrap();
-    let client = stack.cluster.client();
-    let world = World { stack, client };
+    let cluster = LocalCluster::start(settings).await.unwrap();
+    let client = cluster.aws.client();
+    let world = World { cluster, client };
     for document in ["provisioner.yaml", "inflate.yaml"] {
         let seed = format!("../../tests/seeds/1-just-in-time-v0.16/{document}");
         let text = std::fs::read_to_string(seed).unwrap();
@@ -540,12 +535,12 @@ async fn older_generations_are_served_and_the_control_plane_is_upgraded_by_hand(
     assert_eq!(kubelet(&node).unwrap(), "v1.30.4-eks");
 
     // As `curl $AWS_ENDPOINT_URL/_admin -d '{"versions": {"playground": "1.31"}}'` does.
-    world.stack.cluster.fake.upgrade(CLUSTER, "1.31");
+    world.cluster.aws.fake.upgrade(CLUSTER, "1.31");
     world
         .until("the API server's upgrade", async || {
             let version = world.client.apiserver_version().await.ok()?;
             (version.minor == "31").then_some(())
         })
         .await;
-    world.stack.shutdown().await;
+    world.cluster.shutdown().await;
 }

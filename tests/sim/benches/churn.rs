@@ -13,8 +13,8 @@ use k8s_openapi::api::apps::v1::Deployment;
 use karpenter_api::v1::NodePool;
 use karpenter_bench::{Run, Suite};
 use karpenter_kwok::KwokNodeClass;
+use karpenter_lab::local_cluster::{LocalCluster, LocalClusterSettings};
 use karpenter_lab::progress::Progress;
-use karpenter_lab::stack::{Settings, Stack};
 use karpenter_sim::chance::Chance;
 use karpenter_sim::safety::Safety;
 use karpenter_sim::wire::{Fuse, Trace, Wire};
@@ -104,25 +104,25 @@ fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
 async fn churn(run: &mut Run, policy: &str) {
     let mut chance = Chance::new(SEED);
     fastrand::seed(SEED);
-    let mut options = Settings::default().options;
+    let mut options = LocalClusterSettings::default().options;
     options.cpu_requests = 1000;
-    let settings = Settings {
+    let settings = LocalClusterSettings {
         epoch: world::epoch(),
         seed: SEED,
         options,
-        ..Settings::default()
+        ..LocalClusterSettings::default()
     };
-    let mut stack = Stack::start(settings).await.expect("a cluster");
-    stack.stop_controllers().await;
-    let client = stack.client();
-    let safety = Arc::new(Safety::new(client.clone(), stack.clock).quiet_after(AFTERMATH));
+    let mut cluster = LocalCluster::start(settings).await.expect("a cluster");
+    cluster.stop_controllers().await;
+    let client = cluster.client();
+    let safety = Arc::new(Safety::new(client.clone(), cluster.clock).quiet_after(AFTERMATH));
     let wire = Wire::new(
-        stack.testbed.server().service(false),
-        Trace::new(stack.clock, false),
+        cluster.testbed.server().service(false),
+        Trace::new(cluster.clock, false),
         Fuse::default(),
         Arc::clone(&safety),
     );
-    stack.start_controllers_as(Client::new(wire, "default"));
+    cluster.start_controllers_as(Client::new(wire, "default"));
     let create = PostParams::default();
     let classes: Api<KwokNodeClass> = Api::all(client.clone());
     let class = KwokNodeClass::new("default");
@@ -139,17 +139,17 @@ async fn churn(run: &mut Run, policy: &str) {
     }
     // The first nodes are launched, and half an hour passes until the measurement begins.
     safety.disturbed();
-    stack.clock.sleep(HOUR / 2).await;
-    let start = stack.clock.now();
-    let (spent, launched) = (stack.cloud.spent(start), stack.cloud.launched());
-    let evicted = evictions(&stack);
+    cluster.clock.sleep(HOUR / 2).await;
+    let start = cluster.clock.now();
+    let (spent, launched) = (cluster.cloud.spent(start), cluster.cloud.launched());
+    let evicted = evictions(&cluster);
     let (mut pods, mut samples) = (0, 0);
     let mut changes = 0_u64;
     for hour in 0..HOURS {
         let begins = HOUR * u32::try_from(hour).unwrap_or(0);
-        while stack.clock.since(start) < begins + BUSY {
+        while cluster.clock.since(start) < begins + BUSY {
             let pause = Duration::from_secs_f64(chance.seconds(2.0, 60.0));
-            stack.clock.sleep(pause).await;
+            cluster.clock.sleep(pause).await;
             let n = usize::try_from(chance.between(0, SIZES.len() as u64 - 1)).unwrap_or(0);
             let step = chance.between(1, 8);
             let grows = chance.happens(0.5);
@@ -163,15 +163,15 @@ async fn churn(run: &mut Run, policy: &str) {
             let patched = deployments.patch(&name, &params, &patch).await;
             patched.expect("a deployment");
             changes += 1;
-            let progress = Progress::of(&stack).await.expect("the progress");
+            let progress = Progress::of(&cluster).await.expect("the progress");
             pods += progress.running;
             samples += 1;
         }
-        while stack.clock.since(start) < begins + HOUR {
-            stack.clock.sleep(Duration::from_secs(60)).await;
+        while cluster.clock.since(start) < begins + HOUR {
+            cluster.clock.sleep(Duration::from_secs(60)).await;
         }
     }
-    let now = stack.clock.now();
+    let now = cluster.clock.now();
     let hours = HOURS as f64;
     let problems = [safety.violations(), safety.undone_moves()].concat();
     assert!(problems.is_empty(), "{problems:?}");
@@ -180,22 +180,28 @@ async fn churn(run: &mut Run, policy: &str) {
     run.parameter("hours", HOURS);
     run.sample(
         usize::try_from(changes).unwrap_or(0),
-        stack.clock.since(start),
+        cluster.clock.since(start),
     );
     run.record("changes_per_hour", changes as f64 / hours);
     run.record("pods", pods as f64 / f64::from(samples.max(1)));
-    run.record("evictions_per_hour", (evictions(&stack) - evicted) / hours);
-    run.record("dollars_per_hour", (stack.cloud.spent(now) - spent) / hours);
+    run.record(
+        "evictions_per_hour",
+        (evictions(&cluster) - evicted) / hours,
+    );
+    run.record(
+        "dollars_per_hour",
+        (cluster.cloud.spent(now) - spent) / hours,
+    );
     run.record(
         "nodes_launched_per_hour",
-        (stack.cloud.launched() - launched) as f64 / hours,
+        (cluster.cloud.launched() - launched) as f64 / hours,
     );
-    stack.shutdown().await;
+    cluster.shutdown().await;
 }
 
 /// Returns the number of granted evictions.
-fn evictions(stack: &Stack) -> f64 {
-    let text = stack.registry.render();
+fn evictions(cluster: &LocalCluster) -> f64 {
+    let text = cluster.registry.render();
     let granted = text.lines().filter(|line| {
         line.starts_with("karpenter_pods_eviction_requests_total{") && line.contains("code=\"20")
     });

@@ -29,11 +29,11 @@ pub(crate) async fn converges(sim: &mut Simulation) -> Result<(), Box<Failure>> 
     sim.calm().await;
     sim.step += 1;
     wait_until_converged(sim).await?;
-    let launched = sim.stack.cloud.launched();
-    sim.stack.clock.sleep(STAYS).await;
+    let launched = sim.cluster.cloud.launched();
+    sim.cluster.clock.sleep(STAYS).await;
     sim.check().await?;
     let mut problems = unconverged(sim).await;
-    let more = sim.stack.cloud.launched() - launched;
+    let more = sim.cluster.cloud.launched() - launched;
     if more > 0 {
         problems.push(format!(
             "{more} instances were launched without a disturbance"
@@ -56,12 +56,12 @@ pub(crate) async fn converges(sim: &mut Simulation) -> Result<(), Box<Failure>> 
 }
 
 async fn wait_until_converged(sim: &mut Simulation) -> Result<(), Box<Failure>> {
-    let start = sim.stack.clock.now();
+    let start = sim.cluster.clock.now();
     // Several checks in a row: a moment between two actions may look converged.
     let mut converged = 0;
-    let mut last_launch = (sim.stack.cloud.launched(), start);
+    let mut last_launch = (sim.cluster.cloud.launched(), start);
     loop {
-        sim.stack.clock.sleep(CHECK_INTERVAL).await;
+        sim.cluster.clock.sleep(CHECK_INTERVAL).await;
         sim.check().await?;
         let mut problems = unconverged(sim).await;
         if problems.is_empty() {
@@ -72,14 +72,14 @@ async fn wait_until_converged(sim: &mut Simulation) -> Result<(), Box<Failure>> 
         } else {
             0
         };
-        let launched = sim.stack.cloud.launched();
+        let launched = sim.cluster.cloud.launched();
         if launched != last_launch.0 {
-            last_launch = (launched, sim.stack.clock.now());
+            last_launch = (launched, sim.cluster.clock.now());
         }
-        if converged >= 3 && sim.stack.clock.since(last_launch.1) > AFTER_LAUNCH {
+        if converged >= 3 && sim.cluster.clock.since(last_launch.1) > AFTER_LAUNCH {
             return Ok(());
         }
-        if sim.stack.clock.since(start) > CONVERGES_WITHIN {
+        if sim.cluster.clock.since(start) > CONVERGES_WITHIN {
             problems.insert(0, "the cluster does not converge".to_owned());
             return Err(sim.failure(problems).await);
         }
@@ -169,7 +169,7 @@ fn unmatched(sim: &Simulation, claims: &[NodeClaim], nodes: &[Node]) -> Vec<Stri
     if claimed.len() != claims.len() {
         problems.push("nodeclaims without an instance of their own".to_owned());
     }
-    let instances = sim.stack.cloud.instances();
+    let instances = sim.cluster.cloud.instances();
     let launched: BTreeSet<&str> = instances
         .iter()
         .filter_map(|m| m.answer.status.provider_id.as_deref())

@@ -27,7 +27,7 @@ impl Simulation {
             30..=37 => self.new_or_old_deployment().await,
             38..=41 => self.budget_of_pods().await,
             42..=47 => self.bad_api_server(),
-            48..=49 => self.stack.testbed.compact(),
+            48..=49 => self.cluster.testbed.compact(),
             50..=57 => self.cloud_trouble(),
             58..=63 => self.node_trouble().await,
             64..=66 => self.restart().await,
@@ -123,13 +123,13 @@ impl Simulation {
             "> API server faults {faults:?} for {share} of all requests"
         ));
         let rules = faults.into_iter().map(|f| Rule::new(f).rate(share));
-        self.stack.testbed.faults().set(rules.collect());
+        self.cluster.testbed.faults().set(rules.collect());
         self.faults_until = Some(self.after(10.0, 3600.0));
         self.update_health();
     }
 
     fn cloud_trouble(&mut self) {
-        let cloud = self.stack.cloud.clone();
+        let cloud = self.cluster.cloud.clone();
         match self.chance.between(0, 4) {
             0 => {
                 let zone = self
@@ -173,10 +173,10 @@ impl Simulation {
             return;
         };
         let name = node.metadata.name.unwrap_or_default();
-        let faults = &self.stack.node_faults;
+        let faults = &self.cluster.node_faults;
         let id = node.spec.and_then(|s| s.provider_id).unwrap_or_default();
         let trouble = self.chance.between(0, 5);
-        let mut instances = self.stack.cloud.instances().into_iter();
+        let mut instances = self.cluster.cloud.instances().into_iter();
         if !instances.any(|m| m.answer.status.provider_id.as_ref() == Some(&id)) {
             // A terminated instance cannot be restored.
             return;
@@ -186,7 +186,7 @@ impl Simulation {
                 self.trace
                     .add(&format!("> instance of {name} is terminated"));
                 faults.set(&name, NodeFault::Dead);
-                self.stack.cloud.kill(&id);
+                self.cluster.cloud.kill(&id);
             }
             3 => {
                 self.trace.add(&format!("> node {name} hangs"));

@@ -13,7 +13,7 @@ use karpenter_api::autoscaling::CapacityBuffer;
 use karpenter_api::labels::annotations;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_kwok::KwokNodeClass;
-use karpenter_lab::stack::Stack;
+use karpenter_lab::local_cluster::LocalCluster;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use serde::Serialize;
@@ -28,7 +28,7 @@ use crate::{convergence, world};
 
 /// Parameters of a simulation.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct SimulationSettings {
     /// How long disturbances go on.
     pub busy: Duration,
     /// Whether every line of the trace is kept.
@@ -37,7 +37,7 @@ pub struct Settings {
     pub elects: Option<bool>,
 }
 
-impl Default for Settings {
+impl Default for SimulationSettings {
     /// Returns the settings of a simulated day.
     fn default() -> Self {
         Self {
@@ -83,7 +83,7 @@ pub struct Failure {
 pub struct Simulation {
     pub(crate) seed: u64,
     pub(crate) step: u64,
-    pub(crate) stack: Stack,
+    pub(crate) cluster: LocalCluster,
     pub(crate) client: Client,
     pub(crate) trace: Trace,
     pub(crate) safety: Arc<Safety>,
@@ -115,12 +115,12 @@ impl std::fmt::Debug for Simulation {
 ///
 /// # Errors
 /// When an invariant is violated.
-pub async fn simulate(seed: u64, settings: &Settings) -> Result<Report, Box<Failure>> {
+pub async fn simulate(seed: u64, settings: &SimulationSettings) -> Result<Report, Box<Failure>> {
     let mut simulation = Simulation::start(seed, settings).await?;
     let result = simulation.run(settings.busy).await;
     simulation.stop_replicas().await;
     let Simulation {
-        stack,
+        cluster,
         trace,
         step,
         starts,
@@ -128,25 +128,25 @@ pub async fn simulate(seed: u64, settings: &Settings) -> Result<Report, Box<Fail
     } = simulation;
     let report = Report {
         digest: trace.digest(),
-        launched: stack.cloud.launched(),
+        launched: cluster.cloud.launched(),
         steps: step,
         starts,
         trace: trace.all(),
     };
-    stack.shutdown().await;
+    cluster.shutdown().await;
     result.map(|()| report)
 }
 
 impl Simulation {
-    async fn start(seed: u64, settings: &Settings) -> Result<Self, Box<Failure>> {
+    async fn start(seed: u64, settings: &SimulationSettings) -> Result<Self, Box<Failure>> {
         let mut chance = Chance::new(seed);
-        let settings_of_stack = world::settings(&mut chance, seed, settings.elects);
-        let replicas = match settings_of_stack.options.disable_leader_election {
+        let cluster_settings = world::settings(&mut chance, seed, settings.elects);
+        let replicas = match cluster_settings.options.disable_leader_election {
             true => 1,
             false => 2,
         };
-        let stack = Stack::without_controllers(settings_of_stack).await;
-        let stack = stack.map_err(|error| {
+        let cluster = LocalCluster::without_controllers(cluster_settings).await;
+        let cluster = cluster.map_err(|error| {
             Box::new(Failure {
                 seed,
                 step: 0,
@@ -155,14 +155,14 @@ impl Simulation {
                 context: Vec::new(),
             })
         })?;
-        let (client, clock) = (stack.client(), stack.clock);
+        let (client, clock) = (cluster.client(), cluster.clock);
         let mut simulation = Self {
             seed,
             step: 0,
             trace: Trace::new(clock, settings.keep_trace),
             safety: Arc::new(Safety::new(client.clone(), clock)),
             client,
-            stack,
+            cluster,
             chance,
             replicas: Place::some(replicas),
             starts: 0,
@@ -321,13 +321,13 @@ impl Simulation {
 
     pub(crate) fn update_health(&mut self) {
         let healthy = self.faults_until.is_none() && self.all_replicas_are_up();
-        self.healthy_since = healthy.then(|| self.stack.clock.now());
+        self.healthy_since = healthy.then(|| self.cluster.clock.now());
     }
 
     pub(crate) fn after(&mut self, from: f64, to: f64) -> Timestamp {
         let seconds = self.chance.seconds(from, to);
         let pause = jiff::SignedDuration::from_millis((seconds * 1000.0) as i64);
-        self.stack
+        self.cluster
             .clock
             .now()
             .saturating_add(pause)
@@ -337,11 +337,11 @@ impl Simulation {
     // ---- disturbances ---------------------------------------------------------------------------------------------
 
     async fn run(&mut self, busy: Duration) -> Result<(), Box<Failure>> {
-        let start = self.stack.clock.now();
+        let start = self.cluster.clock.now();
         // Some days are eventful; on most, actions have time to complete.
         let hours = self.chance.one([1.0, 2.0, 4.0, 4.0, 8.0, 8.0, 8.0, 8.0]);
         let longest = busy.as_secs_f64().min(hours * 3600.0);
-        while self.stack.clock.since(start) < busy {
+        while self.cluster.clock.since(start) < busy {
             let pause = self.chance.seconds(2.0, longest);
             self.advance(pause).await;
             self.step += 1;
@@ -357,7 +357,7 @@ impl Simulation {
     /// Advances time; ends faults and shortages that are due.
     async fn advance(&mut self, seconds: f64) {
         let until = self
-            .stack
+            .cluster
             .clock
             .now()
             .saturating_add(jiff::SignedDuration::from_millis((seconds * 1000.0) as i64))
@@ -365,15 +365,15 @@ impl Simulation {
         loop {
             let ends = [self.faults_until, self.shortage_until, self.next_start()];
             let next = ends.into_iter().flatten().fold(until, Timestamp::min);
-            let now = self.stack.clock.now();
+            let now = self.cluster.clock.now();
             if next > now {
                 let wait = next.duration_since(now).unsigned_abs();
                 self.wait_or_end(wait).await;
             }
             self.notice_ends();
-            let now = self.stack.clock.now();
+            let now = self.cluster.clock.now();
             if self.faults_until.is_some_and(|at| at <= now) {
-                self.stack.testbed.faults().clear();
+                self.cluster.testbed.faults().clear();
                 self.faults_until = None;
                 self.safety.disturbed();
                 self.trace.add("> API server faults end");
@@ -392,26 +392,26 @@ impl Simulation {
     /// Ends all shortages of the cloud.
     pub(crate) fn restock(&mut self) {
         self.trace.add("> capacity restored");
-        self.stack.cloud.restock();
+        self.cluster.cloud.restock();
         self.shortage_until = None;
     }
 
     /// Ends all disturbances, and removes everything that may block disruption forever.
     pub(crate) async fn calm(&mut self) {
         self.safety.disturbed();
-        self.stack.testbed.faults().clear();
+        self.cluster.testbed.faults().clear();
         self.faults_until = None;
         self.restock();
-        self.stack.cloud.fail_launches(0);
-        self.stack.cloud.never_register(false);
-        let instances = self.stack.cloud.instances();
+        self.cluster.cloud.fail_launches(0);
+        self.cluster.cloud.never_register(false);
+        let instances = self.cluster.cloud.instances();
         for node in self.list::<Node>().await {
             let name = node.metadata.name.unwrap_or_default();
             let id = node.spec.and_then(|s| s.provider_id);
             let lives = instances.iter().any(|m| m.answer.status.provider_id == id);
             // The Node of a terminated instance does not recover.
             if lives {
-                self.stack.node_faults.clear(&name);
+                self.cluster.node_faults.clear(&name);
             }
             let annotation = json!({annotations::DO_NOT_DISRUPT: Value::Null});
             let api = self.api::<Node>();
@@ -479,7 +479,7 @@ impl Simulation {
         problems.extend(self.safety.undone_moves());
         problems.extend(crate::panics::taken());
         let claims = self.list::<NodeClaim>().await;
-        let now = self.stack.clock.now();
+        let now = self.cluster.clock.now();
         self.find_orphans(&claims, now, &mut problems);
         let pools = self.list::<NodePool>().await;
         let leftovers = self.safety.leftovers(&claims);
@@ -494,7 +494,7 @@ impl Simulation {
     /// Checks that instances without a NodeClaim are found within minutes, once no fault delays it (invariant I7).
     fn find_orphans(&mut self, claims: &[NodeClaim], now: Timestamp, problems: &mut Vec<String>) {
         const FOUND_WITHIN: i64 = 10 * 60;
-        let instances = self.stack.cloud.instances();
+        let instances = self.cluster.cloud.instances();
         let known = |uid: &str| claims.iter().any(|c| c.uid() == uid);
         let mut orphans = BTreeMap::new();
         for instance in instances.iter().filter(|m| !known(&m.claim_uid)) {
@@ -525,7 +525,7 @@ impl Simulation {
         Box::new(Failure {
             seed: self.seed,
             step: self.step,
-            at: self.stack.clock.now(),
+            at: self.cluster.clock.now(),
             problems,
             context,
         })

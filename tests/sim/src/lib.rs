@@ -28,13 +28,13 @@ pub mod safety;
 pub mod wire;
 pub mod world;
 
-pub use driver::{Failure, Report, Settings};
+pub use driver::{Failure, Report, SimulationSettings};
 
 /// Runs one seed to its end, on this thread.
 ///
 /// # Errors
 /// When an invariant is violated.
-pub fn run(seed: u64, settings: &Settings) -> Result<Report, Box<Failure>> {
+pub fn run(seed: u64, settings: &SimulationSettings) -> Result<Report, Box<Failure>> {
     panics::note();
     // Back-offs of watches are jittered by this thread's generator.
     fastrand::seed(seed);

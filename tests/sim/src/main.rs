@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use karpenter_sim::{Settings, run};
+use karpenter_sim::{SimulationSettings, run};
 
 /// A third of a simulation's time goes into small short-lived objects.
 #[global_allocator]
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
             .with_writer(std::io::stderr)
             .init();
     }
-    let settings = Settings {
+    let settings = SimulationSettings {
         busy: Duration::from_secs_f64((arguments.hours * 3600.0).max(0.0)),
         keep_trace: arguments.trace,
         elects: arguments.elects.then_some(true),

@@ -7,7 +7,7 @@ use futures::future::select_all;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use karpenter_kube::context::Context;
-use karpenter_lab::stack::Replica;
+use karpenter_lab::local_cluster::Replica;
 use kube::{Api, Client};
 
 use crate::driver::Simulation;
@@ -45,7 +45,7 @@ impl Simulation {
         let fuse = Fuse::default();
         let name = self.replicas[at].name.clone();
         let mut wire = Wire::new(
-            self.stack.testbed.server().service(false),
+            self.cluster.testbed.server().service(false),
             self.trace.clone(),
             fuse.clone(),
             Arc::clone(&self.safety),
@@ -53,7 +53,7 @@ impl Simulation {
         if self.elects() {
             wire = wire.of_replica(&name);
         }
-        let running = self.stack.replica(Client::new(wire, "default"), &name);
+        let running = self.cluster.replica(Client::new(wire, "default"), &name);
         let place = &mut self.replicas[at];
         place.fuse = fuse;
         place.running = Some(running);
@@ -75,7 +75,7 @@ impl Simulation {
 
     /// Starts the replicas that are due to restart.
     pub(crate) fn start_due_replicas(&mut self) {
-        let now = self.stack.clock.now();
+        let now = self.cluster.clock.now();
         for at in 0..self.replicas.len() {
             if self.replicas[at].down_until.is_some_and(|due| due <= now) {
                 self.start_replica(at);
@@ -101,11 +101,11 @@ impl Simulation {
         let running = self.replicas.iter().filter_map(|r| r.running.as_ref());
         let ends: Vec<_> = running.map(|r| Box::pin(r.ended().cancelled())).collect();
         if ends.is_empty() {
-            return self.stack.clock.sleep(wait).await;
+            return self.cluster.clock.sleep(wait).await;
         }
         tokio::select! {
             biased;
-            () = self.stack.clock.sleep(wait) => {}
+            () = self.cluster.clock.sleep(wait) => {}
             _ = select_all(ends) => {}
         }
     }
@@ -194,7 +194,10 @@ impl Simulation {
         let writes = i64::try_from(writes).unwrap_or(1);
         self.replicas[at].fuse.burn_after(writes, last);
         let pause = self.chance.seconds(1.0, 120.0);
-        self.stack.clock.sleep(Duration::from_secs_f64(pause)).await;
+        self.cluster
+            .clock
+            .sleep(Duration::from_secs_f64(pause))
+            .await;
         self.trace.add(&format!("> {name} was killed"));
         self.take_down(at, 900.0);
     }
@@ -212,7 +215,10 @@ impl Simulation {
             .add(&format!("> {name} does not reach the lease"));
         self.replicas[at].fuse.cut_lease();
         let pause = self.chance.seconds(15.0, 120.0);
-        self.stack.clock.sleep(Duration::from_secs_f64(pause)).await;
+        self.cluster
+            .clock
+            .sleep(Duration::from_secs_f64(pause))
+            .await;
         let running = self.replicas[at].running.as_ref();
         if running.is_some_and(|running| !running.ended().is_cancelled()) {
             self.safety

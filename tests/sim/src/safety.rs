@@ -1,7 +1,6 @@
 //! Invariants that hold at every moment, checked at each write of the controllers (invariant I8).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::Method;
@@ -14,6 +13,7 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_kube::clock::Clock;
 use kube::api::ListParams;
 use kube::{Api, Client};
+use parking_lot::Mutex;
 
 /// How long controllers may act on an outdated view: watches break, and reconnect after a back-off of half a minute.
 const STALENESS: Duration = Duration::from_secs(90);
@@ -181,39 +181,38 @@ impl Safety {
         self
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the violations so far.
     #[must_use]
     pub fn violations(&self) -> Vec<String> {
-        self.lock().violations.clone()
+        self.state.lock().violations.clone()
     }
 
     /// Records a violation.
     pub fn violated(&self, what: String) {
         let at = self.clock.now();
-        self.lock().violations.push(format!("{what} (at {at:.3})"));
+        self.state
+            .lock()
+            .violations
+            .push(format!("{what} (at {at:.3})"));
     }
 
     /// Records a disturbance of the cluster.
     pub fn disturbed(&self) {
         let now = self.clock.now();
-        self.lock().last_disturbance = Some(now);
+        self.state.lock().last_disturbance = Some(now);
     }
 
     /// Returns consolidations of nodes that consolidation had launched within the last ten minutes, though the last
     /// disturbance was long ago: each undid an earlier move.
     #[must_use]
     pub fn undone_moves(&self) -> Vec<String> {
-        self.lock().undone.clone()
+        self.state.lock().undone.clone()
     }
 
     /// Records whether a Node has the annotation `do-not-disrupt`.
     pub fn protects_node(&self, name: &str, protected: bool) {
         let now = self.clock.now();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let key = format!("node/{name}");
         if protected {
             state.protected.entry(key).or_insert(now);
@@ -224,7 +223,7 @@ impl Safety {
 
     /// Records that the controllers' process has ended, and with it its running commands.
     pub fn process_ends(&self) {
-        let state = &mut *self.lock();
+        let state = &mut *self.state.lock();
         let under_way = state.replacements.iter();
         let under_way = under_way.filter(|(_, at)| self.clock.since(**at) <= COMMAND);
         state.orphaned.extend(under_way.map(|(uid, _)| uid.clone()));
@@ -234,7 +233,7 @@ impl Safety {
     /// they were not ready in time. Like upstream's, they stay until consolidation or liveness deletes them.
     #[must_use]
     pub fn leftovers(&self, claims: &[NodeClaim]) -> BTreeSet<String> {
-        let state = self.lock();
+        let state = self.state.lock();
         let late = claims.iter().filter(|claim| {
             let launched = state.replacements.get(claim.uid());
             launched.is_some_and(|at| self.ready_after(claim, *at) >= COMMAND_TIMEOUT)
@@ -255,7 +254,10 @@ impl Safety {
     /// Records a change of a NodePool's budgets.
     pub fn changes_budgets(&self, pool: &str) {
         let now = self.clock.now();
-        self.lock().budgets_changed.insert(pool.to_owned(), now);
+        self.state
+            .lock()
+            .budgets_changed
+            .insert(pool.to_owned(), now);
     }
 
     fn is_old(&self, since: Timestamp) -> bool {
@@ -335,7 +337,7 @@ impl Safety {
     /// Reads the state that a write is about to change.
     pub async fn before(&self, method: &Method, path: &str, controller: &str) -> Before {
         if makes_claim(method, path) {
-            self.lock().making[usize::from(controller == DISRUPTION)] += 1;
+            self.state.lock().making[usize::from(controller == DISRUPTION)] += 1;
         }
         let mut before = Before {
             pod: None,
@@ -368,7 +370,7 @@ impl Safety {
     pub fn is_runaway(&self) -> bool {
         let now = self.clock.now();
         let count = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             let minute = state.minute.get_or_insert((now, 0));
             if now.duration_since(minute.0).as_secs() >= 60 {
                 *minute = (now, 0);
@@ -450,7 +452,7 @@ impl Safety {
     async fn after_claim_made(&self, controller: &str) {
         let claims = self.claims().await;
         let now = self.clock.now();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let [others, disruption] = state.making;
         let launched = (controller == DISRUPTION && others == 0).then_some(now);
         for claim in claims {
@@ -474,7 +476,7 @@ impl Safety {
         let now = self.clock.now();
         let reason = claim.condition(types::DISRUPTION_REASON);
         let consolidated = reason.is_some_and(|r| r.reason == "Underutilized");
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let launched = state.launched.get(claim.uid()).copied().flatten();
         let age = |since: Timestamp| now.duration_since(since).unsigned_abs();
         let quiet = state
@@ -498,16 +500,16 @@ impl Safety {
         };
         let uid = claim.uid().to_owned();
         if !claim.is_true(types::DISRUPTION_REASON) {
-            self.lock().disrupted.remove(&uid);
+            self.state.lock().disrupted.remove(&uid);
             return;
         }
-        if self.lock().disrupted.contains(&uid) {
+        if self.state.lock().disrupted.contains(&uid) {
             return;
         }
         let claims = self.claims().await;
         let pool = claim.node_pool().unwrap_or_default().to_owned();
         {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             let alive: BTreeSet<&str> = claims.iter().map(|c| c.uid()).collect();
             state.disrupted.retain(|uid| alive.contains(uid.as_str()));
             state.disrupted.insert(uid);
@@ -525,7 +527,12 @@ impl Safety {
         let Some(node) = claim.status.node_name.as_deref() else {
             return;
         };
-        let since = self.lock().protected.get(&format!("node/{node}")).copied();
+        let since = self
+            .state
+            .lock()
+            .protected
+            .get(&format!("node/{node}"))
+            .copied();
         if since.is_some_and(|since| self.is_old(since)) {
             self.violated(format!(
                 "node {node} is disrupted ({reason}) despite its annotation do-not-disrupt"
@@ -549,7 +556,7 @@ impl Safety {
     }
 
     async fn check_budgets(&self, claim: &NodeClaim, name: &str, claims: &[NodeClaim]) {
-        let changed = self.lock().budgets_changed.get(name).copied();
+        let changed = self.state.lock().budgets_changed.get(name).copied();
         if changed.is_some_and(|at| !self.is_old(at)) {
             return;
         }
@@ -583,7 +590,7 @@ impl Safety {
             .filter(|c| c.is_true(types::REGISTERED))
             .count();
         let disrupted = {
-            let state = self.lock();
+            let state = self.state.lock();
             let disrupted = counted.iter().filter(|c| state.disrupted.contains(c.uid()));
             disrupted.count()
         };

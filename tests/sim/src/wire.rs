@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 use std::hash::Hasher;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
@@ -11,6 +11,7 @@ use http::{Method, Request, Response};
 use karpenter_kube::clock::Clock;
 use karpenter_kube::controller::current_controller;
 use kube::client::Body;
+use parking_lot::Mutex;
 use rustc_hash::FxHasher;
 use tower::Service;
 
@@ -48,14 +49,10 @@ impl Trace {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Lines> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a line.
     pub fn add(&self, what: &str) {
         let line = format!("{:.3} {what}", self.clock.now());
-        let mut lines = self.lock();
+        let mut lines = self.state.lock();
         let mut hasher = FxHasher::default();
         hasher.write_u64(lines.digest);
         hasher.write(line.as_bytes());
@@ -73,19 +70,19 @@ impl Trace {
     /// Returns the latest lines.
     #[must_use]
     pub fn last(&self) -> Vec<String> {
-        self.lock().last.iter().cloned().collect()
+        self.state.lock().last.iter().cloned().collect()
     }
 
     /// Returns every line, if they are kept.
     #[must_use]
     pub fn all(&self) -> Vec<String> {
-        self.lock().all.clone().unwrap_or_default()
+        self.state.lock().all.clone().unwrap_or_default()
     }
 
     /// Returns a hash of all lines in order, and their number.
     #[must_use]
     pub fn digest(&self) -> (u64, u64) {
-        let lines = self.lock();
+        let lines = self.state.lock();
         (lines.digest, lines.count)
     }
 }
@@ -121,7 +118,7 @@ impl Default for Fuse {
 impl Fuse {
     /// Lets `writes` more writes through, the last of which ends as `last` says.
     pub fn burn_after(&self, writes: i64, last: LastWrite) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
+        *self.last.lock() = last;
         self.left.store(writes, Ordering::SeqCst);
     }
 
@@ -223,12 +220,7 @@ where
             });
         }
         let last = self.fuse.left.fetch_sub(1, Ordering::SeqCst) == 1;
-        let unsent = *self
-            .fuse
-            .last
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            == LastWrite::Unsent;
+        let unsent = *self.fuse.last.lock() == LastWrite::Unsent;
         if last && unsent {
             return Box::pin(std::future::pending());
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use karpenter_kube::options::{FeatureGates, Options};
 use karpenter_kwok::catalogue;
-use karpenter_lab::stack::Settings;
+use karpenter_lab::local_cluster::LocalClusterSettings;
 use karpenter_testbed::loops;
 use karpenter_testbed::loops::node_agent::NodeAgentOptions;
 use karpenter_testbed::loops::node_lifecycle::NodeLifecycleOptions;
@@ -29,8 +29,8 @@ pub fn epoch() -> Timestamp {
     Timestamp::from_second(1_767_225_600).unwrap_or_default()
 }
 
-/// Returns the settings of a stack.
-pub fn settings(chance: &mut Chance, seed: u64, elects: Option<bool>) -> Settings {
+/// Returns the settings of the simulated cluster.
+pub fn settings(chance: &mut Chance, seed: u64, elects: Option<bool>) -> LocalClusterSettings {
     let types = catalogue::generate();
     let wanted = |name: &str| {
         name.ends_with("-amd64-linux")
@@ -49,7 +49,7 @@ pub fn settings(chance: &mut Chance, seed: u64, elects: Option<bool>) -> Setting
     // Renewing a lease costs a request every second: not in every simulation.
     let by_chance = chance.happens(0.15);
     let elects = elects.unwrap_or(by_chance);
-    Settings {
+    LocalClusterSettings {
         epoch: epoch(),
         seed,
         options: Options {
@@ -83,7 +83,7 @@ pub fn settings(chance: &mut Chance, seed: u64, elects: Option<bool>) -> Setting
             .filter(|t| wanted(&t.name))
             .filter_map(|t| t.instance_type().ok())
             .collect(),
-        ..Settings::default()
+        ..LocalClusterSettings::default()
     }
 }
 

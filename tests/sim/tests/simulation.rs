@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use karpenter_sim::{Report, Settings, run};
+use karpenter_sim::{Report, SimulationSettings, run};
 
-fn minutes(minutes: u64) -> Settings {
-    Settings {
+fn minutes(minutes: u64) -> SimulationSettings {
+    SimulationSettings {
         busy: Duration::from_secs(minutes * 60),
-        ..Settings::default()
+        ..SimulationSettings::default()
     }
 }
 
-fn survives(seed: u64, settings: &Settings) -> Report {
+fn survives(seed: u64, settings: &SimulationSettings) -> Report {
     let (report, failure) = match run(seed, settings) {
         Ok(report) => (report, None),
         Err(failure) => (Report::default(), Some(failure)),
@@ -45,7 +45,7 @@ seeds! {
 
 #[test]
 fn a_replica_that_loses_the_lease_stops_writing_and_another_takes_over() {
-    let settings = Settings {
+    let settings = SimulationSettings {
         elects: Some(true),
         keep_trace: true,
         ..minutes(30)
@@ -60,7 +60,7 @@ fn a_replica_that_loses_the_lease_stops_writing_and_another_takes_over() {
 
 #[test]
 fn the_same_seed_gives_the_same_events() {
-    let settings = Settings {
+    let settings = SimulationSettings {
         keep_trace: true,
         ..minutes(30)
     };

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use karpenter_core::schedule::{Packing, ScheduleRequest, schedule};
 use karpenter_spec::clusters::{Shape, cluster};
 use karpenter_spec::replay::{Launch, replay};
-use karpenter_spec::{Settings, World, check, cost, engine, solve};
+use karpenter_spec::{SolveSettings, World, check, cost, engine, solve};
 
 struct Row {
     seed: u64,
@@ -35,7 +35,7 @@ fn main() {
     for seed in first..first + cases {
         let world = cluster(seed, if large { Shape::LARGE } else { Shape::SMALL });
         let snapshot = engine::snapshot(&world);
-        let request = engine::request(Settings::default());
+        let request = engine::request(SolveSettings::default());
         let plan = schedule(&snapshot, &request);
         let ours = engine::solution(&plan);
         let theirs = if large {
@@ -48,7 +48,7 @@ fn main() {
                 },
             ))
         } else {
-            solve(&world, Settings::default())
+            solve(&world, SolveSettings::default())
         };
         let replayed = replay(&world, &ours, Launch::Cheapest);
         if !replayed.stuck.is_empty() || !replayed.empty.is_empty() {
@@ -67,7 +67,7 @@ fn main() {
         let violations = if large {
             vec![]
         } else {
-            check(&world, Settings::default(), &ours)
+            check(&world, SolveSettings::default(), &ours)
         };
         if !violations.is_empty() {
             broken += 1;
@@ -116,9 +116,9 @@ fn main() {
 
 /// What the engine's plan costs beside first fit's if preferences are ignored; `None` if they place other pods.
 fn without_preferences(world: &World) -> Option<f64> {
-    let settings = Settings {
+    let settings = SolveSettings {
         respect_preferences: false,
-        ..Settings::default()
+        ..SolveSettings::default()
     };
     let plan = schedule(&engine::snapshot(world), &engine::request(settings));
     let (ours, theirs) = (engine::solution(&plan), solve(world, settings));

@@ -11,7 +11,7 @@ use karpenter_core::resources::{NODES, Resources};
 
 use crate::devices::Place;
 use crate::pod::PodId;
-use crate::solve::{Claim, Settings, Solution};
+use crate::solve::{Claim, Solution, SolveSettings};
 use crate::template::Template;
 use crate::topology::{Located, Source, Topology};
 use crate::world::{SpecNode, World};
@@ -45,7 +45,7 @@ fn types<'w>(world: &'w World, claim: &'w Claim) -> impl Iterator<Item = &'w Ins
 }
 
 /// Returns the rules that a solution breaks: none, if it is valid.
-pub fn check(world: &World, settings: Settings, solution: &Solution) -> Vec<Violation> {
+pub fn check(world: &World, settings: SolveSettings, solution: &Solution) -> Vec<Violation> {
     let mut judge = Judge {
         world,
         settings,
@@ -76,7 +76,7 @@ type Attached = BTreeMap<String, BTreeSet<String>>;
 
 struct Judge<'w> {
     world: &'w World,
-    settings: Settings,
+    settings: SolveSettings,
     pods: BTreeMap<PodId, &'w Pod>,
     nodes: Vec<SpecNode>,
     templates: Vec<Template<'w>>,

@@ -13,7 +13,7 @@ use karpenter_core::schedule::{
 };
 
 use crate::pod::PodId;
-use crate::solve::{Claim, Settings, Solution};
+use crate::solve::{Claim, Solution, SolveSettings};
 use crate::world::World;
 
 /// Returns a cluster of the engine with all objects of the world applied.
@@ -94,7 +94,7 @@ pub fn snapshot(world: &World) -> Snapshot {
 }
 
 /// Returns the engine's request for a pass with these settings.
-pub fn request(settings: Settings) -> ScheduleRequest {
+pub fn request(settings: SolveSettings) -> ScheduleRequest {
     let mut request = ScheduleRequest::at(Timestamp::UNIX_EPOCH);
     request.ignore_dra_requests = false;
     if !settings.respect_preferences {

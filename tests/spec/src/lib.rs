@@ -26,5 +26,5 @@ mod world;
 
 pub use check::{Violation, check, cost};
 pub use pod::{PodId, id as pod_id, requests as pod_requests};
-pub use solve::{Claim, Settings, Solution, solve};
+pub use solve::{Claim, Solution, SolveSettings, solve};
 pub use world::World;

@@ -21,7 +21,7 @@ use crate::{pod, volume};
 
 /// How a pass treats preferences, minValues and reservations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
+pub struct SolveSettings {
     /// Preferences count until they are relaxed; else they are ignored.
     pub respect_preferences: bool,
     /// An unmet minValues fails the claim; else it is lowered.
@@ -30,9 +30,9 @@ pub struct Settings {
     pub strict_reserved: bool,
 }
 
-impl Default for Settings {
+impl Default for SolveSettings {
     fn default() -> Self {
-        Settings {
+        SolveSettings {
             respect_preferences: true,
             strict_min_values: true,
             strict_reserved: true,
@@ -108,7 +108,7 @@ enum Refusal {
 
 struct Solver<'w> {
     world: &'w World,
-    settings: Settings,
+    settings: SolveSettings,
     templates: Vec<Template<'w>>,
     sources: Vec<Source>,
     nodes: Vec<Node>,
@@ -120,7 +120,7 @@ struct Solver<'w> {
 }
 
 /// Places the pending pods of a cluster and those of deleting nodes.
-pub fn solve(world: &World, settings: Settings) -> Solution {
+pub fn solve(world: &World, settings: SolveSettings) -> Solution {
     let mut solver = Solver::new(world, settings);
     solver.run();
     solver.solution()
@@ -165,7 +165,7 @@ fn is_valid(world: &World, pod: &Pod) -> bool {
 }
 
 impl<'w> Solver<'w> {
-    fn new(world: &'w World, settings: Settings) -> Solver<'w> {
+    fn new(world: &'w World, settings: SolveSettings) -> Solver<'w> {
         let templates = templates(world);
         let mut pods = pods_to_place(world);
         pods.retain(|pod| pod::spec(pod).node_name.is_some() || is_valid(world, pod));

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use karpenter_spec::{PodId, Settings, Solution, World, check};
+use karpenter_spec::{PodId, Solution, SolveSettings, World, check};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -73,7 +73,7 @@ fn rules(world: &World, places: &[(&str, &str)]) -> Vec<String> {
         claims: vec![],
         unplaced: BTreeSet::new(),
     };
-    let violations = check(world, Settings::default(), &solution);
+    let violations = check(world, SolveSettings::default(), &solution);
     violations
         .into_iter()
         .map(|violation| violation.rule)

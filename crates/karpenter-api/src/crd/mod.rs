@@ -7,6 +7,10 @@
 //! 4. Names, printer columns and subresources complete the definition.
 //!
 //! The result is [`serde_json::Value`], because the typed structure writes every bound as a floating-point number.
+//!
+//! `kube-derive` does not take the place of this module: tried on NodeOverlay, its definition differs in 35 lines (of 182) even
+//! without the rules on label keys: no `required` for a field that serde defaults, no types in the alternatives of a quantity, bounds
+//! as floating-point numbers, `nullable`, `title`, and nothing about `apiVersion`, `kind` and `metadata`.
 
 pub mod fields;
 pub mod rules;

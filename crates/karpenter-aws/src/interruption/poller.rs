@@ -17,7 +17,7 @@ use karpenter_core::provider::CloudProviderError;
 use karpenter_kube::context::Context;
 use karpenter_kube::controller::{Backoff, Periodic, ReconcileError};
 use karpenter_kube::metrics::{Counter, DURATION_BUCKETS, Histogram, Registry};
-use karpenter_kube::operator::Setup;
+use karpenter_kube::operator::ControllerRegistry;
 use tokio::sync::Notify;
 
 use super::handler::{Handler, claims_of};
@@ -41,7 +41,7 @@ const BACKOFF: Backoff = Backoff {
 };
 
 /// Adds the pollers of a queue to an operator.
-pub fn add(setup: &mut Setup, queue: Queue, handler: Handler) {
+pub fn add(setup: &mut ControllerRegistry, queue: Queue, handler: Handler) {
     let cx = Arc::clone(setup.context());
     let shared = Arc::new(Shared {
         metrics: QueueMetrics::new(&cx.metrics.registry),

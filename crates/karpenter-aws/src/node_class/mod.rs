@@ -26,7 +26,7 @@ mod validation;
 use std::sync::Arc;
 
 use karpenter_kube::controller::{ObjectKey, Queue};
-use karpenter_kube::operator::Setup;
+use karpenter_kube::operator::ControllerRegistry;
 
 pub use controller::NodeClasses;
 pub use garbage_collection::InstanceProfileGc;
@@ -38,7 +38,7 @@ use crate::kubernetes_version::VersionController;
 use crate::operator::Parts;
 
 /// Adds the controllers to an operator.
-pub fn add(setup: &mut Setup, parts: &Parts) {
+pub fn add(setup: &mut ControllerRegistry, parts: &Parts) {
     let cx = Arc::clone(setup.context());
     let queue = Queue::new();
     let classes = queue.clone();

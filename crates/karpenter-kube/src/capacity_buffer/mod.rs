@@ -11,13 +11,14 @@ mod resolution;
 mod stores;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::capacity_buffer::buffer_of;
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::pod::Pod;
 use karpenter_core::schedule::Plan;
+use parking_lot::Mutex;
 
 pub use resolution::Resolution;
 pub use stores::{Stores, Watches};
@@ -43,14 +44,11 @@ struct BufferState {
 }
 
 impl Buffers {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, BufferState>> {
-        self.states.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the in-memory pods of all buffers.
     #[must_use]
     pub fn pods(&self) -> Vec<Arc<Pod>> {
-        self.lock()
+        self.states
+            .lock()
             .values()
             .flat_map(|state| state.pods.iter().cloned())
             .collect()
@@ -59,7 +57,10 @@ impl Buffers {
     /// Returns whether no buffer has pods.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.lock().values().all(|state| state.pods.is_empty())
+        self.states
+            .lock()
+            .values()
+            .all(|state| state.pods.is_empty())
     }
 
     /// Returns the number of in-memory pods on each node of `snapshot`, by
@@ -67,7 +68,7 @@ impl Buffers {
     #[must_use]
     pub fn on_nodes(&self, snapshot: &Snapshot) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
-        let states = self.lock();
+        let states = self.states.lock();
         let placed = states.values().filter_map(|state| state.placed.as_ref());
         for (target, count) in placed.flatten() {
             if let Some(node) = snapshot.node(target) {
@@ -117,7 +118,7 @@ impl Buffers {
                 found.launching += usize::from(launching);
             }
         }
-        let mut states = self.lock();
+        let mut states = self.states.lock();
         for (key, Found { placed, launching }) in found {
             if let Some(state) = states.get_mut(&key) {
                 let fitted = state.fits();
@@ -132,7 +133,7 @@ impl Buffers {
 
     /// Replaces the pods of a buffer; returns false if they are unchanged.
     fn set(&self, key: &ObjectKey, pods: Vec<Arc<Pod>>) -> bool {
-        let mut states = self.lock();
+        let mut states = self.states.lock();
         let state = states.entry(key.clone()).or_default();
         if state.pods == pods {
             return false;
@@ -146,14 +147,15 @@ impl Buffers {
 
     /// Removes a buffer; returns false if it had no pods.
     fn forget(&self, key: &ObjectKey) -> bool {
-        self.lock()
+        self.states
+            .lock()
             .remove(key)
             .is_some_and(|state| !state.pods.is_empty())
     }
 
     /// Returns whether all pods of a buffer have a node; `None` before the first plan.
     fn fits(&self, key: &ObjectKey) -> Option<bool> {
-        self.lock().get(key)?.fits()
+        self.states.lock().get(key)?.fits()
     }
 }
 

@@ -8,9 +8,10 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHasher};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -121,13 +122,6 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<K>> {
-        self.shared
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Makes the key due now.
     pub fn add(&self, key: K) {
         self.add_at(key, None);
@@ -139,7 +133,7 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
     }
 
     fn add_at(&self, key: K, due: Option<Instant>) {
-        self.lock().add(key, due);
+        self.shared.state.lock().add(key, due);
         self.shared.wake.notify_one();
     }
 
@@ -151,7 +145,7 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
     /// Returns the next key like [`Queue::next`], and how long it was due.
     pub fn next_waited(&self) -> Option<(K, Duration)> {
         let now = Instant::now();
-        let mut state = self.lock();
+        let mut state = self.shared.state.lock();
         state.promote(now);
         let key = state.ready.pop_front()?;
         let mut waited = Duration::ZERO;
@@ -165,7 +159,7 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
 
     /// Completes a key after success; it is due again at `due`, if given.
     pub fn done(&self, key: K, due: Option<Instant>) {
-        let mut state = self.lock();
+        let mut state = self.shared.state.lock();
         let again = state.finish(&key, true).0;
         match (again, due) {
             (Some(again), Some(due)) => state.add(key, Some(again.min(due))),
@@ -178,7 +172,7 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
 
     /// Completes a key after a failure; it is due again after `delay` of its number of failures. Returns that number.
     pub fn failed(&self, key: K, delay: impl FnOnce(u32) -> Duration) -> u32 {
-        let mut state = self.lock();
+        let mut state = self.shared.state.lock();
         let (again, failures) = state.finish(&key, false);
         state.retries += 1;
         let due = Instant::now() + delay(failures);
@@ -190,7 +184,7 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
 
     /// Waits until a key may be due.
     pub async fn changed(&self) {
-        let due = self.lock().next_due();
+        let due = self.shared.state.lock().next_due();
         match due {
             Some(due) => tokio::select! {
                 biased;
@@ -204,7 +198,7 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
     /// Returns the number of keys that are due, delayed or being reconciled.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.lock().entries.len()
+        self.shared.state.lock().entries.len()
     }
 
     /// Returns whether no key is due, delayed or being reconciled.
@@ -331,7 +325,7 @@ pub trait WorkQueue: std::fmt::Debug + Send + Sync {
 impl<K: Clone + Eq + Hash + Ord + std::fmt::Debug + Send + Sync> WorkQueue for Queue<K> {
     fn stats(&self) -> QueueStats {
         let now = Instant::now();
-        let mut state = self.lock();
+        let mut state = self.shared.state.lock();
         state.promote(now);
         let running = state
             .entries

@@ -14,16 +14,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::disruption::{Candidate, Command, CommandId, Decision, Method};
-use kube::api::{DeleteParams, Preconditions};
 
 use super::{report, taints};
 use crate::context::Context;
 use crate::controller::{Doing, ReconcileError, is_not_found};
 use crate::model::Stopped;
+use crate::patch::Lock;
 use crate::provisioning::launch;
 
 /// Interval between checks of the replacements.
@@ -189,7 +189,8 @@ pub(super) async fn start(
         .mark_for_deletion(provider_ids(&command.candidates), true)
         .await?;
     let targets = command.placements.iter().filter(|p| !p.buffer);
-    nominate(cx, targets.map(|p| p.node.clone()).collect()).await?;
+    cx.nominate(targets.map(|p| p.node.clone()).collect())
+        .await?;
     report::decided(cx, &command);
     Ok(Ok(Execution {
         timeout: timeout(queued + command.candidates.len()),
@@ -198,18 +199,6 @@ pub(super) async fn start(
         replacements,
         still_tainted,
     }))
-}
-
-/// Protects the nodes that pods will be bound to from disruption.
-async fn nominate(cx: &Context, nodes: BTreeSet<String>) -> Result<(), Stopped> {
-    if nodes.is_empty() {
-        return Ok(());
-    }
-    let window = SignedDuration::try_from(cx.options.nomination_window())
-        .unwrap_or(SignedDuration::from_secs(20));
-    let until = cx.clock.now().saturating_add(window);
-    let until = until.unwrap_or(Timestamp::MAX);
-    cx.model.nominate(nodes.into_iter().collect(), until).await
 }
 
 /// Removes taints and conditions; returns the nodes for which this failed.
@@ -298,7 +287,7 @@ impl Execution {
                         // Pods are about to be bound: until then the node must not count as empty.
                         let name = claim.status.node_name.clone();
                         let name = name.unwrap_or_else(|| claim.name().to_owned());
-                        nominate(cx, [name].into())
+                        cx.nominate([name].into())
                             .await
                             .map_err(|stopped| Unready {
                                 why: stopped.to_string(),
@@ -364,20 +353,12 @@ impl Execution {
         cx: &Context,
         candidate: &Candidate,
     ) -> Result<(), ReconcileError> {
-        let only_this = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: candidate.claim.metadata.uid.clone(),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        };
         let writes = &cx.claim_writes;
         let mut tries = 1;
         loop {
-            let deleted = writes.delete(cx.node_claims(), &candidate.claim, &only_this);
+            let deleted = writes.delete(cx.node_claims(), &candidate.claim, Lock::None);
             let error = match deleted.await {
-                Ok(()) => return Ok(()),
-                Err(error) if is_not_found(&error) => return Ok(()),
+                Ok(_) => return Ok(()),
                 Err(error) => error,
             };
             let late = cx.clock.since(self.started) > self.timeout;

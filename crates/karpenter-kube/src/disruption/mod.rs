@@ -31,7 +31,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::context::Context;
 use crate::controller::{Backoff, Periodic, ReconcileError, compute};
-use crate::cooldown::PoolCooldowns;
+use crate::cooldown::Cooldowns;
 use crate::model::View;
 use crate::provisioning;
 use execution::{Ended, Tainted};
@@ -65,7 +65,7 @@ pub struct Disruption {
     running: JoinSet<Ended>,
     /// Nodes that may still be tainted by a command that was rolled back.
     still_tainted: Vec<Tainted>,
-    cooldowns: PoolCooldowns,
+    cooldowns: Cooldowns,
     recent_replacements: RecentReplacements,
     unseen_pools: BTreeSet<String>,
     fruitless: Option<Fruitless>,
@@ -121,7 +121,7 @@ impl Disruption {
             executing: BTreeMap::new(),
             running: JoinSet::new(),
             still_tainted: Vec::new(),
-            cooldowns: PoolCooldowns::new(COOLDOWN),
+            cooldowns: Cooldowns::default(),
             recent_replacements: RecentReplacements::default(),
             unseen_pools: BTreeSet::new(),
             fruitless: None,
@@ -161,10 +161,10 @@ impl Disruption {
         }
     }
 
-    fn cool_down(&mut self, pool: &str) {
+    fn cool_down(&self, pool: &str) {
         let clock = self.cx.clock;
         self.cooldowns
-            .failed(pool, |duration| clock.instant_after(duration));
+            .failed(pool, COOLDOWN, |duration| clock.instant_after(duration));
     }
 
     /// Starts a command; returns whether it was started.

@@ -144,11 +144,7 @@ async fn change_claim(
             Some(claim) => claim,
             None => Arc::new(api.get(name).await.doing("getting nodeclaim")?),
         };
-        let patched = cx
-            .claim_writes
-            .change_status(api.clone(), &before, &change)
-            .await
-            .doing("updating nodeclaim status");
+        let patched = cx.change_claim_status(&before, &change).await;
         match patched {
             Err(error) if error.is_conflict() && left > 0 => {}
             patched => return patched.map(drop),

@@ -7,7 +7,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::live::{Collect, Emit, Live};
 
@@ -93,11 +95,6 @@ impl Window {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic while the lock is held leaves numbers, not broken invariants.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Registry {
     /// Creates an empty registry.
     #[must_use]
@@ -127,7 +124,7 @@ impl Registry {
 
     /// Runs `collect` before each rendering, for gauges that are derived from state rather than stored.
     pub fn before_render(&self, collect: impl Fn() + Send + Sync + 'static) {
-        lock(&self.collectors).push(Collector(Box::new(collect)));
+        self.collectors.lock().push(Collector(Box::new(collect)));
     }
 
     /// Renders a gauge from state at each scrape, without stored series. A later one of the same name replaces it.
@@ -153,7 +150,7 @@ impl Registry {
     }
 
     fn show(&self, name: &str, help: &str, labels: &[&str], kind: &'static str, collect: Collect) {
-        let mut live = lock(&self.live);
+        let mut live = self.live.lock();
         live.retain(|known| known.name != name);
         live.push(Live {
             name: name.to_owned(),
@@ -165,7 +162,7 @@ impl Registry {
     }
 
     fn family(&self, name: &str, help: &str, labels: &[&str], kind: Kind) -> Arc<Family> {
-        let mut families = lock(&self.families);
+        let mut families = self.families.lock();
         let family = families.entry(name.to_owned()).or_insert_with(|| {
             Arc::new(Family {
                 name: name.to_owned(),
@@ -181,16 +178,16 @@ impl Registry {
     /// Returns the names of all metrics, including those without series.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> = lock(&self.families).keys().cloned().collect();
-        names.extend(lock(&self.live).iter().map(|live| live.name.clone()));
+        let mut names: Vec<String> = self.families.lock().keys().cloned().collect();
+        names.extend(self.live.lock().iter().map(|live| live.name.clone()));
         names
     }
 
     /// Returns the labels of a metric, if it exists.
     #[must_use]
     pub fn labels_of(&self, name: &str) -> Option<Vec<String>> {
-        let kept = lock(&self.families).get(name).map(|f| f.labels.clone());
-        let live = lock(&self.live);
+        let kept = self.families.lock().get(name).map(|f| f.labels.clone());
+        let live = self.live.lock();
         let shown = live.iter().find(|live| live.name == name);
         kept.or_else(|| shown.map(|live| live.labels.clone()))
     }
@@ -198,15 +195,15 @@ impl Registry {
     /// Renders every series, sorted by names and label values; live gauges last.
     #[must_use]
     pub fn render(&self) -> String {
-        for collector in lock(&self.collectors).iter() {
+        for collector in self.collectors.lock().iter() {
             (collector.0)();
         }
-        let families: Vec<_> = lock(&self.families).values().cloned().collect();
+        let families: Vec<_> = self.families.lock().values().cloned().collect();
         let mut out = String::new();
         for family in families {
             family.render(&mut out);
         }
-        for live in lock(&self.live).iter() {
+        for live in self.live.lock().iter() {
             live.render(&mut out);
         }
         out
@@ -222,7 +219,7 @@ impl Family {
             self.name
         );
         let key: Vec<String> = values.iter().map(|v| (*v).to_owned()).collect();
-        let mut series = lock(&self.series);
+        let mut series = self.series.lock();
         update(series.entry(key).or_insert_with(|| self.empty()))
     }
 
@@ -244,7 +241,7 @@ impl Family {
 
     fn number(&self, values: &[&str]) -> f64 {
         let key: Vec<String> = values.iter().map(|v| (*v).to_owned()).collect();
-        match lock(&self.series).get(&key) {
+        match self.series.lock().get(&key) {
             Some(Series::Number(n)) => *n,
             Some(Series::Histogram { count, .. } | Series::Summary { count, .. }) => *count as f64,
             None => 0.0,
@@ -285,13 +282,14 @@ impl Family {
             .collect();
         // A label that the metric does not have matches nothing.
         if let Some(positions) = positions {
-            lock(&self.series)
+            self.series
+                .lock()
                 .retain(|key, _| !positions.iter().all(|(at, value)| key[*at] == *value));
         }
     }
 
     fn render(&self, out: &mut String) {
-        let series = lock(&self.series);
+        let series = self.series.lock();
         let kind = match self.kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
@@ -469,7 +467,7 @@ impl Gauge {
             .into_iter()
             .map(|(key, value)| (key, Series::Number(value)))
             .collect();
-        *lock(&self.0.series) = fresh;
+        *self.0.series.lock() = fresh;
     }
 }
 

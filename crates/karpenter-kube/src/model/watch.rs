@@ -525,9 +525,9 @@ async fn follow<W, K>(
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::sync::Mutex;
 
     use karpenter_core::cluster::ClusterConfig;
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -538,11 +538,11 @@ mod tests {
         let feed = Feed {
             kind: "Thing",
             apply: Arc::new(move |_: &mut State, key: String| {
-                adding.lock().unwrap().insert(key);
+                adding.lock().insert(key);
             }),
             remove: Arc::new(move |_: &mut State, namespace: &str, name: &str| {
                 let key = format!("{namespace}/{name}");
-                removing.lock().unwrap().remove(&key);
+                removing.lock().remove(&key);
             }),
         };
         let (updates, mut queue) = mpsc::channel::<Update>(4);
@@ -568,15 +568,11 @@ mod tests {
             }
         };
         shows(&mut feeder, PORTION + 1).await;
-        assert_eq!(
-            there.lock().unwrap().len(),
-            PORTION,
-            "the list has not ended"
-        );
+        assert_eq!(there.lock().len(), PORTION, "the list has not ended");
         shows(&mut feeder, 10).await;
         assert!(feeder.end_list().await.is_ok());
         drop(feeder);
         assert!(model.await.unwrap());
-        assert_eq!(there.lock().unwrap().len(), 10);
+        assert_eq!(there.lock().len(), 10);
     }
 }

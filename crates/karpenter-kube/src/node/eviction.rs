@@ -9,29 +9,29 @@
 //! UPSTREAM: pkg/controllers/node/termination/terminator/eviction.go
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod as CorePod};
 use k8s_openapi::api::policy::v1::Eviction;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
-    DeleteOptions, ObjectMeta, Preconditions as MetaPreconditions,
-};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::events;
 use karpenter_core::disruption::pdb;
 use karpenter_core::disruption::pdb::PdbBlock;
 use karpenter_core::pod::{Pod, PodKey};
 use kube::Api;
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, PostParams};
 use kube::core::Status;
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::drain::{forced_grace, is_evictable, needs_force};
 use super::protection::pod_reference;
 use crate::context::Context;
 use crate::controller::{Backoff, Controller, Doing, Next, Queue, ReconcileError, is_not_found};
+use crate::delete::only_uid;
 use crate::events::{Event, reference};
 use crate::model::{Change, View};
 use crate::options::Options;
@@ -82,16 +82,10 @@ impl EvictionQueue {
         }
     }
 
-    fn deadlines(&self) -> MutexGuard<'_, FxHashMap<EvictionKey, Option<Timestamp>>> {
-        self.deadlines
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Queues pods for eviction, and for deletion in time for `deadline`.
     pub fn add(&self, pods: &[Arc<Pod>], deadline: Option<Timestamp>) {
         let mut fresh = Vec::new();
-        let mut deadlines = self.deadlines();
+        let mut deadlines = self.deadlines.lock();
         for pod in pods {
             let key = EvictionKey(Arc::new(pod.key.clone()));
             let tightened = match deadlines.get(&key) {
@@ -114,7 +108,7 @@ impl EvictionQueue {
     }
 
     fn forget(&self, key: &EvictionKey) -> Next {
-        self.deadlines().remove(key);
+        self.deadlines.lock().remove(key);
         Next::Wait
     }
 
@@ -126,7 +120,7 @@ impl EvictionQueue {
                 ..ObjectMeta::default()
             },
             delete_options: Some(DeleteOptions {
-                preconditions: Some(MetaPreconditions {
+                preconditions: Some(Preconditions {
                     uid: Some(pod.key.uid.clone()),
                     resource_version: None,
                 }),
@@ -167,11 +161,7 @@ impl EvictionQueue {
         let api: Api<CorePod> = Api::namespaced(self.cx.clients.api.clone(), &pod.key.namespace);
         let params = DeleteParams {
             grace_period_seconds: Some(u32::try_from(grace.as_secs()).unwrap_or(u32::MAX)),
-            preconditions: Some(Preconditions {
-                uid: Some(pod.key.uid.clone()),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
+            ..only_uid(Some(pod.key.uid.clone()))
         };
         match api.delete(&pod.key.name, &params).await {
             Ok(_) => {
@@ -280,13 +270,14 @@ impl Controller for EvictionQueue {
                 .as_ref()
                 .is_none_or(|after| after.key.uid != before.key.uid)
         {
-            self.deadlines()
+            self.deadlines
+                .lock()
                 .remove(&EvictionKey(Arc::new(before.key.clone())));
         }
     }
 
     async fn reconcile(&self, key: EvictionKey) -> Result<Next, ReconcileError> {
-        let deadline = self.deadlines().get(&key).copied();
+        let deadline = self.deadlines.lock().get(&key).copied();
         let Some(deadline) = deadline else {
             return Ok(Next::Wait);
         };

@@ -14,15 +14,13 @@ use karpenter_api::v1::NodeClaim;
 use karpenter_api::{events, labels};
 use karpenter_core::pod::{Pod, VolumeRef};
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, Preconditions};
+use kube::api::ListParams;
 
 use super::drain::is_drainable;
 use super::eviction::EvictionQueue;
 use super::{drain, protection};
 use crate::context::Context;
-use crate::controller::{
-    Backoff, Controller, Doing, Next, ObjectKey, Queue, ReconcileError, is_not_found,
-};
+use crate::controller::{Backoff, Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::events::{Event, reference};
 use crate::logging;
 use crate::model::{Change, View};
@@ -85,24 +83,12 @@ impl Termination {
         let Some(claim) = terminating.claim.as_ref().filter(|c| !c.is_deleting()) else {
             return Ok(());
         };
-        let only_this = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: claim.metadata.uid.clone(),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        };
-        let claims = self.cx.node_claims();
-        match self
-            .cx
+        self.cx
             .claim_writes
-            .delete(claims.clone(), claim, &only_this)
+            .delete(self.cx.node_claims(), claim, Lock::None)
             .await
-        {
-            Ok(()) => Ok(()),
-            Err(error) if is_not_found(&error) => Ok(()),
-            Err(error) => Err(error).doing("deleting nodeclaim"),
-        }
+            .doing("deleting nodeclaim")?;
+        Ok(())
     }
 
     async fn instance_is_gone(
@@ -376,11 +362,10 @@ impl Termination {
             return Ok(());
         };
         // No other controller writes these conditions: other changes of the NodeClaim do not matter.
-        let writes = &self.cx.claim_writes;
-        let written = writes.change_status(self.cx.node_claims(), before, |claim| {
+        let written = self.cx.change_claim_status(before, |claim| {
             change(claim);
         });
-        terminating.claim = Some(written.await.doing("updating nodeclaim status")?);
+        terminating.claim = Some(written.await?);
         Ok(())
     }
 }

@@ -11,9 +11,8 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 
 use crate::context::Context;
-use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
+use crate::controller::{Controller, Next, ObjectKey, Queue, ReconcileError};
 use crate::model::{Change, View};
-use crate::patch::Lock;
 
 /// Maintains the disruption conditions of NodeClaims.
 #[derive(Debug)]
@@ -119,11 +118,7 @@ impl Controller for DisruptionConditions {
         };
         let mut after = NodeClaim::clone(&before);
         let next = self.consolidatable(pool, &mut after);
-        self.cx
-            .claim_writes
-            .patch_status(self.cx.node_claims(), &before, &after, Lock::Optimistic)
-            .await
-            .doing("updating nodeclaim status")?;
+        self.cx.write_claim_status(&before, &after).await?;
         Ok(next)
     }
 }

@@ -11,13 +11,12 @@ use karpenter_api::events;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::quantity::Quantity;
 
-use super::cooldown::ClaimCooldowns;
 use crate::context::Context;
-use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
+use crate::controller::{Controller, Next, ObjectKey, Queue, ReconcileError};
+use crate::cooldown::Cooldowns;
 use crate::events::{Event, reference};
 use crate::logging;
 use crate::model::{Change, View};
-use crate::patch::Lock;
 
 /// Interval between checks of a NodeClaim.
 const INTERVAL: Duration = Duration::from_secs(10 * 60);
@@ -30,7 +29,7 @@ const TOLERATED: f64 = 0.9;
 pub struct Consistency {
     cx: Arc<Context>,
     /// NodeClaims that were checked recently.
-    cooldowns: ClaimCooldowns,
+    cooldowns: Cooldowns,
 }
 
 impl Consistency {
@@ -39,7 +38,7 @@ impl Consistency {
     pub fn new(cx: Arc<Context>) -> Self {
         Self {
             cx,
-            cooldowns: ClaimCooldowns::default(),
+            cooldowns: Cooldowns::default(),
         }
     }
 }
@@ -139,11 +138,7 @@ impl Controller for Consistency {
                 Event::warning(reference(&*before), events::FAILED_CONSISTENCY_CHECK, issue);
             self.cx.recorder.publish(event.dedupe_by_message());
         }
-        self.cx
-            .claim_writes
-            .patch_status(self.cx.node_claims(), &before, &after, Lock::Optimistic)
-            .await
-            .doing("updating nodeclaim status")?;
+        self.cx.write_claim_status(&before, &after).await?;
         self.cooldowns
             .start(before.uid(), self.cx.clock.instant_after(INTERVAL));
         Ok(Next::After(INTERVAL))

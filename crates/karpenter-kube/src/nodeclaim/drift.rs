@@ -19,12 +19,11 @@ use karpenter_core::drift;
 use karpenter_core::provider::CloudProviderError;
 use tokio::time::Instant;
 
-use super::cooldown::ClaimCooldowns;
 use crate::context::Context;
 use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
+use crate::cooldown::Cooldowns;
 use crate::logging;
 use crate::model::{Change, View};
-use crate::patch::Lock;
 
 /// Interval between checks even if nothing changes: the provider's answer may change.
 const AGAIN: Duration = Duration::from_secs(5 * 60);
@@ -40,7 +39,7 @@ const INSTANCE_TYPE_COOLDOWN: Duration = Duration::from_secs(30 * 60);
 pub struct Drift {
     cx: Arc<Context>,
     /// NodeClaims, by uid, whose instance type was found recently.
-    cooldowns: ClaimCooldowns,
+    cooldowns: Cooldowns,
 }
 
 impl Drift {
@@ -49,7 +48,7 @@ impl Drift {
     pub fn new(cx: Arc<Context>) -> Self {
         Self {
             cx,
-            cooldowns: ClaimCooldowns::default(),
+            cooldowns: Cooldowns::default(),
         }
     }
 
@@ -204,11 +203,7 @@ impl Controller for Drift {
             }
             None => after.conditions_mut().retain(|c| c.type_ != types::DRIFTED),
         }
-        self.cx
-            .claim_writes
-            .patch_status(self.cx.node_claims(), &before, &after, Lock::Optimistic)
-            .await
-            .doing("updating nodeclaim status")?;
+        self.cx.write_claim_status(&before, &after).await?;
         Ok(Next::After(AGAIN))
     }
 }

@@ -9,10 +9,9 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::{annotations, finalizers};
 use karpenter_api::v1::NodeClaim;
 use karpenter_api::{events, labels};
-use kube::api::{DeleteParams, Preconditions};
 
 use super::lifecycle::Lifecycle;
-use crate::controller::{Doing, Next, ReconcileError, is_not_found};
+use crate::controller::{Doing, Next, ReconcileError};
 use crate::events::{Event, reference};
 use crate::logging;
 use crate::patch::Lock;
@@ -140,19 +139,10 @@ impl Lifecycle {
     }
 
     async fn delete_node(&self, node: &Node) -> Result<(), ReconcileError> {
-        let only_this = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: node.metadata.uid.clone(),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        };
         let (api, writes) = (self.cx.nodes(), &self.cx.node_writes);
-        match writes.delete(api, node, &only_this).await {
-            Ok(()) => Ok(()),
-            Err(error) if is_not_found(&error) => Ok(()),
-            Err(error) => Err(error).doing("deleting node"),
-        }
+        let deleted = writes.delete(api, node, Lock::None).await;
+        deleted.doing("deleting node")?;
+        Ok(())
     }
 
     /// Deletes the NodeClaim's Nodes; returns true while there are any.
@@ -178,11 +168,10 @@ impl Lifecycle {
         claim: &NodeClaim,
     ) -> Result<(), ReconcileError> {
         let now = self.cx.clock.now();
-        let writes = &self.cx.claim_writes;
-        let marked = writes.change_status(self.cx.node_claims(), claim, |claim| {
+        let marked = self.cx.change_claim_status(claim, |claim| {
             claim.set_true(types::INSTANCE_TERMINATING, now);
         });
-        marked.await.doing("updating nodeclaim status")?;
+        marked.await?;
         Ok(())
     }
 

@@ -21,11 +21,12 @@ use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodeClaim;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, Preconditions};
+use kube::api::ListParams;
 
 use super::removal::disrupt;
 use crate::context::Context;
-use crate::controller::{Doing, Periodic, ReconcileError, is_not_found};
+use crate::controller::{Doing, Periodic, ReconcileError};
+use crate::delete::delete_object;
 use crate::logging;
 use crate::model::View;
 
@@ -168,20 +169,9 @@ impl GarbageCollection {
         }
         let api: Api<Node> = Api::all(self.cx.clients.api.clone());
         for node in view.nodes_by_provider_id(id) {
-            let only_this = DeleteParams {
-                preconditions: Some(Preconditions {
-                    uid: node.metadata.uid.clone(),
-                    resource_version: None,
-                }),
-                ..DeleteParams::default()
-            };
-            let name = node.metadata.name.as_deref().unwrap_or_default();
-            match api.delete(name, &only_this).await {
-                Ok(_) => {
-                    tracing::info!(Node = logging::object(None, name), "garbage collected node")
-                }
-                Err(error) if is_not_found(&error) => {}
-                Err(error) => return Err(error).doing("deleting node"),
+            if delete_object(&api, &node).await.doing("deleting node")? {
+                let name = node.metadata.name.as_deref().unwrap_or_default();
+                tracing::info!(Node = logging::object(None, name), "garbage collected node");
             }
         }
         Ok(())

@@ -6,13 +6,13 @@
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/launch.go
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use karpenter_api::conditions::{HasConditions, Status, reasons, types};
 use karpenter_api::v1::NodeClaim;
 use karpenter_api::{events, labels};
 use karpenter_core::provider::CloudProviderError;
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
@@ -21,6 +21,7 @@ use super::removal::count_disrupted;
 use crate::controller::{Doing, ReconcileError};
 use crate::events::{Event, reference};
 use crate::logging;
+use crate::patch::Lock;
 
 /// Answers of the provider, by uid of the NodeClaim.
 #[derive(Debug, Default)]
@@ -32,26 +33,19 @@ impl Launches {
     const KEPT: Duration = Duration::from_secs(3600);
 
     fn get(&self, uid: &str) -> Option<NodeClaim> {
-        self.answers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(uid)
-            .map(|(_, claim)| claim.clone())
+        self.answers.lock().get(uid).map(|(_, claim)| claim.clone())
     }
 
     fn put(&self, uid: &str, claim: NodeClaim) {
         let now = Instant::now();
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answers = self.answers.lock();
         answers.retain(|_, (at, _)| now.duration_since(*at) < Self::KEPT);
         answers.insert(uid.to_owned(), (now, claim));
     }
 
     /// Removes the answer for a NodeClaim whose launch is recorded.
     pub fn forget(&self, uid: &str) {
-        self.answers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(uid);
+        self.answers.lock().remove(uid);
     }
 }
 
@@ -132,8 +126,9 @@ impl Lifecycle {
 
     /// Deletes a NodeClaim that cannot become a node; the provisioner creates a new one for its pods.
     pub(super) async fn delete_failed(&self, claim: &NodeClaim, reason: &'static str) -> Step {
-        let deleted = self.delete_claim(claim).await.doing("deleting nodeclaim");
-        match deleted {
+        let (api, writes) = (self.cx.node_claims(), &self.cx.claim_writes);
+        let deleted = writes.delete(api, claim, Lock::None).await;
+        match deleted.doing("deleting nodeclaim") {
             Ok(true) => {
                 count_disrupted(&self.cx, claim, reason);
                 Step::Stop

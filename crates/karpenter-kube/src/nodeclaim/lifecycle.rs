@@ -5,21 +5,19 @@
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/lifecycle/controller.go
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use karpenter_api::conditions::{Condition, HasConditions, Status, types};
 use karpenter_api::labels::{annotations, finalizers};
 use karpenter_api::v1::NodeClaim;
-use kube::api::{DeleteParams, Preconditions};
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::finalize::has_finalizer;
 use super::launch::Launches;
 use crate::context::Context;
-use crate::controller::{
-    Backoff, Controller, Doing, Next, ObjectKey, Queue, ReconcileError, is_not_found,
-};
+use crate::controller::{Backoff, Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::model::{Change, View};
 use crate::nodepool::RegistrationHealth;
 use crate::options::Options;
@@ -47,13 +45,9 @@ struct Milestones {
 pub(super) struct UnreportedMilestones(Mutex<FxHashMap<String, Milestones>>);
 
 impl UnreportedMilestones {
-    fn claims(&self) -> MutexGuard<'_, FxHashMap<String, Milestones>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the milestones that were reported.
     fn before(&self, claim: &NodeClaim) -> Milestones {
-        let known = self.claims().get(claim.uid()).copied();
+        let known = self.0.lock().get(claim.uid()).copied();
         known.unwrap_or_else(|| Milestones {
             registered: claim.is_true(types::REGISTERED),
             initialized: claim.is_true(types::INITIALIZED),
@@ -61,11 +55,11 @@ impl UnreportedMilestones {
     }
 
     fn keep(&self, claim: &NodeClaim, reached: Milestones) {
-        self.claims().insert(claim.uid().to_owned(), reached);
+        self.0.lock().insert(claim.uid().to_owned(), reached);
     }
 
     pub(super) fn forget(&self, uid: &str) {
-        self.claims().remove(uid);
+        self.0.lock().remove(uid);
     }
 }
 
@@ -159,9 +153,7 @@ impl Lifecycle {
     ) -> Result<Arc<NodeClaim>, ReconcileError> {
         let (api, writes) = (self.cx.node_claims(), &self.cx.claim_writes);
         // Labels and annotations have one writer each.
-        let labeled = writes
-            .patch_object(api.clone(), before, after, Lock::None)
-            .await;
+        let labeled = writes.patch_object(api, before, after, Lock::None).await;
         if let Some(written) = labeled.doing("updating nodeclaim")? {
             before.metadata = written.metadata;
         }
@@ -173,32 +165,9 @@ impl Lifecycle {
         let known = known.filter(|claim| claim.uid() == before.uid());
         let known = known.unwrap_or_else(|| Arc::new(before.clone()));
         let before = &*before;
-        writes
-            .change_status(api, &known, |latest| carry_over(before, after, latest))
+        self.cx
+            .change_claim_status(&known, |latest| carry_over(before, after, latest))
             .await
-            .doing("updating nodeclaim status")
-    }
-
-    /// Deletes the NodeClaim if it is still the one that was read; returns false if it does not exist any more.
-    pub(super) async fn delete_claim(&self, claim: &NodeClaim) -> Result<bool, kube::Error> {
-        let only_this = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: claim.metadata.uid.clone(),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        };
-        let api = self.cx.node_claims();
-        match self
-            .cx
-            .claim_writes
-            .delete(api.clone(), claim, &only_this)
-            .await
-        {
-            Ok(()) => Ok(true),
-            Err(error) if is_not_found(&error) => Ok(false),
-            Err(error) => Err(error),
-        }
     }
 
     pub(super) fn record_registration(&self, claim: &NodeClaim, registered: bool) {

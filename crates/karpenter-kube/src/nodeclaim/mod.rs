@@ -13,7 +13,6 @@ pub mod model_gc;
 pub mod pod_events;
 pub mod removal;
 
-mod cooldown;
 mod finalize;
 mod initialization;
 mod launch;

@@ -3,11 +3,10 @@
 use karpenter_api::labels;
 use karpenter_api::labels::annotations;
 use karpenter_api::v1::NodeClaim;
-use kube::api::{DeleteParams, Preconditions};
 
 use super::lifecycle::termination_mode;
 use crate::context::Context;
-use crate::controller::{Doing, ReconcileError, is_not_found};
+use crate::controller::{Doing, ReconcileError};
 use crate::patch::Lock;
 
 /// Deletes the NodeClaim in the version that was read; returns false if it does not exist any more.
@@ -15,21 +14,10 @@ use crate::patch::Lock;
 /// # Errors
 /// A conflict if the NodeClaim has changed since: the caller must read it again, so that nothing is counted twice.
 pub async fn delete(cx: &Context, claim: &NodeClaim) -> Result<bool, ReconcileError> {
-    let this_version = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: claim.metadata.uid.clone(),
-            resource_version: claim.metadata.resource_version.clone(),
-        }),
-        ..DeleteParams::default()
-    };
-    let deleted = cx
-        .claim_writes
-        .delete(cx.node_claims(), claim, &this_version);
-    match deleted.await {
-        Ok(()) => Ok(true),
-        Err(error) if is_not_found(&error) => Ok(false),
-        Err(error) => Err(error).doing("deleting nodeclaim"),
-    }
+    cx.claim_writes
+        .delete(cx.node_claims(), claim, Lock::Optimistic)
+        .await
+        .doing("deleting nodeclaim")
 }
 
 /// Deletes like [`delete`], and counts the NodeClaim as disrupted for `reason`.

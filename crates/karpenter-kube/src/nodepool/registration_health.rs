@@ -6,8 +6,8 @@
 //! UPSTREAM: pkg/state/nodepoolhealth/tracker.go
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use crate::controller::{ObjectKey, Queue};
@@ -71,10 +71,6 @@ impl RegistrationHealth {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, FxHashMap<String, Ring>> {
-        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records an outcome for the NodePool of this name and uid.
     pub fn record(
         &self,
@@ -83,7 +79,7 @@ impl RegistrationHealth {
         registered: bool,
         failure: Option<(String, String)>,
     ) {
-        let mut rings = self.lock();
+        let mut rings = self.rings.lock();
         let ring = rings.entry(uid.to_owned()).or_default();
         ring.push(registered);
         if !registered {
@@ -96,17 +92,20 @@ impl RegistrationHealth {
     /// Returns the health of a NodePool.
     #[must_use]
     pub fn health(&self, uid: &str) -> Health {
-        self.lock().get(uid).map_or(Health::Unknown, Ring::health)
+        self.rings
+            .lock()
+            .get(uid)
+            .map_or(Health::Unknown, Ring::health)
     }
 
     /// Clears the outcomes of a NodePool.
     pub fn reset(&self, uid: &str) {
-        self.lock().remove(uid);
+        self.rings.lock().remove(uid);
     }
 
     /// Fills an empty ring from the status of the NodePool's condition.
     pub fn restore(&self, uid: &str, healthy: bool) {
-        let mut rings = self.lock();
+        let mut rings = self.rings.lock();
         let ring = rings.entry(uid.to_owned()).or_default();
         if ring.outcomes.is_empty() {
             let seed: &[bool] = if healthy { &[true] } else { &[false, false] };

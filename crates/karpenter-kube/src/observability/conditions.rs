@@ -7,7 +7,7 @@
 //! UPSTREAM: awslabs/operatorpkg status/controller.go
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
@@ -18,6 +18,7 @@ use karpenter_api::events::FINALIZED;
 use karpenter_api::labels;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use kube::Resource;
+use parking_lot::Mutex;
 
 use super::with;
 use crate::capacity_buffer::Stores;
@@ -171,7 +172,7 @@ pub struct Following<K> {
 impl<K: HasConditions + Resource<DynamicType = ()>> Following<K> {
     /// Records the new version of the object of this name; `None` if it was deleted.
     pub fn observe(&self, name: &str, now: Option<Arc<K>>) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         let before = match &now {
             Some(now) => known.insert(name.to_owned(), Arc::clone(now)),
             None => known.remove(name),
@@ -265,7 +266,7 @@ impl Conditions {
         };
         let each: Each = Arc::new(move |_, visit| each(&mut |object| visit(of_any(object))));
         gauges(&self.cx, &kind, &each);
-        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kinds = self.kinds.lock();
         kinds.push((kind.clone(), each));
         drop(kinds);
         Following {
@@ -308,10 +309,7 @@ impl Conditions {
         let Some(transitions) = &self.buffers else {
             return;
         };
-        let mut known = self
-            .known_buffers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known_buffers.lock();
         let before = match now {
             Some(now) => known.insert(key.clone(), Arc::clone(now)),
             None => known.remove(key),
@@ -578,7 +576,7 @@ fn older_gauges(cx: &Arc<Context>, kinds: &Kinds) {
         names.extend(condition_labels(metric));
         let kinds = Arc::clone(kinds);
         let collect = move |cx: &Context, emit: &mut Emit<'_>| {
-            let kinds = kinds.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let kinds = kinds.lock().clone();
             let (view, now) = (cx.view(), cx.clock.now());
             for (kind, each) in &kinds {
                 let Some((group, kind)) = kind.twin else {

@@ -1,13 +1,14 @@
 //! Metrics about NodePools.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::{ResourceList, labels};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::quantity::Quantity;
+use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
 
 use super::{resource_type, with};
@@ -52,7 +53,7 @@ pub(super) fn register(cx: &Arc<Context>) {
     );
     let unpriced: Mutex<BTreeMap<String, Unpriced>> = Mutex::default();
     let errors = move |cx: &Context, emit: &mut Emit<'_>| {
-        let mut unpriced = unpriced.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unpriced = unpriced.lock();
         let view = cx.view();
         unpriced.retain(|pool, _| view.node_pool(pool).is_some());
         for pool in view.snapshot.node_pools() {

@@ -1,7 +1,7 @@
 //! A provider that applies NodeOverlays to its instance types.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -14,6 +14,7 @@ use karpenter_core::overlay;
 use karpenter_core::provider::{
     CloudProvider, CloudProviderError, NodeClassKind, Overlays, RegistrationHook, RepairPolicy,
 };
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 /// The valid overlays, and the NodePools they were evaluated against. Cheap to clone; clones share the state.
@@ -83,10 +84,7 @@ impl Accepted {
             return Ok(base);
         }
         let generation = pool.metadata.generation;
-        let mut applied = verdict
-            .applied
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut applied = verdict.applied.lock();
         if let Some(known) = applied.get(pool.name())
             && known.generation == generation
             && Arc::ptr_eq(&known.base, &base)

@@ -4,9 +4,9 @@
 //!
 //! UPSTREAM: pkg/controllers/provisioning/batcher.go
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -23,21 +23,13 @@ pub struct Batcher {
 impl Batcher {
     /// Requests a plan for an object by its uid. The same uid again within a batch changes nothing.
     pub fn trigger(&self, uid: &str) {
-        if self
-            .waiting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(uid.to_owned())
-        {
+        if self.waiting.lock().insert(uid.to_owned()) {
             self.added.notify_one();
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.waiting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_empty()
+        self.waiting.lock().is_empty()
     }
 
     /// Waits for a batch to open and to close.
@@ -55,10 +47,7 @@ impl Batcher {
                 () = tokio::time::sleep_until(quiet.min(close)) => break,
             }
         }
-        self.waiting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        self.waiting.lock().clear();
     }
 }
 

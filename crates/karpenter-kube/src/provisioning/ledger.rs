@@ -5,10 +5,9 @@
 //! UPSTREAM: pkg/controllers/state/cluster.go (podAcks, podsSchedulingAttempted, podsSchedulableTimes),
 //! pkg/controllers/metrics/pod/controller.go
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use jiff::Timestamp;
 use karpenter_core::pod::{Phase, Pod, Since};
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use crate::metrics::Metrics;
@@ -50,13 +49,10 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
 }
 
 impl PodLedger {
-    fn lock(&self) -> MutexGuard<'_, FxHashMap<String, Times>> {
-        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records a pod that needs a node; the first time counts.
     pub fn seen(&self, uid: &str, now: Timestamp) {
-        self.lock()
+        self.pods
+            .lock()
             .entry(uid.to_owned())
             .or_default()
             .seen
@@ -67,7 +63,7 @@ impl PodLedger {
     ///
     /// Waiting times are not observed where nodes do not register: they say little about Karpenter.
     pub fn decided(&self, uid: &str, what: Decided, now: Timestamp, metrics: &Metrics) {
-        let mut pods = self.lock();
+        let mut pods = self.pods.lock();
         let Some(times) = pods.get_mut(uid).filter(|times| !times.bound) else {
             return;
         };
@@ -86,31 +82,38 @@ impl PodLedger {
     /// Returns when a pod was first found to be schedulable.
     #[must_use]
     pub fn schedulable_since(&self, uid: &str) -> Option<Timestamp> {
-        self.lock().get(uid).and_then(|times| times.schedulable)
+        self.pods
+            .lock()
+            .get(uid)
+            .and_then(|times| times.schedulable)
     }
 
     /// Returns when a pod was first found to be schedulable on a NodePool whose nodes are known to register.
     #[must_use]
     pub fn healthy_since(&self, uid: &str) -> Option<Timestamp> {
-        self.lock().get(uid).and_then(|times| times.healthy)
+        self.pods.lock().get(uid).and_then(|times| times.healthy)
     }
 
     /// Returns since when a pod waits for its first plan.
     #[must_use]
     pub fn undecided_since(&self, uid: &str) -> Option<Timestamp> {
-        self.lock().get(uid).filter(|times| !times.decided)?.seen
+        self.pods
+            .lock()
+            .get(uid)
+            .filter(|times| !times.decided)?
+            .seen
     }
 
     /// Returns whether the pod was seen pending and is not ready yet.
     #[must_use]
     pub fn is_starting(&self, uid: &str) -> bool {
-        self.lock().contains_key(uid)
+        self.pods.lock().contains_key(uid)
     }
 
     /// Records a change of a pod; observes completed waiting times once it is not pending any more. Without `metrics`
     /// another replica observes them.
     pub fn changed(&self, pod: &Pod, now: Timestamp, metrics: Option<&Metrics>) {
-        let mut pods = self.lock();
+        let mut pods = self.pods.lock();
         if pod.phase == Phase::Pending {
             let times = pods.entry(pod.key.uid.clone()).or_default();
             times.bound = pod.node_name.is_some();
@@ -153,7 +156,7 @@ impl PodLedger {
 
     /// Removes a pod.
     pub fn forget(&self, uid: &str) {
-        self.lock().remove(uid);
+        self.pods.lock().remove(uid);
     }
 }
 

@@ -16,13 +16,14 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::slice;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_core::cluster::{NodeState, Snapshot};
 use karpenter_core::pod::{Pod, PodKey, Shape};
 use karpenter_core::taints::{Effect, Taint, untolerated};
+use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::model::View;
@@ -162,10 +163,6 @@ pub struct Nominations {
 }
 
 impl Nominations {
-    fn lock(&self) -> MutexGuard<'_, FxHashMap<String, Nomination>> {
-        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records that `pod` was nominated to `target`, the name of a NodeClaim, or of a Node without one.
     ///
     /// Pods with resource claims are not recorded: until kube-scheduler binds a pod, its devices are not known, and only
@@ -174,7 +171,7 @@ impl Nominations {
         if pod.node_name.is_some() || !pod.shape.resource_claims.is_empty() {
             return;
         }
-        let mut pods = self.lock();
+        let mut pods = self.pods.lock();
         let attempts = pods.get(&pod.key.uid).map_or(0, |known| known.attempts);
         let nomination = Nomination {
             shape: Arc::clone(&pod.shape),
@@ -187,19 +184,20 @@ impl Nominations {
 
     /// Removes the nomination of a pod that is bound, deleted or whose requirements have changed.
     pub fn forget(&self, uid: &str) {
-        self.lock().remove(uid);
+        self.pods.lock().remove(uid);
     }
 
     /// Removes the nominations to a NodeClaim that is deleted before its node could run a pod: its pods are planned again
     /// at once.
     pub fn release(&self, claim: &str) {
-        self.lock()
+        self.pods
+            .lock()
             .retain(|_, nomination| nomination.target != claim);
     }
 
     /// Sorts the pending pods of `view`; removes nominations without room.
     pub(super) fn standing(&self, view: &View, now: Timestamp) -> Standing {
-        let mut pods = self.lock();
+        let mut pods = self.pods.lock();
         let mut standing = Standing::default();
         let node_of = |nomination: &Nomination| {
             let node = view.snapshot.node(&nomination.target);

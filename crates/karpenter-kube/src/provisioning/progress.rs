@@ -48,11 +48,11 @@ impl Drop for SchedulingSeries {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
 
     use jiff::Timestamp;
     use karpenter_core::cluster::{Cluster, ClusterConfig};
     use karpenter_core::schedule::{Plan, ScheduleRequest, schedule};
+    use parking_lot::Mutex;
     use serde_json::json;
 
     use super::*;
@@ -109,7 +109,7 @@ mod tests {
             let (metrics, seen) = (metrics.clone(), Arc::clone(&seen));
             move || {
                 let depth = metrics.scheduler_queue_depth.get(&["provisioner", "run"]);
-                seen.lock().unwrap().push(depth);
+                seen.lock().push(depth);
                 false
             }
         };
@@ -120,7 +120,7 @@ mod tests {
         };
         let plan = schedule(&snapshot, &request);
         assert_eq!(plan.unplaced.len(), 301);
-        let seen = seen.lock().unwrap();
+        let seen = seen.lock();
         assert_eq!(seen[0], 301.0);
         assert!(seen.iter().all(|depth| *depth > 0.0), "{seen:?}");
         drop(series);

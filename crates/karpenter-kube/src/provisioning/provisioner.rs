@@ -15,7 +15,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::taints;
@@ -23,8 +22,7 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::disruption::pdb::leaving_pods;
 use karpenter_core::pod::{Pod, PodKey};
 use karpenter_core::schedule::{
-    Cancel, MinValuesPolicy, Plan, PodSet, PreferencePolicy, ReservedMode, ScheduleRequest,
-    schedule,
+    Cancel, Plan, PodSet, PreferencePolicy, ReservedMode, ScheduleRequest, schedule,
 };
 use tokio::time::Instant;
 
@@ -35,7 +33,6 @@ use super::{Batcher, Nominations, PodLedger, catalogue, launch, report};
 use crate::context::Context;
 use crate::controller::{Periodic, ReconcileError, compute};
 use crate::model::{Change, Stopped, View};
-use crate::options;
 
 /// Time limit of one plan; the remaining pods are planned by the next.
 const SOLVE_DEADLINE: Duration = Duration::from_secs(60);
@@ -179,7 +176,7 @@ impl Provisioner {
         if !names.is_empty() {
             report::found(names.len(), &names, started.elapsed());
         }
-        if self.cx.options.preference_policy == options::PreferencePolicy::Respect {
+        if self.cx.options.preference_policy == PreferencePolicy::Respect {
             self.soft_constraints.log(&standing.unplaced, now);
         }
         let plan = self.decide(&view, &standing, buffer_pods.clone()).await?;
@@ -248,22 +245,7 @@ impl Provisioner {
         more: impl IntoIterator<Item = String>,
     ) -> Result<(), Stopped> {
         let nominated = standing.nominated.iter().map(|(_, target)| target.clone());
-        let nodes: BTreeSet<String> = nominated.chain(more).collect();
-        if nodes.is_empty() {
-            return Ok(());
-        }
-        let window = SignedDuration::try_from(self.cx.options.nomination_window())
-            .unwrap_or(SignedDuration::from_secs(20));
-        let until = self
-            .cx
-            .clock
-            .now()
-            .saturating_add(window)
-            .unwrap_or(jiff::Timestamp::MAX);
-        self.cx
-            .model
-            .nominate(nodes.into_iter().collect(), until)
-            .await
+        self.cx.nominate(nominated.chain(more).collect()).await
     }
 
     /// Records the nominations of a plan. `claims` are the NodeClaims of the plan's drafts.
@@ -318,14 +300,8 @@ fn names(unplaced: &[Arc<Pod>], leaving: &[Arc<Pod>]) -> Vec<String> {
 pub(crate) fn request(cx: &Context) -> ScheduleRequest {
     let options = &cx.options;
     ScheduleRequest {
-        preference_policy: match options.preference_policy {
-            options::PreferencePolicy::Respect => PreferencePolicy::Respect,
-            options::PreferencePolicy::Ignore => PreferencePolicy::Ignore,
-        },
-        min_values_policy: match options.min_values_policy {
-            options::MinValuesPolicy::Strict => MinValuesPolicy::Strict,
-            options::MinValuesPolicy::BestEffort => MinValuesPolicy::BestEffort,
-        },
+        preference_policy: options.preference_policy,
+        min_values_policy: options.min_values_policy,
         reserved_mode: if options.feature_gates.reserved_capacity {
             ReservedMode::Strict
         } else {

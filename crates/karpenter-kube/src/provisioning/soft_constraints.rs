@@ -3,10 +3,11 @@
 //! UPSTREAM: pkg/controllers/provisioning/provisioner.go, consolidationWarnings
 
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use karpenter_core::pod::Pod;
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use crate::logging;
@@ -56,7 +57,7 @@ impl SoftConstraints {
     }
 
     fn fresh(&self, preference: Preference, pods: &[Arc<Pod>], now: Timestamp) -> Vec<String> {
-        let mut named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut named = self.0.lock();
         named.retain(|_, at| now.duration_since(*at) < AGAIN);
         let mut fresh = Vec::new();
         for pod in pods.iter().filter(|pod| preference.is_of(pod)) {

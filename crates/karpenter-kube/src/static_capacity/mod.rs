@@ -5,10 +5,11 @@ mod deprovisioning;
 mod provisioning;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use karpenter_api::v1::NodePool;
 use karpenter_core::static_capacity::{Population, Reservations, node_limit};
+use parking_lot::Mutex;
 
 pub use deprovisioning::Deprovisioning;
 pub use provisioning::Provisioning;
@@ -23,10 +24,7 @@ pub struct StaticCapacity {
 
 impl StaticCapacity {
     fn with<R>(&self, act: impl FnOnce(&mut Reservations) -> R) -> R {
-        act(&mut self
-            .reservations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.reservations.lock())
     }
 
     /// Reserves up to `wanted` nodes below the NodePool's limit, and returns how many. Each is to be released once the

@@ -3,7 +3,7 @@
 //! UPSTREAM: pkg/controllers/static/provisioning/controller.go
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use karpenter_api::conditions::{HasConditions, types};
@@ -13,7 +13,7 @@ use karpenter_core::static_capacity::{draft, replicas};
 use super::population;
 use crate::context::Context;
 use crate::controller::{Backoff, Controller, Next, ObjectKey, Queue, ReconcileError};
-use crate::cooldown::PoolCooldowns;
+use crate::cooldown::Cooldowns;
 use crate::logging;
 use crate::model::{Change, View};
 use crate::options::Options;
@@ -36,7 +36,7 @@ const COOLDOWN: Backoff = Backoff {
 pub struct Provisioning {
     cx: Arc<Context>,
     /// DIFFERS: upstream creates a NodeClaim as soon as the previous one could not be launched, as fast as the provider refuses.
-    cooldowns: Mutex<PoolCooldowns>,
+    cooldowns: Cooldowns,
 }
 
 impl Provisioning {
@@ -45,19 +45,13 @@ impl Provisioning {
     pub fn new(cx: Arc<Context>) -> Self {
         Self {
             cx,
-            cooldowns: Mutex::new(PoolCooldowns::new(COOLDOWN)),
+            cooldowns: Cooldowns::default(),
         }
-    }
-
-    fn cooldowns(&self) -> MutexGuard<'_, PoolCooldowns> {
-        self.cooldowns
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns how long the cool-down of a NodePool lasts.
     fn cooldown(&self, pool: &str) -> Option<Duration> {
-        let until = self.cooldowns().until(pool)?;
+        let until = self.cooldowns.until(pool)?;
         Some(self.cx.clock.until(until)).filter(|cooldown| !cooldown.is_zero())
     }
 
@@ -68,7 +62,7 @@ impl Provisioning {
         let there = |claim: Option<&NodeClaim>| claim.is_some_and(|c| !c.is_deleting());
         if launched(after) {
             if !launched(before) {
-                self.cooldowns().succeeded(pool);
+                self.cooldowns.succeeded(pool);
             }
         } else if there(before)
             && !there(after)
@@ -77,8 +71,8 @@ impl Provisioning {
         {
             // NodeClaims that were created together fail together: they count as one failure.
             let clock = self.cx.clock;
-            self.cooldowns()
-                .failed(pool, |duration| clock.instant_after(duration));
+            self.cooldowns
+                .failed(pool, COOLDOWN, |duration| clock.instant_after(duration));
         }
     }
 }
@@ -117,7 +111,7 @@ impl Controller for Provisioning {
             } if matters(before.as_deref(), after) => queue.add(ObjectKey::cluster(name)),
             Change::NodePool {
                 name, after: None, ..
-            } => self.cooldowns().succeeded(name),
+            } => self.cooldowns.succeeded(name),
             Change::NodeClaim { before, after, .. } => {
                 let claim = after.as_ref().or(before.as_ref());
                 let pool = claim.and_then(|claim| claim.node_pool());

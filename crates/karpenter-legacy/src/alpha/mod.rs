@@ -53,7 +53,7 @@ pub enum MissingTemplate {
 
 /// Settings outside of the objects.
 #[derive(Clone, Debug, Default)]
-pub struct Settings {
+pub struct ProjectionSettings {
     /// The setting `aws.defaultInstanceProfile`.
     pub default_instance_profile: Option<String>,
     /// The setting `aws.tags`.
@@ -109,7 +109,7 @@ pub fn template(name: &str) -> Subject {
 type Kubelet = Option<Map<String, Value>>;
 
 /// A Provisioner during its conversion.
-struct Draft<'a> {
+struct ProvisionerConversion<'a> {
     object: &'a Provisioner,
     notes: Notebook,
     pool: NodePool,
@@ -129,7 +129,7 @@ enum Source {
 pub fn project(
     provisioners: &[Provisioner],
     templates: &[AWSNodeTemplate],
-    settings: &Settings,
+    settings: &ProjectionSettings,
 ) -> Projection {
     let mut projection = Projection::default();
     let mut specs: BTreeMap<&str, (&AWSNodeTemplate, Option<EC2NodeClassSpec>)> = BTreeMap::new();
@@ -139,17 +139,20 @@ pub fn project(
         specs.insert(old.name(), (old, spec));
         projection.findings.append(&mut notes.findings);
     }
-    let mut drafts: Vec<Draft<'_>> = provisioners.iter().map(|p| draft(p, settings)).collect();
-    drafts.sort_by(|a, b| a.object.name().cmp(b.object.name()));
-    for draft in &mut drafts {
-        check_template(draft, &specs, settings);
+    let mut conversions: Vec<ProvisionerConversion<'_>> = provisioners
+        .iter()
+        .map(|p| convert_provisioner(p, settings))
+        .collect();
+    conversions.sort_by(|a, b| a.object.name().cmp(b.object.name()));
+    for conversion in &mut conversions {
+        check_template(conversion, &specs, settings);
     }
 
     let mut taken: BTreeSet<String> = specs.keys().map(|name| (*name).to_owned()).collect();
     let mut classes = Classes::default();
     for (name, (old, spec)) in &specs {
         let Some(spec) = spec else { continue };
-        let users: Vec<&Draft<'_>> = drafts
+        let users: Vec<&ProvisionerConversion<'_>> = conversions
             .iter()
             .filter(|d| matches!(&d.source, Source::Template(t) if t == name) && !d.notes.failed())
             .collect();
@@ -190,16 +193,16 @@ pub fn project(
             classes.of.insert(user.object.name().to_owned(), called);
         }
     }
-    for mut draft in drafts {
-        let name = draft.object.name();
-        let class = match draft.source {
-            Source::Inline(mut spec) if !draft.notes.failed() => {
+    for mut conversion in conversions {
+        let name = conversion.object.name();
+        let class = match conversion.source {
+            Source::Inline(mut spec) if !conversion.notes.failed() => {
                 let wanted = match settings.class_names {
                     ClassNames::Readable if !taken.contains(name) => name.to_owned(),
                     _ => format!("{name}-provider"),
                 };
                 let called = unique(wanted, &mut taken);
-                spec.kubelet = draft.kubelet;
+                spec.kubelet = conversion.kubelet;
                 let metadata = ObjectMeta {
                     name: Some(called.clone()),
                     ..ObjectMeta::default()
@@ -210,8 +213,8 @@ pub fn project(
             }
             Source::Template(template) => {
                 let assumed = !specs.contains_key(template.as_str());
-                if assumed && draft.kubelet.is_some() && !draft.notes.failed() {
-                    draft.notes.loss(
+                if assumed && conversion.kubelet.is_some() && !conversion.notes.failed() {
+                    conversion.notes.loss(
                         "spec.kubeletConfiguration",
                         format!("belongs to the EC2NodeClass `{template}`, which is not among the documents"),
                         "convert the AWSNodeTemplate together with the Provisioner, or copy it to spec.kubelet there",
@@ -221,15 +224,17 @@ pub fn project(
             }
             Source::Inline(_) | Source::Unknown => String::new(),
         };
-        if !draft.notes.failed() {
-            draft.pool.spec.template.spec.node_class_ref = NodeClassReference {
+        if !conversion.notes.failed() {
+            conversion.pool.spec.template.spec.node_class_ref = NodeClassReference {
                 group: EC2NodeClass::GROUP.to_owned(),
                 kind: EC2NodeClass::KIND.to_owned(),
                 name: class,
             };
-            projection.node_pools.push((provisioner(name), draft.pool));
+            projection
+                .node_pools
+                .push((provisioner(name), conversion.pool));
         }
-        projection.findings.append(&mut draft.notes.findings);
+        projection.findings.append(&mut conversion.notes.findings);
     }
     for (from, metadata, spec) in classes.all.into_values() {
         let class = EC2NodeClass {
@@ -253,7 +258,10 @@ struct Classes {
     of: BTreeMap<String, String>,
 }
 
-fn draft<'a>(object: &'a Provisioner, settings: &Settings) -> Draft<'a> {
+fn convert_provisioner<'a>(
+    object: &'a Provisioner,
+    settings: &ProjectionSettings,
+) -> ProvisionerConversion<'a> {
     let name = object.name();
     let mut notes = Notebook::new(Provisioner::KIND, name);
     let spec = node_pool::spec(name, &object.spec, settings, &mut notes);
@@ -268,7 +276,7 @@ fn draft<'a>(object: &'a Provisioner, settings: &Settings) -> Draft<'a> {
         spec,
         status: Default::default(),
     };
-    Draft {
+    ProvisionerConversion {
         object,
         notes,
         pool,
@@ -277,7 +285,7 @@ fn draft<'a>(object: &'a Provisioner, settings: &Settings) -> Draft<'a> {
     }
 }
 
-fn source(spec: &ProvisionerSpec, settings: &Settings, notes: &mut Notebook) -> Source {
+fn source(spec: &ProvisionerSpec, settings: &ProjectionSettings, notes: &mut Notebook) -> Source {
     match (&spec.provider, &spec.provider_ref) {
         (Some(_), Some(_)) => {
             notes.error(
@@ -328,26 +336,26 @@ fn source(spec: &ProvisionerSpec, settings: &Settings, notes: &mut Notebook) -> 
 }
 
 fn check_template(
-    draft: &mut Draft<'_>,
+    conversion: &mut ProvisionerConversion<'_>,
     specs: &BTreeMap<&str, (&AWSNodeTemplate, Option<EC2NodeClassSpec>)>,
-    settings: &Settings,
+    settings: &ProjectionSettings,
 ) {
-    let Source::Template(name) = &draft.source else {
+    let Source::Template(name) = &conversion.source else {
         return;
     };
     match specs.get(name.as_str()) {
         Some((_, Some(_))) => {}
-        Some((_, None)) => draft.notes.error(
+        Some((_, None)) => conversion.notes.error(
             "spec.providerRef",
             format!("the AWSNodeTemplate `{name}` cannot be converted"),
             "see there",
         ),
-        None if settings.missing_template == MissingTemplate::Refuse => draft.notes.error(
+        None if settings.missing_template == MissingTemplate::Refuse => conversion.notes.error(
             "spec.providerRef",
             format!("there is no AWSNodeTemplate `{name}`"),
             "create it, or refer to another",
         ),
-        None => draft.notes.note(
+        None => conversion.notes.note(
             "spec.providerRef",
             format!("the AWSNodeTemplate `{name}` is not among the documents; an EC2NodeClass of that name is assumed"),
             "",

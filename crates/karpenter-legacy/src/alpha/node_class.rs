@@ -11,14 +11,14 @@ use karpenter_aws::api::{
 };
 
 use super::selector::Terms;
-use super::{Settings, selector, volume};
+use super::{ProjectionSettings, selector, volume};
 use crate::finding::Notebook;
 use crate::{names, v1alpha1};
 
 /// Converts the settings of AWS at the path `at`. Returns `None` if an error was recorded.
 pub(super) fn spec(
     old: &v1alpha1::AWSNodeTemplateSpec,
-    settings: &Settings,
+    settings: &ProjectionSettings,
     at: &str,
     notes: &mut Notebook,
 ) -> Option<EC2NodeClassSpec> {
@@ -88,7 +88,7 @@ fn terms(
             terms
         }
         Err(error) => {
-            notes.error(at, error.to_string(), error.way_out());
+            notes.error(at, error.to_string(), error.remedy());
             Vec::new()
         }
     }
@@ -137,7 +137,7 @@ fn metadata_options(old: Option<&v1alpha1::MetadataOptions>) -> MetadataOptions 
 
 fn tags_of(
     old: &v1alpha1::AWSNodeTemplateSpec,
-    settings: &Settings,
+    settings: &ProjectionSettings,
     at: &str,
     notes: &mut Notebook,
 ) -> Option<BTreeMap<String, String>> {

@@ -15,7 +15,7 @@ use karpenter_api::v1::{
 use karpenter_aws::api::labels as aws;
 use serde_json::{Map, Value};
 
-use super::Settings;
+use super::ProjectionSettings;
 use crate::finding::Notebook;
 use crate::names;
 use crate::v1alpha5::{KubeletConfiguration, ProvisionerSpec};
@@ -24,7 +24,7 @@ use crate::v1alpha5::{KubeletConfiguration, ProvisionerSpec};
 pub(super) fn spec(
     name: &str,
     old: &ProvisionerSpec,
-    settings: &Settings,
+    settings: &ProjectionSettings,
     notes: &mut Notebook,
 ) -> NodePoolSpec {
     let spec = NodeClaimTemplateSpec {
@@ -53,7 +53,7 @@ pub(super) fn spec(
 fn metadata(
     name: &str,
     old: &ProvisionerSpec,
-    settings: &Settings,
+    settings: &ProjectionSettings,
     notes: &mut Notebook,
 ) -> TemplateMetadata {
     let mut of_nodes = old.labels.clone();

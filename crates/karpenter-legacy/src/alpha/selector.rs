@@ -57,7 +57,7 @@ pub enum SelectorError {
 impl SelectorError {
     /// Returns the fix for the user.
     #[must_use]
-    pub fn way_out(&self) -> &'static str {
+    pub fn remedy(&self) -> &'static str {
         match self {
             Self::TooMany(_) => {
                 "select by one tag that all of them share, or split the object into several"

@@ -35,13 +35,17 @@ fn pool(spec: Value) -> NodePool {
     let projection = project(
         &[provisioner_with("p", spec)],
         &[template_with("t", json!({}))],
-        &Settings::default(),
+        &ProjectionSettings::default(),
     );
     projection.node_pools.into_iter().next().unwrap().1
 }
 
 fn class(spec: Value) -> EC2NodeClass {
-    let projection = project(&[], &[template_with("t", spec)], &Settings::default());
+    let projection = project(
+        &[],
+        &[template_with("t", spec)],
+        &ProjectionSettings::default(),
+    );
     assert_eq!(
         projection.node_classes.len(),
         1,
@@ -66,7 +70,7 @@ fn errors_of_provisioner(spec: Value) -> Vec<String> {
             provisioner_with("other", json!({})),
         ],
         &[template_with("t", json!({}))],
-        &Settings::default(),
+        &ProjectionSettings::default(),
     );
     let names: Vec<&str> = projection
         .node_pools
@@ -79,7 +83,7 @@ fn errors_of_provisioner(spec: Value) -> Vec<String> {
 
 fn errors_of_template(spec: Value) -> Vec<String> {
     let templates = [template_with("t", spec), template_with("u", json!({}))];
-    let projection = project(&[], &templates, &Settings::default());
+    let projection = project(&[], &templates, &ProjectionSettings::default());
     let names: Vec<&str> = projection
         .node_classes
         .iter()
@@ -204,9 +208,9 @@ fn all_other_fields_of_a_provisioner_are_kept() {
 
 #[test]
 fn nodes_have_the_label_of_the_provisioner_if_pods_may_select_by_it() {
-    let settings = Settings {
+    let settings = ProjectionSettings {
         provisioner_label: true,
-        ..Settings::default()
+        ..ProjectionSettings::default()
     };
     let projection = project(
         &[provisioner_with("p", json!({}))],
@@ -229,7 +233,7 @@ fn requirements_on_labels_that_no_longer_exist_are_left_out() {
     let projection = project(
         &[old],
         &[template_with("t", json!({}))],
-        &Settings::default(),
+        &ProjectionSettings::default(),
     );
     assert_eq!(
         requirement(
@@ -286,9 +290,9 @@ fn a_reference_to_a_missing_template_is_rejected_in_a_cluster() {
         "p",
         json!({ "providerRef": { "name": "gone" } }),
     )];
-    let settings = Settings {
+    let settings = ProjectionSettings {
         missing_template: MissingTemplate::Refuse,
-        ..Settings::default()
+        ..ProjectionSettings::default()
     };
     let refused = project(&old, &[], &settings);
     assert!(refused.node_pools.is_empty());
@@ -298,7 +302,7 @@ fn a_reference_to_a_missing_template_is_rejected_in_a_cluster() {
             "error: Provisioner/p: spec.providerRef: there is no AWSNodeTemplate `gone`; create it, or refer to another"
         ]
     );
-    let assumed = project(&old, &[], &Settings::default());
+    let assumed = project(&old, &[], &ProjectionSettings::default());
     assert_eq!(
         assumed.node_pools[0]
             .1
@@ -348,7 +352,7 @@ fn a_provisioner_of_a_rejected_template_is_not_converted() {
     let projection = project(
         &[provisioner_with("p", json!({}))],
         &[template_with("t", json!({ "launchTemplate": "mine" }))],
-        &Settings::default(),
+        &ProjectionSettings::default(),
     );
     assert!(projection.node_pools.is_empty() && projection.node_classes.is_empty());
     assert!(projection.failed(&provisioner("p")) && projection.failed(&template("t")));
@@ -391,12 +395,12 @@ fn metadata_options_keep_their_meaning() {
 
 #[test]
 fn settings_of_the_controller_are_written_into_every_class() {
-    let settings = Settings {
+    let settings = ProjectionSettings {
         default_instance_profile: Some("default".to_owned()),
         tags: [("a", "settings"), ("b", "settings")]
             .map(|(k, v)| (k.to_owned(), v.to_owned()))
             .into(),
-        ..Settings::default()
+        ..ProjectionSettings::default()
     };
     let templates = [
         template_with("own", json!({ "tags": { "b": "own" } })),
@@ -422,9 +426,9 @@ fn classes_of(provisioners: &[(&str, Value)], names: ClassNames) -> (Vec<String>
         .iter()
         .map(|(name, kubelet)| provisioner_with(name, json!({ "kubeletConfiguration": kubelet })))
         .collect();
-    let settings = Settings {
+    let settings = ProjectionSettings {
         class_names: names,
-        ..Settings::default()
+        ..ProjectionSettings::default()
     };
     let projection = project(&provisioners, &[template_with("t", json!({}))], &settings);
     let classes = projection.node_classes.iter().map(|(_, class)| {
@@ -483,7 +487,11 @@ fn inline_settings_of_aws_become_a_class() {
             json!({ "providerRef": null, "provider": { "launchTemplate": "mine" } }),
         ),
     ];
-    let projection = project(&old, &[template_with("t", json!({}))], &Settings::default());
+    let projection = project(
+        &old,
+        &[template_with("t", json!({}))],
+        &ProjectionSettings::default(),
+    );
     let (from, class) = &projection.node_classes[1];
     assert_eq!((from, class.name()), (&provisioner("t"), "t-provider"));
     assert_eq!(

@@ -21,29 +21,29 @@ mod store;
 use std::sync::Arc;
 
 use karpenter_kube::controller::Queue;
-use karpenter_kube::operator::Setup;
+use karpenter_kube::operator::ControllerRegistry;
 
-use crate::alpha::{ClassNames, MissingTemplate, Settings};
+use crate::alpha::{ClassNames, MissingTemplate, ProjectionSettings};
 use reconcile::Projecting;
 use store::Stores;
 pub(crate) use store::dynamic;
 
-/// Adds the controller to an operator: `Operator::builder(..).with(|setup| controller::add(setup, settings))`.
+/// Adds the controller to an operator: `Operator::builder(..).with(|controllers| controller::add(controllers, settings))`.
 ///
 /// Only `default_instance_profile` and `tags` of the settings are used; the others have the values for clusters.
-pub fn add(setup: &mut Setup, settings: Settings) {
-    let settings = Settings {
+pub fn add(controllers: &mut ControllerRegistry, settings: ProjectionSettings) {
+    let settings = ProjectionSettings {
         provisioner_label: true,
         class_names: ClassNames::Stable,
         missing_template: MissingTemplate::Refuse,
         ..settings
     };
-    let cx = Arc::clone(setup.context());
+    let cx = Arc::clone(controllers.context());
     let client = cx.clients.api.clone();
     let (queue, stores) = (Queue::new(), Stores::default());
     let projecting = Projecting::new(cx, stores.clone(), settings);
-    setup.controller_with(Arc::new(projecting), queue.clone());
-    setup.task(move |stop| async move {
+    controllers.controller_with(Arc::new(projecting), queue.clone());
+    controllers.task(move |stop| async move {
         tokio::select! {
             () = stores.follow(client, &queue) => {}
             () = stop.cancelled() => {}

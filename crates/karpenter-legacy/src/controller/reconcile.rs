@@ -8,11 +8,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Owne
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_aws::api::EC2NodeClass;
 use karpenter_kube::context::Context;
-use karpenter_kube::controller::{Controller, Doing, Next, Queue, ReconcileError, is_not_found};
+use karpenter_kube::controller::{Controller, Doing, Next, Queue, ReconcileError};
+use karpenter_kube::delete::delete_object;
 use karpenter_kube::model::{Change, View};
 use karpenter_kube::options::Options;
 use karpenter_kube::patch::{Lock, merge_diff, status_patch};
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
+use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,7 +23,7 @@ use super::status;
 use super::status::Fate;
 use super::store::{Stores, dynamic};
 use crate::alpha;
-use crate::alpha::{Projection, Settings, project};
+use crate::alpha::{Projection, ProjectionSettings, project};
 use crate::finding::{Finding, Severity, Subject};
 use crate::v1alpha1::AWSNodeTemplate;
 use crate::v1alpha5::Provisioner;
@@ -42,7 +43,7 @@ pub(super) struct Everything;
 pub(super) struct Projecting {
     cx: Arc<Context>,
     stores: Stores,
-    settings: Settings,
+    settings: ProjectionSettings,
 }
 
 /// A legacy object and the result of parsing it.
@@ -73,7 +74,7 @@ struct Cluster {
 }
 
 impl Projecting {
-    pub(super) fn new(cx: Arc<Context>, stores: Stores, settings: Settings) -> Self {
+    pub(super) fn new(cx: Arc<Context>, stores: Stores, settings: ProjectionSettings) -> Self {
         Self {
             cx,
             stores,
@@ -253,19 +254,9 @@ impl Projecting {
             if leave {
                 continue;
             }
-            let params = DeleteParams {
-                preconditions: Some(Preconditions {
-                    uid: raw.metadata.uid.clone(),
-                    resource_version: None,
-                }),
-                ..DeleteParams::default()
-            };
-            match api.delete(name, &params).await {
-                Err(error) if is_not_found(&error) => {}
-                outcome => {
-                    outcome.doing("deleting projection")?;
-                }
-            }
+            delete_object(&api, raw)
+                .await
+                .doing("deleting projection")?;
         }
         Ok(())
     }
@@ -420,7 +411,7 @@ fn malformed<K>(read: &Result<K, String>, subject: &Subject) -> Option<Finding> 
         subject: subject.clone(),
         field: "spec".to_owned(),
         problem: format!("cannot be read: {error}"),
-        way_out: "compare it with the output of `kubectl explain`".to_owned(),
+        remedy: "compare it with the output of `kubectl explain`".to_owned(),
     })
 }
 

@@ -1,7 +1,7 @@
 //! The watched objects: the inputs of the projection and the projected objects.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, pin_mut};
@@ -12,6 +12,7 @@ use kube::api::{ApiResource, DynamicObject};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher, watcher as watch};
 use kube::{Api, Client, Resource};
+use parking_lot::RwLock;
 
 use super::reconcile::Everything;
 use crate::v1alpha1::AWSNodeTemplate;
@@ -27,16 +28,16 @@ pub(super) struct Store(Arc<RwLock<Objects>>);
 impl Store {
     /// Returns the objects, once they are listed.
     pub(super) fn objects(&self) -> Option<Vec<Arc<DynamicObject>>> {
-        let objects = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let objects = self.0.read();
         objects.as_ref().map(|all| all.values().cloned().collect())
     }
 
     fn replace(&self, all: BTreeMap<String, Arc<DynamicObject>>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(all);
+        *self.0.write() = Some(all);
     }
 
     fn change(&self, name: String, object: Option<DynamicObject>) {
-        let mut objects = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut objects = self.0.write();
         let Some(all) = objects.as_mut() else { return };
         match object {
             Some(object) => all.insert(name, Arc::new(object)),

@@ -24,7 +24,7 @@ mod pools;
 use std::fmt;
 use std::sync::Arc;
 
-use karpenter_kube::operator::{Setup, own_namespace};
+use karpenter_kube::operator::{ControllerRegistry, own_namespace};
 use kube::runtime::watcher;
 
 use crate::options::LegacyOptions;
@@ -88,17 +88,17 @@ impl fmt::Display for Place {
 }
 
 /// Adds the webhook to an operator, unless the options disable it.
-pub fn add(setup: &mut Setup, options: &LegacyOptions) {
+pub fn add(controllers: &mut ControllerRegistry, options: &LegacyOptions) {
     if options.disable_webhook || options.webhook_port == 0 {
         return;
     }
-    setup.converts();
-    let cx = Arc::clone(setup.context());
+    controllers.converts();
+    let cx = Arc::clone(controllers.context());
     let place = Place::new(&cx.options.karpenter_service, options.webhook_port);
     let client = cx.clients.api.clone();
     let (pools, serving) = (Pools::default(), Serving::default());
     let (kept, at) = (client.clone(), place.clone());
-    setup.always(move |stop| async move {
+    controllers.always(move |stop| async move {
         let webhook = Webhook::new(pools.clone());
         tokio::select! {
             () = pools.follow(client.clone()) => {}
@@ -107,7 +107,7 @@ pub fn add(setup: &mut Setup, options: &LegacyOptions) {
             () = stop.cancelled() => {}
         }
     });
-    setup.task(move |stop| async move {
+    controllers.task(move |stop| async move {
         tokio::select! {
             () = keeper::keep(kept, place) => {}
             () = stop.cancelled() => {}

@@ -1,7 +1,7 @@
 //! A cloud provider with EC2NodeClass and one instance type.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Node;
@@ -15,6 +15,7 @@ use karpenter_core::provider::{CloudProvider, CloudProviderError, NodeClassKind}
 use karpenter_core::requirements::Requirement;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use serde_json::json;
 
 const ZONE: &str = "us-west-2a";
@@ -95,13 +96,13 @@ impl CloudProvider for Cloud {
         .unwrap();
         let nodes: Api<Node> = Api::all(self.client.clone());
         nodes.create(&PostParams::default(), &node).await.unwrap();
-        self.instances.lock().unwrap().insert(id, answer.clone());
+        self.instances.lock().insert(id, answer.clone());
         Ok(answer)
     }
 
     async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudProviderError> {
         let id = claim.status.provider_id.clone().unwrap_or_default();
-        self.instances.lock().unwrap().remove(&id);
+        self.instances.lock().remove(&id);
         let nodes: Api<Node> = Api::all(self.client.clone());
         // The node may already be deleted.
         let _ = nodes.delete(claim.name(), &DeleteParams::default()).await;
@@ -109,13 +110,13 @@ impl CloudProvider for Cloud {
     }
 
     async fn get(&self, id: &str) -> Result<NodeClaim, CloudProviderError> {
-        let instances = self.instances.lock().unwrap();
+        let instances = self.instances.lock();
         let found = instances.get(id).cloned();
         found.ok_or_else(|| CloudProviderError::NodeClaimNotFound(id.to_owned()))
     }
 
     async fn list(&self) -> Result<Vec<NodeClaim>, CloudProviderError> {
-        Ok(self.instances.lock().unwrap().values().cloned().collect())
+        Ok(self.instances.lock().values().cloned().collect())
     }
 
     async fn instance_types(

@@ -87,7 +87,7 @@ impl Cluster {
         };
         let provider = Arc::new(Cloud::new(testbed.client()));
         let operator = Operator::builder(provider, testbed.client(), options)
-            .with(move |setup| serving::add(setup, &legacy))
+            .with(move |controllers| serving::add(controllers, &legacy))
             .build();
         let cx = Arc::clone(operator.context());
         let stop = CancellationToken::new();

@@ -8,7 +8,7 @@ use karpenter_aws::api::EC2NodeClass;
 use karpenter_kube::clock::Clock;
 use karpenter_kube::operator::Operator;
 use karpenter_kube::options::Options;
-use karpenter_legacy::alpha::Settings;
+use karpenter_legacy::alpha::ProjectionSettings;
 use karpenter_legacy::v1alpha1::AWSNodeTemplate;
 use karpenter_legacy::v1alpha5::Provisioner;
 use karpenter_legacy::{controller, crd};
@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cloud::Cloud;
 
+/// A testbed cluster with Karpenter and the controllers of older generations, in virtual time.
 pub struct World {
     pub client: Client,
     clock: Clock,
@@ -57,14 +58,14 @@ impl World {
             disable_leader_election: true,
             ..Options::default()
         };
-        let settings = Settings {
+        let settings = ProjectionSettings {
             default_instance_profile: Some("default-profile".to_owned()),
-            ..Settings::default()
+            ..ProjectionSettings::default()
         };
         let provider = Arc::new(Cloud::new(testbed.client()));
         let operator = Operator::builder(provider, testbed.client(), options)
             .clock(clock)
-            .with(move |setup| controller::add(setup, settings));
+            .with(move |controllers| controller::add(controllers, settings));
         let stop = CancellationToken::new();
         tokio::spawn(operator.run(stop.clone()));
         Self {

@@ -4,8 +4,8 @@
 //! stored in a compact form: replicas share one spec, and fields that no loop reads are dropped.
 
 use std::any::TypeId;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -22,6 +22,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::api::ApiResource;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
+use parking_lot::RwLock;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, mpsc};
@@ -275,19 +276,10 @@ impl<K> Default for Table<K> {
     }
 }
 
-// A panic of a reader leaves the table consistent: every write is a single insert or remove.
-fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<K> Table<K> {
     /// The object of this key.
     pub(crate) fn get(&self, key: &Key) -> Option<Arc<K>> {
-        read(&self.objects).get(key).cloned()
+        self.objects.read().get(key).cloned()
     }
 
     /// Returns the cluster-scoped object of this name.
@@ -297,12 +289,13 @@ impl<K> Table<K> {
 
     /// Returns all objects, unordered.
     pub(crate) fn all(&self) -> Vec<Arc<K>> {
-        read(&self.objects).values().cloned().collect()
+        self.objects.read().values().cloned().collect()
     }
 
     /// Returns all objects of a namespace, unordered.
     pub(crate) fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
-        read(&self.objects)
+        self.objects
+            .read()
             .iter()
             .filter(|(k, _)| &*k.namespace == namespace)
             .map(|(_, v)| v.clone())
@@ -310,7 +303,7 @@ impl<K> Table<K> {
     }
 
     fn set(&self, key: &Key, new: Option<Arc<K>>) -> Option<Arc<K>> {
-        let mut objects = write(&self.objects);
+        let mut objects = self.objects.write();
         match new {
             Some(object) => objects.insert(key.clone(), object),
             None => objects.remove(key),
@@ -318,7 +311,7 @@ impl<K> Table<K> {
     }
 
     fn keys(&self) -> Vec<Key> {
-        read(&self.objects).keys().cloned().collect()
+        self.objects.read().keys().cloned().collect()
     }
 }
 
@@ -445,14 +438,14 @@ kinds! {
 
 impl Cached for Pod {
     fn store(cache: &Cache, key: &Key, object: Option<Self>) -> Change {
-        let mut pods = write(&cache.pods);
+        let mut pods = cache.pods.write();
         let new = object.map(|pod| Arc::new(pods.record(pod)));
         let old = pods.set(key, new.clone());
         Change::Pod(Diff { old, new })
     }
 
     fn keys(cache: &Cache) -> Vec<Key> {
-        read(&cache.pods).by_key.keys().cloned().collect()
+        cache.pods.read().by_key.keys().cloned().collect()
     }
 }
 
@@ -473,12 +466,12 @@ impl Cache {
     /// Subscribes to all changes from now on.
     pub(crate) fn subscribe(&self) -> mpsc::UnboundedReceiver<Change> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        write(&self.subscribers).push(sender);
+        self.subscribers.write().push(sender);
         receiver
     }
 
     fn publish(&self, change: &Change) {
-        let subscribers = read(&self.subscribers);
+        let subscribers = self.subscribers.read();
         for subscriber in subscribers.iter() {
             // A loop that has ended no longer receives.
             let _closed = subscriber.send(change.clone()).is_err();
@@ -487,24 +480,24 @@ impl Cache {
 
     /// The pod of this key.
     pub(crate) fn pod(&self, key: &Key) -> Option<Arc<PodRecord>> {
-        read(&self.pods).by_key.get(key).cloned()
+        self.pods.read().by_key.get(key).cloned()
     }
 
     /// The pods bound to a node.
     pub(crate) fn pods_on(&self, node: &str) -> Vec<Arc<PodRecord>> {
-        let pods = read(&self.pods);
+        let pods = self.pods.read();
         pods.pick(pods.by_node.get(node))
     }
 
     /// The pods that name `uid` as an owner.
     pub(crate) fn pods_of(&self, uid: &str) -> Vec<Arc<PodRecord>> {
-        let pods = read(&self.pods);
+        let pods = self.pods.read();
         pods.pick(pods.by_owner.get(uid))
     }
 
     /// The pods of a namespace.
     pub(crate) fn pods_in(&self, namespace: &str) -> Vec<Arc<PodRecord>> {
-        let pods = read(&self.pods);
+        let pods = self.pods.read();
         pods.pick(pods.by_namespace.get(namespace))
     }
 }

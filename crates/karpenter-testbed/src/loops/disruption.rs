@@ -16,8 +16,8 @@ use rustc_hash::FxHashMap;
 
 use super::cache::{Change, Key, PodRecord, api, controller_of};
 use super::driver::{Context, Controller, Next, after, until};
-use super::selector::{Labels, Selector};
 use super::workloads::pods::scaled;
+use crate::selector::{Labels, Selector};
 
 /// How long an eviction counts as in progress although the pod is not terminating yet.
 const DISRUPTED_FOR: Duration = Duration::from_secs(120);

@@ -21,9 +21,7 @@ mod events;
 mod garbage;
 pub mod node_agent;
 pub mod node_lifecycle;
-mod quantity;
 pub mod scheduler;
-mod selector;
 mod volume_binder;
 mod workloads;
 

@@ -11,7 +11,7 @@
 //!
 //! UPSTREAM: pkg/controller/nodelifecycle, pkg/controller/tainteviction, pkg/controller/podgc
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -19,6 +19,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde_json::json;
 
@@ -201,7 +202,7 @@ impl NodeLifecycle {
     fn alive_at(&self, key: &Key, now: Timestamp) -> Timestamp {
         let lease = self.context.cache.leases.get(&Key::new(LEASES, &key.name));
         let renewed = lease.and_then(|l| l.spec.as_ref()?.renew_time.as_ref().map(|t| t.0));
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         let entry = seen.entry(key.clone()).or_insert((renewed, now));
         if entry.0 != renewed {
             *entry = (renewed, now);
@@ -264,7 +265,7 @@ impl Controller for NodeLifecycle {
                 if diff.new.is_none()
                     && let Some(old) = &diff.old
                 {
-                    let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut seen = self.seen.lock();
                     seen.remove(&Key::of(&old.metadata));
                 }
                 keys.extend(diff.new.as_ref().map(|n| Key::of(&n.metadata)));
@@ -346,7 +347,7 @@ impl PodEvictor {
     }
 
     fn missing_since(&self, node: &Arc<str>, now: Timestamp) -> Timestamp {
-        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut missing = self.missing.lock();
         *missing.entry(node.clone()).or_insert(now)
     }
 
@@ -410,7 +411,7 @@ impl Controller for PodEvictor {
                 };
                 let name = node.metadata.name.as_deref().unwrap_or_default();
                 if diff.new.is_some() {
-                    let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut missing = self.missing.lock();
                     missing.remove(name);
                 }
                 let new = diff.new.as_ref().map(evicting);

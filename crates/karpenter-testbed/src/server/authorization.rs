@@ -18,7 +18,7 @@ use super::catalog::Served;
 use super::error::ApiError;
 use super::request::Call;
 use super::selector::Selectors;
-use crate::store::{Query, lock};
+use crate::store::Query;
 
 /// Paths that all authenticated users may read: UPSTREAM: kubernetes bootstrappolicy/policy.go, `system:discovery`.
 const DISCOVERY: [&str; 7] = [
@@ -337,7 +337,7 @@ impl ApiServer {
     /// Returns the denied requests so far, each once, with the message of the response.
     #[must_use]
     pub fn refusals(&self) -> Vec<String> {
-        lock(&self.refusals).clone()
+        self.refusals.lock().clone()
     }
 
     fn require(&self, account: &ServiceAccount, wish: &Wish<'_>) -> Result<(), ApiError> {
@@ -345,7 +345,7 @@ impl ApiServer {
             return Ok(());
         }
         let refused = wish.refused(account);
-        let mut refusals = lock(&self.refusals);
+        let mut refusals = self.refusals.lock();
         if !refusals.contains(&refused.message) {
             refusals.push(refused.message.clone());
         }

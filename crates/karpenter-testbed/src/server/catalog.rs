@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use serde_json::Value;
 
 use super::custom::Definition;
@@ -92,13 +93,14 @@ impl Catalog {
     /// Returns the names and schemas of all served resources, for discovery and OpenAPI.
     #[must_use]
     pub fn registry(&self) -> Arc<Registry> {
-        Arc::clone(&self.read().registry)
+        Arc::clone(&self.state.read().registry)
     }
 
     /// Returns the resource at a path.
     #[must_use]
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Served>> {
-        self.read()
+        self.state
+            .read()
             .served
             .get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
             .cloned()
@@ -108,7 +110,7 @@ impl Catalog {
     #[must_use]
     pub fn stored(&self) -> Vec<Arc<Served>> {
         let mut all: Vec<Arc<Served>> = Vec::new();
-        for served in self.read().served.values() {
+        for served in self.state.read().served.values() {
             match all
                 .iter_mut()
                 .find(|s| Arc::ptr_eq(&s.collection, &served.collection))
@@ -127,7 +129,7 @@ impl Catalog {
     /// # Errors
     /// If the registry cannot use the CRD.
     pub fn define(&self, crd: &Value) -> Result<(), CrdError> {
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.write();
         let mut registry = (*state.registry).clone();
         let resources = registry.register_crd(crd)?;
         state.editions += 1;
@@ -155,7 +157,7 @@ impl Catalog {
 
     /// Stops serving a CustomResourceDefinition and drops its objects.
     pub fn undefine(&self, name: &str) {
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.write();
         let mut registry = (*state.registry).clone();
         registry.unregister_crd(name);
         let mut gone = Vec::new();
@@ -172,10 +174,6 @@ impl Catalog {
             }
         }
         state.registry = Arc::new(registry);
-    }
-
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, State> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

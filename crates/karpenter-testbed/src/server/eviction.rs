@@ -11,8 +11,9 @@ use super::delete::DeleteOptions;
 use super::error::ApiError;
 use super::reply::Reply;
 use super::request::Call;
-use super::selector::{LabelSelector, Selectors};
+use super::selector::Selectors;
 use super::value::{map_of, name_of};
+use crate::selector::Selector;
 use crate::store::{Object, Query};
 
 /// With more unconfirmed evictions than this a budget rejects further ones, as upstream does to bound its status.
@@ -79,10 +80,8 @@ impl ApiServer {
             .iter()
             .map(|budget| (budget.value(), budget.revision))
             .filter(|(budget, _)| {
-                budget["spec"].get("selector").is_some_and(|s| {
-                    LabelSelector::from_object(s)
-                        .is_some_and(|s| s.matches(|key| object.label(key)))
-                })
+                let selector = budget["spec"].get("selector");
+                selector.is_some_and(|s| Selector::of_json(s).matches_with(|key| object.label(key)))
             })
             .collect();
         let budget = match concerned.as_slice() {

@@ -1,11 +1,8 @@
 //! UIDs and generated names, from a seed.
 
-use std::sync::Mutex;
-
+use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-
-use crate::store::lock;
 
 /// The characters of generated names: no vowels and no look-alikes, so that no words appear.
 const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -24,7 +21,7 @@ impl Identity {
     /// Returns a version 4 UUID.
     #[must_use]
     pub fn uid(&self) -> String {
-        let mut bytes: [u8; 16] = lock(&self.0).random();
+        let mut bytes: [u8; 16] = self.0.lock().random();
         bytes[6] = (bytes[6] & 0x0f) | 0x40;
         bytes[8] = (bytes[8] & 0x3f) | 0x80;
         let mut text = String::with_capacity(36);
@@ -42,7 +39,7 @@ impl Identity {
     /// Returns the five characters after `generateName`.
     #[must_use]
     pub fn suffix(&self) -> String {
-        let mut rng = lock(&self.0);
+        let mut rng = self.0.lock();
         (0..5)
             .map(|_| char::from(ALPHABET[rng.random_range(0..ALPHABET.len())]))
             .collect()

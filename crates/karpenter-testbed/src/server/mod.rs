@@ -27,12 +27,13 @@ mod watch;
 mod write;
 
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, StatusCode};
+use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
 
 use crate::clock::Clock;
@@ -90,7 +91,7 @@ impl std::fmt::Debug for PodMutation {
 
 /// Settings of a server.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ServerSettings {
     /// The source of timestamps.
     pub clock: Clock,
     /// The fault rules.
@@ -110,7 +111,7 @@ pub struct Settings {
 impl ApiServer {
     /// Returns a server with the namespaces of every cluster.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: ServerSettings) -> Self {
         let store = Arc::new(Store::new(settings.history));
         let server = Self(Arc::new(Inner {
             catalog: Catalog::new(Arc::clone(&store)),
@@ -129,13 +130,13 @@ impl ApiServer {
 
     /// Returns the version of Kubernetes, such as `1.36`.
     pub(crate) fn version(&self) -> String {
-        let version = self.version.read().unwrap_or_else(PoisonError::into_inner);
+        let version = self.version.read();
         version.clone()
     }
 
     /// Sets the reported version.
     pub(crate) fn set_version(&self, to: &str) {
-        let mut version = self.version.write().unwrap_or_else(PoisonError::into_inner);
+        let mut version = self.version.write();
         to.clone_into(&mut version);
     }
 

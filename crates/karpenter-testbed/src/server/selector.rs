@@ -1,88 +1,21 @@
-//! Label and field selectors: parsing with Kubernetes' messages, matching without reparsing objects.
+//! Label and field selectors of requests: parsing with Kubernetes' messages, matching without reparsing objects.
 
 use super::error::ApiError;
+use crate::selector::{Operator, Requirement, Selector};
 use crate::store::{Matcher, Object, Selectable};
 
-#[derive(Debug, Clone, PartialEq)]
-enum Requirement {
-    In(String, Vec<String>),
-    NotIn(String, Vec<String>),
-    Exists(String),
-    Absent(String),
-    Greater(String, i64),
-    Less(String, i64),
-}
-
-impl Requirement {
-    fn holds<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
-        let number = |key: &str| label(key).and_then(|v| v.parse::<i64>().ok());
-        match self {
-            Self::In(key, values) => label(key).is_some_and(|v| values.iter().any(|w| w == v)),
-            Self::NotIn(key, values) => label(key).is_none_or(|v| values.iter().all(|w| w != v)),
-            Self::Exists(key) => label(key).is_some(),
-            Self::Absent(key) => label(key).is_none(),
-            Self::Greater(key, bound) => number(key).is_some_and(|v| v > *bound),
-            Self::Less(key, bound) => number(key).is_some_and(|v| v < *bound),
-        }
-    }
-}
-
-/// A parsed label selector.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct LabelSelector(Vec<Requirement>);
-
-impl LabelSelector {
-    /// Parses the query-parameter form (`a=b,c in (d,e),!f`).
-    ///
-    /// # Errors
-    /// 400 with Kubernetes' wording.
-    pub fn parse(text: &str) -> Result<Self, ApiError> {
-        let mut parser = Parser {
-            tokens: tokens(text),
-            at: 0,
-        };
-        parser
-            .selector()
-            .map_err(|why| ApiError::bad_request(format!("unable to parse requirement: {why}")))
-    }
-
-    /// Whether labels satisfy the selector.
-    pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
-        self.0.iter().all(|r| r.holds(&label))
-    }
-
-    /// Parses the object form (`matchLabels`, `matchExpressions`). An invalid one selects nothing.
-    #[must_use]
-    pub fn from_object(selector: &serde_json::Value) -> Option<Self> {
-        let mut requirements = Vec::new();
-        if let Some(labels) = selector.get("matchLabels").and_then(|l| l.as_object()) {
-            for (key, value) in labels {
-                requirements.push(Requirement::In(
-                    key.clone(),
-                    vec![value.as_str().unwrap_or_default().to_owned()],
-                ));
-            }
-        }
-        let expressions = selector.get("matchExpressions").and_then(|e| e.as_array());
-        for expression in expressions.into_iter().flatten() {
-            let key = expression.get("key")?.as_str()?.to_owned();
-            let values = expression
-                .get("values")
-                .and_then(|v| v.as_array())
-                .into_iter()
-                .flatten()
-                .filter_map(|v| v.as_str().map(str::to_owned))
-                .collect();
-            requirements.push(match expression.get("operator")?.as_str()? {
-                "In" => Requirement::In(key, values),
-                "NotIn" => Requirement::NotIn(key, values),
-                "Exists" => Requirement::Exists(key),
-                "DoesNotExist" => Requirement::Absent(key),
-                _ => return None,
-            });
-        }
-        Some(Self(requirements))
-    }
+/// Parses the label selector of a request (`a=b,c in (d,e),!f`).
+///
+/// # Errors
+/// 400 with Kubernetes' wording.
+fn parse_labels(text: &str) -> Result<Selector, ApiError> {
+    let mut parser = Parser {
+        tokens: tokens(text),
+        at: 0,
+    };
+    parser
+        .selector()
+        .map_err(|why| ApiError::bad_request(format!("unable to parse requirement: {why}")))
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -140,7 +73,7 @@ impl Parser {
         token
     }
 
-    fn selector(&mut self) -> Result<LabelSelector, String> {
+    fn selector(&mut self) -> Result<Selector, String> {
         let mut requirements = Vec::new();
         while self.at < self.tokens.len() {
             requirements.push(self.requirement()?);
@@ -158,45 +91,51 @@ impl Parser {
                 }
             }
         }
-        Ok(LabelSelector(requirements))
+        Ok(requirements.into_iter().collect())
     }
 
     fn requirement(&mut self) -> Result<Requirement, String> {
         if self.peek() == "!" {
             self.at += 1;
-            return Ok(Requirement::Absent(self.key()?));
+            return Ok(Requirement::new(
+                self.key()?,
+                Operator::DoesNotExist,
+                Vec::new(),
+            ));
         }
         let key = self.key()?;
         match self.peek() {
-            "" | "," => Ok(Requirement::Exists(key)),
+            "" | "," => Ok(Requirement::new(key, Operator::Exists, Vec::new())),
             "=" | "==" => {
                 self.at += 1;
-                Ok(Requirement::In(key, vec![self.value()?]))
+                Ok(Requirement::new(key, Operator::In, vec![self.value()?]))
             }
             "!=" => {
                 self.at += 1;
-                Ok(Requirement::NotIn(key, vec![self.value()?]))
+                Ok(Requirement::new(key, Operator::NotIn, vec![self.value()?]))
             }
             ">" | "<" => {
-                let greater = self.peek() == ">";
-                self.at += 1;
-                let value = self.value()?;
-                let bound = value.parse().map_err(|_| {
-                    format!("values[0][{key}]: Invalid value: \"{value}\": for 'Gt', 'Lt' operators, the value must be an integer")
-                })?;
-                Ok(if greater {
-                    Requirement::Greater(key, bound)
+                let operator = if self.peek() == ">" {
+                    Operator::Gt
                 } else {
-                    Requirement::Less(key, bound)
-                })
+                    Operator::Lt
+                };
+                self.at += 1;
+                let bound = self.value()?;
+                if bound.parse::<i64>().is_err() {
+                    return Err(format!(
+                        "values[0][{key}]: Invalid value: \"{bound}\": for 'Gt', 'Lt' operators, the value must be an integer"
+                    ));
+                }
+                Ok(Requirement::new(key, operator, vec![bound]))
             }
             "in" => {
                 self.at += 1;
-                Ok(Requirement::In(key, self.values()?))
+                Ok(Requirement::new(key, Operator::In, self.values()?))
             }
             "notin" => {
                 self.at += 1;
-                Ok(Requirement::NotIn(key, self.values()?))
+                Ok(Requirement::new(key, Operator::NotIn, self.values()?))
             }
             other => Err(format!(
                 "found '{other}', expected: in, notin, =, ==, !=, gt, lt"
@@ -256,7 +195,7 @@ impl Parser {
 /// Label and field selectors of a request, for the selectable fields of a kind.
 #[derive(Debug, Clone, Default)]
 pub struct Selectors {
-    labels: LabelSelector,
+    labels: Selector,
     /// (field, value, whether equality is required)
     fields: Vec<(usize, String, bool)>,
 }
@@ -278,7 +217,7 @@ impl Selectors {
             parsed.push((index, value, equal));
         }
         Ok(Self {
-            labels: LabelSelector::parse(labels)?,
+            labels: parse_labels(labels)?,
             fields: parsed,
         })
     }
@@ -328,7 +267,7 @@ impl Matcher for Selectors {
         self.fields
             .iter()
             .all(|(index, value, equal)| (object.field(*index) == value) == *equal)
-            && self.labels.matches(|key| object.label(key))
+            && self.labels.matches_with(|key| object.label(key))
     }
 
     fn required_field(&self, index: usize) -> Option<&str> {
@@ -339,7 +278,7 @@ impl Matcher for Selectors {
     }
 
     fn is_everything(&self) -> bool {
-        self.fields.is_empty() && self.labels.0.is_empty()
+        self.fields.is_empty() && self.labels.selects_all()
     }
 }
 
@@ -348,8 +287,8 @@ mod tests {
     use super::*;
 
     fn selects(selector: &str, labels: &[(&str, &str)]) -> bool {
-        let parsed = LabelSelector::parse(selector).unwrap();
-        parsed.matches(|k| labels.iter().find(|(l, _)| *l == k).map(|(_, v)| *v))
+        let parsed = parse_labels(selector).unwrap();
+        parsed.matches_with(|k| labels.iter().find(|(l, _)| *l == k).map(|(_, v)| *v))
     }
 
     #[test]
@@ -385,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_broken_label_selector_is_refused_with_the_real_wording() {
-        let error = LabelSelector::parse("a in").unwrap_err();
+        let error = parse_labels("a in").unwrap_err();
         assert_eq!(
             error.message,
             "unable to parse requirement: found '' expected: '('"
@@ -393,7 +332,7 @@ mod tests {
         for broken in [
             "a=b,", "=", "a in (b", "a in b", "a b", "a>x", "a=b=c", "-a",
         ] {
-            assert!(LabelSelector::parse(broken).is_err(), "{broken}");
+            assert!(parse_labels(broken).is_err(), "{broken}");
         }
     }
 

@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use http::header::AUTHORIZATION;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
+use parking_lot::RwLock;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
 };
@@ -100,10 +101,7 @@ impl Served {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         };
-        let mut accounts = self
-            .accounts
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut accounts = self.accounts.write();
         accounts.insert(token.clone(), account);
         token
     }
@@ -211,7 +209,7 @@ impl Known {
         if token == &*self.administrator {
             return true;
         }
-        let accounts = self.accounts.read().unwrap_or_else(PoisonError::into_inner);
+        let accounts = self.accounts.read();
         let account = accounts.get(token).cloned();
         drop(accounts);
         let Some(account) = account else {

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use serde_json::Value;
 
 use super::watch::{Change, ChangeKind, Cursor, Expired, Signal};
-use super::{Matcher, Object, Selectable, Shared, lock};
+use super::{Matcher, Object, Selectable, Shared};
 
 /// The reason why a conditional write failed.
 #[derive(Debug, Clone)]
@@ -94,7 +95,7 @@ impl Collection {
     /// Returns the number of objects.
     #[must_use]
     pub fn len(&self) -> usize {
-        lock(&self.state).objects.len()
+        self.state.lock().objects.len()
     }
 
     /// Whether there is no object.
@@ -106,13 +107,13 @@ impl Collection {
     /// Returns the object at `key`.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<Arc<Object>> {
-        lock(&self.state).objects.get(key).cloned()
+        self.state.lock().objects.get(key).cloned()
     }
 
     /// Returns the object at `key` as it was `lag` revisions ago, or now if that is no longer in the history.
     #[must_use]
     pub fn get_stale(&self, key: &str, lag: u64) -> Option<Arc<Object>> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let at = self.shared.revision().saturating_sub(lag);
         let now = state.objects.get(key);
         if at < state.compacted {
@@ -141,7 +142,7 @@ impl Collection {
         edition: u32,
         value: &mut Value,
     ) -> Result<Arc<Object>, Rejected> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.objects.contains_key(key) {
             return Err(Rejected::Exists);
         }
@@ -161,7 +162,7 @@ impl Collection {
         edition: u32,
         value: &mut Value,
     ) -> Result<Arc<Object>, Rejected> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let previous = expect(&state, key, expected)?;
         let object = self.stamp(Arc::clone(&previous.key), edition, value);
         self.put(&mut state, ChangeKind::Modified, &object, Some(previous));
@@ -178,7 +179,7 @@ impl Collection {
         expected: u64,
         last: &mut Value,
     ) -> Result<Arc<Object>, Rejected> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let previous = expect(&state, key, expected)?;
         let object = self.stamp(Arc::clone(&previous.key), previous.edition, last);
         self.put(&mut state, ChangeKind::Deleted, &object, Some(previous));
@@ -242,7 +243,7 @@ impl Collection {
     /// # Errors
     /// [`Expired`] if the requested snapshot has been dropped.
     pub fn list(&self, query: &Query<'_>) -> Result<Page, Expired> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let current = self.shared.revision();
         let revision = query.at.unwrap_or(current).min(current);
         if revision < state.compacted {
@@ -300,7 +301,7 @@ impl Collection {
         namespace: Option<&str>,
         matcher: &dyn Matcher,
     ) -> (Vec<Arc<Object>>, Cursor) {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let revision = self.shared.revision();
         let (from, until) = bounds(namespace, None);
         let items = state
@@ -319,7 +320,7 @@ impl Collection {
     /// # Errors
     /// [`Expired`] if some of these changes have been dropped.
     pub fn follow(self: &Arc<Self>, revision: u64) -> Result<Cursor, Expired> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         if revision < state.compacted {
             return Err(Expired {
                 requested: revision,
@@ -330,8 +331,8 @@ impl Collection {
         Ok(Cursor::new(Arc::clone(self), revision))
     }
 
-    pub(super) fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        lock(&self.state)
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     pub(super) fn revision(&self) -> u64 {
@@ -343,7 +344,7 @@ impl Collection {
     }
 
     pub(super) fn compact(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.history.clear();
         state.compacted = self.shared.revision();
         drop(state);
@@ -352,7 +353,7 @@ impl Collection {
 
     /// Removes all objects without events, and wakes the watches so that they end.
     pub(super) fn close(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.objects.clear();
         state.index.clear();
         state.history.clear();

@@ -14,8 +14,10 @@ mod collection;
 mod object;
 mod watch;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use parking_lot::RwLock;
 
 pub use collection::{Collection, Page, Query, Rejected};
 pub use object::{Matcher, Object, Selectable};
@@ -74,10 +76,7 @@ impl Store {
     /// Returns a new, empty collection whose objects have these selectable fields.
     pub fn collection(&self, fields: Arc<[Selectable]>, index: Option<usize>) -> Arc<Collection> {
         let collection = Arc::new(Collection::new(Arc::clone(&self.shared), fields, index));
-        self.collections
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(Arc::clone(&collection));
+        self.collections.write().push(Arc::clone(&collection));
         collection
     }
 
@@ -85,7 +84,6 @@ impl Store {
     pub fn forget(&self, collection: &Arc<Collection>) {
         self.collections
             .write()
-            .unwrap_or_else(PoisonError::into_inner)
             .retain(|c| !Arc::ptr_eq(c, collection));
         collection.close();
     }
@@ -98,12 +96,7 @@ impl Store {
 
     /// Drops the history, as etcd's compaction does: earlier watches and pages expire.
     pub fn compact(&self) {
-        for collection in self
-            .collections
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-        {
+        for collection in self.collections.read().iter() {
             collection.compact();
         }
     }
@@ -112,9 +105,4 @@ impl Store {
     pub fn set_history(&self, changes: usize) {
         self.shared.history.store(changes.max(1), Ordering::Relaxed);
     }
-}
-
-/// Locks, and ignores poison: every critical section leaves the data consistent.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

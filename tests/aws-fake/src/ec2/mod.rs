@@ -26,7 +26,7 @@ use crate::catalog::Catalog;
 use crate::iam::Iam;
 use crate::ids::Ids;
 use crate::permissions::Auth;
-use crate::settings::Settings;
+use crate::settings::AwsFakeSettings;
 use crate::ssm::Ssm;
 use crate::wire::Reply;
 use crate::wire::error::AwsError;
@@ -105,7 +105,7 @@ pub(crate) struct Ec2Call<'a> {
     pub(crate) iam: &'a Iam,
     pub(crate) ssm: &'a Ssm,
     pub(crate) ids: &'a mut Ids,
-    pub(crate) settings: &'a Settings,
+    pub(crate) settings: &'a AwsFakeSettings,
     pub(crate) auth: Auth<'a>,
 }
 

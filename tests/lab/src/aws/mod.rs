@@ -35,7 +35,7 @@ pub const KUBERNETES: &str = "1.36";
 
 /// Settings of a cluster on AWS.
 #[derive(Debug)]
-pub struct Settings {
+pub struct AwsClusterSettings {
     /// Speed of time relative to real time, for the cluster and for AWS.
     pub speed: f64,
     /// Seed of names and faults.
@@ -52,7 +52,7 @@ pub struct Settings {
     pub pause: Duration,
 }
 
-impl Default for Settings {
+impl Default for AwsClusterSettings {
     /// Real time, no ports, no lease.
     fn default() -> Self {
         Self {
@@ -98,7 +98,7 @@ impl AwsCluster {
     ///
     /// # Errors
     /// If a part cannot be started.
-    pub async fn start(settings: &Settings) -> Result<Self> {
+    pub async fn start(settings: &AwsClusterSettings) -> Result<Self> {
         let epoch = Timestamp::now();
         let clock = Clock::new(epoch, settings.speed);
         let testbed_clock = karpenter_testbed::Clock::new(epoch, settings.speed);
@@ -211,9 +211,9 @@ async fn follow_upgrades(fake: AwsFake, testbed: Testbed) {
 }
 
 /// A running cluster on AWS with Karpenter.
-pub struct Stack {
+pub struct LocalCluster {
     /// The cluster without Karpenter.
-    pub cluster: AwsCluster,
+    pub aws: AwsCluster,
     /// The provider.
     pub provider: Arc<Ec2Provider>,
     /// The controllers' metrics.
@@ -222,18 +222,18 @@ pub struct Stack {
     operator: JoinHandle<Result<(), OperatorError>>,
 }
 
-impl std::fmt::Debug for Stack {
+impl std::fmt::Debug for LocalCluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stack").finish_non_exhaustive()
+        f.debug_struct("LocalCluster").finish_non_exhaustive()
     }
 }
 
-impl Stack {
+impl LocalCluster {
     /// Starts the cluster and the controllers.
     ///
     /// # Errors
     /// If a part cannot be started.
-    pub async fn start(settings: Settings) -> Result<Self> {
+    pub async fn start(settings: AwsClusterSettings) -> Result<Self> {
         let cluster = AwsCluster::start(&settings).await?;
         let registry = Registry::new();
         let how = Connect {
@@ -259,17 +259,17 @@ impl Stack {
         let operator = Operator::builder(cloud, client, settings.options)
             .clock(clock)
             .registry(registry.clone())
-            .with(move |setup| assembly.add(setup));
+            .with(move |controllers| assembly.add(controllers));
         let operator = match &cluster.older {
             Some(older) => {
                 let options = older.options();
-                operator.with(move |setup| options.add(setup))
+                operator.with(move |controllers| options.add(controllers))
             }
             None => operator,
         };
         let operator = tokio::spawn(operator.run(stop.clone()));
         Ok(Self {
-            cluster,
+            aws: cluster,
             provider,
             registry,
             stop,
@@ -282,6 +282,6 @@ impl Stack {
         self.stop.cancel();
         // A panicked operator has stopped, too.
         let _ = self.operator.await;
-        self.cluster.shutdown().await;
+        self.aws.shutdown().await;
     }
 }

@@ -177,7 +177,7 @@ async fn nodes_expire_despite_budgets_and_are_counted_once() {
         "karpenter_nodeclaims_disrupted_total{reason=\"expired\",nodepool=\"default\",capacity_type=\"spot\",consolidation_policy=\"\",termination_mode=\"graceful\"}",
     );
     assert_eq!(counted, Some(1.0));
-    world.stack.stop_controllers().await;
+    world.cluster.stop_controllers().await;
 }
 
 /// Conformance: DIS-050, API-172
@@ -187,7 +187,7 @@ async fn a_nodeclaim_without_an_instance_is_deleted_once_its_node_is_not_ready()
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     let claim = world.claims().await.remove(0);
     world
-        .stack
+        .cluster
         .cloud
         .kill(claim.status.provider_id.as_deref().unwrap());
     cloud.listed(&world, 3).await;
@@ -197,13 +197,13 @@ async fn a_nodeclaim_without_an_instance_is_deleted_once_its_node_is_not_ready()
         "the node is still ready"
     );
     let node = world.nodes().await.remove(0).metadata.name.unwrap();
-    world.stack.node_faults.set(&node, NodeFault::Dead);
+    world.cluster.node_faults.set(&node, NodeFault::Dead);
     world
         .until(400, "the claim is garbage-collected", async |w| {
             w.claims().await.iter().all(|c| c.uid() != claim.uid())
         })
         .await;
-    let series = world.stack.registry.render();
+    let series = world.cluster.registry.render();
     assert!(series.contains("karpenter_nodeclaims_disrupted_total{reason=\"garbage_collected\""));
     world.until_running(1, 120).await;
 }
@@ -213,7 +213,7 @@ async fn a_nodeclaim_without_an_instance_is_deleted_once_its_node_is_not_ready()
 async fn a_nodeclaim_that_is_not_registered_is_not_garbage_collected() {
     let mut world = World::new().await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
-    world.stack.cloud.never_register(true);
+    world.cluster.cloud.never_register(true);
     world.deploy("app", 1).await;
     world
         .until(60, "a claim is launched", async |w| {
@@ -222,7 +222,7 @@ async fn a_nodeclaim_that_is_not_registered_is_not_garbage_collected() {
         .await;
     let claim = world.claims().await.remove(0);
     world
-        .stack
+        .cluster
         .cloud
         .kill(claim.status.provider_id.as_deref().unwrap());
     cloud.listed(&world, 3).await;
@@ -247,7 +247,7 @@ async fn an_instance_without_a_nodeclaim_is_terminated_after_half_a_minute() {
     };
     let id = cloud.create(&claim).await.unwrap().status.provider_id;
     let is_there = |w: &World| {
-        let instances = w.stack.cloud.instances();
+        let instances = w.cluster.cloud.instances();
         instances.iter().any(|i| i.answer.status.provider_id == id)
     };
     assert!(is_there(&world));
@@ -271,17 +271,17 @@ async fn an_instance_whose_nodeclaim_is_still_launching_is_not_terminated() {
     world.deploy("app", 1).await;
     world
         .until(60, "an instance is launched", async |w| {
-            w.stack.cloud.launched() == 1
+            w.cluster.cloud.launched() == 1
         })
         .await;
     // Longer than the half minute after which an instance without a NodeClaim is terminated.
     world.pass(60).await;
     cloud.listed(&world, 1).await;
-    assert_eq!(world.stack.cloud.instances().len(), 1);
+    assert_eq!(world.cluster.cloud.instances().len(), 1);
     cloud.loses_launches.store(false, Ordering::Relaxed);
     world.until_running(1, 300).await;
     assert_eq!(
-        world.stack.cloud.launched(),
+        world.cluster.cloud.launched(),
         1,
         "the claim got its instance"
     );
@@ -291,7 +291,7 @@ async fn an_instance_whose_nodeclaim_is_still_launching_is_not_terminated() {
 #[tokio::test(start_paused = true)]
 async fn an_instance_without_a_nodeclaim_is_terminated_and_its_node_deleted() {
     let mut world = with_node(1, json!({})).await;
-    world.stack.stop_controllers().await;
+    world.cluster.stop_controllers().await;
     // A user removes the NodeClaim's finalizer while no controller runs to terminate the instance.
     let claim = world.claims().await.remove(0);
     patch::<NodeClaim>(
@@ -308,13 +308,13 @@ async fn an_instance_without_a_nodeclaim_is_terminated_and_its_node_deleted() {
         .await;
     let id = claim.status.provider_id.clone().unwrap();
     let lost = |w: &World| {
-        let instances = w.stack.cloud.instances();
+        let instances = w.cluster.cloud.instances();
         instances
             .iter()
             .any(|m| m.answer.status.provider_id.as_ref() == Some(&id))
     };
     assert!(lost(&world));
-    world.stack.start_controllers();
+    world.cluster.start_controllers();
     world
         .until(120, "the instance is terminated", async |w| !lost(w))
         .await;
@@ -332,13 +332,13 @@ fn operator(
 ) {
     let provider = KwokProvider::new(
         world.client.clone(),
-        world.stack.clock,
+        world.cluster.clock,
         Vec::new(),
-        world.stack.cloud.clone(),
+        world.cluster.cloud.clone(),
     );
     let options = settings().options;
     let operator = Operator::builder(Arc::new(provider), world.client.clone(), options)
-        .clock(world.stack.clock)
+        .clock(world.cluster.clock)
         .build();
     let (cx, stop) = (Arc::clone(operator.context()), CancellationToken::new());
     let running = tokio::spawn(operator.run(stop.clone()));
@@ -349,7 +349,7 @@ fn operator(
 #[tokio::test(start_paused = true)]
 async fn a_nodeclaim_has_the_hash_that_its_nodepool_had_when_it_was_planned() {
     let mut world = World::new().await;
-    world.stack.stop_controllers().await;
+    world.cluster.stop_controllers().await;
     let (cx, stop, running) = operator(&world);
     let known = async |label: Option<&str>| {
         let what = format!("the model knows the pool with {label:?}");
@@ -386,7 +386,7 @@ async fn a_nodeclaim_has_the_hash_that_its_nodepool_had_when_it_was_planned() {
 #[tokio::test(start_paused = true)]
 async fn a_nodeclaim_that_only_the_model_has_is_removed() {
     let mut world = World::bare(settings()).await;
-    world.stack.stop_controllers().await;
+    world.cluster.stop_controllers().await;
     let (cx, stop, running) = operator(&world);
     world.pass(1).await;
     let ghost = |name: &str| NodeClaim {

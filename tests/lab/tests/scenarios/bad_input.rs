@@ -247,7 +247,7 @@ async fn a_nodepool_deleted_while_a_command_waits_deletes_all_its_nodes() {
     .await;
     world.deploy("app", 12).await;
     world.until_running(12, 60).await;
-    world.stack.cloud.never_register(true);
+    world.cluster.cloud.never_register(true);
     world.scale("app", 2).await;
     world
         .until(120, "a command waits for its replacement", async |w| {
@@ -258,10 +258,10 @@ async fn a_nodepool_deleted_while_a_command_waits_deletes_all_its_nodes() {
     world.delete::<NodePool>("default").await;
     world.until_empty(300).await;
     world.pass(900).await;
-    let instances = world.stack.cloud.instances();
+    let instances = world.cluster.cloud.instances();
     assert!(instances.is_empty(), "{}", world.describe().await);
     // A later Deployment gets its nodes.
-    world.stack.cloud.never_register(false);
+    world.cluster.cloud.never_register(false);
     world.create(&pool("default", json!({}))).await;
     world.until_running(2, 60).await;
 }

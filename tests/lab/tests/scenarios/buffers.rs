@@ -88,7 +88,7 @@ async fn a_buffer_of_a_template_gets_its_capacity_until_it_is_deleted() {
         zone: None,
         capacity_type: None,
     };
-    world.stack.cloud.exhaust(everything);
+    world.cluster.cloud.exhaust(everything);
     template(&world, "1").await;
     until(
         &world,
@@ -112,7 +112,7 @@ async fn a_buffer_of_a_template_gets_its_capacity_until_it_is_deleted() {
         "RequiresNewCapacity",
     )
     .await;
-    world.stack.cloud.restock();
+    world.cluster.cloud.restock();
     until(
         &world,
         conditions::PROVISIONING,
@@ -127,13 +127,13 @@ async fn a_buffer_of_a_template_gets_its_capacity_until_it_is_deleted() {
     );
     assert!(status.conditions.iter().all(|c| c.type_ != "Ready"));
     assert!(world.pods().await.is_empty(), "chunks are never written");
-    let launched = world.stack.cloud.launched();
+    let launched = world.cluster.cloud.launched();
     world.pass(300).await;
     assert!(
         !world.claims().await.is_empty(),
         "a node with a buffer is not empty"
     );
-    assert_eq!(world.stack.cloud.launched(), launched, "the nodes stay");
+    assert_eq!(world.cluster.cloud.launched(), launched, "the nodes stay");
     until(
         &world,
         conditions::PROVISIONING,

@@ -57,7 +57,7 @@ async fn a_class_that_is_not_ready_ends_the_claim_without_an_event() {
     let mut world = quiet(json!({})).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     let error = CloudProviderError::NodeClassNotReady("its role is missing".into());
-    cloud.creations.lock().unwrap().push_back(error);
+    cloud.creations.lock().push_back(error);
     world.deploy("app", 1).await;
     world.until_running(1, 120).await;
     let calls = cloud.calls("create");
@@ -86,11 +86,7 @@ async fn a_create_error_says_its_own_reason_on_the_claim_until_the_launch_works(
         message: "x".repeat(400),
         source: None,
     };
-    cloud
-        .creations
-        .lock()
-        .unwrap()
-        .extend([error(), error(), error()]);
+    cloud.creations.lock().extend([error(), error(), error()]);
     world.deploy("app", 1).await;
     world
         .until(30, "the claim says why", async |w| {
@@ -123,7 +119,7 @@ async fn claims_that_are_given_up_are_counted_by_reason() {
         zone: None,
         capacity_type: None,
     };
-    world.stack.cloud.exhaust(everything);
+    world.cluster.cloud.exhaust(everything);
     world.deploy("app", 1).await;
     world
         .until(60, "a claim is given up", async |w| {
@@ -132,7 +128,7 @@ async fn claims_that_are_given_up_are_counted_by_reason() {
         .await;
 
     let world = quiet(json!({})).await;
-    world.stack.cloud.fail_launches(u32::MAX);
+    world.cluster.cloud.fail_launches(u32::MAX);
     world.deploy("app", 1).await;
     world.pass(290).await;
     assert_eq!(disrupted(&world, "launch_timeout", ""), None);
@@ -143,7 +139,7 @@ async fn claims_that_are_given_up_are_counted_by_reason() {
         .await;
 
     let world = quiet(json!({})).await;
-    world.stack.cloud.never_register(true);
+    world.cluster.cloud.never_register(true);
     world.deploy("app", 1).await;
     world.pass(890).await;
     assert_eq!(disrupted(&world, "registration_timeout", "spot"), None);
@@ -158,10 +154,10 @@ async fn claims_that_are_given_up_are_counted_by_reason() {
 #[tokio::test(start_paused = true)]
 async fn several_nodes_with_one_provider_id_are_never_registered() {
     let mut world = quiet(json!({})).await;
-    world.stack.cloud.never_register(true);
+    world.cluster.cloud.never_register(true);
     world.deploy("app", 1).await;
     let launched = first_claim(&world, types::LAUNCHED).await;
-    world.stack.stop_controllers().await;
+    world.cluster.stop_controllers().await;
     for name in ["one", "two"] {
         let node: Node = serde_json::from_value(json!({
             "metadata": {"name": name, "labels": launched.metadata.labels},
@@ -172,7 +168,7 @@ async fn several_nodes_with_one_provider_id_are_never_registered() {
         .unwrap();
         world.create(&node).await;
     }
-    world.stack.start_controllers();
+    world.cluster.start_controllers();
     world.pass(30).await;
     let registered = async |w: &World| {
         let claim = claim(w, launched.uid()).await?;
@@ -313,7 +309,7 @@ async fn the_catalogue_is_asked_about_claims_that_are_an_hour_old() {
             .creation_timestamp
             .as_ref()
             .map(|time| time.0);
-        w.stack
+        w.cluster
             .clock
             .since(created.unwrap_or(Timestamp::UNIX_EPOCH))
             .as_secs()
@@ -342,7 +338,7 @@ async fn a_provider_s_reason_is_that_of_the_drift_and_an_unknown_instance_has_no
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
-    *cloud.drift.lock().unwrap() = Some("AMIDrift".to_owned());
+    *cloud.drift.lock() = Some("AMIDrift".to_owned());
     world
         .until(310, "it is asked every five minutes", async |w| {
             drifted(w).await.is_some()
@@ -350,7 +346,7 @@ async fn a_provider_s_reason_is_that_of_the_drift_and_an_unknown_instance_has_no
         .await;
     let reason = "AMIDrift".to_owned();
     assert_eq!(drifted(&world).await, Some((reason.clone(), reason)));
-    *cloud.drift.lock().unwrap() = Some(String::new());
+    *cloud.drift.lock() = Some(String::new());
     let errors = "controller_runtime_reconcile_errors_total{controller=\"nodeclaim.disruption\"}";
     let before = world.metric(errors);
     world
@@ -374,7 +370,7 @@ async fn a_claim_that_cannot_be_created_keeps_no_other_from_being_made() {
         .verb("create")
         .resource("nodeclaims")
         .times(1);
-    world.stack.testbed.faults().add(rule);
+    world.cluster.testbed.faults().add(rule);
     let alone = json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
         {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "app"}}},
     ]}}});
@@ -417,7 +413,7 @@ async fn the_deadline_of_an_eviction_comes_closer_and_never_moves_away() {
     let world = quiet(json!({})).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
-    let cx = Arc::clone(world.stack.context().unwrap());
+    let cx = Arc::clone(world.cluster.context().unwrap());
     let on = world.nodes().await.remove(0).metadata.name.unwrap();
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
     let protected: Pod = serde_json::from_value(json!({
@@ -450,7 +446,7 @@ async fn the_deadline_of_an_eviction_comes_closer_and_never_moves_away() {
     evictions.add(&model, None);
     assert!(reconcile().await.is_err(), "it does not allow eviction");
     assert!(!terminating().await);
-    let now = world.stack.clock.now();
+    let now = world.cluster.clock.now();
     let at = |seconds: i64| {
         Some(
             now.saturating_add(SignedDuration::from_secs(seconds))
@@ -473,7 +469,7 @@ async fn launches_that_fail_are_tried_again_after_one_second_and_a_minute_at_mos
     let mut world = quiet(json!({})).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     let errors = (0..12).map(|_| CloudProviderError::other("the cloud is away"));
-    cloud.creations.lock().unwrap().extend(errors);
+    cloud.creations.lock().extend(errors);
     world.deploy("app", 1).await;
     world.pass(290).await;
     let calls: Vec<_> = cloud

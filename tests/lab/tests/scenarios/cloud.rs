@@ -1,8 +1,8 @@
 //! A cloud provider whose answers a scenario sets.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
@@ -14,6 +14,7 @@ use karpenter_core::provider::{
     CloudProvider, CloudProviderError, HookOutcome, NodeClassKind, RegistrationHook, RepairPolicy,
 };
 use karpenter_kube::clock::Clock;
+use parking_lot::Mutex;
 
 use crate::world::World;
 
@@ -34,7 +35,7 @@ impl Hook {
     }
 
     pub fn answer(&self, answer: HookOutcome) {
-        *self.answer.lock().unwrap() = Ok(answer);
+        *self.answer.lock() = Ok(answer);
     }
 }
 
@@ -45,7 +46,7 @@ impl RegistrationHook for Hook {
     }
 
     async fn registered(&self, _: &NodeClaim) -> Result<HookOutcome, CloudProviderError> {
-        let answer = self.answer.lock().unwrap().clone();
+        let answer = self.answer.lock().clone();
         answer.map_err(CloudProviderError::other)
     }
 }
@@ -82,10 +83,10 @@ pub struct Scripted {
 impl Scripted {
     /// Restarts the world's controllers with such a cloud.
     pub async fn in_world(world: &mut World, hooks: Vec<Arc<Hook>>) -> Arc<Self> {
-        world.stack.stop_controllers().await;
-        let (clock, client) = (world.stack.clock, world.stack.testbed.client());
+        world.cluster.stop_controllers().await;
+        let (clock, client) = (world.cluster.clock, world.cluster.testbed.client());
         let mut made = None;
-        world.stack.start_controllers_with(client, |inner| {
+        world.cluster.start_controllers_with(client, |inner| {
             let scripted = Arc::new(Self {
                 inner,
                 clock,
@@ -107,7 +108,7 @@ impl Scripted {
 
     fn note(&self, method: &'static str, claim: &NodeClaim) {
         let (at, claim) = (self.clock.now(), claim.clone());
-        self.calls.lock().unwrap().push(Call { at, method, claim });
+        self.calls.lock().push(Call { at, method, claim });
     }
 
     /// Advances the world until the instances were listed this many more times.
@@ -124,7 +125,7 @@ impl Scripted {
 
     /// Returns the calls of a method so far.
     pub fn calls(&self, method: &str) -> Vec<Call> {
-        let calls = self.calls.lock().unwrap();
+        let calls = self.calls.lock();
         calls
             .iter()
             .filter(|call| call.method == method)
@@ -151,7 +152,7 @@ impl CloudProvider for Scripted {
         self.inner.repair_policies()
     }
     fn default_termination_grace_period(&self) -> Option<Duration> {
-        self.grace.lock().unwrap().clone()
+        self.grace.lock().clone()
     }
     fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
         let hooks = self.hooks.iter().map(Arc::clone);
@@ -161,7 +162,7 @@ impl CloudProvider for Scripted {
     }
     async fn create(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {
         self.note("create", claim);
-        let scripted = self.creations.lock().unwrap().pop_front();
+        let scripted = self.creations.lock().pop_front();
         if let Some(error) = scripted {
             return Err(error);
         }
@@ -173,7 +174,7 @@ impl CloudProvider for Scripted {
     }
     async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudProviderError> {
         self.note("delete", claim);
-        let scripted = self.deletions.lock().unwrap().pop_front();
+        let scripted = self.deletions.lock().pop_front();
         match scripted {
             Some(answer) => answer,
             None => self.inner.delete(claim).await,
@@ -192,13 +193,13 @@ impl CloudProvider for Scripted {
         pool: &NodePool,
     ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
         let name = pool.name().to_owned();
-        if self.unevaluated.lock().unwrap().contains(&name) {
+        if self.unevaluated.lock().contains(&name) {
             return Err(CloudProviderError::UnevaluatedNodePool(name));
         }
         self.inner.instance_types(pool).await
     }
     async fn is_drifted(&self, claim: &NodeClaim) -> Result<Option<String>, CloudProviderError> {
-        let scripted = self.drift.lock().unwrap().clone();
+        let scripted = self.drift.lock().clone();
         match scripted {
             Some(reason) if reason.is_empty() => {
                 Err(CloudProviderError::NodeClaimNotFound("gone".into()))

@@ -40,7 +40,7 @@ async fn running(cpu_requests: i64, gates: FeatureGates) -> BTreeMap<String, f64
     settings.options.feature_gates = gates;
     let world = World::bare(settings).await;
     world.pass(5).await;
-    let text = world.stack.registry.render();
+    let text = world.cluster.registry.render();
     let start = "controller_runtime_max_concurrent_reconciles{controller=\"";
     let lines = text.lines().filter_map(|line| line.strip_prefix(start));
     let one = |line: &str| {

@@ -78,7 +78,7 @@ pub async fn drift(world: &World) {
             types::DRIFTED,
             "NodePoolDrifted",
             "NodePoolDrifted",
-            world.stack.clock.now(),
+            world.cluster.clock.now(),
         );
         let conditions = json!({"status": {"conditions": drifted.status.conditions}});
         world
@@ -120,7 +120,7 @@ async fn an_oversized_node_is_deleted_once_its_replacement_is_initialized() {
     let claims = world.claims().await;
     assert_eq!(claims.len(), 1, "{}", world.describe().await);
     assert!(world.has_event("ConsolidationCandidate").await);
-    let metrics = world.stack.registry.render();
+    let metrics = world.cluster.registry.render();
     assert!(metrics.contains("karpenter_voluntary_disruption_decisions_total{decision=\"replace\",reason=\"underutilized\",consolidation_type=\"single\"} 1"));
     assert!(metrics.contains("karpenter_nodeclaims_created_total{reason=\"underutilized\""));
     world.assert_no_orphans().await;
@@ -130,7 +130,7 @@ async fn an_oversized_node_is_deleted_once_its_replacement_is_initialized() {
 #[tokio::test(start_paused = true)]
 async fn a_command_whose_replacement_never_joins_is_rolled_back_after_ten_minutes() {
     let (world, old) = oversized().await;
-    world.stack.cloud.never_register(true);
+    world.cluster.cloud.never_register(true);
     world.scale("app", 2).await;
     world
         .until(60, "the node is tainted", async |w| tainted(w).await == 1)
@@ -151,11 +151,11 @@ async fn a_command_whose_replacement_never_joins_is_rolled_back_after_ten_minute
         })
         .await;
     let failures = "karpenter_voluntary_disruption_queue_failures_total{decision=\"replace\",reason=\"underutilized\",consolidation_type=\"single\"} 1";
-    assert!(world.stack.registry.render().contains(failures));
+    assert!(world.cluster.registry.render().contains(failures));
     assert_eq!(running_pods(&world).await, 2);
 
     // The next attempt works, and the replacement that never joined is deleted, too.
-    world.stack.cloud.never_register(false);
+    world.cluster.cloud.never_register(false);
     world
         .until(2400, "one small node is left", async |w| {
             let claims = w.claims().await;
@@ -169,7 +169,7 @@ async fn a_command_whose_replacement_never_joins_is_rolled_back_after_ten_minute
 #[tokio::test(start_paused = true)]
 async fn a_command_whose_replacement_cannot_be_launched_is_rolled_back() {
     let (world, old) = oversized().await;
-    world.stack.cloud.exhaust(CapacityPool {
+    world.cluster.cloud.exhaust(CapacityPool {
         instance_type: None,
         zone: None,
         capacity_type: None,
@@ -177,7 +177,7 @@ async fn a_command_whose_replacement_cannot_be_launched_is_rolled_back() {
     world.scale("app", 2).await;
     world
         .until(120, "the command fails", async |w| {
-            w.stack.registry.render().contains(
+            w.cluster.registry.render().contains(
                 "karpenter_voluntary_disruption_queue_failures_total{decision=\"replace\"",
             )
         })
@@ -264,19 +264,19 @@ async fn a_pdb_holds_while_a_drifted_node_is_drained() {
 #[tokio::test(start_paused = true)]
 async fn after_a_restart_taints_without_a_command_are_removed() {
     let (mut world, old) = oversized().await;
-    world.stack.cloud.never_register(true);
+    world.cluster.cloud.never_register(true);
     world.scale("app", 2).await;
     world
         .until(60, "the node is tainted", async |w| tainted(w).await == 1)
         .await;
-    world.stack.stop_controllers().await;
+    world.cluster.stop_controllers().await;
     let never = json!({"spec": {"disruption": {"consolidateAfter": "Never"}}});
     world
         .api::<NodePool>()
         .patch("default", &PatchParams::default(), &Patch::Merge(never))
         .await
         .unwrap();
-    world.stack.start_controllers();
+    world.cluster.start_controllers();
     world
         .until(30, "the taints are removed", async |w| {
             let current = claim(w, old.name()).await.unwrap();
@@ -363,7 +363,7 @@ async fn a_node_is_consolidated_as_soon_as_the_protection_of_its_pods_ends() {
     protect_pods(&world, "33m").await;
     world.scale("app", 2).await;
     let ends = last.saturating_add(jiff::SignedDuration::from_mins(33));
-    let wait = ends.unwrap().duration_since(world.stack.clock.now());
+    let wait = ends.unwrap().duration_since(world.cluster.clock.now());
     world.pass(u64::try_from(wait.as_secs()).unwrap() - 5).await;
     assert_eq!(tainted(&world).await, 0, "{}", world.describe().await);
     // One pass of ten seconds, and fifteen seconds until validation.
@@ -401,7 +401,7 @@ async fn while_the_creation_of_a_replacement_hangs_no_other_is_launched() {
         .verb("create")
         .resource("nodeclaims")
         .times(1);
-    world.stack.testbed.faults().add(rule);
+    world.cluster.testbed.faults().add(rule);
     world.scale("app", 2).await;
     world
         .until(60, "the node is tainted", async |w| tainted(w).await == 1)
@@ -409,14 +409,14 @@ async fn while_the_creation_of_a_replacement_hangs_no_other_is_launched() {
     world.pass(100).await;
     assert_eq!(tainted(&world).await, 1, "the command is still starting");
     assert_eq!(
-        world.stack.cloud.launched(),
+        world.cluster.cloud.launched(),
         1,
         "{}",
         world.describe().await
     );
     world
         .until(300, "one small node is left", async |w| {
-            w.claims().await.len() == 1 && w.stack.cloud.launched() == 2
+            w.claims().await.len() == 1 && w.cluster.cloud.launched() == 2
         })
         .await;
     world.until_running(2, 60).await;
@@ -433,7 +433,7 @@ async fn nodes_with_initialized_replacements_are_deleted_once_the_api_server_acc
         retry_after: None,
     };
     let rule = Rule::new(fails).verb("delete").resource("nodeclaims");
-    world.stack.testbed.faults().add(rule);
+    world.cluster.testbed.faults().add(rule);
     world.scale("app", 2).await;
     world
         .until(300, "the replacement is initialized", async |w| {
@@ -444,13 +444,13 @@ async fn nodes_with_initialized_replacements_are_deleted_once_the_api_server_acc
         .await;
     world.pass(180).await;
     assert_eq!(tainted(&world).await, 1, "{}", world.describe().await);
-    world.stack.testbed.faults().clear();
+    world.cluster.testbed.faults().clear();
     world
         .until(60, "the old node is deleted", async |w| {
             claim(w, old.name()).await.is_none()
         })
         .await;
-    assert_eq!(world.stack.cloud.launched(), 2);
+    assert_eq!(world.cluster.cloud.launched(), 2);
     world.until_running(2, 60).await;
 }
 
@@ -465,7 +465,7 @@ async fn second_best() -> World {
     world.deploy("app", 12).await;
     world.until_running(12, 60).await;
     assert_eq!(types(&world.claims().await), [LARGE]);
-    world.stack.cloud.exhaust(CapacityPool {
+    world.cluster.cloud.exhaust(CapacityPool {
         instance_type: Some(SMALL.to_owned()),
         zone: None,
         capacity_type: None,
@@ -477,7 +477,7 @@ async fn second_best() -> World {
         })
         .await;
     world.until_running(2, 60).await;
-    world.stack.cloud.restock();
+    world.cluster.cloud.restock();
     world
 }
 
@@ -495,7 +495,7 @@ async fn a_node_launched_by_consolidation_is_kept_for_ten_minutes() {
             types(&w.claims().await) == [SMALL]
         })
         .await;
-    let age = world.stack.clock.since(launched).as_secs();
+    let age = world.cluster.clock.since(launched).as_secs();
     assert!(age > 600, "it was deleted after {age} s");
     world.until_running(2, 60).await;
 }
@@ -553,7 +553,7 @@ async fn several_nodes_replace_several_where_that_is_allowed() {
         count(&world, &series)
     };
     assert_eq!((decisions("multi"), decisions("single")), (1.0, 0.0));
-    assert_eq!(world.stack.cloud.launched(), 4);
+    assert_eq!(world.cluster.cloud.launched(), 4);
     world.assert_no_orphans().await;
 }
 
@@ -762,7 +762,7 @@ async fn a_budget_that_opens_is_detected_at_once_in_an_unchanged_cluster() {
     world.until_running(12, 60).await;
     world.scale("app", 0).await;
     let opens = epoch().saturating_add(jiff::SignedDuration::from_hours(1));
-    let wait = opens.unwrap().duration_since(world.stack.clock.now());
+    let wait = opens.unwrap().duration_since(world.cluster.clock.now());
     world.pass(u64::try_from(wait.as_secs()).unwrap() - 5).await;
     assert_eq!(world.claims().await.len(), 1, "{}", world.describe().await);
     assert_eq!(tainted(&world).await, 0);
@@ -787,7 +787,7 @@ async fn a_node_whose_taint_failed_without_a_response_counts_until_it_is_untaint
     assert_eq!(world.claims().await.len(), 5);
     // The first patch of a NodeClaim from now on marks it for disruption.
     let lost = Rule::new(Fault::LostAnswer).verb("patch");
-    let faults = world.stack.testbed.faults();
+    let faults = world.cluster.testbed.faults();
     faults.add(lost.resource("nodeclaims/status").times(1));
     let open = json!({"spec": {"disruption": {"budgets": [{"nodes": "2"}]}}});
     let api = world.api::<NodePool>();
@@ -825,7 +825,7 @@ async fn a_replacement_is_launched_only_if_all_its_nodes_were_marked() {
         retry_after: None,
     };
     let rule = Rule::new(refused).verb("patch").times(1);
-    let faults = world.stack.testbed.faults();
+    let faults = world.cluster.testbed.faults();
     faults.add(rule.resource("nodeclaims/status"));
     let open = json!({"spec": {
         "template": {"spec": {"requirements": [
@@ -858,5 +858,5 @@ async fn a_replacement_is_launched_only_if_all_its_nodes_were_marked() {
         [1.0, 0.0, 0.0],
         "all three were deleted by one command"
     );
-    assert_eq!(world.stack.cloud.launched(), 4);
+    assert_eq!(world.cluster.cloud.launched(), 4);
 }

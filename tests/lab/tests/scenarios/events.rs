@@ -185,7 +185,7 @@ async fn events_of_scheduling_and_consolidation_have_their_type_object_and_text(
         zone: None,
         capacity_type: None,
     };
-    world.stack.cloud.exhaust(everything);
+    world.cluster.cloud.exhaust(everything);
     world.scale("app", 100).await;
     world
         .until(60, "launches fail for lack of capacity", async |w| {

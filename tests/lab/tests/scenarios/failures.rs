@@ -21,7 +21,7 @@ fn out_of(zone: Option<&str>, capacity_type: Option<&str>) -> CapacityPool {
 #[tokio::test(start_paused = true)]
 async fn without_capacity_nodeclaims_are_deleted_and_created_until_there_is_some() {
     let world = World::new().await;
-    world.stack.cloud.exhaust(out_of(None, None));
+    world.cluster.cloud.exhaust(out_of(None, None));
     world.deploy("inflate", 3).await;
     world
         .until(60, "the event is published", async |w| {
@@ -33,8 +33,8 @@ async fn without_capacity_nodeclaims_are_deleted_and_created_until_there_is_some
             w.claims().await.is_empty()
         })
         .await;
-    assert!(world.stack.cloud.instances().is_empty());
-    world.stack.cloud.restock();
+    assert!(world.cluster.cloud.instances().is_empty());
+    world.cluster.cloud.restock();
     world.until_running(3, 120).await;
     world.assert_no_orphans().await;
 }
@@ -42,13 +42,13 @@ async fn without_capacity_nodeclaims_are_deleted_and_created_until_there_is_some
 #[tokio::test(start_paused = true)]
 async fn offerings_without_capacity_are_replaced_by_others() {
     let world = World::new().await;
-    world.stack.cloud.exhaust(out_of(None, Some("spot")));
+    world.cluster.cloud.exhaust(out_of(None, Some("spot")));
     for zone in ["test-zone-a", "test-zone-b", "test-zone-c"] {
-        world.stack.cloud.exhaust(out_of(Some(zone), None));
+        world.cluster.cloud.exhaust(out_of(Some(zone), None));
     }
     world.deploy("inflate", 3).await;
     world.until_running(3, 120).await;
-    for instance in world.stack.cloud.instances() {
+    for instance in world.cluster.cloud.instances() {
         assert_eq!(
             instance.answer.label("topology.kubernetes.io/zone"),
             Some("test-zone-d")
@@ -64,7 +64,7 @@ async fn offerings_without_capacity_are_replaced_by_others() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_launch_is_retried_and_its_error_is_in_the_condition() {
     let world = World::new().await;
-    world.stack.cloud.fail_launches(3);
+    world.cluster.cloud.fail_launches(3);
     world.deploy("inflate", 1).await;
     world
         .until(30, "the condition has the error", async |w| {
@@ -82,7 +82,7 @@ async fn a_failed_launch_is_retried_and_its_error_is_in_the_condition() {
 #[tokio::test(start_paused = true)]
 async fn a_nodeclaim_that_is_not_launched_for_five_minutes_is_deleted() {
     let world = World::new().await;
-    world.stack.cloud.fail_launches(u32::MAX);
+    world.cluster.cloud.fail_launches(u32::MAX);
     world.deploy("inflate", 1).await;
     world
         .until(30, "there is a claim", async |w| {
@@ -110,24 +110,24 @@ async fn a_nodeclaim_that_is_not_launched_for_five_minutes_is_deleted() {
         "{}",
         world.describe().await
     );
-    assert!(world.stack.cloud.instances().is_empty());
+    assert!(world.cluster.cloud.instances().is_empty());
 }
 
 /// Conformance: DIS-031, DIS-048
 #[tokio::test(start_paused = true)]
 async fn a_nodeclaim_that_is_not_registered_for_fifteen_minutes_is_deleted() {
     let world = World::new().await;
-    world.stack.cloud.never_register(true);
+    world.cluster.cloud.never_register(true);
     world.deploy("inflate", 1).await;
     world
         .until(30, "there is an instance", async |w| {
-            !w.stack.cloud.instances().is_empty()
+            !w.cluster.cloud.instances().is_empty()
         })
         .await;
-    let first = world.stack.cloud.instances().remove(0).claim_uid;
+    let first = world.cluster.cloud.instances().remove(0).claim_uid;
     world.pass(870).await;
     assert!(world.claims().await.iter().any(|c| c.uid() == first));
-    world.stack.cloud.never_register(false);
+    world.cluster.cloud.never_register(false);
     world.pass(60).await;
     assert!(
         world.claims().await.iter().all(|c| c.uid() != first),
@@ -141,7 +141,7 @@ async fn a_nodeclaim_that_is_not_registered_for_fifteen_minutes_is_deleted() {
 #[tokio::test(start_paused = true)]
 async fn an_unreliable_api_server_delays_controllers_without_losing_objects() {
     let world = World::new().await;
-    let faults = world.stack.testbed.faults();
+    let faults = world.cluster.testbed.faults();
     faults.add(
         Rule::new(Fault::Error {
             code: 503,

@@ -148,14 +148,14 @@ async fn a_startup_taint_that_is_removed_does_not_come_back() {
 #[tokio::test(start_paused = true)]
 async fn a_node_without_the_unregistered_taint_registers_and_gets_an_event() {
     let world = quiet(json!({})).await;
-    world.stack.cloud.never_register(true);
+    world.cluster.cloud.never_register(true);
     world.deploy("app", 1).await;
     world
         .until(60, "the instance is launched", async |w| {
             claim(w).await.is_some_and(|c| c.is_true(types::LAUNCHED))
         })
         .await;
-    let answer = world.stack.cloud.instances().remove(0).answer;
+    let answer = world.cluster.cloud.instances().remove(0).answer;
     let mut labels = answer.metadata.labels.clone().unwrap();
     labels.insert("kwok.x-k8s.io/node".into(), "fake".into());
     let by_hand: Node = serde_json::from_value(json!({
@@ -309,7 +309,7 @@ async fn a_nodeclaim_is_consolidatable_after_a_time_without_pod_events() {
         .until(90, "it is consolidatable", async |w| is(w).await)
         .await;
     let quiet = world
-        .stack
+        .cluster
         .clock
         .since(since(&claim(&world).await.unwrap()));
     assert!((60..=63).contains(&quiet.as_secs()), "{quiet:?}");
@@ -356,7 +356,7 @@ async fn the_termination_grace_period_is_that_of_the_nodepool_or_the_provider_or
         let spec = json!({"template": {"spec": {"terminationGracePeriod": of_pool}}});
         let mut world = quiet(spec).await;
         let cloud = Scripted::in_world(&mut world, Vec::new()).await;
-        *cloud.grace.lock().unwrap() = of_provider.map(|text| text.parse().unwrap());
+        *cloud.grace.lock() = of_provider.map(|text| text.parse().unwrap());
         world.deploy("app", 1).await;
         world.until_running(1, 60).await;
         let claim = claim(&world).await.unwrap();

@@ -16,9 +16,9 @@ use crate::world::{World, settings};
 /// A cluster without Karpenter, and the provider.
 async fn provider() -> (World, Arc<KwokProvider>) {
     let mut world = World::bare(settings()).await;
-    world.stack.stop_controllers().await;
-    let (client, clock) = (world.client.clone(), world.stack.clock);
-    let cloud = world.stack.cloud.clone();
+    world.cluster.stop_controllers().await;
+    let (client, clock) = (world.client.clone(), world.cluster.clock);
+    let cloud = world.cluster.cloud.clone();
     let provider = KwokProvider::new(client, clock, settings().instance_types, cloud);
     (world, Arc::new(provider))
 }
@@ -94,7 +94,7 @@ async fn the_cheapest_compatible_offering_is_launched_if_the_node_class_is_ready
         offering(&launched),
         ("s-1x-amd64-linux".into(), "spot".into())
     );
-    world.stack.cloud.exhaust(CapacityPool {
+    world.cluster.cloud.exhaust(CapacityPool {
         capacity_type: Some("spot".into()),
         ..CapacityPool::default()
     });
@@ -119,9 +119,9 @@ async fn a_node_joins_after_the_delay_of_its_node_class() {
         })
         .await;
     let mut world = world;
-    world.stack.stop_controllers().await;
-    let (client, clock) = (world.client.clone(), world.stack.clock);
-    let cloud = world.stack.cloud.clone();
+    world.cluster.stop_controllers().await;
+    let (client, clock) = (world.client.clone(), world.cluster.clock);
+    let cloud = world.cluster.cloud.clone();
     let provider = KwokProvider::new(client, clock, settings().instance_types, cloud);
     let answer = provider.create(&claim("a", linux())).await.unwrap();
     world.pass(29).await;

@@ -11,7 +11,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use karpenter_api::v1::NodePool;
 use karpenter_kube::admin::Probe;
 use karpenter_kube::context::Context as Equipment;
-use karpenter_kube::operator::{Operator, OperatorError, Setup};
+use karpenter_kube::operator::{ControllerRegistry, Operator, OperatorError};
 use karpenter_kwok::{KwokNodeClass, KwokProvider, controllers};
 use karpenter_testbed::faults::{Fault, Rule};
 use kube::Client;
@@ -71,15 +71,15 @@ impl Replica {
         world: &World,
         name: &str,
         warm: bool,
-        extension: impl FnOnce(&mut Setup) + Send + 'static,
+        extension: impl FnOnce(&mut ControllerRegistry) + Send + 'static,
     ) -> Self {
         let cut = Arc::new(AtomicBool::new(false));
         let cable = Cable {
-            inner: world.stack.testbed.server().service(false),
+            inner: world.cluster.testbed.server().service(false),
             cut: Arc::clone(&cut),
         };
         let client = Client::new(cable, "default");
-        let (clock, cloud) = (world.stack.clock, world.stack.cloud.clone());
+        let (clock, cloud) = (world.cluster.clock, world.cluster.cloud.clone());
         let types = settings().instance_types;
         let provider = KwokProvider::new(client.clone(), clock, types, cloud);
         let provider = Arc::new(provider.instances_through(world.client.clone()));
@@ -90,7 +90,7 @@ impl Replica {
         let mut operator = Operator::builder(provider, client, options)
             .clock(clock)
             .identity(name)
-            .with(move |setup| controllers::add(setup, kwok))
+            .with(move |controllers| controllers::add(controllers, kwok))
             .with(extension)
             .build();
         let (cx, stop) = (Arc::clone(operator.context()), CancellationToken::new());
@@ -108,7 +108,7 @@ impl Replica {
 
 async fn world() -> World {
     let mut world = World::bare(settings()).await;
-    world.stack.stop_controllers().await;
+    world.cluster.stop_controllers().await;
     world.create(&KwokNodeClass::new("default")).await;
     world.create(&pool("default", json!({}))).await;
     world
@@ -160,11 +160,11 @@ async fn one_replica_leads_and_another_takes_over_when_it_loses_the_lease() {
     assert_eq!(shown(&second), format!("{name} 0"));
 
     first.cut.store(true, Ordering::SeqCst);
-    let cut = world.stack.clock.now();
+    let cut = world.cluster.clock.now();
     let ended = first.running.await.unwrap();
     assert!(matches!(ended, Err(OperatorError::LeaseLost)), "{ended:?}");
     // Requests of the first replica hang forever: it does not wait for them.
-    let took = world.stack.clock.since(cut).as_secs_f64();
+    let took = world.cluster.clock.since(cut).as_secs_f64();
     assert!(took <= 12.5, "it kept running for {took} s");
     assert_eq!(
         holder(&world).await,
@@ -236,7 +236,7 @@ async fn a_write_to_the_lease_by_another_client_does_not_end_leadership() {
     world.pass(5).await;
     assert_eq!(holder(&world).await, "first");
     let raced = Rule::new(Fault::Conflict).verb("update").resource("leases");
-    let faults = world.stack.testbed.faults();
+    let faults = world.cluster.testbed.faults();
     faults.set(vec![raced.clone().times(3)]);
     world.pass(30).await;
     assert!(!first.running.is_finished(), "three races of five");
@@ -297,7 +297,7 @@ async fn replicas_without_the_crds_are_not_ready_and_log_the_reason() {
 
     let definitions = karpenter_api::crd::all(&[], &[]).into_iter();
     let definitions = definitions.map(|(_, definition)| definition);
-    world.stack.testbed.apply_crds(definitions).await.unwrap();
+    world.cluster.testbed.apply_crds(definitions).await.unwrap();
     world.pass(120).await;
     assert_eq!(((cold.ready)(), (warm.ready)()), (Ok(()), Ok(())));
     let again = lines.of("INFO").into_iter();
@@ -312,7 +312,7 @@ async fn a_replica_with_the_conversion_webhook_is_ready_before_its_model_is_sync
     let world = world().await;
     let classes = "kwoknodeclasses.karpenter.kwok.sh";
     world.delete::<CustomResourceDefinition>(classes).await;
-    let converts = |name| Replica::start_with(&world, name, false, Setup::converts);
+    let converts = |name| Replica::start_with(&world, name, false, ControllerRegistry::converts);
     let first = converts("first");
     world.pass(30).await;
     assert_eq!(holder(&world).await, "first");

@@ -69,7 +69,7 @@ async fn deletion_of_an_instance_is_retried_and_polled_every_five_seconds() {
     let mut world = running(1, json!({})).await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     world.pass(5).await;
-    cloud.deletions.lock().unwrap().extend([
+    cloud.deletions.lock().extend([
         Err(CloudProviderError::other("the cloud is away")),
         Ok(()),
         Ok(()),
@@ -147,7 +147,7 @@ async fn every_node_of_a_nodeclaim_is_deleted_before_its_instance_is_terminated(
 async fn a_nodeclaim_that_was_never_launched_is_deleted_without_cloud_calls_or_node_changes() {
     let mut world = World::new().await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
-    world.stack.cloud.fail_launches(u32::MAX);
+    world.cluster.cloud.fail_launches(u32::MAX);
     world.create(&by_hand("stranger", None, &[])).await;
     world.deploy("app", 1).await;
     world
@@ -191,7 +191,7 @@ async fn a_node_is_deleted_without_a_nodeclaim_and_with_two() {
         .await;
 
     // Two NodeClaims with the same provider id.
-    world.stack.cloud.fail_launches(u32::MAX);
+    world.cluster.cloud.fail_launches(u32::MAX);
     let class = json!({"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"});
     for name in ["one", "two"] {
         let twin: NodeClaim = serde_json::from_value(json!({
@@ -228,7 +228,7 @@ async fn a_node_is_deleted_without_a_nodeclaim_and_with_two() {
 #[tokio::test(start_paused = true)]
 async fn a_new_pod_of_the_same_name_is_not_evicted_for_a_deleted_pod() {
     let world = running(1, json!({})).await;
-    let cx = Arc::clone(world.stack.context().unwrap());
+    let cx = Arc::clone(world.cluster.context().unwrap());
     let on = only_node(&world).await;
     let pod = |uid: &str| -> Pod {
         serde_json::from_value(json!({

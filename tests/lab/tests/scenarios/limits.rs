@@ -30,7 +30,7 @@ async fn the_provisioner_and_disruption_together_respect_the_limits_of_a_nodepoo
     // The node drifts while a pod that does not fit it is pending, and requests are slow.
     let slow = Rule::new(Fault::Latency(Duration::from_secs(25)));
     let slow = slow.verb("create").resource("nodeclaims");
-    world.stack.testbed.faults().add(slow);
+    world.cluster.testbed.faults().add(slow);
     let changed = json!({"spec": types(&[MIDDLE])});
     let pools = world.api::<NodePool>();
     let changed = Patch::Merge(changed);
@@ -50,7 +50,7 @@ async fn the_provisioner_and_disruption_together_respect_the_limits_of_a_nodepoo
         });
         assert!(new.count() <= 1, "{}", world.describe().await);
     }
-    world.stack.testbed.faults().clear();
+    world.cluster.testbed.faults().clear();
     assert_eq!(world.claims().await.len(), 1, "{}", world.describe().await);
     assert_eq!(world.progress().await.running, 3);
 }

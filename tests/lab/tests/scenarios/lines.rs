@@ -2,9 +2,10 @@
 
 use std::io;
 use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use karpenter_kube::logging::JsonLines;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tracing::Dispatch;
 use tracing::subscriber::DefaultGuard;
@@ -23,7 +24,7 @@ struct Written(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Written {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
+        self.0.lock().extend_from_slice(bytes);
         Ok(bytes.len())
     }
     fn flush(&mut self) -> io::Result<()> {
@@ -51,7 +52,7 @@ impl Lines {
 
     /// Returns the lines of a level so far.
     pub fn of(&self, level: &str) -> Vec<Value> {
-        let text = String::from_utf8(self.written.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(self.written.0.lock().clone()).unwrap();
         let all = text.lines().map(|line| serde_json::from_str(line).unwrap());
         all.filter(|line: &Value| line["level"] == level).collect()
     }

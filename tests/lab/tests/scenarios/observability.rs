@@ -18,7 +18,7 @@ async fn metrics_have_series_of_existing_objects_and_none_of_deleted_ones() {
     world.deploy("app", 2).await;
     world.until_running(2, 60).await;
     world.pass(30).await;
-    let text = world.stack.registry.render();
+    let text = world.cluster.registry.render();
     let pod = world.pods().await.remove(0).metadata.name.unwrap();
     let node = world.nodes().await.remove(0).metadata.name.unwrap();
     let claim = world.claims().await.remove(0);
@@ -94,7 +94,7 @@ async fn metrics_have_series_of_existing_objects_and_none_of_deleted_ones() {
         ),
         1
     );
-    let price = world.stack.cloud.hourly_price();
+    let price = world.cluster.cloud.hourly_price();
     assert!(
         (world
             .metric("karpenter_nodepools_cost_total{nodepool=\"default\"}")
@@ -167,7 +167,7 @@ async fn metrics_have_series_of_existing_objects_and_none_of_deleted_ones() {
     world.scale("app", 0).await;
     world.until_empty(300).await;
     world.pass(5).await;
-    let text = world.stack.registry.render();
+    let text = world.cluster.registry.render();
     for gone in [pod_label, node_label, named] {
         assert!(!text.contains(&gone), "{gone}");
     }
@@ -210,7 +210,7 @@ async fn metrics_of_unschedulable_pods_return_to_zero_once_they_are_deleted() {
     world.pass(30).await;
     let unschedulable = "karpenter_scheduler_unschedulable_pods_count{controller=\"provisioner\"}";
     let zones = "karpenter_scheduler_pending_pods_by_effective_zone_count";
-    let shows_zones = || world.stack.registry.render().contains(zones);
+    let shows_zones = || world.cluster.registry.render().contains(zones);
     assert_eq!(world.metric(unschedulable), Some(2.0));
     assert!(shows_zones());
     world.scale("app", 0).await;
@@ -298,7 +298,7 @@ async fn a_termination_is_measured_once_even_if_its_last_write_is_rejected_repea
     world.until_running(1, 60).await;
     let claim = world.claims().await.remove(0);
     world.delete::<NodeClaim>(claim.name()).await;
-    let faults = world.stack.testbed.faults();
+    let faults = world.cluster.testbed.faults();
     let refused = Rule::new(Fault::Conflict).verb("patch");
     faults.set(vec![refused.resource("nodeclaims").times(5)]);
     world.scale("app", 0).await;
@@ -318,7 +318,7 @@ async fn a_command_that_cannot_delete_does_not_count_as_failed_replacement() {
         retry_after: None,
     };
     let rule = Rule::new(fails).verb("delete").resource("nodeclaims");
-    world.stack.testbed.faults().add(rule);
+    world.cluster.testbed.faults().add(rule);
     world.scale("app", 0).await;
     let failures = "karpenter_voluntary_disruption_queue_failures_total{decision=\"delete\",reason=\"empty\",consolidation_type=\"empty\"}";
     world
@@ -339,7 +339,7 @@ async fn metrics_and_events_about_objects_can_be_disabled() {
     world.create(&pool("default", json!({}))).await;
     world.deploy("app", 1).await;
     world.until_running(1, 60).await;
-    let text = world.stack.registry.render();
+    let text = world.cluster.registry.render();
     assert!(text.contains("karpenter_cluster_state_synced 1"));
     for described in [
         "karpenter_pods_state",
@@ -360,7 +360,7 @@ async fn metrics_and_events_about_objects_can_be_disabled() {
 #[tokio::test(start_paused = true)]
 async fn dashboards_and_alerts_use_only_existing_metrics() {
     let world = World::new().await;
-    let known = world.stack.registry.names();
+    let known = world.cluster.registry.names();
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/dashboards");
     let mut asked = 0;
     for file in std::fs::read_dir(directory).unwrap() {
@@ -385,7 +385,7 @@ async fn promtool_accepts_the_metrics() {
     world.deploy("app", 2).await;
     world.until_running(2, 60).await;
     world.pass(30).await;
-    let scrape = world.stack.registry.render();
+    let scrape = world.cluster.registry.render();
     let promtool = Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(Stdio::piped())
@@ -433,10 +433,10 @@ async fn series_about_objects_have_the_labels_of_the_reference() {
         .patch(claim.name(), &kube::api::PatchParams::default(), &held)
         .await
         .unwrap();
-    let text_before = world.stack.registry.render();
+    let text_before = world.cluster.registry.render();
     world.delete::<NodeClaim>(claim.name()).await;
     world.pass(3).await;
-    let text = text_before + &world.stack.registry.render();
+    let text = text_before + &world.cluster.registry.render();
     let labels = |name: &str| -> Vec<String> {
         let line = text.lines().find(|line| {
             line.strip_prefix(name)

@@ -142,7 +142,7 @@ async fn a_nodepool_whose_overlays_are_not_evaluated_yet_is_skipped_without_an_e
     let mut world = World::new().await;
     let cloud = Scripted::in_world(&mut world, Vec::new()).await;
     world.pass(30).await;
-    *cloud.unevaluated.lock().unwrap() = vec!["default".to_owned()];
+    *cloud.unevaluated.lock() = vec!["default".to_owned()];
     world.deploy("app", 1).await;
     world.pass(60).await;
     assert!(
@@ -150,6 +150,6 @@ async fn a_nodepool_whose_overlays_are_not_evaluated_yet_is_skipped_without_an_e
         "the earlier evaluation is discarded"
     );
     assert_eq!(lines.of("ERROR"), Vec::<serde_json::Value>::new());
-    cloud.unevaluated.lock().unwrap().clear();
+    cloud.unevaluated.lock().clear();
     world.until_running(1, 60).await;
 }

@@ -50,7 +50,7 @@ async fn empty_nodes_are_deleted_and_leave_no_objects_behind() {
     world.pass(5).await;
     assert_eq!(world.list::<NodePool>().await[0].status.nodes, 0);
     let disrupted = "karpenter_nodeclaims_disrupted_total{reason=\"empty\",nodepool=\"default\"";
-    assert!(world.stack.registry.render().contains(disrupted));
+    assert!(world.cluster.registry.render().contains(disrupted));
 }
 
 #[tokio::test(start_paused = true)]
@@ -215,7 +215,7 @@ async fn a_nodepool_that_is_being_deleted_launches_no_nodes_and_its_pods_have_a_
     assert_eq!(world.claims().await.len(), 0);
     let decisions = "karpenter_pods_scheduling_decision_duration_seconds_count";
     assert_eq!(world.metric(decisions), Some(1.0));
-    let text = world.stack.registry.render();
+    let text = world.cluster.registry.render();
     assert!(text.contains("karpenter_pods_unbound_time_seconds{"));
     assert!(
         !text.contains("karpenter_pods_provisioning_unbound_time_seconds{"),

@@ -43,7 +43,7 @@ async fn node_names(world: &World) -> Vec<String> {
 async fn an_unhealthy_node_is_replaced_after_its_toleration() {
     let world = with_nodes(3).await;
     let victim = node_names(&world).await.remove(0);
-    world.stack.node_faults.set(&victim, NodeFault::Dead);
+    world.cluster.node_faults.set(&victim, NodeFault::Dead);
     world.pass(9 * 60).await;
     assert!(node_names(&world).await.contains(&victim));
     world
@@ -52,7 +52,7 @@ async fn an_unhealthy_node_is_replaced_after_its_toleration() {
         })
         .await;
     world.until_running(3, 300).await;
-    let text = world.stack.registry.render();
+    let text = world.cluster.registry.render();
     assert!(text.contains(
         "karpenter_nodeclaims_unhealthy_disrupted_total{condition=\"ready\",nodepool=\"default\""
     ));
@@ -70,15 +70,16 @@ async fn an_unhealthy_node_is_replaced_after_its_toleration() {
 async fn the_pods_of_an_unhealthy_node_get_no_grace_period() {
     let world = with_nodes(1).await;
     let victim = node_names(&world).await.remove(0);
-    world.stack.node_faults.set(&victim, NodeFault::Dead);
+    world.cluster.node_faults.set(&victim, NodeFault::Dead);
     world
         .until(900, "the deadline is set", async |w| {
             let claims = w.claims().await;
             let deadline = claims
                 .iter()
                 .find_map(|c| c.annotation(annotations::TERMINATION_TIMESTAMP));
-            deadline
-                .is_some_and(|text| text.parse::<jiff::Timestamp>().unwrap() <= w.stack.clock.now())
+            deadline.is_some_and(|text| {
+                text.parse::<jiff::Timestamp>().unwrap() <= w.cluster.clock.now()
+            })
         })
         .await;
 }
@@ -89,7 +90,7 @@ async fn when_too_many_nodes_are_unhealthy_none_is_replaced_and_one_event_each_i
     let world = with_nodes(5).await;
     let names = node_names(&world).await;
     for victim in &names[..2] {
-        world.stack.node_faults.set(victim, NodeFault::Dead);
+        world.cluster.node_faults.set(victim, NodeFault::Dead);
     }
     world.pass(13 * 60).await;
     assert_eq!(node_names(&world).await.len(), 5);
@@ -108,7 +109,7 @@ async fn when_too_many_nodes_are_unhealthy_none_is_replaced_and_one_event_each_i
     found.sort();
     assert_eq!(found, expected);
     // One of them becomes ready again, so the other may be replaced.
-    world.stack.node_faults.clear(&names[0]);
+    world.cluster.node_faults.clear(&names[0]);
     world
         .until(900, "the other is replaced", async |w| {
             !node_names(w).await.contains(&names[1])

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
 use karpenter_kwok::KwokNodeClass;
 use kube::Client;
 use kube::client::Body;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
 use tower::{BoxError, Service};
@@ -103,7 +104,7 @@ where
             } else {
                 let whole = body.collect().await.map_err(Into::into)?.to_bytes();
                 tokio::time::sleep(WAY).await;
-                let mut asked = asked.lock().unwrap();
+                let mut asked = asked.lock();
                 asked.push(Asked::new(&method, &uri, head.status.as_u16()));
                 let unfailing = |never: Infallible| match never {};
                 Full::new(whole).map_err(unfailing).boxed_unsync()
@@ -120,12 +121,12 @@ async fn world() -> (World, Arc<Mutex<Vec<Asked>>>) {
     world.create(&pool("default", json!({}))).await;
     let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
     let tapped = Tapped {
-        inner: world.stack.testbed.server().service(false),
+        inner: world.cluster.testbed.server().service(false),
         asked: Arc::clone(&asked),
     };
-    world.stack.stop_controllers().await;
+    world.cluster.stop_controllers().await;
     world
-        .stack
+        .cluster
         .start_controllers_as(Client::new(tapped, "default"));
     (world, asked)
 }
@@ -155,7 +156,7 @@ async fn an_undisturbed_cluster_has_no_conflicts_no_redundant_requests_and_no_du
     world.deploy("more", NODES as i32).await;
     world.until_running(2 * NODES, 120).await;
     world.pass(60).await;
-    let most = world.stack.cloud.launched() as usize;
+    let most = world.cluster.cloud.launched() as usize;
     // Half of the nodes become empty; the others are consolidated.
     world.scale("app", NODES as i32 / 2).await;
     world.scale("more", 4).await;
@@ -164,9 +165,9 @@ async fn an_undisturbed_cluster_has_no_conflicts_no_redundant_requests_and_no_du
     world.until_empty(300).await;
     world.pass(30).await;
 
-    let launched = world.stack.cloud.launched() as usize;
+    let launched = world.cluster.cloud.launched() as usize;
     assert!(most >= NODES && launched >= most, "{most}, {launched}");
-    let asked = asked.lock().unwrap().clone();
+    let asked = asked.lock().clone();
     let shown = table(&asked);
     let failed: Vec<&Asked> = asked.iter().filter(|a| a.status >= 400).collect();
     let conflicts = failed.iter().filter(|a| a.status == 409).count();
@@ -182,7 +183,7 @@ async fn an_undisturbed_cluster_has_no_conflicts_no_redundant_requests_and_no_du
         let logged = messages.iter().filter(|l| l["message"] == message).count();
         assert_eq!(logged, launched, "{message}");
     }
-    let text = world.stack.registry.render();
+    let text = world.cluster.registry.render();
     let total = |name: &str| -> f64 {
         let series = text.lines().filter_map(|line| line.strip_prefix(name));
         let values = series.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());

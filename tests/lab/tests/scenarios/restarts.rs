@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::v1::NodeClaim;
 use karpenter_kwok::KwokNodeClass;
-use karpenter_lab::stack::Stack;
+use karpenter_lab::local_cluster::LocalCluster;
 use karpenter_testbed::faults::{Fault, Rule};
 use kube::api::PostParams;
 use kube::client::Body;
@@ -77,8 +77,8 @@ where
     }
 }
 
-fn dying_client(stack: &Stack, writes: i64, last: LastWrite) -> Client {
-    let inner = stack.testbed.server().service(false);
+fn dying_client(cluster: &LocalCluster, writes: i64, last: LastWrite) -> Client {
+    let inner = cluster.testbed.server().service(false);
     Client::new(
         Fuse {
             inner,
@@ -92,21 +92,21 @@ fn dying_client(stack: &Stack, writes: i64, last: LastWrite) -> Client {
 /// Kills the controllers after this many writes, and restarts them some time later.
 async fn survive(writes: i64, last: LastWrite) {
     let mut world = World::new().await;
-    world.stack.stop_controllers().await;
-    let client = dying_client(&world.stack, writes, last);
-    world.stack.start_controllers_as(client);
+    world.cluster.stop_controllers().await;
+    let client = dying_client(&world.cluster, writes, last);
+    world.cluster.start_controllers_as(client);
     world.deploy("inflate", 2).await;
     world.pass(25).await;
     world.scale("inflate", 0).await;
     world.pass(25).await;
-    world.stack.abandon_controllers();
-    world.stack.start_controllers();
+    world.cluster.abandon_controllers();
+    world.cluster.start_controllers();
     world.scale("inflate", 2).await;
     world.until_running(2, 120).await;
     world.assert_no_orphans().await;
     world.scale("inflate", 0).await;
     world.until_empty(1200).await;
-    world.stack.shutdown().await;
+    world.cluster.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -134,8 +134,8 @@ async fn a_graceful_restart_changes_no_object() {
         .into_iter()
         .map(|c| c.metadata.uid)
         .collect();
-    world.stack.stop_controllers().await;
-    world.stack.start_controllers();
+    world.cluster.stop_controllers().await;
+    world.cluster.start_controllers();
     world.pass(120).await;
     let after: Vec<_> = world
         .claims()
@@ -167,14 +167,14 @@ async fn a_draining_instance_survives_a_restart_in_every_order_of_lists() {
     world.pass(60).await;
     let before = pods(&world).await;
     for late in ["nodes", "pods", "nodeclaims", "poddisruptionbudgets"] {
-        world.stack.stop_controllers().await;
+        world.cluster.stop_controllers().await;
         let slow = Rule::new(Fault::Latency(Duration::from_secs(60)));
         let slow = slow.verb("list").resource(late);
-        world.stack.testbed.faults().set(vec![slow]);
-        world.stack.start_controllers();
+        world.cluster.testbed.faults().set(vec![slow]);
+        world.cluster.start_controllers();
         world.pass(120).await;
         assert_eq!(pods(&world).await, before, "{late} are listed last");
-        let instances = world.stack.cloud.instances();
+        let instances = world.cluster.cloud.instances();
         let there = instances.iter().any(|m| m.claim_uid == claim.uid());
         assert!(there, "{late} are listed last");
     }
@@ -199,14 +199,14 @@ async fn a_drain_waits_for_pods_that_the_controllers_have_not_observed() {
     world.until_running(1, 60).await;
     world.scale("first", 0).await;
     world.pass(10).await;
-    world.stack.stop_controllers().await;
+    world.cluster.stop_controllers().await;
     let broken = Rule::new(Fault::Error {
         code: 500,
         retry_after: None,
     });
     let broken = broken.verb("watch").resource("pods");
-    world.stack.testbed.faults().set(vec![broken]);
-    world.stack.start_controllers();
+    world.cluster.testbed.faults().set(vec![broken]);
+    world.cluster.start_controllers();
     world.pass(10).await;
     world.deploy("second", 1).await;
     world.until_running(1, 60).await;
@@ -214,7 +214,7 @@ async fn a_drain_waits_for_pods_that_the_controllers_have_not_observed() {
     world.delete::<Node>(&node).await;
     world.pass(60).await;
     assert_eq!(world.progress().await.running, 1, "its instance is running");
-    world.stack.testbed.faults().clear();
+    world.cluster.testbed.faults().clear();
     world
         .until(120, "the node is gone", async |w| {
             w.api::<Node>().get_opt(&node).await.unwrap().is_none()

@@ -66,15 +66,15 @@ async fn nodes_stay_below_35_with_an_adversary(disruption: Value) {
     let world = cluster(disruption, 16).await;
     world.deploy("app", 1).await;
     let most = Cell::new(0);
-    let start = world.stack.clock.now();
+    let start = world.cluster.clock.now();
     world
         .until(330, "five minutes have passed", async |w| {
             taint_new_nodes(w).await;
             most.set(most.get().max(w.nodes().await.len()));
-            w.stack.clock.since(start).as_secs() >= 300
+            w.cluster.clock.since(start).as_secs() >= 300
         })
         .await;
-    assert!(world.stack.cloud.launched() > 1, "no node was tainted");
+    assert!(world.cluster.cloud.launched() > 1, "no node was tainted");
     assert!(most.get() < 35, "{} nodes at a time", most.get());
 }
 
@@ -96,14 +96,14 @@ async fn an_adversary_that_taints_every_new_node_gets_no_more_than_35_with_empti
 async fn a_pod_that_is_never_bound_gets_nodes_with_back_off_and_the_message_of_kube_scheduler() {
     let world = cluster(json!({"consolidateAfter": "Never"}), 16).await;
     world.deploy("app", 1).await;
-    let start = world.stack.clock.now();
+    let start = world.cluster.clock.now();
     let times = RefCell::new(Vec::new());
     world
         .until(330, "five minutes have passed", async |w| {
             taint_new_nodes(w).await;
-            let passed = w.stack.clock.since(start).as_secs();
+            let passed = w.cluster.clock.since(start).as_secs();
             let mut times = times.borrow_mut();
-            times.resize(usize::try_from(w.stack.cloud.launched()).unwrap(), passed);
+            times.resize(usize::try_from(w.cluster.cloud.launched()).unwrap(), passed);
             passed >= 300
         })
         .await;
@@ -138,7 +138,7 @@ async fn pods_that_arrive_in_waves_cost_no_more_than_if_they_arrive_together() {
         }
         let all = usize::try_from(waves * replicas).unwrap();
         world.until_running(all, 120).await;
-        world.stack.cloud.hourly_price()
+        world.cluster.cloud.hourly_price()
     }
     let together = price(1, 150).await;
     let waves = price(5, 30).await;

@@ -49,7 +49,10 @@ async fn a_static_nodepool_has_its_number_of_nodes_and_repeated_reconciles_launc
     change(&world, json!({"replicas": 3})).await;
     until_alive(&world, 3).await;
     world.pass(600).await;
-    assert_eq!((alive(&world).await, world.stack.cloud.launched()), (3, 3));
+    assert_eq!(
+        (alive(&world).await, world.cluster.cloud.launched()),
+        (3, 3)
+    );
     for claim in world.claims().await {
         assert!(claim.is_true(types::INITIALIZED));
         assert!(
@@ -141,7 +144,7 @@ async fn a_nodepool_that_is_being_deleted_launches_no_nodes() {
     }
     world.pass(300).await;
     assert_eq!(world.claims().await.len(), 0);
-    assert_eq!(world.stack.cloud.launched(), 2);
+    assert_eq!(world.cluster.cloud.launched(), 2);
 }
 
 /// Conformance: DIS-084
@@ -167,7 +170,7 @@ async fn a_nodepool_of_another_provider_launches_no_nodes() {
 #[tokio::test(start_paused = true)]
 async fn a_nodeclaim_that_cannot_be_created_is_an_error_and_does_not_count_against_limits() {
     let world = world().await;
-    let faults = world.stack.testbed.faults();
+    let faults = world.cluster.testbed.faults();
     let refused = Fault::Error {
         code: 403,
         retry_after: None,
@@ -230,7 +233,7 @@ async fn scaling_to_zero_deletes_all_nodes() {
     until_alive(&world, 1).await;
     change(&world, json!({"replicas": 0})).await;
     world.until_empty(300).await;
-    assert_eq!(world.stack.cloud.launched(), 4);
+    assert_eq!(world.cluster.cloud.launched(), 4);
 }
 
 #[tokio::test(start_paused = true)]
@@ -241,14 +244,14 @@ async fn a_nodepool_without_capacity_backs_off_and_has_its_nodes_soon_after_ther
         zone: None,
         capacity_type: None,
     };
-    world.stack.cloud.exhaust(everything);
+    world.cluster.cloud.exhaust(everything);
     world.create(&pool("fixed", json!({"replicas": 3}))).await;
     world.pass(600).await;
     let made = "karpenter_nodeclaims_created_total{reason=\"provisioned\",nodepool=\"fixed\",min_values_relaxed=\"false\"}";
     let made = world.metric(made).unwrap_or_default();
     // Three at a time: at once, after 1 to 2 s, after 2 to 4 s more, ..., and at least each minute.
     assert!((30.0..=75.0).contains(&made), "{made} were created");
-    world.stack.cloud.restock();
+    world.cluster.cloud.restock();
     until_alive(&world, 3).await;
     world
         .until(120, "they are launched", async |w| {
@@ -295,7 +298,10 @@ async fn drifted_nodes_are_replaced_within_the_limit() {
         })
         .await;
     world.pass(300).await;
-    assert_eq!((alive(&world).await, world.stack.cloud.launched()), (3, 6));
+    assert_eq!(
+        (alive(&world).await, world.cluster.cloud.launched()),
+        (3, 6)
+    );
     world.assert_no_orphans().await;
 }
 
@@ -308,7 +314,7 @@ async fn a_nodepool_at_its_limit_keeps_its_drifted_nodes() {
     until_alive(&world, 2).await;
     until_drifted(&world).await;
     world.pass(600).await;
-    assert_eq!(world.stack.cloud.launched(), 2);
+    assert_eq!(world.cluster.cloud.launched(), 2);
     // Two more nodes are allowed: both are replaced in one pass.
     change(&world, json!({"limits": {"nodes": "4"}})).await;
     world
@@ -326,7 +332,7 @@ async fn a_failed_replacement_no_longer_counts_against_the_limit() {
     world.create(&pool("fixed", spec)).await;
     until_alive(&world, 1).await;
     let old = world.claims().await.remove(0);
-    world.stack.cloud.never_register(true);
+    world.cluster.cloud.never_register(true);
     until_drifted(&world).await;
     world
         .until(60, "a replacement is launching", async |w| {
@@ -340,7 +346,7 @@ async fn a_failed_replacement_no_longer_counts_against_the_limit() {
             kept.condition(types::DISRUPTION_REASON).is_none()
         })
         .await;
-    world.stack.cloud.never_register(false);
+    world.cluster.cloud.never_register(false);
     world
         .until(2400, "a later attempt works", async |w| {
             let claims = w.claims().await;

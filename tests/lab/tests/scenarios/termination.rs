@@ -151,7 +151,7 @@ async fn a_pdb_that_allows_no_eviction_blocks_the_drain_until_it_does() {
     );
     assert_eq!(world.progress().await.running, 2);
     assert!(world.has_event("FailedDraining").await);
-    let asked = world.stack.registry.render();
+    let asked = world.cluster.registry.render();
     assert!(
         !asked.contains("karpenter_pods_eviction_requests_total"),
         "evictions that the budget is known to reject are not requested"
@@ -234,11 +234,11 @@ async fn a_node_without_an_instance_is_deleted_without_draining() {
     let node = world.nodes().await.remove(0);
     let name = node.metadata.name.clone().unwrap();
     world
-        .stack
+        .cluster
         .cloud
         .kill(node.spec.unwrap().provider_id.as_deref().unwrap());
     world
-        .stack
+        .cluster
         .node_faults
         .set(&name, karpenter_testbed::loops::node_agent::NodeFault::Dead);
     world.delete::<Node>(&name).await;

@@ -7,8 +7,8 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_kwok::KwokNodeClass;
+use karpenter_lab::local_cluster::{LocalCluster, LocalClusterSettings};
 use karpenter_lab::progress::Progress;
-use karpenter_lab::stack::{Settings, Stack};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 /// A cluster with Karpenter, and the virtual clock, with which an hour passes in milliseconds.
 pub struct World {
     /// The control plane, the cloud and the controllers.
-    pub stack: Stack,
+    pub cluster: LocalCluster,
     /// A client without injected faults.
     pub client: Client,
 }
@@ -27,19 +27,19 @@ pub fn epoch() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().unwrap()
 }
 
-pub fn settings() -> Settings {
-    Settings {
+pub fn settings() -> LocalClusterSettings {
+    LocalClusterSettings {
         epoch: epoch(),
-        ..Settings::default()
+        ..LocalClusterSettings::default()
     }
 }
 
 impl World {
     /// A cluster without NodePools.
-    pub async fn bare(settings: Settings) -> Self {
-        let stack = Stack::start(settings).await.unwrap();
-        let client = stack.client();
-        Self { stack, client }
+    pub async fn bare(settings: LocalClusterSettings) -> Self {
+        let cluster = LocalCluster::start(settings).await.unwrap();
+        let client = cluster.client();
+        Self { cluster, client }
     }
 
     /// A cluster with the NodePool `default` of simulated nodes.
@@ -93,7 +93,7 @@ impl World {
 
     /// Returns the value of a series: its name with labels, as exposed.
     pub fn metric(&self, series: &str) -> Option<f64> {
-        let text = self.stack.registry.render();
+        let text = self.cluster.registry.render();
         text.lines()
             .find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
     }
@@ -140,14 +140,14 @@ impl World {
 
     /// Advances the world for a while.
     pub async fn pass(&self, seconds: u64) {
-        self.stack.clock.sleep(Duration::from_secs(seconds)).await;
+        self.cluster.clock.sleep(Duration::from_secs(seconds)).await;
     }
 
     /// Advances the world until a condition holds, for at most this many seconds.
     pub async fn until(&self, seconds: u64, what: &str, holds: impl AsyncFn(&Self) -> bool) {
-        let start = self.stack.clock.now();
+        let start = self.cluster.clock.now();
         while !holds(self).await {
-            let passed = self.stack.clock.since(start).as_secs();
+            let passed = self.cluster.clock.since(start).as_secs();
             assert!(
                 passed < seconds,
                 "timed out after {passed} s: {what}; {}",
@@ -170,13 +170,13 @@ impl World {
         self.until(seconds, "nothing is left", async |world| {
             world.claims().await.is_empty()
                 && world.nodes().await.is_empty()
-                && world.stack.cloud.instances().is_empty()
+                && world.cluster.cloud.instances().is_empty()
         })
         .await;
     }
 
     pub async fn progress(&self) -> Progress {
-        Progress::of(&self.stack).await.unwrap()
+        Progress::of(&self.cluster).await.unwrap()
     }
 
     /// Describes the state of the cluster for a failed assertion.
@@ -236,7 +236,7 @@ impl World {
             .iter()
             .filter_map(|c| c.status.provider_id.clone())
             .collect();
-        for instance in self.stack.cloud.instances() {
+        for instance in self.cluster.cloud.instances() {
             let id = instance.answer.status.provider_id.clone().unwrap();
             assert!(
                 ids.contains(&id),

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
+use parking_lot::Mutex;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinHandle;
@@ -44,7 +45,7 @@ impl Egress {
 
     /// Forwards connections to `host` (such as `10.96.0.9:8443`) to a port on loopback.
     pub(crate) fn route(&self, host: &str, port: u16) {
-        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut routes = self.routes.lock();
         routes.insert(host.to_owned(), port);
     }
 
@@ -73,7 +74,7 @@ async fn pass_on(stream: UnixStream, routes: &Mutex<BTreeMap<String, u16>>) -> R
     }
     let host = target(&request)?;
     let port = {
-        let routes = routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let routes = routes.lock();
         routes.get(host).copied()
     };
     let Some(port) = port else {

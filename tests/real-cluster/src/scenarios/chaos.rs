@@ -1,12 +1,13 @@
 //! Another component of the cluster works against the controller.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use futures::{StreamExt as _, pin_mut};
 use kube::runtime::{WatchStreamExt as _, watcher};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::case::Case;
@@ -43,9 +44,7 @@ pub(super) async fn every_node_is_tainted(case: Case) -> Result<()> {
             {
                 continue;
             }
-            seen.lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert(name(&node).to_owned());
+            seen.lock().insert(name(&node).to_owned());
             taints.push(json!({ "key": "real-cluster/chaos", "effect": "NoExecute" }));
             // A node may be deleted by now, or have another taint; its next change is handled, too.
             let version: &Value = &node["metadata"]["resourceVersion"];
@@ -70,7 +69,7 @@ pub(super) async fn every_node_is_tainted(case: Case) -> Result<()> {
         ended = taints => ended?,
         most = most => most?,
     };
-    let made = tainted.lock().unwrap_or_else(PoisonError::into_inner).len();
+    let made = tainted.lock().len();
     let allowed = usize::try_from(LONG.as_secs() / 10)? + 2;
     ensure!(
         (2..=allowed).contains(&made),

@@ -84,29 +84,23 @@ pub async fn run(nodes: usize, pods: usize) -> Outcome<()> {
 /// Time of the latest NodeClaim.
 #[derive(Default)]
 struct Clock {
-    state: std::sync::Mutex<(Option<Instant>, Option<Instant>)>,
+    state: parking_lot::Mutex<(Option<Instant>, Option<Instant>)>,
     made: AtomicU64,
 }
 
 impl Clock {
-    fn lock(&self) -> std::sync::MutexGuard<'_, (Option<Instant>, Option<Instant>)> {
-        self.state
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
     fn start(&self) {
-        self.lock().0 = Some(Instant::now());
+        self.state.lock().0 = Some(Instant::now());
         self.made.store(0, Ordering::SeqCst);
     }
 
     fn made(&self) {
         self.made.fetch_add(1, Ordering::SeqCst);
-        self.lock().1 = Some(Instant::now());
+        self.state.lock().1 = Some(Instant::now());
     }
 
     fn report(&self) -> Value {
-        let (start, last) = *self.lock();
+        let (start, last) = *self.state.lock();
         let after = start
             .zip(last)
             .map(|(start, last)| last.saturating_duration_since(start).as_secs_f64());

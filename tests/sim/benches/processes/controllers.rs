@@ -100,7 +100,7 @@ async fn operate(manner: Manner) -> Outcome<()> {
     let operator = Operator::builder(provider, clients, options)
         .clock(clock)
         .registry(registry.clone())
-        .with(move |setup| controllers::add(setup, kwok))
+        .with(move |controllers| controllers::add(controllers, kwok))
         .build();
     let cx = Arc::clone(operator.context());
     let stop = CancellationToken::new();

@@ -3,7 +3,7 @@
 mod bound;
 mod mixes;
 
-use karpenter_spec::{Settings, check, cost, engine, solve};
+use karpenter_spec::{SolveSettings, check, cost, engine, solve};
 
 fn main() {
     let mut suite = karpenter_bench::Suite::from_args("schedule-cost");
@@ -13,12 +13,12 @@ fn main() {
             run.parameter("pods", world.pods.len());
             run.parameter("instance_types", world.instance_types["default"].len());
             let bound = bound::lower_bound(&world, deployments).unwrap_or(f64::NAN);
-            let naive = solve(&world, Settings::default());
+            let naive = solve(&world, SolveSettings::default());
             let snapshot = engine::snapshot(&world);
-            let request = engine::request(Settings::default());
+            let request = engine::request(SolveSettings::default());
             let plan = karpenter_core::schedule::schedule(&snapshot, &request);
             let solution = engine::solution(&plan);
-            let violations = check(&world, Settings::default(), &solution);
+            let violations = check(&world, SolveSettings::default(), &solution);
             let (naive_cost, engine_cost) = (
                 cost(&world, &naive).unwrap_or(f64::NAN),
                 cost(&world, &solution).unwrap_or(f64::NAN),

@@ -21,7 +21,7 @@ use karpenter_api::labels;
 use karpenter_core::limits::LimitHeadroom;
 use karpenter_core::pod::LabelSelector;
 use karpenter_core::schedule::{Packing, Plan, ScheduleRequest, Solver, schedule};
-use karpenter_spec::{Claim, PodId, Settings, Solution, World, check, cost, engine, solve};
+use karpenter_spec::{Claim, PodId, Solution, SolveSettings, World, check, cost, engine, solve};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::RngSeed;
@@ -51,22 +51,24 @@ fn cases(usual: u32) -> ProptestConfig {
 }
 
 /// Returns a request that repacks planned nodes with any number of pods, as these clusters are small.
-fn request(settings: Settings) -> ScheduleRequest {
+fn request(settings: SolveSettings) -> ScheduleRequest {
     ScheduleRequest {
         packing: Packing::LowestCost { from_pods: 1 },
         ..engine::request(settings)
     }
 }
 
-fn engine_solution(world: &World, settings: Settings) -> Solution {
+fn engine_solution(world: &World, settings: SolveSettings) -> Solution {
     engine::solution(&schedule(&engine::snapshot(world), &request(settings)))
 }
 
-fn settings() -> impl Strategy<Value = Settings> {
-    (any::<bool>(), any::<bool>()).prop_map(|(respect_preferences, strict_reserved)| Settings {
-        respect_preferences,
-        strict_reserved,
-        ..Settings::default()
+fn settings() -> impl Strategy<Value = SolveSettings> {
+    (any::<bool>(), any::<bool>()).prop_map(|(respect_preferences, strict_reserved)| {
+        SolveSettings {
+            respect_preferences,
+            strict_reserved,
+            ..SolveSettings::default()
+        }
     })
 }
 
@@ -158,8 +160,8 @@ proptest! {
 
     #[test]
     fn the_naive_solver_keeps_all_rules(world in world(Features::COMMON)) {
-        let solution = solve(&world, Settings::default());
-        prop_assert_eq!(check(&world, Settings::default(), &solution), vec![], "{:#?}", solution);
+        let solution = solve(&world, SolveSettings::default());
+        prop_assert_eq!(check(&world, SolveSettings::default(), &solution), vec![], "{:#?}", solution);
         prop_assert!(cost(&world, &solution).is_some());
     }
 
@@ -172,7 +174,7 @@ proptest! {
 
     #[test]
     fn the_engine_places_what_first_fit_places_where_only_resources_decide(world in world(Features::PLAIN)) {
-        let (naive, engine) = (solve(&world, Settings::default()), engine_solution(&world, Settings::default()));
+        let (naive, engine) = (solve(&world, SolveSettings::default()), engine_solution(&world, SolveSettings::default()));
         prop_assert!(engine.unplaced.is_subset(&naive.unplaced), "naive {:#?} engine {:#?}", naive, engine);
         // More pods may cost more, and so may an alternative that first fit dropped for one that does not tolerate a soft taint.
         if engine.unplaced != naive.unplaced || alternatives_meet_preferences(&world) {
@@ -187,7 +189,7 @@ proptest! {
     // where it leaves a label to the launch, and counts no pod by it until then, and where a spread counts other pods. The engine
     // may place one large pod instead of two small ones, because it tries alternatives that first fit dropped.
     fn the_engine_places_no_fewer_pods(world in world(Features { limits: false, reserved: false, min_values: false, affinity: false, ..Features::COMMON })) {
-        let (naive, engine) = (solve(&world, Settings::default()), engine_solution(&world, Settings::default()));
+        let (naive, engine) = (solve(&world, SolveSettings::default()), engine_solution(&world, SolveSettings::default()));
         if leaves_open(&world, &naive) || alternatives_meet_preferences(&world) || spreads_over_others(&world) {
             return Ok(());
         }
@@ -210,7 +212,7 @@ proptest! {
     #[test]
     fn a_plan_carried_out_first_fits_below_the_limits(world in world(Features::COMMON)) {
         let (snapshot, nothing_replaced) = (engine::snapshot(&world), BTreeSet::new());
-        let plan = schedule(&snapshot, &request(Settings::default()));
+        let plan = schedule(&snapshot, &request(SolveSettings::default()));
         let mut room = LimitHeadroom::new(&snapshot, &nothing_replaced);
         for draft in &plan.new_claims {
             let pool = snapshot.node_pools().find(|pool| pool.name() == draft.node_pool);
@@ -232,7 +234,7 @@ proptest! {
         let id = format!("test:///{name}");
         fewer.nodes.retain(|node| node.metadata.name.as_ref() != Some(name));
         fewer.node_claims.retain(|claim| claim.status.provider_id.as_ref() != Some(&id));
-        let (before, after) = (placed(&engine_solution(&fewer, Settings::default())), placed(&engine_solution(&world, Settings::default())));
+        let (before, after) = (placed(&engine_solution(&fewer, SolveSettings::default())), placed(&engine_solution(&world, SolveSettings::default())));
         prop_assert!(before.is_subset(&after), "{:?} were placed without {}", before.difference(&after).collect::<Vec<_>>(), name);
     }
 }
@@ -289,14 +291,14 @@ fn a_pod_joins_its_attached_volume_on_a_node_over_its_attach_limit() {
         ],
         ..World::default()
     };
-    let naive = solve(&world, Settings::default());
+    let naive = solve(&world, SolveSettings::default());
     let name = |pod: &PodId| format!("{pod:?}");
     assert_eq!(
         naive.existing.keys().map(name).collect::<Vec<_>>(),
         ["default/waits-b"]
     );
-    assert_eq!(naive, engine_solution(&world, Settings::default()));
-    assert_eq!(check(&world, Settings::default(), &naive), vec![]);
+    assert_eq!(naive, engine_solution(&world, SolveSettings::default()));
+    assert_eq!(check(&world, SolveSettings::default(), &naive), vec![]);
 }
 
 #[test]
@@ -308,7 +310,7 @@ fn many_clusters_place_some_and_not_all_pods() {
             .new_tree(&mut runner)
             .unwrap()
             .current();
-        let solution = solve(&world, Settings::default());
+        let solution = solve(&world, SolveSettings::default());
         let placed = solution.existing.len()
             + solution
                 .claims

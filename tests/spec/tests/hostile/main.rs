@@ -13,7 +13,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::str::FromStr;
 
 use karpenter_core::schedule::schedule;
-use karpenter_spec::{Settings, engine};
+use karpenter_spec::{SolveSettings, engine};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
@@ -47,7 +47,7 @@ proptest! {
     #[test]
     fn any_object_is_scheduled_or_rejected(world in world()) {
         let World { objects, settings } = world;
-        let settings = Settings { respect_preferences: settings & 1 == 0, strict_min_values: settings & 2 == 0, strict_reserved: settings & 4 == 0 };
+        let settings = SolveSettings { respect_preferences: settings & 1 == 0, strict_min_values: settings & 2 == 0, strict_reserved: settings & 4 == 0 };
         let snapshot = engine::snapshot(&objects);
         let plan = schedule(&snapshot, &engine::request(settings));
         let solution = engine::solution(&plan);

@@ -13,11 +13,11 @@ mod case;
 use karpenter_core::schedule::schedule;
 use karpenter_spec::clusters::Shape;
 use karpenter_spec::replay::{Launch, Replay, replay};
-use karpenter_spec::{Settings, Solution, World, check, clusters, cost, engine, solve};
+use karpenter_spec::{Solution, SolveSettings, World, check, clusters, cost, engine, solve};
 
 /// Returns the engine's plan for a cluster, as in provisioning.
 fn plan(world: &World) -> Solution {
-    let request = engine::request(Settings::default());
+    let request = engine::request(SolveSettings::default());
     engine::solution(&schedule(&engine::snapshot(world), &request))
 }
 
@@ -40,7 +40,7 @@ fn assert_placed(id: &str, nodes: usize, price: f64) {
 /// Asserts that every placed pod is bound to its node, every planned node gets a pod, and the plan keeps the engine's rules.
 fn assert_binds(id: &str, world: &World, solution: &Solution) {
     assert_eq!(
-        check(world, Settings::default(), solution),
+        check(world, SolveSettings::default(), solution),
         vec![],
         "{id}: {solution:#?}"
     );
@@ -114,7 +114,7 @@ fn host_ports_of_daemons_that_do_not_run_yet_stay_free_on_existing_nodes() {
 /// Asserts that the plan of a generated cluster costs no more than that of first fit.
 fn assert_no_more_expensive_than_first_fit(seed: u64) {
     let world = clusters::cluster(seed, Shape::SMALL);
-    let (ours, first_fit) = (plan(&world), solve(&world, Settings::default()));
+    let (ours, first_fit) = (plan(&world), solve(&world, SolveSettings::default()));
     assert_eq!(ours.unplaced, first_fit.unplaced);
     let (ours, first_fit) = (cost(&world, &ours), cost(&world, &first_fit));
     assert!(

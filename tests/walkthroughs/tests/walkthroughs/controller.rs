@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde_json::Value;
 
 /// A line of the log with its index.
@@ -72,7 +73,7 @@ impl Controller {
                     if echo {
                         eprintln!("{line}");
                     }
-                    lines.lock().unwrap().push(line);
+                    lines.lock().push(line);
                 }
             });
         }
@@ -81,7 +82,7 @@ impl Controller {
 
     /// Returns all JSON lines.
     pub fn lines(&self) -> Vec<Line> {
-        let log = self.log.lock().unwrap();
+        let log = self.log.lock();
         let lines = log.iter().enumerate();
         lines
             .filter_map(|(at, text)| {
@@ -93,13 +94,13 @@ impl Controller {
 
     /// Returns the last lines of the log.
     pub fn tail(&self, lines: usize) -> String {
-        let log = self.log.lock().unwrap();
+        let log = self.log.lock();
         log[log.len().saturating_sub(lines)..].join("\n")
     }
 
     /// Asserts that every line is JSON, and contains none of these texts.
     pub fn has_kept_its_secrets(&self, secrets: &[&str]) {
-        for line in self.log.lock().unwrap().iter() {
+        for line in self.log.lock().iter() {
             assert!(line.starts_with('{'), "{line}");
             assert!(
                 !secrets.iter().any(|secret| line.contains(secret)),

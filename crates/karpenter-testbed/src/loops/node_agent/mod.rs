@@ -9,10 +9,11 @@ mod kubelets;
 mod pod_life;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 pub(crate) use kubelets::{Kubelets, LEASES, readiness, write_taints};
@@ -54,26 +55,26 @@ pub struct NodeFaults {
 impl NodeFaults {
     /// Sets the fault of a node.
     pub fn set(&self, node: &str, fault: NodeFault) {
-        let mut faults = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut faults = self.by_name.lock();
         faults.insert(node.to_owned(), fault);
     }
 
     /// Removes the fault of a node.
     pub fn clear(&self, node: &str) {
-        let mut faults = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut faults = self.by_name.lock();
         faults.remove(node);
     }
 
     /// Sets the default fault of nodes without their own.
     pub fn set_every(&self, fault: Option<NodeFault>) {
-        *self.every.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+        *self.every.lock() = fault;
     }
 
     /// Returns the fault of a node.
     #[must_use]
     pub fn of(&self, node: &str) -> Option<NodeFault> {
-        let own = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
-        let every = self.every.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = self.by_name.lock();
+        let every = self.every.lock();
         own.get(node).copied().or(*every)
     }
 }

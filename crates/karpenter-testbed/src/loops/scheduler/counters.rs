@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use super::node::NodeInfo;
 use super::reason::Reason;
 use super::shape::{PodTerm, Shape, Spread};
-use crate::loops::selector::Labels;
+use crate::selector::Labels;
 
 type Domains = FxHashMap<Arc<str>, i64>;
 

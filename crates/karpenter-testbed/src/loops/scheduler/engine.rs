@@ -20,7 +20,7 @@ use super::counters::{AntiGroup, Counters, Namespaces};
 use super::node::{NodeFacts, NodeInfo, Scoring};
 use super::shape::{PodTerm, Resources, Shape};
 use super::volumes::{ClaimBinding, VolumeCatalog};
-use crate::loops::selector::Labels;
+use crate::selector::Labels;
 
 /// A pod's UID.
 pub(crate) type Uid = Arc<str>;

@@ -7,8 +7,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::reason::{Reason, insufficient};
 use super::shape::{HostPort, Resources, Shape};
-use crate::loops::quantity;
-use crate::loops::selector::Labels;
+use crate::quantity;
+use crate::selector::Labels;
 
 /// The part of a node that only changes with the Node object.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::{
     TopologySpreadConstraint,
 };
 
-use crate::loops::quantity;
-use crate::loops::selector::{Labels, NodeTerm, Selector};
+use crate::quantity;
+use crate::selector::{Labels, NodeTerm, Selector};
 
 /// Index of an interned resource name.
 pub(crate) type ResourceId = usize;

@@ -9,8 +9,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::node::NodeInfo;
 use super::reason::Reason;
 use super::shape::Shape;
-use crate::loops::quantity;
-use crate::loops::selector::{Labels, NodeTerm, Selector};
+use crate::quantity;
+use crate::selector::{Labels, NodeTerm, Selector};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 const REGION: &str = "topology.kubernetes.io/region";
@@ -24,7 +24,7 @@ struct Claim {
     uid: String,
     volume: Option<String>,
     class: String,
-    bytes: i128,
+    bytes: i64,
     modes: Vec<String>,
     selector: Selector,
     deleting: bool,
@@ -36,7 +36,7 @@ struct Volume {
     labels: Labels,
     claim: Option<ClaimKey>,
     class: String,
-    bytes: i128,
+    bytes: i64,
     modes: Vec<String>,
     driver: Option<String>,
     released: bool,
@@ -95,8 +95,7 @@ impl VolumeCatalog {
             class: spec.storage_class_name.unwrap_or_default(),
             bytes: request
                 .and_then(|r| r.get("storage"))
-                .and_then(|q| quantity::nano(&q.0))
-                .unwrap_or(0),
+                .map_or(0, quantity::whole),
             modes: spec.access_modes.unwrap_or_default(),
             selector: spec
                 .selector
@@ -131,8 +130,7 @@ impl VolumeCatalog {
                 .capacity
                 .as_ref()
                 .and_then(|c| c.get("storage"))
-                .and_then(|q| quantity::nano(&q.0))
-                .unwrap_or(0),
+                .map_or(0, quantity::whole),
             modes: spec.access_modes.unwrap_or_default(),
             driver: spec.csi.map(|c| c.driver),
             released: matches!(phase, Some("Released" | "Failed"))

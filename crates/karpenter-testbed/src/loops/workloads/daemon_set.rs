@@ -24,7 +24,7 @@ use super::pods::{
 use crate::loops::cache::{Change, Key, PodRecord, api, controller_of};
 use crate::loops::driver::{Context, Controller, Next, until};
 use crate::loops::scheduler::shape::tolerated;
-use crate::loops::selector::NodeTerm;
+use crate::selector::NodeTerm;
 
 const REVISION: &str = "controller-revision-hash";
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::Resource;
 use kube::api::{DeleteParams, PostParams, Preconditions};
+use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::loops::cache::{Diff, Key, PodRecord, api};
@@ -160,7 +161,7 @@ impl Expectations {
         &self,
         f: impl FnOnce(&mut FxHashMap<String, (FxHashSet<String>, Timestamp)>) -> T,
     ) -> T {
-        f(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut self.waiting.lock())
     }
 
     fn expect(&self, owner: &str, what: String, now: Timestamp) {

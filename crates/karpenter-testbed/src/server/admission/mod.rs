@@ -6,7 +6,6 @@
 mod metadata;
 mod nodes;
 mod pods;
-mod quantity;
 mod workloads;
 
 use serde_json::{Value, json};

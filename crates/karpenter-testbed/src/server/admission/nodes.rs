@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::error::Cause;
 use super::super::value::{map_of, object_of};
-use super::quantity;
+use crate::quantity;
 
 /// Adds the not-ready taint of a new node.
 pub fn prepare(node: &mut Value) {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::super::error::Cause;
 use super::super::names;
 use super::super::value::{map_of, object_of};
-use super::quantity;
+use crate::quantity;
 
 const UNCHANGEABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`, `spec.initContainers[*].image`, `spec.activeDeadlineSeconds` or `spec.tolerations` (only additions to existing tolerations)";
 

@@ -6,9 +6,9 @@ use serde_json::{Map, Value, json};
 
 use super::super::catalog::Served;
 use super::super::error::Cause;
-use super::super::selector::LabelSelector;
 use super::super::value::{map_of, object_of};
 use super::pods;
+use crate::selector::Selector;
 
 fn put(map: &mut Map<String, Value>, key: &str, value: Value) {
     map.entry(key).or_insert(value);
@@ -217,8 +217,8 @@ pub fn validate(served: &Served, object: &Value, causes: &mut Vec<Cause>) {
         match &spec["selector"] {
             Value::Null => causes.push(Cause::required("spec.selector", "")),
             selector => {
-                let parsed = LabelSelector::from_object(selector);
-                if parsed.is_none_or(|s| !s.matches(|key| labels[key].as_str())) {
+                let selector = Selector::of_json(selector);
+                if !selector.matches_with(|key| labels[key].as_str()) {
                     causes.push(Cause::invalid(
                         "spec.template.metadata.labels",
                         labels,

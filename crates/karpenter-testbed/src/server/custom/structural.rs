@@ -2,8 +2,9 @@
 //!
 //! UPSTREAM: apiextensions-apiserver pkg/apiserver/schema/defaulting, pkg/apiserver/validation
 
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock};
 
+use parking_lot::Mutex;
 use regex::Regex;
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value};
@@ -184,7 +185,7 @@ fn check_string(schema: &Value, text: &str, path: &str, out: &mut Vec<Cause>) {
 fn compiled(pattern: &str) -> Option<Arc<Regex>> {
     static PATTERNS: LazyLock<Mutex<FxHashMap<String, Option<Arc<Regex>>>>> =
         LazyLock::new(Mutex::default);
-    let mut patterns = PATTERNS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut patterns = PATTERNS.lock();
     if let Some(known) = patterns.get(pattern) {
         return known.clone();
     }

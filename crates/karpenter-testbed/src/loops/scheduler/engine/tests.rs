@@ -2,6 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
+/// The scheduler's engine with its nodes and pods, without an API server.
 struct World {
     engine: Engine,
     now: Timestamp,

@@ -1,15 +1,20 @@
-//! Label selectors and node selector terms.
+//! Label selectors and node selector terms, for the API server and the controllers.
+//!
+//! `kube::core::Selector` does not serve here: it has no `Gt` and `Lt`, no parser, no hash, and matches a `BTreeMap` only, which the
+//! store would have to build for each object of a list or watch.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use serde::Deserialize;
+use serde_json::Value;
 
 /// Labels of a Kubernetes object.
 pub(crate) type Labels = BTreeMap<String, String>;
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Operator {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Operator {
     In,
     NotIn,
     Exists,
@@ -43,12 +48,18 @@ pub(crate) struct Requirement {
 }
 
 impl Requirement {
-    fn new(key: &str, operator: &str, values: Option<&Vec<String>>) -> Self {
+    /// Creates a requirement. `Gt` and `Lt` match nothing if the value is not an integer.
+    pub(crate) fn new(key: String, operator: Operator, values: Vec<String>) -> Self {
         Self {
-            key: key.to_owned(),
-            operator: Operator::parse(operator),
-            values: values.cloned().unwrap_or_default(),
+            key,
+            operator,
+            values,
         }
+    }
+
+    fn compile(key: &str, operator: &str, values: Option<&Vec<String>>) -> Self {
+        let values = values.cloned().unwrap_or_default();
+        Self::new(key.to_owned(), Operator::parse(operator), values)
     }
 
     fn accepts(&self, value: Option<&str>) -> bool {
@@ -74,7 +85,7 @@ impl Requirement {
     }
 }
 
-/// A compiled label selector: all requirements must match.
+/// A compiled label selector: all requirements must match. The default selects all objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Selector {
     requirements: Vec<Requirement>,
@@ -90,49 +101,54 @@ impl Selector {
                 nothing: true,
             };
         };
-        let mut requirements: Vec<Requirement> = selector
-            .match_labels
-            .iter()
-            .flatten()
-            .map(|(key, value)| Requirement {
-                key: key.clone(),
-                operator: Operator::In,
-                values: vec![value.clone()],
-            })
-            .collect();
-        requirements.extend(
-            selector
-                .match_expressions
-                .iter()
-                .flatten()
-                .map(|e| Requirement::new(&e.key, &e.operator, e.values.as_ref())),
-        );
-        Self {
-            requirements,
-            nothing: false,
-        }
+        let labels = selector.match_labels.iter().flatten();
+        let labels = labels
+            .map(|(key, value)| Requirement::new(key.clone(), Operator::In, vec![value.clone()]));
+        let expressions = selector.match_expressions.iter().flatten();
+        let expressions =
+            expressions.map(|e| Requirement::compile(&e.key, &e.operator, e.values.as_ref()));
+        labels.chain(expressions).collect()
+    }
+
+    /// Compiles the `LabelSelector` of an object; an invalid one selects nothing.
+    pub(crate) fn of_json(selector: &Value) -> Self {
+        Self::new(LabelSelector::deserialize(selector).ok().as_ref())
     }
 
     /// Adds the requirement that the label `key` is (or, negated, is not) `value`.
     pub(crate) fn and(&mut self, key: &str, value: &str, negated: bool) {
-        self.requirements.push(Requirement {
-            key: key.to_owned(),
-            operator: if negated {
-                Operator::NotIn
-            } else {
-                Operator::In
-            },
-            values: vec![value.to_owned()],
-        });
+        let operator = if negated {
+            Operator::NotIn
+        } else {
+            Operator::In
+        };
+        let values = vec![value.to_owned()];
+        self.requirements
+            .push(Requirement::new(key.to_owned(), operator, values));
     }
 
-    /// Whether the selector matches `labels`.
+    /// Returns whether the selector matches `labels`.
     pub(crate) fn matches(&self, labels: &Labels) -> bool {
-        !self.nothing
-            && self
-                .requirements
-                .iter()
-                .all(|r| r.accepts(labels.get(&r.key).map(String::as_str)))
+        self.matches_with(|key| labels.get(key).map(String::as_str))
+    }
+
+    /// Returns whether the selector matches the labels whose values `label` returns.
+    pub(crate) fn matches_with<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+        !self.nothing && self.requirements.iter().all(|r| r.accepts(label(&r.key)))
+    }
+
+    /// Returns whether the selector has no requirement.
+    pub(crate) fn selects_all(&self) -> bool {
+        !self.nothing && self.requirements.is_empty()
+    }
+}
+
+impl FromIterator<Requirement> for Selector {
+    fn from_iter<I: IntoIterator<Item = Requirement>>(requirements: I) -> Self {
+        Self {
+            requirements: requirements.into_iter().collect(),
+            nothing: false,
+        }
     }
 }
 
@@ -149,7 +165,7 @@ impl NodeTerm {
         let compile = |list: &Option<Vec<NodeSelectorRequirement>>| {
             list.iter()
                 .flatten()
-                .map(|r| Requirement::new(&r.key, &r.operator, r.values.as_ref()))
+                .map(|r| Requirement::compile(&r.key, &r.operator, r.values.as_ref()))
                 .collect()
         };
         Self {
@@ -219,6 +235,16 @@ mod tests {
         ));
         assert!(!selects(None, Some(&labels(&[("app", "web")]))));
         assert!(selects(Some(&LabelSelector::default()), None));
+    }
+
+    #[test]
+    fn an_invalid_selector_of_an_object_selects_nothing() {
+        let web = labels(&[("app", "web")]);
+        let operator = |operator| json!({"matchExpressions": [{"key": "app", "operator": operator, "values": ["web"]}]});
+        assert!(Selector::of_json(&operator("In")).matches(&web));
+        for invalid in [operator("Is"), json!({"matchLabels": []}), json!(null)] {
+            assert!(!Selector::of_json(&invalid).matches(&web), "{invalid}");
+        }
     }
 
     #[test]

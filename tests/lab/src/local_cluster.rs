@@ -19,9 +19,9 @@ use kube::Client;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Settings of a stack.
+/// Settings of a local cluster.
 #[derive(Debug)]
-pub struct Settings {
+pub struct LocalClusterSettings {
     /// The initial time of the cluster.
     pub epoch: Timestamp,
     /// Speed of time in the cluster, relative to real time.
@@ -36,7 +36,7 @@ pub struct Settings {
     pub instance_types: Vec<InstanceType>,
 }
 
-impl Default for Settings {
+impl Default for LocalClusterSettings {
     /// Real time, the built-in instance types, no ports, no lease.
     fn default() -> Self {
         let types = catalogue::generate();
@@ -60,7 +60,7 @@ impl Default for Settings {
 }
 
 /// A running cluster with Karpenter in it.
-pub struct Stack {
+pub struct LocalCluster {
     /// The control plane.
     pub testbed: Testbed,
     /// The simulated cloud.
@@ -112,28 +112,28 @@ impl Replica {
     }
 }
 
-impl std::fmt::Debug for Stack {
+impl std::fmt::Debug for LocalCluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stack").finish_non_exhaustive()
+        f.debug_struct("LocalCluster").finish_non_exhaustive()
     }
 }
 
-impl Stack {
+impl LocalCluster {
     /// Starts the control plane with Karpenter's resources, then the loops and the controllers.
     ///
     /// # Errors
     /// If the resources cannot be installed.
-    pub async fn start(settings: Settings) -> kube::Result<Self> {
-        let mut stack = Self::without_controllers(settings).await?;
-        stack.start_controllers();
-        Ok(stack)
+    pub async fn start(settings: LocalClusterSettings) -> kube::Result<Self> {
+        let mut cluster = Self::without_controllers(settings).await?;
+        cluster.start_controllers();
+        Ok(cluster)
     }
 
-    /// Like [`Stack::start`], without controllers; the caller starts them.
+    /// Like [`LocalCluster::start`], without controllers; the caller starts them.
     ///
     /// # Errors
     /// If the resources cannot be installed.
-    pub async fn without_controllers(settings: Settings) -> kube::Result<Self> {
+    pub async fn without_controllers(settings: LocalClusterSettings) -> kube::Result<Self> {
         let clock = Clock::new(settings.epoch, settings.speed);
         let testbed_clock = karpenter_testbed::Clock::new(settings.epoch, settings.speed);
         let faults = Faults::new(settings.seed);
@@ -181,7 +181,7 @@ impl Stack {
         self.start_controllers_with(client, |provider| provider);
     }
 
-    /// Like [`Stack::start_controllers_as`], with a provider that may differ from the simulated cloud's.
+    /// Like [`LocalCluster::start_controllers_as`], with a provider that may differ from the simulated cloud's.
     pub fn start_controllers_with(
         &mut self,
         client: Client,
@@ -214,7 +214,7 @@ impl Stack {
         let mut operator = Operator::builder(change(provider), client, self.options.clone())
             .clock(self.clock)
             .registry(registry.clone())
-            .with(move |setup| controllers::add(setup, kwok));
+            .with(move |controllers| controllers::add(controllers, kwok));
         if let Some(name) = name {
             operator = operator.identity(name);
         }

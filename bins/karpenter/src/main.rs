@@ -6,10 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{CommandFactory, FromArgMatches, Parser};
+use karpenter_aws::operator::discovery;
 use karpenter_aws::operator::{Settings, assemble};
+use karpenter_aws::options;
 use karpenter_aws::options::AwsOptions;
 use karpenter_aws::sdk::{Aws, Connect};
-use karpenter_aws::{discovery, options};
 use karpenter_kube::client::Clients;
 use karpenter_kube::clock::Clock;
 use karpenter_kube::metrics::Registry;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
-use karpenter_aws::instances::instance_id;
+use karpenter_aws::providers::instance::instance_id;
 use karpenter_core::provider::CloudProvider;
 
 use crate::world::{World, policy};

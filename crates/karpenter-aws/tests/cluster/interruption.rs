@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use karpenter_api::v1::NodeClaim;
-use karpenter_aws::unavailable::CapacityType;
+use karpenter_aws::providers::instance_type::unavailable::CapacityType;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use karpenter_api::v1::NodePool;
-use karpenter_aws::unavailable::{CapacityType, Pool};
+use karpenter_aws::providers::instance_type::unavailable::{CapacityType, Pool};
 use kube::api::DeleteParams;
 use serde_json::json;
 

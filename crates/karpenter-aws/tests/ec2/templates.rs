@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use karpenter_api::labels as core_labels;
 use karpenter_api::v1::NodeClaim;
 use karpenter_aws::api::EC2NodeClass;
-use karpenter_aws::launch_templates::{
+use karpenter_aws::providers::launch_template::{
     ClusterSettings, Launch, LaunchTemplates, Reserved, Resolved, Template, TemplateError, request,
     resolve,
 };

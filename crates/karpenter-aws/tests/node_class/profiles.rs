@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use karpenter_api::conditions::{HasConditions, types as core_types};
 use karpenter_aws::api::condition_types as types;
-use karpenter_aws::node_class::InstanceProfileGc;
+use karpenter_aws::controllers::node_class::InstanceProfileGc;
 use karpenter_kube::controller::Periodic;
 use serde_json::json;
 

@@ -9,7 +9,7 @@ use karpenter_api::conditions::HasConditions;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::validation::WellKnown;
 use karpenter_aws::api::EC2NodeClass;
-use karpenter_aws::node_class::NodeClasses;
+use karpenter_aws::controllers::node_class::NodeClasses;
 use karpenter_aws::operator::{Parts, Settings, assemble};
 use karpenter_aws::sdk::{Aws, Connect};
 use karpenter_aws_fake::{AwsFake, Builder, Server};

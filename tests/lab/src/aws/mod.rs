@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use karpenter_api::crd;
 use karpenter_aws::operator::{Settings as ProviderSettings, assemble};
-use karpenter_aws::provider::Ec2Provider;
+use karpenter_aws::cloud_provider::Ec2Provider;
 use karpenter_aws::sdk::{Aws, Connect};
 use karpenter_aws_fake::{AwsFake, Server, nodes};
 use karpenter_kube::clock::Clock;

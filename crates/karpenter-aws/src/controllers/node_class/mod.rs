@@ -1,0 +1,70 @@
+//! The controllers of EC2NodeClasses.
+//!
+//! | module | content |
+//! |---|---|
+//! | `controller` | order of a reconciliation, requeue |
+//! | `metadata` | finalizer and hash of a class, hash of its NodeClaims |
+//! | `status` | resources found in AWS, and their conditions |
+//! | `profile` | instance profile of a class |
+//! | `validation` | validation of the spec, and dry runs of a launch |
+//! | `termination` | deletion of a class's AWS resources |
+//! | `garbage_collection` | deletion of unused instance profiles |
+//!
+//! A failing part does not stop the others: all parts run, the status is written once, and the errors lead to a retry
+//! with back-off.
+//!
+//! UPSTREAM: pkg/controllers/nodeclass
+
+mod controller;
+mod garbage_collection;
+mod metadata;
+mod profile;
+mod status;
+mod termination;
+mod validation;
+
+use std::sync::Arc;
+
+use karpenter_kube::controller::{ObjectKey, Queue};
+use karpenter_kube::operator::Setup;
+
+pub use controller::NodeClasses;
+pub use garbage_collection::InstanceProfileGc;
+pub use termination::WAITING_ON_NODE_CLAIM_TERMINATION;
+pub use validation::reasons;
+
+use crate::api::EC2NodeClass;
+use crate::operator::Parts;
+use crate::providers::version::VersionController;
+
+/// Adds the controllers to an operator.
+pub fn add(setup: &mut Setup, parts: &Parts) {
+    let cx = Arc::clone(setup.context());
+    let queue = Queue::new();
+    let classes = queue.clone();
+    parts
+        .stores
+        .on_class(move |name, _| classes.add(ObjectKey::cluster(name)));
+    if let Some(conditions) = setup.conditions() {
+        let stores = parts.stores.clone();
+        let kind = (EC2NodeClass::GROUP, EC2NodeClass::KIND);
+        let following = conditions.follow::<EC2NodeClass>("ec2nodeclass", kind, move |visit| {
+            stores.classes().iter().for_each(|class| visit(class));
+        });
+        parts
+            .stores
+            .on_class(move |name, now| following.observe(name, now.cloned()));
+    }
+    let controller = NodeClasses::new(Arc::clone(&cx), parts.clone());
+    setup.controller_with(Arc::new(controller), queue);
+    if !parts.settings.isolated_vpc {
+        setup.periodic(InstanceProfileGc::new(Arc::clone(&cx), parts));
+    }
+    setup.periodic(parts.images.invalidation(cx.clock));
+    let eks = parts.settings.eks_control_plane;
+    setup.periodic(VersionController {
+        version: parts.kubernetes.clone(),
+        client: cx.clients.api.clone(),
+        eks: eks.then(|| (parts.aws.clone(), parts.settings.cluster.clone())),
+    });
+}

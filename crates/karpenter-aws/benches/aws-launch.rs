@@ -72,7 +72,7 @@ fn main() {
             let started = Instant::now();
             let manifests = manifests();
             let created = manifests.into_iter().map(|manifest| {
-                let provider = world.parts.provider.clone();
+                let provider = world.aws.provider.clone();
                 tokio::spawn(async move { provider.create(&manifest).await.map(|_| ()) })
             });
             for created in join_all(created).await {

@@ -12,8 +12,9 @@
 //! | [`sdk`] | calls to AWS: clients, pacing, retries, error classification, batching |
 //! | [`providers`] | one provider per resource of AWS: instances, instance types, AMIs, launch templates, subnets, … |
 //! | [`cloud_provider`] | [`Ec2Provider`](cloud_provider::Ec2Provider), which the engine and Karpenter's own controllers call |
+//! | [`context`] | [`AwsContext`](context::AwsContext): what the controllers share; settings of the provider |
 //! | [`controllers`] | node classes, interruption, tagging, capacity reservations, zonal shifts, metrics |
-//! | [`operator`] | discovery of the cluster, assembly of the providers, start of the controllers |
+//! | [`operator`] | [`AwsOperator`](operator::AwsOperator): discovery of the cluster, creation of the providers, start of the controllers |
 //!
 //! Without the feature `sdk` the crate contains the resources and the decisions that make no calls: it builds in
 //! seconds, and `karpenter-legacy`, tools and tests use it in this form.
@@ -23,6 +24,8 @@
 pub mod api;
 #[cfg(feature = "sdk")]
 pub mod cloud_provider;
+#[cfg(feature = "sdk")]
+pub mod context;
 #[cfg(feature = "sdk")]
 pub mod controllers;
 pub mod kubelet;

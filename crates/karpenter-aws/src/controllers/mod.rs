@@ -33,50 +33,51 @@ pub use node_class::NodeClasses;
 pub use offering_metrics::OfferingMetrics;
 pub use zonal_shift::ZonalShift;
 
-use crate::operator::Parts;
+use crate::context::AwsContext;
 use interruption::Handler;
 use interruption::queue::Queue;
+use zonal_shift::Managed;
 
-/// Adds the controllers to an operator.
-pub fn add(parts: &Parts, setup: &mut Setup) {
-    node_class::add(setup, parts);
+/// Adds the controllers to an operator; the one of zonal shifts only if the cluster is registered for them.
+pub fn add(setup: &mut Setup, aws: &AwsContext, zonal_shift: Option<Managed>) {
+    node_class::add(setup, aws);
     let cx = Arc::clone(setup.context());
-    let instances = || Arc::clone(parts.provider.instances());
-    let handler = Handler::new(Arc::clone(&cx), Arc::clone(&parts.offered));
-    if let Some(name) = &parts.settings.interruption_queue {
-        let queue = Queue::new(parts.aws.clone(), name);
+    let instances = || Arc::clone(aws.provider.instances());
+    let handler = Handler::new(Arc::clone(&cx), Arc::clone(&aws.offered));
+    if let Some(name) = &aws.settings.interruption_queue {
+        let queue = Queue::new(aws.clients.clone(), name);
         interruption::add(setup, queue, handler.clone());
     }
     setup.periodic(InstanceStatus::new(
         Arc::clone(&cx),
-        parts.aws.clone(),
+        aws.clients.clone(),
         handler,
     ));
-    if let Some(managed) = &parts.zonal_shift {
+    if let Some(managed) = zonal_shift {
         setup.periodic(ZonalShift::new(
             Arc::clone(&cx),
-            managed.clone(),
-            parts.stores.clone(),
-            parts.offered.shifted().clone(),
+            managed,
+            aws.stores.clone(),
+            aws.offered.shifted().clone(),
         ));
     }
-    if parts.settings.reserved_capacity {
+    if aws.settings.reserved_capacity {
         setup.periodic(capacity_reservation::CapacityType::new(
             Arc::clone(&cx),
             instances(),
         ));
         setup.periodic(capacity_reservation::Expiration::new(
             Arc::clone(&cx),
-            parts.reservations.clone(),
+            aws.reservations.clone(),
         ));
     }
-    let cluster = &parts.settings.cluster;
+    let cluster = &aws.settings.cluster;
     setup.controller(Tagging::new(Arc::clone(&cx), instances(), cluster));
     setup.controller(CapacityDiscovery::new(
         Arc::clone(&cx),
-        parts.stores.clone(),
-        Arc::clone(&parts.provider),
+        aws.stores.clone(),
+        Arc::clone(&aws.provider),
     ));
-    let metrics = OfferingMetrics::new(&cx, parts.stores.clone(), Arc::clone(&parts.provider));
+    let metrics = OfferingMetrics::new(&cx, aws.stores.clone(), Arc::clone(&aws.provider));
     setup.periodic(metrics);
 }

@@ -126,7 +126,7 @@ async fn an_offering_is_available_if_one_pool_can_use_it() {
     world
         .until("a mark to be exported", async || {
             world
-                .parts
+                .aws
                 .offered
                 .unavailable()
                 .lock()

@@ -46,7 +46,7 @@ async fn world(ends: Duration) -> World {
     let terms = json!([{ "id": PLAIN }, { "id": BLOCK }]);
     let spec = json!({ "capacityReservationSelectorTerms": terms });
     world.class("reserved", spec).await;
-    let class = world.parts.stores.class("reserved").unwrap();
+    let class = world.aws.stores.class("reserved").unwrap();
     let found = &class.status.capacity_reservations;
     assert_eq!(found[1].reservation_type, ReservationType::CapacityBlock);
     world
@@ -241,7 +241,7 @@ async fn a_node_whose_reservation_is_not_offered_any_more_still_has_a_known_inst
     manifest.spec.node_class_ref.name = "reserved".into();
     let own = manifest.metadata.labels.get_or_insert_default();
     own.insert("karpenter.sh/nodepool".into(), "reserved".into());
-    let created_claim = world.parts.provider.create(&manifest).await.unwrap();
+    let created_claim = world.aws.provider.create(&manifest).await.unwrap();
     assert_eq!(
         labels(&created_claim)["karpenter.sh/capacity-type"],
         "reserved"
@@ -252,7 +252,7 @@ async fn a_node_whose_reservation_is_not_offered_any_more_still_has_a_known_inst
     let pool = world.get::<NodePool>("reserved").await.unwrap();
     world
         .until("the reservation to be offered no longer", async || {
-            let types = world.parts.provider.instance_types(&pool).await.unwrap();
+            let types = world.aws.provider.instance_types(&pool).await.unwrap();
             let mut offerings = types.iter().flat_map(|t| t.offerings.iter());
             let gone = offerings.all(|o| o.capacity_type() != Some("reserved"));
             (gone && types.iter().any(|t| t.name == "m5.large")).then_some(())

@@ -8,7 +8,8 @@ use k8s_openapi::api::core::v1::{Event, Node};
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_aws::api::{EC2NodeClass, condition_types};
-use karpenter_aws::operator::{Parts, Settings, assemble};
+use karpenter_aws::context::{AwsContext, AwsSettings};
+use karpenter_aws::operator::AwsOperator;
 use karpenter_aws::providers::instance::instance_id;
 use karpenter_aws::sdk::{Aws, Connect};
 use karpenter_aws_fake::{AwsFake, Builder, Instance, Policy, Server};
@@ -68,7 +69,7 @@ impl Default for WorldOptions {
 pub struct World {
     pub fake: AwsFake,
     pub client: Client,
-    pub parts: Parts,
+    pub aws: AwsContext,
     pub registry: Registry,
     /// The context of the controllers, if there are any.
     pub cx: Option<Arc<Context>>,
@@ -86,7 +87,7 @@ impl World {
 
     pub async fn with(
         change: impl FnOnce(Builder) -> Builder,
-        configure: impl FnOnce(&mut Settings),
+        configure: impl FnOnce(&mut AwsSettings),
     ) -> Self {
         Self::with_fake(change, |_| {}, configure).await
     }
@@ -95,7 +96,7 @@ impl World {
     pub async fn with_fake(
         change: impl FnOnce(Builder) -> Builder,
         furnish: impl FnOnce(&AwsFake),
-        configure: impl FnOnce(&mut Settings),
+        configure: impl FnOnce(&mut AwsSettings),
     ) -> Self {
         Self::start(change, furnish, configure, WorldOptions::default()).await
     }
@@ -112,7 +113,7 @@ impl World {
     pub async fn start(
         change: impl FnOnce(Builder) -> Builder,
         furnish: impl FnOnce(&AwsFake),
-        configure: impl FnOnce(&mut Settings),
+        configure: impl FnOnce(&mut AwsSettings),
         WorldOptions {
             speed,
             controllers,
@@ -175,9 +176,9 @@ impl World {
             ..Connect::default()
         };
         let aws = Aws::connect(&how).await.unwrap();
-        let mut settings = Settings {
+        let mut settings = AwsSettings {
             interruption_queue: Some(QUEUE.to_owned()),
-            ..Settings::for_cluster(CLUSTER)
+            ..AwsSettings::for_cluster(CLUSTER)
         };
         configure(&mut settings);
         let mut options = Options {
@@ -188,28 +189,28 @@ impl World {
         };
         options.feature_gates.node_overlay = node_overlay;
         let client = testbed.client();
-        let assembly = assemble(aws, client.clone(), clock, &registry, settings)
+        let on_aws = AwsOperator::new(aws, client.clone(), clock, &registry, settings)
             .await
             .unwrap();
-        let parts = assembly.parts.clone();
+        let aws = on_aws.context.clone();
         let stop = CancellationToken::new();
         let cx = if controllers {
-            let operator = Operator::builder(assembly.provider(), client, options)
+            let operator = Operator::builder(on_aws.provider(), client, options)
                 .clock(clock)
                 .registry(registry.clone())
-                .with(move |setup| assembly.add(setup))
+                .with(move |setup| on_aws.add(setup))
                 .build();
             let cx = Arc::clone(operator.context());
             tokio::spawn(operator.run(stop.clone()));
             Some(cx)
         } else {
-            tokio::spawn(assembly.watch(stop.clone()));
+            tokio::spawn(on_aws.watch(stop.clone()));
             None
         };
         let world = Self {
             client: testbed.admin_client(),
             fake,
-            parts,
+            aws,
             registry,
             cx,
             controllers,
@@ -272,7 +273,7 @@ impl World {
         self.create::<EC2NodeClass>(name, json!({}), spec).await;
         if self.controllers {
             self.until("a class that is ready", async || {
-                let known = self.parts.stores.class(name)?;
+                let known = self.aws.stores.class(name)?;
                 known.is_true(types::READY).then_some(())
             })
             .await;
@@ -324,7 +325,7 @@ impl World {
             .await
             .unwrap();
         self.until("the class to be known", async || {
-            let known = self.parts.stores.class(name)?;
+            let known = self.aws.stores.class(name)?;
             (known.metadata.resource_version == written.metadata.resource_version).then_some(())
         })
         .await;

@@ -20,13 +20,13 @@ use super::status::{Lookups, StatusUpdate};
 use super::validation::Validation;
 use crate::api::EC2NodeClass;
 use crate::api::labels::GROUP;
-use crate::operator::Parts;
+use crate::context::AwsContext;
 
 /// Keeps the status of EC2NodeClasses, and deletes the AWS resources of those that are being deleted.
 #[derive(Debug)]
 pub struct NodeClasses {
     pub(super) cx: Arc<Context>,
-    pub(super) parts: Parts,
+    pub(super) aws: AwsContext,
     pub(super) validation: Validation,
 }
 
@@ -74,11 +74,11 @@ impl Outcome {
 impl NodeClasses {
     /// Creates the controller.
     #[must_use]
-    pub fn new(cx: Arc<Context>, parts: Parts) -> Self {
-        let validation = Validation::new(parts.clone(), &cx);
+    pub fn new(cx: Arc<Context>, aws: AwsContext) -> Self {
+        let validation = Validation::new(aws.clone(), &cx);
         Self {
             cx,
-            parts,
+            aws,
             validation,
         }
     }
@@ -91,7 +91,7 @@ impl NodeClasses {
         let mut outcome = Outcome::default();
         let before = self.ensure_metadata(stored, &mut outcome).await?;
         let now = self.cx.clock.now();
-        let lookups = Box::pin(Lookups::request(&self.parts, &before, now)).await;
+        let lookups = Box::pin(Lookups::request(&self.aws, &before, now)).await;
         let mut after = before.clone();
         after.initialize_conditions(now);
         lookups.write(
@@ -147,7 +147,7 @@ impl Controller for NodeClasses {
     }
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
-        let Some(class) = self.parts.stores.class(&key.name) else {
+        let Some(class) = self.aws.stores.class(&key.name) else {
             self.validation.forget(&key.name);
             return Ok(Next::Wait);
         };

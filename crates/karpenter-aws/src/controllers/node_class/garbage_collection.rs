@@ -12,7 +12,7 @@ use karpenter_kube::controller::{Doing, Periodic, ReconcileError};
 
 use crate::api::labels::annotations;
 use crate::cloud_provider::stores::Stores;
-use crate::operator::Parts;
+use crate::context::AwsContext;
 use crate::providers::instance_profile::InstanceProfiles;
 
 /// How often profiles are collected.
@@ -31,11 +31,11 @@ pub struct InstanceProfileGc {
 impl InstanceProfileGc {
     /// Creates the controller.
     #[must_use]
-    pub fn new(cx: Arc<Context>, parts: &Parts) -> Self {
+    pub fn new(cx: Arc<Context>, aws: &AwsContext) -> Self {
         Self {
             cx,
-            profiles: parts.instance_profiles.clone(),
-            stores: parts.stores.clone(),
+            profiles: aws.instance_profiles.clone(),
+            stores: aws.stores.clone(),
         }
     }
 

@@ -34,7 +34,7 @@ impl NodeClasses {
         class: &EC2NodeClass,
         outcome: &mut Outcome,
     ) -> Result<EC2NodeClass, ReconcileError> {
-        let settings = self.parts.cluster.get();
+        let settings = self.aws.cluster.get();
         let authority = settings.cluster.certificate_authority.as_deref();
         let authority = authority.unwrap_or_default();
         let mut updated = class.clone();

@@ -34,37 +34,35 @@ pub use termination::WAITING_ON_NODE_CLAIM_TERMINATION;
 pub use validation::reasons;
 
 use crate::api::EC2NodeClass;
-use crate::operator::Parts;
+use crate::context::AwsContext;
 use crate::providers::version::VersionController;
 
 /// Adds the controllers to an operator.
-pub fn add(setup: &mut Setup, parts: &Parts) {
+pub fn add(setup: &mut Setup, aws: &AwsContext) {
     let cx = Arc::clone(setup.context());
     let queue = Queue::new();
     let classes = queue.clone();
-    parts
-        .stores
+    aws.stores
         .on_class(move |name, _| classes.add(ObjectKey::cluster(name)));
     if let Some(conditions) = setup.conditions() {
-        let stores = parts.stores.clone();
+        let stores = aws.stores.clone();
         let kind = (EC2NodeClass::GROUP, EC2NodeClass::KIND);
         let following = conditions.follow::<EC2NodeClass>("ec2nodeclass", kind, move |visit| {
             stores.classes().iter().for_each(|class| visit(class));
         });
-        parts
-            .stores
+        aws.stores
             .on_class(move |name, now| following.observe(name, now.cloned()));
     }
-    let controller = NodeClasses::new(Arc::clone(&cx), parts.clone());
+    let controller = NodeClasses::new(Arc::clone(&cx), aws.clone());
     setup.controller_with(Arc::new(controller), queue);
-    if !parts.settings.isolated_vpc {
-        setup.periodic(InstanceProfileGc::new(Arc::clone(&cx), parts));
+    if !aws.settings.isolated_vpc {
+        setup.periodic(InstanceProfileGc::new(Arc::clone(&cx), aws));
     }
-    setup.periodic(parts.images.invalidation(cx.clock));
-    let eks = parts.settings.eks_control_plane;
+    setup.periodic(aws.images.invalidation(cx.clock));
+    let eks = aws.settings.eks_control_plane;
     setup.periodic(VersionController {
-        version: parts.kubernetes.clone(),
+        version: aws.kubernetes.clone(),
         client: cx.clients.api.clone(),
-        eks: eks.then(|| (parts.aws.clone(), parts.settings.cluster.clone())),
+        eks: eks.then(|| (aws.clients.clone(), aws.settings.cluster.clone())),
     });
 }

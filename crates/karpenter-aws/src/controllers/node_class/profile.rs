@@ -12,13 +12,13 @@ use karpenter_api::{hash, labels as core_labels};
 
 use crate::api::labels::tags;
 use crate::api::{EC2NodeClass, labels};
-use crate::operator::Parts;
+use crate::context::AwsContext;
 use crate::providers::instance_profile::role_name;
 use crate::sdk::AwsError;
 
 /// Ensures that the class's instance profile exists and, if Karpenter manages it, has the role. Returns its name.
-pub(super) async fn ensure(parts: &Parts, class: &EC2NodeClass) -> Result<String, AwsError> {
-    let profiles = &parts.instance_profiles;
+pub(super) async fn ensure(aws: &AwsContext, class: &EC2NodeClass) -> Result<String, AwsError> {
+    let profiles = &aws.instance_profiles;
     let known = class.status.instance_profile.as_deref();
     let known = known.filter(|name| !name.is_empty());
     let role = class.spec.role.as_deref().filter(|role| !role.is_empty());
@@ -29,7 +29,7 @@ pub(super) async fn ensure(parts: &Parts, class: &EC2NodeClass) -> Result<String
         }
         return Ok(wanted);
     };
-    let (region, cluster) = (parts.aws.region(), parts.settings.cluster.as_str());
+    let (region, cluster) = (aws.clients.region(), aws.settings.cluster.as_str());
     let tags = profile_tags(class, cluster, region);
     if let Some(name) = known {
         match profiles.get(name).await {

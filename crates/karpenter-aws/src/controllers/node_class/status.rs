@@ -16,7 +16,7 @@ use super::profile;
 use crate::api::{
     Ami, CapacityReservation, EC2NodeClass, SecurityGroup, Subnet, condition_types as types,
 };
-use crate::operator::Parts;
+use crate::context::AwsContext;
 use crate::providers::image::ImagesError;
 use crate::providers::instance_type::PlacementGroup;
 use crate::providers::placement_group::LookupFailed;
@@ -71,28 +71,28 @@ impl StatusUpdate<'_> {
 
 impl Lookups {
     /// Makes all calls concurrently.
-    pub(super) async fn request(parts: &Parts, class: &EC2NodeClass, now: Timestamp) -> Self {
+    pub(super) async fn request(aws: &AwsContext, class: &EC2NodeClass, now: Timestamp) -> Self {
         let spec = &class.spec;
         let reservations = async {
-            if !parts.settings.reserved_capacity {
+            if !aws.settings.reserved_capacity {
                 return None;
             }
             let terms = &spec.capacity_reservation_selector_terms;
-            Some(parts.reservations.list(terms, now).await)
+            Some(aws.reservations.list(terms, now).await)
         };
         let group = async {
             match &spec.placement_group_selector {
-                Some(selector) => parts.placement_groups.get(selector).await,
+                Some(selector) => aws.placement_groups.get(selector).await,
                 None => Ok(None),
             }
         };
         let (amis, reservations, group, subnets, security_groups, profile) = futures::join!(
-            parts.images.list(class, now),
+            aws.images.list(class, now),
             reservations,
             group,
-            parts.subnets.list(class),
-            parts.security_groups.list(class),
-            profile::ensure(parts, class),
+            aws.subnets.list(class),
+            aws.security_groups.list(class),
+            profile::ensure(aws, class),
         );
         Self {
             amis,

@@ -40,12 +40,12 @@ impl NodeClasses {
             return Ok(Next::After(REMIND));
         }
         let aws = |error: AwsError| CloudProviderError::Other(Box::new(error));
-        if !self.parts.settings.isolated_vpc {
+        if !self.aws.settings.isolated_vpc {
             let deleted = self.delete_profiles(class).await;
             deleted.map_err(aws).doing("deleting instance profile")?;
         }
         let name = class.metadata.name.as_deref().unwrap_or_default();
-        let deleted = self.parts.templates.delete_all(name).await;
+        let deleted = self.aws.templates.delete_all(name).await;
         deleted.map_err(aws).doing("deleting launch templates")?;
 
         let mut free = class.clone();
@@ -57,7 +57,7 @@ impl NodeClasses {
             .doing("removing the finalizer of ec2nodeclass")?;
         self.validation.forget(name);
         let uid = class.metadata.uid.as_deref().unwrap_or_default();
-        self.parts
+        self.aws
             .offered
             .with_resolver(|resolver| resolver.remove(uid));
         Ok(Next::Wait)
@@ -83,7 +83,7 @@ impl NodeClasses {
 
     /// Deletes the profiles that were created for a class; user-managed profiles are kept.
     async fn delete_profiles(&self, class: &EC2NodeClass) -> Result<(), AwsError> {
-        let profiles = &self.parts.instance_profiles;
+        let profiles = &self.aws.instance_profiles;
         let uid = class.metadata.uid.as_deref().unwrap_or_default();
         let name = class.metadata.name.as_deref().unwrap_or_default();
         let mut ours: Vec<String> = Vec::new();
@@ -91,7 +91,7 @@ impl NodeClasses {
             let listed = profiles.list(&profiles.class_path(uid)).await?;
             ours.extend(listed.into_iter().map(|profile| profile.name));
         }
-        let (cluster, region) = (&self.parts.settings.cluster, self.parts.aws.region());
+        let (cluster, region) = (&self.aws.settings.cluster, self.aws.clients.region());
         ours.extend(legacy_name(cluster, region, name));
         for profile in &ours {
             if class.spec.instance_profile.as_ref() != Some(profile) {

@@ -33,7 +33,7 @@ impl Validation {
         resolved: &Resolved,
         group: Option<&PlacementGroup>,
     ) -> Result<Verdict, Undecided> {
-        let pools = self.parts.stores.pools();
+        let pools = self.aws.stores.pools();
         let Some(candidate) = candidate(class, &resolved.types, &pools, &self.well_known) else {
             return Ok(invalid(
                 reasons::NO_INSTANCE_TYPES,
@@ -41,7 +41,7 @@ impl Validation {
             ));
         };
         let type_ = candidate.type_;
-        let tags = launch_tags(class, &self.parts.settings.cluster, "");
+        let tags = launch_tags(class, &self.aws.settings.cluster, "");
         let claim = claim(class);
         let launch = Launch {
             class,
@@ -53,7 +53,7 @@ impl Validation {
             partition: None,
             tags: &tags,
         };
-        let settings = self.parts.cluster.get();
+        let settings = self.aws.cluster.get();
         let templates = resolve(&launch, &settings, std::slice::from_ref(type_), |t| {
             user_reserved(resolved, &t.name)
         });
@@ -65,12 +65,12 @@ impl Validation {
             return Err(Undecided::Transient("no launch template".to_owned()));
         };
         self.record_user_data_size(class, &template);
-        if let Err(error) = self.parts.templates.ensure(&template).await {
+        if let Err(error) = self.aws.templates.ensure(&template).await {
             return self.refused(error, reasons::CREATE_LAUNCH_TEMPLATE, class, &template);
         }
         let subnets = subnets(class, type_);
         let asked = fleet(class, &template, type_, &subnets, &tags);
-        if let Err(error) = fleet::dry_run(&self.parts.aws, &asked).await {
+        if let Err(error) = fleet::dry_run(&self.aws.clients, &asked).await {
             return self.refused(error, reasons::CREATE_FLEET, class, &template);
         }
         let mut first = None;
@@ -130,7 +130,7 @@ impl Validation {
             });
         }
         if error.is_launch_template_not_found() {
-            self.parts.templates.invalidate(&template.name());
+            self.aws.templates.invalidate(&template.name());
             return Err(Undecided::Transient(error.to_string()));
         }
         Err(Undecided::Refused {
@@ -158,8 +158,8 @@ impl Validation {
         ]
         .map(|kind| tag_specification(kind, tags));
         let answer = self
-            .parts
             .aws
+            .clients
             .ec2_once("RunInstances", |client| {
                 client
                     .run_instances()

@@ -25,8 +25,8 @@ use super::controller::Outcome;
 use super::status::StatusUpdate;
 use crate::api::labels::tags;
 use crate::api::{AmiFamily, EC2NodeClass, condition_types as types};
+use crate::context::AwsContext;
 use crate::kubelet::{Evaluator, Kubelet, unsupported_fields, violations};
-use crate::operator::Parts;
 use crate::providers::instance::launcher::launch_tags;
 use crate::providers::instance_type::{ResolveError, Resolved};
 use crate::providers::launch_template::template::fnv64;
@@ -120,7 +120,7 @@ pub(super) enum Undecided {
 /// Validates node classes.
 #[derive(Debug)]
 pub(super) struct Validation {
-    parts: Parts,
+    aws: AwsContext,
     well_known: WellKnown,
     /// The last verdict on each class, with a digest of what it depends on.
     verdicts: TtlCache<String, (u64, Verdict)>,
@@ -135,14 +135,14 @@ fn invalid(reason: &'static str, message: impl Into<String>) -> Verdict {
 }
 
 impl Validation {
-    pub(super) fn new(parts: Parts, cx: &Arc<Context>) -> Self {
+    pub(super) fn new(aws: AwsContext, cx: &Arc<Context>) -> Self {
         let user_data = cx.metrics.registry.gauge(
             "karpenter_ec2nodeclasses_userdata_bytes",
             "Size of the user data of an EC2NodeClass in bytes, of which EC2 takes 16384",
             &["nodeclass"],
         );
         Self {
-            parts,
+            aws,
             well_known: crate::api::well_known(),
             verdicts: TtlCache::new(VERDICT),
             user_data,
@@ -235,7 +235,7 @@ impl Validation {
         if let Some((_, verdict)) = known {
             return Ok(verdict);
         }
-        let verdict = if self.parts.settings.disable_dry_run {
+        let verdict = if self.aws.settings.disable_dry_run {
             Verdict::Valid
         } else {
             self.dry_run(class, &resolved, group.as_ref()).await?
@@ -246,12 +246,12 @@ impl Validation {
 
     /// Discovers the service CIDR, if it is not known. Clusters outside of EKS have none.
     async fn service_cidr(&self) -> Result<(), Undecided> {
-        let shared = &self.parts.cluster;
+        let shared = &self.aws.cluster;
         if shared.get().cluster.service_cidr.is_some() {
             return Ok(());
         }
-        let name = &self.parts.settings.cluster;
-        match control_plane(&self.parts.aws, name).await {
+        let name = &self.aws.settings.cluster;
+        match control_plane(&self.aws.clients, name).await {
             Ok(described) => match described.service_cidr {
                 Some(cidr) => {
                     tracing::debug!(
@@ -287,7 +287,7 @@ impl Validation {
         let kubelet = Kubelet::parse(object)
             .map_err(|problems| invalid(reasons::KUBELET, problems.join("; ")))?;
         if kubelet.has_expressions() {
-            if !self.parts.settings.expressions {
+            if !self.aws.settings.expressions {
                 return Err(invalid(
                     reasons::EXPRESSIONS_DISABLED,
                     "spec.kubelet has expressions, and the feature gate NodeClassCEL is off: set --aws-feature-gates=NodeClassCEL=true, or use plain values",
@@ -310,7 +310,7 @@ impl Validation {
     /// Returns the placement group, if the class selects one that exists. Its own condition reports one that does not.
     async fn placement_group(&self, class: &EC2NodeClass) -> Option<PlacementGroup> {
         let selector = class.spec.placement_group_selector.as_ref()?;
-        match self.parts.placement_groups.get(selector).await {
+        match self.aws.placement_groups.get(selector).await {
             Ok(group) => group,
             Err(unanswered) => unanswered.last,
         }
@@ -324,7 +324,7 @@ impl Validation {
         now: Timestamp,
     ) -> Result<Result<Resolved, Verdict>, Undecided> {
         let failed = reasons::EXPRESSION_FAILED;
-        match self.parts.offered.resolve(class, group, now) {
+        match self.aws.offered.resolve(class, group, now) {
             Ok(resolved) if resolved.problems.is_empty() => Ok(Ok(resolved)),
             Ok(resolved) => Ok(Err(invalid(failed, joined(&resolved.problems)))),
             Err(error) => {
@@ -352,7 +352,7 @@ impl Validation {
             group.map(|g| &g.id),
             class.metadata.annotations,
             class.spec,
-            launch_tags(class, &self.parts.settings.cluster, ""),
+            launch_tags(class, &self.aws.settings.cluster, ""),
         ]);
         fnv64(all.to_string().as_bytes())
     }

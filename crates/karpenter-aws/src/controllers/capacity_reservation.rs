@@ -4,6 +4,7 @@
 //! UPSTREAM: pkg/controllers/capacityreservation
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,9 +18,11 @@ use karpenter_kube::controller::{Doing, Periodic, ReconcileError, is_not_found};
 use karpenter_kube::logging;
 use karpenter_kube::model::View;
 use karpenter_kube::nodeclaim::removal::disrupt;
+use karpenter_kube::patch::Lock;
+use karpenter_kube::writes::Writes;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::api::{CapacityReservationSelectorTerm, ReservationState, labels};
 use crate::providers::capacity_reservation::Reservations;
@@ -39,11 +42,11 @@ fn is_reserved<K: kube::Resource>(object: &K) -> bool {
 fn launched_claims<'a>(
     cx: &'a Context,
     view: &'a View,
-) -> impl Iterator<Item = (&'a str, &'a NodeClaim)> {
+) -> impl Iterator<Item = (&'a str, &'a Arc<NodeClaim>)> {
     view.snapshot.node_claims().filter_map(|claim| {
         let managed = cx.is_managed(&claim.spec.node_class_ref) && !claim.is_deleting();
         let id = instance_id(claim.status.provider_id.as_deref()?)?;
-        managed.then_some((id, &**claim))
+        managed.then_some((id, claim))
     })
 }
 
@@ -61,7 +64,12 @@ impl CapacityType {
         Self { cx, instances }
     }
 
-    async fn check(&self, id: &str, claim: &NodeClaim, view: &View) -> Result<(), ReconcileError> {
+    async fn check(
+        &self,
+        id: &str,
+        claim: &Arc<NodeClaim>,
+        view: &View,
+    ) -> Result<(), ReconcileError> {
         let instance = match self.instances.get(id, Freshness::Fresh).await {
             Ok(instance) => instance,
             Err(error) if error.is_not_found() => return Ok(()),
@@ -72,21 +80,20 @@ impl CapacityType {
         if instance.capacity_type != core_labels::CAPACITY_TYPE_ON_DEMAND {
             return Ok(());
         }
-        if is_reserved(claim) {
-            relabel(&self.cx.node_claims(), claim.name()).await?;
+        if relabel(self.cx.node_claims(), &self.cx.claim_writes, claim).await? {
             tracing::debug!(
                 NodeClaim = logging::object(None, claim.name()),
                 "updated capacity type for nodeclaim"
             );
         }
-        let nodes: Api<Node> = Api::all(self.cx.clients.api.clone());
-        for node in registered_nodes(view, claim).filter(|node| is_reserved(&**node)) {
-            let name = node.metadata.name.as_deref().unwrap_or_default();
-            relabel(&nodes, name).await?;
-            tracing::debug!(
-                Node = logging::object(None, name),
-                "updated capacity type for node"
-            );
+        for node in registered_nodes(view, claim) {
+            if relabel(self.cx.nodes(), &self.cx.node_writes, &node).await? {
+                let name = node.metadata.name.as_deref().unwrap_or_default();
+                tracing::debug!(
+                    Node = logging::object(None, name),
+                    "updated capacity type for node"
+                );
+            }
         }
         Ok(())
     }
@@ -100,23 +107,34 @@ fn registered_nodes(view: &View, claim: &NodeClaim) -> impl Iterator<Item = Arc<
     })
 }
 
-async fn relabel<K>(api: &Api<K>, name: &str) -> Result<(), ReconcileError>
+/// Labels an object as on-demand if it is labeled as reserved. Returns whether it was written.
+async fn relabel<K>(api: Api<K>, writes: &Writes<K>, seen: &Arc<K>) -> Result<bool, ReconcileError>
 where
-    K: kube::Resource + serde::de::DeserializeOwned + Clone + std::fmt::Debug,
+    K: kube::Resource + Serialize + DeserializeOwned + Clone + PartialEq + Debug,
 {
+    let before = writes.latest(seen);
+    if !is_reserved(&*before) {
+        return Ok(false);
+    }
+    let mut after = K::clone(&before);
+    let all = after.meta_mut().labels.get_or_insert_default();
     // DIFFERS: upstream keeps the label `capacity-reservation-interruptible`.
-    let patch = json!({ "metadata": { "labels": {
-        core_labels::CAPACITY_TYPE: core_labels::CAPACITY_TYPE_ON_DEMAND,
-        labels::CAPACITY_RESERVATION_ID: Value::Null,
-        labels::CAPACITY_RESERVATION_TYPE: Value::Null,
-        labels::CAPACITY_RESERVATION_INTERRUPTIBLE: Value::Null,
-    } } });
-    let patched = api
-        .patch(name, &PatchParams::default(), &Patch::Merge(patch))
-        .await;
-    match patched {
-        Err(error) if !is_not_found(&error) => Err(error).doing("labeling as on-demand"),
-        _ => Ok(()),
+    for key in [
+        labels::CAPACITY_RESERVATION_ID,
+        labels::CAPACITY_RESERVATION_TYPE,
+        labels::CAPACITY_RESERVATION_INTERRUPTIBLE,
+    ] {
+        all.remove(key);
+    }
+    all.insert(
+        core_labels::CAPACITY_TYPE.to_owned(),
+        core_labels::CAPACITY_TYPE_ON_DEMAND.to_owned(),
+    );
+    // No other controller writes these labels after the registration.
+    match writes.patch_object(api, &before, &after, Lock::None).await {
+        Ok(written) => Ok(written.is_some()),
+        Err(error) if is_not_found(&error) => Ok(false),
+        Err(error) => Err(error).doing("labeling as on-demand"),
     }
 }
 
@@ -132,7 +150,7 @@ impl Periodic for CapacityType {
         }
         // An earlier pass may have labeled the NodeClaim and failed to label the node.
         let reserved = launched_claims(&self.cx, &view).filter(|(_, claim)| {
-            is_reserved(*claim) || registered_nodes(&view, claim).any(|node| is_reserved(&*node))
+            is_reserved(&***claim) || registered_nodes(&view, claim).any(|node| is_reserved(&*node))
         });
         let checks = reserved.map(|(id, claim)| self.check(id, claim, &view));
         let outcomes = join_all(checks).await;

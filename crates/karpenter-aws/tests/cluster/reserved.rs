@@ -1,5 +1,6 @@
 //! Instances in capacity reservations.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -103,7 +104,7 @@ async fn instances_that_left_their_reservation_are_labeled_on_demand() {
     let before = labels(&claim);
     let node = world.join(&claim).await;
     assert_eq!(labels(&node)["karpenter.sh/capacity-type"], "reserved");
-    let name = node.metadata.name.unwrap();
+    let name = node.metadata.name.clone().unwrap();
     world.more_calls("DescribeInstances", 2).await;
     assert!(!is_on_demand(&world.get::<NodeClaim>("a").await.unwrap()));
 
@@ -114,6 +115,12 @@ async fn instances_that_left_their_reservation_are_labeled_on_demand() {
         (is_on_demand(&claim) && is_on_demand(&node)).then_some(())
     };
     world.until("both to be labeled", relabeled).await;
+    // The other controllers of this process compute their patches from the labels as they were written.
+    let cx = world.cx.as_ref().unwrap();
+    let known = cx.node_writes.latest(&Arc::new(node));
+    assert!(is_on_demand(&*known), "{:?}", known.metadata);
+    let known = cx.claim_writes.latest(&Arc::new(claim));
+    assert!(is_on_demand(&*known), "{:?}", known.metadata);
 
     // The node still has the label, as if the controller had stopped between the two writes.
     let old: Value = OF_RESERVATIONS

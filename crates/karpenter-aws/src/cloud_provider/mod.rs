@@ -42,8 +42,8 @@ use crate::kubelet;
 use crate::providers::instance::filter::{Request, capacity_type, filter};
 use crate::providers::instance::launcher::{LaunchRequest, Launcher};
 use crate::providers::instance::{Freshness, Instance, InstanceError, Instances, instance_id};
-use crate::providers::instance_type::offered;
 use crate::providers::instance_type::offered::Offered;
+use crate::providers::launch_template::Reserved;
 use crate::providers::launch_template::template::launch_annotations;
 use crate::providers::placement_group::{PlacementGroup, PlacementGroups};
 use crate::providers::pricing::overlay_prices;
@@ -415,7 +415,7 @@ impl CloudProvider for Ec2Provider {
         drop(announced);
         let instance = self
             .launcher
-            .launch(request, now, |t| offered::user_reserved(&resolved, &t.name))
+            .launch(request, now, |t| Reserved::of(&resolved, &t.name))
             .await?;
         let name = claim.name().to_owned();
         self.launched_for().insert(instance.id.clone(), (name, now));

@@ -1,8 +1,10 @@
 //! Every family with every kubelet option: the text as reviewed snapshots, and its meaning as independent parsers read
 //! it.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use mail_parser::MimeHeaders;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::*;
 

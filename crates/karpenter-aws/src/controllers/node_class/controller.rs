@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use karpenter_api::conditions::HasConditions;
-use karpenter_core::provider::CloudProviderError;
 use karpenter_kube::context::Context;
 use karpenter_kube::controller::{
     Backoff, Controller, Doing, Next, ObjectKey, Queue, ReconcileError,
@@ -16,6 +15,7 @@ use karpenter_kube::options::Options;
 use karpenter_kube::patch::{Lock, patch_status};
 use kube::Api;
 
+use super::outcome::Outcome;
 use super::status::{Lookups, StatusUpdate};
 use super::validation::Validation;
 use crate::api::EC2NodeClass;
@@ -28,47 +28,6 @@ pub struct NodeClasses {
     pub(super) cx: Arc<Context>,
     pub(super) aws: AwsContext,
     pub(super) validation: Validation,
-}
-
-/// Result of a reconciliation: when to requeue, and the errors.
-#[derive(Debug)]
-pub(super) struct Outcome {
-    next: Next,
-    errors: Vec<ReconcileError>,
-}
-
-impl Default for Outcome {
-    fn default() -> Self {
-        Self {
-            next: Next::Wait,
-            errors: Vec::new(),
-        }
-    }
-}
-
-impl Outcome {
-    pub(super) fn requeue(&mut self, after: Duration) {
-        self.next = self.next.sooner(Next::After(after));
-    }
-
-    pub(super) fn failed(
-        &mut self,
-        action: &'static str,
-        error: impl std::error::Error + Send + Sync + 'static,
-    ) {
-        let source = CloudProviderError::Other(Box::new(error));
-        self.errors
-            .push(ReconcileError::Provider { action, source });
-    }
-
-    pub(super) fn record(&mut self, result: Result<(), ReconcileError>) {
-        self.errors.extend(result.err());
-    }
-
-    pub(super) fn finish(self) -> Result<Next, ReconcileError> {
-        ReconcileError::collect(self.errors)?;
-        Ok(self.next)
-    }
 }
 
 impl NodeClasses {

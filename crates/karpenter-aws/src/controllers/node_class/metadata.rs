@@ -10,7 +10,8 @@ use karpenter_api::v1::NodeClaim;
 use karpenter_kube::controller::{Doing, ReconcileError};
 use karpenter_kube::patch::{Lock, patch_object};
 
-use super::controller::{NodeClasses, Outcome};
+use super::controller::NodeClasses;
+use super::outcome::Outcome;
 use crate::api::EC2NodeClass;
 use crate::api::hash;
 use crate::api::labels::{GROUP, annotations, finalizers};

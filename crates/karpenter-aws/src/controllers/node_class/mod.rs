@@ -3,6 +3,7 @@
 //! | module | content |
 //! |---|---|
 //! | `controller` | order of a reconciliation, requeue |
+//! | `outcome` | requeue and errors of a reconciliation |
 //! | `metadata` | finalizer and hash of a class, hash of its NodeClaims |
 //! | `status` | resources found in AWS, and their conditions |
 //! | `profile` | instance profile of a class |
@@ -18,6 +19,7 @@
 mod controller;
 mod garbage_collection;
 mod metadata;
+mod outcome;
 mod profile;
 mod status;
 mod termination;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use karpenter_api::conditions::{HasConditions, Status};
 
-use super::controller::Outcome;
+use super::outcome::Outcome;
 use super::profile;
 use crate::api::{
     Ami, CapacityReservation, EC2NodeClass, SecurityGroup, Subnet, condition_types as types,

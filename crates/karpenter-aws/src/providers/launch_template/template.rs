@@ -19,6 +19,7 @@ use crate::api::{
     NetworkInterface, labels,
 };
 use crate::providers::image::{bottlerocket_version, default_devices, first_compatible};
+use crate::providers::instance_type;
 use crate::providers::placement_group::PlacementGroup;
 use crate::user_data;
 use crate::user_data::{
@@ -36,6 +37,19 @@ pub struct Reserved {
     pub kube: BTreeMap<String, String>,
     /// system-reserved, by resource name.
     pub system: BTreeMap<String, String>,
+}
+
+impl Reserved {
+    /// Returns what is reserved for this instance type; nothing if the type is not among the resolved ones.
+    #[must_use]
+    pub fn of(types: &instance_type::Resolved, name: &str) -> Self {
+        types
+            .get(name)
+            .map_or_else(Self::default, |(_, kubelet)| Self {
+                kube: kubelet.kube_reserved.clone(),
+                system: kubelet.system_reserved.clone(),
+            })
+    }
 }
 
 /// The capacity reservation that a template launches into.

@@ -18,9 +18,8 @@ use crate::providers::instance::fleet;
 use crate::providers::instance::fleet::{Config, Fleet, Override, Purchase};
 use crate::providers::instance::launcher::launch_tags;
 use crate::providers::instance_type::Resolved;
-use crate::providers::instance_type::offered::user_reserved;
 use crate::providers::launch_template::request::{interfaces, tag_specification};
-use crate::providers::launch_template::{Launch, Template, TemplateError, resolve};
+use crate::providers::launch_template::{Launch, Reserved, Template, TemplateError, resolve};
 use crate::providers::placement_group::PlacementGroup;
 use crate::sdk::AwsError;
 use crate::user_data::{UserDataError, WARNING_BYTES};
@@ -55,7 +54,7 @@ impl Validation {
         };
         let settings = self.aws.cluster.get();
         let templates = resolve(&launch, &settings, std::slice::from_ref(type_), |t| {
-            user_reserved(resolved, &t.name)
+            Reserved::of(resolved, &t.name)
         });
         let template = match templates {
             Ok(templates) => templates.into_iter().next().map(|r| r.template),

@@ -21,7 +21,7 @@ use karpenter_kube::context::Context;
 use karpenter_kube::controller::ReconcileError;
 use karpenter_kube::metrics::Gauge;
 
-use super::controller::Outcome;
+use super::outcome::Outcome;
 use super::status::StatusUpdate;
 use crate::api::labels::tags;
 use crate::api::{AmiFamily, EC2NodeClass, condition_types as types};

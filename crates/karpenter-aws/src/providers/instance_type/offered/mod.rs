@@ -20,7 +20,6 @@ use crate::providers::instance_type::unavailable::Unavailable;
 use crate::providers::instance_type::{
     DiscoveredMemory, OfferingState, PlacementGroup, Resolved, Resolver, ResolverSettings, Shape,
 };
-use crate::providers::launch_template::Reserved;
 use crate::providers::pricing::Pricing;
 use crate::sdk::{Aws, AwsError};
 
@@ -291,15 +290,4 @@ async fn repeat<F, E>(
         };
         clock.sleep(pause).await;
     }
-}
-
-/// Returns the user's reserved resources for an instance type.
-#[must_use]
-pub fn user_reserved(resolved: &Resolved, name: &str) -> Reserved {
-    resolved
-        .get(name)
-        .map_or_else(Reserved::default, |(_, kubelet)| Reserved {
-            kube: kubelet.kube_reserved.clone(),
-            system: kubelet.system_reserved.clone(),
-        })
 }

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use world::{QUEUE, World, WorldOptions};
 
-#[path = "../tests/cluster/world.rs"]
+#[path = "../tests/cluster/world/mod.rs"]
 #[expect(dead_code, reason = "tests use more of it")]
 mod world;
 

@@ -15,7 +15,7 @@ use kube::api::{ListParams, PostParams};
 
 use world::{World, WorldOptions};
 
-#[path = "../tests/cluster/world.rs"]
+#[path = "../tests/cluster/world/mod.rs"]
 #[expect(dead_code, reason = "tests use more of it")]
 mod world;
 

@@ -1,5 +1,8 @@
 //! A cluster on AWS: the testbed's API server, the stand-in for AWS over HTTP, the real provider and controllers.
 
+mod options;
+pub mod policy;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +15,7 @@ use karpenter_aws::context::{AwsContext, AwsSettings};
 use karpenter_aws::operator::AwsOperator;
 use karpenter_aws::providers::instance::instance_id;
 use karpenter_aws::sdk::{Aws, Connect};
-use karpenter_aws_fake::{AwsFake, Builder, Instance, Policy, Server};
+use karpenter_aws_fake::{AwsFake, Builder, Instance, Server};
 use karpenter_kube::clock::Clock;
 use karpenter_kube::context::Context;
 use karpenter_kube::logging::JsonLines;
@@ -28,43 +31,16 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing_subscriber::filter::{LevelFilter, filter_fn};
 use tracing_subscriber::prelude::*;
 
+pub use options::WorldOptions;
+
 pub const CLUSTER: &str = "test";
 pub const QUEUE: &str = "test";
 pub const ZONE: &str = "us-west-2a";
-/// How many times faster than real time passes in tests.
-const SPEED: f64 = 12.0;
 /// How long to wait for a condition. It only delays a failure: a loaded computer may be slow.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// The documented policy.
-pub const POLICY: &str = include_str!("../../../../docs/iam-policy.json");
 /// The version of Kubernetes that the stand-in has AMIs for.
 const VERSION: &str = "1.34";
 const IMAGES: &str = "/aws/service/eks/optimized-ami/1.34/amazon-linux-2023";
-
-/// Settings of a world.
-#[derive(Clone, Copy)]
-pub struct WorldOptions {
-    /// How many times faster than real time passes.
-    pub speed: f64,
-    /// Whether there are controllers. Without them objects stay as tests write them, and CustomResourceDefinitions have
-    /// no rules.
-    pub controllers: bool,
-    /// A node class that cannot be parsed and exists before the controllers start.
-    pub unreadable: Option<&'static str>,
-    /// Whether the feature gate NodeOverlay is on.
-    pub node_overlay: bool,
-}
-
-impl Default for WorldOptions {
-    fn default() -> Self {
-        Self {
-            speed: SPEED,
-            controllers: true,
-            unreadable: None,
-            node_overlay: false,
-        }
-    }
-}
 
 pub struct World {
     pub fake: AwsFake,
@@ -163,7 +139,7 @@ impl World {
         let fake = change(builder).build();
         fake.add_instance_profile("nodes", Some("KarpenterNodeRole-test"));
         // Calls that the documented policy does not allow are refused.
-        fake.set_policy(Some(policy()));
+        fake.set_policy(Some(policy::policy()));
         furnish(&fake);
         let server = fake.serve(0).await.unwrap();
         let registry = Registry::new();
@@ -600,31 +576,6 @@ impl World {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
-}
-
-/// Returns the documented policy for this cluster.
-pub fn policy() -> Policy {
-    Policy::parse(&fill(POLICY)).unwrap()
-}
-
-/// Replaces the variables of a policy by this cluster's values.
-pub fn fill(policy: &str) -> String {
-    let account = karpenter_aws_fake::ACCOUNT;
-    let role = format!("arn:aws:iam::{account}:role/KarpenterNodeRole-{CLUSTER}");
-    let queue = format!("arn:aws:sqs:us-west-2:{account}:{QUEUE}");
-    let mut text = policy.to_owned();
-    for (name, value) in [
-        ("${AWS::Partition}", "aws"),
-        ("${AWS::Region}", "us-west-2"),
-        ("${AWS::AccountId}", account),
-        ("${AWS::URLSuffix}", "amazonaws.com"),
-        ("${ClusterName}", CLUSTER),
-        ("${KarpenterNodeRole.Arn}", &role),
-        ("${KarpenterInterruptionQueue.Arn}", &queue),
-    ] {
-        text = text.replace(name, value);
-    }
-    text
 }
 
 /// Removes the rules from a CustomResourceDefinition, as if it were an older one.

@@ -6,10 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{CommandFactory, FromArgMatches, Parser};
-use karpenter_aws::operator::{Settings, assemble};
+use karpenter_aws::context::AwsSettings;
+use karpenter_aws::operator::{AwsOperator, discovery};
+use karpenter_aws::options;
 use karpenter_aws::options::AwsOptions;
 use karpenter_aws::sdk::{Aws, Connect};
-use karpenter_aws::{discovery, options};
 use karpenter_kube::client::Clients;
 use karpenter_kube::clock::Clock;
 use karpenter_kube::metrics::Registry;
@@ -63,17 +64,17 @@ async fn run() -> Result<()> {
     let aws = Aws::connect(&how).await?;
     let trusted = config.root_cert.as_deref().unwrap_or_default();
     let authority = discovery::authority(discovery::raw_authorities(), trusted);
-    let settings = Settings::from_options(&args.core, &args.aws, authority);
+    let settings = AwsSettings::from_options(&args.core, &args.aws, authority);
     let clock = Clock::real();
-    let assembly = assemble(aws, clients.api.clone(), clock, &registry, settings).await?;
+    let on_aws = AwsOperator::new(aws, clients.api.clone(), clock, &registry, settings).await?;
 
     let stop = CancellationToken::new();
     tokio::spawn(stop_on_signal(stop.clone()));
-    Operator::builder(assembly.provider(), clients, args.core)
+    Operator::builder(on_aws.provider(), clients, args.core)
         .clock(clock)
         .registry(registry)
         .profiler(profiling::profiler())
-        .with(move |controllers| assembly.add(controllers))
+        .with(move |controllers| on_aws.add(controllers))
         .with(move |controllers| args.legacy.add(controllers))
         .run(stop)
         .await?;

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodeClaim;
-use karpenter_aws::instances::instance_id;
+use karpenter_aws::providers::instance::instance_id;
 use karpenter_bench::{Run, Suite};
 use kube::api::{ListParams, PostParams};
 use serde_json::json;
 
 use world::{QUEUE, World, WorldOptions};
 
-#[path = "../tests/cluster/world.rs"]
+#[path = "../tests/cluster/world/mod.rs"]
 #[expect(dead_code, reason = "tests use more of it")]
 mod world;
 

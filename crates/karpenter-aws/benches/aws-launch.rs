@@ -15,7 +15,7 @@ use kube::api::{ListParams, PostParams};
 
 use world::{World, WorldOptions};
 
-#[path = "../tests/cluster/world.rs"]
+#[path = "../tests/cluster/world/mod.rs"]
 #[expect(dead_code, reason = "tests use more of it")]
 mod world;
 
@@ -72,7 +72,7 @@ fn main() {
             let started = Instant::now();
             let manifests = manifests();
             let created = manifests.into_iter().map(|manifest| {
-                let provider = world.parts.provider.clone();
+                let provider = world.aws.provider.clone();
                 tokio::spawn(async move { provider.create(&manifest).await.map(|_| ()) })
             });
             for created in join_all(created).await {

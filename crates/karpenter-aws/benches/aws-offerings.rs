@@ -11,12 +11,12 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use karpenter_aws::api::{EC2NodeClass, Subnet};
-use karpenter_aws::instance_types::{
+use karpenter_aws::providers::instance_type::unavailable::{CapacityType, Pool, Unavailable};
+use karpenter_aws::providers::instance_type::{
     DiscoveredMemory, InstanceTypeInfo, OfferingState, Resolver, ResolverSettings, Shape,
     SizeSettings,
 };
-use karpenter_aws::pricing::Pricing;
-use karpenter_aws::unavailable::{CapacityType, Pool, Unavailable};
+use karpenter_aws::providers::pricing::Pricing;
 use karpenter_bench::Suite;
 use serde_json::{Value, json};
 

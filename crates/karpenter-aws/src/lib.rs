@@ -1,5 +1,21 @@
 //! Karpenter's cloud provider for AWS: EC2NodeClass, launch and termination of EC2 instances, drift and interruption.
 //!
+//! The folders have the names of Karpenter's packages in Go, so that its users find their way. A module uses only those
+//! above it in this table:
+//!
+//! | module | content |
+//! |---|---|
+//! | [`api`] | the resource EC2NodeClass: fields, validation, status, labels, static hash |
+//! | [`kubelet`] | kubelet settings of an EC2NodeClass, and expressions in them |
+//! | [`user_data`] | the user data with which an instance joins the cluster |
+//! | [`options`] | flags and environment variables |
+//! | [`sdk`] | calls to AWS: clients, pacing, retries, error classification, batching |
+//! | [`providers`] | one provider per resource of AWS: instances, instance types, AMIs, launch templates, subnets, … |
+//! | [`cloud_provider`] | [`Ec2Provider`](cloud_provider::Ec2Provider), which the engine and Karpenter's own controllers call |
+//! | [`context`] | [`AwsContext`](context::AwsContext): what the controllers share; settings of the provider |
+//! | [`controllers`] | node classes, interruption, tagging, capacity reservations, zonal shifts, metrics |
+//! | [`operator`] | [`AwsOperator`](operator::AwsOperator): discovery of the cluster, creation of the providers, start of the controllers |
+//!
 //! Without the feature `sdk` the crate contains the resources and the decisions that make no calls: it builds in
 //! seconds, and `karpenter-legacy`, tools and tests use it in this form.
 //!
@@ -7,61 +23,16 @@
 
 pub mod api;
 #[cfg(feature = "sdk")]
-pub mod capacity_discovery;
-pub mod changes;
+pub mod cloud_provider;
 #[cfg(feature = "sdk")]
-pub mod discovery;
+pub mod context;
 #[cfg(feature = "sdk")]
-pub mod fleet;
-pub mod hash;
-pub mod images;
-#[cfg(feature = "sdk")]
-pub mod instance_controllers;
-#[cfg(feature = "sdk")]
-pub mod instance_profiles;
-#[cfg(feature = "sdk")]
-pub mod instance_status;
-pub mod instance_types;
-#[cfg(feature = "sdk")]
-pub mod instances;
-#[cfg(feature = "sdk")]
-pub mod interruption;
+pub mod controllers;
 pub mod kubelet;
-#[cfg(feature = "sdk")]
-pub mod kubernetes_version;
-pub mod launch;
-#[cfg(feature = "sdk")]
-pub mod launch_templates;
-#[cfg(feature = "sdk")]
-pub mod launcher;
-#[cfg(feature = "sdk")]
-pub mod node_class;
-#[cfg(feature = "sdk")]
-pub mod offering_metrics;
 #[cfg(feature = "sdk")]
 pub mod operator;
 pub mod options;
-#[cfg(feature = "sdk")]
-pub mod placement_groups;
-pub mod pricing;
-#[cfg(feature = "sdk")]
-pub mod provider;
-#[cfg(feature = "sdk")]
-pub mod reservations;
-#[cfg(feature = "sdk")]
-pub mod reserved;
+pub mod providers;
 #[cfg(feature = "sdk")]
 pub mod sdk;
-#[cfg(feature = "sdk")]
-pub mod security_groups;
-pub mod shifted_zones;
-#[cfg(feature = "sdk")]
-pub mod stores;
-#[cfg(feature = "sdk")]
-pub mod subnets;
-#[cfg(feature = "sdk")]
-pub mod tagging;
-pub mod unavailable;
 pub mod user_data;
-#[cfg(feature = "sdk")]
-pub mod zonal_shift;

@@ -148,7 +148,7 @@ impl World {
 
     fn instance_of(&self, node: &Node) -> Instance {
         let id = node.spec.as_ref().unwrap().provider_id.as_deref().unwrap();
-        let id = karpenter_aws::instances::instance_id(id).unwrap();
+        let id = karpenter_aws::providers::instance::instance_id(id).unwrap();
         self.cluster.aws.fake.instance(id).unwrap()
     }
 

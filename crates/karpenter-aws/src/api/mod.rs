@@ -3,12 +3,15 @@
 //! - `node_class`: the resource and its spec; `status`: its status and condition types.
 //! - `ami`: AMI families and aliases.
 //! - `labels`: names of labels, annotations, tags and extended resources; [`well_known`] lists them for the engine.
+//! - [`hash`]: the static hash of a class, by which drift is found.
 //! - `definition`: the CustomResourceDefinition, and the label domains that other CustomResourceDefinitions reserve.
 //!
 //! UPSTREAM: pkg/apis/v1/ec2nodeclass.go, ec2nodeclass_status.go, labels.go
 
 mod ami;
+mod canonical_json;
 mod definition;
+pub mod hash;
 pub mod labels;
 mod node_class;
 mod rules;

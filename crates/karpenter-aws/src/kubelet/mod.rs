@@ -22,5 +22,5 @@ mod validate;
 pub use compatibility::with_v1beta1;
 pub use expression::{Expression, ExpressionError, Variables};
 pub use resolve::{Evaluator, Reserved};
-pub use settings::{Kubelet, MaxPods, canonical_json};
+pub use settings::{Kubelet, MaxPods};
 pub use validate::{unsupported_fields, violations};

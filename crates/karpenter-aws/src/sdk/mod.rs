@@ -3,16 +3,14 @@
 //! | module | content |
 //! |---|---|
 //! | [`clients`] | clients of the services, timeouts and retries |
-//! | [`catalogue`] | instance types, zones and prices |
 //! | [`pages`] | listings of several pages |
 //! | [`pacing`] | rate limits and circuit breakers |
 //! | [`errors`] | classification of failed calls |
 //! | [`batcher`] | batching of requests into one call |
 //! | [`telemetry`] | metrics of calls |
-//! | [`terms`] | filters of selector terms, and cached answers |
+//! | [`terms`] | filters and tags, and cached answers |
 
 pub mod batcher;
-pub mod catalogue;
 pub mod clients;
 pub mod errors;
 pub mod pacing;

@@ -1,14 +1,29 @@
-//! Filters of selector terms, and answers that are cached for a while.
+//! Filters and tags of requests, filters of selector terms, and answers that are cached for a while.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use aws_sdk_ec2::types::Filter;
+use aws_sdk_ec2::types::{Filter, Tag};
 use tokio::time::Instant;
 
 use crate::api::EC2NodeClass;
+
+/// Creates a filter of EC2.
+pub(crate) fn filter<'a>(name: &str, values: impl IntoIterator<Item = &'a str>) -> Filter {
+    Filter::builder()
+        .name(name)
+        .set_values(Some(values.into_iter().map(str::to_owned).collect()))
+        .build()
+}
+
+/// Converts tags into the SDK's type.
+pub(crate) fn sdk_tags(tags: &BTreeMap<String, String>) -> Vec<Tag> {
+    tags.iter()
+        .map(|(key, value)| Tag::builder().key(key).value(value).build())
+        .collect()
+}
 
 /// Returns the filters for resources with all of these tags; `*` matches any value.
 #[must_use]

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 
 use toml::{Table, Value};
 
+use super::document::{UserData, UserDataError};
 use super::kubelet::Kubelet;
-use super::{NodeSettings, UserData, UserDataError};
+use super::settings::NodeSettings;
 
 pub(super) fn generate(settings: &NodeSettings) -> Result<UserData, UserDataError> {
     let mut document: Table = settings

@@ -1,8 +1,10 @@
 //! AL2: the user's parts, then a shell script that calls the AMI's `bootstrap.sh`.
 // UPSTREAM: pkg/providers/amifamily/bootstrap/eksbootstrap.go
 
+use super::document::{UserData, UserDataError};
 use super::kubelet::Kubelet;
-use super::{NodeSettings, UserData, UserDataError, mime};
+use super::mime;
+use super::settings::NodeSettings;
 
 pub(super) fn generate(settings: &NodeSettings) -> Result<UserData, UserDataError> {
     let mut parts = match settings.custom.as_deref().unwrap_or_default() {

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use serde_json::{Map, Value};
 
-use super::{NodeSettings, NodeTaint, UserDataError};
+use super::document::UserDataError;
+use super::settings::{NodeSettings, NodeTaint};
 
 /// The fields for which flags or settings exist; the other fields are supported by AL2023 only.
 #[derive(Debug, Default, PartialEq, Eq)]

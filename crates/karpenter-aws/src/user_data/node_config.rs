@@ -8,8 +8,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
+use super::document::{UserData, UserDataError};
 use super::kubelet::node_labels_flag;
-use super::{NodeSettings, UserData, UserDataError, mime};
+use super::mime;
+use super::settings::NodeSettings;
 
 pub(super) fn generate(settings: &NodeSettings) -> Result<UserData, UserDataError> {
     let mut parts = match settings.custom.as_deref().unwrap_or_default() {

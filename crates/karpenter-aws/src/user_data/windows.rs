@@ -1,8 +1,9 @@
 //! Windows: the user's lines, then PowerShell that calls the AMI's `Start-EKSBootstrap.ps1`.
 // UPSTREAM: pkg/providers/amifamily/bootstrap/windows.go
 
+use super::document::{UserData, UserDataError};
 use super::kubelet::Kubelet;
-use super::{NodeSettings, UserData, UserDataError};
+use super::settings::NodeSettings;
 
 pub(super) fn generate(settings: &NodeSettings) -> Result<UserData, UserDataError> {
     let kubelet = Kubelet::read(&settings.kubelet)?;

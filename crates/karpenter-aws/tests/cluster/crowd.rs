@@ -19,7 +19,7 @@ async fn a_thousand_claims_are_a_handful_of_calls() {
     let started = Instant::now();
     let manifests = (0..1000).map(|n| World::manifest(&format!("claim-{n}"), &of));
     let created = manifests.map(|manifest| {
-        let provider = world.parts.provider.clone();
+        let provider = world.aws.provider.clone();
         tokio::spawn(async move { provider.create(&manifest).await.map(|_| ()) })
     });
     for created in join_all(created).await {

@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
-use karpenter_aws::instances::instance_id;
+use karpenter_aws::providers::instance::instance_id;
 use karpenter_core::provider::CloudProvider;
 
-use crate::world::{World, policy};
+use crate::world::World;
+use crate::world::policy::policy;
 
 /// Conformance: AWS-gc-01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn instances_without_a_claim_are_terminated_with_their_node_and_others_stay() {
     let world = World::new().await;
     let (_, owned) = world.on_demand("owned").await;
-    let provider = &world.parts.provider;
+    let provider = &world.aws.provider;
     let orphan = async |name: &str| {
         let manifest =
             World::manifest(name, &[("node.kubernetes.io/instance-type", &["m5.large"])]);
@@ -61,7 +62,7 @@ async fn instances_without_a_claim_are_terminated_with_their_node_and_others_sta
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_instance_is_listed_as_its_claim_before_the_claim_has_the_provider_id() {
     let world = World::still().await;
-    let provider = &world.parts.provider;
+    let provider = &world.aws.provider;
     let of = [("node.kubernetes.io/instance-type", &["m5.large"][..])];
     let manifest = World::manifest("slow", &of);
     provider.create(&manifest).await.unwrap();

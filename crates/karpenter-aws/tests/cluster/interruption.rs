@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use karpenter_api::v1::NodeClaim;
-use karpenter_aws::unavailable::CapacityType;
+use karpenter_aws::providers::instance_type::unavailable::CapacityType;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ async fn spot(world: &World, name: &str) -> (NodeClaim, String) {
 }
 
 fn is_marked(world: &World, capacity_type: CapacityType) -> bool {
-    let unavailable = world.parts.offered.unavailable();
+    let unavailable = world.aws.offered.unavailable();
     let unavailable = unavailable.lock().unwrap_or_else(PoisonError::into_inner);
     unavailable.is_marked(capacity_type, "m5.large", ZONE, None)
 }
@@ -90,7 +90,7 @@ async fn an_interrupted_spot_instance_is_drained_and_its_pool_marked_as_unavaila
 async fn a_reservation_whose_instance_is_interrupted_counts_as_empty() {
     let world = World::new().await;
     let (_, id) = world.on_demand("a").await;
-    let counts = world.parts.offered.counts().clone();
+    let counts = world.aws.offered.counts().clone();
     counts.set_reported("cr-1", 5);
     let labels = json!({ "metadata": { "labels": { "karpenter.k8s.aws/capacity-reservation-id": "cr-1" } } });
     world.patch::<NodeClaim>("a", labels).await;

@@ -24,7 +24,7 @@ async fn create(
     requirements: &[(&str, &[&str])],
 ) -> Result<NodeClaim, CloudProviderError> {
     let manifest = World::manifest(name, requirements);
-    world.parts.provider.create(&manifest).await
+    world.aws.provider.create(&manifest).await
 }
 
 fn label(claim: &NodeClaim, key: &str) -> String {
@@ -94,7 +94,7 @@ async fn a_fleet_request_has_as_many_types_as_min_values_requires() {
         ],
     );
     manifest.spec.requirements[0].min_values = Some(2);
-    world.parts.provider.create(&manifest).await.unwrap();
+    world.aws.provider.create(&manifest).await.unwrap();
     assert!(asked(&world).len() >= 2, "{:?}", asked(&world));
 }
 
@@ -106,7 +106,7 @@ async fn too_few_of_the_cheapest_types_are_insufficient_capacity() {
     let families = json!({ "key": "karpenter.k8s.aws/instance-family", "operator": "Exists", "minValues": 50 });
     let families = serde_json::from_value(families).unwrap();
     manifest.spec.requirements.push(families);
-    let error = world.parts.provider.create(&manifest).await.unwrap_err();
+    let error = world.aws.provider.create(&manifest).await.unwrap_err();
     assert!(error.is_insufficient_capacity(), "{error}");
     assert_eq!(world.calls("CreateFleet"), 0);
 }
@@ -155,7 +155,7 @@ async fn users_may_not_set_karpenter_s_own_tags() {
     world.class("tagged", tags).await;
     let mut manifest = World::manifest("a", &[(TYPE, &["m5.large"])]);
     manifest.spec.node_class_ref.name = "tagged".into();
-    let refused = world.parts.provider.create(&manifest).await.unwrap_err();
+    let refused = world.aws.provider.create(&manifest).await.unwrap_err();
     assert!(
         matches!(&refused, CloudProviderError::NodeClassNotReady(why) if why.contains("karpenter.sh/nodepool")),
         "{refused}"
@@ -213,7 +213,7 @@ async fn adapters_are_reported_where_they_are_attached() {
             let one = serde_json::from_value(json!("1")).unwrap();
             manifest.spec.resources.requests.insert(EFA.to_owned(), one);
         }
-        let claim = world.parts.provider.create(&manifest).await.unwrap();
+        let claim = world.aws.provider.create(&manifest).await.unwrap();
         claim.status.capacity.contains_key(EFA)
     };
     assert!(reports("a", "default", true).await);
@@ -229,13 +229,13 @@ async fn reserve(world: &World) {
     world.fake.add_capacity_reservation(reservation);
     let terms = serde_json::from_value::<Vec<_>>(json!([{ "id": id }])).unwrap();
     let now = world.fake.clock().now();
-    let found = world.parts.reservations.list(&terms, now).await.unwrap();
+    let found = world.aws.reservations.list(&terms, now).await.unwrap();
     world
         .change_class("default", |class| {
             class.status.capacity_reservations.clone_from(&found);
         })
         .await;
-    assert_eq!(world.parts.offered.counts().left(id), 10);
+    assert_eq!(world.aws.offered.counts().left(id), 10);
 }
 
 /// Conformance: AWS-launch-13
@@ -243,11 +243,11 @@ async fn reserve(world: &World) {
 async fn a_reservation_s_count_falls_with_a_launch_and_rises_with_a_termination() {
     let world = World::still().await;
     reserve(&world).await;
-    let left = || world.parts.offered.counts().left("cr-00000000000000001");
+    let left = || world.aws.offered.counts().left("cr-00000000000000001");
     let claim = create(&world, "a", &[(KIND, &["reserved"])]).await.unwrap();
     assert_eq!(label(&claim, KIND), "reserved");
     assert_eq!(left(), 9);
-    let provider = &world.parts.provider;
+    let provider = &world.aws.provider;
     provider.delete(&claim).await.unwrap();
     assert_eq!(left(), 9, "it is being terminated");
     world
@@ -289,7 +289,7 @@ async fn an_unavailable_pool_is_not_launched_until_its_mark_expires() {
 
     world.fake.set_shortages(vec![]);
     let later = world.fake.clock().now() + SignedDuration::from_secs(181);
-    let unavailable = world.parts.offered.unavailable();
+    let unavailable = world.aws.offered.unavailable();
     unavailable
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
@@ -313,7 +313,7 @@ async fn throttling_does_not_exhaust_a_reservation() {
         unreachable!("it was throttled");
     };
     assert_eq!(reason, "RequestLimitExceeded");
-    let counts = world.parts.offered.counts();
+    let counts = world.aws.offered.counts();
     assert_eq!(counts.left("cr-00000000000000001"), 10);
 }
 
@@ -324,7 +324,7 @@ async fn an_event_on_the_claim_says_that_the_role_for_spot_is_missing() {
     world.fake.set(|s| s.spot_role = false);
     let mut manifest = World::manifest("a", &[(TYPE, &["m5.large"]), (KIND, &["spot"])]);
     manifest.metadata.uid = Some("uid-a".into());
-    world.parts.provider.create(&manifest).await.unwrap_err();
+    world.aws.provider.create(&manifest).await.unwrap_err();
     let message = world
         .event_message("NodeClaim", "a", "SpotServiceLinkedRoleCreationFailure")
         .await;
@@ -339,8 +339,8 @@ async fn an_event_on_the_claim_says_that_the_role_for_spot_is_missing() {
 async fn a_node_that_registers_teaches_the_memory_of_its_type() {
     let world = World::new().await;
     let memory = async || {
-        let class = world.parts.stores.class("default").unwrap();
-        let types = world.parts.provider.types_of(&class).await.unwrap();
+        let class = world.aws.stores.class("default").unwrap();
+        let types = world.aws.provider.types_of(&class).await.unwrap();
         let t = types.iter().find(|t| t.name == "m5.large").unwrap();
         t.capacity.get("memory") >> 20
     };
@@ -358,7 +358,7 @@ async fn a_node_that_registers_teaches_the_memory_of_its_type() {
 async fn conditions_of_broken_nodes_have_their_time() {
     let world = World::still().await;
     let policies: Vec<_> = world
-        .parts
+        .aws
         .provider
         .repair_policies()
         .into_iter()
@@ -387,7 +387,7 @@ async fn a_claim_whose_class_is_missing_or_deleted_is_told_and_given_up() {
     let attempt = async |name: &str, class: &str| {
         let mut manifest = World::manifest(name, &[(TYPE, &["m5.large"])]);
         manifest.spec.node_class_ref.name = class.into();
-        let error = world.parts.provider.create(&manifest).await.unwrap_err();
+        let error = world.aws.provider.create(&manifest).await.unwrap_err();
         assert!(error.is_insufficient_capacity(), "{error}");
         let observed = world.event_message("NodeClaim", name, "FailedResolvingNodeClass");
         assert_eq!(observed.await, "Failed resolving NodeClass");
@@ -403,7 +403,7 @@ async fn a_claim_whose_class_is_missing_or_deleted_is_told_and_given_up() {
         .unwrap();
     world
         .until("the deletion", async || {
-            let class = world.parts.stores.class("leaving")?;
+            let class = world.aws.stores.class("leaving")?;
             class.is_deleting().then_some(())
         })
         .await;
@@ -416,14 +416,9 @@ async fn an_event_on_a_pool_says_that_its_class_is_missing() {
     let world = World::new().await;
     world.pool("lost", "nowhere", json!([])).await;
     let pool = world
-        .until("the pool", async || world.parts.stores.pool("lost"))
+        .until("the pool", async || world.aws.stores.pool("lost"))
         .await;
-    world
-        .parts
-        .provider
-        .instance_types(&pool)
-        .await
-        .unwrap_err();
+    world.aws.provider.instance_types(&pool).await.unwrap_err();
     let message = world.event_message("NodePool", "lost", "FailedResolvingNodeClass");
     assert_eq!(message.await, "Failed resolving NodeClass");
 }

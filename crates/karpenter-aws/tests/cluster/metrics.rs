@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use karpenter_api::v1::NodePool;
-use karpenter_aws::unavailable::{CapacityType, Pool};
+use karpenter_aws::providers::instance_type::unavailable::{CapacityType, Pool};
 use kube::api::DeleteParams;
 use serde_json::json;
 
@@ -126,7 +126,7 @@ async fn an_offering_is_available_if_one_pool_can_use_it() {
     world
         .until("a mark to be exported", async || {
             world
-                .parts
+                .aws
                 .offered
                 .unavailable()
                 .lock()

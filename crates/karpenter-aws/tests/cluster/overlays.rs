@@ -48,7 +48,7 @@ async fn world(node_overlay: bool) -> World {
 /// Returns the prices of the type's available offerings, if the type is known.
 async fn prices(world: &World) -> Option<Vec<f64>> {
     let pool = world.get::<NodePool>("default").await?;
-    let types = world.parts.provider.instance_types(&pool).await.ok()?;
+    let types = world.aws.provider.instance_types(&pool).await.ok()?;
     let unpriced = types.iter().find(|t| t.name == UNPRICED)?;
     let available = unpriced.offerings.iter().filter(|o| o.available);
     Some(available.map(|o| o.price).collect())
@@ -104,7 +104,7 @@ async fn a_type_without_a_price_is_available_while_a_valid_overlay_gives_it_one(
     let manifest = World::manifest("new", &[("node.kubernetes.io/instance-type", &[UNPRICED])]);
     world
         .until("an instance of the type", async || {
-            world.parts.provider.create(&manifest).await.ok()
+            world.aws.provider.create(&manifest).await.ok()
         })
         .await;
     api.delete("price", &DeleteParams::default()).await.unwrap();

@@ -11,7 +11,8 @@ use karpenter_aws_fake::{Cluster, Permission, PlacementGroup, Policy};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
-use crate::world::{CLUSTER, POLICY, QUEUE, World, fill};
+use crate::world::policy::{POLICY, fill};
+use crate::world::{CLUSTER, QUEUE, World};
 
 /// Returns the statements of the documented policy that one of these permissions needs.
 fn used(needed: &[Permission]) -> Value {

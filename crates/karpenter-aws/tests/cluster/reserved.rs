@@ -1,5 +1,6 @@
 //! Instances in capacity reservations.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -46,7 +47,7 @@ async fn world(ends: Duration) -> World {
     let terms = json!([{ "id": PLAIN }, { "id": BLOCK }]);
     let spec = json!({ "capacityReservationSelectorTerms": terms });
     world.class("reserved", spec).await;
-    let class = world.parts.stores.class("reserved").unwrap();
+    let class = world.aws.stores.class("reserved").unwrap();
     let found = &class.status.capacity_reservations;
     assert_eq!(found[1].reservation_type, ReservationType::CapacityBlock);
     world
@@ -103,7 +104,7 @@ async fn instances_that_left_their_reservation_are_labeled_on_demand() {
     let before = labels(&claim);
     let node = world.join(&claim).await;
     assert_eq!(labels(&node)["karpenter.sh/capacity-type"], "reserved");
-    let name = node.metadata.name.unwrap();
+    let name = node.metadata.name.clone().unwrap();
     world.more_calls("DescribeInstances", 2).await;
     assert!(!is_on_demand(&world.get::<NodeClaim>("a").await.unwrap()));
 
@@ -114,6 +115,12 @@ async fn instances_that_left_their_reservation_are_labeled_on_demand() {
         (is_on_demand(&claim) && is_on_demand(&node)).then_some(())
     };
     world.until("both to be labeled", relabeled).await;
+    // The other controllers of this process compute their patches from the labels as they were written.
+    let cx = world.cx.as_ref().unwrap();
+    let known = cx.node_writes.latest(&Arc::new(node));
+    assert!(is_on_demand(&*known), "{:?}", known.metadata);
+    let known = cx.claim_writes.latest(&Arc::new(claim));
+    assert!(is_on_demand(&*known), "{:?}", known.metadata);
 
     // The node still has the label, as if the controller had stopped between the two writes.
     let old: Value = OF_RESERVATIONS
@@ -241,7 +248,7 @@ async fn a_node_whose_reservation_is_not_offered_any_more_still_has_a_known_inst
     manifest.spec.node_class_ref.name = "reserved".into();
     let own = manifest.metadata.labels.get_or_insert_default();
     own.insert("karpenter.sh/nodepool".into(), "reserved".into());
-    let created_claim = world.parts.provider.create(&manifest).await.unwrap();
+    let created_claim = world.aws.provider.create(&manifest).await.unwrap();
     assert_eq!(
         labels(&created_claim)["karpenter.sh/capacity-type"],
         "reserved"
@@ -252,7 +259,7 @@ async fn a_node_whose_reservation_is_not_offered_any_more_still_has_a_known_inst
     let pool = world.get::<NodePool>("reserved").await.unwrap();
     world
         .until("the reservation to be offered no longer", async || {
-            let types = world.parts.provider.instance_types(&pool).await.unwrap();
+            let types = world.aws.provider.instance_types(&pool).await.unwrap();
             let mut offerings = types.iter().flat_map(|t| t.offerings.iter());
             let gone = offerings.all(|o| o.capacity_type() != Some("reserved"));
             (gone && types.iter().any(|t| t.name == "m5.large")).then_some(())

@@ -45,7 +45,7 @@ async fn missing_tags_are_added_and_existing_ones_kept() {
 
     world.nothing_beyond_the_policy();
 
-    let instances = world.parts.provider.instances();
+    let instances = world.aws.provider.instances();
     let of = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         let own = |(k, v): &(&str, &str)| ((*k).to_owned(), (*v).to_owned());
         pairs.iter().map(own).collect()

@@ -40,7 +40,7 @@ async fn node_classes_that_cannot_be_parsed_get_an_event_and_do_not_hide_others(
     world.patch::<EC2NodeClass>("listed", repaired).await;
     world
         .until("the repaired class to be ready", async || {
-            let known = world.parts.stores.class("listed")?;
+            let known = world.aws.stores.class("listed")?;
             known.is_true(types::READY).then_some(())
         })
         .await;

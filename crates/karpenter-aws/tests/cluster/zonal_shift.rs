@@ -43,7 +43,7 @@ async fn pools_that_could_use_a_zone_get_events_when_its_shift_starts_and_ends()
     world.pool("careful", "default", by_id).await;
     world
         .until("the pools", async || {
-            (world.parts.stores.pools().len() == 3).then_some(())
+            (world.aws.stores.pools().len() == 3).then_some(())
         })
         .await;
     world.more_calls("GetManagedResource", 2).await;
@@ -64,7 +64,7 @@ async fn pools_that_could_use_a_zone_get_events_when_its_shift_starts_and_ends()
         message,
         "Zonal shift detected: offerings in zone us-west-2a (usw2-az2) are unavailable for this NodePool"
     );
-    let shifted = world.parts.offered.shifted();
+    let shifted = world.aws.offered.shifted();
     assert!(shifted.contains("us-west-2a", Some("usw2-az2")));
     world.more_calls("GetManagedResource", 3).await;
     let message = world.events("NodePool", "default", "ZonalShiftActive");
@@ -101,7 +101,7 @@ async fn an_outage_of_the_service_does_not_change_the_shifted_zones() {
     )
     .await;
     world.fake.add_cluster(cluster(&["usw2-az2"], &world));
-    let shifted = world.parts.offered.shifted();
+    let shifted = world.aws.offered.shifted();
     world
         .until("the shift", async || {
             shifted
@@ -138,7 +138,7 @@ async fn a_shift_that_is_active_at_the_start_is_known_before_any_controller_runs
         });
     };
     let world = World::start(|b| b, furnish, |s| s.zonal_shift = true, how).await;
-    let shifted = world.parts.offered.shifted();
+    let shifted = world.aws.offered.shifted();
     assert!(shifted.contains("us-west-2a", Some("usw2-az2")));
     assert_eq!(shifted.ids().len(), 1);
 }

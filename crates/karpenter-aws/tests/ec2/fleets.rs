@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::future::join_all;
-use karpenter_aws::fleet::{Config, Fleet, Fleets, Override, Purchase, WINDOW};
-use karpenter_aws::launch_templates::LaunchTemplates;
+use karpenter_aws::providers::instance::fleet::{
+    Config, Fleet, Fleets, Override, Purchase, WINDOW,
+};
+use karpenter_aws::providers::launch_template::LaunchTemplates;
 use karpenter_aws::sdk::batcher::Window;
 use karpenter_aws_fake::{Fault, Shortage};
 use serde_json::json;

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::join_all;
-use karpenter_aws::instances::{Freshness, InstanceError, Instances};
+use karpenter_aws::providers::instance::{Freshness, InstanceError, Instances};
+use karpenter_aws::providers::instance_type::shifted_zones::ShiftedZones;
 use karpenter_aws::sdk::{Aws, Connect};
-use karpenter_aws::shifted_zones::ShiftedZones;
 use karpenter_aws_fake::{Fault, InstanceState};
 
 use crate::fleets::{fleet, launch};

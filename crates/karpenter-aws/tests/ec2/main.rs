@@ -16,3 +16,4 @@ mod resources;
 mod second_opinion;
 mod support;
 mod templates;
+mod unused_templates;

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use karpenter_aws::images::Images;
-use karpenter_aws::instances::Instances;
-use karpenter_aws::interruption::queue::Queue;
-use karpenter_aws::kubernetes_version::KubernetesVersion;
-use karpenter_aws::sdk::catalogue;
-use karpenter_aws::security_groups::SecurityGroups;
-use karpenter_aws::shifted_zones::ShiftedZones;
-use karpenter_aws::subnets::Subnets;
+use karpenter_aws::controllers::interruption::queue::Queue;
+use karpenter_aws::providers::image::Images;
+use karpenter_aws::providers::instance::Instances;
+use karpenter_aws::providers::instance_type::offered::catalogue;
+use karpenter_aws::providers::instance_type::shifted_zones::ShiftedZones;
+use karpenter_aws::providers::security_group::SecurityGroups;
+use karpenter_aws::providers::subnet::Subnets;
+use karpenter_aws::providers::version::KubernetesVersion;
 use serde_json::{Value, json};
 
 use crate::support::{World, class};

@@ -7,11 +7,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use karpenter_api::labels as core_labels;
 use karpenter_aws::api::{CapacityReservationSelectorTerm, PlacementGroupSelector};
-use karpenter_aws::instance_profiles::InstanceProfiles;
-use karpenter_aws::placement_groups::PlacementGroups;
-use karpenter_aws::reservations::{ReservationCounts, Reservations};
-use karpenter_aws::security_groups::SecurityGroups;
-use karpenter_aws::subnets::Subnets;
+use karpenter_aws::providers::capacity_reservation::{ReservationCounts, Reservations};
+use karpenter_aws::providers::instance_profile::InstanceProfiles;
+use karpenter_aws::providers::placement_group::PlacementGroups;
+use karpenter_aws::providers::security_group::SecurityGroups;
+use karpenter_aws::providers::subnet::Subnets;
 use karpenter_aws_fake::{
     CapacityReservation, DEFAULT_VPC, Fault, PlacementGroup, SecurityGroup, Subnet,
 };
@@ -123,8 +123,9 @@ async fn launches_between_two_answers_are_deducted_from_the_free_addresses() {
         instance_type(58, "us-west-2a"),
     ];
     let launch = || subnets.for_launch(&found, &types, "on-demand").unwrap();
-    let zone =
-        |reserved: &karpenter_aws::subnets::Reserved| reserved.of("us-west-2a").unwrap().id.clone();
+    let zone = |reserved: &karpenter_aws::providers::subnet::Reserved| {
+        reserved.of("us-west-2a").unwrap().id.clone()
+    };
 
     let first = launch();
     assert_eq!(zone(&first), "subnet-a");
@@ -438,7 +439,7 @@ async fn profiles_and_missing_roles_are_remembered_for_their_time() {
 /// Conformance: AWS-startup-02
 #[tokio::test]
 async fn shifts_are_followed_for_registered_clusters_while_they_are_applied_and_not_over() {
-    use karpenter_aws::zonal_shift::{Managed, NotManaged};
+    use karpenter_aws::controllers::zonal_shift::{Managed, NotManaged};
     let world = World::new().await;
     let now = world.fake.clock().now();
     let unregistered = Managed::find(&world.aws, "test").await.unwrap_err();

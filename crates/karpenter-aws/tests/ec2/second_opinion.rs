@@ -14,16 +14,20 @@ use aws_sdk_ec2::types as ec2;
 use futures::future::join_all;
 use jiff::Timestamp;
 use karpenter_aws::api::EC2NodeClass;
-use karpenter_aws::fleet::{Config, Fleet, Fleets, Override, Purchase, WINDOW};
-use karpenter_aws::instance_profiles::InstanceProfiles;
-use karpenter_aws::instances::{Freshness, Instances};
-use karpenter_aws::interruption::queue::Queue;
-use karpenter_aws::launch_templates::LaunchTemplates;
-use karpenter_aws::sdk::{Aws, AwsError, Connect, catalogue};
-use karpenter_aws::security_groups::SecurityGroups;
-use karpenter_aws::shifted_zones::ShiftedZones;
-use karpenter_aws::subnets::Subnets;
-use karpenter_aws::{discovery, fleet};
+use karpenter_aws::controllers::interruption::queue::Queue;
+use karpenter_aws::operator::discovery;
+use karpenter_aws::providers::instance::fleet;
+use karpenter_aws::providers::instance::fleet::{
+    Config, Fleet, Fleets, Override, Purchase, WINDOW,
+};
+use karpenter_aws::providers::instance::{Freshness, Instances};
+use karpenter_aws::providers::instance_profile::InstanceProfiles;
+use karpenter_aws::providers::instance_type::offered::catalogue;
+use karpenter_aws::providers::instance_type::shifted_zones::ShiftedZones;
+use karpenter_aws::providers::launch_template::LaunchTemplates;
+use karpenter_aws::providers::security_group::SecurityGroups;
+use karpenter_aws::providers::subnet::Subnets;
+use karpenter_aws::sdk::{Aws, AwsError, Connect};
 use serde_json::{Value, json};
 use skipped::skipped;
 

@@ -209,11 +209,11 @@ async fn launch(world: &World, class: &str, type_: &str) -> Result<NodeClaim, Cl
     let version = world.get(class).await.metadata.resource_version;
     world
         .until(async || {
-            let known = world.parts.stores.class(class)?;
+            let known = world.aws.stores.class(class)?;
             (known.metadata.resource_version == version).then_some(())
         })
         .await;
-    world.parts.provider.create(&claim(class, type_)).await
+    world.aws.provider.create(&claim(class, type_)).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -273,23 +273,18 @@ async fn an_unknown_instance_type_and_a_price_of_zero_are_ignored() {
     assert!(world.fake.add_instance_type(record, &[]));
     world.fake.set_price("m5.large", 0.0);
     world
-        .parts
+        .aws
         .offered
         .refresh_types(jiff::Timestamp::UNIX_EPOCH)
         .await
         .unwrap();
-    world
-        .parts
-        .offered
-        .refresh_on_demand_prices()
-        .await
-        .unwrap();
+    world.aws.offered.refresh_on_demand_prices().await.unwrap();
     world.create("default", json!({ "role": ROLE })).await;
     assert!(world.seen("default").await.is_true(core_types::READY));
     launch(&world, "default", "m5.large").await.unwrap();
     let class = world.get("default").await;
     let now = jiff::Timestamp::now();
-    let types = world.parts.offered.types(&class, None, now).unwrap();
+    let types = world.aws.offered.types(&class, None, now).unwrap();
     assert!(types.iter().any(|t| t.name == "z99.huge"));
     world.stop().await;
 }

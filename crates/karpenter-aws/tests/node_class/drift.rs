@@ -31,7 +31,7 @@ async fn launched(world: &World, spec: Value, capacity_type: &str) -> NodeClaim 
         },
     }))
     .unwrap();
-    let mut answer = world.parts.provider.create(&claim).await.unwrap();
+    let mut answer = world.aws.provider.create(&claim).await.unwrap();
     answer.metadata.name = claim.metadata.name;
     answer
 }
@@ -41,14 +41,14 @@ async fn known(world: &World) {
     let class = world.get("default").await;
     world
         .until(async || {
-            let known = world.parts.stores.class("default")?;
+            let known = world.aws.stores.class("default")?;
             (known.metadata.resource_version == class.metadata.resource_version).then_some(())
         })
         .await;
 }
 
 async fn drift(world: &World, claim: &NodeClaim) -> Option<String> {
-    world.parts.provider.is_drifted(claim).await.unwrap()
+    world.aws.provider.is_drifted(claim).await.unwrap()
 }
 
 /// Changes the class, reconciles it, and returns the drift reason.

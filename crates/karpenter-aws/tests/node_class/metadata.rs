@@ -1,8 +1,8 @@
 //! The metadata that the controller writes on a class and its NodeClaims.
 
 use karpenter_api::conditions::{HasConditions, types as core_types};
+use karpenter_aws::api::hash;
 use karpenter_aws::api::labels::annotations::{NODE_CLASS_HASH, NODE_CLASS_HASH_VERSION};
-use karpenter_aws::hash;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use karpenter_api::conditions::{HasConditions, types as core_types};
 use karpenter_aws::api::condition_types as types;
-use karpenter_aws::node_class::InstanceProfileGc;
+use karpenter_aws::controllers::node_class::InstanceProfileGc;
 use karpenter_kube::controller::Periodic;
 use serde_json::json;
 
@@ -31,11 +31,11 @@ async fn every_role_has_its_own_profile_and_unused_ones_are_deleted() {
         let made = all.iter().find(|p| p.name == name).unwrap();
         assert_eq!(made.role.as_deref(), role.rsplit('/').next());
         assert!(made.path.starts_with("/karpenter/us-west-2/test/"));
-        assert!(world.parts.instance_profiles.is_protected(&name));
+        assert!(world.aws.instance_profiles.is_protected(&name));
         profiles.push(name);
     }
     assert_eq!(names(&world).len(), 3, "a new one each time");
-    let mut collection = InstanceProfileGc::new(Arc::clone(&world.cx), &world.parts);
+    let mut collection = InstanceProfileGc::new(Arc::clone(&world.cx), &world.aws);
     let wait = collection.pass().await.unwrap();
     assert_eq!(wait, Duration::from_secs(30 * 60));
     assert_eq!(names(&world).len(), 3, "all are protected");
@@ -95,7 +95,7 @@ async fn tags_of_a_profile_follow_those_of_its_class() {
 /// Lets the protection of profiles expire.
 fn an_hour_later(world: &World, profiles: &[String]) {
     for name in profiles {
-        world.parts.instance_profiles.unprotect(name);
+        world.aws.instance_profiles.unprotect(name);
     }
 }
 
@@ -127,7 +127,7 @@ async fn a_user_managed_profile_is_not_changed() {
     let class = world.seen("default").await;
     assert_eq!(class.status.instance_profile.as_deref(), Some("theirs"));
     assert!(class.is_true(core_types::READY));
-    assert!(world.parts.instance_profiles.is_protected(&ours));
+    assert!(world.aws.instance_profiles.is_protected(&ours));
     world.stop().await;
 }
 

@@ -175,7 +175,7 @@ async fn aliases_without_images_for_the_version_are_reported() {
         ("old", "al2@latest", "1.33"),
         ("new", "windows2025@latest", "1.34"),
     ] {
-        world.parts.kubernetes.set(version);
+        world.aws.kubernetes.set(version);
         world
             .create(name, json!({ "amiSelectorTerms": [{ "alias": alias }] }))
             .await;
@@ -185,7 +185,7 @@ async fn aliases_without_images_for_the_version_are_reported() {
         assert!(message.contains("use "), "{message}");
         assert!(class.status.amis.is_empty());
     }
-    world.parts.kubernetes.set("1.32");
+    world.aws.kubernetes.set("1.32");
     let class = world.seen("old").await;
     assert_eq!(
         reason(&class, types::AMIS_READY),
@@ -277,12 +277,12 @@ async fn parameters_of_latest_are_cached_until_their_image_is_deprecated() {
     assert_eq!(world.calls("GetParameter"), asked, "for a day");
     let now = Timestamp::now();
     assert_eq!(
-        world.parts.images.invalidate_deprecated(now).await.unwrap(),
+        world.aws.images.invalidate_deprecated(now).await.unwrap(),
         0
     );
     world.fake.remove_image(&world.image("arm64"));
     assert_eq!(
-        world.parts.images.invalidate_deprecated(now).await.unwrap(),
+        world.aws.images.invalidate_deprecated(now).await.unwrap(),
         1
     );
     let newer = Image::new("ami-0new", "newer", "arm64", now).by_amazon("602401143452");
@@ -408,7 +408,7 @@ async fn reservations_are_in_the_status_and_refreshed_when_they_end() {
     let class = world.get("default").await;
     assert_eq!(class.status.capacity_reservations[0].id, "cr-1");
     assert!(class.is_true(types::CAPACITY_RESERVATIONS_READY));
-    assert_eq!(world.parts.reservations.counts().left("cr-1"), 3);
+    assert_eq!(world.aws.reservations.counts().left("cr-1"), 3);
     world.stop().await;
 
     let world = World::with(|aws| aws, |s| s.reserved_capacity = false).await;

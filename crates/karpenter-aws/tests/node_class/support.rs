@@ -9,8 +9,9 @@ use karpenter_api::conditions::HasConditions;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::validation::WellKnown;
 use karpenter_aws::api::EC2NodeClass;
-use karpenter_aws::node_class::NodeClasses;
-use karpenter_aws::operator::{Parts, Settings, assemble};
+use karpenter_aws::context::{AwsContext, AwsSettings};
+use karpenter_aws::controllers::node_class::NodeClasses;
+use karpenter_aws::operator::AwsOperator;
 use karpenter_aws::sdk::{Aws, Connect};
 use karpenter_aws_fake::{AwsFake, Builder, Server};
 use karpenter_core::instance_type::InstanceType;
@@ -37,7 +38,7 @@ pub const IMAGES: &str = "/aws/service/eks/optimized-ami/1.36/amazon-linux-2023"
 
 pub struct World {
     pub fake: AwsFake,
-    pub parts: Parts,
+    pub aws: AwsContext,
     pub cx: Arc<Context>,
     pub controller: NodeClasses,
     pub client: Client,
@@ -121,7 +122,7 @@ impl World {
 
     pub async fn with(
         aws: impl FnOnce(Builder) -> Builder,
-        settings: impl FnOnce(&mut Settings),
+        settings: impl FnOnce(&mut AwsSettings),
     ) -> Self {
         let builder = AwsFake::builder()
             .region(REGION)
@@ -150,7 +151,7 @@ impl World {
             ..Connect::default()
         };
         let connected = Aws::connect(&how).await.unwrap();
-        let mut configured = Settings::for_cluster(CLUSTER);
+        let mut configured = AwsSettings::for_cluster(CLUSTER);
         configured.endpoint = Some("https://test.example".into());
         configured.ca_bundle = Some("Y2E=".into());
         // Nothing is cached between reconciliations.
@@ -158,11 +159,11 @@ impl World {
         configured.ami_refresh = Duration::ZERO;
         settings(&mut configured);
         let (client, clock) = (testbed.client(), Clock::real());
-        let assembly = assemble(connected, client.clone(), clock, &registry, configured)
+        let operator = AwsOperator::new(connected, client.clone(), clock, &registry, configured)
             .await
             .unwrap();
         let provider = Arc::new(Elsewhere(WellKnown::default()));
-        let (parts, watches) = assembly.into_parts();
+        let (aws, watches) = operator.into_context();
         let options = Options {
             metrics_port: 0,
             health_probe_port: 0,
@@ -181,10 +182,10 @@ impl World {
         let cx = Arc::clone(operator.context());
         let stop = CancellationToken::new();
         let running = tokio::spawn(operator.run(stop.clone()));
-        let controller = NodeClasses::new(Arc::clone(&cx), parts.clone());
+        let controller = NodeClasses::new(Arc::clone(&cx), aws.clone());
         let world = Self {
             fake,
-            parts,
+            aws,
             cx,
             controller,
             client,
@@ -276,7 +277,7 @@ impl World {
     pub async fn reconcile(&self, name: &str) -> Result<Next, ReconcileError> {
         self.until(async || {
             let now = self.classes().get_opt(name).await.unwrap();
-            let known = self.parts.stores.class(name);
+            let known = self.aws.stores.class(name);
             let version = |class: Option<&EC2NodeClass>| {
                 class.map(|c| c.metadata.resource_version.clone().unwrap_or_default())
             };
@@ -316,7 +317,7 @@ impl World {
         .unwrap();
         let pools: Api<NodePool> = Api::all(self.client.clone());
         pools.create(&PostParams::default(), &pool).await.unwrap();
-        self.until(async || self.parts.stores.pool(name).map(|_| ()))
+        self.until(async || self.aws.stores.pool(name).map(|_| ()))
             .await;
     }
 

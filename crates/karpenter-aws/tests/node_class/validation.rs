@@ -93,7 +93,7 @@ async fn kubelet_settings_are_validated_before_any_call() {
 async fn an_expression_waits_for_instance_types() {
     let world = World::with(|aws| aws, |s| s.expressions = true).await;
     world
-        .parts
+        .aws
         .offered
         .with_resolver(|resolver| resolver.update_types(Vec::new()));
     world
@@ -106,7 +106,7 @@ async fn an_expression_waits_for_instance_types() {
         is("Unknown", "AwaitingReconciliation")
     );
     world
-        .parts
+        .aws
         .offered
         .refresh_types(jiff::Timestamp::UNIX_EPOCH)
         .await
@@ -279,7 +279,7 @@ async fn the_verdict_on_a_deleted_class_is_removed() {
     world.delete("default").await;
     world.reconcile("default").await.unwrap();
     world
-        .until(async || world.parts.stores.class("default").is_none().then_some(()))
+        .until(async || world.aws.stores.class("default").is_none().then_some(()))
         .await;
     // A class with the same name and spec.
     world.create("default", spec).await;
@@ -308,7 +308,7 @@ async fn the_service_cidr_is_discovered_for_al2023() {
     // At the start EKS refuses the call.
     let silent = Fault::error("DescribeCluster", "AccessDeniedException").message("not yours");
     let world = World::with(|aws| aws.fault(silent.times(2)), |_| {}).await;
-    assert_eq!(world.parts.cluster.get().cluster.service_cidr, None);
+    assert_eq!(world.aws.cluster.get().cluster.service_cidr, None);
     let mut cluster = Cluster::new(CLUSTER, "1.34");
     cluster.service_ipv4_cidr = None;
     cluster.service_ipv6_cidr = Some("fd00:10:96::/108".into());
@@ -330,7 +330,7 @@ async fn the_service_cidr_is_discovered_for_al2023() {
     );
     let class = world.seen("default").await;
     assert!(class.is_true(core_types::READY));
-    let settings = world.parts.cluster.get();
+    let settings = world.aws.cluster.get();
     assert_eq!(
         settings.cluster.service_cidr.as_deref(),
         Some("fd00:10:96::/108")

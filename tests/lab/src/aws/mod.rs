@@ -10,8 +10,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use karpenter_api::crd;
-use karpenter_aws::operator::{Settings as ProviderSettings, assemble};
-use karpenter_aws::provider::Ec2Provider;
+use karpenter_aws::cloud_provider::Ec2Provider;
+use karpenter_aws::context::AwsSettings;
+use karpenter_aws::operator::AwsOperator;
 use karpenter_aws::sdk::{Aws, Connect};
 use karpenter_aws_fake::{AwsFake, Server, nodes};
 use karpenter_kube::clock::Clock;
@@ -245,21 +246,22 @@ impl LocalCluster {
             ..Connect::default()
         };
         let aws = Aws::connect(&how).await?;
-        let provider_settings = ProviderSettings {
+        let provider_settings = AwsSettings {
             reserved_capacity: settings.options.feature_gates.reserved_capacity,
             interruption_queue: Some(CLUSTER.to_owned()),
-            ..ProviderSettings::for_cluster(CLUSTER)
+            ..AwsSettings::for_cluster(CLUSTER)
         };
         let (client, clock) = (cluster.testbed.client(), cluster.clock);
-        let assembly = assemble(aws, client.clone(), clock, &registry, provider_settings).await?;
-        let provider = assembly.provider();
+        let on_aws =
+            AwsOperator::new(aws, client.clone(), clock, &registry, provider_settings).await?;
+        let provider = on_aws.provider();
         let cloud: Arc<dyn karpenter_core::provider::CloudProvider> =
             Arc::<Ec2Provider>::clone(&provider);
         let stop = CancellationToken::new();
         let operator = Operator::builder(cloud, client, settings.options)
             .clock(clock)
             .registry(registry.clone())
-            .with(move |controllers| assembly.add(controllers));
+            .with(move |controllers| on_aws.add(controllers));
         let operator = match &cluster.older {
             Some(older) => {
                 let options = older.options();

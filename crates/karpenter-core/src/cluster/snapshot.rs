@@ -10,8 +10,8 @@ use karpenter_api::v1alpha1::NodeOverlay;
 use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
 
 use super::{
-    Change, ClusterConfig, ControllerSelector, DaemonSet, Labels, Named, Node, NodeState,
-    StorageClass, Volume, VolumeClaim, named,
+    ClusterConfig, ControllerSelector, DaemonSet, Labels, Named, Node, NodeState, StorageClass,
+    Volume, VolumeClaim, named,
 };
 use crate::instance_type::InstanceType;
 use crate::pod::Pod;
@@ -352,36 +352,27 @@ impl State {
         })
     }
 
-    pub(super) fn change_node(
-        &mut self,
-        name: &str,
-        change: impl FnOnce(&mut NodeState),
-    ) -> Change {
-        let Some((key, state)) = self
-            .node_key(name)
-            .and_then(|key| self.nodes.get(&key).cloned().map(|state| (key, state)))
-        else {
-            return Change::Unchanged;
-        };
-        let mut state = NodeState::clone(&state);
-        change(&mut state);
-        self.nodes.insert_mut(key, Arc::new(state));
-        Change::Updated
+    /// Changes the state of a node, if there is one; `name` is that of its Node or NodeClaim.
+    pub(super) fn change_node(&mut self, name: &str, change: impl FnOnce(&mut NodeState)) {
+        if let Some(key) = self.node_key(name)
+            && let Some(state) = self.nodes.get(&key)
+        {
+            let mut state = NodeState::clone(state);
+            change(&mut state);
+            self.nodes.insert_mut(key, Arc::new(state));
+            self.epoch += 1;
+        }
     }
 
     pub(super) fn change_node_by_provider_id(
         &mut self,
         provider_id: &str,
         change: impl FnOnce(&mut NodeState),
-    ) -> Change {
-        let Some(name) = self
-            .by_provider_id
-            .get(provider_id)
-            .and_then(|link| link.0.clone().or_else(|| link.1.clone()))
-        else {
-            return Change::Unchanged;
-        };
-        self.change_node(&name, change)
+    ) {
+        let link = self.by_provider_id.get(provider_id);
+        if let Some(name) = link.and_then(|link| link.0.clone().or_else(|| link.1.clone())) {
+            self.change_node(&name, change);
+        }
     }
 }
 

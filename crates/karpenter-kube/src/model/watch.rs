@@ -206,20 +206,17 @@ pub fn spawn_watchers(
         );
     }
     if kinds.node_overlays {
-        let changed = |s: &mut State, change: karpenter_core::cluster::Change| {
-            if change.is_change() {
-                s.changed(Change::Other("NodeOverlay"));
-            }
-        };
         watcher.guarded::<NodeOverlay>(
             "NodeOverlay",
-            move |s, o| {
-                let change = s.cluster.apply_node_overlay(&o);
-                changed(s, change);
+            |s, o| {
+                if s.cluster.apply_node_overlay(&o).is_change() {
+                    s.changed(Change::Other("NodeOverlay"));
+                }
             },
-            move |s, _, name| {
-                let change = s.cluster.remove_node_overlay(name);
-                changed(s, change);
+            |s, _, name| {
+                if s.cluster.remove_node_overlay(name).is_change() {
+                    s.changed(Change::Other("NodeOverlay"));
+                }
             },
         );
     }

@@ -121,6 +121,17 @@ mod tests {
 
     impl<K: DeserializeOwned, T: PartialEq + Debug> Case<K, T> {
         fn check(self) {
+            self.check_counting(true);
+        }
+
+        /// Checks a kind that [`Snapshot::epoch`] does not count.
+        ///
+        /// [`Snapshot::epoch`]: crate::cluster::Snapshot::epoch
+        fn check_uncounted(self) {
+            self.check_counting(false);
+        }
+
+        fn check_counting(self, counted: bool) {
             let kind = std::any::type_name::<K>();
             let [first, second] = self.versions.map(|mut version| {
                 version["metadata"]["name"] = json!("a");
@@ -135,9 +146,9 @@ mod tests {
                 assert_eq!(delta.before.as_deref(), before, "{kind}: before");
                 assert_eq!(delta.after.as_deref(), after, "{kind}: after");
                 assert_eq!(delta.is_change(), change, "{kind}: is_change");
-                let counted = cluster.snapshot().epoch();
-                assert_eq!(counted > epoch, change, "{kind}: epoch");
-                epoch = counted;
+                let now = cluster.snapshot().epoch();
+                assert_eq!(now > epoch, change && counted, "{kind}: epoch");
+                epoch = now;
             };
             let delta = (self.apply)(&mut cluster, &first);
             expect(&cluster, delta, None, Some(&one), true);
@@ -170,7 +181,7 @@ mod tests {
         Case {
             apply: Cluster::apply_node,
             remove: |cluster| cluster.remove_node("a"),
-            stored: Node::parse,
+            stored: corev1::Node::clone,
             versions: ["1", "2"].map(labeled),
         }
         .check();
@@ -287,6 +298,15 @@ mod tests {
             }),
         }
         .check();
+        Case {
+            apply: Cluster::apply_volume_attachment,
+            remove: |cluster| cluster.remove_volume_attachment("a"),
+            stored: VolumeAttachment::parse,
+            versions: ["1", "2"].map(|node| {
+                json!({ "metadata": {}, "spec": { "attacher": "d", "nodeName": node, "source": {} } })
+            }),
+        }
+        .check_uncounted();
         Case {
             apply: Cluster::apply_resource_slice,
             remove: |cluster| cluster.remove_resource_slice("a"),

@@ -5,9 +5,12 @@
 //! cluster changes, and then only what changed.
 
 mod delta;
+mod index;
 mod node;
+mod node_pods;
 mod shared;
 mod snapshot;
+mod state;
 mod storage;
 mod workload;
 
@@ -19,15 +22,18 @@ use karpenter_api::k8s_openapi::api::apps::v1 as apps;
 use karpenter_api::k8s_openapi::api::core::v1 as corev1;
 use karpenter_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
-use karpenter_api::k8s_openapi::api::storage::v1::{CSINode, StorageClass as KubeStorageClass};
+use karpenter_api::k8s_openapi::api::storage::v1::{
+    CSINode, StorageClass as KubeStorageClass, VolumeAttachment as KubeVolumeAttachment,
+};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::v1alpha1::NodeOverlay;
 use karpenter_api::validation::WellKnown;
 
 pub use delta::Delta;
 pub use node::{Node, NodeState};
-pub use snapshot::{NodePods, Snapshot};
-pub use storage::{StorageClass, Volume, VolumeClaim, translate_in_tree};
+pub use node_pods::NodePods;
+pub use snapshot::Snapshot;
+pub use storage::{StorageClass, Volume, VolumeAttachment, VolumeClaim, translate_in_tree};
 pub use workload::{ControllerSelector, DaemonSet};
 
 use crate::instance_type::InstanceType;
@@ -36,7 +42,7 @@ use crate::pod::{Owner, Pod, Shape};
 use crate::provider::NodeClassKind;
 use crate::resources::Resources;
 use shared::Shared;
-use snapshot::State;
+use state::{State, StoredNode};
 
 /// The properties of the provider that the model depends on.
 #[derive(Clone, Debug)]
@@ -199,23 +205,47 @@ impl Cluster {
     // Nodes and NodeClaims ---------------------------------------------------------------------------------------------
 
     /// Adds or replaces a Node.
-    pub fn apply_node(&mut self, node: &corev1::Node) -> Delta<Node> {
-        let node = Node::parse(node);
-        let name = node.name.clone();
-        let delta = delta::store(&mut self.state.raw_nodes, name.clone(), node);
-        if delta.is_change() {
-            self.state.merge_node(&name, delta.before.as_deref());
+    pub fn apply_node(&mut self, node: &corev1::Node) -> Delta<corev1::Node> {
+        self.insert_node(Arc::new(node.clone()))
+    }
+
+    /// Adds or replaces a Node that is already in an `Arc`.
+    pub fn insert_node(&mut self, object: Arc<corev1::Node>) -> Delta<corev1::Node> {
+        let name = object.metadata.name.clone().unwrap_or_default();
+        let stored = self.state.stored_nodes.get(&name).cloned();
+        let (before, known) = stored.map(|old| (old.object, old.parsed)).unzip();
+        if before.as_ref() == Some(&object) {
+            return Delta::unchanged(before);
         }
-        self.counted(delta)
+        let new = Node::parse(&object);
+        // Most updates change fields that no decision depends on.
+        let (parsed, relevant) = match &known {
+            Some(known) if **known == new => (known.clone(), false),
+            _ => (Arc::new(new), true),
+        };
+        let stored = StoredNode {
+            object: object.clone(),
+            parsed,
+        };
+        self.state.stored_nodes.insert_mut(name.clone(), stored);
+        if relevant {
+            self.state.merge_node(&name, known.as_deref());
+            self.state.epoch += 1;
+        }
+        Delta {
+            before,
+            after: Some(object),
+        }
     }
 
     /// Removes a Node.
-    pub fn remove_node(&mut self, name: &str) -> Delta<Node> {
-        let delta = delta::take(&mut self.state.raw_nodes, name);
-        if let Some(old) = &delta.before {
-            self.state.merge_node(name, Some(old));
-        }
-        self.counted(delta)
+    pub fn remove_node(&mut self, name: &str) -> Delta<corev1::Node> {
+        let Some(old) = self.state.stored_nodes.get(name).cloned() else {
+            return Delta::unchanged(None);
+        };
+        self.state.stored_nodes.remove_mut(name);
+        self.state.merge_node(name, Some(&old.parsed));
+        self.counted(Delta::removed(Some(old.object)))
     }
 
     /// Adds or replaces a NodeClaim.
@@ -354,6 +384,37 @@ impl Cluster {
         /// Adds or replaces a CSINode.
         apply_csi_node, remove_csi_node, CSINode, csi_nodes, cluster, storage::attach_limits => BTreeMap<String, u32>
     );
+
+    /// Adds or replaces a VolumeAttachment. Consolidation does not depend on it, so that [`Snapshot::epoch`] does not count it.
+    pub fn apply_volume_attachment(
+        &mut self,
+        object: &KubeVolumeAttachment,
+    ) -> Delta<VolumeAttachment> {
+        let attachment = VolumeAttachment::parse(object);
+        let name = attachment.name.clone();
+        let delta = delta::store(&mut self.state.volume_attachments, name, attachment);
+        self.index_attachment(&delta);
+        delta
+    }
+
+    /// Removes the object from the model.
+    pub fn remove_volume_attachment(&mut self, name: &str) -> Delta<VolumeAttachment> {
+        let delta = delta::take(&mut self.state.volume_attachments, name);
+        self.index_attachment(&delta);
+        delta
+    }
+
+    fn index_attachment(&mut self, delta: &Delta<VolumeAttachment>) {
+        let (before, after) = (delta.before.as_deref(), delta.after.as_deref());
+        if let Some(known) = after.or(before) {
+            let (from, to) = (
+                before.map(|b| b.node.as_str()),
+                after.map(|a| a.node.as_str()),
+            );
+            let index = &mut self.state.volume_attachments_by_node;
+            index.update(&known.name, from, to);
+        }
+    }
 
     // Dynamic resource allocation --------------------------------------------------------------------------------------
 

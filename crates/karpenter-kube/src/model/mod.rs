@@ -12,5 +12,5 @@ mod watch;
 mod watched_pod;
 
 pub use task::{Model, ModelHandle, State, Stopped, Subscriber};
-pub use view::{AttachmentRecord, Change, NodeClass, View};
+pub use view::{Change, NodeClass, View};
 pub use watch::{Kinds, spawn_watchers};

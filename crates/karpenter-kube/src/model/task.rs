@@ -4,8 +4,9 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_core::cluster::{Cluster, ClusterConfig};
+use karpenter_core::cluster::{self, Cluster, ClusterConfig, Delta};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::pod::Pod;
 use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
@@ -13,7 +14,7 @@ use rustc_hash::FxHashSet;
 use tokio::sync::{SetOnce, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::view::{AttachmentRecord, Change, Index, NodeClass, View, class_key};
+use super::view::{Change, NodeClass, View, class_key};
 
 /// Callback for every change, after the view that contains it is published. Called on the model's task: it must be quick.
 pub type Subscriber = Box<dyn Fn(&Change, &View) + Send>;
@@ -163,13 +164,7 @@ impl ModelHandle {
 pub struct State {
     /// The engine's model of the cluster.
     pub cluster: Cluster,
-    nodes: RedBlackTreeMapSync<Arc<str>, Arc<Node>>,
-    nodes_by_id: Index,
-    claims_by_id: Index,
-    claims_by_pool: Index,
     classes: RedBlackTreeMapSync<String, Arc<NodeClass>>,
-    attachments: RedBlackTreeMapSync<Arc<str>, Arc<AttachmentRecord>>,
-    attachments_by_node: Index,
     refusals: HashTrieMapSync<String, Arc<str>>,
     awaited: FxHashSet<&'static str>,
     changes: Vec<Change>,
@@ -188,13 +183,7 @@ impl State {
     pub(crate) fn new(config: ClusterConfig, awaited: &[&'static str]) -> Self {
         Self {
             cluster: Cluster::new(config),
-            nodes: RedBlackTreeMapSync::new_sync(),
-            nodes_by_id: Index::new_sync(),
-            claims_by_id: Index::new_sync(),
-            claims_by_pool: Index::new_sync(),
             classes: RedBlackTreeMapSync::new_sync(),
-            attachments: RedBlackTreeMapSync::new_sync(),
-            attachments_by_node: Index::new_sync(),
             refusals: HashTrieMapSync::new_sync(),
             awaited: awaited.iter().copied().collect(),
             changes: Vec::new(),
@@ -205,13 +194,7 @@ impl State {
     pub(crate) fn view(&self) -> View {
         View {
             snapshot: self.cluster.snapshot(),
-            nodes: self.nodes.clone(),
-            nodes_by_id: self.nodes_by_id.clone(),
-            claims_by_id: self.claims_by_id.clone(),
-            claims_by_pool: self.claims_by_pool.clone(),
             classes: self.classes.clone(),
-            attachments: self.attachments.clone(),
-            attachments_by_node: self.attachments_by_node.clone(),
             refusals: self.refusals.clone(),
             synced: self.awaited.is_empty(),
         }
@@ -238,14 +221,13 @@ impl State {
 
     /// Adds or replaces a pod.
     pub fn apply_pod(&mut self, pod: Pod) {
-        let before = self
-            .cluster
-            .snapshot()
-            .pod(&pod.key.namespace, &pod.key.name)
-            .cloned();
-        let (namespace, name) = (pod.key.namespace.clone(), pod.key.name.clone());
-        if self.cluster.insert_pod(pod).is_change() {
-            let after = self.cluster.snapshot().pod(&namespace, &name).cloned();
+        let delta = self.cluster.insert_pod(pod);
+        self.pod_changed(delta);
+    }
+
+    fn pod_changed(&mut self, delta: Delta<Pod>) {
+        if delta.is_change() {
+            let Delta { before, after } = delta;
             self.changes.push(Change::Pod { before, after });
         }
     }
@@ -266,57 +248,33 @@ impl State {
 
     /// Removes a pod.
     pub fn remove_pod(&mut self, namespace: &str, name: &str) {
-        let before = self.cluster.snapshot().pod(namespace, name).cloned();
-        if let Some(pod) = &before {
+        let delta = self.cluster.remove_pod(namespace, name);
+        if let Some(pod) = &delta.before {
             self.refusals.remove_mut(&pod.key.uid);
         }
-        if self.cluster.remove_pod(namespace, name).is_change() {
-            self.changes.push(Change::Pod {
-                before,
-                after: None,
-            });
-        }
+        self.pod_changed(delta);
     }
 
     /// Adds or replaces a Node.
     pub fn apply_node(&mut self, node: Node) {
         let name: Arc<str> = node.metadata.name.as_deref().unwrap_or_default().into();
-        let after = Arc::new(node);
-        let before = self.nodes.get(&name).cloned();
-        if before.as_ref() == Some(&after) {
-            return;
-        }
-        self.cluster.apply_node(&after);
-        reindex(
-            &mut self.nodes_by_id,
-            &name,
-            before.as_deref().and_then(node_provider_id),
-            node_provider_id(&after),
-        );
-        self.nodes.insert_mut(Arc::clone(&name), Arc::clone(&after));
-        self.changes.push(Change::Node {
-            name,
-            before,
-            after: Some(after),
-        });
+        let delta = self.cluster.insert_node(Arc::new(node));
+        self.node_changed(name, delta);
     }
 
     /// Removes a Node.
     pub fn remove_node(&mut self, name: &str) {
-        self.cluster.remove_node(name);
-        if let Some(before) = self.nodes.get(name).cloned() {
-            let name: Arc<str> = name.into();
-            reindex(
-                &mut self.nodes_by_id,
-                &name,
-                node_provider_id(&before),
-                None,
-            );
-            self.nodes.remove_mut(&name);
+        let delta = self.cluster.remove_node(name);
+        self.node_changed(name.into(), delta);
+    }
+
+    fn node_changed(&mut self, name: Arc<str>, delta: Delta<Node>) {
+        if delta.is_change() {
+            let Delta { before, after } = delta;
             self.changes.push(Change::Node {
                 name,
-                before: Some(before),
-                after: None,
+                before,
+                after,
             });
         }
     }
@@ -324,79 +282,46 @@ impl State {
     /// Adds or replaces a NodeClaim.
     pub fn apply_node_claim(&mut self, claim: NodeClaim) {
         let name: Arc<str> = claim.name().into();
-        let before = self.cluster.snapshot().node_claim(&name).cloned();
-        let claim = Arc::new(claim);
-        if self
-            .cluster
-            .insert_node_claim(Arc::clone(&claim))
-            .is_change()
-        {
-            reindex(
-                &mut self.claims_by_id,
-                &name,
-                before.as_deref().and_then(claim_provider_id),
-                claim_provider_id(&claim),
-            );
-            reindex(
-                &mut self.claims_by_pool,
-                &name,
-                before.as_deref().and_then(NodeClaim::node_pool),
-                claim.node_pool(),
-            );
-            self.changes.push(Change::NodeClaim {
-                name,
-                before,
-                after: Some(claim),
-            });
-        }
+        let delta = self.cluster.insert_node_claim(Arc::new(claim));
+        self.node_claim_changed(name, delta);
     }
 
     /// Removes a NodeClaim.
     pub fn remove_node_claim(&mut self, name: &str) {
-        let before = self.cluster.snapshot().node_claim(name).cloned();
-        if self.cluster.remove_node_claim(name).is_change() {
-            let name: Arc<str> = name.into();
-            reindex(
-                &mut self.claims_by_id,
-                &name,
-                before.as_deref().and_then(claim_provider_id),
-                None,
-            );
-            reindex(
-                &mut self.claims_by_pool,
-                &name,
-                before.as_deref().and_then(NodeClaim::node_pool),
-                None,
-            );
-            self.changes.push(Change::NodeClaim {
-                name,
-                before,
-                after: None,
-            });
-        }
+        let delta = self.cluster.remove_node_claim(name);
+        self.node_claim_changed(name.into(), delta);
     }
 
-    /// Adds or replaces a NodePool.
-    pub fn apply_node_pool(&mut self, pool: &NodePool) {
-        let before = self.cluster.snapshot().node_pool(pool.name()).cloned();
-        if self.cluster.apply_node_pool(pool).is_change() {
-            let after = self.cluster.snapshot().node_pool(pool.name()).cloned();
-            self.changes.push(Change::NodePool {
-                name: pool.name().into(),
+    fn node_claim_changed(&mut self, name: Arc<str>, delta: Delta<NodeClaim>) {
+        if delta.is_change() {
+            let Delta { before, after } = delta;
+            self.changes.push(Change::NodeClaim {
+                name,
                 before,
                 after,
             });
         }
     }
 
+    /// Adds or replaces a NodePool.
+    pub fn apply_node_pool(&mut self, pool: &NodePool) {
+        let delta = self.cluster.apply_node_pool(pool);
+        self.node_pool_changed(pool.name(), delta);
+    }
+
     /// Removes a NodePool.
     pub fn remove_node_pool(&mut self, name: &str) {
-        let before = self.cluster.snapshot().node_pool(name).cloned();
-        if self.cluster.remove_node_pool(name).is_change() {
+        let delta = self.cluster.remove_node_pool(name);
+        self.node_pool_changed(name, delta);
+    }
+
+    fn node_pool_changed(&mut self, name: &str, delta: Delta<NodePool>) {
+        if delta.is_change() {
+            let Delta { before, after } = delta;
             self.changes.push(Change::NodePool {
                 name: name.into(),
                 before,
-                after: None,
+                after,
             });
         }
     }
@@ -432,76 +357,24 @@ impl State {
     }
 
     /// Adds or replaces a VolumeAttachment.
-    pub fn apply_attachment(&mut self, record: AttachmentRecord) {
-        let name: Arc<str> = record.name.as_str().into();
-        let before = self.attachments.get(&name).cloned();
-        reindex(
-            &mut self.attachments_by_node,
-            &name,
-            before.as_ref().map(|r| &*r.node),
-            Some(&record.node),
-        );
-        self.changes.push(Change::VolumeAttachment {
-            node: Arc::clone(&record.node),
-        });
-        self.attachments.insert_mut(name, Arc::new(record));
+    pub fn apply_attachment(&mut self, attachment: &VolumeAttachment) {
+        let delta = self.cluster.apply_volume_attachment(attachment);
+        self.attachment_changed(delta);
     }
 
     /// Removes a VolumeAttachment.
     pub fn remove_attachment(&mut self, name: &str) {
-        if let Some(before) = self.attachments.get(name).cloned() {
-            let name: Arc<str> = name.into();
-            reindex(
-                &mut self.attachments_by_node,
-                &name,
-                Some(&before.node),
-                None,
-            );
-            self.attachments.remove_mut(&name);
-            self.changes.push(Change::VolumeAttachment {
-                node: Arc::clone(&before.node),
-            });
-        }
+        let delta = self.cluster.remove_volume_attachment(name);
+        self.attachment_changed(delta);
     }
-}
 
-fn node_provider_id(node: &Node) -> Option<&str> {
-    node.spec
-        .as_ref()?
-        .provider_id
-        .as_deref()
-        .filter(|id| !id.is_empty())
-}
-
-fn claim_provider_id(claim: &NodeClaim) -> Option<&str> {
-    claim
-        .status
-        .provider_id
-        .as_deref()
-        .filter(|id| !id.is_empty())
-}
-
-/// Moves `name` from one key of an index to another; the names of a key stay sorted.
-fn reindex(index: &mut Index, name: &Arc<str>, from: Option<&str>, to: Option<&str>) {
-    if from == to {
-        return;
-    }
-    if let Some(from) = from
-        && let Some(names) = index.get(from)
-    {
-        let rest: Vec<_> = names.iter().filter(|n| *n != name).cloned().collect();
-        if rest.is_empty() {
-            index.remove_mut(from);
-        } else {
-            index.insert_mut(from.into(), rest.into());
+    fn attachment_changed(&mut self, delta: Delta<cluster::VolumeAttachment>) {
+        if delta.is_change()
+            && let Some(known) = delta.after.or(delta.before)
+        {
+            let node = known.node.as_str().into();
+            self.changes.push(Change::VolumeAttachment { node });
         }
-    }
-    if let Some(to) = to {
-        let mut names: Vec<_> = index.get(to).map(|n| n.to_vec()).unwrap_or_default();
-        if let Err(at) = names.binary_search(name) {
-            names.insert(at, Arc::clone(name));
-        }
-        index.insert_mut(to.into(), names.into());
     }
 }
 

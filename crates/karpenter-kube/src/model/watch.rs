@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::task::{ModelHandle, State, Update};
-use super::view::{AttachmentRecord, Change, NodeClass};
+use super::view::{Change, NodeClass};
 use super::watched_pod::WatchedPod;
 use crate::events::Recorder;
 use crate::watch_failure_log::WatchFailureLog;
@@ -223,13 +223,7 @@ pub fn spawn_watchers(
     watcher.plain(
         "VolumeAttachment",
         |_: &mut VolumeAttachment| {},
-        |s: &mut State, o: VolumeAttachment| {
-            s.apply_attachment(AttachmentRecord {
-                name: o.metadata.name.unwrap_or_default(),
-                node: o.spec.node_name.into(),
-                volume: o.spec.source.persistent_volume_name,
-            });
-        },
+        |s: &mut State, o: VolumeAttachment| s.apply_attachment(&o),
         |s, _, name| s.remove_attachment(name),
     );
     for class in &kinds.node_classes {

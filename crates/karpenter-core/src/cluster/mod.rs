@@ -8,6 +8,7 @@ mod delta;
 mod index;
 mod node;
 mod node_pods;
+pub mod pdb;
 mod shared;
 mod snapshot;
 mod state;

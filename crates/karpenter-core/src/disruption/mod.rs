@@ -23,7 +23,6 @@ pub mod command;
 pub mod consolidation;
 pub mod cost;
 mod methods;
-pub mod pdb;
 mod plan;
 pub mod prices;
 mod replacement;

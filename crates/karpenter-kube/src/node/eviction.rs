@@ -20,8 +20,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
 };
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::events;
-use karpenter_core::disruption::pdb;
-use karpenter_core::disruption::pdb::PdbBlock;
+use karpenter_core::cluster::pdb;
+use karpenter_core::cluster::pdb::PdbBlock;
 use karpenter_core::pod::{Pod, PodKey};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams, Preconditions};

@@ -23,14 +23,17 @@ pub mod command;
 pub mod consolidation;
 pub mod cost;
 mod methods;
+mod pass;
 mod plan;
 pub mod prices;
 mod replacement;
+mod request;
 pub mod simulation;
 mod validate;
 
 pub use budgets::Budgets;
 pub use candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable};
 pub use command::{Command, CommandId, Decision, Method, Verdict, VerdictKind};
-pub use plan::{DisruptionPlan, DisruptionRequest, MultiNodeSearch, Stopwatch, plan};
+pub use plan::{DisruptionPlan, plan};
+pub use request::{DisruptionRequest, MultiNodeSearch, Stopwatch};
 pub use validate::{CommandInvalidated, validate};

@@ -9,8 +9,7 @@ use karpenter_api::v1::NodeClaim;
 use karpenter_core::instance_type::InstanceType;
 use tokio::sync::{SetOnce, mpsc, oneshot, watch};
 
-use super::task::Message;
-use super::update::Update;
+use super::update::{Message, Update};
 use super::view::View;
 
 /// Reads views and sends updates. Cheap to clone.

@@ -10,19 +10,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::handle::ModelHandle;
 use super::state::State;
-use super::update::Update;
+use super::update::Message;
 use super::view::{Change, View};
 
 /// Callback for every change, after the view that contains it is published. Called on the model's task: it must be quick.
 pub type Subscriber = Box<dyn Fn(&Change, &View) + Send>;
-
-/// An update in the queue.
-#[derive(Debug)]
-pub(super) struct Message {
-    pub(super) update: Update,
-    /// Told once a view with the update is published.
-    pub(super) published: Option<oneshot::Sender<()>>,
-}
 
 /// The model's task, ready to run.
 pub struct Model {

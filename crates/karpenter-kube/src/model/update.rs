@@ -15,8 +15,17 @@ use karpenter_api::v1alpha1::NodeOverlay;
 use karpenter_core::cluster::Cluster;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::pod::Pod;
+use tokio::sync::oneshot;
 
 use super::view::NodeClass;
+
+/// An update in the queue.
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) update: Update,
+    /// Told once a view with the update is published.
+    pub(super) published: Option<oneshot::Sender<()>>,
+}
 
 /// An update of the model.
 #[derive(Debug)]

@@ -4,9 +4,14 @@
 //! and [`Cluster::snapshot`] returns an immutable view in O(1). Data is structurally shared: a snapshot costs nothing until the
 //! cluster changes, and then only what changed.
 
+mod delta;
+mod index;
 mod node;
+mod node_pods;
+pub mod pdb;
 mod shared;
 mod snapshot;
+mod state;
 mod storage;
 mod workload;
 
@@ -18,23 +23,27 @@ use karpenter_api::k8s_openapi::api::apps::v1 as apps;
 use karpenter_api::k8s_openapi::api::core::v1 as corev1;
 use karpenter_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
-use karpenter_api::k8s_openapi::api::storage::v1::{CSINode, StorageClass as KubeStorageClass};
+use karpenter_api::k8s_openapi::api::storage::v1::{
+    CSINode, StorageClass as KubeStorageClass, VolumeAttachment as KubeVolumeAttachment,
+};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::v1alpha1::NodeOverlay;
 use karpenter_api::validation::WellKnown;
 
+pub use delta::Delta;
 pub use node::{Node, NodeState};
-pub use snapshot::{NodePods, Snapshot};
-pub use storage::{StorageClass, Volume, VolumeClaim, translate_in_tree};
+pub use node_pods::NodePods;
+pub use snapshot::Snapshot;
+pub use storage::{StorageClass, Volume, VolumeAttachment, VolumeClaim, translate_in_tree};
 pub use workload::{ControllerSelector, DaemonSet};
 
 use crate::instance_type::InstanceType;
 use crate::offering::DEFAULT_RESERVATION_ID;
-use crate::pod::{LabelSelector, Owner, Pod, Shape};
+use crate::pod::{Owner, Pod, Shape};
 use crate::provider::NodeClassKind;
 use crate::resources::Resources;
 use shared::Shared;
-use snapshot::State;
+use state::{State, StoredNode};
 
 /// The properties of the provider that the model depends on.
 #[derive(Clone, Debug)]
@@ -62,34 +71,6 @@ impl Default for ClusterConfig {
             unsupported_provisioners: Vec::new(),
             unsupported_topology_keys: Vec::new(),
             node_overlays: false,
-        }
-    }
-}
-
-/// The effect of an update.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// No relevant field changed.
-    Unchanged,
-    /// The object was added.
-    Added,
-    /// The object was updated.
-    Updated,
-    /// The object was removed.
-    Removed,
-}
-
-impl Change {
-    /// Reports whether the update changed the model.
-    pub fn is_change(self) -> bool {
-        self != Self::Unchanged
-    }
-
-    fn of<T: PartialEq>(old: Option<&T>, new: &T) -> Self {
-        match old {
-            None => Self::Added,
-            Some(old) if old == new => Self::Unchanged,
-            Some(_) => Self::Updated,
         }
     }
 }
@@ -123,38 +104,30 @@ fn named(namespace: &str, name: &str) -> Named {
 
 /// Defines the `apply`/`remove` pair of an object that is stored whole or parsed, by name.
 macro_rules! keep {
-    ($(#[$doc:meta])* $apply:ident, $remove:ident, $kind:ty, $map:ident, namespaced, $parse:expr) => {
+    ($(#[$doc:meta])* $apply:ident, $remove:ident, $kind:ty, $map:ident, namespaced, $parse:expr => $stored:ty) => {
         $(#[$doc])*
-        pub fn $apply(&mut self, object: &$kind) -> Change {
+        pub fn $apply(&mut self, object: &$kind) -> Delta<$stored> {
             let key = named(object.metadata.namespace.as_deref().unwrap_or_default(), object.metadata.name.as_deref().unwrap_or_default());
-            let parsed = Arc::new(($parse)(object));
-            let change = Change::of(self.state.$map.get(&key), &parsed);
-            if change.is_change() {
-                self.state.$map.insert_mut(key, parsed);
-            }
-            self.counted(change)
+            let delta = delta::store(&mut self.state.$map, key, ($parse)(object));
+            self.counted(delta)
         }
         /// Removes the object from the model.
-        pub fn $remove(&mut self, namespace: &str, name: &str) -> Change {
-            let removed = self.state.$map.remove_mut(&named(namespace, name));
-            self.counted(if removed { Change::Removed } else { Change::Unchanged })
+        pub fn $remove(&mut self, namespace: &str, name: &str) -> Delta<$stored> {
+            let delta = delta::take(&mut self.state.$map, &named(namespace, name));
+            self.counted(delta)
         }
     };
-    ($(#[$doc:meta])* $apply:ident, $remove:ident, $kind:ty, $map:ident, cluster, $parse:expr) => {
+    ($(#[$doc:meta])* $apply:ident, $remove:ident, $kind:ty, $map:ident, cluster, $parse:expr => $stored:ty) => {
         $(#[$doc])*
-        pub fn $apply(&mut self, object: &$kind) -> Change {
+        pub fn $apply(&mut self, object: &$kind) -> Delta<$stored> {
             let key = object.metadata.name.clone().unwrap_or_default();
-            let parsed = Arc::new(($parse)(object));
-            let change = Change::of(self.state.$map.get(&key), &parsed);
-            if change.is_change() {
-                self.state.$map.insert_mut(key, parsed);
-            }
-            self.counted(change)
+            let delta = delta::store(&mut self.state.$map, key, ($parse)(object));
+            self.counted(delta)
         }
         /// Removes the object from the model.
-        pub fn $remove(&mut self, name: &str) -> Change {
-            let removed = self.state.$map.remove_mut(name);
-            self.counted(if removed { Change::Removed } else { Change::Unchanged })
+        pub fn $remove(&mut self, name: &str) -> Delta<$stored> {
+            let delta = delta::take(&mut self.state.$map, name);
+            self.counted(delta)
         }
     };
 }
@@ -176,9 +149,9 @@ impl Cluster {
     }
 
     /// Counts a change that can affect consolidation.
-    fn counted(&mut self, change: Change) -> Change {
-        self.state.epoch += u64::from(change.is_change());
-        change
+    fn counted<T: ?Sized>(&mut self, delta: Delta<T>) -> Delta<T> {
+        self.state.epoch += u64::from(delta.is_change());
+        delta
     }
 
     /// Returns the configuration.
@@ -189,234 +162,274 @@ impl Cluster {
     // Pods -------------------------------------------------------------------------------------------------------------
 
     /// Adds or replaces a pod.
-    pub fn apply_pod(&mut self, pod: &corev1::Pod) -> Change {
+    pub fn apply_pod(&mut self, pod: &corev1::Pod) -> Delta<Pod> {
         self.insert_pod(Pod::parse(pod))
     }
 
     /// Adds or replaces a parsed pod.
-    pub fn insert_pod(&mut self, mut pod: Pod) -> Change {
+    pub fn insert_pod(&mut self, mut pod: Pod) -> Delta<Pod> {
         pod.shape = self.shapes.share(pod.shape);
         pod.limits = self.limits.share(pod.limits);
         pod.owners = self.owners.share(pod.owners);
         let key = named(&pod.key.namespace, &pod.key.name);
-        let pod = Arc::new(pod);
-        let old = self.state.pods.get(&key).cloned();
-        let change = Change::of(old.as_ref(), &pod);
-        if change.is_change() {
-            let same = old.as_deref().is_some_and(|old| only_progress(old, &pod));
-            self.state.epoch += u64::from(!same);
-            if let Some(old) = old {
-                self.state.unbind(&old);
-            }
-            self.state.bind(&pod);
-            self.state.pods.insert_mut(key, pod);
+        let before = self.state.pods.get(&key).cloned();
+        if before.as_deref() == Some(&pod) {
+            return Delta::unchanged(before);
         }
-        change
+        let progress = before
+            .as_deref()
+            .is_some_and(|old| only_progress(old, &pod));
+        self.state.epoch += u64::from(!progress);
+        if let Some(old) = &before {
+            self.state.unbind(old);
+        }
+        let after = Arc::new(pod);
+        self.state.bind(&after);
+        self.state.pods.insert_mut(key, after.clone());
+        Delta {
+            before,
+            after: Some(after),
+        }
     }
 
     /// Removes a pod.
-    pub fn remove_pod(&mut self, namespace: &str, name: &str) -> Change {
+    pub fn remove_pod(&mut self, namespace: &str, name: &str) -> Delta<Pod> {
         let key = named(namespace, name);
-        let Some(old) = self.state.pods.get(&key).cloned() else {
-            return Change::Unchanged;
-        };
-        self.state.unbind(&old);
-        self.state.pods.remove_mut(&key);
-        self.counted(Change::Removed)
+        let before = self.state.pods.get(&key).cloned();
+        if let Some(old) = &before {
+            self.state.unbind(old);
+            self.state.pods.remove_mut(&key);
+        }
+        self.counted(Delta::removed(before))
     }
 
     // Nodes and NodeClaims ---------------------------------------------------------------------------------------------
 
     /// Adds or replaces a Node.
-    pub fn apply_node(&mut self, node: &corev1::Node) -> Change {
-        let node = Arc::new(Node::parse(node));
-        let old = self.state.raw_nodes.get(&node.name).cloned();
-        let change = Change::of(old.as_ref(), &node);
-        if change.is_change() {
-            let name = node.name.clone();
-            self.state.raw_nodes.insert_mut(name.clone(), node);
-            self.state.merge_node(&name, old.as_deref());
+    pub fn apply_node(&mut self, node: &corev1::Node) -> Delta<corev1::Node> {
+        self.insert_node(Arc::new(node.clone()))
+    }
+
+    /// Adds or replaces a Node that is already in an `Arc`.
+    pub fn insert_node(&mut self, object: Arc<corev1::Node>) -> Delta<corev1::Node> {
+        let name = object.metadata.name.clone().unwrap_or_default();
+        let stored = self.state.stored_nodes.get(&name).cloned();
+        let (before, known) = stored.map(|old| (old.object, old.parsed)).unzip();
+        if before.as_ref() == Some(&object) {
+            return Delta::unchanged(before);
         }
-        self.counted(change)
+        let new = Node::parse(&object);
+        // Most updates change fields that no decision depends on.
+        let (parsed, relevant) = match &known {
+            Some(known) if **known == new => (known.clone(), false),
+            _ => (Arc::new(new), true),
+        };
+        let stored = StoredNode {
+            object: object.clone(),
+            parsed,
+        };
+        self.state.stored_nodes.insert_mut(name.clone(), stored);
+        if relevant {
+            self.state.merge_node(&name, known.as_deref());
+            self.state.epoch += 1;
+        }
+        Delta {
+            before,
+            after: Some(object),
+        }
     }
 
     /// Removes a Node.
-    pub fn remove_node(&mut self, name: &str) -> Change {
-        let Some(old) = self.state.raw_nodes.get(name).cloned() else {
-            return Change::Unchanged;
+    pub fn remove_node(&mut self, name: &str) -> Delta<corev1::Node> {
+        let Some(old) = self.state.stored_nodes.get(name).cloned() else {
+            return Delta::unchanged(None);
         };
-        self.state.raw_nodes.remove_mut(name);
-        self.state.merge_node(name, Some(&old));
-        self.counted(Change::Removed)
+        self.state.stored_nodes.remove_mut(name);
+        self.state.merge_node(name, Some(&old.parsed));
+        self.counted(Delta::removed(Some(old.object)))
     }
 
     /// Adds or replaces a NodeClaim.
-    pub fn apply_node_claim(&mut self, claim: &NodeClaim) -> Change {
+    pub fn apply_node_claim(&mut self, claim: &NodeClaim) -> Delta<NodeClaim> {
         self.insert_node_claim(Arc::new(claim.clone()))
     }
 
     /// Adds or replaces a NodeClaim that is already in an `Arc`.
-    pub fn insert_node_claim(&mut self, claim: Arc<NodeClaim>) -> Change {
+    pub fn insert_node_claim(&mut self, claim: Arc<NodeClaim>) -> Delta<NodeClaim> {
         let name = claim.metadata.name.clone().unwrap_or_default();
-        let old = self.state.claims.get(&name).cloned();
-        let change = Change::of(old.as_ref(), &claim);
-        if change.is_change() {
-            self.state.claims.insert_mut(name.clone(), claim);
-            self.state.merge_claim(&name, old.as_deref());
+        let before = self.state.claims.get(&name).cloned();
+        if before.as_ref() == Some(&claim) {
+            return Delta::unchanged(before);
         }
-        self.counted(change)
+        self.state.claims.insert_mut(name.clone(), claim.clone());
+        self.state.merge_claim(&name, before.as_deref());
+        self.counted(Delta {
+            before,
+            after: Some(claim),
+        })
     }
 
     /// Removes a NodeClaim.
-    pub fn remove_node_claim(&mut self, name: &str) -> Change {
-        let Some(old) = self.state.claims.get(name).cloned() else {
-            return Change::Unchanged;
-        };
-        self.state.claims.remove_mut(name);
-        self.state.merge_claim(name, Some(&old));
-        self.counted(Change::Removed)
+    pub fn remove_node_claim(&mut self, name: &str) -> Delta<NodeClaim> {
+        let delta = delta::take(&mut self.state.claims, name);
+        if let Some(old) = &delta.before {
+            self.state.merge_claim(name, Some(old));
+        }
+        self.counted(delta)
     }
 
     /// Records that pods are nominated to `node` (a Node or NodeClaim name) until `until`.
-    pub fn nominate(&mut self, node: &str, until: Timestamp) -> Change {
-        let change = self
-            .state
+    pub fn nominate(&mut self, node: &str, until: Timestamp) {
+        self.state
             .change_node(node, |state| state.nominated_until = Some(until));
-        self.counted(change)
     }
 
     /// Marks nodes that a disruption command is about to delete. Pods are not placed on them, and limits do not count them.
-    pub fn mark_for_deletion(&mut self, provider_ids: &[&str]) -> Change {
-        self.mark(provider_ids, true)
+    pub fn mark_for_deletion(&mut self, provider_ids: &[&str]) {
+        self.mark(provider_ids, true);
     }
 
     /// Reverts [`Self::mark_for_deletion`].
-    pub fn unmark_for_deletion(&mut self, provider_ids: &[&str]) -> Change {
-        self.mark(provider_ids, false)
+    pub fn unmark_for_deletion(&mut self, provider_ids: &[&str]) {
+        self.mark(provider_ids, false);
     }
 
-    fn mark(&mut self, provider_ids: &[&str], mark: bool) -> Change {
-        let mut change = Change::Unchanged;
+    fn mark(&mut self, provider_ids: &[&str], mark: bool) {
         for id in provider_ids {
-            if self
-                .state
-                .change_node_by_provider_id(id, |state| state.marked_for_deletion = mark)
-                .is_change()
-            {
-                change = Change::Updated;
-            }
+            self.state
+                .change_node_by_provider_id(id, |state| state.marked_for_deletion = mark);
         }
-        self.counted(change)
     }
 
     // NodePools and their instance types -------------------------------------------------------------------------------
 
     keep!(
         /// Adds or replaces a NodePool.
-        apply_node_pool, remove_node_pool, NodePool, pools, cluster, NodePool::clone
+        apply_node_pool, remove_node_pool, NodePool, pools, cluster, NodePool::clone => NodePool
     );
 
     keep!(
         /// Adds or replaces a NodeOverlay.
-        apply_node_overlay, remove_node_overlay, NodeOverlay, overlays, cluster, NodeOverlay::clone
+        apply_node_overlay, remove_node_overlay, NodeOverlay, overlays, cluster, NodeOverlay::clone => NodeOverlay
     );
 
     /// Sets the instance types of a NodePool, or the provider's error.
-    pub fn set_instance_types(
-        &mut self,
-        pool: &str,
-        types: Result<Arc<[InstanceType]>, String>,
-    ) -> Change {
+    pub fn set_instance_types(&mut self, pool: &str, types: Result<Arc<[InstanceType]>, String>) {
         let same = match (self.state.instance_types.get(pool), &types) {
             (Some(Ok(old)), Ok(new)) => Arc::ptr_eq(old, new),
             (Some(Err(old)), Err(new)) => old == new,
             _ => false,
         };
-        if same {
-            return Change::Unchanged;
+        if !same {
+            self.state.instance_types.insert_mut(pool.to_owned(), types);
+            self.state.epoch += 1;
         }
-        self.state.instance_types.insert_mut(pool.to_owned(), types);
-        self.counted(Change::Updated)
     }
 
     /// Removes the instance types of a NodePool: they are not known yet, or no longer.
-    pub fn forget_instance_types(&mut self, pool: &str) -> Change {
-        if self.state.instance_types.remove_mut(pool) {
-            self.counted(Change::Removed)
-        } else {
-            Change::Unchanged
-        }
+    pub fn forget_instance_types(&mut self, pool: &str) {
+        let removed = self.state.instance_types.remove_mut(pool);
+        self.state.epoch += u64::from(removed);
     }
 
     // Workloads --------------------------------------------------------------------------------------------------------
 
     keep!(
         /// Adds or replaces a DaemonSet.
-        apply_daemon_set, remove_daemon_set, apps::DaemonSet, daemon_sets, namespaced, DaemonSet::parse
+        apply_daemon_set, remove_daemon_set, apps::DaemonSet, daemon_sets, namespaced, DaemonSet::parse => DaemonSet
     );
     keep!(
         /// Adds or replaces a PodDisruptionBudget.
-        apply_pdb, remove_pdb, PodDisruptionBudget, pdbs, namespaced, PodDisruptionBudget::clone
+        apply_pdb, remove_pdb, PodDisruptionBudget, pdbs, namespaced, PodDisruptionBudget::clone => PodDisruptionBudget
     );
     keep!(
         /// Adds or replaces a Service.
-        apply_service, remove_service, corev1::Service, services, namespaced, workload::service_selector
+        apply_service, remove_service, corev1::Service, services, namespaced, workload::service_selector => Option<Labels>
     );
     keep!(
         /// Adds or replaces a ReplicaSet.
         apply_replica_set, remove_replica_set, apps::ReplicaSet, replica_sets, namespaced,
-        |set: &apps::ReplicaSet| ControllerSelector::Selector(LabelSelector::parse(set.spec.as_ref().map(|spec| &spec.selector)))
+        workload::replica_set_selector => ControllerSelector
     );
     keep!(
         /// Adds or replaces a StatefulSet.
         apply_stateful_set, remove_stateful_set, apps::StatefulSet, stateful_sets, namespaced,
-        |set: &apps::StatefulSet| ControllerSelector::Selector(LabelSelector::parse(set.spec.as_ref().map(|spec| &spec.selector)))
+        workload::stateful_set_selector => ControllerSelector
     );
     keep!(
         /// Adds or replaces a ReplicationController.
         apply_replication_controller, remove_replication_controller, corev1::ReplicationController, replication_controllers, namespaced,
-        |set: &corev1::ReplicationController| {
-            ControllerSelector::Labels(set.spec.as_ref().and_then(|spec| spec.selector.clone()).unwrap_or_default())
-        }
+        workload::replication_controller_selector => ControllerSelector
     );
     keep!(
         /// Adds or replaces a Namespace.
         apply_namespace, remove_namespace, corev1::Namespace, namespaces, cluster,
-        |namespace: &corev1::Namespace| namespace.metadata.labels.clone().unwrap_or_default()
+        workload::namespace_labels => Labels
     );
 
     // Storage ----------------------------------------------------------------------------------------------------------
 
     keep!(
         /// Adds or replaces a PersistentVolumeClaim.
-        apply_volume_claim, remove_volume_claim, corev1::PersistentVolumeClaim, volume_claims, namespaced, VolumeClaim::parse
+        apply_volume_claim, remove_volume_claim, corev1::PersistentVolumeClaim, volume_claims, namespaced, VolumeClaim::parse => VolumeClaim
     );
     keep!(
         /// Adds or replaces a PersistentVolume.
-        apply_volume, remove_volume, corev1::PersistentVolume, volumes, cluster, Volume::parse
+        apply_volume, remove_volume, corev1::PersistentVolume, volumes, cluster, Volume::parse => Volume
     );
     keep!(
         /// Adds or replaces a StorageClass.
-        apply_storage_class, remove_storage_class, KubeStorageClass, storage_classes, cluster, StorageClass::parse
+        apply_storage_class, remove_storage_class, KubeStorageClass, storage_classes, cluster, StorageClass::parse => StorageClass
     );
     keep!(
         /// Adds or replaces a CSINode.
-        apply_csi_node, remove_csi_node, CSINode, csi_nodes, cluster, storage::attach_limits
+        apply_csi_node, remove_csi_node, CSINode, csi_nodes, cluster, storage::attach_limits => BTreeMap<String, u32>
     );
+
+    /// Adds or replaces a VolumeAttachment. Consolidation does not depend on it, so that [`Snapshot::epoch`] does not count it.
+    pub fn apply_volume_attachment(
+        &mut self,
+        object: &KubeVolumeAttachment,
+    ) -> Delta<VolumeAttachment> {
+        let attachment = VolumeAttachment::parse(object);
+        let name = attachment.name.clone();
+        let delta = delta::store(&mut self.state.volume_attachments, name, attachment);
+        self.index_attachment(&delta);
+        delta
+    }
+
+    /// Removes the object from the model.
+    pub fn remove_volume_attachment(&mut self, name: &str) -> Delta<VolumeAttachment> {
+        let delta = delta::take(&mut self.state.volume_attachments, name);
+        self.index_attachment(&delta);
+        delta
+    }
+
+    fn index_attachment(&mut self, delta: &Delta<VolumeAttachment>) {
+        let (before, after) = (delta.before.as_deref(), delta.after.as_deref());
+        if let Some(known) = after.or(before) {
+            let (from, to) = (
+                before.map(|b| b.node.as_str()),
+                after.map(|a| a.node.as_str()),
+            );
+            let index = &mut self.state.volume_attachments_by_node;
+            index.update(&known.name, from, to);
+        }
+    }
 
     // Dynamic resource allocation --------------------------------------------------------------------------------------
 
     keep!(
         /// Adds or replaces a ResourceSlice.
-        apply_resource_slice, remove_resource_slice, ResourceSlice, resource_slices, cluster, ResourceSlice::clone
+        apply_resource_slice, remove_resource_slice, ResourceSlice, resource_slices, cluster, ResourceSlice::clone => ResourceSlice
     );
     keep!(
         /// Adds or replaces a ResourceClaim.
-        apply_resource_claim, remove_resource_claim, ResourceClaim, resource_claims, namespaced, ResourceClaim::clone
+        apply_resource_claim, remove_resource_claim, ResourceClaim, resource_claims, namespaced, ResourceClaim::clone => ResourceClaim
     );
     keep!(
         /// Adds or replaces a DeviceClass.
-        apply_device_class, remove_device_class, DeviceClass, device_classes, cluster, DeviceClass::clone
+        apply_device_class, remove_device_class, DeviceClass, device_classes, cluster, DeviceClass::clone => DeviceClass
     );
 }
 

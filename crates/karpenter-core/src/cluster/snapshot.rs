@@ -3,387 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use karpenter_api::k8s_openapi::api::core::v1 as corev1;
 use karpenter_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::v1alpha1::NodeOverlay;
-use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
 
+use super::state::State;
 use super::{
-    Change, ClusterConfig, ControllerSelector, DaemonSet, Labels, Named, Node, NodeState,
-    StorageClass, Volume, VolumeClaim, named,
+    ClusterConfig, ControllerSelector, DaemonSet, Labels, NodePods, NodeState, StorageClass,
+    Volume, VolumeAttachment, VolumeClaim, named,
 };
 use crate::instance_type::InstanceType;
 use crate::pod::Pod;
-use crate::resources::Resources;
-
-/// The pods bound to a node name.
-#[derive(Clone, Debug, Default)]
-pub struct NodePods {
-    pods: Vec<Arc<Pod>>,
-    requests: Resources,
-    daemon_requests: Resources,
-}
-
-impl NodePods {
-    /// Returns the pods, sorted by namespace and name.
-    pub fn pods(&self) -> &[Arc<Pod>] {
-        &self.pods
-    }
-
-    /// Returns the requests of all pods that have not terminated, DaemonSets' pods included.
-    pub fn requests(&self) -> &Resources {
-        &self.requests
-    }
-
-    /// Returns the part of [`Self::requests`] that belongs to DaemonSets.
-    pub fn daemon_requests(&self) -> &Resources {
-        &self.daemon_requests
-    }
-
-    fn position(&self, pod: &Pod) -> Result<usize, usize> {
-        self.pods.binary_search_by(|other| {
-            (&other.key.namespace, &other.key.name).cmp(&(&pod.key.namespace, &pod.key.name))
-        })
-    }
-
-    fn insert(&mut self, pod: &Arc<Pod>) {
-        if let Err(at) = self.position(pod) {
-            self.pods.insert(at, pod.clone());
-            self.sum();
-        }
-    }
-
-    /// Adds pods and recomputes the sums once.
-    fn extend(&mut self, pods: Vec<Arc<Pod>>) {
-        self.pods.extend(pods);
-        self.pods
-            .sort_by(|a, b| (&a.key.namespace, &a.key.name).cmp(&(&b.key.namespace, &b.key.name)));
-        self.sum();
-    }
-
-    fn remove(&mut self, pod: &Pod) {
-        if let Ok(at) = self.position(pod) {
-            self.pods.remove(at);
-            self.sum();
-        }
-    }
-
-    /// Recomputes the sums from all pods, so that saturation at the limits of i64 has no lasting effect.
-    fn sum(&mut self) {
-        self.requests = Resources::new();
-        self.daemon_requests = Resources::new();
-        for pod in self.pods.iter().filter(|pod| !pod.is_terminal()) {
-            self.requests.add_assign(&pod.shape.requests);
-            if pod.is_owned_by_daemon_set() {
-                self.daemon_requests.add_assign(&pod.shape.requests);
-            }
-        }
-    }
-}
-
-type Map<T> = RedBlackTreeMapSync<String, Arc<T>>;
-type NamespacedMap<T> = RedBlackTreeMapSync<Named, Arc<T>>;
-
-/// The state of the cluster, in persistent maps: cloning is O(1).
-#[derive(Clone, Debug)]
-pub(super) struct State {
-    pub(super) config: Arc<ClusterConfig>,
-    pub(super) epoch: u64,
-    pub(super) pods: HashTrieMapSync<Named, Arc<Pod>>,
-    pub(super) unbound: NamespacedMap<Pod>,
-    pub(super) by_node: HashTrieMapSync<String, Arc<NodePods>>,
-    pub(super) daemon_pods: HashTrieMapSync<String, Arc<Pod>>,
-    pub(super) raw_nodes: Map<Node>,
-    pub(super) claims: Map<NodeClaim>,
-    /// Nodes by key: `node/<name>`, or `claim/<name>` while there is no Node.
-    pub(super) nodes: RedBlackTreeMapSync<String, Arc<NodeState>>,
-    /// Provider id to the names of Node and NodeClaim.
-    pub(super) by_provider_id: HashTrieMapSync<String, (Option<String>, Option<String>)>,
-    pub(super) pools: Map<NodePool>,
-    pub(super) overlays: Map<NodeOverlay>,
-    pub(super) instance_types: RedBlackTreeMapSync<String, Result<Arc<[InstanceType]>, String>>,
-    pub(super) daemon_sets: NamespacedMap<DaemonSet>,
-    pub(super) pdbs: NamespacedMap<PodDisruptionBudget>,
-    pub(super) services: NamespacedMap<Option<Labels>>,
-    pub(super) replica_sets: NamespacedMap<ControllerSelector>,
-    pub(super) stateful_sets: NamespacedMap<ControllerSelector>,
-    pub(super) replication_controllers: NamespacedMap<ControllerSelector>,
-    pub(super) namespaces: Map<Labels>,
-    pub(super) volume_claims: NamespacedMap<VolumeClaim>,
-    pub(super) volumes: Map<Volume>,
-    pub(super) storage_classes: Map<StorageClass>,
-    pub(super) csi_nodes: Map<BTreeMap<String, u32>>,
-    pub(super) resource_slices: Map<ResourceSlice>,
-    pub(super) resource_claims: NamespacedMap<ResourceClaim>,
-    pub(super) device_classes: Map<DeviceClass>,
-}
-
-impl State {
-    pub(super) fn new(config: ClusterConfig) -> Self {
-        Self {
-            config: Arc::new(config),
-            epoch: 0,
-            pods: HashTrieMapSync::new_sync(),
-            unbound: RedBlackTreeMapSync::new_sync(),
-            by_node: HashTrieMapSync::new_sync(),
-            daemon_pods: HashTrieMapSync::new_sync(),
-            raw_nodes: RedBlackTreeMapSync::new_sync(),
-            claims: RedBlackTreeMapSync::new_sync(),
-            nodes: RedBlackTreeMapSync::new_sync(),
-            by_provider_id: HashTrieMapSync::new_sync(),
-            pools: RedBlackTreeMapSync::new_sync(),
-            overlays: RedBlackTreeMapSync::new_sync(),
-            instance_types: RedBlackTreeMapSync::new_sync(),
-            daemon_sets: RedBlackTreeMapSync::new_sync(),
-            pdbs: RedBlackTreeMapSync::new_sync(),
-            services: RedBlackTreeMapSync::new_sync(),
-            replica_sets: RedBlackTreeMapSync::new_sync(),
-            stateful_sets: RedBlackTreeMapSync::new_sync(),
-            replication_controllers: RedBlackTreeMapSync::new_sync(),
-            namespaces: RedBlackTreeMapSync::new_sync(),
-            volume_claims: RedBlackTreeMapSync::new_sync(),
-            volumes: RedBlackTreeMapSync::new_sync(),
-            storage_classes: RedBlackTreeMapSync::new_sync(),
-            csi_nodes: RedBlackTreeMapSync::new_sync(),
-            resource_slices: RedBlackTreeMapSync::new_sync(),
-            resource_claims: RedBlackTreeMapSync::new_sync(),
-            device_classes: RedBlackTreeMapSync::new_sync(),
-        }
-    }
-
-    pub(super) fn bind(&mut self, pod: &Arc<Pod>) {
-        match &pod.node_name {
-            None => {
-                self.unbound
-                    .insert_mut(named(&pod.key.namespace, &pod.key.name), pod.clone());
-            }
-            Some(node) => {
-                let mut pods = self
-                    .by_node
-                    .get(node)
-                    .map(|pods| NodePods::clone(pods))
-                    .unwrap_or_default();
-                pods.insert(pod);
-                self.by_node.insert_mut(node.clone(), Arc::new(pods));
-            }
-        }
-        if let Some(set) = pod
-            .owners
-            .iter()
-            .find(|owner| owner.kind == "DaemonSet" && owner.controller)
-        {
-            let age = |pod: &Pod| (pod.created_at, pod.key.uid.clone());
-            let newest = self
-                .daemon_pods
-                .get(&set.uid)
-                .is_none_or(|known| age(known) <= age(pod));
-            if newest {
-                self.daemon_pods.insert_mut(set.uid.clone(), pod.clone());
-            }
-        }
-    }
-
-    pub(super) fn unbind(&mut self, pod: &Pod) {
-        match &pod.node_name {
-            None => {
-                self.unbound
-                    .remove_mut(&named(&pod.key.namespace, &pod.key.name));
-            }
-            Some(node) => {
-                if let Some(pods) = self.by_node.get(node) {
-                    let mut pods = NodePods::clone(pods);
-                    pods.remove(pod);
-                    if pods.pods.is_empty() {
-                        self.by_node.remove_mut(node);
-                    } else {
-                        self.by_node.insert_mut(node.clone(), Arc::new(pods));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Updates `nodes` after Node `name` changed from `old`.
-    pub(super) fn merge_node(&mut self, name: &str, old: Option<&Node>) {
-        let new = self.raw_nodes.get(name).cloned();
-        let ids = [
-            old.and_then(|node| node.provider_id.clone()),
-            new.as_ref().and_then(|node| node.provider_id.clone()),
-        ];
-        if ids[0] != ids[1]
-            && let Some(id) = &ids[0]
-        {
-            self.link(id, |link| link.0 = None);
-        }
-        if let Some(id) = &ids[1] {
-            let present = new.is_some().then(|| name.to_owned());
-            self.link(id, |link| link.0 = present);
-        }
-        let mut marks = None;
-        for claim in ids
-            .iter()
-            .flatten()
-            .filter_map(|id| self.claim_of(id))
-            .collect::<Vec<_>>()
-        {
-            let key = format!("claim/{claim}");
-            marks = marks.or_else(|| self.nodes.get(&key).cloned());
-            self.nodes.remove_mut(&key);
-            self.place_claim(&claim, None);
-        }
-        self.place_node(name, marks.as_deref());
-    }
-
-    /// Updates `nodes` after NodeClaim `name` changed from `old`.
-    pub(super) fn merge_claim(&mut self, name: &str, old: Option<&NodeClaim>) {
-        let id = |claim: &NodeClaim| claim.status.provider_id.clone().filter(|id| !id.is_empty());
-        let new = self.claims.get(name).cloned();
-        let ids = [old.and_then(id), new.as_deref().and_then(id)];
-        if ids[0] != ids[1]
-            && let Some(id) = &ids[0]
-        {
-            self.link(id, |link| link.1 = None);
-        }
-        if let Some(id) = &ids[1] {
-            let present = new.is_some().then(|| name.to_owned());
-            self.link(id, |link| link.1 = present);
-        }
-        let key = format!("claim/{name}");
-        let marks = self.nodes.get(&key).cloned();
-        self.nodes.remove_mut(&key);
-        for node in ids
-            .iter()
-            .flatten()
-            .filter_map(|id| self.node_of(id))
-            .collect::<Vec<_>>()
-        {
-            self.place_node(&node, marks.as_deref());
-        }
-        self.place_claim(name, marks.as_deref());
-    }
-
-    fn link(&mut self, id: &str, change: impl FnOnce(&mut (Option<String>, Option<String>))) {
-        let mut link = self.by_provider_id.get(id).cloned().unwrap_or_default();
-        change(&mut link);
-        if link == (None, None) {
-            self.by_provider_id.remove_mut(id);
-        } else {
-            self.by_provider_id.insert_mut(id.to_owned(), link);
-        }
-    }
-
-    fn claim_of(&self, id: &str) -> Option<String> {
-        self.by_provider_id.get(id).and_then(|link| link.1.clone())
-    }
-
-    fn node_of(&self, id: &str) -> Option<String> {
-        self.by_provider_id.get(id).and_then(|link| link.0.clone())
-    }
-
-    /// Stores the state of a Node.
-    fn place_node(&mut self, name: &str, marks: Option<&NodeState>) {
-        let key = format!("node/{name}");
-        let old = self.nodes.get(&key).cloned();
-        let Some(node) = self.raw_nodes.get(name).cloned() else {
-            self.nodes.remove_mut(&key);
-            return;
-        };
-        // Without a provider ID the Node cannot be matched to its NodeClaim, which counts the same resources already.
-        // UPSTREAM: pkg/controllers/state/cluster.go, UpdateNode
-        let pool = node.labels.get(karpenter_api::labels::NODE_POOL);
-        if node.provider_id.is_none() && pool.is_some_and(|pool| !pool.is_empty()) {
-            self.nodes.remove_mut(&key);
-            return;
-        }
-        let claim = node
-            .provider_id
-            .as_deref()
-            .and_then(|id| self.claim_of(id))
-            .and_then(|claim| self.claims.get(&claim))
-            .cloned();
-        let labeled = self.config.node_classes.iter().any(|kind| {
-            node.labels
-                .contains_key(&karpenter_api::labels::node_class(&kind.group, &kind.kind))
-        });
-        let marks = old.as_deref().or(marks);
-        let state = NodeState {
-            managed: claim.is_some() || labeled,
-            node: Some(node),
-            claim,
-            marked_for_deletion: marks.is_some_and(|marks| marks.marked_for_deletion),
-            nominated_until: marks.and_then(|marks| marks.nominated_until),
-        };
-        self.nodes.insert_mut(key, Arc::new(state));
-    }
-
-    /// Stores the state of a NodeClaim without a Node.
-    fn place_claim(&mut self, name: &str, marks: Option<&NodeState>) {
-        let Some(claim) = self.claims.get(name).cloned() else {
-            return;
-        };
-        let id = claim
-            .status
-            .provider_id
-            .as_deref()
-            .filter(|id| !id.is_empty());
-        if id.is_some_and(|id| self.node_of(id).is_some()) {
-            return;
-        }
-        let state = NodeState {
-            node: None,
-            claim: Some(claim),
-            managed: true,
-            marked_for_deletion: marks.is_some_and(|marks| marks.marked_for_deletion),
-            nominated_until: marks.and_then(|marks| marks.nominated_until),
-        };
-        self.nodes
-            .insert_mut(format!("claim/{name}"), Arc::new(state));
-    }
-
-    fn node_key(&self, name: &str) -> Option<String> {
-        let direct = ["node", "claim"]
-            .iter()
-            .map(|kind| format!("{kind}/{name}"))
-            .find(|key| self.nodes.contains_key(key));
-        direct.or_else(|| {
-            let id = self.claims.get(name)?.status.provider_id.as_deref()?;
-            Some(format!("node/{}", self.node_of(id)?))
-        })
-    }
-
-    pub(super) fn change_node(
-        &mut self,
-        name: &str,
-        change: impl FnOnce(&mut NodeState),
-    ) -> Change {
-        let Some((key, state)) = self
-            .node_key(name)
-            .and_then(|key| self.nodes.get(&key).cloned().map(|state| (key, state)))
-        else {
-            return Change::Unchanged;
-        };
-        let mut state = NodeState::clone(&state);
-        change(&mut state);
-        self.nodes.insert_mut(key, Arc::new(state));
-        Change::Updated
-    }
-
-    pub(super) fn change_node_by_provider_id(
-        &mut self,
-        provider_id: &str,
-        change: impl FnOnce(&mut NodeState),
-    ) -> Change {
-        let Some(name) = self
-            .by_provider_id
-            .get(provider_id)
-            .and_then(|link| link.0.clone().or_else(|| link.1.clone()))
-        else {
-            return Change::Unchanged;
-        };
-        self.change_node(&name, change)
-    }
-}
 
 /// The cluster at one moment. Immutable; cloning is O(1).
 ///
@@ -518,8 +150,41 @@ impl Snapshot {
 
     /// Returns the node with this provider id.
     pub fn node_by_provider_id(&self, provider_id: &str) -> Option<&Arc<NodeState>> {
-        let link = self.state.by_provider_id.get(provider_id)?;
-        self.node(link.0.as_deref().or(link.1.as_deref())?)
+        self.node(self.state.name_by_provider_id(provider_id)?)
+    }
+
+    /// Returns the Node of this name, as it was applied.
+    pub fn node_object(&self, name: &str) -> Option<&Arc<corev1::Node>> {
+        self.state.stored_nodes.get(name).map(|node| &node.object)
+    }
+
+    /// Iterates over Nodes, as they were applied, by name.
+    pub fn node_objects(&self) -> impl Iterator<Item = &Arc<corev1::Node>> {
+        self.state.stored_nodes.values().map(|node| &node.object)
+    }
+
+    /// Iterates over the Nodes with this provider id, as they were applied, by name; usually one.
+    pub fn node_objects_by_provider_id(
+        &self,
+        provider_id: &str,
+    ) -> impl Iterator<Item = &Arc<corev1::Node>> {
+        let names = self.state.nodes_by_id.names(provider_id);
+        names.iter().filter_map(|name| self.node_object(name))
+    }
+
+    /// Iterates over the NodeClaims with this provider id, by name; usually one.
+    pub fn node_claims_by_provider_id(
+        &self,
+        provider_id: &str,
+    ) -> impl Iterator<Item = &Arc<NodeClaim>> {
+        let names = self.state.claims_by_id.names(provider_id);
+        names.iter().filter_map(|name| self.node_claim(name))
+    }
+
+    /// Iterates over the NodeClaims of a NodePool, by name.
+    pub fn node_claims_of_pool(&self, pool: &str) -> impl Iterator<Item = &Arc<NodeClaim>> {
+        let names = self.state.claims_by_pool.names(pool);
+        names.iter().filter_map(|name| self.node_claim(name))
     }
 
     /// Returns the pods bound to a Node.
@@ -705,6 +370,17 @@ impl Snapshot {
     /// Returns how many volumes each CSI driver can attach to a node.
     pub fn attach_limits(&self, node: &str) -> Option<&BTreeMap<String, u32>> {
         self.state.csi_nodes.get(node).map(AsRef::as_ref)
+    }
+
+    /// Iterates over the VolumeAttachments of a node, by name.
+    pub fn volume_attachments_on(
+        &self,
+        node: &str,
+    ) -> impl Iterator<Item = &Arc<VolumeAttachment>> {
+        let names = self.state.volume_attachments_by_node.names(node);
+        names
+            .iter()
+            .filter_map(|name| self.state.volume_attachments.get(&**name))
     }
 
     /// Iterates over ResourceSlices by name.

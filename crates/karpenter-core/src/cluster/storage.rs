@@ -1,4 +1,5 @@
-//! PersistentVolumeClaims, PersistentVolumes, StorageClasses and CSINodes, reduced to the fields that scheduling needs.
+//! PersistentVolumeClaims, PersistentVolumes, StorageClasses, CSINodes and VolumeAttachments, reduced to the fields that scheduling
+//! and termination need.
 
 use std::collections::BTreeMap;
 
@@ -179,6 +180,28 @@ impl StorageClass {
                 .creation_timestamp
                 .as_ref()
                 .map(|time| time.0),
+        }
+    }
+}
+
+/// A VolumeAttachment: a node drains until those of its pods' volumes are deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeAttachment {
+    /// Name.
+    pub name: String,
+    /// Name of the node that the volume is attached to.
+    pub node: String,
+    /// Name of the PersistentVolume, if it names one.
+    pub volume: Option<String>,
+}
+
+impl VolumeAttachment {
+    /// Parses a Kubernetes VolumeAttachment.
+    pub fn parse(attachment: &storage::VolumeAttachment) -> Self {
+        Self {
+            name: attachment.metadata.name.clone().unwrap_or_default(),
+            node: attachment.spec.node_name.clone(),
+            volume: attachment.spec.source.persistent_volume_name.clone(),
         }
     }
 }

@@ -80,3 +80,25 @@ pub enum ControllerSelector {
     /// A ReplicaSet or StatefulSet: a selector, which is added.
     Selector(LabelSelector),
 }
+
+pub(super) fn replica_set_selector(set: &apps::ReplicaSet) -> ControllerSelector {
+    let selector = set.spec.as_ref().map(|spec| &spec.selector);
+    ControllerSelector::Selector(LabelSelector::parse(selector))
+}
+
+pub(super) fn stateful_set_selector(set: &apps::StatefulSet) -> ControllerSelector {
+    let selector = set.spec.as_ref().map(|spec| &spec.selector);
+    ControllerSelector::Selector(LabelSelector::parse(selector))
+}
+
+pub(super) fn replication_controller_selector(
+    controller: &corev1::ReplicationController,
+) -> ControllerSelector {
+    let spec = controller.spec.as_ref();
+    let selector = spec.and_then(|spec| spec.selector.clone());
+    ControllerSelector::Labels(selector.unwrap_or_default())
+}
+
+pub(super) fn namespace_labels(namespace: &corev1::Namespace) -> BTreeMap<String, String> {
+    namespace.metadata.labels.clone().unwrap_or_default()
+}

@@ -10,8 +10,8 @@ use karpenter_api::labels;
 use karpenter_api::v1::{ConsolidationPolicy, NodeClaim, NodePool};
 
 use super::cost::{eviction_cost, lifetime_remaining, price, reschedule_cost};
-use super::pdb::{PdbBlock, PdbLimits};
 use super::prices::PriceLists;
+use crate::cluster::pdb::{PdbBlock, PdbLimits};
 use crate::cluster::{NodeState, Snapshot};
 use crate::instance_type::InstanceType;
 use crate::pod::{DoNotDisrupt, Pod, PodKey, do_not_disrupt};

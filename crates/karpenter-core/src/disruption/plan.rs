@@ -1,94 +1,14 @@
 //! A disruption pass over a snapshot.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
-
-use super::candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable, Surroundings};
+use super::candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable};
 use super::command::{Command, Decision, Method, Verdict, VerdictKind};
-use super::consolidation::{Move, Rules};
-use super::methods::Found;
-use super::prices::PriceLists;
-use super::simulation::Simulator;
+use super::pass::{Alone, Kept, Pass};
+use super::request::DisruptionRequest;
 use super::{Budgets, methods};
-use crate::cluster::{Cluster, Snapshot};
-use crate::schedule::{Cancel, ScheduleRequest};
-
-/// The limits of the search of multi-node consolidation.
-#[derive(Clone, Default)]
-pub struct MultiNodeSearch {
-    /// Called periodically; once it returns true, the best set found so far is the result.
-    pub cancel: Option<Cancel>,
-    /// The maximum number of replacements for a set; 0 and 1 mean one, as upstream.
-    pub max_replacements: usize,
-}
-
-/// Returns the time since an arbitrary but fixed moment.
-pub type Stopwatch = Arc<dyn Fn() -> Duration + Send + Sync>;
-
-/// The input of a disruption pass.
-#[derive(Clone)]
-pub struct DisruptionRequest {
-    /// The settings of the scheduling simulation, and the time of the pass.
-    pub schedule: ScheduleRequest,
-    /// Commands in flight, capacity buffers, and recently launched replacements.
-    pub surroundings: Surroundings,
-    /// Whether spot nodes may be replaced by spot nodes (feature gate).
-    pub spot_to_spot: bool,
-    /// The limits of multi-node consolidation.
-    pub multi_node: MultiNodeSearch,
-    /// Ends the single-node search early; candidates not evaluated come first in the next pass.
-    pub single_node_cancel: Option<Cancel>,
-    /// NodePools whose candidates the last pass did not reach.
-    pub unseen_pools: BTreeSet<String>,
-    /// NodePools in cool-down for drift, because replacements failed.
-    pub cooling_down_pools: BTreeSet<String>,
-    /// How many nodes of each static NodePool may be replaced now, by `replicas` and `limits.nodes`.
-    pub static_headroom: BTreeMap<String, u32>,
-    /// The maximum number of commands of a pass.
-    pub max_commands: usize,
-    /// Called before and after each method; [`DisruptionPlan::took`] is empty without it.
-    pub stopwatch: Option<Stopwatch>,
-    /// Worker threads; the plan does not depend on it.
-    pub threads: usize,
-}
-
-impl DisruptionRequest {
-    /// Returns a request at `now` with upstream's defaults.
-    pub fn at(now: Timestamp) -> Self {
-        Self {
-            schedule: ScheduleRequest::at(now),
-            surroundings: Surroundings::default(),
-            spot_to_spot: false,
-            multi_node: MultiNodeSearch::default(),
-            single_node_cancel: None,
-            unseen_pools: BTreeSet::new(),
-            cooling_down_pools: BTreeSet::new(),
-            static_headroom: BTreeMap::new(),
-            max_commands: 16,
-            stopwatch: None,
-            threads: 1,
-        }
-    }
-
-    /// Returns the time of the pass.
-    pub fn now(&self) -> Timestamp {
-        self.schedule.now
-    }
-
-    pub(super) fn rules(&self, method: Method) -> Rules {
-        let max_replacements = match method {
-            Method::MultiNode => self.multi_node.max_replacements.max(1),
-            _ => 1,
-        };
-        Rules {
-            spot_to_spot: self.spot_to_spot,
-            max_replacements,
-        }
-    }
-}
+use crate::cluster::Snapshot;
 
 /// The result of a disruption pass.
 #[derive(Clone, Debug, Default)]
@@ -253,52 +173,6 @@ fn eligible(all: &Candidates, method: Method) -> Vec<Candidate> {
     all.candidates.iter().filter(may).cloned().collect()
 }
 
-/// The state of one method: the snapshot including its commands so far, its candidates, the remaining budgets.
-pub(super) struct Pass<'a> {
-    pub(super) request: &'a DisruptionRequest,
-    pub(super) method: Method,
-    pub(super) snapshot: Snapshot,
-    pub(super) candidates: Vec<Candidate>,
-    pub(super) budgets: Budgets,
-    pub(super) prices: Arc<PriceLists>,
-    drafted: usize,
-    /// Cached results of candidates evaluated alone, by name.
-    pub(super) alone: Alone,
-}
-
-/// Results of deleting one node alone, by its name.
-pub(super) type Alone = BTreeMap<String, Result<Move, NotConsolidatable>>;
-
-impl Pass<'_> {
-    /// Returns a simulator of the snapshot including the commands so far.
-    pub(super) fn simulator(&self) -> Simulator {
-        Simulator::new(&self.snapshot, &self.request.schedule, &self.prices)
-    }
-
-    /// Applies a command to the snapshot: its nodes are marked for deletion, its replacements are launching.
-    pub(super) fn adopt(&mut self, command: &Command) {
-        let mut cluster = Cluster::from(self.snapshot.fork());
-        let ids: Vec<&str> = command
-            .candidates
-            .iter()
-            .filter_map(|candidate| candidate.node.provider_id())
-            .collect();
-        cluster.mark_for_deletion(&ids);
-        for draft in &command.replacements {
-            let mut claim = draft.claim.clone();
-            // Not a valid object name, so it cannot clash with a NodeClaim.
-            claim.metadata.name = Some(format!("planned/{}", self.drafted));
-            self.drafted += 1;
-            cluster.apply_node_claim(&claim);
-        }
-        self.snapshot = cluster.snapshot();
-        self.alone.clear();
-        for candidate in &command.candidates {
-            self.budgets.take(candidate.pool_name());
-        }
-    }
-}
-
 /// Returns the verdict for every node. For a drifted node, the reason that blocks drift replaces that against consolidation.
 fn verdicts(
     all: &Candidates,
@@ -371,25 +245,4 @@ fn verdicts(
         }
     }
     verdicts.into_values().collect()
-}
-
-/// Reasons why candidates are kept, by name.
-pub(super) type Kept = BTreeMap<String, NotConsolidatable>;
-
-impl Found {
-    /// Records why a candidate is kept.
-    pub(super) fn keep(&mut self, candidate: &Candidate, why: NotConsolidatable) {
-        self.kept.insert(candidate.name().to_owned(), why);
-    }
-
-    /// Records that a candidate is kept because its NodePool's budget is used up.
-    pub(super) fn keep_for_budget(&mut self, candidate: &Candidate) {
-        self.budget_blocked = true;
-        self.keep(
-            candidate,
-            NotConsolidatable::Budget {
-                node_pool: candidate.pool_name().to_owned(),
-            },
-        );
-    }
 }

@@ -8,8 +8,8 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodePool;
 
 use super::candidate::Candidate;
-use super::pdb::PdbLimits;
 use super::prices::PriceLists;
+use crate::cluster::pdb::PdbLimits;
 use crate::cluster::{Cluster, NodeState, Snapshot};
 use crate::pod::{Pod, PodKey};
 use crate::schedule::{

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::candidate::{Candidate, Candidates};
 use super::command::{Command, Method};
-use super::plan::DisruptionRequest;
+use super::request::DisruptionRequest;
 use super::simulation::Simulator;
 use crate::cluster::Snapshot;
 use crate::disruption::Budgets;

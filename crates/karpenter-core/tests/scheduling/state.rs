@@ -377,3 +377,135 @@ fn the_epoch_counts_changes_that_may_allow_consolidation_and_not_readiness() {
     world.cluster.remove_node("n");
     assert_eq!(epoch(&world), before + 3, "the node is deleted");
 }
+
+/// Returns the names of the Nodes and NodeClaims with a provider id.
+fn with_id(world: &World, id: &str) -> (Vec<String>, Vec<String>) {
+    let snapshot = world.cluster.snapshot();
+    let nodes = snapshot.node_objects_by_provider_id(id);
+    let nodes = nodes.filter_map(|node| node.metadata.name.clone());
+    let claims = snapshot.node_claims_by_provider_id(id);
+    let claims = claims.map(|claim| claim.name().to_owned());
+    (nodes.collect(), claims.collect())
+}
+
+#[test]
+fn nodes_and_node_claims_are_found_by_provider_id_and_node_claims_by_node_pool() {
+    let mut world = World::new().with([node("n")]);
+    for (name, id) in [("b", "fake://n"), ("a", ""), ("c", "fake://other")] {
+        world.cluster.apply_node_claim(&read(claim(name, id)));
+    }
+    let before = world.cluster.snapshot();
+    let found = with_id(&world, "fake://n");
+    assert_eq!(found, (vec!["n".to_owned()], vec!["b".to_owned()]));
+    let of_pool = |pool: &str| {
+        let snapshot = world.cluster.snapshot();
+        let claims = snapshot.node_claims_of_pool(pool);
+        claims
+            .map(|claim| claim.name().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(of_pool("default"), ["a", "b", "c"]);
+    assert_eq!(of_pool("another").len(), 0);
+
+    let mut moved = claim("b", "fake://other");
+    moved["metadata"]["labels"][POOL] = json!("another");
+    world.cluster.apply_node_claim(&read(moved));
+    world.cluster.remove_node("n");
+    world.cluster.remove_node_claim("a");
+    assert_eq!(with_id(&world, "fake://n"), (vec![], vec![]));
+    let claims = vec!["b".to_owned(), "c".to_owned()];
+    assert_eq!(with_id(&world, "fake://other"), (vec![], claims));
+    let of_pool = |pool: &str| {
+        let snapshot = world.cluster.snapshot();
+        let claims = snapshot.node_claims_of_pool(pool);
+        claims
+            .map(|claim| claim.name().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (of_pool("default"), of_pool("another")),
+        (vec!["c".to_owned()], vec!["b".to_owned()])
+    );
+    assert_eq!(
+        before.node_claims_of_pool("default").count(),
+        3,
+        "an earlier snapshot stays"
+    );
+}
+
+#[test]
+fn volume_attachments_are_found_by_node() {
+    fn attach(world: &mut World, name: &str, node: &str) {
+        world.cluster.apply_volume_attachment(&read(json!({
+            "metadata": { "name": name },
+            "spec": { "attacher": "ebs.csi.aws.com", "nodeName": node, "source": { "persistentVolumeName": name } },
+        })));
+    }
+    let on = |world: &World, node: &str| {
+        let snapshot = world.cluster.snapshot();
+        let attached = snapshot.volume_attachments_on(node);
+        let volumes = attached.filter_map(|attachment| attachment.volume.clone());
+        volumes.collect::<Vec<_>>().join(" ")
+    };
+    let mut world = World::new();
+    for (name, node) in [("b", "n"), ("a", "n"), ("c", "m")] {
+        attach(&mut world, name, node);
+    }
+    assert_eq!(
+        (on(&world, "n"), on(&world, "m")),
+        ("a b".into(), "c".into())
+    );
+    world.cluster.remove_volume_attachment("a");
+    attach(&mut world, "a", "m");
+    assert_eq!(
+        (on(&world, "n"), on(&world, "m")),
+        ("b".into(), "a c".into())
+    );
+}
+
+#[test]
+fn two_nodes_with_one_provider_id_both_have_its_node_claim() {
+    for order in [["m", "n"], ["n", "m"]] {
+        let mut world = World::new();
+        for name in order {
+            world.add(node(name).set("/spec/providerID", json!("fake://x")));
+        }
+        world
+            .cluster
+            .apply_node_claim(&read(claim("c", "fake://x")));
+        let mut deleting = claim("c", "fake://x");
+        deleting["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        world.cluster.apply_node_claim(&read(deleting));
+        let all = nodes(&world);
+        assert_eq!(all.len(), 2);
+        assert!(all.iter().all(|node| node.is_deleting()), "{order:?}");
+        let snapshot = world.cluster.snapshot();
+        let found = snapshot.node_by_provider_id("fake://x");
+        assert_eq!(
+            found.map(|node| node.name()),
+            Some("m"),
+            "whatever came first"
+        );
+        world.cluster.remove_node("m");
+        let [rest] = &nodes(&world)[..] else {
+            panic!("{:?}", nodes(&world))
+        };
+        assert_eq!((rest.name(), rest.claim_name()), ("n", Some("c")));
+    }
+}
+
+#[test]
+fn a_change_of_a_node_that_no_decision_depends_on_is_not_counted() {
+    let mut world = World::new().with([node("n")]);
+    let epoch = world.cluster.snapshot().epoch();
+    let addressed = node("n").set("/status/nodeInfo", json!({
+        "machineID": "", "systemUUID": "", "bootID": "", "kernelVersion": "6", "osImage": "", "containerRuntimeVersion": "",
+        "kubeletVersion": "", "kubeProxyVersion": "", "operatingSystem": "", "architecture": "",
+    }));
+    let delta = world.cluster.apply_node(&read(addressed.0));
+    assert!(delta.is_change());
+    assert_ne!(delta.before, delta.after);
+    let snapshot = world.cluster.snapshot();
+    assert_eq!(snapshot.node_object("n"), delta.after.as_ref());
+    assert_eq!(snapshot.epoch(), epoch);
+}

@@ -1,4 +1,4 @@
-//! An immutable view of the cluster: the engine's snapshot, and the objects that controllers patch.
+//! An immutable view of the cluster: the engine's snapshot, and what only controllers read.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -118,31 +118,12 @@ fn digest(status: &Value) -> u64 {
     hasher.finish()
 }
 
-/// The fields of a VolumeAttachment that draining uses.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AttachmentRecord {
-    /// Name of the VolumeAttachment.
-    pub name: String,
-    /// The node it attaches to.
-    pub node: Arc<str>,
-    /// The PersistentVolume, if it names one.
-    pub volume: Option<String>,
-}
-
-pub(super) type Index = RedBlackTreeMapSync<Arc<str>, Arc<[Arc<str>]>>;
-
 /// The cluster at one moment. Cheap to clone; immutable.
 #[derive(Debug, Clone)]
 pub struct View {
     /// The engine's snapshot.
     pub snapshot: Snapshot,
-    pub(super) nodes: RedBlackTreeMapSync<Arc<str>, Arc<Node>>,
-    pub(super) nodes_by_id: Index,
-    pub(super) claims_by_id: Index,
-    pub(super) claims_by_pool: Index,
     pub(super) classes: RedBlackTreeMapSync<String, Arc<NodeClass>>,
-    pub(super) attachments: RedBlackTreeMapSync<Arc<str>, Arc<AttachmentRecord>>,
-    pub(super) attachments_by_node: Index,
     pub(super) refusals: HashTrieMapSync<String, Arc<str>>,
     pub(super) synced: bool,
 }
@@ -173,34 +154,26 @@ impl View {
     /// Returns the Node of this name.
     #[must_use]
     pub fn node(&self, name: &str) -> Option<&Arc<Node>> {
-        self.nodes.get(name)
+        self.snapshot.node_object(name)
     }
 
     /// Returns all Nodes, sorted by name.
     pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
-        self.nodes.values()
+        self.snapshot.node_objects()
     }
 
     /// Returns the Nodes with this provider id, sorted by name; usually one.
     #[must_use]
     pub fn nodes_by_provider_id(&self, provider_id: &str) -> Vec<Arc<Node>> {
-        let names = self.nodes_by_id.get(provider_id);
-        names
-            .iter()
-            .flat_map(|n| n.iter())
-            .filter_map(|name| self.nodes.get(name).cloned())
-            .collect()
+        let nodes = self.snapshot.node_objects_by_provider_id(provider_id);
+        nodes.cloned().collect()
     }
 
     /// Returns the NodeClaims with this provider id, sorted by name; usually one.
     #[must_use]
     pub fn node_claims_by_provider_id(&self, provider_id: &str) -> Vec<Arc<NodeClaim>> {
-        let names = self.claims_by_id.get(provider_id);
-        names
-            .iter()
-            .flat_map(|n| n.iter())
-            .filter_map(|name| self.node_claim(name).cloned())
-            .collect()
+        let claims = self.snapshot.node_claims_by_provider_id(provider_id);
+        claims.cloned().collect()
     }
 
     /// Returns the NodeClaims of a Node: those with its provider id.
@@ -220,12 +193,7 @@ impl View {
     /// Returns the NodeClaims of a NodePool, sorted by name.
     #[must_use]
     pub fn node_claims_of_pool(&self, pool: &str) -> Vec<Arc<NodeClaim>> {
-        let names = self.claims_by_pool.get(pool);
-        names
-            .iter()
-            .flat_map(|n| n.iter())
-            .filter_map(|name| self.node_claim(name).cloned())
-            .collect()
+        self.snapshot.node_claims_of_pool(pool).cloned().collect()
     }
 
     /// Returns the NodeClass of a reference.
@@ -236,17 +204,6 @@ impl View {
             &reference.kind,
             &reference.name,
         ))
-    }
-
-    /// Returns the VolumeAttachments of a node.
-    #[must_use]
-    pub fn attachments_on(&self, node: &str) -> Vec<Arc<AttachmentRecord>> {
-        let names = self.attachments_by_node.get(node);
-        names
-            .iter()
-            .flat_map(|n| n.iter())
-            .filter_map(|name| self.attachments.get(name).cloned())
-            .collect()
     }
 
     /// Returns kube-scheduler's message why it did not schedule the provisionable pod of this uid.

@@ -20,12 +20,12 @@ use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
-use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::task::{ModelHandle, State, Update};
-use super::view::{AttachmentRecord, Change, NodeClass};
+use super::handle::{ModelHandle, Stopped};
+use super::update::{Key, Object, ObjectKind, OtherKind, Update};
+use super::view::NodeClass;
 use super::watched_pod::WatchedPod;
 use crate::events::Recorder;
 use crate::watch_failure_log::WatchFailureLog;
@@ -72,16 +72,6 @@ impl Kinds {
     }
 }
 
-type Apply<K> = Arc<dyn Fn(&mut State, K) + Send + Sync>;
-type Remove = Arc<dyn Fn(&mut State, &str, &str) + Send + Sync>;
-
-/// Callbacks that add and remove objects of one kind.
-struct Feed<K> {
-    kind: &'static str,
-    apply: Apply<K>,
-    remove: Remove,
-}
-
 /// Starts a watcher for each kind.
 pub fn spawn_watchers(
     client: &Client,
@@ -91,152 +81,41 @@ pub fn spawn_watchers(
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) {
-    let watcher = Watchers {
+    let watchers = Watchers {
         client: client.clone(),
-        updates: model.sender(),
+        model: model.clone(),
         recorder: recorder.clone(),
         tasks,
         stop,
     };
-    watcher.pods();
-    watcher.plain("Node", trim_node, State::apply_node, |s, _, name| {
-        s.remove_node(name)
-    });
-    watcher.guarded::<NodeClaim>(
-        "NodeClaim",
-        |s, o| s.apply_node_claim(o),
-        |s, _, name| s.remove_node_claim(name),
-    );
-    watcher.guarded::<NodePool>(
-        "NodePool",
-        |s, o| s.apply_node_pool(&o),
-        |s, _, name| s.remove_node_pool(name),
-    );
-
-    macro_rules! engine {
-        ($kind:ident, $apply:ident, $remove:ident, namespaced) => {
-            watcher.plain(
-                stringify!($kind),
-                |_: &mut $kind| {},
-                |s: &mut State, o: $kind| {
-                    if s.cluster.$apply(&o).is_change() {
-                        s.changed(Change::Other(stringify!($kind)));
-                    }
-                },
-                |s, namespace, name| {
-                    if s.cluster.$remove(namespace, name).is_change() {
-                        s.changed(Change::Other(stringify!($kind)));
-                    }
-                },
-            );
-        };
-        ($kind:ident, $apply:ident, $remove:ident, cluster) => {
-            watcher.plain(
-                stringify!($kind),
-                |_: &mut $kind| {},
-                |s: &mut State, o: $kind| {
-                    if s.cluster.$apply(&o).is_change() {
-                        s.changed(Change::Other(stringify!($kind)));
-                    }
-                },
-                |s, _, name| {
-                    if s.cluster.$remove(name).is_change() {
-                        s.changed(Change::Other(stringify!($kind)));
-                    }
-                },
-            );
+    watchers.pods();
+    watchers.trimmed(ObjectKind::Node, trim_node);
+    watchers.guarded::<NodeClaim>(ObjectKind::NodeClaim);
+    watchers.guarded::<NodePool>(ObjectKind::NodePool);
+    macro_rules! other {
+        ($($kind:ident),+) => {
+            $(watchers.plain::<$kind>(ObjectKind::Other(OtherKind::$kind));)+
         };
     }
-    engine!(DaemonSet, apply_daemon_set, remove_daemon_set, namespaced);
-    engine!(PodDisruptionBudget, apply_pdb, remove_pdb, namespaced);
-    engine!(
+    other!(DaemonSet, PodDisruptionBudget, Namespace);
+    other!(
         PersistentVolumeClaim,
-        apply_volume_claim,
-        remove_volume_claim,
-        namespaced
-    );
-    engine!(PersistentVolume, apply_volume, remove_volume, cluster);
-    engine!(
+        PersistentVolume,
         StorageClass,
-        apply_storage_class,
-        remove_storage_class,
-        cluster
+        CSINode
     );
-    engine!(CSINode, apply_csi_node, remove_csi_node, cluster);
-    engine!(Namespace, apply_namespace, remove_namespace, cluster);
     if kinds.workload_selectors {
-        engine!(Service, apply_service, remove_service, namespaced);
-        engine!(
-            ReplicaSet,
-            apply_replica_set,
-            remove_replica_set,
-            namespaced
-        );
-        engine!(
-            StatefulSet,
-            apply_stateful_set,
-            remove_stateful_set,
-            namespaced
-        );
-        engine!(
-            ReplicationController,
-            apply_replication_controller,
-            remove_replication_controller,
-            namespaced
-        );
+        other!(Service, ReplicaSet, StatefulSet, ReplicationController);
     }
     if kinds.devices {
-        engine!(
-            ResourceSlice,
-            apply_resource_slice,
-            remove_resource_slice,
-            cluster
-        );
-        engine!(
-            ResourceClaim,
-            apply_resource_claim,
-            remove_resource_claim,
-            namespaced
-        );
-        engine!(
-            DeviceClass,
-            apply_device_class,
-            remove_device_class,
-            cluster
-        );
+        other!(ResourceSlice, ResourceClaim, DeviceClass);
     }
     if kinds.node_overlays {
-        let changed = |s: &mut State, change: karpenter_core::cluster::Change| {
-            if change.is_change() {
-                s.changed(Change::Other("NodeOverlay"));
-            }
-        };
-        watcher.guarded::<NodeOverlay>(
-            "NodeOverlay",
-            move |s, o| {
-                let change = s.cluster.apply_node_overlay(&o);
-                changed(s, change);
-            },
-            move |s, _, name| {
-                let change = s.cluster.remove_node_overlay(name);
-                changed(s, change);
-            },
-        );
+        watchers.guarded::<NodeOverlay>(ObjectKind::Other(OtherKind::NodeOverlay));
     }
-    watcher.plain(
-        "VolumeAttachment",
-        |_: &mut VolumeAttachment| {},
-        |s: &mut State, o: VolumeAttachment| {
-            s.apply_attachment(AttachmentRecord {
-                name: o.metadata.name.unwrap_or_default(),
-                node: o.spec.node_name.into(),
-                volume: o.spec.source.persistent_volume_name,
-            });
-        },
-        |s, _, name| s.remove_attachment(name),
-    );
+    watchers.plain::<VolumeAttachment>(ObjectKind::VolumeAttachment);
     for class in &kinds.node_classes {
-        watcher.node_class(class);
+        watchers.node_class(class);
     }
 }
 
@@ -261,7 +140,7 @@ fn refusal(pod: &Pod) -> Option<String> {
 
 struct Watchers<'a> {
     client: Client,
-    updates: mpsc::Sender<Update>,
+    model: ModelHandle,
     recorder: Recorder,
     tasks: &'a TaskTracker,
     stop: &'a CancellationToken,
@@ -269,68 +148,53 @@ struct Watchers<'a> {
 
 impl Watchers<'_> {
     fn pods(&self) {
-        let feed = Feed {
-            kind: "Pod",
-            apply: Arc::new(|s: &mut State, (pod, refusal)| {
-                s.refused(&pod, refusal);
-                s.apply_pod(pod);
-            }),
-            remove: Arc::new(|s: &mut State, namespace, name| s.remove_pod(namespace, name)),
-        };
-        // Parsed here, not on the model's task.
-        self.spawn(Api::<WatchedPod>::all(self.client.clone()), feed, |pod| {
+        let api = Api::<WatchedPod>::all(self.client.clone());
+        self.spawn(api, ObjectKind::Pod, |pod| {
             let pod = pod.into();
-            Some((karpenter_core::pod::Pod::parse(&pod), refusal(&pod)))
+            Some(Object::Pod {
+                pod: Box::new(karpenter_core::pod::Pod::parse(&pod)),
+                refusal: refusal(&pod),
+            })
         });
     }
 
-    fn plain<K>(
-        &self,
-        kind: &'static str,
-        trim: impl Fn(&mut K) + Send + Sync + 'static,
-        apply: impl Fn(&mut State, K) + Send + Sync + 'static,
-        remove: impl Fn(&mut State, &str, &str) + Send + Sync + 'static,
-    ) where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + 'static,
+    fn plain<K>(&self, kind: ObjectKind)
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Into<Object> + 'static,
+        K: Send,
     {
-        let feed = Feed {
-            kind,
-            apply: Arc::new(apply),
-            remove: Arc::new(remove),
-        };
-        self.spawn(
-            Api::<K>::all(self.client.clone()),
-            feed,
-            move |mut object| {
-                object.meta_mut().managed_fields = None;
-                trim(&mut object);
-                Some(object)
-            },
-        );
+        self.trimmed(kind, |_: &mut K| {});
+    }
+
+    fn trimmed<K>(&self, kind: ObjectKind, trim: impl Fn(&mut K) + Send + Sync + 'static)
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Into<Object> + 'static,
+        K: Send,
+    {
+        let api = Api::<K>::all(self.client.clone());
+        self.spawn(api, kind, move |mut object| {
+            object.meta_mut().managed_fields = None;
+            trim(&mut object);
+            Some(object.into())
+        });
     }
 
     /// Watches a kind that users write: an object that cannot be parsed is reported on itself and skipped, and its last
     /// valid version stays.
-    fn guarded<K>(
-        &self,
-        kind: &'static str,
-        apply: impl Fn(&mut State, K) + Send + Sync + 'static,
-        remove: impl Fn(&mut State, &str, &str) + Send + Sync + 'static,
-    ) where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + 'static,
+    fn guarded<K>(&self, kind: ObjectKind)
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Into<Object> + 'static,
+        K: Send,
     {
-        let feed = Feed {
-            kind,
-            apply: Arc::new(apply),
-            remove: Arc::new(remove),
-        };
         let watching = Watching {
             logger: "model",
-            kind,
+            kind: kind.as_str(),
             recorder: self.recorder.clone(),
         };
         let api = Api::<Guarded<K>>::all(self.client.clone());
-        self.spawn(api, feed, move |object| watching.read(object));
+        self.spawn(api, kind, move |object| {
+            watching.read(object).map(Into::into)
+        });
     }
 
     fn node_class(&self, class: &NodeClassKind) {
@@ -342,44 +206,37 @@ impl Watchers<'_> {
                 &class.kind,
             ))
         };
-        let (group, kind) = (class.group.clone(), class.kind.clone());
-        let (removed_group, removed_kind) = (group.clone(), kind.clone());
-        let feed = Feed {
-            kind: "NodeClass",
-            apply: Arc::new(|s: &mut State, class| s.apply_node_class(class)),
-            remove: Arc::new(move |s: &mut State, _, name| {
-                s.remove_node_class(&removed_group, &removed_kind, name)
-            }),
-        };
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
-        self.spawn(api, feed, move |object| {
-            Some(NodeClass::parse(&group, &object, &kind))
+        let (group, kind) = (class.group.clone(), class.kind.clone());
+        let object_kind = ObjectKind::NodeClass {
+            group: group.clone(),
+            kind: kind.clone(),
+        };
+        self.spawn(api, object_kind, move |object| {
+            let class = NodeClass::parse(&group, &object, &kind);
+            Some(Object::NodeClass(Arc::new(class)))
         });
     }
 
-    /// Watches objects of `W`; `read` returns the object that the model keeps, or `None`.
-    fn spawn<W, K>(
+    /// Watches objects of `W`; `read` returns the object for the model, or `None`.
+    fn spawn<W>(
         &self,
         api: Api<W>,
-        feed: Feed<K>,
-        read: impl Fn(W) -> Option<K> + Send + Sync + 'static,
+        kind: ObjectKind,
+        read: impl Fn(W) -> Option<Object> + Send + Sync + 'static,
     ) where
         W: Resource + DeserializeOwned + Clone + Debug + Send + 'static,
-        K: Send + 'static,
     {
-        let (updates, stop) = (self.updates.clone(), self.stop.clone());
+        let (feeder, stop) = (Feeder::new(kind, self.model.clone()), self.stop.clone());
         self.tasks.spawn(async move {
             tokio::select! {
                 biased;
-                () = follow(api, feed, read, updates) => {}
+                () = follow(api, feeder, read) => {}
                 () = stop.cancelled() => {}
             }
         });
     }
 }
-
-/// `namespace/name`; compact, because a large cluster has many.
-type Key = Box<str>;
 
 fn key_of<W: Resource>(object: &W) -> Key {
     let meta = object.meta();
@@ -392,26 +249,27 @@ fn key_of<W: Resource>(object: &W) -> Key {
 const PORTION: usize = 250;
 
 /// Feeds objects of one kind into the model.
-struct Feeder<K> {
-    feed: Feed<K>,
-    updates: mpsc::Sender<Update>,
-    /// Keys in the model, each with the last list that contained it.
+struct Feeder {
+    kind: ObjectKind,
+    model: ModelHandle,
+    /// Keys that this watch reported, each with the last list that contained it. The model can have more objects: NodeClaims
+    /// that this process created, which an older list does not contain.
     known: BTreeMap<Key, u32>,
     /// Number of the current or last list.
     list: u32,
     /// Objects of the list that are not in the model yet.
-    portion: Vec<K>,
+    portion: Vec<Object>,
 }
 
-struct ModelStopped;
-
-impl<K: Send + 'static> Feeder<K> {
-    async fn send(
-        &mut self,
-        update: impl FnOnce(&mut State) + Send + 'static,
-    ) -> Result<(), ModelStopped> {
-        let update: Update = Box::new(update);
-        self.updates.send(update).await.map_err(|_| ModelStopped)
+impl Feeder {
+    fn new(kind: ObjectKind, model: ModelHandle) -> Self {
+        Self {
+            kind,
+            model,
+            known: BTreeMap::new(),
+            list: 0,
+            portion: Vec::new(),
+        }
     }
 
     fn begin_list(&mut self) {
@@ -419,86 +277,56 @@ impl<K: Send + 'static> Feeder<K> {
         self.portion.clear();
     }
 
-    async fn listed(&mut self, key: Key, object: Option<K>) -> Result<(), ModelStopped> {
+    async fn listed(&mut self, key: Key, object: Option<Object>) -> Result<(), Stopped> {
         self.known.insert(key, self.list);
         self.portion.extend(object);
         if self.portion.len() < PORTION {
             return Ok(());
         }
-        let (apply, objects) = (Arc::clone(&self.feed.apply), self.take_portion());
-        let (done, applied) = oneshot::channel();
-        self.send(move |state| {
-            objects.into_iter().for_each(|object| apply(state, object));
-            // The receiver is dropped once the watcher has been stopped.
-            let _ = done.send(());
-        })
-        .await?;
+        let objects = std::mem::take(&mut self.portion);
         // The next page is read afterwards: the whole list must not accumulate in front of the model.
-        applied.await.map_err(|_| ModelStopped)
-    }
-
-    fn take_portion(&mut self) -> Vec<K> {
-        std::mem::take(&mut self.portion)
+        self.model.update(Update::Portion(objects)).await
     }
 
     /// Removes the objects that a finished list did not contain.
-    async fn end_list(&mut self) -> Result<(), ModelStopped> {
+    async fn end_list(&mut self) -> Result<(), Stopped> {
         let list = self.list;
         let unseen = self.known.iter().filter(|(_, seen)| **seen != list);
         let deleted: Vec<Key> = unseen.map(|(key, _)| key.clone()).collect();
         self.known.retain(|_, seen| *seen == list);
-        let objects = self.take_portion();
-        let (apply, remove) = (Arc::clone(&self.feed.apply), Arc::clone(&self.feed.remove));
-        let kind = self.feed.kind;
-        self.send(move |state| {
-            deleted.iter().for_each(|key| removed(&remove, state, key));
-            objects.into_iter().for_each(|object| apply(state, object));
-            state.listed(kind);
-        })
-        .await
+        let listed = Update::Listed {
+            kind: self.kind.clone(),
+            deleted,
+            objects: std::mem::take(&mut self.portion),
+        };
+        self.model.queue(listed).await
     }
 
-    async fn applied(&mut self, key: Key, object: Option<K>) -> Result<(), ModelStopped> {
+    async fn applied(&mut self, key: Key, object: Option<Object>) -> Result<(), Stopped> {
         self.known.insert(key, self.list);
-        let Some(object) = object else { return Ok(()) };
-        let apply = Arc::clone(&self.feed.apply);
-        self.send(move |state| apply(state, object)).await
+        match object {
+            Some(object) => self.model.queue(Update::Apply(object)).await,
+            None => Ok(()),
+        }
     }
 
-    async fn deleted(&mut self, key: Key) -> Result<(), ModelStopped> {
+    async fn deleted(&mut self, key: Key) -> Result<(), Stopped> {
         self.known.remove(&key);
-        let remove = Arc::clone(&self.feed.remove);
-        self.send(move |state| removed(&remove, state, &key)).await
+        let removed = Update::Remove(self.kind.clone(), key);
+        self.model.queue(removed).await
     }
-}
-
-fn removed(remove: &Remove, state: &mut State, key: &str) {
-    let (namespace, name) = key.split_once('/').unwrap_or(("", key));
-    remove(state, namespace, name);
 }
 
 /// Turns watch events into updates of the model until the model stops.
-async fn follow<W, K>(
-    api: Api<W>,
-    feed: Feed<K>,
-    read: impl Fn(W) -> Option<K>,
-    updates: mpsc::Sender<Update>,
-) where
+async fn follow<W>(api: Api<W>, mut feeder: Feeder, read: impl Fn(W) -> Option<Object>)
+where
     W: Resource + DeserializeOwned + Clone + Debug + Send + 'static,
-    K: Send + 'static,
 {
     // Lists are read in pages and are consistent. A list from the API server's cache (`any_semantic` without a page size)
     // could be older than the writes of an earlier process, and is one response however large it is.
     let config = watcher::Config::default();
     let mut events = watcher::watcher(api, config).default_backoff().boxed();
-    let mut outage = WatchFailureLog::new("model", feed.kind);
-    let mut feeder = Feeder {
-        feed,
-        updates,
-        known: BTreeMap::new(),
-        list: 0,
-        portion: Vec::new(),
-    };
+    let mut outage = WatchFailureLog::new("model", feeder.kind.as_str());
     loop {
         let Some(event) = events.next().await else {
             return;
@@ -524,55 +352,44 @@ async fn follow<W, K>(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use karpenter_core::cluster::ClusterConfig;
-    use parking_lot::Mutex;
 
     use super::*;
+    use crate::model::Model;
+
+    fn namespace(name: &str) -> Object {
+        let mut namespace = Namespace::default();
+        namespace.metadata.name = Some(name.to_owned());
+        namespace.into()
+    }
 
     #[tokio::test]
     async fn objects_of_a_broken_list_are_removed_by_the_next_list_without_them() {
-        let there: Arc<Mutex<BTreeSet<String>>> = Arc::default();
-        let (adding, removing) = (Arc::clone(&there), Arc::clone(&there));
-        let feed = Feed {
-            kind: "Thing",
-            apply: Arc::new(move |_: &mut State, key: String| {
-                adding.lock().insert(key);
-            }),
-            remove: Arc::new(move |_: &mut State, namespace: &str, name: &str| {
-                let key = format!("{namespace}/{name}");
-                removing.lock().remove(&key);
-            }),
-        };
-        let (updates, mut queue) = mpsc::channel::<Update>(4);
-        let model = tokio::spawn(async move {
-            let mut state = State::new(ClusterConfig::default(), &["Thing"]);
-            while let Some(update) = queue.recv().await {
-                update(&mut state);
-            }
-            state.view().is_synced()
-        });
-        let mut feeder = Feeder {
-            feed,
-            updates,
-            known: BTreeMap::new(),
-            list: 0,
-            portion: Vec::new(),
-        };
-        let shows = async |feeder: &mut Feeder<String>, count: usize| {
+        let (model, handle) = Model::new(ClusterConfig::default(), &["Namespace"]);
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(model.run(stop.clone()));
+        let kind = ObjectKind::Other(OtherKind::Namespace);
+        let mut feeder = Feeder::new(kind, handle.clone());
+        let shows = async |feeder: &mut Feeder, count: usize| {
             feeder.begin_list();
             for n in 0..count {
-                let key = format!("default/{n}");
-                assert!(feeder.listed(key.as_str().into(), Some(key)).await.is_ok());
+                let object = namespace(&n.to_string());
+                let key = format!("/{n}").into();
+                assert!(feeder.listed(key, Some(object)).await.is_ok());
             }
         };
+        let count = || handle.view().snapshot.namespaces().count();
         shows(&mut feeder, PORTION + 1).await;
-        assert_eq!(there.lock().len(), PORTION, "the list has not ended");
+        assert_eq!(count(), PORTION, "the list has not ended");
         shows(&mut feeder, 10).await;
         assert!(feeder.end_list().await.is_ok());
-        drop(feeder);
-        assert!(model.await.unwrap());
-        assert_eq!(there.lock().len(), 10);
+        handle.synced().await;
+        assert_eq!(count(), 10);
+        stop.cancel();
+        assert!(task.await.is_ok());
+        assert!(
+            feeder.deleted("/1".into()).await.is_err(),
+            "the model has stopped"
+        );
     }
 }

@@ -414,9 +414,8 @@ fn pending_attachments(terminating: &TerminatingNode, now: Timestamp) -> Vec<Str
             );
         }
     }
-    let attachments = terminating.view.attachments_on(&terminating.name);
-    let blocking = attachments
-        .iter()
+    let blocking = snapshot
+        .volume_attachments_on(&terminating.name)
         .filter(|a| a.volume.as_ref().is_some_and(|v| !staying.contains(v)));
     blocking.map(|a| a.name.clone()).collect()
 }

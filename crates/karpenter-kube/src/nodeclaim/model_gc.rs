@@ -78,15 +78,7 @@ impl Controller for ModelNodeClaimGc {
             return Ok(Next::Wait);
         }
         let (name, uid) = (Arc::clone(&key.name), claim.uid().to_owned());
-        self.cx
-            .model
-            .update(move |state| {
-                let known = state.cluster.snapshot().node_claim(&name).cloned();
-                if known.is_some_and(|known| known.uid() == uid && !is_launched(&known)) {
-                    state.remove_node_claim(&name);
-                }
-            })
-            .await?;
+        self.cx.model.missing_node_claim(name, uid).await?;
         Ok(Next::Wait)
     }
 }

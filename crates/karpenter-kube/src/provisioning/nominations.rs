@@ -246,7 +246,9 @@ impl Nominations {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Node;
     use karpenter_api::labels;
+    use karpenter_api::v1::NodeClaim;
     use karpenter_core::cluster::ClusterConfig;
     use serde_json::{Value, json};
 
@@ -283,7 +285,7 @@ mod tests {
             "spec": {"requirements": [], "nodeClassRef": {"group": "g", "kind": "k", "name": "c"}},
             "status": {"providerID": "test://n", "conditions": met},
         });
-        state.apply_node_claim(serde_json::from_value(claim).unwrap());
+        state.apply_node_claim(serde_json::from_value::<NodeClaim>(claim).unwrap());
         let node_labels = [
             (types::REGISTERED, labels::REGISTERED),
             (types::INITIALIZED, labels::INITIALIZED),
@@ -296,7 +298,7 @@ mod tests {
             .collect();
         if !node_labels.is_empty() {
             let node = json!({"metadata": {"name": "node-of-n", "uid": "m", "labels": node_labels}, "spec": {"providerID": "test://n", "taints": taints}, "status": {"allocatable": {"cpu": "4", "pods": "10"}}});
-            state.apply_node(serde_json::from_value(node).unwrap());
+            state.apply_node(serde_json::from_value::<Node>(node).unwrap());
         }
         state
     }

@@ -19,7 +19,7 @@ use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::taints;
 use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_core::disruption::pdb::leaving_pods;
+use karpenter_core::cluster::pdb::leaving_pods;
 use karpenter_core::pod::{Pod, PodKey};
 use karpenter_core::schedule::{
     Cancel, Plan, PodSet, PreferencePolicy, ReservedMode, ScheduleRequest, schedule,

@@ -3,10 +3,9 @@
 //! DIFFERS: one pass returns as many commands as budgets allow, each simulated after those before it; a failed replacement puts
 //! only its own NodePool in cool-down.
 
-use super::{Found, command};
 use crate::disruption::candidate::{Candidate, NotConsolidatable, NotDisruptable};
 use crate::disruption::consolidation::Move;
-use crate::disruption::plan::Pass;
+use crate::disruption::pass::{Found, Pass, command};
 
 pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     let mut found = Found::default();

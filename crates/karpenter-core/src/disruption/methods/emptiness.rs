@@ -1,9 +1,8 @@
 //! Deletes empty nodes in one command, as far as budgets allow.
 
-use super::{Found, command};
 use crate::disruption::candidate::Candidate;
 use crate::disruption::consolidation::Move;
-use crate::disruption::plan::Pass;
+use crate::disruption::pass::{Found, Pass, command};
 
 pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     let mut found = Found::default();

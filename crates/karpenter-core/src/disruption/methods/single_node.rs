@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{Found, ROUND, cancelled, command, judge_alone};
+use super::evaluation::{ROUND, cancelled, judge_alone};
 use crate::disruption::balanced::{THRESHOLD, Totals};
 use crate::disruption::candidate::{Candidate, NotConsolidatable};
-use crate::disruption::plan::Pass;
+use crate::disruption::pass::{Found, Pass, command};
 
 pub(super) fn run(pass: &mut Pass<'_>) -> Found {
     let mut found = Found::default();

@@ -2,10 +2,9 @@
 
 use karpenter_api::validation::WellKnown;
 
-use super::{Found, command};
 use crate::disruption::candidate::{Candidate, NotConsolidatable};
 use crate::disruption::consolidation::Move;
-use crate::disruption::plan::Pass;
+use crate::disruption::pass::{Found, Pass, command};
 use crate::schedule::PlannedNodeClaim;
 use crate::static_capacity::draft;
 

@@ -8,7 +8,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use karpenter_api::labels;
 
-use crate::cluster::Snapshot;
+use super::Snapshot;
 use crate::pod::{DoNotDisrupt, LabelSelector, Pod, do_not_disrupt};
 use crate::taints::{Effect, Taint};
 

@@ -1,0 +1,50 @@
+//! Evaluates sets of candidates, on several threads.
+
+use rayon::prelude::*;
+
+use crate::disruption::candidate::{Candidate, NotConsolidatable};
+use crate::disruption::command::Method;
+use crate::disruption::consolidation;
+use crate::disruption::consolidation::{Move, Rules};
+use crate::disruption::pass::Pass;
+use crate::disruption::simulation::Simulator;
+use crate::schedule::Cancel;
+
+pub(super) fn cancelled(cancel: Option<&Cancel>) -> bool {
+    cancel.is_some_and(|cancel| cancel())
+}
+
+/// The number of candidates evaluated between two checks for cancellation.
+pub(super) const ROUND: usize = 64;
+
+/// Evaluates sets of candidates on `threads` threads; the results are in the order of the sets.
+pub(super) fn judge_sets(
+    simulator: &Simulator,
+    sets: &[Vec<&Candidate>],
+    rules: Rules,
+    threads: usize,
+) -> Vec<Result<Move, NotConsolidatable>> {
+    let one = |set: &Vec<&Candidate>| consolidation::evaluate(simulator, set, rules);
+    if threads <= 1 || sets.len() == 1 {
+        sets.iter().map(one).collect()
+    } else {
+        sets.par_iter().map(one).collect()
+    }
+}
+
+/// Evaluates each candidate alone, unless its result is cached.
+pub(super) fn judge_alone<'c>(
+    pass: &mut Pass<'_>,
+    simulator: &Simulator,
+    candidates: impl IntoIterator<Item = &'c Candidate>,
+) {
+    let unknown: Vec<Vec<&Candidate>> = candidates
+        .into_iter()
+        .filter(|candidate| !pass.alone.contains_key(candidate.name()))
+        .map(|candidate| vec![candidate])
+        .collect();
+    let rules = pass.request.rules(Method::SingleNode);
+    let judged = judge_sets(simulator, &unknown, rules, pass.request.threads);
+    let names = unknown.iter().map(|set| set[0].name().to_owned());
+    pass.alone.extend(names.zip(judged));
+}

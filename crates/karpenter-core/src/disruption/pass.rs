@@ -1,0 +1,116 @@
+//! What one method works on, and what it finds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::Budgets;
+use super::candidate::{Candidate, NotConsolidatable, NotDisruptable};
+use super::command::{Command, Method};
+use super::consolidation::Move;
+use super::prices::PriceLists;
+use super::request::DisruptionRequest;
+use super::simulation::Simulator;
+use crate::cluster::{Cluster, Snapshot};
+
+/// The state of one method: the snapshot including its commands so far, its candidates, the remaining budgets.
+pub(super) struct Pass<'a> {
+    pub(super) request: &'a DisruptionRequest,
+    pub(super) method: Method,
+    pub(super) snapshot: Snapshot,
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) budgets: Budgets,
+    pub(super) prices: Arc<PriceLists>,
+    /// Number of replacements in the snapshot, for their names.
+    pub(super) drafted: usize,
+    /// Cached results of candidates evaluated alone, by name.
+    pub(super) alone: Alone,
+}
+
+/// Results of deleting one node alone, by its name.
+pub(super) type Alone = BTreeMap<String, Result<Move, NotConsolidatable>>;
+
+impl Pass<'_> {
+    /// Returns a simulator of the snapshot including the commands so far.
+    pub(super) fn simulator(&self) -> Simulator {
+        Simulator::new(&self.snapshot, &self.request.schedule, &self.prices)
+    }
+
+    /// Applies a command to the snapshot: its nodes are marked for deletion, its replacements are launching.
+    pub(super) fn adopt(&mut self, command: &Command) {
+        let mut cluster = Cluster::from(self.snapshot.fork());
+        let ids: Vec<&str> = command
+            .candidates
+            .iter()
+            .filter_map(|candidate| candidate.node.provider_id())
+            .collect();
+        cluster.mark_for_deletion(&ids);
+        for draft in &command.replacements {
+            let mut claim = draft.claim.clone();
+            // Not a valid object name, so it cannot clash with a NodeClaim.
+            claim.metadata.name = Some(format!("planned/{}", self.drafted));
+            self.drafted += 1;
+            cluster.apply_node_claim(&claim);
+        }
+        self.snapshot = cluster.snapshot();
+        self.alone.clear();
+        for candidate in &command.candidates {
+            self.budgets.take(candidate.pool_name());
+        }
+    }
+}
+
+/// The result of a method.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) commands: Vec<Command>,
+    pub(super) kept: Kept,
+    /// Drifted nodes whose pods cannot be scheduled elsewhere, by name.
+    pub(super) blocked: BTreeMap<String, NotDisruptable>,
+    pub(super) budget_blocked: bool,
+    pub(super) timed_out: bool,
+    pub(super) unseen_pools: BTreeSet<String>,
+}
+
+/// Reasons why candidates are kept, by name.
+pub(super) type Kept = BTreeMap<String, NotConsolidatable>;
+
+impl Found {
+    /// Records why a candidate is kept.
+    pub(super) fn keep(&mut self, candidate: &Candidate, why: NotConsolidatable) {
+        self.kept.insert(candidate.name().to_owned(), why);
+    }
+
+    /// Records that a candidate is kept because its NodePool's budget is used up.
+    pub(super) fn keep_for_budget(&mut self, candidate: &Candidate) {
+        self.budget_blocked = true;
+        self.keep(
+            candidate,
+            NotConsolidatable::Budget {
+                node_pool: candidate.pool_name().to_owned(),
+            },
+        );
+    }
+}
+
+/// Returns the command for what a method found.
+pub(super) fn command(
+    method: Method,
+    candidates: Vec<Candidate>,
+    found: Move,
+    score: Option<f64>,
+) -> Command {
+    let Move {
+        replacements,
+        placements,
+        savings,
+    } = found;
+    Command {
+        method,
+        candidates,
+        replacements,
+        placements,
+        savings,
+        score,
+        scores: Vec::new(),
+    }
+}

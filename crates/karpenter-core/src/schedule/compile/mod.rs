@@ -1,0 +1,12 @@
+//! Step 1: compiles a snapshot into the numbers that the passes over it share.
+//!
+//! Labels, requirements and resource names become small integers ([`algebra`], [`vectors`]); instance types become rows
+//! ([`catalogue`]), NodePools become templates of planned nodes ([`template`]). All of it is a [`Solver`](solver::Solver).
+
+pub(crate) mod algebra;
+pub(crate) mod bits;
+pub(crate) mod capacity_index;
+pub(crate) mod catalogue;
+pub(crate) mod solver;
+pub(crate) mod template;
+pub(crate) mod vectors;

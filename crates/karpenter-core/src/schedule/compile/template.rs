@@ -1,0 +1,387 @@
+//! NodePools, compiled: the state of a new planned node of each before any pod is placed on it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use karpenter_api::labels;
+use karpenter_api::v1::NodePool;
+use karpenter_api::validation::WellKnown;
+
+use crate::pod::{HostPort, NodeTerm, Shape, Toleration};
+use crate::requirements::{Requirement, Requirements};
+use crate::resources::Resources;
+use crate::schedule::compile::algebra::{Algebra, KeyId, SetId};
+use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::capacity_index::RoomIndex;
+use crate::schedule::compile::catalogue::Catalogue;
+use crate::schedule::compile::vectors::{Dimensions, subtract};
+use crate::schedule::report::plan::PoolOutcome;
+use crate::schedule::request::MinValuesPolicy;
+use crate::taints::{Taint, untolerated};
+
+/// Rows on which the same DaemonSets run.
+#[derive(Clone, Debug)]
+pub(crate) struct DaemonGroup {
+    pub(crate) rows: Bits,
+    pub(crate) requests: Resources,
+    pub(crate) ports: Vec<HostPort>,
+}
+
+/// A new planned node of a NodePool.
+#[derive(Clone, Debug)]
+pub(crate) struct Template {
+    pub(crate) pool: Arc<NodePool>,
+    pub(crate) name: String,
+    pub(crate) catalogue: usize,
+    pub(crate) set: SetId,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) taints: Vec<Taint>,
+    /// Rows that meet the NodePool's own requirements.
+    pub(crate) rows: Bits,
+    /// The same, roomiest first.
+    pub(crate) order: Arc<Vec<u32>>,
+    pub(crate) groups: Vec<DaemonGroup>,
+    /// Room for pods after the DaemonSets, row by row.
+    pub(crate) room: Vec<i64>,
+    /// The same, sorted; built on first use.
+    index: OnceLock<RoomIndex>,
+    /// Limited resources.
+    pub(crate) limit_names: Vec<String>,
+    /// The remainder of each limit before this pass.
+    pub(crate) limits: Vec<i64>,
+    /// The amount that each row uses of each limit.
+    pub(crate) limit_costs: Vec<i64>,
+}
+
+/// A DaemonSet's pod, as it will run on a new node.
+#[derive(Clone, Debug)]
+pub(crate) struct Daemon {
+    pub(crate) shape: Arc<Shape>,
+    pub(crate) tolerations: Vec<Toleration>,
+    /// Node selector with each alternative of the required node affinity.
+    pub(crate) sets: Vec<Requirements>,
+}
+
+impl Daemon {
+    pub(crate) fn new(shape: &Arc<Shape>, terms: &[NodeTerm], well_known: &WellKnown) -> Self {
+        let mut tolerations = shape.tolerations.clone();
+        tolerations.push(Toleration::any_prefer_no_schedule());
+        Self {
+            shape: shape.clone(),
+            tolerations,
+            sets: alternatives(shape, terms, well_known),
+        }
+    }
+}
+
+/// Combines the node selector with each alternative; returns the node selector alone if there are none.
+pub(crate) fn alternatives(
+    shape: &Shape,
+    terms: &[NodeTerm],
+    well_known: &WellKnown,
+) -> Vec<Requirements> {
+    let selector = Requirements::from_labels(&shape.node_selector, well_known);
+    if terms.is_empty() {
+        return vec![selector];
+    }
+    terms
+        .iter()
+        .map(|term| with_term(&selector, term, well_known))
+        .collect()
+}
+
+/// Adds all expressions of a term to `base`. An invalid expression is never met.
+pub(crate) fn with_term(
+    base: &Requirements,
+    term: &NodeTerm,
+    well_known: &WellKnown,
+) -> Requirements {
+    let mut all = base.clone();
+    for expression in &term.expressions {
+        let parsed = Requirement::parse(&expression.key, &expression.operator, &expression.values);
+        let requirement = parsed.unwrap_or_else(|_| {
+            Requirement::new(&expression.key, crate::requirements::Operator::In, [""; 0])
+        });
+        all.add(requirement.canonical(well_known));
+    }
+    all
+}
+
+/// The context that compiling a template needs.
+pub(crate) struct TemplateCompiler<'a> {
+    pub(crate) algebra: &'a mut Algebra,
+    pub(crate) dimensions: &'a Dimensions,
+    pub(crate) well_known: &'a WellKnown,
+    pub(crate) daemons: &'a [Daemon],
+    pub(crate) min_values: MinValuesPolicy,
+}
+
+impl Template {
+    /// Compiles a NodePool; the error is the reason why it cannot be used.
+    pub(crate) fn compile(
+        pool: &Arc<NodePool>,
+        (index, catalogue): (usize, &Catalogue),
+        usage: &Resources,
+        compiler: &mut TemplateCompiler<'_>,
+    ) -> Result<Self, PoolOutcome> {
+        let name = pool.metadata.name.clone().unwrap_or_default();
+        let template = &pool.spec.template;
+        let class = &template.spec.node_class_ref;
+        let mut labels = template.metadata.labels.clone().unwrap_or_default();
+        labels.insert(labels::NODE_POOL.to_owned(), name.clone());
+        labels.insert(
+            labels::node_class(&class.group, &class.kind),
+            class.name.clone(),
+        );
+        let mut requirements =
+            Requirements::from_api(&template.spec.requirements, compiler.well_known)
+                .map_err(|problem| PoolOutcome::Invalid(problem.to_string()))?;
+        requirements.add_all(&Requirements::from_labels(&labels, compiler.well_known));
+        for label in [labels::REGISTERED, labels::INITIALIZED] {
+            requirements.add(Requirement::equal(label, "true"));
+        }
+        let known = |key: &str| compiler.well_known.contains(key);
+        let set = compiler.algebra.set(&requirements, known);
+        let rows = rows_of(catalogue, compiler.algebra, set);
+        if rows.is_empty() {
+            return Err(PoolOutcome::NoCompatibleInstanceTypes { min_values: false });
+        }
+        if compiler.min_values == MinValuesPolicy::Strict
+            && unmet_min_values(catalogue, compiler.algebra, set, &rows).is_some()
+        {
+            return Err(PoolOutcome::NoCompatibleInstanceTypes { min_values: true });
+        }
+        let taints: Vec<Taint> = template
+            .spec
+            .taints
+            .iter()
+            .flatten()
+            .map(Taint::parse)
+            .collect();
+        let groups = daemon_groups(catalogue, set, &taints, compiler);
+        let room = room_after_daemons(catalogue, &groups, compiler.dimensions);
+        let limits = Resources::allocatable_from(&pool.spec.limits)
+            .map_err(|problem| PoolOutcome::Invalid(problem.to_string()))?;
+        let mut compiled = Self {
+            pool: pool.clone(),
+            name,
+            catalogue: index,
+            set,
+            labels,
+            taints,
+            order: Arc::new(by_size(&rows, &room, compiler.dimensions.len())),
+            rows,
+            groups,
+            room,
+            index: OnceLock::new(),
+            limit_names: limits.iter().map(|(name, _)| name.to_owned()).collect(),
+            limits: limits
+                .iter()
+                .map(|(name, value)| value.saturating_sub(usage.get(name)))
+                .collect(),
+            limit_costs: Vec::new(),
+        };
+        for row in 0..catalogue.rows() {
+            let capacity = &catalogue.type_of(row).capacity;
+            let cost = |name: &String| {
+                if name == "nodes" {
+                    1
+                } else {
+                    capacity.get(name)
+                }
+            };
+            compiled
+                .limit_costs
+                .extend(compiled.limit_names.iter().map(cost));
+        }
+        Ok(compiled)
+    }
+
+    pub(crate) fn row_room(&self, row: usize, width: usize) -> &[i64] {
+        &self.room[row * width..(row + 1) * width]
+    }
+
+    /// Returns the rows with room for `used`.
+    pub(crate) fn rows_for(&self, used: &[i64], width: usize) -> Bits {
+        self.index
+            .get_or_init(|| RoomIndex::new(&self.rows, &self.room, width))
+            .rows_for(used)
+    }
+
+    /// Returns the largest DaemonSet overhead of any instance type, per resource.
+    pub(crate) fn most_overhead(&self) -> Resources {
+        let mut most = Resources::new();
+        for group in &self.groups {
+            most.max_assign(&group.requests);
+        }
+        most
+    }
+
+    /// Returns the smallest DaemonSet overhead of any instance type in `rows`, per resource.
+    pub(crate) fn least_overhead(&self, rows: Option<&Bits>) -> Resources {
+        let has_rows = |group: &&DaemonGroup| match rows {
+            None => true,
+            Some(rows) => group.rows.iter().any(|row| rows.contains(row)),
+        };
+        let mut groups = self.groups.iter().filter(has_rows);
+        let Some(first) = groups.next() else {
+            return Resources::new();
+        };
+        let mut least = first.requests.clone();
+        for group in groups {
+            least.retain(|name, _| group.requests.contains(name));
+            let names: Vec<(String, i64)> = least
+                .iter()
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect();
+            for (name, value) in names {
+                least.set(&name, value.min(group.requests.get(&name)));
+            }
+        }
+        least
+    }
+}
+
+/// Returns the rows that meet `set` and have an available offering that does.
+pub(crate) fn rows_of(catalogue: &Catalogue, algebra: &mut Algebra, set: SetId) -> Bits {
+    let mut rows = Bits::default();
+    for kind in catalogue.kinds_in(algebra, set).iter() {
+        rows.unite(&catalogue.kinds[kind].rows);
+    }
+    for (_, req) in algebra.members(set).to_vec() {
+        if rows.is_empty() {
+            break;
+        }
+        rows.intersect(&catalogue.rows_meeting(algebra, req));
+    }
+    rows
+}
+
+/// Returns a key with fewer different values over `rows` than its minValues: key, minimum, number found.
+pub(crate) fn unmet_min_values(
+    catalogue: &Catalogue,
+    algebra: &Algebra,
+    set: SetId,
+    rows: &Bits,
+) -> Option<(KeyId, u32, u32)> {
+    if !algebra.has_min_values(set) {
+        return None;
+    }
+    algebra.members(set).iter().find_map(|(key, req)| {
+        let minimum = algebra.requirement(*req).min_values()?;
+        let found = distinct_values(catalogue, algebra, *key, rows);
+        (found < minimum).then_some((*key, minimum, found))
+    })
+}
+
+/// Returns the number of different values of `key` that the instance types of `rows` list.
+pub(crate) fn distinct_values(
+    catalogue: &Catalogue,
+    algebra: &Algebra,
+    key: KeyId,
+    rows: &Bits,
+) -> u32 {
+    let mut values = rustc_hash::FxHashSet::default();
+    for row in rows.iter() {
+        if let Some(req) = catalogue.requirement(row, key) {
+            let requirement = algebra.requirement(req);
+            if !requirement.is_complement() {
+                values.extend(requirement.values().map(str::to_owned));
+            }
+        }
+    }
+    values.len() as u32
+}
+
+fn daemon_groups(
+    catalogue: &Catalogue,
+    set: SetId,
+    taints: &[Taint],
+    compiler: &mut TemplateCompiler<'_>,
+) -> Vec<DaemonGroup> {
+    let mut running: Vec<(usize, Bits)> = Vec::new();
+    for (index, daemon) in compiler.daemons.iter().enumerate() {
+        if untolerated(taints, &daemon.tolerations).is_some() {
+            continue;
+        }
+        let mut rows = Bits::default();
+        for alternative in &daemon.sets {
+            let wanted = compiler
+                .algebra
+                .set(alternative, |key| compiler.well_known.contains(key));
+            if compiler.algebra.join(set, wanted).is_none() {
+                continue;
+            }
+            let mut meeting = Bits::full(catalogue.rows());
+            for (_, req) in compiler.algebra.members(wanted).to_vec() {
+                meeting.intersect(&catalogue.rows_meeting(compiler.algebra, req));
+            }
+            rows.unite(&meeting);
+        }
+        if !rows.is_empty() {
+            running.push((index, rows));
+        }
+    }
+    let mut groups: BTreeMap<Vec<usize>, Bits> = BTreeMap::new();
+    for row in 0..catalogue.rows() {
+        let daemons = running
+            .iter()
+            .filter(|(_, rows)| rows.contains(row))
+            .map(|(index, _)| *index)
+            .collect();
+        groups.entry(daemons).or_default().insert(row);
+    }
+    groups
+        .into_iter()
+        .map(|(daemons, rows)| {
+            let mut group = DaemonGroup {
+                rows,
+                requests: Resources::new(),
+                ports: Vec::new(),
+            };
+            for daemon in daemons.iter().map(|index| &compiler.daemons[*index]) {
+                group.requests.add_assign(&daemon.shape.requests);
+                group.ports.extend(daemon.shape.host_ports.iter().cloned());
+            }
+            group
+        })
+        .collect()
+}
+
+fn room_after_daemons(
+    catalogue: &Catalogue,
+    groups: &[DaemonGroup],
+    dimensions: &Dimensions,
+) -> Vec<i64> {
+    let width = dimensions.len();
+    let mut room = catalogue.room.clone();
+    for group in groups {
+        let requests = dimensions.vector(&group.requests);
+        for row in group.rows.iter() {
+            subtract(&mut room[row * width..(row + 1) * width], &requests);
+        }
+    }
+    for row in catalogue.broken.iter() {
+        room[row * width..(row + 1) * width].fill(i64::MIN);
+    }
+    room
+}
+
+/// Sorts rows by the sum of their resources relative to the largest amounts.
+fn by_size(rows: &Bits, room: &[i64], width: usize) -> Vec<u32> {
+    let mut most = vec![1.0_f64; width];
+    for row in rows.iter() {
+        for (most, room) in most.iter_mut().zip(&room[row * width..]) {
+            *most = most.max(*room as f64);
+        }
+    }
+    let size = |row: usize| -> f64 {
+        most.iter()
+            .zip(&room[row * width..])
+            .map(|(most, room)| *room as f64 / most)
+            .sum()
+    };
+    let mut order: Vec<(f64, u32)> = rows.iter().map(|row| (size(row), row as u32)).collect();
+    order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    order.into_iter().map(|(_, row)| row).collect()
+}

@@ -1,0 +1,131 @@
+//! Pods of an affinity group on planned nodes whose domain is open, when another pod starts the group.
+//!
+//! Such pods are not counted in any domain yet. If the group started without them, they could end up in another domain than
+//! the pods that require affinity to them. So the pod that starts the group chooses among the domains that all their planned
+//! nodes can be in, and then the domain of those planned nodes is fixed.
+//!
+//! DIFFERS: upstream starts the group in any domain of the pod, and the planned nodes may get another domain.
+
+use std::collections::BTreeSet;
+
+use crate::schedule::compile::algebra::SetId;
+use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::template::unmet_min_values;
+use crate::schedule::pass::Run;
+use crate::schedule::pods::class::GroupId;
+use crate::schedule::topology::choices::Choices;
+use crate::schedule::topology::group::Host;
+
+/// The state of a planned node once its domain is fixed.
+pub(crate) struct InDomain {
+    set: SetId,
+    /// A row that fits.
+    witness: u32,
+    /// Reservations it would hold, if it holds any.
+    reservations: Option<BTreeSet<usize>>,
+}
+
+impl Run<'_> {
+    /// Keeps the domains that every planned node with undecided pods of a group can be in; reports whether there are such nodes.
+    pub(crate) fn narrow_to_undecided(&mut self, group: GroupId, domains: &mut Bits) -> bool {
+        let undecided = self.undecided(group);
+        let axis = self.groups[group].axis;
+        for claim in &undecided {
+            let reached: Bits = domains
+                .iter()
+                .filter(|domain| self.fixed_in_domain(*claim, axis, *domain).is_some())
+                .collect();
+            *domains = reached;
+        }
+        !undecided.is_empty()
+    }
+
+    /// Fixes the domain of the planned nodes with undecided pods of the groups that the placed pod started.
+    pub(crate) fn fix_undecided(&mut self, choices: &Choices, host: Host) {
+        for group in &choices.undecided_groups {
+            let axis = self.groups[*group].axis;
+            let domain = match host {
+                Host::Node(node) => Some(self.axes[axis].of_node[node] as usize),
+                Host::Claim(claim) => {
+                    let set = self.claims[claim].set;
+                    self.domains_of(axis, set).and_then(|reach| reach.single())
+                }
+            };
+            let Some(domain) = domain else {
+                continue;
+            };
+            for claim in self.undecided(*group) {
+                let Some(fixed) = self.fixed_in_domain(claim, axis, domain) else {
+                    continue;
+                };
+                let set = fixed.set;
+                let before = std::mem::replace(&mut self.claims[claim].set, set);
+                self.claims[claim].witness = fixed.witness;
+                if let Some(reservations) = fixed.reservations {
+                    self.hold(claim, reservations);
+                }
+                self.prune(claim);
+                self.release_devices(claim);
+                self.charge(claim);
+                self.narrowed(claim, before, set);
+            }
+        }
+    }
+
+    /// Returns the planned nodes with pods that a group counts once their domain is known.
+    pub(crate) fn undecided(&self, group: GroupId) -> Vec<usize> {
+        let waits = |claim: &usize| {
+            let pending = self.claims[*claim].pending.iter();
+            pending.into_iter().any(|(waiting, _)| *waiting == group)
+        };
+        (0..self.claims.len()).filter(waits).collect()
+    }
+
+    /// Returns the state of a planned node in a domain; `None` if it cannot be there: its pods do not fit, minValues are unmet, or
+    /// the reserved capacity it relies on is used up.
+    pub(crate) fn fixed_in_domain(
+        &mut self,
+        claim: usize,
+        axis: usize,
+        domain: usize,
+    ) -> Option<InDomain> {
+        let one: Bits = [domain].into_iter().collect();
+        let req = self.requirement_for(axis, &one);
+        let held = &self.claims[claim];
+        let (template, set, witness) = (held.template, held.set, held.witness);
+        let (used, allowed) = (held.used.clone(), held.allowed.clone());
+        let reservations = held.reservations.clone();
+        let fixed = self.algebra.narrow(set, req)?;
+        let counts_types = self.algebra.has_min_values(set);
+        let same = InDomain {
+            set: fixed,
+            witness,
+            reservations: None,
+        };
+        let there = fixed == set
+            || (!counts_types
+                && reservations.is_empty()
+                && self.mask(template, fixed).rows.contains(witness as usize));
+        if there {
+            return Some(same);
+        }
+        let rows = self.rows_with_room(template, fixed, &used, allowed.as_deref());
+        let first = rows.iter().next()?;
+        let catalogue = &self.solver.catalogues[self.solver.templates[template].catalogue];
+        if counts_types && unmet_min_values(catalogue, &self.algebra, fixed, &rows).is_some() {
+            return None;
+        }
+        let reservations = if reservations.is_empty() {
+            None
+        } else {
+            let held = self.reservations_of(template, &reservations, fixed, &rows);
+            Some(held.ok()?)
+        };
+        let stays = rows.contains(witness as usize);
+        Some(InDomain {
+            witness: if stays { witness } else { first as u32 },
+            reservations,
+            ..same
+        })
+    }
+}

@@ -1,0 +1,209 @@
+//! Placing a pod on an existing node: the first by name that accepts it, initialized nodes before others.
+//!
+//! Requirements and taints are bitsets computed once per variant; free resources, ports and attachments only shrink, so a node
+//! that refused a class is not tried again for it in the pass.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
+
+use crate::pod::{Pod, ports_conflict};
+use crate::schedule::compile::bits::{Bits, Ones};
+use crate::schedule::compile::vectors::subtract;
+use crate::schedule::pass::{Fate, Run};
+use crate::schedule::pods::class::{GroupId, Variant};
+use crate::schedule::pods::volumes::Volumes;
+use crate::schedule::topology::choices::Choices;
+use crate::schedule::topology::group::Host;
+
+impl Run<'_> {
+    pub(crate) fn try_nodes(
+        &mut self,
+        item: usize,
+        class: usize,
+        variant: &mut Variant,
+        choices: &Choices,
+        only: Option<&Bits>,
+    ) -> Option<Host> {
+        let words = self.usable.words().len();
+        let allowed: SmallVec<[Bits; 2]> = choices
+            .domains
+            .iter()
+            .map(|domains| {
+                let mut nodes = Bits::default();
+                for domain in domains.allowed.iter() {
+                    nodes.unite(&self.axes[domains.axis].nodes[domain]);
+                }
+                nodes
+            })
+            .collect();
+        let keep_off =
+            !self.items[item].waiting && !self.items[item].buffer && !self.reluctant.is_empty();
+        for index in 0..words {
+            let mut word = self.usable.word(index) & !variant.refused_nodes.word(index);
+            if keep_off {
+                word &= !self.reluctant.word(index);
+            }
+            for allowed in allowed.iter().chain(only) {
+                word &= allowed.word(index);
+            }
+            if word != 0 {
+                word &= self.host_word(choices, index, |hosts| &hosts.nodes);
+            }
+            for bit in Ones(word) {
+                let node = index * 64 + bit;
+                if self.node_accepts(node, class) {
+                    self.place_on_node(node, item, class);
+                    return Some(Host::Node(node));
+                }
+                variant.refused_nodes.insert(node);
+            }
+        }
+        None
+    }
+
+    /// Checks conditions that stay false once they are false: resources, ports, attachments; and devices, where pods have
+    /// resource claims.
+    fn node_accepts(&mut self, node: usize, class: usize) -> bool {
+        if !self.node_fits(node, class) {
+            return false;
+        }
+        if !self.classes[class].ports.is_empty() {
+            let ports = &self.classes[class].ports;
+            // DIFFERS: upstream reserves the ports of DaemonSets on new nodes only.
+            if ports_conflict(ports, &self.solver.nodes[node].daemon_ports) {
+                return false;
+            }
+            let added = self
+                .loads
+                .get(&node)
+                .is_some_and(|load| ports_conflict(ports, &load.ports));
+            if added
+                || self
+                    .bound_pods(node)
+                    .iter()
+                    .any(|pod| ports_conflict(ports, &pod.shape.host_ports))
+            {
+                return false;
+            }
+        }
+        (self.classes[class].attached.is_empty() || self.attachments_fit(node, class))
+            && (self.classes[class].claims.is_empty() || self.devices_on_node(node, class))
+    }
+
+    fn bound_pods(&self, node: usize) -> Vec<Arc<Pod>> {
+        self.solver
+            .snapshot
+            .pods_on(&self.solver.nodes[node].name)
+            .iter()
+            .filter(|pod| !pod.is_terminal())
+            .cloned()
+            .collect()
+    }
+
+    fn attachments_fit(&mut self, node: usize, class: usize) -> bool {
+        let name = self.solver.nodes[node].name.clone();
+        let Some(limits) = self.solver.snapshot.attach_limits(&name) else {
+            return true;
+        };
+        if self
+            .loads
+            .get(&node)
+            .is_none_or(|load| load.attached.is_none())
+        {
+            let mut attached: BTreeMap<String, FxHashSet<String>> = BTreeMap::new();
+            for pod in self.bound_pods(node) {
+                for (driver, claim) in Volumes::attached_by(&self.solver.snapshot, &pod) {
+                    attached.entry(driver).or_default().insert(claim);
+                }
+            }
+            self.loads.entry(node).or_default().attached = Some(attached);
+        }
+        let Some(attached) = self
+            .loads
+            .get(&node)
+            .and_then(|load| load.attached.as_ref())
+        else {
+            return true;
+        };
+        limits.iter().all(|(driver, limit)| {
+            let present = attached.get(driver);
+            let wanted = self.classes[class]
+                .attached
+                .iter()
+                .filter(|(of, _)| of == driver);
+            let new = wanted
+                .filter(|(_, claim)| present.is_none_or(|present| !present.contains(claim)))
+                .count();
+            new == 0 || present.map_or(0, FxHashSet::len) + new <= *limit as usize
+        })
+    }
+
+    fn place_on_node(&mut self, node: usize, item: usize, class: usize) {
+        let width = self.width;
+        subtract(
+            &mut self.remaining[node * width..(node + 1) * width],
+            &self.classes[class].requests,
+        );
+        if !self.classes[class].ports.is_empty() || !self.classes[class].attached.is_empty() {
+            let load = self.loads.entry(node).or_default();
+            load.ports.extend(self.classes[class].ports.iter().cloned());
+            if let Some(attached) = load.attached.as_mut() {
+                for (driver, claim) in &self.classes[class].attached {
+                    attached
+                        .entry(driver.clone())
+                        .or_default()
+                        .insert(claim.clone());
+                }
+            }
+        }
+        if !self.classes[class].claims.is_empty() {
+            self.commit_node_devices(node);
+        }
+        self.items[item].fate = Fate::Placed(Host::Node(node));
+        self.record_on_node(node, class);
+    }
+
+    fn record_on_node(&mut self, node: usize, class: usize) {
+        let mut counted = false;
+        for index in 0..self.classes[class].counted.len() {
+            let group = self.classes[class].counted[index];
+            if self.groups[group]
+                .nodes
+                .as_ref()
+                .is_none_or(|nodes| nodes.contains(node))
+            {
+                self.count_on_node(group, node);
+                counted = true;
+            }
+        }
+        for index in 0..self.classes[class].keeps_away.len() {
+            let group = self.classes[class].keeps_away[index];
+            self.count_on_node(group, node);
+        }
+        if counted {
+            self.epoch += 1;
+        }
+    }
+
+    fn count_on_node(&mut self, group: GroupId, node: usize) {
+        let axis = &self.axes[self.groups[group].axis];
+        if axis.is_hostname {
+            self.groups[group].count_on_host(Host::Node(node), 1);
+        } else if axis.of_node[node] != u32::MAX {
+            let domain = axis.of_node[node] as usize;
+            self.groups[group].count_in(domain, 1);
+        }
+    }
+
+    pub(crate) fn node_fits(&self, node: usize, class: usize) -> bool {
+        let room = &self.remaining[node * self.width..(node + 1) * self.width];
+        self.classes[class]
+            .requests
+            .iter()
+            .zip(room)
+            .all(|(need, room)| need <= room)
+    }
+}

@@ -1,0 +1,396 @@
+//! Whether and how a pod fits on a planned node: one of this pass, or a new one of a NodePool.
+//!
+//! 1. The requirements of the planned node and the pod are joined, then those of each alternative of its volumes.
+//! 2. A row (instance type) must meet them and have room. The witness of the planned node usually still does; else the first
+//!    of `alive` that does is taken.
+//! 3. Topology narrows to one domain per key: among those with the lowest count, the cheapest.
+//! 4. minValues and reservations are checked where there are any.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::pod::ports_conflict;
+use crate::schedule::compile::algebra::{ANYTHING, SetId};
+use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::template::{distinct_values, unmet_min_values};
+use crate::schedule::compile::vectors::Vector;
+use crate::schedule::pass::Run;
+use crate::schedule::place::planned_node::{Fit, Refusal};
+use crate::schedule::pods::class::Variant;
+use crate::schedule::request::{MinValuesPolicy, ReservedMode};
+use crate::schedule::topology::choices::{Choices, Domains};
+
+/// A planned node that a pod is tried on.
+pub(crate) struct Target<'t> {
+    pub(crate) template: usize,
+    pub(crate) set: SetId,
+    pub(crate) used: &'t [i64],
+    pub(crate) alive: &'t [u32],
+    pub(crate) witness: u32,
+    pub(crate) allowed: Option<Rc<Bits>>,
+    pub(crate) held: &'t BTreeSet<usize>,
+    pub(crate) is_new: bool,
+    /// The index of the planned node, or the one it would get.
+    pub(crate) index: u32,
+}
+
+pub(crate) const NO_ROW: u32 = u32::MAX;
+
+impl Run<'_> {
+    pub(crate) fn try_template(
+        &mut self,
+        template: usize,
+        class: usize,
+        variant: &Variant,
+        choices: &Choices,
+    ) -> Result<Fit, Refusal> {
+        let compiled = &self.solver.templates[template];
+        if let Some(place) = compiled.limit_names.iter().position(|name| name == "nodes")
+            && self.limits[template][place] <= 0
+        {
+            return Err(Refusal::Permanent);
+        }
+        let used: Vector = smallvec![0; self.width];
+        let held = BTreeSet::new();
+        let target = Target {
+            template,
+            set: compiled.set,
+            used: &used,
+            alive: &compiled.order,
+            witness: NO_ROW,
+            allowed: self.within_limits[template].clone(),
+            held: &held,
+            is_new: true,
+            index: self.claims.len() as u32,
+        };
+        self.fit(&target, class, variant, choices)
+    }
+
+    /// Checks whether and how a pod fits on a planned node.
+    pub(crate) fn fit(
+        &mut self,
+        target: &Target<'_>,
+        class: usize,
+        variant: &Variant,
+        choices: &Choices,
+    ) -> Result<Fit, Refusal> {
+        let joined = self
+            .algebra
+            .join(target.set, variant.set)
+            .ok_or(Refusal::Permanent)?;
+        let allowed = self.without_port_conflicts(target, class);
+        let mut refusal = Refusal::Permanent;
+        for index in 0..self.classes[class].volumes.len() {
+            let alternative = self.classes[class].volumes[index];
+            let Some(set) = self.algebra.join(joined, alternative) else {
+                continue;
+            };
+            let (mut set, mut allowed, mut devices) = (set, allowed.clone(), None);
+            if !self.classes[class].claims.is_empty() {
+                match self.devices_on_claim(target, class, set, &allowed, choices) {
+                    Ok(served) => {
+                        (set, allowed) = (served.set, served.allowed);
+                        devices = Some(served.allocation);
+                    }
+                    Err(why) => {
+                        refusal = why;
+                        continue;
+                    }
+                }
+            }
+            let base = match self.fit_set(target, class, set, allowed.clone()) {
+                Ok(fit) if choices.domains.is_empty() => {
+                    return Ok(Fit {
+                        volume: alternative,
+                        devices,
+                        ..fit
+                    });
+                }
+                Ok(fit) => fit.set,
+                // The reserved capacity may be in a domain that is excluded.
+                Err(Refusal::Reserved) if !choices.domains.is_empty() => set,
+                Err(Refusal::Reserved) => {
+                    refusal = Refusal::Reserved;
+                    continue;
+                }
+                Err(_) => continue,
+            };
+            if refusal == Refusal::Permanent {
+                refusal = Refusal::Topology;
+            }
+            match self.fit_domains(target, class, base, &choices.domains, &allowed) {
+                Ok(fit) => {
+                    return Ok(Fit {
+                        volume: alternative,
+                        devices,
+                        ..fit
+                    });
+                }
+                Err(Refusal::Reserved) => refusal = Refusal::Reserved,
+                Err(_) => {}
+            }
+        }
+        Err(refusal)
+    }
+
+    /// Narrows to domains, axis by axis, and takes the cheapest fit among those with the lowest count.
+    fn fit_domains(
+        &mut self,
+        target: &Target<'_>,
+        class: usize,
+        set: SetId,
+        axes: &[Domains],
+        allowed: &Option<Rc<Bits>>,
+    ) -> Result<Fit, Refusal> {
+        let Some((domains, rest)) = axes.split_first() else {
+            return self.fit_set(target, class, set, allowed.clone());
+        };
+        let reach = self.domains_of(domains.axis, set);
+        let mut open = domains.allowed.clone();
+        if let Some(reach) = &reach {
+            open.intersect(reach);
+        }
+        if open.is_empty() {
+            return Err(Refusal::Topology);
+        }
+        if !domains.single {
+            if reach.is_some_and(|reach| *reach == open)
+                && self.lists(domains.axis, set, open.len())
+            {
+                return self.fit_domains(target, class, set, rest, allowed);
+            }
+            let req = self.requirement_for(domains.axis, &open);
+            let narrowed = self.algebra.narrow(set, req).ok_or(Refusal::Topology)?;
+            return self.fit_domains(target, class, narrowed, rest, allowed);
+        }
+        let order = &self.groups[domains.order];
+        let names = &self.axes[domains.axis].domains;
+        let mut ordered: SmallVec<[(u32, usize); 8]> = open
+            .iter()
+            .map(|domain| (order.in_domain(domain), domain))
+            .collect();
+        ordered.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| names[a.1].cmp(&names[b.1])));
+        let by_price = ordered.len() > 1 && !self.strategy.domains_by_name;
+        let mut best: Option<(u32, Fit)> = None;
+        let mut refusal = Refusal::Topology;
+        for (count, domain) in ordered {
+            if best.as_ref().is_some_and(|(least, _)| *least < count) {
+                break;
+            }
+            let one: Bits = [domain].into_iter().collect();
+            let req = self.requirement_for(domains.axis, &one);
+            let Some(narrowed) = self.algebra.narrow(set, req) else {
+                continue;
+            };
+            match self.fit_domains(target, class, narrowed, rest, allowed) {
+                Ok(mut fit) => {
+                    if !by_price {
+                        return Ok(fit);
+                    }
+                    fit.price = self.price_of(target, class, &fit);
+                    if best.as_ref().is_none_or(|(_, best)| fit.price < best.price) {
+                        best = Some((count, fit));
+                    }
+                }
+                Err(Refusal::Reserved) => refusal = Refusal::Reserved,
+                Err(_) => {}
+            }
+        }
+        best.map(|(_, fit)| fit).ok_or(refusal)
+    }
+
+    /// Returns the price of the cheapest row on which a class fits as described by `fit`, beside the pods already there.
+    fn price_of(&mut self, target: &Target<'_>, class: usize, fit: &Fit) -> f64 {
+        let template = target.template;
+        let mask = self.mask(template, fit.set);
+        let need = &self.classes[class].requests;
+        let fits = |row: usize| {
+            fit.allowed
+                .as_ref()
+                .is_none_or(|allowed| allowed.contains(row))
+                && self.row_fits(template, row, target.used, need)
+        };
+        self.by_price(template, fit.set, &mask)
+            .iter()
+            .find(|(_, row)| fits(*row as usize))
+            .map_or(f64::MAX, |(price, _)| *price)
+    }
+
+    /// Returns the rows whose DaemonSets do not conflict with the host ports of the class.
+    fn without_port_conflicts(&self, target: &Target<'_>, class: usize) -> Option<Rc<Bits>> {
+        let ports = &self.classes[class].ports;
+        if ports.is_empty() {
+            return target.allowed.clone();
+        }
+        let template = &self.solver.templates[target.template];
+        let mut rows = target
+            .allowed
+            .as_deref()
+            .cloned()
+            .unwrap_or_else(|| template.rows.clone());
+        for group in template
+            .groups
+            .iter()
+            .filter(|group| ports_conflict(ports, &group.ports))
+        {
+            rows.subtract(&group.rows);
+        }
+        Some(Rc::new(rows))
+    }
+
+    /// Checks that a row meets a set and has room, minValues and reservations included.
+    fn fit_set(
+        &mut self,
+        target: &Target<'_>,
+        class: usize,
+        set: SetId,
+        allowed: Option<Rc<Bits>>,
+    ) -> Result<Fit, Refusal> {
+        let mask = self.mask(target.template, set);
+        let need = &self.classes[class].requests;
+        let passes = |row: u32| {
+            let index = row as usize;
+            mask.rows.contains(index)
+                && allowed
+                    .as_ref()
+                    .is_none_or(|allowed| allowed.contains(index))
+                && self.row_fits(target.template, index, target.used, need)
+        };
+        let witness = if target.witness != NO_ROW && passes(target.witness) {
+            target.witness
+        } else {
+            let too_much = target
+                .used
+                .iter()
+                .zip(need.iter())
+                .zip(mask.peak.iter())
+                .any(|((used, need), peak)| used.saturating_add(*need) > *peak);
+            if too_much {
+                return Err(Refusal::Permanent);
+            }
+            target
+                .alive
+                .iter()
+                .copied()
+                .find(|row| passes(*row))
+                .ok_or(Refusal::Permanent)?
+        };
+        let mut fit = Fit {
+            set,
+            witness,
+            allowed,
+            reservations: None,
+            min_values_relaxed: false,
+            price: 0.0,
+            volume: ANYTHING,
+            devices: None,
+        };
+        let catalogue = self.solver.templates[target.template].catalogue;
+        let tracked = self.request.reserved_mode != ReservedMode::Off
+            && self.solver.catalogues[catalogue].has_reservations;
+        if self.algebra.has_min_values(set) || tracked {
+            let total: Vector = target
+                .used
+                .iter()
+                .zip(self.classes[class].requests.iter())
+                .map(|(used, need)| used.saturating_add(*need))
+                .collect();
+            let rows = self.rows_with_room(target.template, set, &total, fit.allowed.as_deref());
+            self.check_min_values(target, &mut fit, &rows)?;
+            if tracked {
+                fit.reservations =
+                    Some(self.reservations_of(target.template, target.held, set, &rows)?);
+            }
+        }
+        Ok(fit)
+    }
+
+    /// Returns the rows that meet a set and have room for `used`.
+    pub(crate) fn rows_with_room(
+        &mut self,
+        template: usize,
+        set: SetId,
+        used: &[i64],
+        allowed: Option<&Bits>,
+    ) -> Bits {
+        let mask = self.mask(template, set);
+        let mut rows = self.solver.templates[template].rows_for(used, self.width);
+        rows.intersect(&mask.rows);
+        if let Some(allowed) = allowed {
+            rows.intersect(allowed);
+        }
+        rows
+    }
+
+    fn check_min_values(
+        &mut self,
+        target: &Target<'_>,
+        fit: &mut Fit,
+        rows: &Bits,
+    ) -> Result<(), Refusal> {
+        let catalogue = &self.solver.catalogues[self.solver.templates[target.template].catalogue];
+        if unmet_min_values(catalogue, &self.algebra, fit.set, rows).is_none() {
+            return Ok(());
+        }
+        if !target.is_new || self.request.min_values_policy == MinValuesPolicy::Strict {
+            return Err(Refusal::Permanent);
+        }
+        let mut relaxed = self.algebra.requirements(fit.set);
+        for (key, req) in self.algebra.members(fit.set) {
+            let requirement = self.algebra.requirement(*req);
+            if let Some(minimum) = requirement.min_values() {
+                let found = distinct_values(catalogue, &self.algebra, *key, rows);
+                if found < minimum {
+                    relaxed.replace(requirement.as_ref().clone().with_min_values(Some(found)));
+                }
+            }
+        }
+        let names = &self.solver.snapshot.config().well_known;
+        fit.set = self.algebra.set(&relaxed, |key| names.contains(key));
+        fit.min_values_relaxed = true;
+        Ok(())
+    }
+
+    /// Returns the reservations that a planned node of `rows` would hold, given that it holds `held` now.
+    pub(crate) fn reservations_of(
+        &mut self,
+        template: usize,
+        held: &BTreeSet<usize>,
+        set: SetId,
+        rows: &Bits,
+    ) -> Result<BTreeSet<usize>, Refusal> {
+        let catalogue_index = self.solver.templates[template].catalogue;
+        let kinds = self.kinds(catalogue_index, set);
+        let catalogue = &self.solver.catalogues[catalogue_index];
+        let offered = |kind: usize| {
+            let kind = &catalogue.kinds[kind];
+            let reservation = kind.reservation?;
+            rows.iter()
+                .any(|row| kind.rows.contains(row))
+                .then_some(reservation)
+        };
+        let compatible: BTreeSet<usize> = kinds.iter().filter_map(offered).collect();
+        let holds: BTreeSet<usize> = compatible
+            .iter()
+            .copied()
+            .filter(|id| held.contains(id) || self.reservations_left[*id] > 0)
+            .collect();
+        let strict = self.request.reserved_mode == ReservedMode::Strict;
+        if strict && holds.is_empty() && (!compatible.is_empty() || !held.is_empty()) {
+            return Err(Refusal::Reserved);
+        }
+        // A planned node without a reservation must have an offering that is not reserved.
+        let offered_otherwise = || {
+            let plain = kinds.iter().map(|kind| &catalogue.kinds[kind]);
+            plain
+                .filter(|kind| kind.reservation.is_none())
+                .any(|kind| rows.iter().any(|row| kind.rows.contains(row)))
+        };
+        if holds.is_empty() && !compatible.is_empty() && !offered_otherwise() {
+            return Err(Refusal::Permanent);
+        }
+        Ok(holds)
+    }
+}

@@ -1,0 +1,10 @@
+//! Step 4: places the pods one by one: on an existing node, else on a planned node, else on a new planned node.
+
+pub(crate) mod affinity_seed;
+pub(crate) mod devices;
+pub(crate) mod existing;
+pub(crate) mod fit;
+pub(crate) mod planned;
+pub(crate) mod planned_node;
+pub(crate) mod queue;
+pub(crate) mod row_cache;

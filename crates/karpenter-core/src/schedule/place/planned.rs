@@ -1,0 +1,695 @@
+//! Placing a pod on a planned node, and the updates that follow: resources, requirements, limits, domains, counters.
+//!
+//! Planned nodes are tried by number of pods, then by age. A planned node only fills up and narrows, so most refusals are
+//! permanent and cached with the variant; a refusal by topology or a reservation is tried again.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::pod::ports_conflict;
+use crate::requirements::Requirement;
+use crate::schedule::compile::algebra::SetId;
+use crate::schedule::compile::bits::{Bits, Ones};
+use crate::schedule::compile::vectors::{Vector, add};
+use crate::schedule::pass::{Fate, Run};
+use crate::schedule::place::fit::{NO_ROW, Target};
+use crate::schedule::place::planned_node::{Claim, Fit, Refusal};
+use crate::schedule::pods::class::{GroupId, Variant};
+use crate::schedule::topology::choices::Choices;
+use crate::schedule::topology::group::{Asker, GroupKind, Host};
+use crate::taints::untolerated;
+
+impl Run<'_> {
+    pub(crate) fn try_claims(
+        &mut self,
+        item: usize,
+        class: usize,
+        variant: &mut Variant,
+        choices: &Choices,
+    ) -> Option<Host> {
+        let candidates = self.candidates(variant, choices)?;
+        let levels = std::mem::take(&mut self.levels);
+        let mut found = None;
+        'search: for level in levels.values() {
+            for (index, candidates) in candidates.iter().enumerate() {
+                for bit in Ones(level.word(index) & candidates) {
+                    let claim = index * 64 + bit;
+                    match self.try_claim(claim, class, variant, choices) {
+                        Ok(fit) => {
+                            found = Some((claim, fit));
+                            break 'search;
+                        }
+                        Err(Refusal::Permanent) => variant.refused_claims.insert(claim),
+                        Err(Refusal::Topology | Refusal::Reserved) => {}
+                    }
+                }
+            }
+        }
+        self.levels = levels;
+        let (claim, fit) = found?;
+        self.join(claim, fit, item, class);
+        Some(Host::Claim(claim))
+    }
+
+    /// Places the pod on the planned node whose price rises least; opens a new one in the first NodePool that accepts the pod if
+    /// that costs less.
+    pub(crate) fn try_cheapest(
+        &mut self,
+        item: usize,
+        class: usize,
+        variant: &mut Variant,
+        choices: &Choices,
+    ) -> Option<Host> {
+        let candidates = self.candidates(variant, choices)?;
+        let levels = std::mem::take(&mut self.levels);
+        let mut best: Option<(f64, usize, Fit)> = None;
+        'search: for level in levels.values() {
+            for (index, candidates) in candidates.iter().enumerate() {
+                for bit in Ones(level.word(index) & candidates) {
+                    let claim = index * 64 + bit;
+                    let fit = match self.try_claim(claim, class, variant, choices) {
+                        Ok(fit) => fit,
+                        Err(Refusal::Permanent) => {
+                            variant.refused_claims.insert(claim);
+                            continue;
+                        }
+                        Err(Refusal::Topology | Refusal::Reserved) => continue,
+                    };
+                    let increase = self.increase(claim, class, &fit);
+                    if best.as_ref().is_none_or(|(least, ..)| increase < *least) {
+                        best = Some((increase, claim, fit));
+                    }
+                    if increase <= 0.0 {
+                        break 'search;
+                    }
+                }
+            }
+        }
+        self.levels = levels;
+        let (increase, claim, fit) = best?;
+        if increase > 0.0
+            && let Some((template, fit)) = self.cheaper_new(class, variant, choices, increase)
+        {
+            return Some(self.open(template, fit, item, class));
+        }
+        self.join(claim, fit, item, class);
+        Some(Host::Claim(claim))
+    }
+
+    /// Returns how much the price of a planned node rises with the pod.
+    fn increase(&mut self, claim: usize, class: usize, fit: &Fit) -> f64 {
+        let held = &self.claims[claim];
+        let (template, set, mut used) = (held.template, held.set, held.used.clone());
+        let allowed = held.allowed.clone();
+        let before = self.lowest_price(template, set, &used, allowed.as_deref());
+        add(&mut used, &self.classes[class].requests);
+        self.lowest_price(template, fit.set, &used, fit.allowed.as_deref()) - before
+    }
+
+    /// Returns the fit of a pod on a new node of the first NodePool that accepts it, if that costs less than `most`.
+    fn cheaper_new(
+        &mut self,
+        class: usize,
+        variant: &Variant,
+        choices: &Choices,
+        most: f64,
+    ) -> Option<(usize, Fit)> {
+        for template in 0..self.solver.templates.len() {
+            if !variant.tolerated_templates.contains(template)
+                || variant.refused_templates.contains(template)
+            {
+                continue;
+            }
+            match self.try_template(template, class, variant, choices) {
+                Ok(fit) => {
+                    let used = self.classes[class].requests.clone();
+                    let price = self.lowest_price(template, fit.set, &used, fit.allowed.as_deref());
+                    return (price < most).then_some((template, fit));
+                }
+                Err(Refusal::Reserved) => return None,
+                Err(Refusal::Permanent | Refusal::Topology) => {}
+            }
+        }
+        None
+    }
+
+    /// Returns the planned nodes that have not refused the variant permanently and are in its domains, 64 per word; `None` if
+    /// there are none.
+    fn candidates(&self, variant: &Variant, choices: &Choices) -> Option<SmallVec<[u64; 64]>> {
+        if self.claims.is_empty() {
+            return None;
+        }
+        let words = self.claims.len().div_ceil(64);
+        let mut candidates: SmallVec<[u64; 64]> = SmallVec::with_capacity(words);
+        let mut any = 0;
+        for index in 0..words {
+            let mut word = !variant.refused_claims.word(index)
+                & self.host_word(choices, index, |hosts| &hosts.claims);
+            for domains in &choices.domains {
+                if word == 0 {
+                    break;
+                }
+                let axis = &self.axes[domains.axis];
+                word &= domains
+                    .allowed
+                    .iter()
+                    .fold(0, |reach, domain| reach | axis.claims[domain].word(index));
+            }
+            any |= word;
+            candidates.push(word);
+        }
+        (any != 0).then_some(candidates)
+    }
+
+    fn try_claim(
+        &mut self,
+        claim: usize,
+        class: usize,
+        variant: &Variant,
+        choices: &Choices,
+    ) -> Result<Fit, Refusal> {
+        let held = &self.claims[claim];
+        if !variant.tolerated_templates.contains(held.template) {
+            return Err(Refusal::Permanent);
+        }
+        if !self.classes[class].ports.is_empty()
+            && ports_conflict(&self.classes[class].ports, &held.ports)
+        {
+            return Err(Refusal::Permanent);
+        }
+        let others = self.others_along(claim, class, variant, choices)?;
+        let choices = others.as_ref().unwrap_or(choices);
+        let held = &self.claims[claim];
+        let (alive, used, reservations) = (
+            held.alive.clone(),
+            held.used.clone(),
+            held.reservations.clone(),
+        );
+        let target = Target {
+            template: held.template,
+            set: held.set,
+            used: &used,
+            alive: &alive,
+            witness: held.witness,
+            allowed: held.allowed.clone(),
+            held: &reservations,
+            is_new: false,
+            index: claim as u32,
+        };
+        self.fit(&target, class, variant, choices)
+    }
+
+    /// Returns the choices left on a planned node if pods on it are counted by a spread constraint of the pod only from now on:
+    /// their domain is still open and becomes that of this pod, or this pod's requirements make the node pass the node filter.
+    ///
+    /// DIFFERS: upstream does not count such pods, before or after.
+    fn others_along(
+        &mut self,
+        claim: usize,
+        class: usize,
+        variant: &Variant,
+        choices: &Choices,
+    ) -> Result<Option<Choices>, Refusal> {
+        let held = &self.claims[claim];
+        if held.pending.is_empty() && held.uncounted.is_empty() {
+            return Ok(None);
+        }
+        let mut narrowed: Option<Choices> = None;
+        for owned in &variant.owned {
+            let group = &self.groups[owned.group];
+            if group.kind() != GroupKind::Spread {
+                continue;
+            }
+            let held = &self.claims[claim];
+            let here = held.pending.iter().chain(&held.uncounted);
+            let along: u32 = here
+                .filter(|(id, _)| *id == owned.group)
+                .map(|(_, number)| number)
+                .sum();
+            if along == 0 {
+                continue;
+            }
+            let axis = group.axis;
+            if self.axes[axis].is_hostname {
+                let there = i64::from(group.on_host(Host::Claim(claim)));
+                if there + i64::from(along) + i64::from(owned.own)
+                    > i64::from(group.identity.max_skew)
+                {
+                    return Err(Refusal::Topology);
+                }
+                continue;
+            }
+            let key = self.axes[axis].key;
+            let pod = self
+                .algebra
+                .get(variant.strict, key)
+                .map(|req| self.admitted(axis, req));
+            let counted = self.counted_domains(class, owned.group);
+            let valid = self.groups[owned.group].valid_domains(&Asker {
+                reach: pod.as_deref(),
+                counted: counted.as_ref(),
+                own: owned.own,
+                along,
+                starts: false,
+            });
+            let narrowed = narrowed.get_or_insert_with(|| choices.clone());
+            for domains in narrowed.domains.iter_mut().filter(|all| all.axis == axis) {
+                domains.allowed.intersect(&valid);
+                if domains.allowed.is_empty() {
+                    return Err(Refusal::Topology);
+                }
+            }
+        }
+        Ok(narrowed)
+    }
+
+    pub(crate) fn open(&mut self, template: usize, fit: Fit, item: usize, class: usize) -> Host {
+        let compiled = &self.solver.templates[template];
+        let index = self.claims.len();
+        self.claims.push(Claim {
+            template,
+            set: compiled.set,
+            used: smallvec![0; self.width],
+            pods: Vec::new(),
+            witness: NO_ROW,
+            alive: compiled.order.clone(),
+            allowed: None,
+            ports: Vec::new(),
+            reservations: Rc::default(),
+            min_values_relaxed: false,
+            charged: vec![0; compiled.limit_names.len()],
+            charged_for: Vec::new(),
+            pending: Vec::new(),
+            uncounted: Vec::new(),
+            drivers: None,
+        });
+        self.levels.entry(0).or_default().insert(index);
+        for axis in 0..self.axes.len() {
+            if !self.axes[axis].is_hostname {
+                let reach = self.domains_of(axis, compiled.set);
+                let count = self.axes[axis].domains.len();
+                let reach = reach.unwrap_or_else(|| Arc::new(Bits::full(count)));
+                for domain in reach.iter() {
+                    self.axes[axis].claims[domain].insert(index);
+                }
+            }
+        }
+        self.epoch += 1;
+        self.join(index, fit, item, class);
+        Host::Claim(index)
+    }
+
+    /// Places a pod on a planned node, with the result of `fit`.
+    fn join(&mut self, index: usize, fit: Fit, item: usize, class: usize) {
+        let before = self.claims[index].set;
+        let claim = &mut self.claims[index];
+        let level = claim.pods.len() as u32;
+        claim.pods.push(item as u32);
+        self.items[item].volume = fit.volume;
+        add(&mut claim.used, &self.classes[class].requests);
+        claim.set = fit.set;
+        claim.allowed = fit.allowed;
+        claim.min_values_relaxed |= fit.min_values_relaxed;
+        claim
+            .ports
+            .extend(self.classes[class].ports.iter().cloned());
+        let moved = claim.witness != fit.witness && claim.witness != NO_ROW;
+        claim.witness = fit.witness;
+        if moved {
+            self.prune(index);
+        }
+        if let Some(reservations) = fit.reservations {
+            self.hold(index, reservations);
+        }
+        if let Some(allocation) = fit.devices {
+            self.commit_devices(index, allocation);
+        }
+        self.release_devices(index);
+        self.charge(index);
+        if let Some(bits) = self.levels.get_mut(&level) {
+            bits.remove(index);
+            if bits.is_empty() {
+                self.levels.remove(&level);
+            }
+        }
+        if self.has_room_left(index) {
+            self.levels.entry(level + 1).or_default().insert(index);
+        }
+        if before != fit.set {
+            self.narrowed(index, before, fit.set);
+        }
+        self.fix_labels(index, class);
+        self.items[item].fate = Fate::Placed(Host::Claim(index));
+        self.record_on_claim(index, class);
+    }
+
+    /// Replaces the reservations that a planned node holds.
+    pub(crate) fn hold(&mut self, index: usize, reservations: BTreeSet<usize>) {
+        let reservations = Rc::new(reservations);
+        let held = std::mem::replace(&mut self.claims[index].reservations, reservations.clone());
+        for id in reservations.difference(&held) {
+            self.reservations_left[*id] = self.reservations_left[*id].saturating_sub(1);
+        }
+        for id in held.difference(&reservations) {
+            self.reservations_left[*id] += 1;
+            self.epoch += 1;
+        }
+    }
+
+    /// Removes the rows that have no room for the pods already on the planned node.
+    pub(crate) fn prune(&mut self, index: usize) {
+        let claim = &self.claims[index];
+        let mask = self.mask(claim.template, claim.set);
+        let claim = &self.claims[index];
+        let none: Vector = smallvec![0; self.width];
+        let alive: Vec<u32> = claim
+            .alive
+            .iter()
+            .copied()
+            .filter(|row| {
+                mask.rows.contains(*row as usize)
+                    && self.row_fits(claim.template, *row as usize, &claim.used, &none)
+            })
+            .collect();
+        self.claims[index].alive = Arc::new(alive);
+    }
+
+    /// Reports whether the smallest request of any class still fits.
+    fn has_room_left(&self, index: usize) -> bool {
+        let claim = &self.claims[index];
+        self.row_fits(
+            claim.template,
+            claim.witness as usize,
+            &claim.used,
+            &self.least,
+        ) || claim
+            .alive
+            .iter()
+            .any(|row| self.row_fits(claim.template, *row as usize, &claim.used, &self.least))
+    }
+
+    /// Charges a planned node to the limits of its NodePool, with the largest amount of any of its rows.
+    ///
+    /// DIFFERS: `nodes` is charged too, and the charge is reduced when large rows drop out.
+    pub(crate) fn charge(&mut self, index: usize) {
+        let template = self.claims[index].template;
+        let compiled = &self.solver.templates[template];
+        let count = compiled.limit_names.len();
+        if count == 0 {
+            return;
+        }
+        let claim = &self.claims[index];
+        let (used, allowed, set) = (claim.used.clone(), claim.allowed.clone(), claim.set);
+        let mask = self.mask(template, set);
+        let claim = &self.claims[index];
+        let none: Vector = smallvec![0; self.width];
+        let still = |row: &u32| {
+            let row = *row as usize;
+            mask.rows.contains(row)
+                && allowed.as_ref().is_none_or(|allowed| allowed.contains(row))
+                && self.row_fits(template, row, &used, &none)
+        };
+        if !claim.charged_for.is_empty() && claim.charged_for.iter().all(still) {
+            return;
+        }
+        let rows = self.rows_with_room(template, set, &used, allowed.as_deref());
+        let mut most = vec![0; count];
+        let mut charged_for = vec![NO_ROW; count];
+        for row in rows.iter() {
+            let costs = &compiled.limit_costs[row * count..(row + 1) * count];
+            for (place, cost) in costs.iter().enumerate() {
+                if charged_for[place] == NO_ROW || most[place] < *cost {
+                    most[place] = (*cost).max(0);
+                    charged_for[place] = row as u32;
+                }
+            }
+        }
+        self.claims[index].charged_for = charged_for;
+        let charged = std::mem::replace(&mut self.claims[index].charged, most.clone());
+        if charged == most {
+            return;
+        }
+        for (left, (new, old)) in self.limits[template]
+            .iter_mut()
+            .zip(most.iter().zip(&charged))
+        {
+            *left = left.saturating_sub(*new).saturating_add(*old);
+            if new < old {
+                self.epoch += 1;
+            }
+        }
+        self.refresh_limits(template);
+    }
+
+    /// Removes a planned node from the domains it can no longer be in, and counts pods that were pending until its domain was
+    /// known.
+    pub(crate) fn narrowed(&mut self, index: usize, before: SetId, after: SetId) {
+        for axis in 0..self.axes.len() {
+            if self.axes[axis].is_hostname {
+                continue;
+            }
+            let key = self.axes[axis].key;
+            if self.algebra.get(before, key) == self.algebra.get(after, key) {
+                continue;
+            }
+            let count = self.axes[axis].domains.len();
+            let old = self
+                .domains_of(axis, before)
+                .unwrap_or_else(|| Arc::new(Bits::full(count)));
+            let new = self
+                .domains_of(axis, after)
+                .unwrap_or_else(|| Arc::new(Bits::full(count)));
+            for domain in old.iter().filter(|domain| !new.contains(*domain)) {
+                self.axes[axis].claims[domain].remove(index);
+            }
+            let pending = std::mem::take(&mut self.claims[index].pending);
+            let counted = pending
+                .iter()
+                .any(|(group, _)| self.groups[*group].axis == axis);
+            for (group, number) in pending {
+                if self.groups[group].axis != axis {
+                    self.claims[index].pending.push((group, number));
+                    continue;
+                }
+                match self.groups[group].kind() {
+                    GroupKind::Spread | GroupKind::Affinity => match new.single() {
+                        Some(domain) => {
+                            self.groups[group].count_in(domain, number);
+                            self.epoch += 1;
+                        }
+                        None => self.claims[index].pending.push((group, number)),
+                    },
+                    GroupKind::Anti | GroupKind::Inverse => {
+                        for domain in old.iter().filter(|domain| !new.contains(*domain)) {
+                            self.groups[group].uncount_in(domain, number);
+                        }
+                        self.epoch += 1;
+                        if new.single().is_none() {
+                            self.claims[index].pending.push((group, number));
+                        }
+                    }
+                }
+            }
+            if let Some(domain) = new.single().filter(|_| counted) {
+                self.fix_domain(index, axis, domain);
+            }
+        }
+        self.count_late(index);
+    }
+
+    /// Counts pods that groups did not count as long as the planned node might fail their node filter.
+    fn count_late(&mut self, index: usize) {
+        for (group, number) in std::mem::take(&mut self.claims[index].uncounted) {
+            if self.claim_passes(index, group) {
+                (0..number).for_each(|_| self.count_on_claim(group, index));
+                self.epoch += 1;
+            } else {
+                self.claims[index].uncounted.push((group, number));
+            }
+        }
+    }
+
+    /// Fixes labels that only the launch would decide, if a topology constraint counts the pod by them: the domain of the pod must
+    /// be known. Labels that the provider decides, such as the zone, stay open.
+    ///
+    /// DIFFERS: upstream leaves such a label open, counts the pod in no domain, and picks a value at the launch.
+    fn fix_labels(&mut self, index: usize, class: usize) {
+        self.fix_filter_labels(index, class);
+        for place in 0..self.classes[class].counted.len() {
+            let axis = self.groups[self.classes[class].counted[place]].axis;
+            let key = self.axes[axis].key;
+            if self.axes[axis].is_hostname || self.algebra.is_known(key) {
+                continue;
+            }
+            let Some(req) = self.algebra.get(self.claims[index].set, key) else {
+                continue;
+            };
+            if self.algebra.requirement(req).single().is_some() {
+                continue;
+            }
+            let reach = self.admitted(axis, req);
+            let load = |domain: usize| -> u32 {
+                let counting = self.classes[class].counted.iter();
+                let spread = counting
+                    .map(|group| &self.groups[*group])
+                    .filter(|group| group.axis == axis && group.kind() == GroupKind::Spread);
+                spread.map(|group| group.in_domain(domain)).sum()
+            };
+            let names = &self.axes[axis].domains;
+            let choices = reach
+                .iter()
+                .map(|domain| (load(domain), &names[domain], domain));
+            if let Some((_, _, domain)) = choices.min() {
+                self.fix_domain(index, axis, domain);
+            }
+        }
+    }
+
+    /// Fixes labels that the node filter of a spread constraint of the pod reads: otherwise the launch would decide whether the
+    /// pod is counted.
+    fn fix_filter_labels(&mut self, index: usize, class: usize) {
+        for place in 0..self.classes[class].counted.len() {
+            let group = self.classes[class].counted[place];
+            let Some(terms) = self.groups[group].filter_sets.clone() else {
+                continue;
+            };
+            for (key, _) in terms
+                .iter()
+                .flat_map(|term| self.algebra.members(*term).to_vec())
+                .collect::<Vec<_>>()
+            {
+                let set = self.claims[index].set;
+                let req = self.algebra.get(set, key);
+                let Some(req) = req.filter(|_| !self.algebra.is_known(key)) else {
+                    continue;
+                };
+                let requirement = self.algebra.requirement(req);
+                if requirement.single().is_some() || requirement.min_values().is_some() {
+                    continue;
+                }
+                let Some(value) = requirement.any() else {
+                    continue;
+                };
+                let drawn = Requirement::equal(requirement.key(), &value);
+                let drawn = self.algebra.req(&drawn, || false);
+                let (template, witness) = (
+                    self.claims[index].template,
+                    self.claims[index].witness as usize,
+                );
+                if let Some(fixed) = self.algebra.narrow(set, drawn)
+                    && self.mask(template, fixed).rows.contains(witness)
+                {
+                    self.claims[index].set = fixed;
+                    self.narrowed(index, set, fixed);
+                }
+            }
+        }
+    }
+
+    /// Fixes the domain of a planned node, if one of its rows allows it.
+    fn fix_domain(&mut self, index: usize, axis: usize, domain: usize) {
+        let (template, set) = (self.claims[index].template, self.claims[index].set);
+        let req = self.algebra.get(set, self.axes[axis].key);
+        if let Some(req) = req.map(|req| self.algebra.requirement(req))
+            && (req.single().is_some() || req.min_values().is_some())
+        {
+            return;
+        }
+        let req = self.requirement_for(axis, &[domain].into_iter().collect());
+        let Some(fixed) = self.algebra.narrow(set, req) else {
+            return;
+        };
+        let witness = self.claims[index].witness as usize;
+        if self.mask(template, fixed).rows.contains(witness) {
+            self.claims[index].set = fixed;
+            self.narrowed(index, set, fixed);
+        }
+    }
+
+    fn record_on_claim(&mut self, index: usize, class: usize) {
+        let mut counted = false;
+        for place in 0..self.classes[class].counted.len() {
+            let group = self.classes[class].counted[place];
+            if self.claim_passes(index, group) {
+                self.count_on_claim(group, index);
+                counted = true;
+            } else if self.taints_pass(index, group) {
+                note(&mut self.claims[index].uncounted, group);
+            }
+        }
+        for place in 0..self.classes[class].keeps_away.len() {
+            let group = self.classes[class].keeps_away[place];
+            self.count_on_claim(group, index);
+        }
+        if counted {
+            self.epoch += 1;
+        }
+    }
+
+    /// Reports whether a planned node passes the node filter of a group as it is now.
+    fn claim_passes(&mut self, index: usize, group: GroupId) -> bool {
+        let set = self.claims[index].set;
+        self.taints_pass(index, group)
+            && self.groups[group].filter_sets.clone().is_none_or(|terms| {
+                terms
+                    .iter()
+                    .any(|term| self.algebra.strictly_compatible(set, *term))
+            })
+    }
+
+    /// Reports whether a planned node's taints, which never change, pass the node filter of a group.
+    pub(crate) fn taints_pass(&self, index: usize, group: GroupId) -> bool {
+        let taints = &self.solver.templates[self.claims[index].template].taints;
+        let tolerations = self.groups[group].identity.filter.tolerations.as_ref();
+        tolerations.is_none_or(|tolerations| untolerated(taints, tolerations).is_none())
+    }
+
+    /// Returns the only domain of `reach` that the planned node can be in, if there is exactly one.
+    fn only_domain(&mut self, index: usize, axis: usize, reach: &Bits) -> Option<usize> {
+        let mut there = reach
+            .iter()
+            .filter(|domain| self.fixed_in_domain(index, axis, *domain).is_some());
+        let first = there.next()?;
+        there.next().is_none().then_some(first)
+    }
+
+    fn count_on_claim(&mut self, group: GroupId, index: usize) {
+        let axis = self.groups[group].axis;
+        if self.axes[axis].is_hostname {
+            self.groups[group].count_on_host(Host::Claim(index), 1);
+            return;
+        }
+        let set = self.claims[index].set;
+        let count = self.axes[axis].domains.len();
+        let reach = self
+            .domains_of(axis, set)
+            .unwrap_or_else(|| Arc::new(Bits::full(count)));
+        if let Some(domain) = reach
+            .single()
+            .or_else(|| self.only_domain(index, axis, &reach))
+        {
+            self.fix_domain(index, axis, domain);
+            self.groups[group].count_in(domain, 1);
+            return;
+        }
+        if matches!(
+            self.groups[group].kind(),
+            GroupKind::Anti | GroupKind::Inverse
+        ) {
+            for domain in reach.iter() {
+                self.groups[group].count_in(domain, 1);
+            }
+        }
+        note(&mut self.claims[index].pending, group);
+    }
+}
+
+fn note(numbers: &mut Vec<(GroupId, u32)>, group: GroupId) {
+    match numbers.iter_mut().find(|(known, _)| *known == group) {
+        Some((_, number)) => *number += 1,
+        None => numbers.push((group, 1)),
+    }
+}

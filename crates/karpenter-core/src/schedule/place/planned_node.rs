@@ -1,0 +1,69 @@
+//! A planned node: the requirements and resources that the pods placed on it leave.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::dra::Allocation;
+use crate::pod::HostPort;
+use crate::schedule::compile::algebra::SetId;
+use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::vectors::Vector;
+use crate::schedule::pods::class::GroupId;
+
+/// A planned node of this pass. Its requirements only narrow and its load only grows.
+#[derive(Clone, Debug)]
+pub(crate) struct Claim {
+    pub(crate) template: usize,
+    pub(crate) set: SetId,
+    pub(crate) used: Vector,
+    /// Indices of the items placed on it.
+    pub(crate) pods: Vec<u32>,
+    /// A row that fits.
+    pub(crate) witness: u32,
+    /// Rows that may still fit, roomiest first. May hold some that no longer do.
+    pub(crate) alive: Arc<Vec<u32>>,
+    /// Rows that limits and host ports leave; `None` is all.
+    pub(crate) allowed: Option<Rc<Bits>>,
+    pub(crate) ports: Vec<HostPort>,
+    /// Reservations it holds an instance of.
+    pub(crate) reservations: Rc<BTreeSet<usize>>,
+    pub(crate) min_values_relaxed: bool,
+    /// Resources charged to the limits of its NodePool.
+    pub(crate) charged: Vec<i64>,
+    /// For each limit, a row that uses the charged amount.
+    pub(crate) charged_for: Vec<u32>,
+    /// Pods of groups whose domain is still open: group and number.
+    pub(crate) pending: Vec<(GroupId, u32)>,
+    /// Pods that a group does not count yet, because the planned node may still fail its node filter: group and number.
+    pub(crate) uncounted: Vec<(GroupId, u32)>,
+    /// Drivers of the devices of its pods, if any pod has resource claims.
+    pub(crate) drivers: Option<BTreeSet<String>>,
+}
+
+/// The state of a planned node if a pod were placed on it.
+#[derive(Clone, Debug)]
+pub(crate) struct Fit {
+    pub(crate) set: SetId,
+    pub(crate) witness: u32,
+    pub(crate) allowed: Option<Rc<Bits>>,
+    /// Reservations it would hold; `None` if reservations are not tracked.
+    pub(crate) reservations: Option<BTreeSet<usize>>,
+    pub(crate) min_values_relaxed: bool,
+    pub(crate) price: f64,
+    /// The alternative of the volume requirements that was chosen.
+    pub(crate) volume: SetId,
+    /// Devices the pod would be allocated, if it has resource claims.
+    pub(crate) devices: Option<Rc<Allocation>>,
+}
+
+/// Why a pod does not fit on a planned node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The pod will not fit in this pass.
+    Permanent,
+    /// The pod may fit once pods are counted in other domains.
+    Topology,
+    /// Only reserved capacity is compatible, and it is used up.
+    Reserved,
+}

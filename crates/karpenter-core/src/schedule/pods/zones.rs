@@ -1,0 +1,146 @@
+//! The effective zone of pending pods, before they are placed; reported by the metric by effective zone.
+//!
+//! Hard constraints decide: node selector and required affinity, zones of the volumes, and required topology constraints over
+//! zones. Preferences do not.
+//!
+//! UPSTREAM: pkg/controllers/provisioning/scheduling/scheduler.go (effective zone)
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use karpenter_api::labels::ZONE;
+
+use crate::pod::Phase;
+use crate::requirements::Requirements;
+use crate::schedule::pass::Run;
+use crate::schedule::pods::class::Class;
+use crate::schedule::topology::group::Asker;
+
+/// The zones in which a pending pod can be placed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum EffectiveZone {
+    /// Several zones.
+    Flexible,
+    /// No zone.
+    None,
+    /// Exactly this zone.
+    Zone(String),
+}
+
+impl fmt::Display for EffectiveZone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Flexible => "flexible",
+            Self::None => "none",
+            Self::Zone(zone) => zone,
+        })
+    }
+}
+
+impl Run<'_> {
+    /// Counts pending pods by effective zone.
+    pub(crate) fn pending_by_zone(&mut self) -> BTreeMap<EffectiveZone, usize> {
+        let mut of_class: Vec<usize> = vec![0; self.classes.len()];
+        for item in &self.items {
+            let pending = item.waiting && item.pod.node_name.is_none();
+            if pending && item.pod.phase == Phase::Pending {
+                of_class[item.class] += 1;
+            }
+        }
+        let mut zones = BTreeMap::new();
+        for (class, pods) in of_class.into_iter().enumerate() {
+            if pods > 0 && self.classes[class].problem.is_none() {
+                *zones.entry(self.effective_zone(class)).or_default() += pods;
+            }
+        }
+        zones
+    }
+
+    fn effective_zone(&mut self, index: usize) -> EffectiveZone {
+        let class = &self.classes[index];
+        let axis = self.axes.iter().position(|axis| axis.name == ZONE);
+        let mut groups: Vec<(usize, bool)> = class
+            .hard
+            .iter()
+            .map(|owned| (owned.group, owned.own))
+            .collect();
+        groups.extend(class.kept_away.iter().map(|group| (*group, false)));
+        groups.retain(|(group, _)| Some(self.groups[*group].axis) == axis);
+        let speaks = |all: &Requirements| all.get(ZONE).is_some();
+        let class = &self.classes[index];
+        if groups.is_empty()
+            && !class.terms.iter().any(speaks)
+            && !class.volume_requirements.iter().any(speaks)
+        {
+            return EffectiveZone::Flexible;
+        }
+        let mut zones = self.zones_of(class);
+        if let Some(axis) = axis.filter(|_| !groups.is_empty()) {
+            zones.extend(self.axes[axis].domains.iter().map(ToString::to_string));
+        }
+        let admits = |all: &Requirements, zone: &str| all.get(ZONE).is_none_or(|r| r.has(zone));
+        let terms = class.terms.clone();
+        let volumes = class.volume_requirements.clone();
+        let mut open: BTreeSet<String> = BTreeSet::new();
+        for term in &terms {
+            let own = term.get(ZONE).cloned();
+            let pod = axis.zip(own).map(|(axis, own)| {
+                let req = self.algebra.req(&own, || true);
+                self.admitted(axis, req)
+            });
+            let valid: Vec<_> = groups
+                .iter()
+                .map(|(group, own)| {
+                    let counted = self.counted_domains(index, *group);
+                    let group = &self.groups[*group];
+                    group.valid_domains(&Asker {
+                        reach: pod.as_deref(),
+                        counted: counted.as_ref(),
+                        own: *own,
+                        along: 0,
+                        starts: *own && !group.is_populated(),
+                    })
+                })
+                .collect();
+            let reachable = |zone: &&String| {
+                let domain = axis.and_then(|axis| self.axes[axis].ids.get(zone.as_str()));
+                admits(term, zone)
+                    && (volumes.is_empty() || volumes.iter().any(|all| admits(all, zone)))
+                    && valid
+                        .iter()
+                        .all(|valid| domain.is_some_and(|domain| valid.contains(*domain as usize)))
+            };
+            open.extend(zones.iter().filter(reachable).cloned());
+        }
+        let mut open = open.into_iter();
+        match (open.next(), open.next()) {
+            (None, _) => EffectiveZone::None,
+            (Some(zone), None) => EffectiveZone::Zone(zone),
+            _ => EffectiveZone::Flexible,
+        }
+    }
+
+    /// Returns the zones that a class names, and those of nodes and offerings.
+    fn zones_of(&self, class: &Class) -> BTreeSet<String> {
+        let named = class.terms.iter().chain(&class.volume_requirements);
+        let mut zones: BTreeSet<String> = named
+            .filter_map(|all| all.get(ZONE))
+            .filter(|requirement| !requirement.is_complement())
+            .flat_map(|requirement| requirement.values().map(str::to_owned))
+            .collect();
+        let nodes = self.solver.node_domains(ZONE);
+        zones.extend(nodes.names.iter().map(ToString::to_string));
+        let Some(key) = self.algebra.find_key(ZONE) else {
+            return zones;
+        };
+        for template in &self.solver.templates {
+            let catalogue = &self.solver.catalogues[template.catalogue];
+            for kind in &catalogue.kinds {
+                if let Some(req) = self.algebra.get(kind.set, key) {
+                    zones.extend(self.algebra.requirement(req).values().map(str::to_owned));
+                }
+            }
+        }
+        zones
+    }
+}

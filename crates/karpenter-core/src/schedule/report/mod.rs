@@ -1,0 +1,5 @@
+//! Step 6: turns the placements into a [`Plan`](plan::Plan): NodeClaims to create, and a reason for every pod without a place.
+
+pub(crate) mod explain;
+pub(crate) mod node_claims;
+pub(crate) mod plan;

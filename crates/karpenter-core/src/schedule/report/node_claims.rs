@@ -1,0 +1,279 @@
+//! Turning planned nodes into NodeClaims.
+//!
+//! UPSTREAM: pkg/controllers/provisioning/scheduling/{nodeclaim,nodeclaimtemplate}.go
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
+
+use karpenter_api::labels;
+
+use crate::requirements::{Operator, Requirement};
+use crate::schedule::compile::algebra::SetId;
+use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::template::unmet_min_values;
+use crate::schedule::pass::{Fate, Run};
+use crate::schedule::report::plan::{
+    DraftClaim, DraftShape, Placement, Plan, PlannedNodeClaim, Unplaced, Unschedulable,
+};
+use crate::schedule::request::{MinValuesPolicy, ReservedMode};
+use crate::schedule::topology::group::Host;
+
+/// Summary of the instance types left for a planned node.
+struct Options {
+    /// Rows by price.
+    rows: Vec<(f64, u32)>,
+    /// Names by price, each once.
+    names: Vec<String>,
+    capacity_types: Vec<String>,
+    price_overlay: bool,
+    capacity_overlay: bool,
+}
+
+impl Run<'_> {
+    /// Builds the plan from the placements.
+    pub(crate) fn into_plan(mut self) -> Plan {
+        let mut plan = Plan {
+            pools: self.solver.pools.clone(),
+            ..Plan::default()
+        };
+        let mut dropped = vec![false; self.claims.len()];
+        for (index, dropped) in dropped.iter_mut().enumerate() {
+            match self.draft(index) {
+                Some(draft) => plan.new_claims.push(draft),
+                None => *dropped = true,
+            }
+        }
+        let mut reasons: Vec<Option<Unschedulable>> = vec![None; self.classes.len()];
+        for index in 0..self.items.len() {
+            let item = &self.items[index];
+            let (buffer, class, fate) = (item.buffer, item.class, item.fate);
+            let pod = || item.pod.key.clone();
+            let why = match fate {
+                Fate::Placed(Host::Node(index)) => {
+                    let node = self.solver.nodes[index].name.clone();
+                    plan.existing.push(Placement {
+                        pod: pod(),
+                        node,
+                        buffer,
+                    });
+                    continue;
+                }
+                Fate::Placed(Host::Claim(claim)) if dropped[claim] => {
+                    Unschedulable::MinValuesAfterTruncation
+                }
+                Fate::Placed(Host::Claim(_)) => continue,
+                Fate::Waiting => {
+                    plan.undecided.push(pod());
+                    continue;
+                }
+                Fate::Refused | Fate::Deferred => {
+                    let why = match &reasons[class] {
+                        Some(why) => why.clone(),
+                        None => {
+                            let why = self.explain(class);
+                            reasons[class] = Some(why.clone());
+                            why
+                        }
+                    };
+                    match (fate, why) {
+                        (Fate::Deferred, Unschedulable::NoFit(reasons)) => {
+                            Unschedulable::ReservationWait(reasons)
+                        }
+                        (_, why) => why,
+                    }
+                }
+            };
+            let pod = self.items[index].pod.key.clone();
+            plan.unplaced.push(Unplaced { pod, buffer, why });
+        }
+        plan
+    }
+
+    /// Returns the draft of a planned node; `None` if truncating the list of instance types breaks minValues.
+    fn draft(&mut self, index: usize) -> Option<PlannedNodeClaim> {
+        let claim = &self.claims[index];
+        let (template, set, allowed) = (claim.template, claim.set, claim.allowed.clone());
+        let (used, reservations) = (claim.used.clone(), claim.reservations.clone());
+        let rows = self.rows_with_room(template, set, &used, allowed.as_deref());
+        let key = (template, set, rows, reservations);
+        let shape = match self.shapes.get(&key) {
+            Some(shape) => shape.clone(),
+            None => {
+                let shape = self.shape(template, set, &key.2, &key.3).map(Arc::new);
+                self.shapes.insert(key, shape.clone());
+                shape
+            }
+        }?;
+        let claim = &self.claims[index];
+        let key = |buffer: bool| {
+            let items = claim.pods.iter().map(|item| &self.items[*item as usize]);
+            items
+                .filter(move |item| item.buffer == buffer)
+                .map(|item| item.pod.key.clone())
+                .collect()
+        };
+        let mut requests = self.solver.dimensions.resources(&claim.used);
+        requests.add_assign(&shape.overhead);
+        let node_claim = DraftClaim::new(
+            shape.clone(),
+            requests.clone(),
+            claim.min_values_relaxed,
+            self.drivers_of(index),
+        );
+        Some(PlannedNodeClaim {
+            node_pool: self.solver.templates[template].name.clone(),
+            pods: key(false),
+            buffer_pods: key(true),
+            instance_types: shape.instance_types.clone(),
+            requests,
+            hourly_price: shape.hourly_price,
+            min_values_relaxed: claim.min_values_relaxed,
+            reservations: shape.reservations.clone(),
+            claim: node_claim,
+        })
+    }
+
+    /// Returns the parts shared by planned nodes with the same requirements and rows.
+    fn shape(
+        &mut self,
+        template_index: usize,
+        claim_set: SetId,
+        rows: &Bits,
+        reservations: &BTreeSet<usize>,
+    ) -> Option<DraftShape> {
+        let template = &self.solver.templates[template_index];
+        let catalogue = &self.solver.catalogues[template.catalogue];
+        let names = &self.solver.snapshot.config().well_known;
+        let mut requirements = self.algebra.requirements(claim_set);
+        let reservations: Vec<String> = reservations
+            .iter()
+            .map(|id| self.solver.reservations.ids[*id].clone())
+            .collect();
+        let tracked = self.request.reserved_mode != ReservedMode::Off && catalogue.has_reservations;
+        if !reservations.is_empty() {
+            let label = &self.solver.snapshot.config().reservation_id_label;
+            requirements.replace(Requirement::equal(
+                labels::CAPACITY_TYPE,
+                labels::CAPACITY_TYPE_RESERVED,
+            ));
+            requirements.replace(Requirement::new(
+                label,
+                Operator::In,
+                reservations.iter().map(String::as_str),
+            ));
+        } else if tracked {
+            // DIFFERS: a NodeClaim without a reservation excludes reserved capacity.
+            requirements.add(Requirement::new(
+                labels::CAPACITY_TYPE,
+                Operator::NotIn,
+                [labels::CAPACITY_TYPE_RESERVED],
+            ));
+        }
+        let set = self.algebra.set(&requirements, |key| names.contains(key));
+        let options = self.options(template_index, set, rows);
+        let mut cut = options.names;
+        let uncut = cut.len();
+        cut.truncate(self.request.max_instance_types);
+        if cut.len() < uncut {
+            let kept = |row: &usize| cut.contains(&catalogue.type_of(*row).name);
+            let left: Bits = options
+                .rows
+                .iter()
+                .map(|(_, row)| *row as usize)
+                .filter(kept)
+                .collect();
+            let unmet = unmet_min_values(catalogue, &self.algebra, claim_set, &left).is_some();
+            if unmet && self.request.min_values_policy == MinValuesPolicy::Strict {
+                return None;
+            }
+        }
+        if !options.capacity_types.is_empty() {
+            let min_values = requirements
+                .get(labels::CAPACITY_TYPE)
+                .and_then(Requirement::min_values);
+            let offered = options.capacity_types.iter().map(String::as_str);
+            requirements.replace(
+                Requirement::new(labels::CAPACITY_TYPE, Operator::In, offered)
+                    .with_min_values(min_values),
+            );
+        }
+        let min_values = requirements
+            .get(labels::INSTANCE_TYPE)
+            .and_then(Requirement::min_values);
+        for label in [
+            labels::INSTANCE_TYPE,
+            labels::HOSTNAME,
+            labels::REGISTERED,
+            labels::INITIALIZED,
+        ] {
+            requirements.remove(label);
+        }
+        let mut all_labels = requirements.labels(|key| !names.contains(key));
+        all_labels.extend(template.labels.clone());
+        Some(DraftShape {
+            pool: template.pool.clone(),
+            labels: all_labels,
+            requirements,
+            instance_types: cut.into(),
+            min_types: min_values,
+            hourly_price: options.rows.first().map_or(0.0, |(price, _)| *price),
+            overhead: template.least_overhead(Some(rows)),
+            reservations,
+            price_overlay: options.price_overlay,
+            capacity_overlay: options.capacity_overlay,
+            prototype: OnceLock::new(),
+        })
+    }
+
+    fn options(&mut self, template: usize, set: SetId, rows: &Bits) -> Options {
+        let catalogue_index = self.solver.templates[template].catalogue;
+        let kinds = self.kinds(catalogue_index, set);
+        let catalogue = &self.solver.catalogues[catalogue_index];
+        let mut priced: Vec<(f64, u32)> = rows
+            .iter()
+            .filter_map(|row| Some((catalogue.price(row, &kinds)?, row as u32)))
+            .collect();
+        let name = |row: u32| catalogue.type_of(row as usize).name.as_str();
+        priced.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| name(a.1).cmp(name(b.1))));
+        let mut names: Vec<String> = Vec::with_capacity(priced.len());
+        let mut seen = rustc_hash::FxHashSet::default();
+        let mut offered = Bits::default();
+        let mut price_overlay = false;
+        let mut capacity_overlay = false;
+        for (_, row) in &priced {
+            if seen.insert(name(*row)) {
+                names.push(name(*row).to_owned());
+            }
+            capacity_overlay |= catalogue.type_of(*row as usize).capacity_overlay;
+            for offer in catalogue
+                .offers(*row as usize)
+                .iter()
+                .filter(|offer| kinds.contains(offer.kind as usize))
+            {
+                offered.insert(offer.kind as usize);
+                price_overlay |= offer.overlay;
+            }
+        }
+        let key = self.algebra.find_key(labels::CAPACITY_TYPE);
+        let mut capacity_types: Vec<String> = offered
+            .iter()
+            .filter_map(|kind| self.algebra.get(catalogue.kinds[kind].set, key?))
+            .flat_map(|req| {
+                self.algebra
+                    .requirement(req)
+                    .values()
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        capacity_types.sort();
+        capacity_types.dedup();
+        Options {
+            rows: priced,
+            names,
+            capacity_types,
+            price_overlay,
+            capacity_overlay,
+        }
+    }
+}

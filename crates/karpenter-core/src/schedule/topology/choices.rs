@@ -1,0 +1,230 @@
+//! The domains and hosts that topology constraints leave for a pod, before a particular node is considered.
+//!
+//! Each constraint of the pod, and each anti-affinity term of other pods that selects it, yields the domains it admits;
+//! constraints on one key are intersected. For hostname the domains are the nodes, and the constraint is a rule on the
+//! bitsets of its group.
+
+use smallvec::SmallVec;
+
+use crate::schedule::compile::bits::Bits;
+use crate::schedule::pass::Run;
+use crate::schedule::pods::class::{GroupId, Owned, Variant};
+use crate::schedule::topology::group::{Asker, GroupKind, Hosts};
+
+/// The domains of an axis that all constraints admit, before a particular node is considered.
+#[derive(Clone, Debug)]
+pub(crate) struct Domains {
+    pub(crate) axis: usize,
+    pub(crate) allowed: Bits,
+    /// The node must be in exactly one of the domains.
+    pub(crate) single: bool,
+    /// The group whose counts order the domains.
+    pub(crate) order: GroupId,
+}
+
+/// The domains and hosts that topology constraints leave for a variant.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Choices {
+    pub(crate) domains: SmallVec<[Domains; 2]>,
+    /// Hostname groups, each with the hosts it excludes (full, over the skew, populated) or the only ones it admits (populated).
+    host_rules: SmallVec<[(GroupId, HostRule); 4]>,
+    /// A hostname constraint excludes new nodes.
+    pub(crate) no_new_node: bool,
+    /// Affinity groups that the pod starts while pods of them are already on planned nodes with an open domain: those planned
+    /// nodes get the domain of this pod.
+    pub(crate) undecided_groups: SmallVec<[GroupId; 1]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HostRule {
+    NotFull,
+    NotOver,
+    NotPopulated,
+    OnlyPopulated,
+}
+
+impl Run<'_> {
+    /// Returns the choices that the topology constraints of a variant leave; the error is the group that leaves none.
+    pub(crate) fn choices(&mut self, class: usize, variant: &Variant) -> Result<Choices, GroupId> {
+        let mut choices = Choices::default();
+        // kube-scheduler lets a pod start its affinity group only if no pod anywhere matches all of its terms.
+        let joins = variant.owned.iter().any(|owned| {
+            let group = &self.groups[owned.group];
+            !owned.soft && group.kind() == GroupKind::Affinity && group.is_populated()
+        });
+        for owned in &variant.owned {
+            self.choose(&mut choices, class, variant, *owned, joins)?;
+        }
+        for index in 0..self.classes[class].kept_away.len() {
+            let kept_away = Owned {
+                group: self.classes[class].kept_away[index],
+                own: false,
+                soft: false,
+            };
+            self.choose(&mut choices, class, variant, kept_away, false)?;
+        }
+        Ok(choices)
+    }
+
+    fn choose(
+        &mut self,
+        choices: &mut Choices,
+        class: usize,
+        variant: &Variant,
+        owned: Owned,
+        joins: bool,
+    ) -> Result<(), GroupId> {
+        let Owned {
+            group: group_id,
+            own,
+            soft,
+        } = owned;
+        let group = &self.groups[group_id];
+        // Pods of the group may be on planned nodes whose domain is open: these get the domain of this pod.
+        let starts = own
+            && group.kind() == GroupKind::Affinity
+            && !group.is_populated()
+            && (soft || !joins || !self.undecided(group_id).is_empty());
+        let axis = self.groups[group_id].axis;
+        if self.axes[axis].is_hostname {
+            let group = &self.groups[group_id];
+            let rule = match group.kind() {
+                GroupKind::Spread if own => {
+                    choices.no_new_node |= group.identity.max_skew < 1;
+                    HostRule::NotFull
+                }
+                GroupKind::Spread => {
+                    choices.no_new_node |= group.identity.max_skew < 0;
+                    HostRule::NotOver
+                }
+                GroupKind::Affinity if starts => return Ok(()),
+                GroupKind::Affinity if !group.any => return Err(group_id),
+                GroupKind::Affinity => {
+                    choices.no_new_node = true;
+                    HostRule::OnlyPopulated
+                }
+                GroupKind::Anti | GroupKind::Inverse => HostRule::NotPopulated,
+            };
+            choices.host_rules.push((group_id, rule));
+            return Ok(());
+        }
+        let key = self.axes[axis].key;
+        let pod = self
+            .algebra
+            .get(variant.strict, key)
+            .map(|req| self.admitted(axis, req));
+        let counted = self.counted_domains(class, group_id);
+        let group = &self.groups[group_id];
+        let mut valid = group.valid_domains(&Asker {
+            reach: pod.as_deref(),
+            counted: counted.as_ref(),
+            own,
+            along: 0,
+            starts,
+        });
+        let kind = group.kind();
+        // DIFFERS: a pod with required anti-affinity is fixed to one domain, so that the next pod has the others. A pod that only
+        // prefers anti-affinity is not: a node for each such pod costs more than a preference is worth.
+        let single = starts || kind == GroupKind::Spread || (kind == GroupKind::Anti && !soft);
+        // A preference does not fix the domain of nodes with other pods: the extra price may be many times that of its pod.
+        if starts && !soft && self.narrow_to_undecided(group_id, &mut valid) {
+            choices.undecided_groups.push(group_id);
+        }
+        let allowed = match choices
+            .domains
+            .iter_mut()
+            .find(|domains| domains.axis == axis)
+        {
+            Some(domains) => {
+                domains.allowed.intersect(&valid);
+                if single && (!domains.single || kind == GroupKind::Spread) {
+                    domains.order = group_id;
+                }
+                domains.single |= single;
+                &domains.allowed
+            }
+            None => {
+                choices.domains.push(Domains {
+                    axis,
+                    allowed: valid,
+                    single,
+                    order: group_id,
+                });
+                &choices.domains[choices.domains.len() - 1].allowed
+            }
+        };
+        if allowed.is_empty() {
+            Err(group_id)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Returns the domains whose lowest count bounds a spread, as far as the node affinity of a class decides: those that one of
+    /// its alternatives admits; with node affinity policy Ignore also those of existing or planned nodes. `None` means all
+    /// domains of the group.
+    ///
+    /// DIFFERS: upstream takes the domains of the alternative that is being tried.
+    pub(crate) fn counted_domains(&mut self, class: usize, group: GroupId) -> Option<Bits> {
+        let axis = self.groups[group].axis;
+        if self.groups[group].kind() != GroupKind::Spread || self.axes[axis].is_hostname {
+            return None;
+        }
+        let key = self.axes[axis].key;
+        let mut counted = Bits::default();
+        for term in 0..self.classes[class].term_sets.len() {
+            let req = self.algebra.get(self.classes[class].term_sets[term], key)?;
+            counted.unite(&self.admitted(axis, req));
+        }
+        if self.groups[group].identity.filter.terms.is_none() {
+            counted.unite(&self.occupied_domains(group));
+        }
+        Some(counted)
+    }
+
+    /// Returns the domains of the nodes that a group counts: existing nodes, and planned nodes with a fixed domain.
+    fn occupied_domains(&self, group: GroupId) -> Bits {
+        let axis = &self.axes[self.groups[group].axis];
+        let passing = self.groups[group].nodes.as_ref();
+        let mut occupied = Bits::default();
+        for domain in 0..axis.domains.len() {
+            let mut nodes = axis.nodes[domain].clone();
+            nodes.intersect(&self.present);
+            if let Some(passing) = passing {
+                nodes.intersect(passing);
+            }
+            let elsewhere = |claim: usize| {
+                let mut others = axis.claims.iter().enumerate();
+                others.any(|(other, claims)| other != domain && claims.contains(claim))
+            };
+            let mut claims = axis.claims[domain].iter();
+            if !nodes.is_empty()
+                || claims.any(|claim| !elsewhere(claim) && self.taints_pass(claim, group))
+            {
+                occupied.insert(domain);
+            }
+        }
+        occupied
+    }
+
+    /// Returns the hosts that hostname constraints admit, 64 at a time.
+    pub(crate) fn host_word(
+        &self,
+        choices: &Choices,
+        index: usize,
+        of: impl Fn(&Hosts) -> &Bits,
+    ) -> u64 {
+        choices
+            .host_rules
+            .iter()
+            .fold(u64::MAX, |word, (group, rule)| {
+                let group = &self.groups[*group];
+                word & match rule {
+                    HostRule::NotFull => !of(&group.full).word(index),
+                    HostRule::NotOver => !of(&group.over).word(index),
+                    HostRule::NotPopulated => !of(&group.populated).word(index),
+                    HostRule::OnlyPopulated => of(&group.populated).word(index),
+                }
+            })
+    }
+}

@@ -24,19 +24,19 @@ use crate::schedule::compile::algebra::{Algebra, ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::place::devices::Devices;
-use crate::schedule::place::planned_node::Claim;
+use crate::schedule::place::planned_node::PlannedNode;
 use crate::schedule::place::row_cache::RowMask;
 use crate::schedule::pods::class::{Class, GroupId};
 use crate::schedule::portfolio::{Attempt, Strategy};
 use crate::schedule::report::plan::{DraftShape, Plan, PoolOutcome, Unschedulable};
 use crate::schedule::request::{PodSet, ScheduleRequest};
-use crate::schedule::topology::group::{Axis, Group, GroupIdentity, Host};
+use crate::schedule::topology::group::{Axis, Group, GroupIdentity, Target};
 
 /// The state of a pod in the pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum PodState {
     Waiting,
-    Placed(Host),
+    Placed(Target),
     Refused,
     /// Only reserved capacity is compatible, and it is used up.
     Deferred,
@@ -44,13 +44,13 @@ pub(crate) enum Fate {
 
 /// A pod of the pass.
 #[derive(Debug)]
-pub(crate) struct Item {
+pub(crate) struct QueuedPod {
     pub(crate) pod: Arc<Pod>,
     pub(crate) class: usize,
     pub(crate) buffer: bool,
     /// It is pending or leaves a deleting node.
     pub(crate) waiting: bool,
-    pub(crate) fate: Fate,
+    pub(crate) state: PodState,
     /// Its requirements at the variant at which it was placed: node selector and affinity; `volume` has those of its volumes.
     pub(crate) asked: SetId,
     pub(crate) volume: SetId,
@@ -70,13 +70,13 @@ pub(crate) struct Load {
 pub(crate) type ShapeKey = (usize, SetId, Bits, Rc<BTreeSet<usize>>);
 
 /// The state of a scheduling pass; see the module documentation.
-pub(crate) struct Run<'a> {
+pub(crate) struct SchedulingPass<'a> {
     pub(crate) solver: &'a Solver,
     pub(crate) request: &'a ScheduleRequest,
     pub(crate) strategy: Strategy,
     pub(crate) algebra: Algebra,
     pub(crate) width: usize,
-    pub(crate) items: Vec<Item>,
+    pub(crate) pods: Vec<QueuedPod>,
     pub(crate) classes: Vec<Class>,
     pub(crate) axes: Vec<Axis>,
     pub(crate) axis_ids: FxHashMap<String, usize>,
@@ -87,10 +87,10 @@ pub(crate) struct Run<'a> {
     /// Nodes that pods may be placed on.
     pub(crate) usable: Bits,
     /// Nodes that only waiting pods may be placed on.
-    pub(crate) reluctant: Arc<Bits>,
+    pub(crate) avoid: Arc<Bits>,
     pub(crate) remaining: Vec<i64>,
     pub(crate) loads: FxHashMap<usize, Load>,
-    pub(crate) claims: Vec<Claim>,
+    pub(crate) planned: Vec<PlannedNode>,
     /// Planned nodes with free resources, by number of pods.
     pub(crate) levels: BTreeMap<u32, Bits>,
     /// The remaining limits of each template.
@@ -112,7 +112,7 @@ pub(crate) struct Run<'a> {
     pub(crate) devices: Option<Box<Devices<'a>>>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> SchedulingPass<'a> {
     pub(crate) fn new(
         solver: &'a Solver,
         request: &'a ScheduleRequest,
@@ -158,7 +158,7 @@ impl<'a> Run<'a> {
             strategy,
             algebra: solver.algebra.layer(),
             width,
-            items: Vec::new(),
+            pods: Vec::new(),
             classes: Vec::new(),
             axes: Vec::new(),
             axis_ids: FxHashMap::default(),
@@ -166,10 +166,10 @@ impl<'a> Run<'a> {
             group_ids: FxHashMap::default(),
             present,
             usable,
-            reluctant: solver.nodes_named(&request.reluctant),
+            avoid: solver.nodes_named(&request.avoid),
             remaining: solver.remaining.clone(),
             loads: FxHashMap::default(),
-            claims: Vec::new(),
+            planned: Vec::new(),
             levels: BTreeMap::new(),
             within_limits: vec![None; solver.templates.len()],
             limits,
@@ -213,11 +213,11 @@ impl<'a> Run<'a> {
         self.place_all();
         let hasty = self.repack();
         let strategy = self.strategy;
-        let dropped = self.items.iter().map(|item| item.dropped).sum();
+        let dropped = self.pods.iter().map(|queued| queued.dropped).sum();
         let mut left_out: BTreeMap<(usize, bool), usize> = BTreeMap::new();
-        for item in &self.items {
-            if !matches!(item.fate, Fate::Placed(_)) {
-                *left_out.entry((item.class, item.buffer)).or_default() += 1;
+        for queued in &self.pods {
+            if !matches!(queued.state, PodState::Placed(_)) {
+                *left_out.entry((queued.class, queued.buffer)).or_default() += 1;
             }
         }
         let plan = Plan {

@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 
 use crate::schedule::compile::solver::Solver;
-use crate::schedule::pass::Run;
+use crate::schedule::pass::SchedulingPass;
 use crate::schedule::repack::dissolve::{MANY_PODS, NODE_OVERHEAD_FEW};
 use crate::schedule::report::plan::Plan;
 use crate::schedule::request::{Packing, ScheduleRequest};
@@ -101,7 +101,9 @@ pub(crate) struct Attempt {
 
 /// Makes the plan of a request.
 pub(crate) fn solve(solver: &Solver, request: &ScheduleRequest) -> Plan {
-    let attempt = |request: &ScheduleRequest, strategy| Run::new(solver, request, strategy).solve();
+    let attempt = |request: &ScheduleRequest, strategy| {
+        SchedulingPass::new(solver, request, strategy).solve()
+    };
     let first = attempt(request, Strategy::default());
     let cancelled = || request.cancel.as_ref().is_some_and(|cancel| cancel());
     let pods = pods(&first.plan);

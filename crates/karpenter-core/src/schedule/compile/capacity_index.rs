@@ -18,12 +18,12 @@ struct Column {
 
 /// The capacity index of a template's rows.
 #[derive(Clone, Debug)]
-pub(crate) struct RoomIndex {
+pub(crate) struct CapacityIndex {
     columns: Vec<Column>,
     all: Bits,
 }
 
-impl RoomIndex {
+impl CapacityIndex {
     /// Builds the index of `rows`; `room` has `width` numbers per row.
     pub(crate) fn new(rows: &Bits, room: &[i64], width: usize) -> Self {
         let column = |place: usize| {
@@ -87,7 +87,7 @@ mod tests {
             let rows: Bits = (0..count).filter(|row| left_out == 0 || row % 7 != left_out).collect();
             let fits = |row: &usize| room[row * 2] >= used[0] && room[row * 2 + 1] >= used[1];
             let expected: Bits = rows.iter().filter(fits).collect();
-            prop_assert_eq!(RoomIndex::new(&rows, &room[..count * 2], 2).rows_for(&used), expected);
+            prop_assert_eq!(CapacityIndex::new(&rows, &room[..count * 2], 2).rows_for(&used), expected);
         }
     }
 }

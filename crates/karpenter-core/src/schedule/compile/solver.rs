@@ -102,8 +102,8 @@ struct Cache {
     tolerating: FxHashMap<Vec<Toleration>, Arc<Bits>>,
     counts: FxHashMap<GroupIdentity, Arc<BaseCounts>>,
     domains: FxHashMap<String, Arc<NodeDomains>>,
-    /// The nodes of the last `reluctant` list: all simulations of a disruption pass share one list.
-    reluctant: Option<(Arc<[String]>, Arc<Bits>)>,
+    /// The nodes of the last `avoid` list: all simulations of a disruption pass share one list.
+    avoid: Option<(Arc<[String]>, Arc<Bits>)>,
 }
 
 /// The values of one label over the nodes.
@@ -327,14 +327,14 @@ impl Solver {
     /// Returns the nodes with these names.
     pub(crate) fn nodes_named(&self, names: &Arc<[String]>) -> Arc<Bits> {
         let known = |cache: &Cache| {
-            let (of, bits) = cache.reluctant.as_ref()?;
+            let (of, bits) = cache.avoid.as_ref()?;
             Arc::ptr_eq(of, names).then(|| bits.clone())
         };
         let index = |name: &String| self.node_index.get(name).map(|index| *index as usize);
         self.cached(
             known,
             || Arc::new(names.iter().filter_map(index).collect()),
-            |cache, bits| cache.reluctant = Some((names.clone(), bits)),
+            |cache, bits| cache.avoid = Some((names.clone(), bits)),
         )
     }
 

@@ -12,7 +12,7 @@ use crate::requirements::{Requirement, Requirements};
 use crate::resources::Resources;
 use crate::schedule::compile::algebra::{Algebra, KeyId, SetId};
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::capacity_index::RoomIndex;
+use crate::schedule::compile::capacity_index::CapacityIndex;
 use crate::schedule::compile::catalogue::Catalogue;
 use crate::schedule::compile::vectors::{Dimensions, subtract};
 use crate::schedule::report::plan::PoolOutcome;
@@ -44,7 +44,7 @@ pub(crate) struct Template {
     /// Room for pods after the DaemonSets, row by row.
     pub(crate) room: Vec<i64>,
     /// The same, sorted; built on first use.
-    index: OnceLock<RoomIndex>,
+    index: OnceLock<CapacityIndex>,
     /// Limited resources.
     pub(crate) limit_names: Vec<String>,
     /// The remainder of each limit before this pass.
@@ -204,7 +204,7 @@ impl Template {
     /// Returns the rows with room for `used`.
     pub(crate) fn rows_for(&self, used: &[i64], width: usize) -> Bits {
         self.index
-            .get_or_init(|| RoomIndex::new(&self.rows, &self.room, width))
+            .get_or_init(|| CapacityIndex::new(&self.rows, &self.room, width))
             .rows_for(used)
     }
 

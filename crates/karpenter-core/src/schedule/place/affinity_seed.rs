@@ -11,10 +11,10 @@ use std::collections::BTreeSet;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::template::unmet_min_values;
-use crate::schedule::pass::Run;
+use crate::schedule::pass::SchedulingPass;
 use crate::schedule::pods::class::GroupId;
 use crate::schedule::topology::choices::Choices;
-use crate::schedule::topology::group::Host;
+use crate::schedule::topology::group::Target;
 
 /// The state of a planned node once its domain is fixed.
 pub(crate) struct InDomain {
@@ -25,15 +25,15 @@ pub(crate) struct InDomain {
     reservations: Option<BTreeSet<usize>>,
 }
 
-impl Run<'_> {
+impl SchedulingPass<'_> {
     /// Keeps the domains that every planned node with undecided pods of a group can be in; reports whether there are such nodes.
     pub(crate) fn narrow_to_undecided(&mut self, group: GroupId, domains: &mut Bits) -> bool {
         let undecided = self.undecided(group);
         let axis = self.groups[group].axis;
-        for claim in &undecided {
+        for planned in &undecided {
             let reached: Bits = domains
                 .iter()
-                .filter(|domain| self.fixed_in_domain(*claim, axis, *domain).is_some())
+                .filter(|domain| self.fixed_in_domain(*planned, axis, *domain).is_some())
                 .collect();
             *domains = reached;
         }
@@ -41,57 +41,57 @@ impl Run<'_> {
     }
 
     /// Fixes the domain of the planned nodes with undecided pods of the groups that the placed pod started.
-    pub(crate) fn fix_undecided(&mut self, choices: &Choices, host: Host) {
+    pub(crate) fn fix_undecided(&mut self, choices: &Choices, target: Target) {
         for group in &choices.undecided_groups {
             let axis = self.groups[*group].axis;
-            let domain = match host {
-                Host::Node(node) => Some(self.axes[axis].of_node[node] as usize),
-                Host::Claim(claim) => {
-                    let set = self.claims[claim].set;
+            let domain = match target {
+                Target::Node(node) => Some(self.axes[axis].of_node[node] as usize),
+                Target::Planned(planned) => {
+                    let set = self.planned[planned].set;
                     self.domains_of(axis, set).and_then(|reach| reach.single())
                 }
             };
             let Some(domain) = domain else {
                 continue;
             };
-            for claim in self.undecided(*group) {
-                let Some(fixed) = self.fixed_in_domain(claim, axis, domain) else {
+            for planned in self.undecided(*group) {
+                let Some(fixed) = self.fixed_in_domain(planned, axis, domain) else {
                     continue;
                 };
                 let set = fixed.set;
-                let before = std::mem::replace(&mut self.claims[claim].set, set);
-                self.claims[claim].witness = fixed.witness;
+                let before = std::mem::replace(&mut self.planned[planned].set, set);
+                self.planned[planned].witness = fixed.witness;
                 if let Some(reservations) = fixed.reservations {
-                    self.hold(claim, reservations);
+                    self.hold(planned, reservations);
                 }
-                self.prune(claim);
-                self.release_devices(claim);
-                self.charge(claim);
-                self.narrowed(claim, before, set);
+                self.prune(planned);
+                self.release_devices(planned);
+                self.charge(planned);
+                self.narrowed(planned, before, set);
             }
         }
     }
 
     /// Returns the planned nodes with pods that a group counts once their domain is known.
     pub(crate) fn undecided(&self, group: GroupId) -> Vec<usize> {
-        let waits = |claim: &usize| {
-            let pending = self.claims[*claim].pending.iter();
+        let waits = |planned: &usize| {
+            let pending = self.planned[*planned].pending.iter();
             pending.into_iter().any(|(waiting, _)| *waiting == group)
         };
-        (0..self.claims.len()).filter(waits).collect()
+        (0..self.planned.len()).filter(waits).collect()
     }
 
     /// Returns the state of a planned node in a domain; `None` if it cannot be there: its pods do not fit, minValues are unmet, or
     /// the reserved capacity it relies on is used up.
     pub(crate) fn fixed_in_domain(
         &mut self,
-        claim: usize,
+        planned: usize,
         axis: usize,
         domain: usize,
     ) -> Option<InDomain> {
         let one: Bits = [domain].into_iter().collect();
         let req = self.requirement_for(axis, &one);
-        let held = &self.claims[claim];
+        let held = &self.planned[planned];
         let (template, set, witness) = (held.template, held.set, held.witness);
         let (used, allowed) = (held.used.clone(), held.allowed.clone());
         let reservations = held.reservations.clone();

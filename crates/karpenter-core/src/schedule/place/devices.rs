@@ -20,8 +20,8 @@ use crate::pod::Shape;
 use crate::requirements::{AllowUndefined, Requirement, Requirements};
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::pass::Run;
-use crate::schedule::place::fit::Target;
+use crate::schedule::pass::SchedulingPass;
+use crate::schedule::place::fit::CandidateNode;
 use crate::schedule::place::planned_node::Refusal;
 use crate::schedule::topology::choices::Choices;
 
@@ -55,7 +55,7 @@ pub(crate) fn claims_of(shape: &Shape) -> Result<Vec<String>, Failure> {
     names.collect()
 }
 
-impl<'a> Run<'a> {
+impl<'a> SchedulingPass<'a> {
     /// Returns the resource claims that pods of a shape use; an error if one does not exist.
     pub(crate) fn existing_claims(&self, shape: &Shape) -> Result<Vec<String>, Failure> {
         let claims = claims_of(shape)?;
@@ -74,15 +74,19 @@ impl<'a> Run<'a> {
 
     /// Creates the allocator, if a pod has resource claims.
     pub(crate) fn prepare_devices(&mut self) {
-        if self.classes.iter().all(|class| class.claims.is_empty()) {
+        if self
+            .classes
+            .iter()
+            .all(|class| class.resource_claims.is_empty())
+        {
             return;
         }
         let solver = self.solver;
         let moving: FxHashSet<&str> = self
-            .items
+            .pods
             .iter()
-            .filter(|item| item.pod.node_name.is_some())
-            .map(|item| item.pod.key.uid.as_str())
+            .filter(|queued| queued.pod.node_name.is_some())
+            .map(|queued| queued.pod.key.uid.as_str())
             .collect();
         let usable = |name: &str| {
             solver.node_index.get(name).is_some_and(|index| {
@@ -147,9 +151,10 @@ impl<'a> Run<'a> {
             types: &types,
         };
         let class = &self.classes[class];
-        let answer = devices
-            .allocator
-            .allocate(&candidate, &class.shape.namespace, &class.claims);
+        let answer =
+            devices
+                .allocator
+                .allocate(&candidate, &class.shape.namespace, &class.resource_claims);
         let (found, failure) = match answer {
             Ok(allocation) => (Some(allocation), None),
             Err(failure) => (None, Some(failure)),
@@ -185,9 +190,9 @@ impl<'a> Run<'a> {
     }
 
     /// Returns the instance types of a planned node that have devices for a class, and the requirements of those devices.
-    pub(crate) fn devices_on_claim(
+    pub(crate) fn devices_on_planned_node(
         &mut self,
-        target: &Target<'_>,
+        target: &CandidateNode<'_>,
         class: usize,
         set: SetId,
         allowed: &Option<Rc<Bits>>,
@@ -247,7 +252,7 @@ impl<'a> Run<'a> {
         } else {
             devices
                 .allocator
-                .allocate(&candidate, &asked.shape.namespace, &asked.claims)
+                .allocate(&candidate, &asked.shape.namespace, &asked.resource_claims)
         };
         let served = match answer {
             Ok(allocation) => {
@@ -272,20 +277,20 @@ impl<'a> Run<'a> {
     }
 
     /// Commits the devices of a pod placed on a planned node.
-    pub(crate) fn commit_devices(&mut self, claim: usize, allocation: Rc<Allocation>) {
+    pub(crate) fn commit_devices(&mut self, planned: usize, allocation: Rc<Allocation>) {
         let allocation = Rc::unwrap_or_clone(allocation);
-        let drivers = self.claims[claim].drivers.get_or_insert_default();
+        let drivers = self.planned[planned].drivers.get_or_insert_default();
         drivers.extend(allocation.drivers.iter().cloned());
         if let Some(devices) = &mut self.devices {
             devices
                 .allocator
-                .commit(&Host::Planned(claim as u32), allocation);
+                .commit(&Host::Planned(planned as u32), allocation);
         }
     }
 
     /// Releases the devices held for instance types that a planned node can no longer become.
-    pub(crate) fn release_devices(&mut self, claim: usize) {
-        let held = &self.claims[claim];
+    pub(crate) fn release_devices(&mut self, planned: usize) {
+        let held = &self.planned[planned];
         if held.drivers.is_none() || self.devices.is_none() {
             return;
         }
@@ -297,14 +302,14 @@ impl<'a> Run<'a> {
         if let Some(devices) = &mut self.devices {
             devices
                 .allocator
-                .retain(&Host::Planned(claim as u32), |key| keep.contains(&key));
+                .retain(&Host::Planned(planned as u32), |key| keep.contains(&key));
         }
         self.epoch += 1;
     }
 
     /// Returns the drivers of the devices of a planned node's pods, sorted and joined; empty without any.
-    pub(crate) fn drivers_of(&self, claim: usize) -> Arc<str> {
-        let drivers = self.claims[claim].drivers.iter().flatten();
+    pub(crate) fn drivers_of(&self, planned: usize) -> Arc<str> {
+        let drivers = self.planned[planned].drivers.iter().flatten();
         let drivers: Vec<&str> = drivers.map(String::as_str).collect();
         drivers.join(",").into()
     }

@@ -12,21 +12,21 @@ use smallvec::SmallVec;
 use crate::pod::{Pod, ports_conflict};
 use crate::schedule::compile::bits::{Bits, Ones};
 use crate::schedule::compile::vectors::subtract;
-use crate::schedule::pass::{Fate, Run};
+use crate::schedule::pass::{PodState, SchedulingPass};
 use crate::schedule::pods::class::{GroupId, Variant};
 use crate::schedule::pods::volumes::Volumes;
 use crate::schedule::topology::choices::Choices;
-use crate::schedule::topology::group::Host;
+use crate::schedule::topology::group::Target;
 
-impl Run<'_> {
+impl SchedulingPass<'_> {
     pub(crate) fn try_nodes(
         &mut self,
-        item: usize,
+        pod: usize,
         class: usize,
         variant: &mut Variant,
         choices: &Choices,
         only: Option<&Bits>,
-    ) -> Option<Host> {
+    ) -> Option<Target> {
         let words = self.usable.words().len();
         let allowed: SmallVec<[Bits; 2]> = choices
             .domains
@@ -39,24 +39,23 @@ impl Run<'_> {
                 nodes
             })
             .collect();
-        let keep_off =
-            !self.items[item].waiting && !self.items[item].buffer && !self.reluctant.is_empty();
+        let avoids = !self.pods[pod].waiting && !self.pods[pod].buffer && !self.avoid.is_empty();
         for index in 0..words {
             let mut word = self.usable.word(index) & !variant.refused_nodes.word(index);
-            if keep_off {
-                word &= !self.reluctant.word(index);
+            if avoids {
+                word &= !self.avoid.word(index);
             }
             for allowed in allowed.iter().chain(only) {
                 word &= allowed.word(index);
             }
             if word != 0 {
-                word &= self.host_word(choices, index, |hosts| &hosts.nodes);
+                word &= self.target_word(choices, index, |targets| &targets.nodes);
             }
             for bit in Ones(word) {
                 let node = index * 64 + bit;
                 if self.node_accepts(node, class) {
-                    self.place_on_node(node, item, class);
-                    return Some(Host::Node(node));
+                    self.place_on_node(node, pod, class);
+                    return Some(Target::Node(node));
                 }
                 variant.refused_nodes.insert(node);
             }
@@ -90,7 +89,7 @@ impl Run<'_> {
             }
         }
         (self.classes[class].attached.is_empty() || self.attachments_fit(node, class))
-            && (self.classes[class].claims.is_empty() || self.devices_on_node(node, class))
+            && (self.classes[class].resource_claims.is_empty() || self.devices_on_node(node, class))
     }
 
     fn bound_pods(&self, node: usize) -> Vec<Arc<Pod>> {
@@ -115,8 +114,8 @@ impl Run<'_> {
         {
             let mut attached: BTreeMap<String, FxHashSet<String>> = BTreeMap::new();
             for pod in self.bound_pods(node) {
-                for (driver, claim) in Volumes::attached_by(&self.solver.snapshot, &pod) {
-                    attached.entry(driver).or_default().insert(claim);
+                for (driver, planned) in Volumes::attached_by(&self.solver.snapshot, &pod) {
+                    attached.entry(driver).or_default().insert(planned);
                 }
             }
             self.loads.entry(node).or_default().attached = Some(attached);
@@ -135,13 +134,13 @@ impl Run<'_> {
                 .iter()
                 .filter(|(of, _)| of == driver);
             let new = wanted
-                .filter(|(_, claim)| present.is_none_or(|present| !present.contains(claim)))
+                .filter(|(_, planned)| present.is_none_or(|present| !present.contains(planned)))
                 .count();
             new == 0 || present.map_or(0, FxHashSet::len) + new <= *limit as usize
         })
     }
 
-    fn place_on_node(&mut self, node: usize, item: usize, class: usize) {
+    fn place_on_node(&mut self, node: usize, pod: usize, class: usize) {
         let width = self.width;
         subtract(
             &mut self.remaining[node * width..(node + 1) * width],
@@ -151,18 +150,18 @@ impl Run<'_> {
             let load = self.loads.entry(node).or_default();
             load.ports.extend(self.classes[class].ports.iter().cloned());
             if let Some(attached) = load.attached.as_mut() {
-                for (driver, claim) in &self.classes[class].attached {
+                for (driver, planned) in &self.classes[class].attached {
                     attached
                         .entry(driver.clone())
                         .or_default()
-                        .insert(claim.clone());
+                        .insert(planned.clone());
                 }
             }
         }
-        if !self.classes[class].claims.is_empty() {
+        if !self.classes[class].resource_claims.is_empty() {
             self.commit_node_devices(node);
         }
-        self.items[item].fate = Fate::Placed(Host::Node(node));
+        self.pods[pod].state = PodState::Placed(Target::Node(node));
         self.record_on_node(node, class);
     }
 
@@ -191,7 +190,7 @@ impl Run<'_> {
     fn count_on_node(&mut self, group: GroupId, node: usize) {
         let axis = &self.axes[self.groups[group].axis];
         if axis.is_hostname {
-            self.groups[group].count_on_host(Host::Node(node), 1);
+            self.groups[group].count_on(Target::Node(node), 1);
         } else if axis.of_node[node] != u32::MAX {
             let domain = axis.of_node[node] as usize;
             self.groups[group].count_in(domain, 1);

@@ -16,14 +16,14 @@ use crate::schedule::compile::algebra::{ANYTHING, SetId};
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::template::{distinct_values, unmet_min_values};
 use crate::schedule::compile::vectors::Vector;
-use crate::schedule::pass::Run;
+use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::planned_node::{Fit, Refusal};
 use crate::schedule::pods::class::Variant;
 use crate::schedule::request::{MinValuesPolicy, ReservedMode};
 use crate::schedule::topology::choices::{Choices, Domains};
 
 /// A planned node that a pod is tried on.
-pub(crate) struct Target<'t> {
+pub(crate) struct CandidateNode<'t> {
     pub(crate) template: usize,
     pub(crate) set: SetId,
     pub(crate) used: &'t [i64],
@@ -38,7 +38,7 @@ pub(crate) struct Target<'t> {
 
 pub(crate) const NO_ROW: u32 = u32::MAX;
 
-impl Run<'_> {
+impl SchedulingPass<'_> {
     pub(crate) fn try_template(
         &mut self,
         template: usize,
@@ -54,7 +54,7 @@ impl Run<'_> {
         }
         let used: Vector = smallvec![0; self.width];
         let held = BTreeSet::new();
-        let target = Target {
+        let candidate = CandidateNode {
             template,
             set: compiled.set,
             used: &used,
@@ -63,24 +63,24 @@ impl Run<'_> {
             allowed: self.within_limits[template].clone(),
             held: &held,
             is_new: true,
-            index: self.claims.len() as u32,
+            index: self.planned.len() as u32,
         };
-        self.fit(&target, class, variant, choices)
+        self.fit(&candidate, class, variant, choices)
     }
 
     /// Checks whether and how a pod fits on a planned node.
     pub(crate) fn fit(
         &mut self,
-        target: &Target<'_>,
+        candidate: &CandidateNode<'_>,
         class: usize,
         variant: &Variant,
         choices: &Choices,
     ) -> Result<Fit, Refusal> {
         let joined = self
             .algebra
-            .join(target.set, variant.set)
+            .join(candidate.set, variant.set)
             .ok_or(Refusal::Permanent)?;
-        let allowed = self.without_port_conflicts(target, class);
+        let allowed = self.without_port_conflicts(candidate, class);
         let mut refusal = Refusal::Permanent;
         for index in 0..self.classes[class].volumes.len() {
             let alternative = self.classes[class].volumes[index];
@@ -88,8 +88,8 @@ impl Run<'_> {
                 continue;
             };
             let (mut set, mut allowed, mut devices) = (set, allowed.clone(), None);
-            if !self.classes[class].claims.is_empty() {
-                match self.devices_on_claim(target, class, set, &allowed, choices) {
+            if !self.classes[class].resource_claims.is_empty() {
+                match self.devices_on_planned_node(candidate, class, set, &allowed, choices) {
                     Ok(served) => {
                         (set, allowed) = (served.set, served.allowed);
                         devices = Some(served.allocation);
@@ -100,7 +100,7 @@ impl Run<'_> {
                     }
                 }
             }
-            let base = match self.fit_set(target, class, set, allowed.clone()) {
+            let base = match self.fit_set(candidate, class, set, allowed.clone()) {
                 Ok(fit) if choices.domains.is_empty() => {
                     return Ok(Fit {
                         volume: alternative,
@@ -120,7 +120,7 @@ impl Run<'_> {
             if refusal == Refusal::Permanent {
                 refusal = Refusal::Topology;
             }
-            match self.fit_domains(target, class, base, &choices.domains, &allowed) {
+            match self.fit_domains(candidate, class, base, &choices.domains, &allowed) {
                 Ok(fit) => {
                     return Ok(Fit {
                         volume: alternative,
@@ -138,14 +138,14 @@ impl Run<'_> {
     /// Narrows to domains, axis by axis, and takes the cheapest fit among those with the lowest count.
     fn fit_domains(
         &mut self,
-        target: &Target<'_>,
+        candidate: &CandidateNode<'_>,
         class: usize,
         set: SetId,
         axes: &[Domains],
         allowed: &Option<Rc<Bits>>,
     ) -> Result<Fit, Refusal> {
         let Some((domains, rest)) = axes.split_first() else {
-            return self.fit_set(target, class, set, allowed.clone());
+            return self.fit_set(candidate, class, set, allowed.clone());
         };
         let reach = self.domains_of(domains.axis, set);
         let mut open = domains.allowed.clone();
@@ -159,11 +159,11 @@ impl Run<'_> {
             if reach.is_some_and(|reach| *reach == open)
                 && self.lists(domains.axis, set, open.len())
             {
-                return self.fit_domains(target, class, set, rest, allowed);
+                return self.fit_domains(candidate, class, set, rest, allowed);
             }
             let req = self.requirement_for(domains.axis, &open);
             let narrowed = self.algebra.narrow(set, req).ok_or(Refusal::Topology)?;
-            return self.fit_domains(target, class, narrowed, rest, allowed);
+            return self.fit_domains(candidate, class, narrowed, rest, allowed);
         }
         let order = &self.groups[domains.order];
         let names = &self.axes[domains.axis].domains;
@@ -184,12 +184,12 @@ impl Run<'_> {
             let Some(narrowed) = self.algebra.narrow(set, req) else {
                 continue;
             };
-            match self.fit_domains(target, class, narrowed, rest, allowed) {
+            match self.fit_domains(candidate, class, narrowed, rest, allowed) {
                 Ok(mut fit) => {
                     if !by_price {
                         return Ok(fit);
                     }
-                    fit.price = self.price_of(target, class, &fit);
+                    fit.price = self.price_of(candidate, class, &fit);
                     if best.as_ref().is_none_or(|(_, best)| fit.price < best.price) {
                         best = Some((count, fit));
                     }
@@ -202,15 +202,15 @@ impl Run<'_> {
     }
 
     /// Returns the price of the cheapest row on which a class fits as described by `fit`, beside the pods already there.
-    fn price_of(&mut self, target: &Target<'_>, class: usize, fit: &Fit) -> f64 {
-        let template = target.template;
+    fn price_of(&mut self, candidate: &CandidateNode<'_>, class: usize, fit: &Fit) -> f64 {
+        let template = candidate.template;
         let mask = self.mask(template, fit.set);
         let need = &self.classes[class].requests;
         let fits = |row: usize| {
             fit.allowed
                 .as_ref()
                 .is_none_or(|allowed| allowed.contains(row))
-                && self.row_fits(template, row, target.used, need)
+                && self.row_fits(template, row, candidate.used, need)
         };
         self.by_price(template, fit.set, &mask)
             .iter()
@@ -219,13 +219,17 @@ impl Run<'_> {
     }
 
     /// Returns the rows whose DaemonSets do not conflict with the host ports of the class.
-    fn without_port_conflicts(&self, target: &Target<'_>, class: usize) -> Option<Rc<Bits>> {
+    fn without_port_conflicts(
+        &self,
+        candidate: &CandidateNode<'_>,
+        class: usize,
+    ) -> Option<Rc<Bits>> {
         let ports = &self.classes[class].ports;
         if ports.is_empty() {
-            return target.allowed.clone();
+            return candidate.allowed.clone();
         }
-        let template = &self.solver.templates[target.template];
-        let mut rows = target
+        let template = &self.solver.templates[candidate.template];
+        let mut rows = candidate
             .allowed
             .as_deref()
             .cloned()
@@ -243,12 +247,12 @@ impl Run<'_> {
     /// Checks that a row meets a set and has room, minValues and reservations included.
     fn fit_set(
         &mut self,
-        target: &Target<'_>,
+        candidate: &CandidateNode<'_>,
         class: usize,
         set: SetId,
         allowed: Option<Rc<Bits>>,
     ) -> Result<Fit, Refusal> {
-        let mask = self.mask(target.template, set);
+        let mask = self.mask(candidate.template, set);
         let need = &self.classes[class].requests;
         let passes = |row: u32| {
             let index = row as usize;
@@ -256,12 +260,12 @@ impl Run<'_> {
                 && allowed
                     .as_ref()
                     .is_none_or(|allowed| allowed.contains(index))
-                && self.row_fits(target.template, index, target.used, need)
+                && self.row_fits(candidate.template, index, candidate.used, need)
         };
-        let witness = if target.witness != NO_ROW && passes(target.witness) {
-            target.witness
+        let witness = if candidate.witness != NO_ROW && passes(candidate.witness) {
+            candidate.witness
         } else {
-            let too_much = target
+            let too_much = candidate
                 .used
                 .iter()
                 .zip(need.iter())
@@ -270,7 +274,7 @@ impl Run<'_> {
             if too_much {
                 return Err(Refusal::Permanent);
             }
-            target
+            candidate
                 .alive
                 .iter()
                 .copied()
@@ -287,21 +291,21 @@ impl Run<'_> {
             volume: ANYTHING,
             devices: None,
         };
-        let catalogue = self.solver.templates[target.template].catalogue;
+        let catalogue = self.solver.templates[candidate.template].catalogue;
         let tracked = self.request.reserved_mode != ReservedMode::Off
             && self.solver.catalogues[catalogue].has_reservations;
         if self.algebra.has_min_values(set) || tracked {
-            let total: Vector = target
+            let total: Vector = candidate
                 .used
                 .iter()
                 .zip(self.classes[class].requests.iter())
                 .map(|(used, need)| used.saturating_add(*need))
                 .collect();
-            let rows = self.rows_with_room(target.template, set, &total, fit.allowed.as_deref());
-            self.check_min_values(target, &mut fit, &rows)?;
+            let rows = self.rows_with_room(candidate.template, set, &total, fit.allowed.as_deref());
+            self.check_min_values(candidate, &mut fit, &rows)?;
             if tracked {
                 fit.reservations =
-                    Some(self.reservations_of(target.template, target.held, set, &rows)?);
+                    Some(self.reservations_of(candidate.template, candidate.held, set, &rows)?);
             }
         }
         Ok(fit)
@@ -326,15 +330,16 @@ impl Run<'_> {
 
     fn check_min_values(
         &mut self,
-        target: &Target<'_>,
+        candidate: &CandidateNode<'_>,
         fit: &mut Fit,
         rows: &Bits,
     ) -> Result<(), Refusal> {
-        let catalogue = &self.solver.catalogues[self.solver.templates[target.template].catalogue];
+        let catalogue =
+            &self.solver.catalogues[self.solver.templates[candidate.template].catalogue];
         if unmet_min_values(catalogue, &self.algebra, fit.set, rows).is_none() {
             return Ok(());
         }
-        if !target.is_new || self.request.min_values_policy == MinValuesPolicy::Strict {
+        if !candidate.is_new || self.request.min_values_policy == MinValuesPolicy::Strict {
             return Err(Refusal::Permanent);
         }
         let mut relaxed = self.algebra.requirements(fit.set);

@@ -14,73 +14,73 @@ use crate::requirements::Requirement;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::{Bits, Ones};
 use crate::schedule::compile::vectors::{Vector, add};
-use crate::schedule::pass::{Fate, Run};
-use crate::schedule::place::fit::{NO_ROW, Target};
-use crate::schedule::place::planned_node::{Claim, Fit, Refusal};
+use crate::schedule::pass::{PodState, SchedulingPass};
+use crate::schedule::place::fit::{CandidateNode, NO_ROW};
+use crate::schedule::place::planned_node::{Fit, PlannedNode, Refusal};
 use crate::schedule::pods::class::{GroupId, Variant};
 use crate::schedule::topology::choices::Choices;
-use crate::schedule::topology::group::{Asker, GroupKind, Host};
+use crate::schedule::topology::group::{DomainQuery, GroupKind, Target};
 use crate::taints::untolerated;
 
-impl Run<'_> {
-    pub(crate) fn try_claims(
+impl SchedulingPass<'_> {
+    pub(crate) fn try_planned_nodes(
         &mut self,
-        item: usize,
+        pod: usize,
         class: usize,
         variant: &mut Variant,
         choices: &Choices,
-    ) -> Option<Host> {
+    ) -> Option<Target> {
         let candidates = self.candidates(variant, choices)?;
         let levels = std::mem::take(&mut self.levels);
         let mut found = None;
         'search: for level in levels.values() {
             for (index, candidates) in candidates.iter().enumerate() {
                 for bit in Ones(level.word(index) & candidates) {
-                    let claim = index * 64 + bit;
-                    match self.try_claim(claim, class, variant, choices) {
+                    let planned = index * 64 + bit;
+                    match self.try_planned_node(planned, class, variant, choices) {
                         Ok(fit) => {
-                            found = Some((claim, fit));
+                            found = Some((planned, fit));
                             break 'search;
                         }
-                        Err(Refusal::Permanent) => variant.refused_claims.insert(claim),
+                        Err(Refusal::Permanent) => variant.refused_planned.insert(planned),
                         Err(Refusal::Topology | Refusal::Reserved) => {}
                     }
                 }
             }
         }
         self.levels = levels;
-        let (claim, fit) = found?;
-        self.join(claim, fit, item, class);
-        Some(Host::Claim(claim))
+        let (planned, fit) = found?;
+        self.join(planned, fit, pod, class);
+        Some(Target::Planned(planned))
     }
 
     /// Places the pod on the planned node whose price rises least; opens a new one in the first NodePool that accepts the pod if
     /// that costs less.
     pub(crate) fn try_cheapest(
         &mut self,
-        item: usize,
+        pod: usize,
         class: usize,
         variant: &mut Variant,
         choices: &Choices,
-    ) -> Option<Host> {
+    ) -> Option<Target> {
         let candidates = self.candidates(variant, choices)?;
         let levels = std::mem::take(&mut self.levels);
         let mut best: Option<(f64, usize, Fit)> = None;
         'search: for level in levels.values() {
             for (index, candidates) in candidates.iter().enumerate() {
                 for bit in Ones(level.word(index) & candidates) {
-                    let claim = index * 64 + bit;
-                    let fit = match self.try_claim(claim, class, variant, choices) {
+                    let planned = index * 64 + bit;
+                    let fit = match self.try_planned_node(planned, class, variant, choices) {
                         Ok(fit) => fit,
                         Err(Refusal::Permanent) => {
-                            variant.refused_claims.insert(claim);
+                            variant.refused_planned.insert(planned);
                             continue;
                         }
                         Err(Refusal::Topology | Refusal::Reserved) => continue,
                     };
-                    let increase = self.increase(claim, class, &fit);
+                    let increase = self.increase(planned, class, &fit);
                     if best.as_ref().is_none_or(|(least, ..)| increase < *least) {
-                        best = Some((increase, claim, fit));
+                        best = Some((increase, planned, fit));
                     }
                     if increase <= 0.0 {
                         break 'search;
@@ -89,19 +89,19 @@ impl Run<'_> {
             }
         }
         self.levels = levels;
-        let (increase, claim, fit) = best?;
+        let (increase, planned, fit) = best?;
         if increase > 0.0
             && let Some((template, fit)) = self.cheaper_new(class, variant, choices, increase)
         {
-            return Some(self.open(template, fit, item, class));
+            return Some(self.open(template, fit, pod, class));
         }
-        self.join(claim, fit, item, class);
-        Some(Host::Claim(claim))
+        self.join(planned, fit, pod, class);
+        Some(Target::Planned(planned))
     }
 
     /// Returns how much the price of a planned node rises with the pod.
-    fn increase(&mut self, claim: usize, class: usize, fit: &Fit) -> f64 {
-        let held = &self.claims[claim];
+    fn increase(&mut self, planned: usize, class: usize, fit: &Fit) -> f64 {
+        let held = &self.planned[planned];
         let (template, set, mut used) = (held.template, held.set, held.used.clone());
         let allowed = held.allowed.clone();
         let before = self.lowest_price(template, set, &used, allowed.as_deref());
@@ -139,15 +139,15 @@ impl Run<'_> {
     /// Returns the planned nodes that have not refused the variant permanently and are in its domains, 64 per word; `None` if
     /// there are none.
     fn candidates(&self, variant: &Variant, choices: &Choices) -> Option<SmallVec<[u64; 64]>> {
-        if self.claims.is_empty() {
+        if self.planned.is_empty() {
             return None;
         }
-        let words = self.claims.len().div_ceil(64);
+        let words = self.planned.len().div_ceil(64);
         let mut candidates: SmallVec<[u64; 64]> = SmallVec::with_capacity(words);
         let mut any = 0;
         for index in 0..words {
-            let mut word = !variant.refused_claims.word(index)
-                & self.host_word(choices, index, |hosts| &hosts.claims);
+            let mut word = !variant.refused_planned.word(index)
+                & self.target_word(choices, index, |targets| &targets.planned);
             for domains in &choices.domains {
                 if word == 0 {
                     break;
@@ -156,7 +156,7 @@ impl Run<'_> {
                 word &= domains
                     .allowed
                     .iter()
-                    .fold(0, |reach, domain| reach | axis.claims[domain].word(index));
+                    .fold(0, |reach, domain| reach | axis.planned[domain].word(index));
             }
             any |= word;
             candidates.push(word);
@@ -164,14 +164,14 @@ impl Run<'_> {
         (any != 0).then_some(candidates)
     }
 
-    fn try_claim(
+    fn try_planned_node(
         &mut self,
-        claim: usize,
+        planned: usize,
         class: usize,
         variant: &Variant,
         choices: &Choices,
     ) -> Result<Fit, Refusal> {
-        let held = &self.claims[claim];
+        let held = &self.planned[planned];
         if !variant.tolerated_templates.contains(held.template) {
             return Err(Refusal::Permanent);
         }
@@ -180,15 +180,15 @@ impl Run<'_> {
         {
             return Err(Refusal::Permanent);
         }
-        let others = self.others_along(claim, class, variant, choices)?;
+        let others = self.others_along(planned, class, variant, choices)?;
         let choices = others.as_ref().unwrap_or(choices);
-        let held = &self.claims[claim];
+        let held = &self.planned[planned];
         let (alive, used, reservations) = (
             held.alive.clone(),
             held.used.clone(),
             held.reservations.clone(),
         );
-        let target = Target {
+        let candidate = CandidateNode {
             template: held.template,
             set: held.set,
             used: &used,
@@ -197,9 +197,9 @@ impl Run<'_> {
             allowed: held.allowed.clone(),
             held: &reservations,
             is_new: false,
-            index: claim as u32,
+            index: planned as u32,
         };
-        self.fit(&target, class, variant, choices)
+        self.fit(&candidate, class, variant, choices)
     }
 
     /// Returns the choices left on a planned node if pods on it are counted by a spread constraint of the pod only from now on:
@@ -208,12 +208,12 @@ impl Run<'_> {
     /// DIFFERS: upstream does not count such pods, before or after.
     fn others_along(
         &mut self,
-        claim: usize,
+        planned: usize,
         class: usize,
         variant: &Variant,
         choices: &Choices,
     ) -> Result<Option<Choices>, Refusal> {
-        let held = &self.claims[claim];
+        let held = &self.planned[planned];
         if held.pending.is_empty() && held.uncounted.is_empty() {
             return Ok(None);
         }
@@ -223,7 +223,7 @@ impl Run<'_> {
             if group.kind() != GroupKind::Spread {
                 continue;
             }
-            let held = &self.claims[claim];
+            let held = &self.planned[planned];
             let here = held.pending.iter().chain(&held.uncounted);
             let along: u32 = here
                 .filter(|(id, _)| *id == owned.group)
@@ -234,7 +234,7 @@ impl Run<'_> {
             }
             let axis = group.axis;
             if self.axes[axis].is_hostname {
-                let there = i64::from(group.on_host(Host::Claim(claim)));
+                let there = i64::from(group.count_of(Target::Planned(planned)));
                 if there + i64::from(along) + i64::from(owned.own)
                     > i64::from(group.identity.max_skew)
                 {
@@ -248,7 +248,7 @@ impl Run<'_> {
                 .get(variant.strict, key)
                 .map(|req| self.admitted(axis, req));
             let counted = self.counted_domains(class, owned.group);
-            let valid = self.groups[owned.group].valid_domains(&Asker {
+            let valid = self.groups[owned.group].valid_domains(&DomainQuery {
                 reach: pod.as_deref(),
                 counted: counted.as_ref(),
                 own: owned.own,
@@ -266,10 +266,10 @@ impl Run<'_> {
         Ok(narrowed)
     }
 
-    pub(crate) fn open(&mut self, template: usize, fit: Fit, item: usize, class: usize) -> Host {
+    pub(crate) fn open(&mut self, template: usize, fit: Fit, pod: usize, class: usize) -> Target {
         let compiled = &self.solver.templates[template];
-        let index = self.claims.len();
-        self.claims.push(Claim {
+        let index = self.planned.len();
+        self.planned.push(PlannedNode {
             template,
             set: compiled.set,
             used: smallvec![0; self.width],
@@ -293,31 +293,31 @@ impl Run<'_> {
                 let count = self.axes[axis].domains.len();
                 let reach = reach.unwrap_or_else(|| Arc::new(Bits::full(count)));
                 for domain in reach.iter() {
-                    self.axes[axis].claims[domain].insert(index);
+                    self.axes[axis].planned[domain].insert(index);
                 }
             }
         }
         self.epoch += 1;
-        self.join(index, fit, item, class);
-        Host::Claim(index)
+        self.join(index, fit, pod, class);
+        Target::Planned(index)
     }
 
     /// Places a pod on a planned node, with the result of `fit`.
-    fn join(&mut self, index: usize, fit: Fit, item: usize, class: usize) {
-        let before = self.claims[index].set;
-        let claim = &mut self.claims[index];
-        let level = claim.pods.len() as u32;
-        claim.pods.push(item as u32);
-        self.items[item].volume = fit.volume;
-        add(&mut claim.used, &self.classes[class].requests);
-        claim.set = fit.set;
-        claim.allowed = fit.allowed;
-        claim.min_values_relaxed |= fit.min_values_relaxed;
-        claim
+    fn join(&mut self, index: usize, fit: Fit, pod: usize, class: usize) {
+        let before = self.planned[index].set;
+        let planned = &mut self.planned[index];
+        let level = planned.pods.len() as u32;
+        planned.pods.push(pod as u32);
+        self.pods[pod].volume = fit.volume;
+        add(&mut planned.used, &self.classes[class].requests);
+        planned.set = fit.set;
+        planned.allowed = fit.allowed;
+        planned.min_values_relaxed |= fit.min_values_relaxed;
+        planned
             .ports
             .extend(self.classes[class].ports.iter().cloned());
-        let moved = claim.witness != fit.witness && claim.witness != NO_ROW;
-        claim.witness = fit.witness;
+        let moved = planned.witness != fit.witness && planned.witness != NO_ROW;
+        planned.witness = fit.witness;
         if moved {
             self.prune(index);
         }
@@ -342,14 +342,14 @@ impl Run<'_> {
             self.narrowed(index, before, fit.set);
         }
         self.fix_labels(index, class);
-        self.items[item].fate = Fate::Placed(Host::Claim(index));
-        self.record_on_claim(index, class);
+        self.pods[pod].state = PodState::Placed(Target::Planned(index));
+        self.record_on_planned_node(index, class);
     }
 
     /// Replaces the reservations that a planned node holds.
     pub(crate) fn hold(&mut self, index: usize, reservations: BTreeSet<usize>) {
         let reservations = Rc::new(reservations);
-        let held = std::mem::replace(&mut self.claims[index].reservations, reservations.clone());
+        let held = std::mem::replace(&mut self.planned[index].reservations, reservations.clone());
         for id in reservations.difference(&held) {
             self.reservations_left[*id] = self.reservations_left[*id].saturating_sub(1);
         }
@@ -361,50 +361,50 @@ impl Run<'_> {
 
     /// Removes the rows that have no room for the pods already on the planned node.
     pub(crate) fn prune(&mut self, index: usize) {
-        let claim = &self.claims[index];
-        let mask = self.mask(claim.template, claim.set);
-        let claim = &self.claims[index];
+        let planned = &self.planned[index];
+        let mask = self.mask(planned.template, planned.set);
+        let planned = &self.planned[index];
         let none: Vector = smallvec![0; self.width];
-        let alive: Vec<u32> = claim
+        let alive: Vec<u32> = planned
             .alive
             .iter()
             .copied()
             .filter(|row| {
                 mask.rows.contains(*row as usize)
-                    && self.row_fits(claim.template, *row as usize, &claim.used, &none)
+                    && self.row_fits(planned.template, *row as usize, &planned.used, &none)
             })
             .collect();
-        self.claims[index].alive = Arc::new(alive);
+        self.planned[index].alive = Arc::new(alive);
     }
 
     /// Reports whether the smallest request of any class still fits.
     fn has_room_left(&self, index: usize) -> bool {
-        let claim = &self.claims[index];
+        let planned = &self.planned[index];
         self.row_fits(
-            claim.template,
-            claim.witness as usize,
-            &claim.used,
+            planned.template,
+            planned.witness as usize,
+            &planned.used,
             &self.least,
-        ) || claim
+        ) || planned
             .alive
             .iter()
-            .any(|row| self.row_fits(claim.template, *row as usize, &claim.used, &self.least))
+            .any(|row| self.row_fits(planned.template, *row as usize, &planned.used, &self.least))
     }
 
     /// Charges a planned node to the limits of its NodePool, with the largest amount of any of its rows.
     ///
     /// DIFFERS: `nodes` is charged too, and the charge is reduced when large rows drop out.
     pub(crate) fn charge(&mut self, index: usize) {
-        let template = self.claims[index].template;
+        let template = self.planned[index].template;
         let compiled = &self.solver.templates[template];
         let count = compiled.limit_names.len();
         if count == 0 {
             return;
         }
-        let claim = &self.claims[index];
-        let (used, allowed, set) = (claim.used.clone(), claim.allowed.clone(), claim.set);
+        let planned = &self.planned[index];
+        let (used, allowed, set) = (planned.used.clone(), planned.allowed.clone(), planned.set);
         let mask = self.mask(template, set);
-        let claim = &self.claims[index];
+        let planned = &self.planned[index];
         let none: Vector = smallvec![0; self.width];
         let still = |row: &u32| {
             let row = *row as usize;
@@ -412,7 +412,7 @@ impl Run<'_> {
                 && allowed.as_ref().is_none_or(|allowed| allowed.contains(row))
                 && self.row_fits(template, row, &used, &none)
         };
-        if !claim.charged_for.is_empty() && claim.charged_for.iter().all(still) {
+        if !planned.charged_for.is_empty() && planned.charged_for.iter().all(still) {
             return;
         }
         let rows = self.rows_with_room(template, set, &used, allowed.as_deref());
@@ -427,8 +427,8 @@ impl Run<'_> {
                 }
             }
         }
-        self.claims[index].charged_for = charged_for;
-        let charged = std::mem::replace(&mut self.claims[index].charged, most.clone());
+        self.planned[index].charged_for = charged_for;
+        let charged = std::mem::replace(&mut self.planned[index].charged, most.clone());
         if charged == most {
             return;
         }
@@ -463,15 +463,15 @@ impl Run<'_> {
                 .domains_of(axis, after)
                 .unwrap_or_else(|| Arc::new(Bits::full(count)));
             for domain in old.iter().filter(|domain| !new.contains(*domain)) {
-                self.axes[axis].claims[domain].remove(index);
+                self.axes[axis].planned[domain].remove(index);
             }
-            let pending = std::mem::take(&mut self.claims[index].pending);
+            let pending = std::mem::take(&mut self.planned[index].pending);
             let counted = pending
                 .iter()
                 .any(|(group, _)| self.groups[*group].axis == axis);
             for (group, number) in pending {
                 if self.groups[group].axis != axis {
-                    self.claims[index].pending.push((group, number));
+                    self.planned[index].pending.push((group, number));
                     continue;
                 }
                 match self.groups[group].kind() {
@@ -480,7 +480,7 @@ impl Run<'_> {
                             self.groups[group].count_in(domain, number);
                             self.epoch += 1;
                         }
-                        None => self.claims[index].pending.push((group, number)),
+                        None => self.planned[index].pending.push((group, number)),
                     },
                     GroupKind::Anti | GroupKind::Inverse => {
                         for domain in old.iter().filter(|domain| !new.contains(*domain)) {
@@ -488,7 +488,7 @@ impl Run<'_> {
                         }
                         self.epoch += 1;
                         if new.single().is_none() {
-                            self.claims[index].pending.push((group, number));
+                            self.planned[index].pending.push((group, number));
                         }
                     }
                 }
@@ -502,12 +502,12 @@ impl Run<'_> {
 
     /// Counts pods that groups did not count as long as the planned node might fail their node filter.
     fn count_late(&mut self, index: usize) {
-        for (group, number) in std::mem::take(&mut self.claims[index].uncounted) {
-            if self.claim_passes(index, group) {
-                (0..number).for_each(|_| self.count_on_claim(group, index));
+        for (group, number) in std::mem::take(&mut self.planned[index].uncounted) {
+            if self.passes_filter(index, group) {
+                (0..number).for_each(|_| self.count_on_planned_node(group, index));
                 self.epoch += 1;
             } else {
-                self.claims[index].uncounted.push((group, number));
+                self.planned[index].uncounted.push((group, number));
             }
         }
     }
@@ -524,7 +524,7 @@ impl Run<'_> {
             if self.axes[axis].is_hostname || self.algebra.is_known(key) {
                 continue;
             }
-            let Some(req) = self.algebra.get(self.claims[index].set, key) else {
+            let Some(req) = self.algebra.get(self.planned[index].set, key) else {
                 continue;
             };
             if self.algebra.requirement(req).single().is_some() {
@@ -561,7 +561,7 @@ impl Run<'_> {
                 .flat_map(|term| self.algebra.members(*term).to_vec())
                 .collect::<Vec<_>>()
             {
-                let set = self.claims[index].set;
+                let set = self.planned[index].set;
                 let req = self.algebra.get(set, key);
                 let Some(req) = req.filter(|_| !self.algebra.is_known(key)) else {
                     continue;
@@ -576,13 +576,13 @@ impl Run<'_> {
                 let drawn = Requirement::equal(requirement.key(), &value);
                 let drawn = self.algebra.req(&drawn, || false);
                 let (template, witness) = (
-                    self.claims[index].template,
-                    self.claims[index].witness as usize,
+                    self.planned[index].template,
+                    self.planned[index].witness as usize,
                 );
                 if let Some(fixed) = self.algebra.narrow(set, drawn)
                     && self.mask(template, fixed).rows.contains(witness)
                 {
-                    self.claims[index].set = fixed;
+                    self.planned[index].set = fixed;
                     self.narrowed(index, set, fixed);
                 }
             }
@@ -591,7 +591,7 @@ impl Run<'_> {
 
     /// Fixes the domain of a planned node, if one of its rows allows it.
     fn fix_domain(&mut self, index: usize, axis: usize, domain: usize) {
-        let (template, set) = (self.claims[index].template, self.claims[index].set);
+        let (template, set) = (self.planned[index].template, self.planned[index].set);
         let req = self.algebra.get(set, self.axes[axis].key);
         if let Some(req) = req.map(|req| self.algebra.requirement(req))
             && (req.single().is_some() || req.min_values().is_some())
@@ -602,27 +602,27 @@ impl Run<'_> {
         let Some(fixed) = self.algebra.narrow(set, req) else {
             return;
         };
-        let witness = self.claims[index].witness as usize;
+        let witness = self.planned[index].witness as usize;
         if self.mask(template, fixed).rows.contains(witness) {
-            self.claims[index].set = fixed;
+            self.planned[index].set = fixed;
             self.narrowed(index, set, fixed);
         }
     }
 
-    fn record_on_claim(&mut self, index: usize, class: usize) {
+    fn record_on_planned_node(&mut self, index: usize, class: usize) {
         let mut counted = false;
         for place in 0..self.classes[class].counted.len() {
             let group = self.classes[class].counted[place];
-            if self.claim_passes(index, group) {
-                self.count_on_claim(group, index);
+            if self.passes_filter(index, group) {
+                self.count_on_planned_node(group, index);
                 counted = true;
             } else if self.taints_pass(index, group) {
-                note(&mut self.claims[index].uncounted, group);
+                note(&mut self.planned[index].uncounted, group);
             }
         }
         for place in 0..self.classes[class].keeps_away.len() {
             let group = self.classes[class].keeps_away[place];
-            self.count_on_claim(group, index);
+            self.count_on_planned_node(group, index);
         }
         if counted {
             self.epoch += 1;
@@ -630,8 +630,8 @@ impl Run<'_> {
     }
 
     /// Reports whether a planned node passes the node filter of a group as it is now.
-    fn claim_passes(&mut self, index: usize, group: GroupId) -> bool {
-        let set = self.claims[index].set;
+    fn passes_filter(&mut self, index: usize, group: GroupId) -> bool {
+        let set = self.planned[index].set;
         self.taints_pass(index, group)
             && self.groups[group].filter_sets.clone().is_none_or(|terms| {
                 terms
@@ -642,7 +642,7 @@ impl Run<'_> {
 
     /// Reports whether a planned node's taints, which never change, pass the node filter of a group.
     pub(crate) fn taints_pass(&self, index: usize, group: GroupId) -> bool {
-        let taints = &self.solver.templates[self.claims[index].template].taints;
+        let taints = &self.solver.templates[self.planned[index].template].taints;
         let tolerations = self.groups[group].identity.filter.tolerations.as_ref();
         tolerations.is_none_or(|tolerations| untolerated(taints, tolerations).is_none())
     }
@@ -656,13 +656,13 @@ impl Run<'_> {
         there.next().is_none().then_some(first)
     }
 
-    fn count_on_claim(&mut self, group: GroupId, index: usize) {
+    fn count_on_planned_node(&mut self, group: GroupId, index: usize) {
         let axis = self.groups[group].axis;
         if self.axes[axis].is_hostname {
-            self.groups[group].count_on_host(Host::Claim(index), 1);
+            self.groups[group].count_on(Target::Planned(index), 1);
             return;
         }
-        let set = self.claims[index].set;
+        let set = self.planned[index].set;
         let count = self.axes[axis].domains.len();
         let reach = self
             .domains_of(axis, set)
@@ -683,7 +683,7 @@ impl Run<'_> {
                 self.groups[group].count_in(domain, 1);
             }
         }
-        note(&mut self.claims[index].pending, group);
+        note(&mut self.planned[index].pending, group);
     }
 }
 

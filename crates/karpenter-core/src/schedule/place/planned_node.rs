@@ -13,7 +13,7 @@ use crate::schedule::pods::class::GroupId;
 
 /// A planned node of this pass. Its requirements only narrow and its load only grows.
 #[derive(Clone, Debug)]
-pub(crate) struct Claim {
+pub(crate) struct PlannedNode {
     pub(crate) template: usize,
     pub(crate) set: SetId,
     pub(crate) used: Vector,

@@ -5,20 +5,20 @@ use rustc_hash::FxHashMap;
 use crate::pod::PodKey;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::pass::{Fate, Run};
+use crate::schedule::pass::{PodState, SchedulingPass};
 use crate::schedule::place::planned_node::Refusal;
 use crate::schedule::pods::class::Variant;
 use crate::schedule::portfolio::Order;
 
-impl Run<'_> {
+impl SchedulingPass<'_> {
     /// Places pods until a round places none.
     pub(crate) fn place_all(&mut self) {
         let mut queue = self.queue();
-        self.keep_places(&mut queue);
+        self.place_nominated(&mut queue);
         loop {
             let before = queue.len();
             let mut again = Vec::new();
-            for (position, item) in queue.iter().enumerate() {
+            for (position, pod) in queue.iter().enumerate() {
                 if position % 128 == 0 {
                     if let Some(progress) = &self.request.progress {
                         progress(before - position + again.len());
@@ -27,19 +27,19 @@ impl Run<'_> {
                         return;
                     }
                 }
-                let class = self.items[*item].class;
+                let class = self.pods[*pod].class;
                 let unplaceable =
                     self.classes[class].unplaceable || self.classes[class].problem.is_some();
-                let fate = if unplaceable {
-                    Fate::Refused
+                let state = if unplaceable {
+                    PodState::Refused
                 } else {
-                    self.place(*item)
+                    self.place(*pod)
                 };
-                self.items[*item].fate = fate;
+                self.pods[*pod].state = state;
                 let unplaceable =
                     self.classes[class].unplaceable || self.classes[class].problem.is_some();
-                if matches!(fate, Fate::Refused | Fate::Deferred) && !unplaceable {
-                    again.push(*item);
+                if matches!(state, PodState::Refused | PodState::Deferred) && !unplaceable {
+                    again.push(*pod);
                 }
             }
             if again.is_empty() || again.len() == before {
@@ -50,7 +50,7 @@ impl Run<'_> {
     }
 
     /// Places nominated pods on their node where they still fit, and removes them from the queue.
-    fn keep_places(&mut self, queue: &mut Vec<usize>) {
+    fn place_nominated(&mut self, queue: &mut Vec<usize>) {
         let (solver, nominated) = (self.solver, &self.request.nominated);
         if nominated.is_empty() {
             return;
@@ -61,28 +61,28 @@ impl Run<'_> {
             let node = state.and_then(|state| solver.node_index.get(state.name()));
             nodes.extend(node.map(|node| (pod, *node as usize)));
         }
-        queue.retain(|item| {
-            let node = nodes.get(&self.items[*item].pod.key);
-            !node.is_some_and(|node| self.keeps_place(*item, *node))
+        queue.retain(|pod| {
+            let node = nodes.get(&self.pods[*pod].pod.key);
+            !node.is_some_and(|node| self.place_on_nominated_node(*pod, *node))
         });
     }
 
-    fn keeps_place(&mut self, item: usize, node: usize) -> bool {
-        let class = self.items[item].class;
+    fn place_on_nominated_node(&mut self, pod: usize, node: usize) -> bool {
+        let class = self.pods[pod].class;
         if self.classes[class].problem.is_some() {
             return false;
         }
         let only = Bits::from_iter([node]);
         for index in 0..self.classes[class].variants.len() {
             let mut variant = self.take_variant(class, index);
-            let host = self.choices(class, &variant).ok().and_then(|choices| {
-                let host = self.try_nodes(item, class, &mut variant, &choices, Some(&only))?;
-                self.fix_undecided(&choices, host);
-                Some(host)
+            let target = self.choices(class, &variant).ok().and_then(|choices| {
+                let target = self.try_nodes(pod, class, &mut variant, &choices, Some(&only))?;
+                self.fix_undecided(&choices, target);
+                Some(target)
             });
             self.classes[class].variants[index] = Some(variant);
-            if host.is_some() {
-                self.items[item].dropped = index / self.classes[class].terms.len().max(1);
+            if target.is_some() {
+                self.pods[pod].dropped = index / self.classes[class].terms.len().max(1);
                 return true;
             }
         }
@@ -94,92 +94,92 @@ impl Run<'_> {
         known.unwrap_or_else(|| self.form_variant(class, index))
     }
 
-    /// Returns the items in the order of the strategy. `items` is sorted by size.
+    /// Returns the pods in the order of the strategy. `pods` is sorted by size.
     fn queue(&self) -> Vec<usize> {
-        let mut queue: Vec<usize> = (0..self.items.len()).collect();
-        let class = |item: &usize| &self.classes[self.items[*item].class];
+        let mut queue: Vec<usize> = (0..self.pods.len()).collect();
+        let class = |pod: &usize| &self.classes[self.pods[*pod].class];
         match self.strategy.order {
             Order::Size => {}
-            Order::Memory => queue.sort_by_cached_key(|item| {
-                let asked = &class(item).shape.requests;
+            Order::Memory => queue.sort_by_cached_key(|pod| {
+                let asked = &class(pod).shape.requests;
                 let memory = asked.get("memory").saturating_neg();
-                (self.items[*item].buffer, memory, *item)
+                (self.pods[*pod].buffer, memory, *pod)
             }),
             Order::Alike => {
                 // Groups are ordered by their largest pod: ids depend on the order of objects.
                 let mut first: FxHashMap<&[SetId], usize> = FxHashMap::default();
-                for item in &queue {
-                    first.entry(&class(item).term_sets).or_insert(*item);
+                for pod in &queue {
+                    first.entry(&class(pod).term_sets).or_insert(*pod);
                 }
-                queue.sort_by_cached_key(|item| {
-                    let largest = first.get(class(item).term_sets.as_slice()).copied();
-                    (self.items[*item].buffer, largest, *item)
+                queue.sort_by_cached_key(|pod| {
+                    let largest = first.get(class(pod).term_sets.as_slice()).copied();
+                    (self.pods[*pod].buffer, largest, *pod)
                 });
             }
         }
         queue
     }
 
-    fn place(&mut self, item: usize) -> Fate {
-        let class = self.items[item].class;
+    fn place(&mut self, pod: usize) -> PodState {
+        let class = self.pods[pod].class;
         if self.classes[class].refused_at == self.epoch {
             return self.classes[class].refused_as;
         }
         for index in 0..self.classes[class].variants.len() {
             let mut variant = self.take_variant(class, index);
-            let fate = self.try_variant(item, class, &mut variant);
+            let state = self.try_variant(pod, class, &mut variant);
             self.classes[class].variants[index] = Some(variant);
-            match fate {
-                Fate::Placed(_) => {
+            match state {
+                PodState::Placed(_) => {
                     let alternatives = self.classes[class].terms.len().max(1);
-                    self.items[item].dropped = index / alternatives;
-                    return fate;
+                    self.pods[pod].dropped = index / alternatives;
+                    return state;
                 }
-                Fate::Deferred => return self.refuse(class, Fate::Deferred),
-                Fate::Refused | Fate::Waiting => {}
+                PodState::Deferred => return self.refuse(class, PodState::Deferred),
+                PodState::Refused | PodState::Waiting => {}
             }
         }
-        self.refuse(class, Fate::Refused)
+        self.refuse(class, PodState::Refused)
     }
 
     /// Caches a refusal until the epoch changes.
-    fn refuse(&mut self, class: usize, fate: Fate) -> Fate {
+    fn refuse(&mut self, class: usize, state: PodState) -> PodState {
         let releases_capacity = self.solver.releases_capacity;
         let class = &mut self.classes[class];
         class.refused_at = self.epoch;
-        class.refused_as = fate;
+        class.refused_as = state;
         class.unplaceable = !class.retryable && !releases_capacity;
-        if !class.claims.is_empty() {
+        if !class.resource_claims.is_empty() {
             // Devices may be released: no refusal is permanent.
             class
                 .variants
                 .iter_mut()
                 .for_each(|variant| *variant = None);
         }
-        fate
+        state
     }
 
-    fn try_variant(&mut self, item: usize, class: usize, variant: &mut Variant) -> Fate {
+    fn try_variant(&mut self, pod: usize, class: usize, variant: &mut Variant) -> PodState {
         let Ok(choices) = self.choices(class, variant) else {
-            return Fate::Refused;
+            return PodState::Refused;
         };
-        if let Some(host) = self.try_nodes(item, class, variant, &choices, None) {
-            self.fix_undecided(&choices, host);
-            return Fate::Placed(host);
+        if let Some(target) = self.try_nodes(pod, class, variant, &choices, None) {
+            self.fix_undecided(&choices, target);
+            return PodState::Placed(target);
         }
-        self.items[item].asked = variant.set;
+        self.pods[pod].asked = variant.set;
         let may_open = !choices.no_new_node && self.no_usable_pool.is_none();
         let joined = if self.strategy.least_increase && may_open {
-            self.try_cheapest(item, class, variant, &choices)
+            self.try_cheapest(pod, class, variant, &choices)
         } else {
-            self.try_claims(item, class, variant, &choices)
+            self.try_planned_nodes(pod, class, variant, &choices)
         };
-        if let Some(host) = joined {
-            self.fix_undecided(&choices, host);
-            return Fate::Placed(host);
+        if let Some(target) = joined {
+            self.fix_undecided(&choices, target);
+            return PodState::Placed(target);
         }
         if choices.no_new_node || self.no_usable_pool.is_some() {
-            return Fate::Refused;
+            return PodState::Refused;
         }
         for template in 0..self.solver.templates.len() {
             if !variant.tolerated_templates.contains(template)
@@ -189,17 +189,17 @@ impl Run<'_> {
             }
             match self.try_template(template, class, variant, &choices) {
                 Ok(fit) => {
-                    let host = self.open(template, fit, item, class);
-                    self.fix_undecided(&choices, host);
-                    return Fate::Placed(host);
+                    let target = self.open(template, fit, pod, class);
+                    self.fix_undecided(&choices, target);
+                    return PodState::Placed(target);
                 }
                 Err(Refusal::Permanent) if !self.solver.releases_capacity => {
                     variant.refused_templates.insert(template)
                 }
                 Err(Refusal::Permanent | Refusal::Topology) => {}
-                Err(Refusal::Reserved) => return Fate::Deferred,
+                Err(Refusal::Reserved) => return PodState::Deferred,
             }
         }
-        Fate::Refused
+        PodState::Refused
     }
 }

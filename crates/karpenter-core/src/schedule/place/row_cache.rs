@@ -8,7 +8,7 @@ use crate::requirements::{Operator, Requirement};
 use crate::schedule::compile::algebra::{ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::vectors::fits;
-use crate::schedule::pass::Run;
+use crate::schedule::pass::SchedulingPass;
 
 /// Rows that meet a set, with the largest amount of each resource among them.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct RowMask {
     pub(crate) by_price: OnceCell<Vec<(f64, u32)>>,
 }
 
-impl Run<'_> {
+impl SchedulingPass<'_> {
     /// Returns the rows of a template that meet a set.
     pub(crate) fn mask(&mut self, template: usize, set: SetId) -> Rc<RowMask> {
         if let Some(mask) = self.masks.borrow().get(&(template, set)) {

@@ -15,7 +15,7 @@ use crate::pod::{HostPort, Shape, Toleration};
 use crate::requirements::Requirements;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::pass::Fate;
+use crate::schedule::pass::PodState;
 use crate::schedule::report::plan::Unschedulable;
 
 /// Index of a group.
@@ -68,7 +68,7 @@ pub(crate) struct Variant {
     /// Existing nodes that refuse it permanently in this pass.
     pub(crate) refused_nodes: Bits,
     /// Planned nodes that refuse it permanently in this pass.
-    pub(crate) refused_claims: Bits,
+    pub(crate) refused_planned: Bits,
     /// Templates that refuse it permanently in this pass.
     pub(crate) refused_templates: Bits,
     /// Templates whose taints are tolerated.
@@ -86,7 +86,7 @@ pub(crate) struct Class {
     pub(crate) volume_requirements: Vec<Requirements>,
     pub(crate) attached: BTreeSet<(String, String)>,
     /// Resource claims of the pods.
-    pub(crate) claims: Vec<String>,
+    pub(crate) resource_claims: Vec<String>,
     /// Alternatives of the required node affinity, with the node selector.
     pub(crate) terms: Vec<Requirements>,
     /// The same, interned.
@@ -107,7 +107,7 @@ pub(crate) struct Class {
     /// The epoch of the pass at which a pod of the class was last refused.
     pub(crate) refused_at: u64,
     /// The result of that refusal.
-    pub(crate) refused_as: Fate,
+    pub(crate) refused_as: PodState,
     /// Placements of other pods can make the class placeable: it has affinity or spread constraints.
     pub(crate) retryable: bool,
 }

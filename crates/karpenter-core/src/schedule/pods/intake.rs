@@ -13,7 +13,7 @@ use crate::schedule::compile::algebra::ANYTHING;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::solver::{canonical_key, node_filter_terms};
 use crate::schedule::compile::template::with_term;
-use crate::schedule::pass::{Fate, Item, Run};
+use crate::schedule::pass::{PodState, QueuedPod, SchedulingPass};
 use crate::schedule::pods::class::{Class, GroupId, Owned, Soft, Variant};
 use crate::schedule::pods::defaults::spread_of;
 use crate::schedule::pods::volumes::Volumes;
@@ -32,7 +32,7 @@ struct Entrant {
     waiting: bool,
 }
 
-impl Run<'_> {
+impl SchedulingPass<'_> {
     /// Collects the pods, sorts them and forms their classes.
     pub(crate) fn collect(&mut self) {
         let solver = self.solver;
@@ -102,12 +102,12 @@ impl Run<'_> {
             } else {
                 self.form_class(&pod, validated)
             };
-            self.items.push(Item {
+            self.pods.push(QueuedPod {
                 pod,
                 class,
                 buffer,
                 waiting,
-                fate: Fate::Waiting,
+                state: PodState::Waiting,
                 asked: ANYTHING,
                 volume: ANYTHING,
                 dropped: 0,
@@ -158,7 +158,7 @@ impl Run<'_> {
             volumes: Vec::new(),
             volume_requirements: volumes.alternatives,
             attached: volumes.attached,
-            claims: claims.as_ref().cloned().unwrap_or_default(),
+            resource_claims: claims.as_ref().cloned().unwrap_or_default(),
             terms: node_filter_terms(shape, names),
             term_sets: Vec::new(),
             hard: Vec::new(),
@@ -170,7 +170,7 @@ impl Run<'_> {
             problem: None,
             unplaceable: false,
             refused_at: 0,
-            refused_as: Fate::Refused,
+            refused_as: PodState::Refused,
             retryable: false,
         };
         if solver.dimensions.misses(&shape.requests) {
@@ -263,7 +263,7 @@ impl Run<'_> {
             .chain(&class.soft.spread)
             .chain(&class.soft.affinity)
             .any(retryable)
-            || !class.claims.is_empty();
+            || !class.resource_claims.is_empty();
     }
 
     fn spread_group(
@@ -437,7 +437,7 @@ impl Run<'_> {
             tolerations: Arc::new(tolerations),
             owned,
             refused_nodes,
-            refused_claims: Bits::default(),
+            refused_planned: Bits::default(),
             refused_templates: Bits::default(),
             tolerated_templates,
         })

@@ -12,9 +12,9 @@ use karpenter_api::labels::ZONE;
 
 use crate::pod::Phase;
 use crate::requirements::Requirements;
-use crate::schedule::pass::Run;
+use crate::schedule::pass::SchedulingPass;
 use crate::schedule::pods::class::Class;
-use crate::schedule::topology::group::Asker;
+use crate::schedule::topology::group::DomainQuery;
 
 /// The zones in which a pending pod can be placed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,14 +37,14 @@ impl fmt::Display for EffectiveZone {
     }
 }
 
-impl Run<'_> {
+impl SchedulingPass<'_> {
     /// Counts pending pods by effective zone.
     pub(crate) fn pending_by_zone(&mut self) -> BTreeMap<EffectiveZone, usize> {
         let mut of_class: Vec<usize> = vec![0; self.classes.len()];
-        for item in &self.items {
-            let pending = item.waiting && item.pod.node_name.is_none();
-            if pending && item.pod.phase == Phase::Pending {
-                of_class[item.class] += 1;
+        for queued in &self.pods {
+            let pending = queued.waiting && queued.pod.node_name.is_none();
+            if pending && queued.pod.phase == Phase::Pending {
+                of_class[queued.class] += 1;
             }
         }
         let mut zones = BTreeMap::new();
@@ -93,7 +93,7 @@ impl Run<'_> {
                 .map(|(group, own)| {
                     let counted = self.counted_domains(index, *group);
                     let group = &self.groups[*group];
-                    group.valid_domains(&Asker {
+                    group.valid_domains(&DomainQuery {
                         reach: pod.as_deref(),
                         counted: counted.as_ref(),
                         own: *own,

@@ -7,7 +7,7 @@
 //! 1. The worth of a pod is the price of its share of the instance type that suits it best. Planned nodes that cost little more
 //!    than the worth of their pods stay as they are; the others are dissolved, most wasteful first.
 //! 2. Their pods are packed again, several times (see [`packing`](crate::schedule::repack::packing)); of plans within a hundredth of the lowest
-//!    price the one with the fewest nodes is chosen, and improved (see [`polish`](crate::schedule::repack::improve)).
+//!    price the one with the fewest nodes is chosen, and improved (see [`improve`](crate::schedule::repack::improve)).
 //! 3. The result replaces the planned nodes if it saves a twentieth and is within the limits of the NodePool. Half the price of
 //!    the cheapest instance type is added to the price of each node, so that a few large nodes are not split into many small
 //!    ones. Planned nodes with few pods are packed among themselves, with a fifth of their mean price added for each node: ten
@@ -28,16 +28,16 @@ use rustc_hash::FxHashMap;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::vectors::Vector;
-use crate::schedule::pass::{Fate, Run};
+use crate::schedule::pass::{PodState, SchedulingPass};
 use crate::schedule::place::fit::NO_ROW;
-use crate::schedule::place::planned_node::Claim;
+use crate::schedule::place::planned_node::PlannedNode;
 use crate::schedule::pods::class::Class;
 use crate::schedule::portfolio::MOST_PODS;
 use crate::schedule::repack::packing::{
     Bin, Kind, Offer, Packer, RequirementGroup, choose, learn, node_count, price,
 };
 use crate::schedule::request::{Packing, ReservedMode};
-use crate::schedule::topology::group::{GroupKind, Host};
+use crate::schedule::topology::group::{GroupKind, Target};
 
 /// How often a chunk is packed from each of two starts; each round sets the worth of a pod from the price of the round before.
 const ROUNDS: usize = 3;
@@ -66,7 +66,7 @@ struct PodGroup {
     requests: Vector,
     /// The planned node it came from, if it is under a hostname constraint.
     origin: Option<usize>,
-    items: Vec<u32>,
+    pods: Vec<u32>,
     worth: f64,
     /// Its worth if other pods use the rest of the node.
     balanced: f64,
@@ -80,7 +80,7 @@ impl PodGroup {
             set: self.set,
             needs: needs.filter(|(_, need)| *need > 0).collect(),
             origin: self.origin,
-            count: self.items.len(),
+            count: self.pods.len(),
             worth,
         }
     }
@@ -109,7 +109,7 @@ struct Ledger {
     node_overhead: f64,
 }
 
-impl<'a> Run<'a> {
+impl<'a> SchedulingPass<'a> {
     /// Repacks wasteful planned nodes. Returns whether pods were repacked, but not thoroughly.
     pub(crate) fn repack(&mut self) -> bool {
         let Packing::LowestCost { from_pods } = self.request.packing else {
@@ -119,9 +119,9 @@ impl<'a> Run<'a> {
             return false;
         }
         // Plans for many pods are made once, so thoroughly; of several plans, only the best is repacked thoroughly.
-        let thorough = self.strategy.thorough || self.items.len() > MOST_PODS;
+        let thorough = self.strategy.thorough || self.pods.len() > MOST_PODS;
         let mut replaced = Bits::default();
-        let mut added: Vec<Claim> = Vec::new();
+        let mut added: Vec<PlannedNode> = Vec::new();
         let mut hasty = false;
         let (mut work, mut improving) = (0, 0);
         for template in 0..self.solver.templates.len() {
@@ -146,15 +146,15 @@ impl<'a> Run<'a> {
                     break;
                 }
                 hasty |= !thorough;
-                if let Some(claims) = self.repack_chunk(template, &chunk, &mut ledger) {
-                    replaced.unite(&chunk.claims);
-                    added.extend(claims);
+                if let Some(planned) = self.repack_chunk(template, &chunk, &mut ledger) {
+                    replaced.unite(&chunk.planned);
+                    added.extend(planned);
                 }
             }
             (work, improving) = (ledger.work, ledger.improving);
         }
         if !added.is_empty() {
-            self.replace_claims(&replaced, added);
+            self.replace_planned_nodes(&replaced, added);
         }
         hasty
     }
@@ -162,21 +162,21 @@ impl<'a> Run<'a> {
     /// Returns planned nodes that cost clearly more than the worth of their pods, in chunks to be packed together.
     fn wasteful(&mut self, template: usize, from_pods: usize, ledger: &mut Ledger) -> Vec<Chunk> {
         let mut found: Vec<(bool, f64, usize, f64, Vec<PodGroup>)> = Vec::new();
-        for index in 0..self.claims.len() {
-            let claim = &self.claims[index];
-            if claim.template != template || claim.pods.len() < from_pods {
+        for index in 0..self.planned.len() {
+            let planned = &self.planned[index];
+            if planned.template != template || planned.pods.len() < from_pods {
                 continue;
             }
-            let few = claim.pods.len() < MANY_PODS;
+            let few = planned.pods.len() < MANY_PODS;
             let Some(pod_groups) = self.pod_groups(index, ledger) else {
                 continue;
             };
             let worth: f64 = pod_groups
                 .iter()
-                .map(|pod_group| pod_group.worth * pod_group.items.len() as f64)
+                .map(|pod_group| pod_group.worth * pod_group.pods.len() as f64)
                 .sum();
-            let claim = &self.claims[index];
-            let (set, used, allowed) = (claim.set, claim.used.clone(), claim.allowed.clone());
+            let planned = &self.planned[index];
+            let (set, used, allowed) = (planned.set, planned.used.clone(), planned.allowed.clone());
             let price = self.lowest_price(template, set, &used, allowed.as_deref());
             if price > worth * GOOD_ENOUGH {
                 found.push((few, price - worth, index, price, pod_groups));
@@ -208,20 +208,23 @@ impl<'a> Run<'a> {
 
     /// Returns the pods of a planned node by kind; `None` if it must be left unchanged.
     fn pod_groups(&mut self, index: usize, ledger: &mut Ledger) -> Option<Vec<PodGroup>> {
-        let claim = &self.claims[index];
-        let (template, claim_set, width) = (claim.template, claim.set, self.width);
-        if claim.min_values_relaxed || !claim.ports.is_empty() || !claim.reservations.is_empty() {
+        let planned = &self.planned[index];
+        let (template, planned_set, width) = (planned.template, planned.set, self.width);
+        if planned.min_values_relaxed
+            || !planned.ports.is_empty()
+            || !planned.reservations.is_empty()
+        {
             return None;
         }
         let mut pod_groups: Vec<PodGroup> = Vec::new();
         let mut place: FxHashMap<(SetId, &[i64], bool), usize> = FxHashMap::default();
         let classes = std::mem::take(&mut self.classes);
-        let pods = std::mem::take(&mut self.claims[index].pods);
+        let pods = std::mem::take(&mut self.planned[index].pods);
         let mut movable = true;
         for pod in &pods {
-            let item = &self.items[*pod as usize];
-            let key = (item.class, item.asked, item.volume, claim_set);
-            let class = &classes[item.class];
+            let queued = &self.pods[*pod as usize];
+            let key = (queued.class, queued.asked, queued.volume, planned_set);
+            let class = &classes[queued.class];
             let Some((set, apart)) = self.own_set(template, class, key, ledger) else {
                 movable = false;
                 break;
@@ -233,17 +236,17 @@ impl<'a> Run<'a> {
                         set,
                         requests: class.requests.iter().copied().collect(),
                         origin: apart.then_some(index),
-                        items: Vec::new(),
+                        pods: Vec::new(),
                         worth: 0.0,
                         balanced: 0.0,
                     });
                     pod_groups.len() - 1
                 });
-            pod_groups[at].items.push(*pod);
+            pod_groups[at].pods.push(*pod);
         }
         drop(place);
         self.classes = classes;
-        self.claims[index].pods = pods;
+        self.planned[index].pods = pods;
         if !movable {
             return None;
         }
@@ -285,7 +288,7 @@ impl<'a> Run<'a> {
         &mut self,
         template: usize,
         class: &Class,
-        (_, asked, volume, claim_set): Asked,
+        (_, asked, volume, planned_set): Asked,
     ) -> Option<Own> {
         if !class.ports.is_empty() || !class.shape.resource_claims.is_empty() {
             return None;
@@ -309,7 +312,7 @@ impl<'a> Run<'a> {
             if group.filter_sets.is_some() {
                 return None;
             }
-            if let Some(req) = self.algebra.get(claim_set, axis.key) {
+            if let Some(req) = self.algebra.get(planned_set, axis.key) {
                 set = self.algebra.narrow(set, req)?;
             }
         }
@@ -348,7 +351,7 @@ impl<'a> Run<'a> {
         template: usize,
         chunk: &Chunk,
         ledger: &mut Ledger,
-    ) -> Option<Vec<Claim>> {
+    ) -> Option<Vec<PlannedNode>> {
         let node_overhead = chunk.node_overhead(ledger.node_overhead);
         let mut packer = Packer {
             groups: self.requirement_groups(template, chunk, ledger),
@@ -399,31 +402,31 @@ impl<'a> Run<'a> {
             }
         }
         let price = price(&bins) + node_overhead * node_count(&bins) as f64;
-        let before = chunk.price + node_overhead * chunk.claims.len() as f64;
+        let before = chunk.price + node_overhead * chunk.planned.len() as f64;
         if price > before * WORTH_IT {
             return None;
         }
-        let mut claims: Vec<Claim> = Vec::new();
+        let mut planned: Vec<PlannedNode> = Vec::new();
         let mut next: Vec<usize> = vec![0; chunk.pod_groups.len()];
         for (bin, copies) in bins {
             for _ in 0..copies {
                 let mut pods: Vec<u32> = Vec::new();
                 for (pod_group, count) in &bin.counts {
                     let from = next[*pod_group];
-                    pods.extend(&chunk.pod_groups[*pod_group].items[from..from + count]);
+                    pods.extend(&chunk.pod_groups[*pod_group].pods[from..from + count]);
                     next[*pod_group] += count;
                 }
                 pods.sort_unstable();
-                claims.push(self.claim_of(template, &bin, pods));
+                planned.push(self.planned_node_of(template, &bin, pods));
             }
         }
-        self.charge_anew(template, chunk, &mut claims)
-            .then_some(claims)
+        self.charge_anew(template, chunk, &mut planned)
+            .then_some(planned)
     }
 
-    fn claim_of(&self, template: usize, bin: &Bin, pods: Vec<u32>) -> Claim {
+    fn planned_node_of(&self, template: usize, bin: &Bin, pods: Vec<u32>) -> PlannedNode {
         let compiled = &self.solver.templates[template];
-        Claim {
+        PlannedNode {
             template,
             set: bin.set,
             used: bin.used.clone(),
@@ -476,39 +479,39 @@ impl<'a> Run<'a> {
     }
 
     /// Charges new planned nodes instead of those of a chunk to the limits of the NodePool, if they are within them.
-    fn charge_anew(&mut self, template: usize, chunk: &Chunk, claims: &mut [Claim]) -> bool {
+    fn charge_anew(&mut self, template: usize, chunk: &Chunk, planned: &mut [PlannedNode]) -> bool {
         let compiled = &self.solver.templates[template];
         let count = compiled.limit_names.len();
         if count == 0 {
             return true;
         }
         let mut available = self.limits[template].clone();
-        for index in chunk.claims.iter() {
-            for (available, charged) in available.iter_mut().zip(&self.claims[index].charged) {
+        for index in chunk.planned.iter() {
+            for (available, charged) in available.iter_mut().zip(&self.planned[index].charged) {
                 *available = available.saturating_add(*charged);
             }
         }
-        let number = claims.len() as i64;
+        let number = planned.len() as i64;
         let costs = |row: usize| &compiled.limit_costs[row * count..(row + 1) * count];
         let mut left = available.clone();
-        for claim in claims.iter_mut() {
+        for planned in planned.iter_mut() {
             // Each gets an even share, or what its instance type uses: larger instance types are excluded.
-            let own = costs(claim.witness as usize);
+            let own = costs(planned.witness as usize);
             let within = |row: &usize| {
                 (costs(*row).iter().zip(own).zip(&available))
                     .all(|((cost, own), available)| cost <= own || *cost <= available / number)
             };
             let allowed: Bits = compiled.rows.iter().filter(within).collect();
-            let rows = self.rows_with_room(template, claim.set, &claim.used, Some(&allowed));
+            let rows = self.rows_with_room(template, planned.set, &planned.used, Some(&allowed));
             for row in rows.iter() {
-                for (charged, cost) in claim.charged.iter_mut().zip(costs(row)) {
+                for (charged, cost) in planned.charged.iter_mut().zip(costs(row)) {
                     *charged = (*charged).max(*cost);
                 }
             }
-            for (left, charged) in left.iter_mut().zip(&claim.charged) {
+            for (left, charged) in left.iter_mut().zip(&planned.charged) {
                 *left = left.saturating_sub(*charged);
             }
-            claim.allowed = Some(Rc::new(allowed));
+            planned.allowed = Some(Rc::new(allowed));
         }
         if left.iter().any(|left| *left < 0) {
             return false;
@@ -519,18 +522,18 @@ impl<'a> Run<'a> {
     }
 
     /// Appends new planned nodes to the remaining ones, and updates the placements of the pods.
-    fn replace_claims(&mut self, replaced: &Bits, added: Vec<Claim>) {
-        let old = std::mem::take(&mut self.claims);
+    fn replace_planned_nodes(&mut self, replaced: &Bits, added: Vec<PlannedNode>) {
+        let old = std::mem::take(&mut self.planned);
         let stay = old.into_iter().enumerate();
-        self.claims = stay
+        self.planned = stay
             .filter(|(index, _)| !replaced.contains(*index))
-            .map(|(_, claim)| claim)
+            .map(|(_, planned)| planned)
             .chain(added)
             .collect();
         self.levels.clear();
-        for (index, claim) in self.claims.iter().enumerate() {
-            for pod in &claim.pods {
-                self.items[*pod as usize].fate = Fate::Placed(Host::Claim(index));
+        for (index, planned) in self.planned.iter().enumerate() {
+            for pod in &planned.pods {
+                self.pods[*pod as usize].state = PodState::Placed(Target::Planned(index));
             }
         }
     }
@@ -564,7 +567,7 @@ impl<'a> Run<'a> {
 struct Chunk {
     /// Its planned nodes have few pods each.
     few: bool,
-    claims: Bits,
+    planned: Bits,
     /// Their total price.
     price: f64,
     pod_groups: Vec<PodGroup>,
@@ -576,12 +579,12 @@ impl Chunk {
         if !self.few {
             return usual;
         }
-        let mean = self.price / self.claims.len().max(1) as f64;
+        let mean = self.price / self.planned.len().max(1) as f64;
         usual.max(mean * NODE_OVERHEAD_FEW)
     }
 
-    fn take(&mut self, claim: usize, price: f64, pod_groups: Vec<PodGroup>) {
-        self.claims.insert(claim);
+    fn take(&mut self, planned: usize, price: f64, pod_groups: Vec<PodGroup>) {
+        self.planned.insert(planned);
         self.price += price;
         for pod_group in pod_groups {
             let alike = |other: &&mut PodGroup| {
@@ -589,7 +592,7 @@ impl Chunk {
                     == (pod_group.set, &pod_group.requests, pod_group.origin)
             };
             match self.pod_groups.iter_mut().find(alike) {
-                Some(other) => other.items.extend(pod_group.items),
+                Some(other) => other.pods.extend(pod_group.pods),
                 None => self.pod_groups.push(pod_group),
             }
         }

@@ -7,7 +7,7 @@ use crate::resources::Resources;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::template::unmet_min_values;
-use crate::schedule::pass::Run;
+use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::planned_node::Refusal;
 use crate::schedule::pods::class::Variant;
 use crate::schedule::report::plan::{
@@ -18,7 +18,7 @@ use crate::taints::Taint;
 /// A million cores, in millicores.
 const SUSPICIOUS_CPU: i64 = 1_000_000_000;
 
-impl Run<'_> {
+impl SchedulingPass<'_> {
     /// Returns why no pod of the class was placed, or why the last ones were not.
     pub(crate) fn explain(&mut self, class: usize) -> Unschedulable {
         if let Some(problem) = &self.classes[class].problem {

@@ -11,12 +11,12 @@ use crate::requirements::{Operator, Requirement};
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::template::unmet_min_values;
-use crate::schedule::pass::{Fate, Run};
+use crate::schedule::pass::{PodState, SchedulingPass};
 use crate::schedule::report::plan::{
     DraftClaim, DraftShape, Placement, Plan, PlannedNodeClaim, Unplaced, Unschedulable,
 };
 use crate::schedule::request::{MinValuesPolicy, ReservedMode};
-use crate::schedule::topology::group::Host;
+use crate::schedule::topology::group::Target;
 
 /// Summary of the instance types left for a planned node.
 struct Options {
@@ -29,14 +29,14 @@ struct Options {
     capacity_overlay: bool,
 }
 
-impl Run<'_> {
+impl SchedulingPass<'_> {
     /// Builds the plan from the placements.
     pub(crate) fn into_plan(mut self) -> Plan {
         let mut plan = Plan {
             pools: self.solver.pools.clone(),
             ..Plan::default()
         };
-        let mut dropped = vec![false; self.claims.len()];
+        let mut dropped = vec![false; self.planned.len()];
         for (index, dropped) in dropped.iter_mut().enumerate() {
             match self.draft(index) {
                 Some(draft) => plan.new_claims.push(draft),
@@ -44,12 +44,12 @@ impl Run<'_> {
             }
         }
         let mut reasons: Vec<Option<Unschedulable>> = vec![None; self.classes.len()];
-        for index in 0..self.items.len() {
-            let item = &self.items[index];
-            let (buffer, class, fate) = (item.buffer, item.class, item.fate);
-            let pod = || item.pod.key.clone();
-            let why = match fate {
-                Fate::Placed(Host::Node(index)) => {
+        for index in 0..self.pods.len() {
+            let queued = &self.pods[index];
+            let (buffer, class, state) = (queued.buffer, queued.class, queued.state);
+            let pod = || queued.pod.key.clone();
+            let why = match state {
+                PodState::Placed(Target::Node(index)) => {
                     let node = self.solver.nodes[index].name.clone();
                     plan.existing.push(Placement {
                         pod: pod(),
@@ -58,15 +58,15 @@ impl Run<'_> {
                     });
                     continue;
                 }
-                Fate::Placed(Host::Claim(claim)) if dropped[claim] => {
+                PodState::Placed(Target::Planned(planned)) if dropped[planned] => {
                     Unschedulable::MinValuesAfterTruncation
                 }
-                Fate::Placed(Host::Claim(_)) => continue,
-                Fate::Waiting => {
+                PodState::Placed(Target::Planned(_)) => continue,
+                PodState::Waiting => {
                     plan.undecided.push(pod());
                     continue;
                 }
-                Fate::Refused | Fate::Deferred => {
+                PodState::Refused | PodState::Deferred => {
                     let why = match &reasons[class] {
                         Some(why) => why.clone(),
                         None => {
@@ -75,15 +75,15 @@ impl Run<'_> {
                             why
                         }
                     };
-                    match (fate, why) {
-                        (Fate::Deferred, Unschedulable::NoFit(reasons)) => {
+                    match (state, why) {
+                        (PodState::Deferred, Unschedulable::NoFit(reasons)) => {
                             Unschedulable::ReservationWait(reasons)
                         }
                         (_, why) => why,
                     }
                 }
             };
-            let pod = self.items[index].pod.key.clone();
+            let pod = self.pods[index].pod.key.clone();
             plan.unplaced.push(Unplaced { pod, buffer, why });
         }
         plan
@@ -91,9 +91,9 @@ impl Run<'_> {
 
     /// Returns the draft of a planned node; `None` if truncating the list of instance types breaks minValues.
     fn draft(&mut self, index: usize) -> Option<PlannedNodeClaim> {
-        let claim = &self.claims[index];
-        let (template, set, allowed) = (claim.template, claim.set, claim.allowed.clone());
-        let (used, reservations) = (claim.used.clone(), claim.reservations.clone());
+        let planned = &self.planned[index];
+        let (template, set, allowed) = (planned.template, planned.set, planned.allowed.clone());
+        let (used, reservations) = (planned.used.clone(), planned.reservations.clone());
         let rows = self.rows_with_room(template, set, &used, allowed.as_deref());
         let key = (template, set, rows, reservations);
         let shape = match self.shapes.get(&key) {
@@ -104,20 +104,22 @@ impl Run<'_> {
                 shape
             }
         }?;
-        let claim = &self.claims[index];
+        let planned = &self.planned[index];
         let key = |buffer: bool| {
-            let items = claim.pods.iter().map(|item| &self.items[*item as usize]);
-            items
-                .filter(move |item| item.buffer == buffer)
-                .map(|item| item.pod.key.clone())
+            let pods = planned
+                .pods
+                .iter()
+                .map(|queued| &self.pods[*queued as usize]);
+            pods.filter(move |queued| queued.buffer == buffer)
+                .map(|queued| queued.pod.key.clone())
                 .collect()
         };
-        let mut requests = self.solver.dimensions.resources(&claim.used);
+        let mut requests = self.solver.dimensions.resources(&planned.used);
         requests.add_assign(&shape.overhead);
         let node_claim = DraftClaim::new(
             shape.clone(),
             requests.clone(),
-            claim.min_values_relaxed,
+            planned.min_values_relaxed,
             self.drivers_of(index),
         );
         Some(PlannedNodeClaim {
@@ -127,7 +129,7 @@ impl Run<'_> {
             instance_types: shape.instance_types.clone(),
             requests,
             hourly_price: shape.hourly_price,
-            min_values_relaxed: claim.min_values_relaxed,
+            min_values_relaxed: planned.min_values_relaxed,
             reservations: shape.reservations.clone(),
             claim: node_claim,
         })
@@ -137,14 +139,14 @@ impl Run<'_> {
     fn shape(
         &mut self,
         template_index: usize,
-        claim_set: SetId,
+        planned_set: SetId,
         rows: &Bits,
         reservations: &BTreeSet<usize>,
     ) -> Option<DraftShape> {
         let template = &self.solver.templates[template_index];
         let catalogue = &self.solver.catalogues[template.catalogue];
         let names = &self.solver.snapshot.config().well_known;
-        let mut requirements = self.algebra.requirements(claim_set);
+        let mut requirements = self.algebra.requirements(planned_set);
         let reservations: Vec<String> = reservations
             .iter()
             .map(|id| self.solver.reservations.ids[*id].clone())
@@ -182,7 +184,7 @@ impl Run<'_> {
                 .map(|(_, row)| *row as usize)
                 .filter(kept)
                 .collect();
-            let unmet = unmet_min_values(catalogue, &self.algebra, claim_set, &left).is_some();
+            let unmet = unmet_min_values(catalogue, &self.algebra, planned_set, &left).is_some();
             if unmet && self.request.min_values_policy == MinValuesPolicy::Strict {
                 return None;
             }

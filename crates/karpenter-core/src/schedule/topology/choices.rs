@@ -1,4 +1,4 @@
-//! The domains and hosts that topology constraints leave for a pod, before a particular node is considered.
+//! The domains and nodes that topology constraints leave for a pod, before a particular node is considered.
 //!
 //! Each constraint of the pod, and each anti-affinity term of other pods that selects it, yields the domains it admits;
 //! constraints on one key are intersected. For hostname the domains are the nodes, and the constraint is a rule on the
@@ -7,9 +7,9 @@
 use smallvec::SmallVec;
 
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::pass::Run;
+use crate::schedule::pass::SchedulingPass;
 use crate::schedule::pods::class::{GroupId, Owned, Variant};
-use crate::schedule::topology::group::{Asker, GroupKind, Hosts};
+use crate::schedule::topology::group::{DomainQuery, GroupKind, Targets};
 
 /// The domains of an axis that all constraints admit, before a particular node is considered.
 #[derive(Clone, Debug)]
@@ -22,12 +22,12 @@ pub(crate) struct Domains {
     pub(crate) order: GroupId,
 }
 
-/// The domains and hosts that topology constraints leave for a variant.
+/// The domains and nodes that topology constraints leave for a variant.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Choices {
     pub(crate) domains: SmallVec<[Domains; 2]>,
-    /// Hostname groups, each with the hosts it excludes (full, over the skew, populated) or the only ones it admits (populated).
-    host_rules: SmallVec<[(GroupId, HostRule); 4]>,
+    /// Hostname groups, each with the nodes it excludes (full, over the skew, populated) or the only ones it admits (populated).
+    hostname_rules: SmallVec<[(GroupId, HostnameRule); 4]>,
     /// A hostname constraint excludes new nodes.
     pub(crate) no_new_node: bool,
     /// Affinity groups that the pod starts while pods of them are already on planned nodes with an open domain: those planned
@@ -36,14 +36,14 @@ pub(crate) struct Choices {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum HostRule {
+enum HostnameRule {
     NotFull,
     NotOver,
     NotPopulated,
     OnlyPopulated,
 }
 
-impl Run<'_> {
+impl SchedulingPass<'_> {
     /// Returns the choices that the topology constraints of a variant leave; the error is the group that leaves none.
     pub(crate) fn choices(&mut self, class: usize, variant: &Variant) -> Result<Choices, GroupId> {
         let mut choices = Choices::default();
@@ -91,21 +91,21 @@ impl Run<'_> {
             let rule = match group.kind() {
                 GroupKind::Spread if own => {
                     choices.no_new_node |= group.identity.max_skew < 1;
-                    HostRule::NotFull
+                    HostnameRule::NotFull
                 }
                 GroupKind::Spread => {
                     choices.no_new_node |= group.identity.max_skew < 0;
-                    HostRule::NotOver
+                    HostnameRule::NotOver
                 }
                 GroupKind::Affinity if starts => return Ok(()),
                 GroupKind::Affinity if !group.any => return Err(group_id),
                 GroupKind::Affinity => {
                     choices.no_new_node = true;
-                    HostRule::OnlyPopulated
+                    HostnameRule::OnlyPopulated
                 }
-                GroupKind::Anti | GroupKind::Inverse => HostRule::NotPopulated,
+                GroupKind::Anti | GroupKind::Inverse => HostnameRule::NotPopulated,
             };
-            choices.host_rules.push((group_id, rule));
+            choices.hostname_rules.push((group_id, rule));
             return Ok(());
         }
         let key = self.axes[axis].key;
@@ -115,7 +115,7 @@ impl Run<'_> {
             .map(|req| self.admitted(axis, req));
         let counted = self.counted_domains(class, group_id);
         let group = &self.groups[group_id];
-        let mut valid = group.valid_domains(&Asker {
+        let mut valid = group.valid_domains(&DomainQuery {
             reach: pod.as_deref(),
             counted: counted.as_ref(),
             own,
@@ -193,13 +193,13 @@ impl Run<'_> {
             if let Some(passing) = passing {
                 nodes.intersect(passing);
             }
-            let elsewhere = |claim: usize| {
-                let mut others = axis.claims.iter().enumerate();
-                others.any(|(other, claims)| other != domain && claims.contains(claim))
+            let elsewhere = |node: usize| {
+                let mut others = axis.planned.iter().enumerate();
+                others.any(|(other, planned)| other != domain && planned.contains(node))
             };
-            let mut claims = axis.claims[domain].iter();
+            let mut planned = axis.planned[domain].iter();
             if !nodes.is_empty()
-                || claims.any(|claim| !elsewhere(claim) && self.taints_pass(claim, group))
+                || planned.any(|node| !elsewhere(node) && self.taints_pass(node, group))
             {
                 occupied.insert(domain);
             }
@@ -207,23 +207,23 @@ impl Run<'_> {
         occupied
     }
 
-    /// Returns the hosts that hostname constraints admit, 64 at a time.
-    pub(crate) fn host_word(
+    /// Returns the nodes that hostname constraints admit, 64 at a time.
+    pub(crate) fn target_word(
         &self,
         choices: &Choices,
         index: usize,
-        of: impl Fn(&Hosts) -> &Bits,
+        of: impl Fn(&Targets) -> &Bits,
     ) -> u64 {
         choices
-            .host_rules
+            .hostname_rules
             .iter()
             .fold(u64::MAX, |word, (group, rule)| {
                 let group = &self.groups[*group];
                 word & match rule {
-                    HostRule::NotFull => !of(&group.full).word(index),
-                    HostRule::NotOver => !of(&group.over).word(index),
-                    HostRule::NotPopulated => !of(&group.populated).word(index),
-                    HostRule::OnlyPopulated => of(&group.populated).word(index),
+                    HostnameRule::NotFull => !of(&group.full).word(index),
+                    HostnameRule::NotOver => !of(&group.over).word(index),
+                    HostnameRule::NotPopulated => !of(&group.populated).word(index),
+                    HostnameRule::OnlyPopulated => of(&group.populated).word(index),
                 }
             })
     }

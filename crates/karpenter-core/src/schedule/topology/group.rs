@@ -1,7 +1,7 @@
 //! Topology constraints: spread, affinity, anti-affinity and its inverse, as counters.
 //!
 //! A group is a constraint that several pods share: the pods it counts, and the label they are counted by. For
-//! `kubernetes.io/hostname` a domain is a node and counters are kept per node; hosts that a pod can no longer go to are
+//! `kubernetes.io/hostname` a domain is a node and counters are kept per node; nodes that a pod can no longer go to are
 //! bitsets, so that ten thousand of them are rejected a word at a time. For other labels counters are kept per domain.
 //!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/{topology,topologygroup}.go
@@ -166,7 +166,7 @@ pub(crate) struct Axis {
     /// Existing nodes of each domain.
     pub(crate) nodes: Vec<Bits>,
     /// Planned nodes that may still be in each domain.
-    pub(crate) claims: Vec<Bits>,
+    pub(crate) planned: Vec<Bits>,
     /// Domains a requirement admits.
     pub(crate) admitted: FxHashMap<ReqId, Arc<Bits>>,
     /// Domains of each template.
@@ -185,37 +185,37 @@ impl Axis {
         self.domains.push(name.clone());
         self.ids.insert(name, id as u32);
         self.nodes.push(Bits::default());
-        self.claims.push(Bits::default());
+        self.planned.push(Bits::default());
         id
     }
 }
 
 /// Sets of existing nodes and of planned nodes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Hosts {
+pub(crate) struct Targets {
     pub(crate) nodes: Bits,
-    pub(crate) claims: Bits,
+    pub(crate) planned: Bits,
 }
 
-impl Hosts {
-    fn insert(&mut self, host: Host) {
-        match host {
-            Host::Node(index) => self.nodes.insert(index),
-            Host::Claim(index) => self.claims.insert(index),
+impl Targets {
+    fn insert(&mut self, target: Target) {
+        match target {
+            Target::Node(index) => self.nodes.insert(index),
+            Target::Planned(index) => self.planned.insert(index),
         }
     }
 }
 
 /// An existing node, or a planned node of this pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Host {
+pub(crate) enum Target {
     Node(usize),
-    Claim(usize),
+    Planned(usize),
 }
 
 /// The properties of a pod that decide in which domains of a group it may be placed.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Asker<'a> {
+pub(crate) struct DomainQuery<'a> {
     /// The domains that its other constraints admit; `None` is all.
     pub(crate) reach: Option<&'a Bits>,
     /// The domains whose lowest count bounds a spread, as far as the pod's node affinity decides; `None` is all.
@@ -238,13 +238,13 @@ pub(crate) struct Group {
     pub(crate) known: Bits,
     /// Counts by node and by planned node, for hostname.
     on_nodes: FxHashMap<u32, u32>,
-    on_claims: Vec<u32>,
-    /// Hosts with a count.
-    pub(crate) populated: Hosts,
-    /// Hosts where one more counted pod would exceed the skew.
-    pub(crate) full: Hosts,
-    /// Hosts that exceed the skew.
-    pub(crate) over: Hosts,
+    on_planned: Vec<u32>,
+    /// Nodes with a count.
+    pub(crate) populated: Targets,
+    /// Nodes where one more counted pod would exceed the skew.
+    pub(crate) full: Targets,
+    /// Nodes that exceed the skew.
+    pub(crate) over: Targets,
     /// Whether any pod was counted.
     pub(crate) any: bool,
     /// Existing nodes that pass the node filter; `None` is all.
@@ -261,10 +261,10 @@ impl Group {
             counts: Vec::new(),
             known: Bits::default(),
             on_nodes: FxHashMap::default(),
-            on_claims: Vec::new(),
-            populated: Hosts::default(),
-            full: Hosts::default(),
-            over: Hosts::default(),
+            on_planned: Vec::new(),
+            populated: Targets::default(),
+            full: Targets::default(),
+            over: Targets::default(),
             any: false,
             nodes: None,
             filter_sets: None,
@@ -275,35 +275,35 @@ impl Group {
         self.identity.kind
     }
 
-    /// Adds `number` pods to the count of a host.
-    pub(crate) fn count_on_host(&mut self, host: Host, number: u32) {
-        let count = match host {
-            Host::Node(index) => self.on_nodes.entry(index as u32).or_default(),
-            Host::Claim(index) => {
-                if self.on_claims.len() <= index {
-                    self.on_claims.resize(index + 1, 0);
+    /// Adds `number` pods to the count of a node.
+    pub(crate) fn count_on(&mut self, target: Target, number: u32) {
+        let count = match target {
+            Target::Node(index) => self.on_nodes.entry(index as u32).or_default(),
+            Target::Planned(index) => {
+                if self.on_planned.len() <= index {
+                    self.on_planned.resize(index + 1, 0);
                 }
-                &mut self.on_claims[index]
+                &mut self.on_planned[index]
             }
         };
         *count += number;
         let count = i64::from(*count);
         let skew = i64::from(self.identity.max_skew);
         self.any = true;
-        self.populated.insert(host);
+        self.populated.insert(target);
         if count >= skew {
-            self.full.insert(host);
+            self.full.insert(target);
         }
         if count > skew {
-            self.over.insert(host);
+            self.over.insert(target);
         }
     }
 
-    /// Returns the count of a host.
-    pub(crate) fn on_host(&self, host: Host) -> u32 {
-        let count = match host {
-            Host::Node(index) => self.on_nodes.get(&(index as u32)),
-            Host::Claim(index) => self.on_claims.get(index),
+    /// Returns the count of a node.
+    pub(crate) fn count_of(&self, target: Target) -> u32 {
+        let count = match target {
+            Target::Node(index) => self.on_nodes.get(&(index as u32)),
+            Target::Planned(index) => self.on_planned.get(index),
         };
         count.copied().unwrap_or(0)
     }
@@ -329,7 +329,7 @@ impl Group {
     }
 
     /// Returns the domains that a pod may be placed in, before a particular node is considered.
-    pub(crate) fn valid_domains(&self, asker: &Asker<'_>) -> Bits {
+    pub(crate) fn valid_domains(&self, asker: &DomainQuery<'_>) -> Bits {
         let mut reachable = self.known.clone();
         if let Some(reach) = asker.reach {
             reachable.intersect(reach);
@@ -370,11 +370,11 @@ impl Group {
         }
     }
 
-    /// Reports whether a pod is counted in any domain or on any host.
+    /// Reports whether a pod is counted in any domain or on any node.
     pub(crate) fn is_populated(&self) -> bool {
         self.counts.iter().any(|count| *count > 0)
             || self.populated.nodes.iter().next().is_some()
-            || self.populated.claims.iter().next().is_some()
+            || self.populated.planned.iter().next().is_some()
     }
 
     /// Returns upstream's name of the constraint in messages.

@@ -10,12 +10,12 @@ use crate::schedule::compile::algebra::ReqId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::solver::Staying;
 use crate::schedule::compile::template::Template;
-use crate::schedule::pass::Run;
+use crate::schedule::pass::SchedulingPass;
 use crate::schedule::pods::class::{Class, GroupId};
-use crate::schedule::topology::group::{Axis, Group, GroupKind, Host, is_hostname};
+use crate::schedule::topology::group::{Axis, Group, GroupKind, Target, is_hostname};
 use crate::taints::untolerated;
 
-impl Run<'_> {
+impl SchedulingPass<'_> {
     /// Returns the axis of a label, creating it with its domains over nodes and templates if it does not exist.
     pub(crate) fn axis(&mut self, name: &str) -> usize {
         if let Some(axis) = self.axis_ids.get(name) {
@@ -32,7 +32,7 @@ impl Run<'_> {
             ids: FxHashMap::default(),
             of_node: Vec::new(),
             nodes: Vec::new(),
-            claims: Vec::new(),
+            planned: Vec::new(),
             admitted: FxHashMap::default(),
             of_template: Vec::new(),
             requirements: FxHashMap::default(),
@@ -122,10 +122,10 @@ impl Run<'_> {
         }
         self.count_staying();
         let moved: Vec<Arc<Pod>> = self
-            .items
+            .pods
             .iter()
-            .filter(|item| item.pod.node_name.is_some())
-            .map(|item| item.pod.clone())
+            .filter(|queued| queued.pod.node_name.is_some())
+            .map(|queued| queued.pod.clone())
             .collect();
         for pod in moved {
             let node = pod
@@ -152,7 +152,7 @@ impl Run<'_> {
                 continue;
             }
             if self.axes[axis].is_hostname {
-                self.groups[group].count_on_host(Host::Node(index), *number);
+                self.groups[group].count_on(Target::Node(index), *number);
             } else {
                 let domain = self.axes[axis].of_node[index];
                 if domain != u32::MAX {

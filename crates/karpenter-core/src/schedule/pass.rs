@@ -10,6 +10,11 @@
 //!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/scheduler.go
 
+use crate::schedule::compile::ids::{
+    AxisId, CatalogueId, ClassId, GroupId, NodeIdx, OfferingKindId, PlannedId, PodIdx,
+    ReservationId, RowId, TemplateId,
+};
+use index_vec::IndexVec;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -26,7 +31,7 @@ use crate::schedule::compile::solver::Solver;
 use crate::schedule::place::devices::Devices;
 use crate::schedule::place::planned_node::PlannedNode;
 use crate::schedule::place::row_cache::RowMask;
-use crate::schedule::pods::class::{Class, GroupId};
+use crate::schedule::pods::class::Class;
 use crate::schedule::portfolio::{Attempt, Strategy};
 use crate::schedule::report::plan::{DraftShape, Plan, PoolOutcome, Unschedulable};
 use crate::schedule::request::{PodSet, ScheduleRequest};
@@ -46,7 +51,7 @@ pub(crate) enum PodState {
 #[derive(Debug)]
 pub(crate) struct QueuedPod {
     pub(crate) pod: Arc<Pod>,
-    pub(crate) class: usize,
+    pub(crate) class: ClassId,
     pub(crate) buffer: bool,
     /// It is pending or leaves a deleting node.
     pub(crate) waiting: bool,
@@ -67,7 +72,7 @@ pub(crate) struct Load {
 }
 
 /// The key of a draft shape: template, requirements, rows, reservations.
-pub(crate) type ShapeKey = (usize, SetId, Bits, Rc<BTreeSet<usize>>);
+pub(crate) type ShapeKey = (TemplateId, SetId, Bits<RowId>, Rc<BTreeSet<ReservationId>>);
 
 /// The state of a scheduling pass; see the module documentation.
 pub(crate) struct SchedulingPass<'a> {
@@ -76,31 +81,31 @@ pub(crate) struct SchedulingPass<'a> {
     pub(crate) strategy: Strategy,
     pub(crate) algebra: Algebra,
     pub(crate) width: usize,
-    pub(crate) pods: Vec<QueuedPod>,
-    pub(crate) classes: Vec<Class>,
-    pub(crate) axes: Vec<Axis>,
-    pub(crate) axis_ids: FxHashMap<String, usize>,
-    pub(crate) groups: Vec<Group>,
+    pub(crate) pods: IndexVec<PodIdx, QueuedPod>,
+    pub(crate) classes: IndexVec<ClassId, Class>,
+    pub(crate) axes: IndexVec<AxisId, Axis>,
+    pub(crate) axis_ids: FxHashMap<String, AxisId>,
+    pub(crate) groups: IndexVec<GroupId, Group>,
     pub(crate) group_ids: FxHashMap<Arc<GroupIdentity>, GroupId>,
     /// Nodes not treated as deleted.
-    pub(crate) present: Bits,
+    pub(crate) present: Bits<NodeIdx>,
     /// Nodes that pods may be placed on.
-    pub(crate) usable: Bits,
+    pub(crate) usable: Bits<NodeIdx>,
     /// Nodes that only waiting pods may be placed on.
-    pub(crate) avoid: Arc<Bits>,
+    pub(crate) avoid: Arc<Bits<NodeIdx>>,
     pub(crate) remaining: Vec<i64>,
-    pub(crate) loads: FxHashMap<usize, Load>,
-    pub(crate) planned: Vec<PlannedNode>,
+    pub(crate) loads: FxHashMap<NodeIdx, Load>,
+    pub(crate) planned: IndexVec<PlannedId, PlannedNode>,
     /// Planned nodes with free resources, by number of pods.
-    pub(crate) levels: BTreeMap<u32, Bits>,
+    pub(crate) levels: BTreeMap<u32, Bits<PlannedId>>,
     /// The remaining limits of each template.
-    pub(crate) limits: Vec<Vec<i64>>,
+    pub(crate) limits: IndexVec<TemplateId, Vec<i64>>,
     /// Rows within the limits of each template.
-    pub(crate) within_limits: Vec<Option<Rc<Bits>>>,
-    pub(crate) reservations_left: Vec<u32>,
-    pub(crate) masks: RefCell<FxHashMap<(usize, SetId), Rc<RowMask>>>,
-    pub(crate) rows_meeting: FxHashMap<(usize, ReqId), Rc<Bits>>,
-    pub(crate) kinds: FxHashMap<(usize, SetId), Rc<Bits>>,
+    pub(crate) within_limits: IndexVec<TemplateId, Option<Rc<Bits<RowId>>>>,
+    pub(crate) reservations_left: IndexVec<ReservationId, u32>,
+    pub(crate) masks: RefCell<FxHashMap<(TemplateId, SetId), Rc<RowMask>>>,
+    pub(crate) rows_meeting: FxHashMap<(CatalogueId, ReqId), Rc<Bits<RowId>>>,
+    pub(crate) kinds: FxHashMap<(CatalogueId, SetId), Rc<Bits<OfferingKindId>>>,
     pub(crate) shapes: FxHashMap<ShapeKey, Option<Arc<DraftShape>>>,
     /// The smallest request of any class, by resource: a planned node without this much room is closed.
     pub(crate) least: Box<[i64]>,
@@ -119,18 +124,18 @@ impl<'a> SchedulingPass<'a> {
         strategy: Strategy,
     ) -> Self {
         let width = solver.dimensions.len();
-        let node = |name: &String| solver.node_index.get(name).map(|index| *index as usize);
+        let node = |name: &String| solver.node_index.get(name).copied();
         let mut usable = Bits::full(solver.nodes.len());
         for index in request.without.iter().filter_map(node) {
             usable.remove(index);
         }
         let present = usable.clone();
-        for (index, node) in solver.nodes.iter().enumerate() {
+        for (index, node) in solver.nodes.iter_enumerated() {
             if node.broken {
                 usable.remove(index);
             }
         }
-        let mut limits: Vec<Vec<i64>> = solver
+        let mut limits: IndexVec<TemplateId, Vec<i64>> = solver
             .templates
             .iter()
             .map(|template| template.limits.clone())
@@ -158,20 +163,20 @@ impl<'a> SchedulingPass<'a> {
             strategy,
             algebra: solver.algebra.layer(),
             width,
-            pods: Vec::new(),
-            classes: Vec::new(),
-            axes: Vec::new(),
+            pods: IndexVec::new(),
+            classes: IndexVec::new(),
+            axes: IndexVec::new(),
             axis_ids: FxHashMap::default(),
-            groups: Vec::new(),
+            groups: IndexVec::new(),
             group_ids: FxHashMap::default(),
             present,
             usable,
             avoid: solver.nodes_named(&request.avoid),
             remaining: solver.remaining.clone(),
             loads: FxHashMap::default(),
-            planned: Vec::new(),
+            planned: IndexVec::new(),
             levels: BTreeMap::new(),
-            within_limits: vec![None; solver.templates.len()],
+            within_limits: solver.templates.iter().map(|_| None).collect(),
             limits,
             reservations_left: solver.reservations.left.clone(),
             masks: RefCell::default(),
@@ -183,7 +188,7 @@ impl<'a> SchedulingPass<'a> {
             no_usable_pool: None,
             devices: None,
         };
-        for template in 0..solver.templates.len() {
+        for template in solver.templates.indices() {
             run.refresh_limits(template);
         }
         run
@@ -214,7 +219,7 @@ impl<'a> SchedulingPass<'a> {
         let hasty = self.repack();
         let strategy = self.strategy;
         let dropped = self.pods.iter().map(|queued| queued.dropped).sum();
-        let mut left_out: BTreeMap<(usize, bool), usize> = BTreeMap::new();
+        let mut left_out: BTreeMap<(ClassId, bool), usize> = BTreeMap::new();
         for queued in &self.pods {
             if !matches!(queued.state, PodState::Placed(_)) {
                 *left_out.entry((queued.class, queued.buffer)).or_default() += 1;

@@ -14,6 +14,7 @@
 //! the fewest nodes ([`Packing::FewestNodes`]), uses first fit alone, and so do plans for more than [`MOST_PODS`] pods, where
 //! the additional savings do not justify the time.
 
+use crate::schedule::compile::ids::ClassId;
 use std::collections::BTreeMap;
 
 use crate::schedule::compile::solver::Solver;
@@ -94,7 +95,7 @@ pub(crate) struct Attempt {
     /// How many preferences its pods dropped in total.
     pub(crate) dropped: usize,
     /// Unplaced pods of each class, buffers' pods counted apart. Pods of a class are interchangeable.
-    pub(crate) left_out: BTreeMap<(usize, bool), usize>,
+    pub(crate) left_out: BTreeMap<(ClassId, bool), usize>,
     /// Whether wasteful nodes were repacked, but not thoroughly.
     pub(crate) hasty: bool,
 }

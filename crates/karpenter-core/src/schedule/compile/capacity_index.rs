@@ -4,6 +4,8 @@
 //! search, one of those sets, and at most 63 more rows, for each resource in which some row is too small.
 
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::ids::RowId;
+use index_vec::Idx;
 
 const BLOCK: usize = 64;
 
@@ -11,31 +13,31 @@ const BLOCK: usize = 64;
 #[derive(Clone, Debug)]
 struct Column {
     room: Vec<i64>,
-    rows: Vec<u32>,
+    rows: Vec<RowId>,
     /// Rows whose rank is at least 64 times the index.
-    from: Vec<Bits>,
+    from: Vec<Bits<RowId>>,
 }
 
 /// The capacity index of a template's rows.
 #[derive(Clone, Debug)]
 pub(crate) struct CapacityIndex {
     columns: Vec<Column>,
-    all: Bits,
+    all: Bits<RowId>,
 }
 
 impl CapacityIndex {
     /// Builds the index of `rows`; `room` has `width` numbers per row.
-    pub(crate) fn new(rows: &Bits, room: &[i64], width: usize) -> Self {
+    pub(crate) fn new(rows: &Bits<RowId>, room: &[i64], width: usize) -> Self {
         let column = |place: usize| {
-            let mut sorted: Vec<(i64, u32)> = rows
+            let mut sorted: Vec<(i64, RowId)> = rows
                 .iter()
-                .map(|row| (room[row * width + place], row as u32))
+                .map(|row| (room[row.index() * width + place], row))
                 .collect();
             sorted.sort_unstable();
             let mut from = vec![Bits::default(); sorted.len().div_ceil(BLOCK)];
             let mut rows = Bits::default();
             for (index, block) in sorted.chunks(BLOCK).enumerate().rev() {
-                block.iter().for_each(|(_, row)| rows.insert(*row as usize));
+                block.iter().for_each(|(_, row)| rows.insert(*row));
                 from[index] = rows.clone();
             }
             Column {
@@ -51,7 +53,7 @@ impl CapacityIndex {
     }
 
     /// Returns the rows with room for `used`.
-    pub(crate) fn rows_for(&self, used: &[i64]) -> Bits {
+    pub(crate) fn rows_for(&self, used: &[i64]) -> Bits<RowId> {
         let mut rows = self.all.clone();
         for (column, used) in self.columns.iter().zip(used) {
             let rank = column.room.partition_point(|room| room < used);
@@ -62,7 +64,7 @@ impl CapacityIndex {
             let mut roomy = column.from.get(block).cloned().unwrap_or_default();
             let end = (block * BLOCK).min(column.rows.len());
             for row in &column.rows[rank..end] {
-                roomy.insert(*row as usize);
+                roomy.insert(*row);
             }
             rows.intersect(&roomy);
         }
@@ -84,9 +86,10 @@ mod tests {
             left_out in 0usize..7,
         ) {
             let count = room.len() / 2;
-            let rows: Bits = (0..count).filter(|row| left_out == 0 || row % 7 != left_out).collect();
-            let fits = |row: &usize| room[row * 2] >= used[0] && room[row * 2 + 1] >= used[1];
-            let expected: Bits = rows.iter().filter(fits).collect();
+            let kept = |row: &usize| left_out == 0 || row % 7 != left_out;
+            let rows: Bits<RowId> = (0..count).filter(kept).map(RowId::from_usize).collect();
+            let fits = |row: &RowId| room[row.index() * 2] >= used[0] && room[row.index() * 2 + 1] >= used[1];
+            let expected: Bits<RowId> = rows.iter().filter(fits).collect();
             prop_assert_eq!(CapacityIndex::new(&rows, &room[..count * 2], 2).rows_for(&used), expected);
         }
     }

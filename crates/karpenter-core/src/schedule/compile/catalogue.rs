@@ -5,6 +5,8 @@
 //! of requirements are an intersection of bitsets. Offerings with the same requirements (zone, capacity type, reservation)
 //! are one kind, with the bitset of the rows that have such an available offering.
 
+use crate::schedule::compile::ids::{OfferingKindId, ReservationId, RowId};
+use index_vec::{Idx, IndexVec};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -19,15 +21,15 @@ use crate::schedule::compile::vectors::Dimensions;
 #[derive(Clone, Debug)]
 pub(crate) struct Kind {
     pub(crate) set: SetId,
-    pub(crate) rows: Bits,
+    pub(crate) rows: Bits<RowId>,
     /// Index of the reservation, for reserved capacity.
-    pub(crate) reservation: Option<usize>,
+    pub(crate) reservation: Option<ReservationId>,
 }
 
 /// The price of a row for one kind of offering.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
-    pub(crate) kind: u32,
+    pub(crate) kind: OfferingKindId,
     pub(crate) price: f64,
     pub(crate) overlay: bool,
 }
@@ -37,12 +39,12 @@ pub(crate) struct Offer {
 pub(crate) struct Catalogue {
     pub(crate) types: Arc<[InstanceType]>,
     /// The type of each row.
-    pub(crate) row_type: Vec<u32>,
+    pub(crate) row_type: IndexVec<RowId, u32>,
     /// Allocatable resources, row by row.
     pub(crate) room: Vec<i64>,
     /// Rows with a negative resource: no pod fits.
-    pub(crate) broken: Bits,
-    pub(crate) kinds: Vec<Kind>,
+    pub(crate) broken: Bits<RowId>,
+    pub(crate) kinds: IndexVec<OfferingKindId, Kind>,
     offers: Vec<Offer>,
     offers_from: Vec<u32>,
     by_key: FxHashMap<KeyId, Vec<Option<ReqId>>>,
@@ -52,21 +54,20 @@ pub(crate) struct Catalogue {
 /// Reservations by id, with the number of instances left.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reservations {
-    pub(crate) ids: Vec<String>,
-    pub(crate) left: Vec<u32>,
-    by_id: FxHashMap<String, usize>,
+    pub(crate) ids: IndexVec<ReservationId, String>,
+    pub(crate) left: IndexVec<ReservationId, u32>,
+    by_id: FxHashMap<String, ReservationId>,
 }
 
 impl Reservations {
-    fn register(&mut self, id: &str, left: u32) -> usize {
+    fn register(&mut self, id: &str, left: u32) -> ReservationId {
         match self.by_id.get(id) {
             Some(index) => {
                 self.left[*index] = self.left[*index].min(left);
                 *index
             }
             None => {
-                let index = self.ids.len();
-                self.ids.push(id.to_owned());
+                let index = self.ids.push(id.to_owned());
                 self.left.push(left);
                 self.by_id.insert(id.to_owned(), index);
                 index
@@ -95,16 +96,16 @@ impl Catalogue {
     pub(crate) fn compile(types: Arc<[InstanceType]>, compiler: &mut Compiler<'_>) -> Self {
         let mut catalogue = Self {
             types: types.clone(),
-            row_type: Vec::new(),
+            row_type: IndexVec::new(),
             room: Vec::new(),
             broken: Bits::default(),
-            kinds: Vec::new(),
+            kinds: IndexVec::new(),
             offers: Vec::new(),
             offers_from: vec![0],
             by_key: FxHashMap::default(),
             has_reservations: false,
         };
-        let mut kind_ids: FxHashMap<SetId, u32> = FxHashMap::default();
+        let mut kind_ids: FxHashMap<SetId, OfferingKindId> = FxHashMap::default();
         // By name, so that ties do not depend on the order in which the provider lists its types.
         let mut by_name: Vec<usize> = (0..types.len()).collect();
         by_name.sort_by(|a, b| types[*a].name.cmp(&types[*b].name));
@@ -125,7 +126,7 @@ impl Catalogue {
                 }
             }
             for pair in overrides {
-                let row = catalogue.row_type.len();
+                let row = catalogue.row_type.next_idx();
                 let mut room = None;
                 for offering in instance_type
                     .offerings
@@ -159,14 +160,13 @@ impl Catalogue {
                             set,
                             rows: Bits::default(),
                             reservation,
-                        });
-                        catalogue.kinds.len() as u32 - 1
+                        })
                     });
-                    if let Some(reservation) = catalogue.kinds[kind as usize].reservation {
+                    if let Some(reservation) = catalogue.kinds[kind].reservation {
                         let left = &mut compiler.reservations.left[reservation];
                         *left = (*left).min(offering.reservation_capacity);
                     }
-                    catalogue.kinds[kind as usize].rows.insert(row);
+                    catalogue.kinds[kind].rows.insert(row);
                     catalogue.offers.push(Offer {
                         kind,
                         price: offering.price,
@@ -201,23 +201,24 @@ impl Catalogue {
         self.row_type.len()
     }
 
-    pub(crate) fn type_of(&self, row: usize) -> &InstanceType {
+    pub(crate) fn type_of(&self, row: RowId) -> &InstanceType {
         &self.types[self.row_type[row] as usize]
     }
 
-    pub(crate) fn offers(&self, row: usize) -> &[Offer] {
-        &self.offers[self.offers_from[row] as usize..self.offers_from[row + 1] as usize]
+    pub(crate) fn offers(&self, row: RowId) -> &[Offer] {
+        &self.offers
+            [self.offers_from[row.index()] as usize..self.offers_from[row.index() + 1] as usize]
     }
 
     /// Returns the requirement that the row's instance type has on a key.
-    pub(crate) fn requirement(&self, row: usize, key: KeyId) -> Option<ReqId> {
+    pub(crate) fn requirement(&self, row: RowId, key: KeyId) -> Option<ReqId> {
         self.by_key
             .get(&key)
             .and_then(|column| column[self.row_type[row] as usize])
     }
 
     /// Returns the rows whose instance type can meet `req`; an instance type without a requirement on the key can.
-    pub(crate) fn rows_meeting(&self, algebra: &mut Algebra, req: ReqId) -> Bits {
+    pub(crate) fn rows_meeting(&self, algebra: &mut Algebra, req: ReqId) -> Bits<RowId> {
         let Some(column) = self.by_key.get(&algebra.key_of(req)) else {
             return Bits::full(self.rows());
         };
@@ -226,26 +227,26 @@ impl Catalogue {
             .map(|present| present.is_none_or(|present| algebra.overlap(present, req)))
             .collect();
         self.row_type
-            .iter()
-            .enumerate()
+            .iter_enumerated()
             .filter(|(_, index)| of_type[**index as usize])
             .map(|(row, _)| row)
             .collect()
     }
 
     /// Returns the kinds of offerings that `set` admits.
-    pub(crate) fn kinds_in(&self, algebra: &mut Algebra, set: SetId) -> Bits {
-        (0..self.kinds.len())
+    pub(crate) fn kinds_in(&self, algebra: &mut Algebra, set: SetId) -> Bits<OfferingKindId> {
+        self.kinds
+            .indices()
             .filter(|kind| algebra.join(set, self.kinds[*kind].set).is_some())
             .collect()
     }
 
     /// Returns the lowest price of a row among `kinds`.
-    pub(crate) fn price(&self, row: usize, kinds: &Bits) -> Option<f64> {
+    pub(crate) fn price(&self, row: RowId, kinds: &Bits<OfferingKindId>) -> Option<f64> {
         let offers = self
             .offers(row)
             .iter()
-            .filter(|offer| kinds.contains(offer.kind as usize));
+            .filter(|offer| kinds.contains(offer.kind));
         offers.map(|offer| offer.price).min_by(f64::total_cmp)
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod algebra;
 pub(crate) mod bits;
 pub(crate) mod capacity_index;
 pub(crate) mod catalogue;
+pub(crate) mod ids;
 pub(crate) mod solver;
 pub(crate) mod template;
 pub(crate) mod vectors;

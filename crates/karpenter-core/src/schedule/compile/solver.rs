@@ -3,6 +3,8 @@
 //! Compiling reads every object once; a pass afterwards costs what it touches. Disruption planning prepares one [`Solver`] per
 //! snapshot and simulates the removal of many sets of nodes with it.
 
+use crate::schedule::compile::ids::{CatalogueId, DomainId, NodeIdx, TemplateId};
+use index_vec::IndexVec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -85,7 +87,7 @@ impl ExistingNode {
 #[derive(Clone, Debug)]
 pub(crate) struct BoundShape {
     pub(crate) shape: Arc<Shape>,
-    pub(crate) places: Vec<(u32, u32)>,
+    pub(crate) places: Vec<(NodeIdx, u32)>,
 }
 
 /// Pods that stay on a deleting node: no pod is placed there, but kube-scheduler counts them.
@@ -98,20 +100,20 @@ pub(crate) struct Staying {
 /// Results computed on demand and kept for later passes. Each entry is a function of its key alone.
 #[derive(Default)]
 struct Cache {
-    meeting: FxHashMap<Requirement, Arc<Bits>>,
-    tolerating: FxHashMap<Vec<Toleration>, Arc<Bits>>,
+    meeting: FxHashMap<Requirement, Arc<Bits<NodeIdx>>>,
+    tolerating: FxHashMap<Vec<Toleration>, Arc<Bits<NodeIdx>>>,
     counts: FxHashMap<GroupIdentity, Arc<BaseCounts>>,
     domains: FxHashMap<String, Arc<NodeDomains>>,
     /// The nodes of the last `avoid` list: all simulations of a disruption pass share one list.
-    avoid: Option<(Arc<[String]>, Arc<Bits>)>,
+    avoid: Option<(Arc<[String]>, Arc<Bits<NodeIdx>>)>,
 }
 
 /// The values of one label over the nodes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeDomains {
-    pub(crate) names: Vec<Arc<str>>,
-    /// Index into `names` for each node; `u32::MAX` without the label.
-    pub(crate) of_node: Vec<u32>,
+    pub(crate) names: IndexVec<DomainId, Arc<str>>,
+    /// Index into `names` for each node; `None` without the label.
+    pub(crate) of_node: IndexVec<NodeIdx, Option<DomainId>>,
 }
 
 /// A compiled [`Snapshot`] that answers any number of [`ScheduleRequest`]s.
@@ -119,12 +121,12 @@ pub struct Solver {
     pub(crate) snapshot: Snapshot,
     pub(crate) algebra: Algebra,
     pub(crate) dimensions: Dimensions,
-    pub(crate) catalogues: Vec<Catalogue>,
+    pub(crate) catalogues: IndexVec<CatalogueId, Catalogue>,
     pub(crate) reservations: Reservations,
-    pub(crate) templates: Vec<Template>,
+    pub(crate) templates: IndexVec<TemplateId, Template>,
     pub(crate) pools: Vec<PoolReport>,
-    pub(crate) nodes: Vec<ExistingNode>,
-    pub(crate) node_index: FxHashMap<String, u32>,
+    pub(crate) nodes: IndexVec<NodeIdx, ExistingNode>,
+    pub(crate) node_index: FxHashMap<String, NodeIdx>,
     pub(crate) remaining: Vec<i64>,
     pub(crate) bound: Vec<BoundShape>,
     /// Pods that are leaving deleting nodes.
@@ -132,7 +134,7 @@ pub struct Solver {
     /// Pods that stay on such nodes for now, and are counted there.
     pub(crate) staying: Vec<Staying>,
     /// Required anti-affinity terms of bound pods, with the nodes of those pods.
-    pub(crate) inverse: Vec<(GroupIdentity, Vec<(u32, u32)>)>,
+    pub(crate) inverse: Vec<(GroupIdentity, Vec<(NodeIdx, u32)>)>,
     /// Some node or NodePool has a taint with effect PreferNoSchedule.
     pub(crate) has_soft_taints: bool,
     /// Limits or reservations may be released during a pass.
@@ -161,16 +163,14 @@ impl Solver {
         let dimensions = dimensions(snapshot, request, &daemons);
         let mut algebra = Algebra::new();
         let mut reservations = Reservations::default();
-        let mut catalogues: Vec<Catalogue> = Vec::new();
-        let mut templates = Vec::new();
+        let mut catalogues: IndexVec<CatalogueId, Catalogue> = IndexVec::new();
+        let mut templates = IndexVec::new();
         let mut reports = Vec::new();
         let usage = usage(snapshot, &pools);
         for (pool, types) in pools {
             let name = pool.metadata.name.clone().unwrap_or_default();
             let outcome = types.and_then(|types| {
-                let found = catalogues
-                    .iter()
-                    .position(|catalogue| Arc::ptr_eq(&catalogue.types, &types));
+                let found = catalogues.position(|catalogue| Arc::ptr_eq(&catalogue.types, &types));
                 let index = found.unwrap_or_else(|| {
                     let mut compiler = Compiler {
                         algebra: &mut algebra,
@@ -179,8 +179,7 @@ impl Solver {
                         reservation_label: &snapshot.config().reservation_id_label,
                         is_known: &is_known,
                     };
-                    catalogues.push(Catalogue::compile(types, &mut compiler));
-                    catalogues.len() - 1
+                    catalogues.push(Catalogue::compile(types, &mut compiler))
                 });
                 let mut compiler = TemplateCompiler {
                     algebra: &mut algebra,
@@ -211,10 +210,9 @@ impl Solver {
         }
         promise_to_waiting(snapshot, &mut reservations);
         let (nodes, remaining) = existing_nodes(snapshot, &daemons, &dimensions);
-        let node_index: FxHashMap<String, u32> = nodes
-            .iter()
-            .enumerate()
-            .map(|(index, node)| (node.name.clone(), index as u32))
+        let node_index: FxHashMap<String, NodeIdx> = nodes
+            .iter_enumerated()
+            .map(|(index, node)| (node.name.clone(), index))
             .collect();
         let bound = bound_shapes(snapshot, &node_index);
         let soft = |taints: &[Taint]| {
@@ -259,8 +257,8 @@ impl Solver {
         portfolio::solve(self, request)
     }
 
-    fn inverse_of_bound(&self) -> Vec<(GroupIdentity, Vec<(u32, u32)>)> {
-        let mut groups: FxHashMap<GroupIdentity, BTreeMap<u32, u32>> = FxHashMap::default();
+    fn inverse_of_bound(&self) -> Vec<(GroupIdentity, Vec<(NodeIdx, u32)>)> {
+        let mut groups: FxHashMap<GroupIdentity, BTreeMap<NodeIdx, u32>> = FxHashMap::default();
         for bound in self
             .bound
             .iter()
@@ -314,7 +312,7 @@ impl Solver {
     }
 
     /// Returns the nodes that meet a requirement.
-    pub(crate) fn nodes_meeting(&self, requirement: &Requirement) -> Arc<Bits> {
+    pub(crate) fn nodes_meeting(&self, requirement: &Requirement) -> Arc<Bits<NodeIdx>> {
         self.cached(
             |cache| cache.meeting.get(requirement).cloned(),
             || Arc::new(self.nodes_where(|node| node.meets(requirement))),
@@ -325,12 +323,12 @@ impl Solver {
     }
 
     /// Returns the nodes with these names.
-    pub(crate) fn nodes_named(&self, names: &Arc<[String]>) -> Arc<Bits> {
+    pub(crate) fn nodes_named(&self, names: &Arc<[String]>) -> Arc<Bits<NodeIdx>> {
         let known = |cache: &Cache| {
             let (of, bits) = cache.avoid.as_ref()?;
             Arc::ptr_eq(of, names).then(|| bits.clone())
         };
-        let index = |name: &String| self.node_index.get(name).map(|index| *index as usize);
+        let index = |name: &String| self.node_index.get(name).copied();
         self.cached(
             known,
             || Arc::new(names.iter().filter_map(index).collect()),
@@ -339,7 +337,7 @@ impl Solver {
     }
 
     /// Returns the nodes whose taints are tolerated.
-    pub(crate) fn nodes_tolerated(&self, tolerations: &[Toleration]) -> Arc<Bits> {
+    pub(crate) fn nodes_tolerated(&self, tolerations: &[Toleration]) -> Arc<Bits<NodeIdx>> {
         self.cached(
             |cache| cache.tolerating.get(tolerations).cloned(),
             || Arc::new(self.nodes_where(|node| untolerated(&node.taints, tolerations).is_none())),
@@ -349,10 +347,9 @@ impl Solver {
         )
     }
 
-    fn nodes_where(&self, test: impl Fn(&ExistingNode) -> bool) -> Bits {
+    fn nodes_where(&self, test: impl Fn(&ExistingNode) -> bool) -> Bits<NodeIdx> {
         self.nodes
-            .iter()
-            .enumerate()
+            .iter_enumerated()
             .filter(|(_, node)| test(node))
             .map(|(index, _)| index)
             .collect()
@@ -363,14 +360,12 @@ impl Solver {
         self.cached(
             |cache| cache.domains.get(key).cloned(),
             || {
-                let mut ids: FxHashMap<Arc<str>, u32> = FxHashMap::default();
+                let mut ids: FxHashMap<Arc<str>, DomainId> = FxHashMap::default();
                 let mut domains = NodeDomains::default();
                 for node in &self.nodes {
-                    let index = node.label(key).map_or(u32::MAX, |value| {
-                        *ids.entry(value.into()).or_insert_with(|| {
-                            domains.names.push(value.into());
-                            domains.names.len() as u32 - 1
-                        })
+                    let index = node.label(key).map(|value| {
+                        *ids.entry(value.into())
+                            .or_insert_with(|| domains.names.push(value.into()))
                     });
                     domains.of_node.push(index);
                 }
@@ -387,7 +382,7 @@ impl Solver {
         self.cached(
             |cache| cache.counts.get(identity).cloned(),
             || {
-                let mut places: BTreeMap<u32, u32> = BTreeMap::new();
+                let mut places: BTreeMap<NodeIdx, u32> = BTreeMap::new();
                 let selected = |shape: &Shape| {
                     identity.selects(&shape.namespace, &shape.labels, &self.snapshot)
                 };
@@ -566,7 +561,7 @@ fn existing_nodes(
     snapshot: &Snapshot,
     daemons: &[Daemon],
     dimensions: &Dimensions,
-) -> (Vec<ExistingNode>, Vec<i64>) {
+) -> (IndexVec<NodeIdx, ExistingNode>, Vec<i64>) {
     let well_known = &snapshot.config().well_known;
     let mut states: Vec<&Arc<NodeState>> = snapshot
         .nodes()
@@ -574,7 +569,7 @@ fn existing_nodes(
         .collect();
     states.sort_by_cached_key(|node| (!node.is_initialized(), node.name().to_owned()));
     let mut remaining = Vec::with_capacity(states.len() * dimensions.len());
-    let mut nodes = Vec::with_capacity(states.len());
+    let mut nodes = IndexVec::with_capacity(states.len());
     for state in states {
         let requirements = state
             .claim
@@ -661,7 +656,7 @@ fn staying(snapshot: &Snapshot, leaving: &[Arc<Pod>]) -> Vec<Staying> {
     places.collect()
 }
 
-fn bound_shapes(snapshot: &Snapshot, node_index: &FxHashMap<String, u32>) -> Vec<BoundShape> {
+fn bound_shapes(snapshot: &Snapshot, node_index: &FxHashMap<String, NodeIdx>) -> Vec<BoundShape> {
     let mut index: FxHashMap<*const Shape, usize> = FxHashMap::default();
     let mut bound: Vec<BoundShape> = Vec::new();
     for (name, pods) in snapshot.bound_pods() {

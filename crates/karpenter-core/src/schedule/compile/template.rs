@@ -1,5 +1,7 @@
 //! NodePools, compiled: the state of a new planned node of each before any pod is placed on it.
 
+use crate::schedule::compile::ids::{CatalogueId, RowId};
+use index_vec::Idx;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -22,7 +24,7 @@ use crate::taints::{Taint, untolerated};
 /// Rows on which the same DaemonSets run.
 #[derive(Clone, Debug)]
 pub(crate) struct DaemonGroup {
-    pub(crate) rows: Bits,
+    pub(crate) rows: Bits<RowId>,
     pub(crate) requests: Resources,
     pub(crate) ports: Vec<HostPort>,
 }
@@ -32,14 +34,14 @@ pub(crate) struct DaemonGroup {
 pub(crate) struct Template {
     pub(crate) pool: Arc<NodePool>,
     pub(crate) name: String,
-    pub(crate) catalogue: usize,
+    pub(crate) catalogue: CatalogueId,
     pub(crate) set: SetId,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) taints: Vec<Taint>,
     /// Rows that meet the NodePool's own requirements.
-    pub(crate) rows: Bits,
+    pub(crate) rows: Bits<RowId>,
     /// The same, roomiest first.
-    pub(crate) order: Arc<Vec<u32>>,
+    pub(crate) order: Arc<Vec<RowId>>,
     pub(crate) groups: Vec<DaemonGroup>,
     /// Room for pods after the DaemonSets, row by row.
     pub(crate) room: Vec<i64>,
@@ -120,7 +122,7 @@ impl Template {
     /// Compiles a NodePool; the error is the reason why it cannot be used.
     pub(crate) fn compile(
         pool: &Arc<NodePool>,
-        (index, catalogue): (usize, &Catalogue),
+        (index, catalogue): (CatalogueId, &Catalogue),
         usage: &Resources,
         compiler: &mut TemplateCompiler<'_>,
     ) -> Result<Self, PoolOutcome> {
@@ -181,7 +183,7 @@ impl Template {
                 .collect(),
             limit_costs: Vec::new(),
         };
-        for row in 0..catalogue.rows() {
+        for row in catalogue.row_type.indices() {
             let capacity = &catalogue.type_of(row).capacity;
             let cost = |name: &String| {
                 if name == "nodes" {
@@ -197,12 +199,12 @@ impl Template {
         Ok(compiled)
     }
 
-    pub(crate) fn row_room(&self, row: usize, width: usize) -> &[i64] {
-        &self.room[row * width..(row + 1) * width]
+    pub(crate) fn row_room(&self, row: RowId, width: usize) -> &[i64] {
+        &self.room[row.index() * width..(row.index() + 1) * width]
     }
 
     /// Returns the rows with room for `used`.
-    pub(crate) fn rows_for(&self, used: &[i64], width: usize) -> Bits {
+    pub(crate) fn rows_for(&self, used: &[i64], width: usize) -> Bits<RowId> {
         self.index
             .get_or_init(|| CapacityIndex::new(&self.rows, &self.room, width))
             .rows_for(used)
@@ -218,7 +220,7 @@ impl Template {
     }
 
     /// Returns the smallest DaemonSet overhead of any instance type in `rows`, per resource.
-    pub(crate) fn least_overhead(&self, rows: Option<&Bits>) -> Resources {
+    pub(crate) fn least_overhead(&self, rows: Option<&Bits<RowId>>) -> Resources {
         let has_rows = |group: &&DaemonGroup| match rows {
             None => true,
             Some(rows) => group.rows.iter().any(|row| rows.contains(row)),
@@ -243,7 +245,7 @@ impl Template {
 }
 
 /// Returns the rows that meet `set` and have an available offering that does.
-pub(crate) fn rows_of(catalogue: &Catalogue, algebra: &mut Algebra, set: SetId) -> Bits {
+pub(crate) fn rows_of(catalogue: &Catalogue, algebra: &mut Algebra, set: SetId) -> Bits<RowId> {
     let mut rows = Bits::default();
     for kind in catalogue.kinds_in(algebra, set).iter() {
         rows.unite(&catalogue.kinds[kind].rows);
@@ -262,7 +264,7 @@ pub(crate) fn unmet_min_values(
     catalogue: &Catalogue,
     algebra: &Algebra,
     set: SetId,
-    rows: &Bits,
+    rows: &Bits<RowId>,
 ) -> Option<(KeyId, u32, u32)> {
     if !algebra.has_min_values(set) {
         return None;
@@ -279,7 +281,7 @@ pub(crate) fn distinct_values(
     catalogue: &Catalogue,
     algebra: &Algebra,
     key: KeyId,
-    rows: &Bits,
+    rows: &Bits<RowId>,
 ) -> u32 {
     let mut values = rustc_hash::FxHashSet::default();
     for row in rows.iter() {
@@ -299,7 +301,7 @@ fn daemon_groups(
     taints: &[Taint],
     compiler: &mut TemplateCompiler<'_>,
 ) -> Vec<DaemonGroup> {
-    let mut running: Vec<(usize, Bits)> = Vec::new();
+    let mut running: Vec<(usize, Bits<RowId>)> = Vec::new();
     for (index, daemon) in compiler.daemons.iter().enumerate() {
         if untolerated(taints, &daemon.tolerations).is_some() {
             continue;
@@ -322,8 +324,8 @@ fn daemon_groups(
             running.push((index, rows));
         }
     }
-    let mut groups: BTreeMap<Vec<usize>, Bits> = BTreeMap::new();
-    for row in 0..catalogue.rows() {
+    let mut groups: BTreeMap<Vec<usize>, Bits<RowId>> = BTreeMap::new();
+    for row in catalogue.row_type.indices() {
         let daemons = running
             .iter()
             .filter(|(_, rows)| rows.contains(row))
@@ -358,30 +360,33 @@ fn room_after_daemons(
     for group in groups {
         let requests = dimensions.vector(&group.requests);
         for row in group.rows.iter() {
-            subtract(&mut room[row * width..(row + 1) * width], &requests);
+            subtract(
+                &mut room[row.index() * width..(row.index() + 1) * width],
+                &requests,
+            );
         }
     }
     for row in catalogue.broken.iter() {
-        room[row * width..(row + 1) * width].fill(i64::MIN);
+        room[row.index() * width..(row.index() + 1) * width].fill(i64::MIN);
     }
     room
 }
 
 /// Sorts rows by the sum of their resources relative to the largest amounts.
-fn by_size(rows: &Bits, room: &[i64], width: usize) -> Vec<u32> {
+fn by_size(rows: &Bits<RowId>, room: &[i64], width: usize) -> Vec<RowId> {
     let mut most = vec![1.0_f64; width];
     for row in rows.iter() {
-        for (most, room) in most.iter_mut().zip(&room[row * width..]) {
+        for (most, room) in most.iter_mut().zip(&room[row.index() * width..]) {
             *most = most.max(*room as f64);
         }
     }
-    let size = |row: usize| -> f64 {
+    let size = |row: RowId| -> f64 {
         most.iter()
-            .zip(&room[row * width..])
+            .zip(&room[row.index() * width..])
             .map(|(most, room)| *room as f64 / most)
             .sum()
     };
-    let mut order: Vec<(f64, u32)> = rows.iter().map(|row| (size(row), row as u32)).collect();
+    let mut order: Vec<(f64, RowId)> = rows.iter().map(|row| (size(row), row)).collect();
     order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     order.into_iter().map(|(_, row)| row).collect()
 }

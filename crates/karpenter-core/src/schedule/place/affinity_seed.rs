@@ -6,13 +6,13 @@
 //!
 //! DIFFERS: upstream starts the group in any domain of the pod, and the planned nodes may get another domain.
 
+use crate::schedule::compile::ids::{AxisId, DomainId, GroupId, PlannedId, ReservationId, RowId};
 use std::collections::BTreeSet;
 
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::template::unmet_min_values;
 use crate::schedule::pass::SchedulingPass;
-use crate::schedule::pods::class::GroupId;
 use crate::schedule::topology::choices::Choices;
 use crate::schedule::topology::group::Target;
 
@@ -20,18 +20,22 @@ use crate::schedule::topology::group::Target;
 pub(crate) struct InDomain {
     set: SetId,
     /// A row that fits.
-    witness: u32,
+    witness: RowId,
     /// Reservations it would hold, if it holds any.
-    reservations: Option<BTreeSet<usize>>,
+    reservations: Option<BTreeSet<ReservationId>>,
 }
 
 impl SchedulingPass<'_> {
     /// Keeps the domains that every planned node with undecided pods of a group can be in; reports whether there are such nodes.
-    pub(crate) fn narrow_to_undecided(&mut self, group: GroupId, domains: &mut Bits) -> bool {
+    pub(crate) fn narrow_to_undecided(
+        &mut self,
+        group: GroupId,
+        domains: &mut Bits<DomainId>,
+    ) -> bool {
         let undecided = self.undecided(group);
         let axis = self.groups[group].axis;
         for planned in &undecided {
-            let reached: Bits = domains
+            let reached: Bits<DomainId> = domains
                 .iter()
                 .filter(|domain| self.fixed_in_domain(*planned, axis, *domain).is_some())
                 .collect();
@@ -45,7 +49,7 @@ impl SchedulingPass<'_> {
         for group in &choices.undecided_groups {
             let axis = self.groups[*group].axis;
             let domain = match target {
-                Target::Node(node) => Some(self.axes[axis].of_node[node] as usize),
+                Target::Node(node) => self.axes[axis].of_node[node],
                 Target::Planned(planned) => {
                     let set = self.planned[planned].set;
                     self.domains_of(axis, set).and_then(|reach| reach.single())
@@ -73,23 +77,23 @@ impl SchedulingPass<'_> {
     }
 
     /// Returns the planned nodes with pods that a group counts once their domain is known.
-    pub(crate) fn undecided(&self, group: GroupId) -> Vec<usize> {
-        let waits = |planned: &usize| {
+    pub(crate) fn undecided(&self, group: GroupId) -> Vec<PlannedId> {
+        let waits = |planned: &PlannedId| {
             let pending = self.planned[*planned].pending.iter();
             pending.into_iter().any(|(waiting, _)| *waiting == group)
         };
-        (0..self.planned.len()).filter(waits).collect()
+        self.planned.indices().filter(waits).collect()
     }
 
     /// Returns the state of a planned node in a domain; `None` if it cannot be there: its pods do not fit, minValues are unmet, or
     /// the reserved capacity it relies on is used up.
     pub(crate) fn fixed_in_domain(
         &mut self,
-        planned: usize,
-        axis: usize,
-        domain: usize,
+        planned: PlannedId,
+        axis: AxisId,
+        domain: DomainId,
     ) -> Option<InDomain> {
-        let one: Bits = [domain].into_iter().collect();
+        let one: Bits<DomainId> = [domain].into_iter().collect();
         let req = self.requirement_for(axis, &one);
         let held = &self.planned[planned];
         let (template, set, witness) = (held.template, held.set, held.witness);
@@ -105,7 +109,7 @@ impl SchedulingPass<'_> {
         let there = fixed == set
             || (!counts_types
                 && reservations.is_empty()
-                && self.mask(template, fixed).rows.contains(witness as usize));
+                && self.mask(template, fixed).rows.contains(witness));
         if there {
             return Some(same);
         }
@@ -121,9 +125,9 @@ impl SchedulingPass<'_> {
             let held = self.reservations_of(template, &reservations, fixed, &rows);
             Some(held.ok()?)
         };
-        let stays = rows.contains(witness as usize);
+        let stays = rows.contains(witness);
         Some(InDomain {
-            witness: if stays { witness } else { first as u32 },
+            witness: if stays { witness } else { first },
             reservations,
             ..same
         })

@@ -8,6 +8,7 @@
 //! UPSTREAM: pkg/scheduling/dynamicresources/{allocator,allocation_tracker}.go
 //! DIFFERS: the search runs after the filters by resources and topology, and is limited to what they leave.
 
+use crate::schedule::compile::ids::{CatalogueId, ClassId, NodeIdx, PlannedId, RowId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -39,7 +40,7 @@ pub(crate) struct Devices<'a> {
 /// The state of a planned node after devices were allocated on it.
 pub(crate) struct Served {
     pub(crate) set: SetId,
-    pub(crate) allowed: Option<Rc<Bits>>,
+    pub(crate) allowed: Option<Rc<Bits<RowId>>>,
     pub(crate) allocation: Rc<Allocation>,
 }
 
@@ -90,8 +91,7 @@ impl<'a> SchedulingPass<'a> {
             .collect();
         let usable = |name: &str| {
             solver.node_index.get(name).is_some_and(|index| {
-                let index = *index as usize;
-                self.present.contains(index) && solver.nodes[index].state.is_initialized()
+                self.present.contains(*index) && solver.nodes[*index].state.is_initialized()
             })
         };
         let names = &solver.snapshot.config().well_known;
@@ -104,7 +104,7 @@ impl<'a> SchedulingPass<'a> {
     }
 
     /// Returns the allocator's key for the instance type of a row.
-    fn type_key(&self, catalogue: usize, row: usize) -> TypeKey {
+    fn type_key(&self, catalogue: CatalogueId, row: RowId) -> TypeKey {
         let before: usize = self.solver.catalogues[..catalogue]
             .iter()
             .map(|catalogue| catalogue.types.len())
@@ -118,7 +118,7 @@ impl<'a> SchedulingPass<'a> {
     }
 
     /// Reports whether an existing node has devices for a class. [`Self::commit_node_devices`] commits them.
-    pub(crate) fn devices_on_node(&mut self, node: usize, class: usize) -> bool {
+    pub(crate) fn devices_on_node(&mut self, node: NodeIdx, class: ClassId) -> bool {
         let Some(mut devices) = self.devices.take() else {
             return false;
         };
@@ -167,18 +167,21 @@ impl<'a> SchedulingPass<'a> {
     }
 
     /// Returns the catalogue and a row of the instance type of a node that Karpenter launched.
-    fn row_of_node(&self, node: usize) -> Option<(usize, usize)> {
+    fn row_of_node(&self, node: NodeIdx) -> Option<(CatalogueId, RowId)> {
         let state = &self.solver.nodes[node].state;
         let pool = state.node_pool()?;
         let name = state.labels().get(labels::INSTANCE_TYPE)?;
         let template = self.solver.templates.iter().find(|t| t.name == pool)?;
         let catalogue = &self.solver.catalogues[template.catalogue];
-        let row = (0..catalogue.rows()).find(|row| catalogue.type_of(*row).name == *name)?;
+        let row = catalogue
+            .row_type
+            .indices()
+            .find(|row| catalogue.type_of(*row).name == *name)?;
         Some((template.catalogue, row))
     }
 
     /// Commits the devices found by [`Self::devices_on_node`].
-    pub(crate) fn commit_node_devices(&mut self, node: usize) {
+    pub(crate) fn commit_node_devices(&mut self, node: NodeIdx) {
         let name = self.solver.nodes[node].name.as_str();
         if let Some(devices) = &mut self.devices
             && let Some(allocation) = devices.found.take()
@@ -193,9 +196,9 @@ impl<'a> SchedulingPass<'a> {
     pub(crate) fn devices_on_planned_node(
         &mut self,
         target: &CandidateNode<'_>,
-        class: usize,
+        class: ClassId,
         set: SetId,
-        allowed: &Option<Rc<Bits>>,
+        allowed: &Option<Rc<Bits<RowId>>>,
         choices: &Choices,
     ) -> Result<Served, Refusal> {
         let mut set = set;
@@ -220,13 +223,13 @@ impl<'a> SchedulingPass<'a> {
             return Err(Refusal::Permanent);
         };
         let catalogue = &self.solver.catalogues[index];
-        let mut priced: Vec<(f64, usize)> = rows
+        let mut priced: Vec<(f64, RowId)> = rows
             .iter()
             .map(|row| (catalogue.price(row, &kinds).unwrap_or(f64::MAX), row))
             .collect();
         // Cheapest first: requirements set by the first instance type constrain the others.
         priced.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
-        let mut rows_of: BTreeMap<TypeKey, Vec<usize>> = BTreeMap::new();
+        let mut rows_of: BTreeMap<TypeKey, Vec<RowId>> = BTreeMap::new();
         let mut types = Vec::new();
         for (_, row) in priced {
             let key = self.type_key(index, row);
@@ -241,7 +244,7 @@ impl<'a> SchedulingPass<'a> {
         }
         let requirements = self.algebra.requirements(set);
         let candidate = Candidate {
-            host: Host::Planned(target.index),
+            host: Host::Planned(target.index.number()),
             requirements: &requirements,
             undefined: AllowUndefined::Keys(&devices.undefined),
             types: &types,
@@ -277,19 +280,19 @@ impl<'a> SchedulingPass<'a> {
     }
 
     /// Commits the devices of a pod placed on a planned node.
-    pub(crate) fn commit_devices(&mut self, planned: usize, allocation: Rc<Allocation>) {
+    pub(crate) fn commit_devices(&mut self, planned: PlannedId, allocation: Rc<Allocation>) {
         let allocation = Rc::unwrap_or_clone(allocation);
         let drivers = self.planned[planned].drivers.get_or_insert_default();
         drivers.extend(allocation.drivers.iter().cloned());
         if let Some(devices) = &mut self.devices {
             devices
                 .allocator
-                .commit(&Host::Planned(planned as u32), allocation);
+                .commit(&Host::Planned(planned.number()), allocation);
         }
     }
 
     /// Releases the devices held for instance types that a planned node can no longer become.
-    pub(crate) fn release_devices(&mut self, planned: usize) {
+    pub(crate) fn release_devices(&mut self, planned: PlannedId) {
         let held = &self.planned[planned];
         if held.drivers.is_none() || self.devices.is_none() {
             return;
@@ -302,13 +305,13 @@ impl<'a> SchedulingPass<'a> {
         if let Some(devices) = &mut self.devices {
             devices
                 .allocator
-                .retain(&Host::Planned(planned as u32), |key| keep.contains(&key));
+                .retain(&Host::Planned(planned.number()), |key| keep.contains(&key));
         }
         self.epoch += 1;
     }
 
     /// Returns the drivers of the devices of a planned node's pods, sorted and joined; empty without any.
-    pub(crate) fn drivers_of(&self, planned: usize) -> Arc<str> {
+    pub(crate) fn drivers_of(&self, planned: PlannedId) -> Arc<str> {
         let drivers = self.planned[planned].drivers.iter().flatten();
         let drivers: Vec<&str> = drivers.map(String::as_str).collect();
         drivers.join(",").into()

@@ -3,6 +3,8 @@
 //! Requirements and taints are bitsets computed once per variant; free resources, ports and attachments only shrink, so a node
 //! that refused a class is not tried again for it in the pass.
 
+use crate::schedule::compile::ids::{ClassId, GroupId, NodeIdx, PodIdx};
+use index_vec::Idx;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,10 +12,10 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use crate::pod::{Pod, ports_conflict};
-use crate::schedule::compile::bits::{Bits, Ones};
+use crate::schedule::compile::bits::{Bits, members};
 use crate::schedule::compile::vectors::subtract;
 use crate::schedule::pass::{PodState, SchedulingPass};
-use crate::schedule::pods::class::{GroupId, Variant};
+use crate::schedule::pods::class::Variant;
 use crate::schedule::pods::volumes::Volumes;
 use crate::schedule::topology::choices::Choices;
 use crate::schedule::topology::group::Target;
@@ -21,14 +23,14 @@ use crate::schedule::topology::group::Target;
 impl SchedulingPass<'_> {
     pub(crate) fn try_nodes(
         &mut self,
-        pod: usize,
-        class: usize,
+        pod: PodIdx,
+        class: ClassId,
         variant: &mut Variant,
         choices: &Choices,
-        only: Option<&Bits>,
+        only: Option<&Bits<NodeIdx>>,
     ) -> Option<Target> {
         let words = self.usable.words().len();
-        let allowed: SmallVec<[Bits; 2]> = choices
+        let allowed: SmallVec<[Bits<NodeIdx>; 2]> = choices
             .domains
             .iter()
             .map(|domains| {
@@ -51,8 +53,7 @@ impl SchedulingPass<'_> {
             if word != 0 {
                 word &= self.target_word(choices, index, |targets| &targets.nodes);
             }
-            for bit in Ones(word) {
-                let node = index * 64 + bit;
+            for node in members(index, word) {
                 if self.node_accepts(node, class) {
                     self.place_on_node(node, pod, class);
                     return Some(Target::Node(node));
@@ -65,7 +66,7 @@ impl SchedulingPass<'_> {
 
     /// Checks conditions that stay false once they are false: resources, ports, attachments; and devices, where pods have
     /// resource claims.
-    fn node_accepts(&mut self, node: usize, class: usize) -> bool {
+    fn node_accepts(&mut self, node: NodeIdx, class: ClassId) -> bool {
         if !self.node_fits(node, class) {
             return false;
         }
@@ -92,7 +93,7 @@ impl SchedulingPass<'_> {
             && (self.classes[class].resource_claims.is_empty() || self.devices_on_node(node, class))
     }
 
-    fn bound_pods(&self, node: usize) -> Vec<Arc<Pod>> {
+    fn bound_pods(&self, node: NodeIdx) -> Vec<Arc<Pod>> {
         self.solver
             .snapshot
             .pods_on(&self.solver.nodes[node].name)
@@ -102,7 +103,7 @@ impl SchedulingPass<'_> {
             .collect()
     }
 
-    fn attachments_fit(&mut self, node: usize, class: usize) -> bool {
+    fn attachments_fit(&mut self, node: NodeIdx, class: ClassId) -> bool {
         let name = self.solver.nodes[node].name.clone();
         let Some(limits) = self.solver.snapshot.attach_limits(&name) else {
             return true;
@@ -140,10 +141,10 @@ impl SchedulingPass<'_> {
         })
     }
 
-    fn place_on_node(&mut self, node: usize, pod: usize, class: usize) {
+    fn place_on_node(&mut self, node: NodeIdx, pod: PodIdx, class: ClassId) {
         let width = self.width;
         subtract(
-            &mut self.remaining[node * width..(node + 1) * width],
+            &mut self.remaining[node.index() * width..(node.index() + 1) * width],
             &self.classes[class].requests,
         );
         if !self.classes[class].ports.is_empty() || !self.classes[class].attached.is_empty() {
@@ -165,7 +166,7 @@ impl SchedulingPass<'_> {
         self.record_on_node(node, class);
     }
 
-    fn record_on_node(&mut self, node: usize, class: usize) {
+    fn record_on_node(&mut self, node: NodeIdx, class: ClassId) {
         let mut counted = false;
         for index in 0..self.classes[class].counted.len() {
             let group = self.classes[class].counted[index];
@@ -187,18 +188,17 @@ impl SchedulingPass<'_> {
         }
     }
 
-    fn count_on_node(&mut self, group: GroupId, node: usize) {
+    fn count_on_node(&mut self, group: GroupId, node: NodeIdx) {
         let axis = &self.axes[self.groups[group].axis];
         if axis.is_hostname {
             self.groups[group].count_on(Target::Node(node), 1);
-        } else if axis.of_node[node] != u32::MAX {
-            let domain = axis.of_node[node] as usize;
+        } else if let Some(domain) = axis.of_node[node] {
             self.groups[group].count_in(domain, 1);
         }
     }
 
-    pub(crate) fn node_fits(&self, node: usize, class: usize) -> bool {
-        let room = &self.remaining[node * self.width..(node + 1) * self.width];
+    pub(crate) fn node_fits(&self, node: NodeIdx, class: ClassId) -> bool {
+        let room = &self.remaining[node.index() * self.width..(node.index() + 1) * self.width];
         self.classes[class]
             .requests
             .iter()

@@ -6,6 +6,9 @@
 //! 3. Topology narrows to one domain per key: among those with the lowest count, the cheapest.
 //! 4. minValues and reservations are checked where there are any.
 
+use crate::schedule::compile::ids::{
+    ClassId, DomainId, NO_ROW, OfferingKindId, PlannedId, ReservationId, RowId, TemplateId,
+};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -24,25 +27,23 @@ use crate::schedule::topology::choices::{Choices, Domains};
 
 /// A planned node that a pod is tried on.
 pub(crate) struct CandidateNode<'t> {
-    pub(crate) template: usize,
+    pub(crate) template: TemplateId,
     pub(crate) set: SetId,
     pub(crate) used: &'t [i64],
-    pub(crate) alive: &'t [u32],
-    pub(crate) witness: u32,
-    pub(crate) allowed: Option<Rc<Bits>>,
-    pub(crate) held: &'t BTreeSet<usize>,
+    pub(crate) alive: &'t [RowId],
+    pub(crate) witness: RowId,
+    pub(crate) allowed: Option<Rc<Bits<RowId>>>,
+    pub(crate) held: &'t BTreeSet<ReservationId>,
     pub(crate) is_new: bool,
     /// The index of the planned node, or the one it would get.
-    pub(crate) index: u32,
+    pub(crate) index: PlannedId,
 }
-
-pub(crate) const NO_ROW: u32 = u32::MAX;
 
 impl SchedulingPass<'_> {
     pub(crate) fn try_template(
         &mut self,
-        template: usize,
-        class: usize,
+        template: TemplateId,
+        class: ClassId,
         variant: &Variant,
         choices: &Choices,
     ) -> Result<Fit, Refusal> {
@@ -63,7 +64,7 @@ impl SchedulingPass<'_> {
             allowed: self.within_limits[template].clone(),
             held: &held,
             is_new: true,
-            index: self.planned.len() as u32,
+            index: self.planned.next_idx(),
         };
         self.fit(&candidate, class, variant, choices)
     }
@@ -72,7 +73,7 @@ impl SchedulingPass<'_> {
     pub(crate) fn fit(
         &mut self,
         candidate: &CandidateNode<'_>,
-        class: usize,
+        class: ClassId,
         variant: &Variant,
         choices: &Choices,
     ) -> Result<Fit, Refusal> {
@@ -139,10 +140,10 @@ impl SchedulingPass<'_> {
     fn fit_domains(
         &mut self,
         candidate: &CandidateNode<'_>,
-        class: usize,
+        class: ClassId,
         set: SetId,
         axes: &[Domains],
-        allowed: &Option<Rc<Bits>>,
+        allowed: &Option<Rc<Bits<RowId>>>,
     ) -> Result<Fit, Refusal> {
         let Some((domains, rest)) = axes.split_first() else {
             return self.fit_set(candidate, class, set, allowed.clone());
@@ -167,7 +168,7 @@ impl SchedulingPass<'_> {
         }
         let order = &self.groups[domains.order];
         let names = &self.axes[domains.axis].domains;
-        let mut ordered: SmallVec<[(u32, usize); 8]> = open
+        let mut ordered: SmallVec<[(u32, DomainId); 8]> = open
             .iter()
             .map(|domain| (order.in_domain(domain), domain))
             .collect();
@@ -179,7 +180,7 @@ impl SchedulingPass<'_> {
             if best.as_ref().is_some_and(|(least, _)| *least < count) {
                 break;
             }
-            let one: Bits = [domain].into_iter().collect();
+            let one: Bits<DomainId> = [domain].into_iter().collect();
             let req = self.requirement_for(domains.axis, &one);
             let Some(narrowed) = self.algebra.narrow(set, req) else {
                 continue;
@@ -202,11 +203,11 @@ impl SchedulingPass<'_> {
     }
 
     /// Returns the price of the cheapest row on which a class fits as described by `fit`, beside the pods already there.
-    fn price_of(&mut self, candidate: &CandidateNode<'_>, class: usize, fit: &Fit) -> f64 {
+    fn price_of(&mut self, candidate: &CandidateNode<'_>, class: ClassId, fit: &Fit) -> f64 {
         let template = candidate.template;
         let mask = self.mask(template, fit.set);
         let need = &self.classes[class].requests;
-        let fits = |row: usize| {
+        let fits = |row: RowId| {
             fit.allowed
                 .as_ref()
                 .is_none_or(|allowed| allowed.contains(row))
@@ -214,7 +215,7 @@ impl SchedulingPass<'_> {
         };
         self.by_price(template, fit.set, &mask)
             .iter()
-            .find(|(_, row)| fits(*row as usize))
+            .find(|(_, row)| fits(*row))
             .map_or(f64::MAX, |(price, _)| *price)
     }
 
@@ -222,8 +223,8 @@ impl SchedulingPass<'_> {
     fn without_port_conflicts(
         &self,
         candidate: &CandidateNode<'_>,
-        class: usize,
-    ) -> Option<Rc<Bits>> {
+        class: ClassId,
+    ) -> Option<Rc<Bits<RowId>>> {
         let ports = &self.classes[class].ports;
         if ports.is_empty() {
             return candidate.allowed.clone();
@@ -248,19 +249,16 @@ impl SchedulingPass<'_> {
     fn fit_set(
         &mut self,
         candidate: &CandidateNode<'_>,
-        class: usize,
+        class: ClassId,
         set: SetId,
-        allowed: Option<Rc<Bits>>,
+        allowed: Option<Rc<Bits<RowId>>>,
     ) -> Result<Fit, Refusal> {
         let mask = self.mask(candidate.template, set);
         let need = &self.classes[class].requests;
-        let passes = |row: u32| {
-            let index = row as usize;
-            mask.rows.contains(index)
-                && allowed
-                    .as_ref()
-                    .is_none_or(|allowed| allowed.contains(index))
-                && self.row_fits(candidate.template, index, candidate.used, need)
+        let passes = |row: RowId| {
+            mask.rows.contains(row)
+                && allowed.as_ref().is_none_or(|allowed| allowed.contains(row))
+                && self.row_fits(candidate.template, row, candidate.used, need)
         };
         let witness = if candidate.witness != NO_ROW && passes(candidate.witness) {
             candidate.witness
@@ -314,11 +312,11 @@ impl SchedulingPass<'_> {
     /// Returns the rows that meet a set and have room for `used`.
     pub(crate) fn rows_with_room(
         &mut self,
-        template: usize,
+        template: TemplateId,
         set: SetId,
         used: &[i64],
-        allowed: Option<&Bits>,
-    ) -> Bits {
+        allowed: Option<&Bits<RowId>>,
+    ) -> Bits<RowId> {
         let mask = self.mask(template, set);
         let mut rows = self.solver.templates[template].rows_for(used, self.width);
         rows.intersect(&mask.rows);
@@ -332,7 +330,7 @@ impl SchedulingPass<'_> {
         &mut self,
         candidate: &CandidateNode<'_>,
         fit: &mut Fit,
-        rows: &Bits,
+        rows: &Bits<RowId>,
     ) -> Result<(), Refusal> {
         let catalogue =
             &self.solver.catalogues[self.solver.templates[candidate.template].catalogue];
@@ -361,23 +359,23 @@ impl SchedulingPass<'_> {
     /// Returns the reservations that a planned node of `rows` would hold, given that it holds `held` now.
     pub(crate) fn reservations_of(
         &mut self,
-        template: usize,
-        held: &BTreeSet<usize>,
+        template: TemplateId,
+        held: &BTreeSet<ReservationId>,
         set: SetId,
-        rows: &Bits,
-    ) -> Result<BTreeSet<usize>, Refusal> {
+        rows: &Bits<RowId>,
+    ) -> Result<BTreeSet<ReservationId>, Refusal> {
         let catalogue_index = self.solver.templates[template].catalogue;
         let kinds = self.kinds(catalogue_index, set);
         let catalogue = &self.solver.catalogues[catalogue_index];
-        let offered = |kind: usize| {
+        let offered = |kind: OfferingKindId| {
             let kind = &catalogue.kinds[kind];
             let reservation = kind.reservation?;
             rows.iter()
                 .any(|row| kind.rows.contains(row))
                 .then_some(reservation)
         };
-        let compatible: BTreeSet<usize> = kinds.iter().filter_map(offered).collect();
-        let holds: BTreeSet<usize> = compatible
+        let compatible: BTreeSet<ReservationId> = kinds.iter().filter_map(offered).collect();
+        let holds: BTreeSet<ReservationId> = compatible
             .iter()
             .copied()
             .filter(|id| held.contains(id) || self.reservations_left[*id] > 0)

@@ -3,6 +3,10 @@
 //! Planned nodes are tried by number of pods, then by age. A planned node only fills up and narrows, so most refusals are
 //! permanent and cached with the variant; a refusal by topology or a reservation is tried again.
 
+use crate::schedule::compile::ids::{
+    AxisId, ClassId, DomainId, GroupId, NO_ROW, PlannedId, PodIdx, ReservationId, RowId, TemplateId,
+};
+use index_vec::Idx;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,12 +16,12 @@ use smallvec::{SmallVec, smallvec};
 use crate::pod::ports_conflict;
 use crate::requirements::Requirement;
 use crate::schedule::compile::algebra::SetId;
-use crate::schedule::compile::bits::{Bits, Ones};
+use crate::schedule::compile::bits::{Bits, members};
 use crate::schedule::compile::vectors::{Vector, add};
 use crate::schedule::pass::{PodState, SchedulingPass};
-use crate::schedule::place::fit::{CandidateNode, NO_ROW};
+use crate::schedule::place::fit::CandidateNode;
 use crate::schedule::place::planned_node::{Fit, PlannedNode, Refusal};
-use crate::schedule::pods::class::{GroupId, Variant};
+use crate::schedule::pods::class::Variant;
 use crate::schedule::topology::choices::Choices;
 use crate::schedule::topology::group::{DomainQuery, GroupKind, Target};
 use crate::taints::untolerated;
@@ -25,8 +29,8 @@ use crate::taints::untolerated;
 impl SchedulingPass<'_> {
     pub(crate) fn try_planned_nodes(
         &mut self,
-        pod: usize,
-        class: usize,
+        pod: PodIdx,
+        class: ClassId,
         variant: &mut Variant,
         choices: &Choices,
     ) -> Option<Target> {
@@ -35,8 +39,7 @@ impl SchedulingPass<'_> {
         let mut found = None;
         'search: for level in levels.values() {
             for (index, candidates) in candidates.iter().enumerate() {
-                for bit in Ones(level.word(index) & candidates) {
-                    let planned = index * 64 + bit;
+                for planned in members(index, level.word(index) & candidates) {
                     match self.try_planned_node(planned, class, variant, choices) {
                         Ok(fit) => {
                             found = Some((planned, fit));
@@ -58,18 +61,17 @@ impl SchedulingPass<'_> {
     /// that costs less.
     pub(crate) fn try_cheapest(
         &mut self,
-        pod: usize,
-        class: usize,
+        pod: PodIdx,
+        class: ClassId,
         variant: &mut Variant,
         choices: &Choices,
     ) -> Option<Target> {
         let candidates = self.candidates(variant, choices)?;
         let levels = std::mem::take(&mut self.levels);
-        let mut best: Option<(f64, usize, Fit)> = None;
+        let mut best: Option<(f64, PlannedId, Fit)> = None;
         'search: for level in levels.values() {
             for (index, candidates) in candidates.iter().enumerate() {
-                for bit in Ones(level.word(index) & candidates) {
-                    let planned = index * 64 + bit;
+                for planned in members(index, level.word(index) & candidates) {
                     let fit = match self.try_planned_node(planned, class, variant, choices) {
                         Ok(fit) => fit,
                         Err(Refusal::Permanent) => {
@@ -100,7 +102,7 @@ impl SchedulingPass<'_> {
     }
 
     /// Returns how much the price of a planned node rises with the pod.
-    fn increase(&mut self, planned: usize, class: usize, fit: &Fit) -> f64 {
+    fn increase(&mut self, planned: PlannedId, class: ClassId, fit: &Fit) -> f64 {
         let held = &self.planned[planned];
         let (template, set, mut used) = (held.template, held.set, held.used.clone());
         let allowed = held.allowed.clone();
@@ -112,12 +114,12 @@ impl SchedulingPass<'_> {
     /// Returns the fit of a pod on a new node of the first NodePool that accepts it, if that costs less than `most`.
     fn cheaper_new(
         &mut self,
-        class: usize,
+        class: ClassId,
         variant: &Variant,
         choices: &Choices,
         most: f64,
-    ) -> Option<(usize, Fit)> {
-        for template in 0..self.solver.templates.len() {
+    ) -> Option<(TemplateId, Fit)> {
+        for template in self.solver.templates.indices() {
             if !variant.tolerated_templates.contains(template)
                 || variant.refused_templates.contains(template)
             {
@@ -166,8 +168,8 @@ impl SchedulingPass<'_> {
 
     fn try_planned_node(
         &mut self,
-        planned: usize,
-        class: usize,
+        planned: PlannedId,
+        class: ClassId,
         variant: &Variant,
         choices: &Choices,
     ) -> Result<Fit, Refusal> {
@@ -197,7 +199,7 @@ impl SchedulingPass<'_> {
             allowed: held.allowed.clone(),
             held: &reservations,
             is_new: false,
-            index: planned as u32,
+            index: planned,
         };
         self.fit(&candidate, class, variant, choices)
     }
@@ -208,8 +210,8 @@ impl SchedulingPass<'_> {
     /// DIFFERS: upstream does not count such pods, before or after.
     fn others_along(
         &mut self,
-        planned: usize,
-        class: usize,
+        planned: PlannedId,
+        class: ClassId,
         variant: &Variant,
         choices: &Choices,
     ) -> Result<Option<Choices>, Refusal> {
@@ -266,10 +268,15 @@ impl SchedulingPass<'_> {
         Ok(narrowed)
     }
 
-    pub(crate) fn open(&mut self, template: usize, fit: Fit, pod: usize, class: usize) -> Target {
+    pub(crate) fn open(
+        &mut self,
+        template: TemplateId,
+        fit: Fit,
+        pod: PodIdx,
+        class: ClassId,
+    ) -> Target {
         let compiled = &self.solver.templates[template];
-        let index = self.planned.len();
-        self.planned.push(PlannedNode {
+        let index = self.planned.push(PlannedNode {
             template,
             set: compiled.set,
             used: smallvec![0; self.width],
@@ -287,7 +294,7 @@ impl SchedulingPass<'_> {
             drivers: None,
         });
         self.levels.entry(0).or_default().insert(index);
-        for axis in 0..self.axes.len() {
+        for axis in self.axes.indices() {
             if !self.axes[axis].is_hostname {
                 let reach = self.domains_of(axis, compiled.set);
                 let count = self.axes[axis].domains.len();
@@ -303,11 +310,11 @@ impl SchedulingPass<'_> {
     }
 
     /// Places a pod on a planned node, with the result of `fit`.
-    fn join(&mut self, index: usize, fit: Fit, pod: usize, class: usize) {
+    fn join(&mut self, index: PlannedId, fit: Fit, pod: PodIdx, class: ClassId) {
         let before = self.planned[index].set;
         let planned = &mut self.planned[index];
         let level = planned.pods.len() as u32;
-        planned.pods.push(pod as u32);
+        planned.pods.push(pod);
         self.pods[pod].volume = fit.volume;
         add(&mut planned.used, &self.classes[class].requests);
         planned.set = fit.set;
@@ -347,7 +354,7 @@ impl SchedulingPass<'_> {
     }
 
     /// Replaces the reservations that a planned node holds.
-    pub(crate) fn hold(&mut self, index: usize, reservations: BTreeSet<usize>) {
+    pub(crate) fn hold(&mut self, index: PlannedId, reservations: BTreeSet<ReservationId>) {
         let reservations = Rc::new(reservations);
         let held = std::mem::replace(&mut self.planned[index].reservations, reservations.clone());
         for id in reservations.difference(&held) {
@@ -360,41 +367,41 @@ impl SchedulingPass<'_> {
     }
 
     /// Removes the rows that have no room for the pods already on the planned node.
-    pub(crate) fn prune(&mut self, index: usize) {
+    pub(crate) fn prune(&mut self, index: PlannedId) {
         let planned = &self.planned[index];
         let mask = self.mask(planned.template, planned.set);
         let planned = &self.planned[index];
         let none: Vector = smallvec![0; self.width];
-        let alive: Vec<u32> = planned
+        let alive: Vec<RowId> = planned
             .alive
             .iter()
             .copied()
             .filter(|row| {
-                mask.rows.contains(*row as usize)
-                    && self.row_fits(planned.template, *row as usize, &planned.used, &none)
+                mask.rows.contains(*row)
+                    && self.row_fits(planned.template, *row, &planned.used, &none)
             })
             .collect();
         self.planned[index].alive = Arc::new(alive);
     }
 
     /// Reports whether the smallest request of any class still fits.
-    fn has_room_left(&self, index: usize) -> bool {
+    fn has_room_left(&self, index: PlannedId) -> bool {
         let planned = &self.planned[index];
         self.row_fits(
             planned.template,
-            planned.witness as usize,
+            planned.witness,
             &planned.used,
             &self.least,
         ) || planned
             .alive
             .iter()
-            .any(|row| self.row_fits(planned.template, *row as usize, &planned.used, &self.least))
+            .any(|row| self.row_fits(planned.template, *row, &planned.used, &self.least))
     }
 
     /// Charges a planned node to the limits of its NodePool, with the largest amount of any of its rows.
     ///
     /// DIFFERS: `nodes` is charged too, and the charge is reduced when large rows drop out.
-    pub(crate) fn charge(&mut self, index: usize) {
+    pub(crate) fn charge(&mut self, index: PlannedId) {
         let template = self.planned[index].template;
         let compiled = &self.solver.templates[template];
         let count = compiled.limit_names.len();
@@ -406,8 +413,8 @@ impl SchedulingPass<'_> {
         let mask = self.mask(template, set);
         let planned = &self.planned[index];
         let none: Vector = smallvec![0; self.width];
-        let still = |row: &u32| {
-            let row = *row as usize;
+        let still = |row: &RowId| {
+            let row = *row;
             mask.rows.contains(row)
                 && allowed.as_ref().is_none_or(|allowed| allowed.contains(row))
                 && self.row_fits(template, row, &used, &none)
@@ -419,11 +426,11 @@ impl SchedulingPass<'_> {
         let mut most = vec![0; count];
         let mut charged_for = vec![NO_ROW; count];
         for row in rows.iter() {
-            let costs = &compiled.limit_costs[row * count..(row + 1) * count];
+            let costs = &compiled.limit_costs[row.index() * count..(row.index() + 1) * count];
             for (place, cost) in costs.iter().enumerate() {
                 if charged_for[place] == NO_ROW || most[place] < *cost {
                     most[place] = (*cost).max(0);
-                    charged_for[place] = row as u32;
+                    charged_for[place] = row;
                 }
             }
         }
@@ -446,8 +453,8 @@ impl SchedulingPass<'_> {
 
     /// Removes a planned node from the domains it can no longer be in, and counts pods that were pending until its domain was
     /// known.
-    pub(crate) fn narrowed(&mut self, index: usize, before: SetId, after: SetId) {
-        for axis in 0..self.axes.len() {
+    pub(crate) fn narrowed(&mut self, index: PlannedId, before: SetId, after: SetId) {
+        for axis in self.axes.indices() {
             if self.axes[axis].is_hostname {
                 continue;
             }
@@ -501,7 +508,7 @@ impl SchedulingPass<'_> {
     }
 
     /// Counts pods that groups did not count as long as the planned node might fail their node filter.
-    fn count_late(&mut self, index: usize) {
+    fn count_late(&mut self, index: PlannedId) {
         for (group, number) in std::mem::take(&mut self.planned[index].uncounted) {
             if self.passes_filter(index, group) {
                 (0..number).for_each(|_| self.count_on_planned_node(group, index));
@@ -516,7 +523,7 @@ impl SchedulingPass<'_> {
     /// be known. Labels that the provider decides, such as the zone, stay open.
     ///
     /// DIFFERS: upstream leaves such a label open, counts the pod in no domain, and picks a value at the launch.
-    fn fix_labels(&mut self, index: usize, class: usize) {
+    fn fix_labels(&mut self, index: PlannedId, class: ClassId) {
         self.fix_filter_labels(index, class);
         for place in 0..self.classes[class].counted.len() {
             let axis = self.groups[self.classes[class].counted[place]].axis;
@@ -531,7 +538,7 @@ impl SchedulingPass<'_> {
                 continue;
             }
             let reach = self.admitted(axis, req);
-            let load = |domain: usize| -> u32 {
+            let load = |domain: DomainId| -> u32 {
                 let counting = self.classes[class].counted.iter();
                 let spread = counting
                     .map(|group| &self.groups[*group])
@@ -550,7 +557,7 @@ impl SchedulingPass<'_> {
 
     /// Fixes labels that the node filter of a spread constraint of the pod reads: otherwise the launch would decide whether the
     /// pod is counted.
-    fn fix_filter_labels(&mut self, index: usize, class: usize) {
+    fn fix_filter_labels(&mut self, index: PlannedId, class: ClassId) {
         for place in 0..self.classes[class].counted.len() {
             let group = self.classes[class].counted[place];
             let Some(terms) = self.groups[group].filter_sets.clone() else {
@@ -575,10 +582,8 @@ impl SchedulingPass<'_> {
                 };
                 let drawn = Requirement::equal(requirement.key(), &value);
                 let drawn = self.algebra.req(&drawn, || false);
-                let (template, witness) = (
-                    self.planned[index].template,
-                    self.planned[index].witness as usize,
-                );
+                let (template, witness) =
+                    (self.planned[index].template, self.planned[index].witness);
                 if let Some(fixed) = self.algebra.narrow(set, drawn)
                     && self.mask(template, fixed).rows.contains(witness)
                 {
@@ -590,7 +595,7 @@ impl SchedulingPass<'_> {
     }
 
     /// Fixes the domain of a planned node, if one of its rows allows it.
-    fn fix_domain(&mut self, index: usize, axis: usize, domain: usize) {
+    fn fix_domain(&mut self, index: PlannedId, axis: AxisId, domain: DomainId) {
         let (template, set) = (self.planned[index].template, self.planned[index].set);
         let req = self.algebra.get(set, self.axes[axis].key);
         if let Some(req) = req.map(|req| self.algebra.requirement(req))
@@ -602,14 +607,14 @@ impl SchedulingPass<'_> {
         let Some(fixed) = self.algebra.narrow(set, req) else {
             return;
         };
-        let witness = self.planned[index].witness as usize;
+        let witness = self.planned[index].witness;
         if self.mask(template, fixed).rows.contains(witness) {
             self.planned[index].set = fixed;
             self.narrowed(index, set, fixed);
         }
     }
 
-    fn record_on_planned_node(&mut self, index: usize, class: usize) {
+    fn record_on_planned_node(&mut self, index: PlannedId, class: ClassId) {
         let mut counted = false;
         for place in 0..self.classes[class].counted.len() {
             let group = self.classes[class].counted[place];
@@ -630,7 +635,7 @@ impl SchedulingPass<'_> {
     }
 
     /// Reports whether a planned node passes the node filter of a group as it is now.
-    fn passes_filter(&mut self, index: usize, group: GroupId) -> bool {
+    fn passes_filter(&mut self, index: PlannedId, group: GroupId) -> bool {
         let set = self.planned[index].set;
         self.taints_pass(index, group)
             && self.groups[group].filter_sets.clone().is_none_or(|terms| {
@@ -641,14 +646,19 @@ impl SchedulingPass<'_> {
     }
 
     /// Reports whether a planned node's taints, which never change, pass the node filter of a group.
-    pub(crate) fn taints_pass(&self, index: usize, group: GroupId) -> bool {
+    pub(crate) fn taints_pass(&self, index: PlannedId, group: GroupId) -> bool {
         let taints = &self.solver.templates[self.planned[index].template].taints;
         let tolerations = self.groups[group].identity.filter.tolerations.as_ref();
         tolerations.is_none_or(|tolerations| untolerated(taints, tolerations).is_none())
     }
 
     /// Returns the only domain of `reach` that the planned node can be in, if there is exactly one.
-    fn only_domain(&mut self, index: usize, axis: usize, reach: &Bits) -> Option<usize> {
+    fn only_domain(
+        &mut self,
+        index: PlannedId,
+        axis: AxisId,
+        reach: &Bits<DomainId>,
+    ) -> Option<DomainId> {
         let mut there = reach
             .iter()
             .filter(|domain| self.fixed_in_domain(index, axis, *domain).is_some());
@@ -656,7 +666,7 @@ impl SchedulingPass<'_> {
         there.next().is_none().then_some(first)
     }
 
-    fn count_on_planned_node(&mut self, group: GroupId, index: usize) {
+    fn count_on_planned_node(&mut self, group: GroupId, index: PlannedId) {
         let axis = self.groups[group].axis;
         if self.axes[axis].is_hostname {
             self.groups[group].count_on(Target::Planned(index), 1);

@@ -1,5 +1,6 @@
 //! A planned node: the requirements and resources that the pods placed on it leave.
 
+use crate::schedule::compile::ids::{GroupId, PodIdx, ReservationId, RowId, TemplateId};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,30 +10,29 @@ use crate::pod::HostPort;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::vectors::Vector;
-use crate::schedule::pods::class::GroupId;
 
 /// A planned node of this pass. Its requirements only narrow and its load only grows.
 #[derive(Clone, Debug)]
 pub(crate) struct PlannedNode {
-    pub(crate) template: usize,
+    pub(crate) template: TemplateId,
     pub(crate) set: SetId,
     pub(crate) used: Vector,
     /// Indices of the items placed on it.
-    pub(crate) pods: Vec<u32>,
+    pub(crate) pods: Vec<PodIdx>,
     /// A row that fits.
-    pub(crate) witness: u32,
+    pub(crate) witness: RowId,
     /// Rows that may still fit, roomiest first. May hold some that no longer do.
-    pub(crate) alive: Arc<Vec<u32>>,
+    pub(crate) alive: Arc<Vec<RowId>>,
     /// Rows that limits and host ports leave; `None` is all.
-    pub(crate) allowed: Option<Rc<Bits>>,
+    pub(crate) allowed: Option<Rc<Bits<RowId>>>,
     pub(crate) ports: Vec<HostPort>,
     /// Reservations it holds an instance of.
-    pub(crate) reservations: Rc<BTreeSet<usize>>,
+    pub(crate) reservations: Rc<BTreeSet<ReservationId>>,
     pub(crate) min_values_relaxed: bool,
     /// Resources charged to the limits of its NodePool.
     pub(crate) charged: Vec<i64>,
     /// For each limit, a row that uses the charged amount.
-    pub(crate) charged_for: Vec<u32>,
+    pub(crate) charged_for: Vec<RowId>,
     /// Pods of groups whose domain is still open: group and number.
     pub(crate) pending: Vec<(GroupId, u32)>,
     /// Pods that a group does not count yet, because the planned node may still fail its node filter: group and number.
@@ -45,10 +45,10 @@ pub(crate) struct PlannedNode {
 #[derive(Clone, Debug)]
 pub(crate) struct Fit {
     pub(crate) set: SetId,
-    pub(crate) witness: u32,
-    pub(crate) allowed: Option<Rc<Bits>>,
+    pub(crate) witness: RowId,
+    pub(crate) allowed: Option<Rc<Bits<RowId>>>,
     /// Reservations it would hold; `None` if reservations are not tracked.
-    pub(crate) reservations: Option<BTreeSet<usize>>,
+    pub(crate) reservations: Option<BTreeSet<ReservationId>>,
     pub(crate) min_values_relaxed: bool,
     pub(crate) price: f64,
     /// The alternative of the volume requirements that was chosen.

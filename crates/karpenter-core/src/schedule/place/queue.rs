@@ -1,5 +1,6 @@
 //! Placing pods one by one: on existing nodes, then planned nodes, then new planned nodes, variant by variant.
 
+use crate::schedule::compile::ids::{ClassId, NodeIdx, PodIdx};
 use rustc_hash::FxHashMap;
 
 use crate::pod::PodKey;
@@ -50,16 +51,16 @@ impl SchedulingPass<'_> {
     }
 
     /// Places nominated pods on their node where they still fit, and removes them from the queue.
-    fn place_nominated(&mut self, queue: &mut Vec<usize>) {
+    fn place_nominated(&mut self, queue: &mut Vec<PodIdx>) {
         let (solver, nominated) = (self.solver, &self.request.nominated);
         if nominated.is_empty() {
             return;
         }
-        let mut nodes: FxHashMap<&PodKey, usize> = FxHashMap::default();
+        let mut nodes: FxHashMap<&PodKey, NodeIdx> = FxHashMap::default();
         for (pod, target) in nominated {
             let state = solver.snapshot.node(target);
             let node = state.and_then(|state| solver.node_index.get(state.name()));
-            nodes.extend(node.map(|node| (pod, *node as usize)));
+            nodes.extend(node.map(|node| (pod, *node)));
         }
         queue.retain(|pod| {
             let node = nodes.get(&self.pods[*pod].pod.key);
@@ -67,7 +68,7 @@ impl SchedulingPass<'_> {
         });
     }
 
-    fn place_on_nominated_node(&mut self, pod: usize, node: usize) -> bool {
+    fn place_on_nominated_node(&mut self, pod: PodIdx, node: NodeIdx) -> bool {
         let class = self.pods[pod].class;
         if self.classes[class].problem.is_some() {
             return false;
@@ -89,15 +90,15 @@ impl SchedulingPass<'_> {
         false
     }
 
-    fn take_variant(&mut self, class: usize, index: usize) -> Box<Variant> {
+    fn take_variant(&mut self, class: ClassId, index: usize) -> Box<Variant> {
         let known = self.classes[class].variants[index].take();
         known.unwrap_or_else(|| self.form_variant(class, index))
     }
 
     /// Returns the pods in the order of the strategy. `pods` is sorted by size.
-    fn queue(&self) -> Vec<usize> {
-        let mut queue: Vec<usize> = (0..self.pods.len()).collect();
-        let class = |pod: &usize| &self.classes[self.pods[*pod].class];
+    fn queue(&self) -> Vec<PodIdx> {
+        let mut queue: Vec<PodIdx> = self.pods.indices().collect();
+        let class = |pod: &PodIdx| &self.classes[self.pods[*pod].class];
         match self.strategy.order {
             Order::Size => {}
             Order::Memory => queue.sort_by_cached_key(|pod| {
@@ -107,7 +108,7 @@ impl SchedulingPass<'_> {
             }),
             Order::Alike => {
                 // Groups are ordered by their largest pod: ids depend on the order of objects.
-                let mut first: FxHashMap<&[SetId], usize> = FxHashMap::default();
+                let mut first: FxHashMap<&[SetId], PodIdx> = FxHashMap::default();
                 for pod in &queue {
                     first.entry(&class(pod).term_sets).or_insert(*pod);
                 }
@@ -120,7 +121,7 @@ impl SchedulingPass<'_> {
         queue
     }
 
-    fn place(&mut self, pod: usize) -> PodState {
+    fn place(&mut self, pod: PodIdx) -> PodState {
         let class = self.pods[pod].class;
         if self.classes[class].refused_at == self.epoch {
             return self.classes[class].refused_as;
@@ -143,7 +144,7 @@ impl SchedulingPass<'_> {
     }
 
     /// Caches a refusal until the epoch changes.
-    fn refuse(&mut self, class: usize, state: PodState) -> PodState {
+    fn refuse(&mut self, class: ClassId, state: PodState) -> PodState {
         let releases_capacity = self.solver.releases_capacity;
         let class = &mut self.classes[class];
         class.refused_at = self.epoch;
@@ -159,7 +160,7 @@ impl SchedulingPass<'_> {
         state
     }
 
-    fn try_variant(&mut self, pod: usize, class: usize, variant: &mut Variant) -> PodState {
+    fn try_variant(&mut self, pod: PodIdx, class: ClassId, variant: &mut Variant) -> PodState {
         let Ok(choices) = self.choices(class, variant) else {
             return PodState::Refused;
         };
@@ -181,7 +182,7 @@ impl SchedulingPass<'_> {
         if choices.no_new_node || self.no_usable_pool.is_some() {
             return PodState::Refused;
         }
-        for template in 0..self.solver.templates.len() {
+        for template in self.solver.templates.indices() {
             if !variant.tolerated_templates.contains(template)
                 || variant.refused_templates.contains(template)
             {

@@ -1,5 +1,9 @@
 //! The rows and domains that a set of requirements admits, as bitsets computed once per set.
 
+use crate::schedule::compile::ids::{
+    AxisId, CatalogueId, DomainId, OfferingKindId, RowId, TemplateId,
+};
+use index_vec::Idx;
 use std::cell::OnceCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,15 +17,15 @@ use crate::schedule::pass::SchedulingPass;
 /// Rows that meet a set, with the largest amount of each resource among them.
 #[derive(Debug)]
 pub(crate) struct RowMask {
-    pub(crate) rows: Bits,
+    pub(crate) rows: Bits<RowId>,
     pub(crate) peak: Box<[i64]>,
     /// The same rows with their prices, cheapest first; computed on first use.
-    pub(crate) by_price: OnceCell<Vec<(f64, u32)>>,
+    pub(crate) by_price: OnceCell<Vec<(f64, RowId)>>,
 }
 
 impl SchedulingPass<'_> {
     /// Returns the rows of a template that meet a set.
-    pub(crate) fn mask(&mut self, template: usize, set: SetId) -> Rc<RowMask> {
+    pub(crate) fn mask(&mut self, template: TemplateId, set: SetId) -> Rc<RowMask> {
         if let Some(mask) = self.masks.borrow().get(&(template, set)) {
             return mask.clone();
         }
@@ -61,10 +65,10 @@ impl SchedulingPass<'_> {
     /// Returns the rows of a mask with their prices, cheapest first.
     pub(crate) fn by_price<'m>(
         &self,
-        template: usize,
+        template: TemplateId,
         set: SetId,
         mask: &'m RowMask,
-    ) -> &'m [(f64, u32)] {
+    ) -> &'m [(f64, RowId)] {
         mask.by_price.get_or_init(|| {
             let catalogue = self.solver.templates[template].catalogue;
             let kinds = self
@@ -72,10 +76,10 @@ impl SchedulingPass<'_> {
                 .get(&(catalogue, set))
                 .map_or_else(Bits::default, |kinds| kinds.as_ref().clone());
             let catalogue = &self.solver.catalogues[catalogue];
-            let mut priced: Vec<(f64, u32)> = mask
+            let mut priced: Vec<(f64, RowId)> = mask
                 .rows
                 .iter()
-                .filter_map(|row| Some((catalogue.price(row, &kinds)?, row as u32)))
+                .filter_map(|row| Some((catalogue.price(row, &kinds)?, row)))
                 .collect();
             priced.sort_by(|a, b| a.0.total_cmp(&b.0));
             priced
@@ -83,7 +87,7 @@ impl SchedulingPass<'_> {
     }
 
     /// Returns the kinds of offerings that a set admits.
-    pub(crate) fn kinds(&mut self, catalogue: usize, set: SetId) -> Rc<Bits> {
+    pub(crate) fn kinds(&mut self, catalogue: CatalogueId, set: SetId) -> Rc<Bits<OfferingKindId>> {
         if let Some(kinds) = self.kinds.get(&(catalogue, set)) {
             return kinds.clone();
         }
@@ -93,7 +97,7 @@ impl SchedulingPass<'_> {
     }
 
     /// Returns the domains of an axis that a set admits; `None` is all.
-    pub(crate) fn domains_of(&mut self, axis: usize, set: SetId) -> Option<Arc<Bits>> {
+    pub(crate) fn domains_of(&mut self, axis: AxisId, set: SetId) -> Option<Arc<Bits<DomainId>>> {
         let key = self.axes[axis].key;
         let Some(req) = self.algebra.get(set, key) else {
             return if self.algebra.is_known(key) {
@@ -105,7 +109,7 @@ impl SchedulingPass<'_> {
         Some(self.admitted(axis, req))
     }
 
-    pub(crate) fn admitted(&mut self, axis: usize, req: ReqId) -> Arc<Bits> {
+    pub(crate) fn admitted(&mut self, axis: AxisId, req: ReqId) -> Arc<Bits<DomainId>> {
         let axis = &mut self.axes[axis];
         if let Some(domains) = axis.admitted.get(&req) {
             return domains.clone();
@@ -113,24 +117,23 @@ impl SchedulingPass<'_> {
         let requirement = self.algebra.requirement(req);
         let admitted = axis
             .domains
-            .iter()
-            .enumerate()
+            .iter_enumerated()
             .filter(|(_, name)| requirement.has(name))
             .map(|(index, _)| index);
-        let domains: Arc<Bits> = Arc::new(admitted.collect());
+        let domains: Arc<Bits<DomainId>> = Arc::new(admitted.collect());
         axis.admitted.insert(req, domains.clone());
         domains
     }
 
     /// Reports whether a set lists exactly `number` values of the axis's label, whether or not they are domains.
-    pub(crate) fn lists(&self, axis: usize, set: SetId, number: usize) -> bool {
+    pub(crate) fn lists(&self, axis: AxisId, set: SetId, number: usize) -> bool {
         let req = self.algebra.get(set, self.axes[axis].key);
         req.map(|req| self.algebra.requirement(req))
             .is_some_and(|req| !req.is_complement() && req.values().count() == number)
     }
 
     /// Returns the requirement that admits exactly these domains.
-    pub(crate) fn requirement_for(&mut self, axis: usize, domains: &Bits) -> ReqId {
+    pub(crate) fn requirement_for(&mut self, axis: AxisId, domains: &Bits<DomainId>) -> ReqId {
         if let Some(req) = self.axes[axis].requirements.get(domains) {
             return *req;
         }
@@ -148,15 +151,15 @@ impl SchedulingPass<'_> {
     }
 
     /// Recomputes the rows of a template whose capacity is within the remaining limits; `None` is all.
-    pub(crate) fn refresh_limits(&mut self, template: usize) {
+    pub(crate) fn refresh_limits(&mut self, template: TemplateId) {
         let compiled = &self.solver.templates[template];
         if compiled.limit_names.is_empty() {
             return;
         }
         let left = &self.limits[template];
         let count = left.len();
-        let within = |row: &usize| {
-            compiled.limit_costs[row * count..(row + 1) * count]
+        let within = |row: &RowId| {
+            compiled.limit_costs[row.index() * count..(row.index() + 1) * count]
                 .iter()
                 .zip(left)
                 .all(|(cost, left)| cost <= left)
@@ -166,7 +169,13 @@ impl SchedulingPass<'_> {
 
     /// Reports whether a row has room for `need` in addition to `used`.
     #[inline]
-    pub(crate) fn row_fits(&self, template: usize, row: usize, used: &[i64], need: &[i64]) -> bool {
+    pub(crate) fn row_fits(
+        &self,
+        template: TemplateId,
+        row: RowId,
+        used: &[i64],
+        need: &[i64],
+    ) -> bool {
         fits(
             used,
             need,

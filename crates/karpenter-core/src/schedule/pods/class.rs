@@ -8,6 +8,7 @@
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/preferences.go
 //! DIFFERS: alternatives of the required node affinity are all tried before a preference is dropped.
 
+use crate::schedule::compile::ids::{GroupId, NodeIdx, PlannedId, TemplateId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -17,9 +18,6 @@ use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::pass::PodState;
 use crate::schedule::report::plan::Unschedulable;
-
-/// Index of a group.
-pub(crate) type GroupId = usize;
 
 /// A group whose constraint applies to a pod, and whether the group counts the pod itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,13 +64,13 @@ pub(crate) struct Variant {
     pub(crate) tolerations: Arc<Vec<Toleration>>,
     pub(crate) owned: Vec<Owned>,
     /// Existing nodes that refuse it permanently in this pass.
-    pub(crate) refused_nodes: Bits,
+    pub(crate) refused_nodes: Bits<NodeIdx>,
     /// Planned nodes that refuse it permanently in this pass.
-    pub(crate) refused_planned: Bits,
+    pub(crate) refused_planned: Bits<PlannedId>,
     /// Templates that refuse it permanently in this pass.
-    pub(crate) refused_templates: Bits,
+    pub(crate) refused_templates: Bits<TemplateId>,
     /// Templates whose taints are tolerated.
-    pub(crate) tolerated_templates: Bits,
+    pub(crate) tolerated_templates: Bits<TemplateId>,
 }
 
 /// A class of pods.

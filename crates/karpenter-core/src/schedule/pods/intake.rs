@@ -1,5 +1,7 @@
 //! Collecting the pods of a pass: their order, their classes, and the groups that constrain or count the classes.
 
+use crate::schedule::compile::ids::{ClassId, GroupId, NodeIdx, TemplateId};
+use index_vec::IndexVec;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -14,7 +16,7 @@ use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::solver::{canonical_key, node_filter_terms};
 use crate::schedule::compile::template::with_term;
 use crate::schedule::pass::{PodState, QueuedPod, SchedulingPass};
-use crate::schedule::pods::class::{Class, GroupId, Owned, Soft, Variant};
+use crate::schedule::pods::class::{Class, Owned, Soft, Variant};
 use crate::schedule::pods::defaults::spread_of;
 use crate::schedule::pods::volumes::Volumes;
 use crate::schedule::report::plan::Unschedulable;
@@ -79,7 +81,7 @@ impl SchedulingPass<'_> {
                 .then_with(|| a.pod.key.cmp(&b.pod.key))
         });
         pods.dedup_by(|a, b| a.place.0 == b.place.0 && a.pod.key == b.pod.key);
-        let mut class_of: FxHashMap<(*const Shape, bool), usize> = FxHashMap::default();
+        let mut class_of: FxHashMap<(*const Shape, bool), ClassId> = FxHashMap::default();
         for Entrant {
             place,
             pod,
@@ -129,7 +131,7 @@ impl SchedulingPass<'_> {
         self.least = least.unwrap_or_else(|| vec![0; self.width].into());
     }
 
-    fn form_class(&mut self, pod: &Pod, validated: bool) -> usize {
+    fn form_class(&mut self, pod: &Pod, validated: bool) -> ClassId {
         let solver = self.solver;
         let snapshot = &solver.snapshot;
         let names = &snapshot.config().well_known;
@@ -195,8 +197,7 @@ impl SchedulingPass<'_> {
             Ok(_) => self.constrain(&mut class),
         }
         class.variants.resize(class.variant_count(), None);
-        self.classes.push(class);
-        self.classes.len() - 1
+        self.classes.push(class)
     }
 
     /// Finds or creates the groups that constrain a class.
@@ -330,16 +331,16 @@ impl SchedulingPass<'_> {
                     .collect()
             });
         }
-        self.groups.push(group);
-        self.group_ids.insert(identity, self.groups.len() - 1);
+        let group = self.groups.push(group);
+        self.group_ids.insert(identity, group);
         Owned {
-            group: self.groups.len() - 1,
+            group,
             own,
             soft: false,
         }
     }
 
-    pub(crate) fn nodes_meeting_all(&self, requirements: &Requirements) -> Bits {
+    pub(crate) fn nodes_meeting_all(&self, requirements: &Requirements) -> Bits<NodeIdx> {
         let mut nodes = Bits::full(self.solver.nodes.len());
         for requirement in requirements.iter() {
             nodes.intersect(&self.solver.nodes_meeting(requirement));
@@ -351,12 +352,12 @@ impl SchedulingPass<'_> {
     fn link_classes(&mut self) {
         let mut anchored: FxHashMap<(&str, &str), Vec<GroupId>> = FxHashMap::default();
         let mut others: Vec<GroupId> = Vec::new();
-        let identities: Vec<Arc<GroupIdentity>> = self
+        let identities: IndexVec<GroupId, Arc<GroupIdentity>> = self
             .groups
             .iter()
             .map(|group| group.identity.clone())
             .collect();
-        for (group, identity) in identities.iter().enumerate() {
+        for (group, identity) in identities.iter_enumerated() {
             match identity.selector.anchor() {
                 Some((key, values)) => {
                     for value in values {
@@ -401,7 +402,7 @@ impl SchedulingPass<'_> {
     }
 
     /// Builds a variant: its requirements, and the nodes and templates that refuse it from the start.
-    pub(crate) fn form_variant(&mut self, class: usize, index: usize) -> Box<Variant> {
+    pub(crate) fn form_variant(&mut self, class: ClassId, index: usize) -> Box<Variant> {
         let names = &self.solver.snapshot.config().well_known;
         let known = |key: &str| names.contains(key);
         let (term, preferred, owned, tolerate) = self.classes[class].demands(index);
@@ -426,8 +427,8 @@ impl SchedulingPass<'_> {
         }
         let mut refused_nodes = Bits::full(self.solver.nodes.len());
         refused_nodes.subtract(&nodes);
-        let templates = self.solver.templates.iter().enumerate();
-        let tolerated_templates: Bits = templates
+        let templates = self.solver.templates.iter_enumerated();
+        let tolerated_templates: Bits<TemplateId> = templates
             .filter(|(_, template)| untolerated(&template.taints, &tolerations).is_none())
             .map(|(index, _)| index)
             .collect();

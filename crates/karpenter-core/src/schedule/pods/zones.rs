@@ -5,6 +5,8 @@
 //!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/scheduler.go (effective zone)
 
+use crate::schedule::compile::ids::{ClassId, GroupId};
+use index_vec::{IndexVec, index_vec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -40,7 +42,7 @@ impl fmt::Display for EffectiveZone {
 impl SchedulingPass<'_> {
     /// Counts pending pods by effective zone.
     pub(crate) fn pending_by_zone(&mut self) -> BTreeMap<EffectiveZone, usize> {
-        let mut of_class: Vec<usize> = vec![0; self.classes.len()];
+        let mut of_class: IndexVec<ClassId, usize> = index_vec![0; self.classes.len()];
         for queued in &self.pods {
             let pending = queued.waiting && queued.pod.node_name.is_none();
             if pending && queued.pod.phase == Phase::Pending {
@@ -48,7 +50,7 @@ impl SchedulingPass<'_> {
             }
         }
         let mut zones = BTreeMap::new();
-        for (class, pods) in of_class.into_iter().enumerate() {
+        for (class, pods) in of_class.into_iter_enumerated() {
             if pods > 0 && self.classes[class].problem.is_none() {
                 *zones.entry(self.effective_zone(class)).or_default() += pods;
             }
@@ -56,10 +58,10 @@ impl SchedulingPass<'_> {
         zones
     }
 
-    fn effective_zone(&mut self, index: usize) -> EffectiveZone {
+    fn effective_zone(&mut self, index: ClassId) -> EffectiveZone {
         let class = &self.classes[index];
-        let axis = self.axes.iter().position(|axis| axis.name == ZONE);
-        let mut groups: Vec<(usize, bool)> = class
+        let axis = self.axes.position(|axis| axis.name == ZONE);
+        let mut groups: Vec<(GroupId, bool)> = class
             .hard
             .iter()
             .map(|owned| (owned.group, owned.own))
@@ -108,7 +110,7 @@ impl SchedulingPass<'_> {
                     && (volumes.is_empty() || volumes.iter().any(|all| admits(all, zone)))
                     && valid
                         .iter()
-                        .all(|valid| domain.is_some_and(|domain| valid.contains(*domain as usize)))
+                        .all(|valid| domain.is_some_and(|domain| valid.contains(*domain)))
             };
             open.extend(zones.iter().filter(reachable).cloned());
         }

@@ -20,6 +20,8 @@
 //!
 //! DIFFERS: upstream keeps the plan of first fit.
 
+use crate::schedule::compile::ids::{ClassId, NO_ROW, PlannedId, PodIdx, RowId, TemplateId};
+use index_vec::Idx;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -29,7 +31,6 @@ use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::vectors::Vector;
 use crate::schedule::pass::{PodState, SchedulingPass};
-use crate::schedule::place::fit::NO_ROW;
 use crate::schedule::place::planned_node::PlannedNode;
 use crate::schedule::pods::class::Class;
 use crate::schedule::portfolio::MOST_PODS;
@@ -65,8 +66,8 @@ struct PodGroup {
     set: SetId,
     requests: Vector,
     /// The planned node it came from, if it is under a hostname constraint.
-    origin: Option<usize>,
-    pods: Vec<u32>,
+    origin: Option<PlannedId>,
+    pods: Vec<PodIdx>,
     worth: f64,
     /// Its worth if other pods use the rest of the node.
     balanced: f64,
@@ -87,10 +88,10 @@ impl PodGroup {
 }
 
 /// Prices and rows under one set of requirements, most expensive first.
-type OfferList = Rc<Vec<(f64, u32)>>;
+type OfferList = Rc<Vec<(f64, RowId)>>;
 
 /// A pod's class, its requirements, its volumes' requirements, and the set of the planned node it is on.
-type Asked = (usize, SetId, SetId, SetId);
+type Asked = (ClassId, SetId, SetId, SetId);
 
 /// The requirements of a pod on a node of its own, and whether it is under a hostname constraint.
 type Own = (SetId, bool);
@@ -124,7 +125,7 @@ impl<'a> SchedulingPass<'a> {
         let mut added: Vec<PlannedNode> = Vec::new();
         let mut hasty = false;
         let (mut work, mut improving) = (0, 0);
-        for template in 0..self.solver.templates.len() {
+        for template in self.solver.templates.indices() {
             let mut ledger = Ledger {
                 thorough,
                 work,
@@ -160,9 +161,14 @@ impl<'a> SchedulingPass<'a> {
     }
 
     /// Returns planned nodes that cost clearly more than the worth of their pods, in chunks to be packed together.
-    fn wasteful(&mut self, template: usize, from_pods: usize, ledger: &mut Ledger) -> Vec<Chunk> {
-        let mut found: Vec<(bool, f64, usize, f64, Vec<PodGroup>)> = Vec::new();
-        for index in 0..self.planned.len() {
+    fn wasteful(
+        &mut self,
+        template: TemplateId,
+        from_pods: usize,
+        ledger: &mut Ledger,
+    ) -> Vec<Chunk> {
+        let mut found: Vec<(bool, f64, PlannedId, f64, Vec<PodGroup>)> = Vec::new();
+        for index in self.planned.indices() {
             let planned = &self.planned[index];
             if planned.template != template || planned.pods.len() < from_pods {
                 continue;
@@ -207,7 +213,7 @@ impl<'a> SchedulingPass<'a> {
     }
 
     /// Returns the pods of a planned node by kind; `None` if it must be left unchanged.
-    fn pod_groups(&mut self, index: usize, ledger: &mut Ledger) -> Option<Vec<PodGroup>> {
+    fn pod_groups(&mut self, index: PlannedId, ledger: &mut Ledger) -> Option<Vec<PodGroup>> {
         let planned = &self.planned[index];
         let (template, planned_set, width) = (planned.template, planned.set, self.width);
         if planned.min_values_relaxed
@@ -222,7 +228,7 @@ impl<'a> SchedulingPass<'a> {
         let pods = std::mem::take(&mut self.planned[index].pods);
         let mut movable = true;
         for pod in &pods {
-            let queued = &self.pods[*pod as usize];
+            let queued = &self.pods[*pod];
             let key = (queued.class, queued.asked, queued.volume, planned_set);
             let class = &classes[queued.class];
             let Some((set, apart)) = self.own_set(template, class, key, ledger) else {
@@ -255,7 +261,7 @@ impl<'a> SchedulingPass<'a> {
             let compiled = &self.solver.templates[template];
             (pod_group.worth, pod_group.balanced) = (f64::MAX, f64::MAX);
             for (price, row) in offer_list.iter() {
-                let room = compiled.row_room(*row as usize, width);
+                let room = compiled.row_room(*row, width);
                 if let Some((most, mean)) = shares(&pod_group.requests, room) {
                     pod_group.worth = pod_group.worth.min(price * most);
                     pod_group.balanced = pod_group.balanced.min(price * mean);
@@ -271,7 +277,7 @@ impl<'a> SchedulingPass<'a> {
     /// Returns the requirements of a pod on a node of its own; `None` if the pod must keep its node.
     fn own_set(
         &mut self,
-        template: usize,
+        template: TemplateId,
         class: &Class,
         key: Asked,
         ledger: &mut Ledger,
@@ -286,7 +292,7 @@ impl<'a> SchedulingPass<'a> {
 
     fn compute_own_set(
         &mut self,
-        template: usize,
+        template: TemplateId,
         class: &Class,
         (_, asked, volume, planned_set): Asked,
     ) -> Option<Own> {
@@ -320,18 +326,18 @@ impl<'a> SchedulingPass<'a> {
     }
 
     /// Returns the offers under a set of requirements that no other offer dominates, thinned out if there are many.
-    fn offer_list(&mut self, template: usize, set: SetId, ledger: &mut Ledger) -> OfferList {
+    fn offer_list(&mut self, template: TemplateId, set: SetId, ledger: &mut Ledger) -> OfferList {
         if let Some(offer_list) = ledger.offer_lists.get(&set) {
             return offer_list.clone();
         }
         let mask = self.mask(template, set);
         let priced = self.by_price(template, set, &mask);
         let compiled = &self.solver.templates[template];
-        let mut kept: Vec<(f64, u32)> = Vec::new();
+        let mut kept: Vec<(f64, RowId)> = Vec::new();
         for (price, row) in priced {
-            let room = compiled.row_room(*row as usize, self.width);
-            let beaten = |(_, other): &(f64, u32)| {
-                let more = compiled.row_room(*other as usize, self.width);
+            let room = compiled.row_room(*row, self.width);
+            let beaten = |(_, other): &(f64, RowId)| {
+                let more = compiled.row_room(*other, self.width);
                 room.iter().zip(more).all(|(own, more)| own <= more)
             };
             if !kept.iter().rev().any(beaten) {
@@ -339,7 +345,7 @@ impl<'a> SchedulingPass<'a> {
             }
         }
         let step = kept.len().div_ceil(MOST_OFFERS).max(1);
-        let offer_list: Vec<(f64, u32)> = kept.into_iter().rev().step_by(step).collect();
+        let offer_list: Vec<(f64, RowId)> = kept.into_iter().rev().step_by(step).collect();
         let offer_list = Rc::new(offer_list);
         ledger.offer_lists.insert(set, offer_list.clone());
         offer_list
@@ -348,7 +354,7 @@ impl<'a> SchedulingPass<'a> {
     /// Packs the pods of a chunk again; `None` if the saving is too small.
     fn repack_chunk(
         &mut self,
-        template: usize,
+        template: TemplateId,
         chunk: &Chunk,
         ledger: &mut Ledger,
     ) -> Option<Vec<PlannedNode>> {
@@ -410,7 +416,7 @@ impl<'a> SchedulingPass<'a> {
         let mut next: Vec<usize> = vec![0; chunk.pod_groups.len()];
         for (bin, copies) in bins {
             for _ in 0..copies {
-                let mut pods: Vec<u32> = Vec::new();
+                let mut pods: Vec<PodIdx> = Vec::new();
                 for (pod_group, count) in &bin.counts {
                     let from = next[*pod_group];
                     pods.extend(&chunk.pod_groups[*pod_group].pods[from..from + count]);
@@ -424,7 +430,7 @@ impl<'a> SchedulingPass<'a> {
             .then_some(planned)
     }
 
-    fn planned_node_of(&self, template: usize, bin: &Bin, pods: Vec<u32>) -> PlannedNode {
+    fn planned_node_of(&self, template: TemplateId, bin: &Bin, pods: Vec<PodIdx>) -> PlannedNode {
         let compiled = &self.solver.templates[template];
         PlannedNode {
             template,
@@ -448,7 +454,7 @@ impl<'a> SchedulingPass<'a> {
     /// Returns the requirement groups of a chunk's pods, with their offers.
     fn requirement_groups(
         &mut self,
-        template: usize,
+        template: TemplateId,
         chunk: &Chunk,
         ledger: &mut Ledger,
     ) -> Vec<RequirementGroup<'a>> {
@@ -461,10 +467,10 @@ impl<'a> SchedulingPass<'a> {
             .collect();
         let mut groups = Vec::with_capacity(sets.len());
         for set in sets {
-            let offer = |(price, row): &(f64, u32)| Offer {
+            let offer = |(price, row): &(f64, RowId)| Offer {
                 price: *price,
                 row: *row,
-                room: compiled.row_room(*row as usize, width),
+                room: compiled.row_room(*row, width),
             };
             let offer_list = self.offer_list(template, set, ledger);
             let offers = offer_list.iter().map(offer).collect();
@@ -479,7 +485,12 @@ impl<'a> SchedulingPass<'a> {
     }
 
     /// Charges new planned nodes instead of those of a chunk to the limits of the NodePool, if they are within them.
-    fn charge_anew(&mut self, template: usize, chunk: &Chunk, planned: &mut [PlannedNode]) -> bool {
+    fn charge_anew(
+        &mut self,
+        template: TemplateId,
+        chunk: &Chunk,
+        planned: &mut [PlannedNode],
+    ) -> bool {
         let compiled = &self.solver.templates[template];
         let count = compiled.limit_names.len();
         if count == 0 {
@@ -492,16 +503,17 @@ impl<'a> SchedulingPass<'a> {
             }
         }
         let number = planned.len() as i64;
-        let costs = |row: usize| &compiled.limit_costs[row * count..(row + 1) * count];
+        let costs =
+            |row: RowId| &compiled.limit_costs[row.index() * count..(row.index() + 1) * count];
         let mut left = available.clone();
         for planned in planned.iter_mut() {
             // Each gets an even share, or what its instance type uses: larger instance types are excluded.
-            let own = costs(planned.witness as usize);
-            let within = |row: &usize| {
+            let own = costs(planned.witness);
+            let within = |row: &RowId| {
                 (costs(*row).iter().zip(own).zip(&available))
                     .all(|((cost, own), available)| cost <= own || *cost <= available / number)
             };
-            let allowed: Bits = compiled.rows.iter().filter(within).collect();
+            let allowed: Bits<RowId> = compiled.rows.iter().filter(within).collect();
             let rows = self.rows_with_room(template, planned.set, &planned.used, Some(&allowed));
             for row in rows.iter() {
                 for (charged, cost) in planned.charged.iter_mut().zip(costs(row)) {
@@ -522,18 +534,18 @@ impl<'a> SchedulingPass<'a> {
     }
 
     /// Appends new planned nodes to the remaining ones, and updates the placements of the pods.
-    fn replace_planned_nodes(&mut self, replaced: &Bits, added: Vec<PlannedNode>) {
+    fn replace_planned_nodes(&mut self, replaced: &Bits<PlannedId>, added: Vec<PlannedNode>) {
         let old = std::mem::take(&mut self.planned);
-        let stay = old.into_iter().enumerate();
+        let stay = old.into_iter_enumerated();
         self.planned = stay
             .filter(|(index, _)| !replaced.contains(*index))
             .map(|(_, planned)| planned)
             .chain(added)
             .collect();
         self.levels.clear();
-        for (index, planned) in self.planned.iter().enumerate() {
+        for (index, planned) in self.planned.iter_enumerated() {
             for pod in &planned.pods {
-                self.pods[*pod as usize].state = PodState::Placed(Target::Planned(index));
+                self.pods[*pod].state = PodState::Placed(Target::Planned(index));
             }
         }
     }
@@ -541,14 +553,14 @@ impl<'a> SchedulingPass<'a> {
     /// Returns the price of the cheapest row that meets a set and has room.
     pub(crate) fn lowest_price(
         &mut self,
-        template: usize,
+        template: TemplateId,
         set: SetId,
         used: &[i64],
-        allowed: Option<&Bits>,
+        allowed: Option<&Bits<RowId>>,
     ) -> f64 {
         let mask = self.mask(template, set);
         let compiled = &self.solver.templates[template];
-        let fits = |row: usize| {
+        let fits = |row: RowId| {
             allowed.is_none_or(|allowed| allowed.contains(row))
                 && used
                     .iter()
@@ -557,7 +569,7 @@ impl<'a> SchedulingPass<'a> {
         };
         self.by_price(template, set, &mask)
             .iter()
-            .find(|(_, row)| fits(*row as usize))
+            .find(|(_, row)| fits(*row))
             .map_or(f64::MAX, |(price, _)| *price)
     }
 }
@@ -567,7 +579,7 @@ impl<'a> SchedulingPass<'a> {
 struct Chunk {
     /// Its planned nodes have few pods each.
     few: bool,
-    planned: Bits,
+    planned: Bits<PlannedId>,
     /// Their total price.
     price: f64,
     pod_groups: Vec<PodGroup>,
@@ -583,7 +595,7 @@ impl Chunk {
         usual.max(mean * NODE_OVERHEAD_FEW)
     }
 
-    fn take(&mut self, planned: usize, price: f64, pod_groups: Vec<PodGroup>) {
+    fn take(&mut self, planned: PlannedId, price: f64, pod_groups: Vec<PodGroup>) {
         self.planned.insert(planned);
         self.price += price;
         for pod_group in pod_groups {

@@ -152,16 +152,18 @@ impl Packer<'_> {
 mod tests {
     use super::*;
     use crate::schedule::compile::algebra::ANYTHING;
+    use crate::schedule::compile::ids::RowId;
     use crate::schedule::repack::packing::RequirementGroup;
+    use index_vec::Idx;
 
     const SMALL: Offer<'_> = Offer {
         price: 1.0,
-        row: 0,
+        row: RowId(0),
         room: &[4],
     };
     const LARGE: Offer<'_> = Offer {
         price: 1.9,
-        row: 1,
+        row: RowId(1),
         room: &[8],
     };
 
@@ -223,7 +225,7 @@ mod tests {
             bin.counts
                 .iter()
                 .for_each(|(kind, count)| placed[*kind] += count * copies);
-            assert!(bin.used[0] <= [4, 8][bin.row as usize]);
+            assert!(bin.used[0] <= [4, 8][bin.row.index()]);
         }
         assert_eq!(placed, [4, 4]);
     }
@@ -231,7 +233,7 @@ mod tests {
     #[test]
     fn a_packing_stays_where_no_improvement_exists_or_the_work_limit_is_reached() {
         let rows = |bins: Bins| -> Vec<(u32, usize)> {
-            bins.iter().map(|(bin, n)| (bin.row, *n)).collect()
+            bins.iter().map(|(bin, n)| (bin.row.0, *n)).collect()
         };
         let full = vec![(bin(LARGE, &[(0, 2), (1, 2)]), 2)];
         assert_eq!(

@@ -4,6 +4,7 @@
 //! with the highest worth first, and evenly, where the next pod is the one with the highest worth for its share of the free
 //! resources. Nodes with the same filling are merged into one larger node where that costs no more.
 
+use crate::schedule::compile::ids::{PlannedId, RowId};
 use smallvec::SmallVec;
 
 use crate::schedule::compile::algebra::SetId;
@@ -21,7 +22,7 @@ pub(crate) struct Kind {
     /// Requests of one pod: resource and amount, above zero.
     pub(crate) needs: SmallVec<[(usize, i64); 6]>,
     /// The planned node it came from, if it is under a hostname constraint.
-    pub(crate) origin: Option<usize>,
+    pub(crate) origin: Option<PlannedId>,
     pub(crate) count: usize,
     pub(crate) worth: f64,
 }
@@ -40,7 +41,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer<'a> {
     pub(crate) price: f64,
-    pub(crate) row: u32,
+    pub(crate) row: RowId,
     pub(crate) room: &'a [i64],
 }
 
@@ -58,7 +59,7 @@ pub(crate) struct RequirementGroup<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Bin {
     pub(crate) set: SetId,
-    pub(crate) row: u32,
+    pub(crate) row: RowId,
     pub(crate) price: f64,
     pub(crate) used: Vector,
     pub(crate) counts: Vec<(usize, usize)>,
@@ -382,7 +383,7 @@ impl BinFill<'_> {
 }
 
 /// Reports whether a kind may share a node with pods of this origin.
-fn may_join(kind: &Kind, origin: Option<usize>) -> bool {
+fn may_join(kind: &Kind, origin: Option<PlannedId>) -> bool {
     kind.origin.is_none() || origin.is_none() || kind.origin == origin
 }
 
@@ -406,7 +407,7 @@ mod tests {
         let offers = offers.iter().enumerate();
         let offers = offers.map(|(row, (price, room))| Offer {
             price: *price,
-            row: row as u32,
+            row: RowId(row as u32),
             room,
         });
         let group = RequirementGroup {
@@ -431,7 +432,7 @@ mod tests {
             .into_iter()
             .map(|(mut bin, copies)| {
                 bin.counts.sort_unstable();
-                (bin.row, copies, bin.counts)
+                (bin.row.0, copies, bin.counts)
             })
             .collect();
         found.sort();
@@ -458,7 +459,7 @@ mod tests {
         let offers = [(40.0, [64, 64]), (8.0, [16, 16]), (2.0, [4, 4])];
         let small = Bin {
             set: ANYTHING,
-            row: 2,
+            row: RowId(2),
             price: 2.0,
             used: [4, 3].into_iter().collect(),
             counts: vec![(0, 2)],
@@ -470,7 +471,7 @@ mod tests {
     #[test]
     fn pods_of_different_planned_nodes_under_a_hostname_constraint_stay_apart() {
         let of = |origin| Kind {
-            origin: Some(origin),
+            origin: Some(PlannedId(origin)),
             ..kind(1, 1, 2, 1.0)
         };
         let found = pack(&[(4.0, [4, 4])], &[of(0), of(1)]);
@@ -487,7 +488,7 @@ mod tests {
         let plan = |nodes: usize, price: f64| {
             let bin = Bin {
                 set: ANYTHING,
-                row: 0,
+                row: RowId(0),
                 price,
                 used: Vector::new(),
                 counts: Vec::new(),

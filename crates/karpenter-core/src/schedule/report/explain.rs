@@ -6,6 +6,7 @@ use crate::requirements::{AllowUndefined, Requirements};
 use crate::resources::Resources;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::ids::{ClassId, RowId, TemplateId};
 use crate::schedule::compile::template::unmet_min_values;
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::planned_node::Refusal;
@@ -20,7 +21,7 @@ const SUSPICIOUS_CPU: i64 = 1_000_000_000;
 
 impl SchedulingPass<'_> {
     /// Returns why no pod of the class was placed, or why the last ones were not.
-    pub(crate) fn explain(&mut self, class: usize) -> Unschedulable {
+    pub(crate) fn explain(&mut self, class: ClassId) -> Unschedulable {
         if let Some(problem) = &self.classes[class].problem {
             return problem.clone();
         }
@@ -31,7 +32,7 @@ impl SchedulingPass<'_> {
         let variant = self.form_variant(class, last);
         let mut waits = false;
         let mut reasons = Vec::new();
-        for template in 0..self.solver.templates.len() {
+        for template in self.solver.templates.indices() {
             let reason = self.explain_template(template, class, &variant);
             waits |= reason == Incompatibility::Reserved;
             let compiled = &self.solver.templates[template];
@@ -53,8 +54,8 @@ impl SchedulingPass<'_> {
 
     fn explain_template(
         &mut self,
-        template: usize,
-        class: usize,
+        template: TemplateId,
+        class: ClassId,
         variant: &Variant,
     ) -> Incompatibility {
         let compiled = &self.solver.templates[template];
@@ -186,8 +187,8 @@ impl SchedulingPass<'_> {
 
     fn no_instance_type(
         &mut self,
-        template: usize,
-        class: usize,
+        template: TemplateId,
+        class: ClassId,
         set: SetId,
         wanted: &Requirements,
     ) -> Incompatibility {
@@ -203,16 +204,18 @@ impl SchedulingPass<'_> {
         }
         let requests = self.classes[class].requests.clone();
         let none = vec![0; self.width];
-        let roomy: Bits = (0..catalogue.rows())
+        let roomy: Bits<RowId> = catalogue
+            .row_type
+            .indices()
             .filter(|row| self.row_fits(template, *row, &none, &requests))
             .collect();
-        let within = |a: &Bits, b: &Bits| {
+        let within = |a: &Bits<RowId>, b: &Bits<RowId>| {
             let mut both = a.clone();
             both.intersect(b);
             both.intersect(&compiled.rows);
             !both.is_empty()
         };
-        let any = |bits: &Bits| within(bits, bits);
+        let any = |bits: &Bits<RowId>| within(bits, bits);
         Incompatibility::InstanceTypes(InstanceTypeMismatch {
             requirements: any(&meeting),
             resources: any(&roomy),
@@ -226,7 +229,7 @@ impl SchedulingPass<'_> {
     }
 
     /// Returns the requirements and total resources of a class together with the DaemonSets of a template.
-    fn asked(&self, template: usize, class: usize, wanted: &Requirements) -> Requested {
+    fn asked(&self, template: TemplateId, class: ClassId, wanted: &Requirements) -> Requested {
         let compiled = &self.solver.templates[template];
         let own = &self.classes[class].shape.requests;
         let with = |daemons: Resources| {

@@ -2,6 +2,8 @@
 //!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/{nodeclaim,nodeclaimtemplate}.go
 
+use crate::schedule::compile::ids::{ClassId, PlannedId, ReservationId, RowId, TemplateId};
+use index_vec::{IndexVec, index_vec};
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
@@ -21,7 +23,7 @@ use crate::schedule::topology::group::Target;
 /// Summary of the instance types left for a planned node.
 struct Options {
     /// Rows by price.
-    rows: Vec<(f64, u32)>,
+    rows: Vec<(f64, RowId)>,
     /// Names by price, each once.
     names: Vec<String>,
     capacity_types: Vec<String>,
@@ -36,15 +38,16 @@ impl SchedulingPass<'_> {
             pools: self.solver.pools.clone(),
             ..Plan::default()
         };
-        let mut dropped = vec![false; self.planned.len()];
-        for (index, dropped) in dropped.iter_mut().enumerate() {
+        let mut dropped: IndexVec<PlannedId, bool> = index_vec![false; self.planned.len()];
+        for (index, dropped) in dropped.iter_mut_enumerated() {
             match self.draft(index) {
                 Some(draft) => plan.new_claims.push(draft),
                 None => *dropped = true,
             }
         }
-        let mut reasons: Vec<Option<Unschedulable>> = vec![None; self.classes.len()];
-        for index in 0..self.pods.len() {
+        let mut reasons: IndexVec<ClassId, Option<Unschedulable>> =
+            index_vec![None; self.classes.len()];
+        for index in self.pods.indices() {
             let queued = &self.pods[index];
             let (buffer, class, state) = (queued.buffer, queued.class, queued.state);
             let pod = || queued.pod.key.clone();
@@ -90,7 +93,7 @@ impl SchedulingPass<'_> {
     }
 
     /// Returns the draft of a planned node; `None` if truncating the list of instance types breaks minValues.
-    fn draft(&mut self, index: usize) -> Option<PlannedNodeClaim> {
+    fn draft(&mut self, index: PlannedId) -> Option<PlannedNodeClaim> {
         let planned = &self.planned[index];
         let (template, set, allowed) = (planned.template, planned.set, planned.allowed.clone());
         let (used, reservations) = (planned.used.clone(), planned.reservations.clone());
@@ -106,10 +109,7 @@ impl SchedulingPass<'_> {
         }?;
         let planned = &self.planned[index];
         let key = |buffer: bool| {
-            let pods = planned
-                .pods
-                .iter()
-                .map(|queued| &self.pods[*queued as usize]);
+            let pods = planned.pods.iter().map(|queued| &self.pods[*queued]);
             pods.filter(move |queued| queued.buffer == buffer)
                 .map(|queued| queued.pod.key.clone())
                 .collect()
@@ -138,10 +138,10 @@ impl SchedulingPass<'_> {
     /// Returns the parts shared by planned nodes with the same requirements and rows.
     fn shape(
         &mut self,
-        template_index: usize,
+        template_index: TemplateId,
         planned_set: SetId,
-        rows: &Bits,
-        reservations: &BTreeSet<usize>,
+        rows: &Bits<RowId>,
+        reservations: &BTreeSet<ReservationId>,
     ) -> Option<DraftShape> {
         let template = &self.solver.templates[template_index];
         let catalogue = &self.solver.catalogues[template.catalogue];
@@ -177,11 +177,11 @@ impl SchedulingPass<'_> {
         let uncut = cut.len();
         cut.truncate(self.request.max_instance_types);
         if cut.len() < uncut {
-            let kept = |row: &usize| cut.contains(&catalogue.type_of(*row).name);
-            let left: Bits = options
+            let kept = |row: &RowId| cut.contains(&catalogue.type_of(*row).name);
+            let left: Bits<RowId> = options
                 .rows
                 .iter()
-                .map(|(_, row)| *row as usize)
+                .map(|(_, row)| *row)
                 .filter(kept)
                 .collect();
             let unmet = unmet_min_values(catalogue, &self.algebra, planned_set, &left).is_some();
@@ -227,15 +227,15 @@ impl SchedulingPass<'_> {
         })
     }
 
-    fn options(&mut self, template: usize, set: SetId, rows: &Bits) -> Options {
+    fn options(&mut self, template: TemplateId, set: SetId, rows: &Bits<RowId>) -> Options {
         let catalogue_index = self.solver.templates[template].catalogue;
         let kinds = self.kinds(catalogue_index, set);
         let catalogue = &self.solver.catalogues[catalogue_index];
-        let mut priced: Vec<(f64, u32)> = rows
+        let mut priced: Vec<(f64, RowId)> = rows
             .iter()
-            .filter_map(|row| Some((catalogue.price(row, &kinds)?, row as u32)))
+            .filter_map(|row| Some((catalogue.price(row, &kinds)?, row)))
             .collect();
-        let name = |row: u32| catalogue.type_of(row as usize).name.as_str();
+        let name = |row: RowId| catalogue.type_of(row).name.as_str();
         priced.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| name(a.1).cmp(name(b.1))));
         let mut names: Vec<String> = Vec::with_capacity(priced.len());
         let mut seen = rustc_hash::FxHashSet::default();
@@ -246,13 +246,13 @@ impl SchedulingPass<'_> {
             if seen.insert(name(*row)) {
                 names.push(name(*row).to_owned());
             }
-            capacity_overlay |= catalogue.type_of(*row as usize).capacity_overlay;
+            capacity_overlay |= catalogue.type_of(*row).capacity_overlay;
             for offer in catalogue
-                .offers(*row as usize)
+                .offers(*row)
                 .iter()
-                .filter(|offer| kinds.contains(offer.kind as usize))
+                .filter(|offer| kinds.contains(offer.kind))
             {
-                offered.insert(offer.kind as usize);
+                offered.insert(offer.kind);
                 price_overlay |= offer.overlay;
             }
         }

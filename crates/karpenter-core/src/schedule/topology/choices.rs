@@ -4,18 +4,19 @@
 //! constraints on one key are intersected. For hostname the domains are the nodes, and the constraint is a rule on the
 //! bitsets of its group.
 
+use crate::schedule::compile::ids::{AxisId, ClassId, DomainId, GroupId, PlannedId};
 use smallvec::SmallVec;
 
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::pass::SchedulingPass;
-use crate::schedule::pods::class::{GroupId, Owned, Variant};
+use crate::schedule::pods::class::{Owned, Variant};
 use crate::schedule::topology::group::{DomainQuery, GroupKind, Targets};
 
 /// The domains of an axis that all constraints admit, before a particular node is considered.
 #[derive(Clone, Debug)]
 pub(crate) struct Domains {
-    pub(crate) axis: usize,
-    pub(crate) allowed: Bits,
+    pub(crate) axis: AxisId,
+    pub(crate) allowed: Bits<DomainId>,
     /// The node must be in exactly one of the domains.
     pub(crate) single: bool,
     /// The group whose counts order the domains.
@@ -45,7 +46,11 @@ enum HostnameRule {
 
 impl SchedulingPass<'_> {
     /// Returns the choices that the topology constraints of a variant leave; the error is the group that leaves none.
-    pub(crate) fn choices(&mut self, class: usize, variant: &Variant) -> Result<Choices, GroupId> {
+    pub(crate) fn choices(
+        &mut self,
+        class: ClassId,
+        variant: &Variant,
+    ) -> Result<Choices, GroupId> {
         let mut choices = Choices::default();
         // kube-scheduler lets a pod start its affinity group only if no pod anywhere matches all of its terms.
         let joins = variant.owned.iter().any(|owned| {
@@ -69,7 +74,7 @@ impl SchedulingPass<'_> {
     fn choose(
         &mut self,
         choices: &mut Choices,
-        class: usize,
+        class: ClassId,
         variant: &Variant,
         owned: Owned,
         joins: bool,
@@ -165,7 +170,11 @@ impl SchedulingPass<'_> {
     /// domains of the group.
     ///
     /// DIFFERS: upstream takes the domains of the alternative that is being tried.
-    pub(crate) fn counted_domains(&mut self, class: usize, group: GroupId) -> Option<Bits> {
+    pub(crate) fn counted_domains(
+        &mut self,
+        class: ClassId,
+        group: GroupId,
+    ) -> Option<Bits<DomainId>> {
         let axis = self.groups[group].axis;
         if self.groups[group].kind() != GroupKind::Spread || self.axes[axis].is_hostname {
             return None;
@@ -183,18 +192,18 @@ impl SchedulingPass<'_> {
     }
 
     /// Returns the domains of the nodes that a group counts: existing nodes, and planned nodes with a fixed domain.
-    fn occupied_domains(&self, group: GroupId) -> Bits {
+    fn occupied_domains(&self, group: GroupId) -> Bits<DomainId> {
         let axis = &self.axes[self.groups[group].axis];
         let passing = self.groups[group].nodes.as_ref();
         let mut occupied = Bits::default();
-        for domain in 0..axis.domains.len() {
+        for domain in axis.domains.indices() {
             let mut nodes = axis.nodes[domain].clone();
             nodes.intersect(&self.present);
             if let Some(passing) = passing {
                 nodes.intersect(passing);
             }
-            let elsewhere = |node: usize| {
-                let mut others = axis.planned.iter().enumerate();
+            let elsewhere = |node: PlannedId| {
+                let mut others = axis.planned.iter_enumerated();
                 others.any(|(other, planned)| other != domain && planned.contains(node))
             };
             let mut planned = axis.planned[domain].iter();
@@ -208,11 +217,11 @@ impl SchedulingPass<'_> {
     }
 
     /// Returns the nodes that hostname constraints admit, 64 at a time.
-    pub(crate) fn target_word(
+    pub(crate) fn target_word<I>(
         &self,
         choices: &Choices,
         index: usize,
-        of: impl Fn(&Targets) -> &Bits,
+        of: impl Fn(&Targets) -> &Bits<I>,
     ) -> u64 {
         choices
             .hostname_rules

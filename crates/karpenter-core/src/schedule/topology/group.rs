@@ -8,6 +8,8 @@
 //! DIFFERS: identity includes minDomains and the values of the node filter; the values of NotIn requirements are not domains;
 //! a NodePool that a pod excludes adds no domains for it.
 
+use crate::schedule::compile::ids::{AxisId, DomainId, NodeIdx, PlannedId, TemplateId};
+use index_vec::{Idx, IndexVec};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -151,7 +153,7 @@ impl GroupIdentity {
 /// The nodes of a group's pods before the pass: node and number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BaseCounts {
-    pub(crate) places: Vec<(u32, u32)>,
+    pub(crate) places: Vec<(NodeIdx, u32)>,
 }
 
 /// A label whose values are domains.
@@ -160,30 +162,29 @@ pub(crate) struct Axis {
     pub(crate) name: String,
     pub(crate) key: KeyId,
     pub(crate) is_hostname: bool,
-    pub(crate) domains: Vec<Arc<str>>,
-    pub(crate) ids: FxHashMap<Arc<str>, u32>,
-    pub(crate) of_node: Vec<u32>,
+    pub(crate) domains: IndexVec<DomainId, Arc<str>>,
+    pub(crate) ids: FxHashMap<Arc<str>, DomainId>,
+    pub(crate) of_node: IndexVec<NodeIdx, Option<DomainId>>,
     /// Existing nodes of each domain.
-    pub(crate) nodes: Vec<Bits>,
+    pub(crate) nodes: IndexVec<DomainId, Bits<NodeIdx>>,
     /// Planned nodes that may still be in each domain.
-    pub(crate) planned: Vec<Bits>,
+    pub(crate) planned: IndexVec<DomainId, Bits<PlannedId>>,
     /// Domains a requirement admits.
-    pub(crate) admitted: FxHashMap<ReqId, Arc<Bits>>,
+    pub(crate) admitted: FxHashMap<ReqId, Arc<Bits<DomainId>>>,
     /// Domains of each template.
-    pub(crate) of_template: Vec<Bits>,
+    pub(crate) of_template: IndexVec<TemplateId, Bits<DomainId>>,
     /// Requirements that admit exactly some domains.
-    pub(crate) requirements: FxHashMap<Bits, ReqId>,
+    pub(crate) requirements: FxHashMap<Bits<DomainId>, ReqId>,
 }
 
 impl Axis {
-    pub(crate) fn domain(&mut self, name: &str) -> usize {
+    pub(crate) fn domain(&mut self, name: &str) -> DomainId {
         if let Some(id) = self.ids.get(name) {
-            return *id as usize;
+            return *id;
         }
         let name: Arc<str> = name.into();
-        let id = self.domains.len();
-        self.domains.push(name.clone());
-        self.ids.insert(name, id as u32);
+        let id = self.domains.push(name.clone());
+        self.ids.insert(name, id);
         self.nodes.push(Bits::default());
         self.planned.push(Bits::default());
         id
@@ -193,8 +194,8 @@ impl Axis {
 /// Sets of existing nodes and of planned nodes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Targets {
-    pub(crate) nodes: Bits,
-    pub(crate) planned: Bits,
+    pub(crate) nodes: Bits<NodeIdx>,
+    pub(crate) planned: Bits<PlannedId>,
 }
 
 impl Targets {
@@ -209,17 +210,17 @@ impl Targets {
 /// An existing node, or a planned node of this pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    Node(usize),
-    Planned(usize),
+    Node(NodeIdx),
+    Planned(PlannedId),
 }
 
 /// The properties of a pod that decide in which domains of a group it may be placed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DomainQuery<'a> {
     /// The domains that its other constraints admit; `None` is all.
-    pub(crate) reach: Option<&'a Bits>,
+    pub(crate) reach: Option<&'a Bits<DomainId>>,
     /// The domains whose lowest count bounds a spread, as far as the pod's node affinity decides; `None` is all.
-    pub(crate) counted: Option<&'a Bits>,
+    pub(crate) counted: Option<&'a Bits<DomainId>>,
     /// Whether the group counts the pod itself.
     pub(crate) own: bool,
     /// The number of counted pods on the same planned node whose domain is still open.
@@ -232,13 +233,13 @@ pub(crate) struct DomainQuery<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) identity: Arc<GroupIdentity>,
-    pub(crate) axis: usize,
-    pub(crate) counts: Vec<u32>,
+    pub(crate) axis: AxisId,
+    pub(crate) counts: IndexVec<DomainId, u32>,
     /// Domains that the group knows.
-    pub(crate) known: Bits,
+    pub(crate) known: Bits<DomainId>,
     /// Counts by node and by planned node, for hostname.
-    on_nodes: FxHashMap<u32, u32>,
-    on_planned: Vec<u32>,
+    on_nodes: FxHashMap<NodeIdx, u32>,
+    on_planned: IndexVec<PlannedId, u32>,
     /// Nodes with a count.
     pub(crate) populated: Targets,
     /// Nodes where one more counted pod would exceed the skew.
@@ -248,20 +249,20 @@ pub(crate) struct Group {
     /// Whether any pod was counted.
     pub(crate) any: bool,
     /// Existing nodes that pass the node filter; `None` is all.
-    pub(crate) nodes: Option<Arc<Bits>>,
+    pub(crate) nodes: Option<Arc<Bits<NodeIdx>>>,
     /// Requirement sets of the node filter, one of which must be met; `None` is any.
     pub(crate) filter_sets: Option<Arc<[SetId]>>,
 }
 
 impl Group {
-    pub(crate) fn new(identity: Arc<GroupIdentity>, axis: usize) -> Self {
+    pub(crate) fn new(identity: Arc<GroupIdentity>, axis: AxisId) -> Self {
         Self {
             identity,
             axis,
-            counts: Vec::new(),
+            counts: IndexVec::new(),
             known: Bits::default(),
             on_nodes: FxHashMap::default(),
-            on_planned: Vec::new(),
+            on_planned: IndexVec::new(),
             populated: Targets::default(),
             full: Targets::default(),
             over: Targets::default(),
@@ -278,10 +279,10 @@ impl Group {
     /// Adds `number` pods to the count of a node.
     pub(crate) fn count_on(&mut self, target: Target, number: u32) {
         let count = match target {
-            Target::Node(index) => self.on_nodes.entry(index as u32).or_default(),
+            Target::Node(index) => self.on_nodes.entry(index).or_default(),
             Target::Planned(index) => {
-                if self.on_planned.len() <= index {
-                    self.on_planned.resize(index + 1, 0);
+                if self.on_planned.len() <= index.index() {
+                    self.on_planned.resize(index.index() + 1, 0);
                 }
                 &mut self.on_planned[index]
             }
@@ -302,34 +303,34 @@ impl Group {
     /// Returns the count of a node.
     pub(crate) fn count_of(&self, target: Target) -> u32 {
         let count = match target {
-            Target::Node(index) => self.on_nodes.get(&(index as u32)),
+            Target::Node(index) => self.on_nodes.get(&index),
             Target::Planned(index) => self.on_planned.get(index),
         };
         count.copied().unwrap_or(0)
     }
 
     /// Adds `number` pods to the count of a domain.
-    pub(crate) fn count_in(&mut self, domain: usize, number: u32) {
-        if self.counts.len() <= domain {
-            self.counts.resize(domain + 1, 0);
+    pub(crate) fn count_in(&mut self, domain: DomainId, number: u32) {
+        if self.counts.len() <= domain.index() {
+            self.counts.resize(domain.index() + 1, 0);
         }
         self.counts[domain] += number;
         self.known.insert(domain);
         self.any = true;
     }
 
-    pub(crate) fn uncount_in(&mut self, domain: usize, number: u32) {
+    pub(crate) fn uncount_in(&mut self, domain: DomainId, number: u32) {
         if let Some(count) = self.counts.get_mut(domain) {
             *count = count.saturating_sub(number);
         }
     }
 
-    pub(crate) fn in_domain(&self, domain: usize) -> u32 {
+    pub(crate) fn in_domain(&self, domain: DomainId) -> u32 {
         self.counts.get(domain).copied().unwrap_or(0)
     }
 
     /// Returns the domains that a pod may be placed in, before a particular node is considered.
-    pub(crate) fn valid_domains(&self, asker: &DomainQuery<'_>) -> Bits {
+    pub(crate) fn valid_domains(&self, asker: &DomainQuery<'_>) -> Bits<DomainId> {
         let mut reachable = self.known.clone();
         if let Some(reach) = asker.reach {
             reachable.intersect(reach);
@@ -351,13 +352,13 @@ impl Group {
                     .is_some_and(|least| (counted.len() as i64) < i64::from(least));
                 let fewest = i64::from(if too_few { 0 } else { fewest });
                 let more = i64::from(asker.along) + i64::from(asker.own) - fewest;
-                let fits = |domain: &usize| {
+                let fits = |domain: &DomainId| {
                     i64::from(self.in_domain(*domain)) + more <= i64::from(self.identity.max_skew)
                 };
                 reachable.iter().filter(fits).collect()
             }
             GroupKind::Affinity => {
-                let populated: Bits = reachable
+                let populated: Bits<DomainId> = reachable
                     .iter()
                     .filter(|domain| self.in_domain(*domain) > 0)
                     .collect();

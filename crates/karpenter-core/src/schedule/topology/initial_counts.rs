@@ -1,5 +1,7 @@
 //! Initial counts of the topology groups: the domains of each group, and the pods it counts in them before the pass.
 
+use crate::schedule::compile::ids::{AxisId, DomainId, GroupId, NodeIdx};
+use index_vec::IndexVec;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -11,13 +13,13 @@ use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::solver::Staying;
 use crate::schedule::compile::template::Template;
 use crate::schedule::pass::SchedulingPass;
-use crate::schedule::pods::class::{Class, GroupId};
+use crate::schedule::pods::class::Class;
 use crate::schedule::topology::group::{Axis, Group, GroupKind, Target, is_hostname};
 use crate::taints::untolerated;
 
 impl SchedulingPass<'_> {
     /// Returns the axis of a label, creating it with its domains over nodes and templates if it does not exist.
-    pub(crate) fn axis(&mut self, name: &str) -> usize {
+    pub(crate) fn axis(&mut self, name: &str) -> AxisId {
         if let Some(axis) = self.axis_ids.get(name) {
             return *axis;
         }
@@ -28,13 +30,13 @@ impl SchedulingPass<'_> {
             name: name.to_owned(),
             key,
             is_hostname: is_hostname(name),
-            domains: Vec::new(),
+            domains: IndexVec::new(),
             ids: FxHashMap::default(),
-            of_node: Vec::new(),
-            nodes: Vec::new(),
-            planned: Vec::new(),
+            of_node: IndexVec::new(),
+            nodes: IndexVec::new(),
+            planned: IndexVec::new(),
             admitted: FxHashMap::default(),
-            of_template: Vec::new(),
+            of_template: IndexVec::new(),
             requirements: FxHashMap::default(),
         };
         if !axis.is_hostname {
@@ -43,9 +45,9 @@ impl SchedulingPass<'_> {
                 axis.domain(domain);
             }
             axis.of_node.clone_from(&on_nodes.of_node);
-            for (node, domain) in axis.of_node.iter().enumerate() {
-                if *domain != u32::MAX {
-                    axis.nodes[*domain as usize].insert(node);
+            for (node, domain) in axis.of_node.iter_enumerated() {
+                if let Some(domain) = domain {
+                    axis.nodes[*domain].insert(node);
                 }
             }
             for template in &solver.templates {
@@ -53,13 +55,13 @@ impl SchedulingPass<'_> {
                 axis.of_template.push(domains);
             }
         }
-        self.axes.push(axis);
-        self.axis_ids.insert(name.to_owned(), self.axes.len() - 1);
-        self.axes.len() - 1
+        let axis = self.axes.push(axis);
+        self.axis_ids.insert(name.to_owned(), axis);
+        axis
     }
 
     /// Returns the values of a label that nodes of a template can have.
-    fn template_domains(&self, template: &Template, axis: &mut Axis) -> Bits {
+    fn template_domains(&self, template: &Template, axis: &mut Axis) -> Bits<DomainId> {
         let catalogue = &self.solver.catalogues[template.catalogue];
         let own = self
             .algebra
@@ -106,14 +108,14 @@ impl SchedulingPass<'_> {
                 None => {
                     let axis = self.axis(&identity.key);
                     let identity = Arc::new(identity.clone());
-                    self.groups.push(Group::new(identity.clone(), axis));
-                    self.group_ids.insert(identity, self.groups.len() - 1);
-                    self.groups.len() - 1
+                    let group = self.groups.push(Group::new(identity.clone(), axis));
+                    self.group_ids.insert(identity, group);
+                    group
                 }
             };
             self.count_places(group, places);
         }
-        for group in 0..self.groups.len() {
+        for group in self.groups.indices() {
             self.find_domains(group);
             if self.groups[group].kind() != GroupKind::Inverse {
                 let counts = solver.base_counts(&self.groups[group].identity.clone());
@@ -132,7 +134,7 @@ impl SchedulingPass<'_> {
                 .node_name
                 .as_ref()
                 .and_then(|name| solver.node_index.get(name))
-                .map(|index| *index as usize);
+                .copied();
             if let Some(node) = node.filter(|node| self.present.contains(*node) && pod.is_active())
             {
                 self.uncount(&pod, node);
@@ -140,10 +142,10 @@ impl SchedulingPass<'_> {
         }
     }
 
-    fn count_places(&mut self, group: GroupId, places: &[(u32, u32)]) {
+    fn count_places(&mut self, group: GroupId, places: &[(NodeIdx, u32)]) {
         let axis = self.groups[group].axis;
         for (node, number) in places {
-            let index = *node as usize;
+            let index = *node;
             let counts = self.groups[group]
                 .nodes
                 .as_ref()
@@ -154,9 +156,8 @@ impl SchedulingPass<'_> {
             if self.axes[axis].is_hostname {
                 self.groups[group].count_on(Target::Node(index), *number);
             } else {
-                let domain = self.axes[axis].of_node[index];
-                if domain != u32::MAX {
-                    self.groups[group].count_in(domain as usize, *number);
+                if let Some(domain) = self.axes[axis].of_node[index] {
+                    self.groups[group].count_in(domain, *number);
                 }
             }
         }
@@ -185,20 +186,22 @@ impl SchedulingPass<'_> {
                 let counted = |pod: &&Arc<Pod>| group.identity.counts(pod, &solver.snapshot);
                 let number = pods.iter().filter(counted).count();
                 if number > 0 {
-                    group.count_in(*domain as usize, u32::try_from(number).unwrap_or(u32::MAX));
+                    group.count_in(*domain, u32::try_from(number).unwrap_or(u32::MAX));
                 }
             }
         }
     }
 
     /// Removes a bound pod of this pass from the counts of the node it is bound to.
-    fn uncount(&mut self, pod: &Pod, node: usize) {
-        for group in 0..self.groups.len() {
+    fn uncount(&mut self, pod: &Pod, node: NodeIdx) {
+        for group in self.groups.indices() {
             let identity = self.groups[group].identity.clone();
             let counted = identity.counts(pod, &self.solver.snapshot);
             let axis = &self.axes[self.groups[group].axis];
-            if counted && !axis.is_hostname && axis.of_node[node] != u32::MAX {
-                let domain = axis.of_node[node] as usize;
+            if counted
+                && !axis.is_hostname
+                && let Some(domain) = axis.of_node[node]
+            {
                 self.groups[group].uncount_in(domain, 1);
             }
         }
@@ -211,7 +214,7 @@ impl SchedulingPass<'_> {
         }
         let mut known = Bits::default();
         let passing = self.groups[group].nodes.clone();
-        for (domain, nodes) in self.axes[axis].nodes.iter().enumerate() {
+        for (domain, nodes) in self.axes[axis].nodes.iter_enumerated() {
             let mut nodes = nodes.clone();
             nodes.intersect(&self.present);
             if let Some(passing) = &passing {
@@ -223,7 +226,7 @@ impl SchedulingPass<'_> {
         }
         let filter = self.groups[group].identity.filter.clone();
         let names = &self.solver.snapshot.config().well_known;
-        for (index, template) in self.solver.templates.iter().enumerate() {
+        for (index, template) in self.solver.templates.iter_enumerated() {
             let tolerated = filter
                 .tolerations
                 .as_ref()

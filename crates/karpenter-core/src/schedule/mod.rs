@@ -26,9 +26,11 @@ mod topology;
 
 pub use compile::solver::Solver;
 pub use pods::zones::EffectiveZone;
-pub use report::plan::{
-    DraftClaim, Incompatibility, InstanceTypeMismatch, Placement, Plan, PlannedNodeClaim,
-    PoolIncompatibility, PoolOutcome, PoolReport, Requested, Unplaced, Unschedulable,
+pub use report::plan::{Placement, Plan, PoolReport, Unplaced};
+pub use report::planned_node_claim::{DraftClaim, PlannedNodeClaim};
+pub use report::reasons::{
+    ExceededLimit, Incompatibility, InstanceTypeMismatch, InvalidNodePool, PoolIncompatibility,
+    PoolOutcome, Requested, TopologyConstraint, Unschedulable,
 };
 pub use request::{
     Cancel, DefaultSpread, MinValuesPolicy, Packing, PodSet, PreferencePolicy, Progress,

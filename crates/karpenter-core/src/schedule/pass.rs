@@ -20,7 +20,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use karpenter_api::labels;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::limits::known_usage;
@@ -33,7 +32,9 @@ use crate::schedule::place::planned_node::PlannedNode;
 use crate::schedule::place::row_cache::RowMask;
 use crate::schedule::pods::class::Class;
 use crate::schedule::portfolio::{Attempt, Strategy};
-use crate::schedule::report::plan::{DraftShape, Plan, PoolOutcome, Unschedulable};
+use crate::schedule::report::plan::Plan;
+use crate::schedule::report::planned_node_claim::DraftShape;
+use crate::schedule::report::reasons::{PoolOutcome, Unschedulable};
 use crate::schedule::request::{PodSet, ScheduleRequest};
 use crate::schedule::topology::group::{Axis, Group, GroupIdentity, Target};
 
@@ -138,7 +139,7 @@ impl<'a> SchedulingPass<'a> {
         let mut limits: IndexVec<TemplateId, Vec<i64>> = solver
             .templates
             .iter()
-            .map(|template| template.limits.clone())
+            .map(|template| template.limits_left.clone())
             .collect();
         for index in request.without.iter().filter_map(node) {
             let state = &solver.nodes[index].state;
@@ -236,13 +237,5 @@ impl<'a> SchedulingPass<'a> {
             left_out,
             hasty,
         }
-    }
-
-    /// Reports whether a label exists in the simulation only.
-    pub(crate) fn is_simulated_label(key: &str) -> bool {
-        matches!(
-            key,
-            labels::REGISTERED | labels::INITIALIZED | labels::HOSTNAME
-        )
     }
 }

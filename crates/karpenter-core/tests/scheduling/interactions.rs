@@ -13,8 +13,8 @@ use karpenter_core::pod::Pod;
 use karpenter_core::requirements::{Operator, Requirement};
 use karpenter_core::resources::Resources;
 use karpenter_core::schedule::{
-    DefaultSpread, Incompatibility, MinValuesPolicy, PodSet, PoolOutcome, PreferencePolicy,
-    ReservedMode, Unschedulable,
+    DefaultSpread, ExceededLimit, Incompatibility, MinValuesPolicy, PodSet, PoolOutcome,
+    PreferencePolicy, ReservedMode, Unschedulable,
 };
 use serde_json::{Value, json};
 
@@ -170,7 +170,13 @@ fn a_claim_counts_against_a_limit_as_its_largest_instance_type() {
     let plan = world.plan();
     assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (2, 1));
     assert_eq!(*plan.new_claims[1].instance_types, ["c2", "c4"]);
-    assert_eq!(reason(&world), Incompatibility::Limits);
+    let exceeded = ExceededLimit {
+        resource: "cpu".to_owned(),
+        limit: 12_000,
+        used: 12_000,
+        needed: 2_000,
+    };
+    assert_eq!(reason(&world), Incompatibility::Limits(vec![exceeded]));
 }
 
 /// Conformance: SCH-215
@@ -188,7 +194,10 @@ fn a_limit_equal_to_the_capacity_of_a_type_admits_it() {
     let none = World::empty()
         .with_pool(pool("default").limit("nodes", "0"))
         .with([pod("p")]);
-    assert_eq!(reason(&none), Incompatibility::NodeLimit);
+    assert_eq!(
+        reason(&none),
+        Incompatibility::NodeLimit { limit: 0, used: 0 }
+    );
 }
 
 /// Conformance: SCH-217

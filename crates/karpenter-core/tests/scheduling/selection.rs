@@ -189,7 +189,10 @@ fn an_exhausted_node_limit_is_said_before_other_limits() {
     let Unschedulable::NoFit(reasons) = &plan.unplaced[0].why else {
         panic!("{:?}", plan.unplaced);
     };
-    assert_eq!(reasons[0].reason, Incompatibility::NodeLimit);
+    assert_eq!(
+        reasons[0].reason,
+        Incompatibility::NodeLimit { limit: 1, used: 1 }
+    );
     let text = why(&plan, "p");
     assert!(
         text.ends_with("node limits have been exhausted for nodepool"),

@@ -17,7 +17,7 @@ use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::capacity_index::CapacityIndex;
 use crate::schedule::compile::catalogue::Catalogue;
 use crate::schedule::compile::vectors::{Dimensions, subtract};
-use crate::schedule::report::plan::PoolOutcome;
+use crate::schedule::report::reasons::PoolOutcome;
 use crate::schedule::request::MinValuesPolicy;
 use crate::taints::{Taint, untolerated};
 
@@ -49,8 +49,12 @@ pub(crate) struct Template {
     index: OnceLock<CapacityIndex>,
     /// Limited resources.
     pub(crate) limit_names: Vec<String>,
-    /// The remainder of each limit before this pass.
+    /// The limits.
     pub(crate) limits: Vec<i64>,
+    /// The remainder of each limit before this pass.
+    pub(crate) limits_left: Vec<i64>,
+    /// The place of the limit on `nodes`.
+    pub(crate) node_limit: Option<usize>,
     /// The amount that each row uses of each limit.
     pub(crate) limit_costs: Vec<i64>,
 }
@@ -137,7 +141,7 @@ impl Template {
         );
         let mut requirements =
             Requirements::from_api(&template.spec.requirements, compiler.well_known)
-                .map_err(|problem| PoolOutcome::Invalid(problem.to_string()))?;
+                .map_err(|problem| PoolOutcome::Invalid(problem.into()))?;
         requirements.add_all(&Requirements::from_labels(&labels, compiler.well_known));
         for label in [labels::REGISTERED, labels::INITIALIZED] {
             requirements.add(Requirement::equal(label, "true"));
@@ -163,7 +167,7 @@ impl Template {
         let groups = daemon_groups(catalogue, set, &taints, compiler);
         let room = room_after_daemons(catalogue, &groups, compiler.dimensions);
         let limits = Resources::allocatable_from(&pool.spec.limits)
-            .map_err(|problem| PoolOutcome::Invalid(problem.to_string()))?;
+            .map_err(|problem| PoolOutcome::Invalid(problem.into()))?;
         let mut compiled = Self {
             pool: pool.clone(),
             name,
@@ -177,7 +181,9 @@ impl Template {
             room,
             index: OnceLock::new(),
             limit_names: limits.iter().map(|(name, _)| name.to_owned()).collect(),
-            limits: limits
+            limits: limits.iter().map(|(_, value)| value).collect(),
+            node_limit: limits.iter().position(|(name, _)| name == "nodes"),
+            limits_left: limits
                 .iter()
                 .map(|(name, value)| value.saturating_sub(usage.get(name)))
                 .collect(),
@@ -259,20 +265,32 @@ pub(crate) fn rows_of(catalogue: &Catalogue, algebra: &mut Algebra, set: SetId) 
     rows
 }
 
-/// Returns a key with fewer different values over `rows` than its minValues: key, minimum, number found.
+/// A key with fewer different values than its minValues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UnmetMinValues {
+    pub(crate) key: KeyId,
+    pub(crate) min_values: u32,
+    pub(crate) found: u32,
+}
+
+/// Returns the first key with fewer different values over `rows` than its minValues.
 pub(crate) fn unmet_min_values(
     catalogue: &Catalogue,
     algebra: &Algebra,
     set: SetId,
     rows: &Bits<RowId>,
-) -> Option<(KeyId, u32, u32)> {
+) -> Option<UnmetMinValues> {
     if !algebra.has_min_values(set) {
         return None;
     }
     algebra.members(set).iter().find_map(|(key, req)| {
-        let minimum = algebra.requirement(*req).min_values()?;
+        let min_values = algebra.requirement(*req).min_values()?;
         let found = distinct_values(catalogue, algebra, *key, rows);
-        (found < minimum).then_some((*key, minimum, found))
+        (found < min_values).then_some(UnmetMinValues {
+            key: *key,
+            min_values,
+            found,
+        })
     })
 }
 

@@ -33,8 +33,6 @@ pub(crate) struct Devices<'a> {
     undefined: BTreeSet<String>,
     /// Devices of the last successful allocation on an existing node, not committed yet.
     found: Option<Allocation>,
-    /// Why the last allocation failed.
-    failure: Option<Failure>,
 }
 
 /// The state of a planned node after devices were allocated on it.
@@ -99,7 +97,6 @@ impl<'a> SchedulingPass<'a> {
             allocator: Allocator::new(solver.inventory(), usable, |uid| moving.contains(uid)),
             undefined: names.labels().map(str::to_owned).collect(),
             found: None,
-            failure: None,
         }));
     }
 
@@ -110,11 +107,6 @@ impl<'a> SchedulingPass<'a> {
             .map(|catalogue| catalogue.types.len())
             .sum();
         before as TypeKey + self.solver.catalogues[catalogue].row_type[row]
-    }
-
-    /// Takes the reason why the last allocation failed, if one failed since the previous call.
-    pub(crate) fn device_failure(&mut self) -> Option<Failure> {
-        self.devices.as_mut()?.failure.take()
     }
 
     /// Reports whether an existing node has devices for a class. [`Self::commit_node_devices`] commits them.
@@ -155,12 +147,7 @@ impl<'a> SchedulingPass<'a> {
             devices
                 .allocator
                 .allocate(&candidate, &class.shape.namespace, &class.resource_claims);
-        let (found, failure) = match answer {
-            Ok(allocation) => (Some(allocation), None),
-            Err(failure) => (None, Some(failure)),
-        };
-        devices.found = found;
-        devices.failure = failure;
+        devices.found = answer.ok();
         let served = devices.found.is_some();
         self.devices = Some(devices);
         served
@@ -208,7 +195,10 @@ impl<'a> SchedulingPass<'a> {
                 open.intersect(&reach);
             }
             let req = self.requirement_for(domains.axis, &open);
-            set = self.algebra.narrow(set, req).ok_or(Refusal::Topology)?;
+            set = self
+                .algebra
+                .narrow(set, req)
+                .ok_or(Refusal::Topology(domains.order))?;
         }
         let total: Vec<i64> = target
             .used
@@ -220,7 +210,7 @@ impl<'a> SchedulingPass<'a> {
         let index = self.solver.templates[target.template].catalogue;
         let kinds = self.kinds(index, set);
         let Some(mut devices) = self.devices.take() else {
-            return Err(Refusal::Permanent);
+            return Err(Refusal::Devices(Box::new(Failure::NoDevices)));
         };
         let catalogue = &self.solver.catalogues[index];
         let mut priced: Vec<(f64, RowId)> = rows
@@ -270,10 +260,7 @@ impl<'a> SchedulingPass<'a> {
                     allocation: Rc::new(allocation),
                 })
             }
-            Err(failure) => {
-                devices.failure = Some(failure);
-                Err(Refusal::Topology)
-            }
+            Err(failure) => Err(Refusal::Devices(Box::new(failure))),
         };
         self.devices = Some(devices);
         served

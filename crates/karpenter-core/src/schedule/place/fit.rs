@@ -25,6 +25,9 @@ use crate::schedule::pods::class::Variant;
 use crate::schedule::request::{MinValuesPolicy, ReservedMode};
 use crate::schedule::topology::choices::{Choices, Domains};
 
+/// For each alternative of a pod's volumes that is compatible: its requirements, and those of a planned node with the pod.
+pub(crate) type JoinedSets = SmallVec<[(SetId, SetId); 2]>;
+
 /// A planned node that a pod is tried on.
 pub(crate) struct CandidateNode<'t> {
     pub(crate) template: TemplateId,
@@ -47,12 +50,8 @@ impl SchedulingPass<'_> {
         variant: &Variant,
         choices: &Choices,
     ) -> Result<Fit, Refusal> {
+        let joined = self.admit(template, class, variant)?;
         let compiled = &self.solver.templates[template];
-        if let Some(place) = compiled.limit_names.iter().position(|name| name == "nodes")
-            && self.limits[template][place] <= 0
-        {
-            return Err(Refusal::Permanent);
-        }
         let used: Vector = smallvec![0; self.width];
         let held = BTreeSet::new();
         let candidate = CandidateNode {
@@ -66,28 +65,63 @@ impl SchedulingPass<'_> {
             is_new: true,
             index: self.planned.next_idx(),
         };
-        self.fit(&candidate, class, variant, choices)
+        self.fit(&candidate, class, &joined, choices)
     }
 
-    /// Checks whether and how a pod fits on a planned node.
+    /// Checks what a NodePool decides before topology constraints do: its limits, taints and requirements.
+    pub(crate) fn admit(
+        &mut self,
+        template: TemplateId,
+        class: ClassId,
+        variant: &Variant,
+    ) -> Result<JoinedSets, Refusal> {
+        let compiled = &self.solver.templates[template];
+        if let Some(place) = compiled.node_limit
+            && self.limits[template][place] <= 0
+        {
+            return Err(Refusal::NodeLimit);
+        }
+        let within = self.within_limits[template].as_ref();
+        if within.is_some_and(|within| within.is_empty()) {
+            return Err(Refusal::Limits);
+        }
+        if !variant.tolerated_templates.contains(template) {
+            return Err(Refusal::Taints);
+        }
+        self.joined_sets(compiled.set, class, variant)
+    }
+
+    /// Joins the requirements of a planned node with those of a pod, for each alternative of its volumes.
+    pub(crate) fn joined_sets(
+        &mut self,
+        set: SetId,
+        class: ClassId,
+        variant: &Variant,
+    ) -> Result<JoinedSets, Refusal> {
+        let joined = self.algebra.join(set, variant.set);
+        let joined = joined.ok_or(Refusal::Requirements)?;
+        let alternatives = &self.classes[class].volumes;
+        let sets: JoinedSets = alternatives
+            .iter()
+            .filter_map(|volume| Some((*volume, self.algebra.join(joined, *volume)?)))
+            .collect();
+        if sets.is_empty() {
+            return Err(Refusal::Volumes);
+        }
+        Ok(sets)
+    }
+
+    /// Checks whether and how a pod fits on a planned node, with the result of [`Self::joined_sets`].
     pub(crate) fn fit(
         &mut self,
         candidate: &CandidateNode<'_>,
         class: ClassId,
-        variant: &Variant,
+        joined: &JoinedSets,
         choices: &Choices,
     ) -> Result<Fit, Refusal> {
-        let joined = self
-            .algebra
-            .join(candidate.set, variant.set)
-            .ok_or(Refusal::Permanent)?;
         let allowed = self.without_port_conflicts(candidate, class);
-        let mut refusal = Refusal::Permanent;
-        for index in 0..self.classes[class].volumes.len() {
-            let alternative = self.classes[class].volumes[index];
-            let Some(set) = self.algebra.join(joined, alternative) else {
-                continue;
-            };
+        let mut refusal: Option<Refusal> = None;
+        for (alternative, set) in joined.iter().copied() {
             let (mut set, mut allowed, mut devices) = (set, allowed.clone(), None);
             if !self.classes[class].resource_claims.is_empty() {
                 match self.devices_on_planned_node(candidate, class, set, &allowed, choices) {
@@ -96,7 +130,7 @@ impl SchedulingPass<'_> {
                         devices = Some(served.allocation);
                     }
                     Err(why) => {
-                        refusal = why;
+                        refusal = Some(why);
                         continue;
                     }
                 }
@@ -113,13 +147,18 @@ impl SchedulingPass<'_> {
                 // The reserved capacity may be in a domain that is excluded.
                 Err(Refusal::Reserved) if !choices.domains.is_empty() => set,
                 Err(Refusal::Reserved) => {
-                    refusal = Refusal::Reserved;
+                    refusal = Some(Refusal::Reserved);
                     continue;
                 }
-                Err(_) => continue,
+                Err(why) => {
+                    refusal.get_or_insert(why);
+                    continue;
+                }
             };
-            if refusal == Refusal::Permanent {
-                refusal = Refusal::Topology;
+            if refusal.as_ref().is_none_or(Refusal::is_permanent)
+                && let Some(domains) = choices.domains.first()
+            {
+                refusal = Some(Refusal::Topology(domains.order));
             }
             match self.fit_domains(candidate, class, base, &choices.domains, &allowed) {
                 Ok(fit) => {
@@ -129,11 +168,11 @@ impl SchedulingPass<'_> {
                         ..fit
                     });
                 }
-                Err(Refusal::Reserved) => refusal = Refusal::Reserved,
+                Err(Refusal::Reserved) => refusal = Some(Refusal::Reserved),
                 Err(_) => {}
             }
         }
-        Err(refusal)
+        Err(refusal.unwrap_or(Refusal::Volumes))
     }
 
     /// Narrows to domains, axis by axis, and takes the cheapest fit among those with the lowest count.
@@ -154,7 +193,7 @@ impl SchedulingPass<'_> {
             open.intersect(reach);
         }
         if open.is_empty() {
-            return Err(Refusal::Topology);
+            return Err(Refusal::Topology(domains.order));
         }
         if !domains.single {
             if reach.is_some_and(|reach| *reach == open)
@@ -163,7 +202,8 @@ impl SchedulingPass<'_> {
                 return self.fit_domains(candidate, class, set, rest, allowed);
             }
             let req = self.requirement_for(domains.axis, &open);
-            let narrowed = self.algebra.narrow(set, req).ok_or(Refusal::Topology)?;
+            let narrowed = self.algebra.narrow(set, req);
+            let narrowed = narrowed.ok_or(Refusal::Topology(domains.order))?;
             return self.fit_domains(candidate, class, narrowed, rest, allowed);
         }
         let order = &self.groups[domains.order];
@@ -175,7 +215,7 @@ impl SchedulingPass<'_> {
         ordered.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| names[a.1].cmp(&names[b.1])));
         let by_price = ordered.len() > 1 && !self.strategy.domains_by_name;
         let mut best: Option<(u32, Fit)> = None;
-        let mut refusal = Refusal::Topology;
+        let mut refusal = Refusal::Topology(domains.order);
         for (count, domain) in ordered {
             if best.as_ref().is_some_and(|(least, _)| *least < count) {
                 break;
@@ -270,14 +310,14 @@ impl SchedulingPass<'_> {
                 .zip(mask.peak.iter())
                 .any(|((used, need), peak)| used.saturating_add(*need) > *peak);
             if too_much {
-                return Err(Refusal::Permanent);
+                return Err(Refusal::InstanceTypes(set));
             }
             candidate
                 .alive
                 .iter()
                 .copied()
                 .find(|row| passes(*row))
-                .ok_or(Refusal::Permanent)?
+                .ok_or(Refusal::InstanceTypes(set))?
         };
         let mut fit = Fit {
             set,
@@ -334,11 +374,11 @@ impl SchedulingPass<'_> {
     ) -> Result<(), Refusal> {
         let catalogue =
             &self.solver.catalogues[self.solver.templates[candidate.template].catalogue];
-        if unmet_min_values(catalogue, &self.algebra, fit.set, rows).is_none() {
+        let Some(unmet) = unmet_min_values(catalogue, &self.algebra, fit.set, rows) else {
             return Ok(());
-        }
+        };
         if !candidate.is_new || self.request.min_values_policy == MinValuesPolicy::Strict {
-            return Err(Refusal::Permanent);
+            return Err(Refusal::MinValues(unmet));
         }
         let mut relaxed = self.algebra.requirements(fit.set);
         for (key, req) in self.algebra.members(fit.set) {
@@ -392,7 +432,7 @@ impl SchedulingPass<'_> {
                 .any(|kind| rows.iter().any(|row| kind.rows.contains(row)))
         };
         if holds.is_empty() && !compatible.is_empty() && !offered_otherwise() {
-            return Err(Refusal::Permanent);
+            return Err(Refusal::InstanceTypes(set));
         }
         Ok(holds)
     }

@@ -45,8 +45,11 @@ impl SchedulingPass<'_> {
                             found = Some((planned, fit));
                             break 'search;
                         }
-                        Err(Refusal::Permanent) => variant.refused_planned.insert(planned),
-                        Err(Refusal::Topology | Refusal::Reserved) => {}
+                        Err(refusal) => {
+                            if refusal.is_permanent() {
+                                variant.refused_planned.insert(planned);
+                            }
+                        }
                     }
                 }
             }
@@ -74,11 +77,12 @@ impl SchedulingPass<'_> {
                 for planned in members(index, level.word(index) & candidates) {
                     let fit = match self.try_planned_node(planned, class, variant, choices) {
                         Ok(fit) => fit,
-                        Err(Refusal::Permanent) => {
-                            variant.refused_planned.insert(planned);
+                        Err(refusal) => {
+                            if refusal.is_permanent() {
+                                variant.refused_planned.insert(planned);
+                            }
                             continue;
                         }
-                        Err(Refusal::Topology | Refusal::Reserved) => continue,
                     };
                     let increase = self.increase(planned, class, &fit);
                     if best.as_ref().is_none_or(|(least, ..)| increase < *least) {
@@ -120,9 +124,7 @@ impl SchedulingPass<'_> {
         most: f64,
     ) -> Option<(TemplateId, Fit)> {
         for template in self.solver.templates.indices() {
-            if !variant.tolerated_templates.contains(template)
-                || variant.refused_templates.contains(template)
-            {
+            if variant.refused_templates.contains(template) {
                 continue;
             }
             match self.try_template(template, class, variant, choices) {
@@ -132,7 +134,7 @@ impl SchedulingPass<'_> {
                     return (price < most).then_some((template, fit));
                 }
                 Err(Refusal::Reserved) => return None,
-                Err(Refusal::Permanent | Refusal::Topology) => {}
+                Err(_) => {}
             }
         }
         None
@@ -175,12 +177,12 @@ impl SchedulingPass<'_> {
     ) -> Result<Fit, Refusal> {
         let held = &self.planned[planned];
         if !variant.tolerated_templates.contains(held.template) {
-            return Err(Refusal::Permanent);
+            return Err(Refusal::Taints);
         }
         if !self.classes[class].ports.is_empty()
             && ports_conflict(&self.classes[class].ports, &held.ports)
         {
-            return Err(Refusal::Permanent);
+            return Err(Refusal::HostPorts);
         }
         let others = self.others_along(planned, class, variant, choices)?;
         let choices = others.as_ref().unwrap_or(choices);
@@ -201,7 +203,8 @@ impl SchedulingPass<'_> {
             is_new: false,
             index: planned,
         };
-        self.fit(&candidate, class, variant, choices)
+        let joined = self.joined_sets(candidate.set, class, variant)?;
+        self.fit(&candidate, class, &joined, choices)
     }
 
     /// Returns the choices left on a planned node if pods on it are counted by a spread constraint of the pod only from now on:
@@ -240,7 +243,7 @@ impl SchedulingPass<'_> {
                 if there + i64::from(along) + i64::from(owned.own)
                     > i64::from(group.identity.max_skew)
                 {
-                    return Err(Refusal::Topology);
+                    return Err(Refusal::Topology(owned.group));
                 }
                 continue;
             }
@@ -261,7 +264,7 @@ impl SchedulingPass<'_> {
             for domains in narrowed.domains.iter_mut().filter(|all| all.axis == axis) {
                 domains.allowed.intersect(&valid);
                 if domains.allowed.is_empty() {
-                    return Err(Refusal::Topology);
+                    return Err(Refusal::Topology(owned.group));
                 }
             }
         }

@@ -169,7 +169,7 @@ impl SchedulingPass<'_> {
             return PodState::Placed(target);
         }
         self.pods[pod].asked = variant.set;
-        let may_open = !choices.no_new_node && self.no_usable_pool.is_none();
+        let may_open = choices.no_new_node.is_none() && self.no_usable_pool.is_none();
         let joined = if self.strategy.least_increase && may_open {
             self.try_cheapest(pod, class, variant, &choices)
         } else {
@@ -179,13 +179,11 @@ impl SchedulingPass<'_> {
             self.fix_undecided(&choices, target);
             return PodState::Placed(target);
         }
-        if choices.no_new_node || self.no_usable_pool.is_some() {
+        if choices.no_new_node.is_some() || self.no_usable_pool.is_some() {
             return PodState::Refused;
         }
         for template in self.solver.templates.indices() {
-            if !variant.tolerated_templates.contains(template)
-                || variant.refused_templates.contains(template)
-            {
+            if variant.refused_templates.contains(template) {
                 continue;
             }
             match self.try_template(template, class, variant, &choices) {
@@ -194,11 +192,12 @@ impl SchedulingPass<'_> {
                     self.fix_undecided(&choices, target);
                     return PodState::Placed(target);
                 }
-                Err(Refusal::Permanent) if !self.solver.releases_capacity => {
-                    variant.refused_templates.insert(template)
-                }
-                Err(Refusal::Permanent | Refusal::Topology) => {}
                 Err(Refusal::Reserved) => return PodState::Deferred,
+                Err(refusal) => {
+                    if refusal.is_permanent() && !self.solver.releases_capacity {
+                        variant.refused_templates.insert(template);
+                    }
+                }
             }
         }
         PodState::Refused

@@ -19,7 +19,7 @@ use crate::schedule::pass::{PodState, QueuedPod, SchedulingPass};
 use crate::schedule::pods::class::{Class, Owned, Soft, Variant};
 use crate::schedule::pods::defaults::spread_of;
 use crate::schedule::pods::volumes::Volumes;
-use crate::schedule::report::plan::Unschedulable;
+use crate::schedule::report::reasons::Unschedulable;
 use crate::schedule::request::{PodSet, PreferencePolicy};
 use crate::schedule::topology::group::{Group, GroupIdentity, GroupKind, Namespaces, NodeFilter};
 use crate::taints::untolerated;

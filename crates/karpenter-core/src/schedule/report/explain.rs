@@ -1,20 +1,25 @@
-//! The reasons why a class of pods could not be placed, computed for the unplaced pods at the end of a pass.
+//! Why the pods of a class were not placed, for the pods that are unplaced at the end of a pass.
 //!
-//! The most relaxed constraints are checked, NodePool by NodePool, against the state at the end of the pass.
+//! The decision is that of [`place`](crate::schedule::place): the class is tried once more, with its most relaxed constraints, on
+//! a new planned node of each NodePool, in the state at the end of the pass. Here the [`Refusal`] is turned into values.
 
 use crate::requirements::{AllowUndefined, Requirements};
 use crate::resources::Resources;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::ids::{ClassId, RowId, TemplateId};
-use crate::schedule::compile::template::unmet_min_values;
+use crate::schedule::compile::ids::{ClassId, GroupId, RowId, TemplateId};
+use crate::schedule::compile::template::UnmetMinValues;
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::planned_node::Refusal;
 use crate::schedule::pods::class::Variant;
-use crate::schedule::report::plan::{
-    Incompatibility, InstanceTypeMismatch, PoolIncompatibility, Requested, Unschedulable,
+use crate::schedule::report::reasons::{
+    ExceededLimit, Incompatibility, InstanceTypeMismatch, PoolIncompatibility, Requested,
+    Unschedulable,
 };
+use crate::schedule::topology::choices::Choices;
 use crate::taints::Taint;
+use index_vec::Idx;
+use std::collections::BTreeSet;
 
 /// A million cores, in millicores.
 const SUSPICIOUS_CPU: i64 = 1_000_000_000;
@@ -46,9 +51,9 @@ impl SchedulingPass<'_> {
             }
         }
         if waits {
-            Unschedulable::ReservationWait(reasons)
+            Unschedulable::ReservationWait(reasons.into())
         } else {
-            Unschedulable::NoFit(reasons)
+            Unschedulable::NoFit(reasons.into())
         }
     }
 
@@ -58,141 +63,158 @@ impl SchedulingPass<'_> {
         class: ClassId,
         variant: &Variant,
     ) -> Incompatibility {
-        let compiled = &self.solver.templates[template];
-        if let Some(place) = compiled.limit_names.iter().position(|name| name == "nodes")
-            && self.limits[template][place] <= 0
-        {
-            return Incompatibility::NodeLimit;
-        }
-        if self.within_limits[template]
-            .as_ref()
-            .is_some_and(|within| within.is_empty())
-        {
-            return Incompatibility::Limits;
-        }
-        let taints = compiled.taints.iter();
-        let untolerated = taints.filter(|taint| !taint.is_tolerated_by(&variant.tolerations));
-        let untolerated: Vec<Taint> = untolerated.cloned().collect();
-        if !untolerated.is_empty() {
-            return Incompatibility::Taints(untolerated);
-        }
-        let names = &self.solver.snapshot.config().well_known;
-        let known: std::collections::BTreeSet<String> = names.labels().map(str::to_owned).collect();
-        let undefined = AllowUndefined::Keys(&known);
-        let wanted = self.algebra.requirements(variant.set);
-        let own = self.algebra.requirements(compiled.set);
-        if let Err(incompatible) = own.compatible(&wanted, undefined) {
-            return Incompatibility::Requirements(incompatible);
-        }
-        let Some(joined) = self.algebra.join(compiled.set, variant.set) else {
-            return self.no_instance_type(template, class, compiled.set, &wanted);
+        let refused = Refused {
+            template,
+            class,
+            variant,
+            wanted: self.algebra.requirements(variant.set),
         };
-        let mut narrowed = joined;
-        if !self.classes[class].volume_requirements.is_empty() {
-            let all = self.algebra.requirements(joined);
-            let alternatives = self.classes[class].volume_requirements.clone();
-            match alternatives
-                .iter()
-                .find(|alternative| all.is_compatible(alternative, undefined))
-            {
-                Some(alternative) => {
-                    let alternative = self.algebra.set(alternative, |key| names.contains(key));
-                    narrowed = self.algebra.join(joined, alternative).unwrap_or(joined);
-                }
-                None => {
-                    if let Err(incompatible) = all.compatible(&alternatives[0], undefined) {
-                        return Incompatibility::Volumes(incompatible);
-                    }
-                }
-            }
-        }
+        let joined = match self.admit(template, class, variant) {
+            Ok(joined) => joined,
+            Err(refusal) => return self.render(&refused, refusal, None),
+        };
         let choices = match self.choices(class, variant) {
             Ok(choices) => choices,
-            Err(group) => {
-                let group = &self.groups[group];
-                let key = self.axes[group.axis].name.clone();
-                return Incompatibility::Topology {
-                    constraint: group.description(),
-                    key,
-                    domains: Vec::new(),
-                };
-            }
+            Err(refusal) => return self.render(&refused, refusal, None),
         };
-        // Discards the failure of another node.
-        drop(self.device_failure());
-        let tried = self.try_template(template, class, variant, &choices);
-        if let (Err(_), Some(failure)) = (&tried, self.device_failure()) {
-            return Incompatibility::Devices(failure.to_string());
-        }
-        match tried {
-            Err(Refusal::Reserved) => Incompatibility::Reserved,
-            Err(Refusal::Topology) => {
-                let Some(domains) = choices.domains.first() else {
-                    return self.no_instance_type(template, class, narrowed, &wanted);
-                };
-                let group = &self.groups[domains.order];
-                let axis = &self.axes[domains.axis];
-                Incompatibility::Topology {
-                    constraint: group.description(),
-                    key: axis.name.clone(),
-                    domains: domains
-                        .allowed
-                        .iter()
-                        .map(|domain| axis.domains[domain].to_string())
-                        .collect(),
-                }
-            }
-            Ok(_) => match self.classes[class]
-                .variants
-                .first()
-                .and_then(Option::as_ref)
-                .and_then(|variant| variant.owned.first())
-            {
-                Some(owned) => {
-                    let group = &self.groups[owned.group];
-                    Incompatibility::Topology {
-                        constraint: group.description(),
-                        key: self.axes[group.axis].name.clone(),
-                        domains: Vec::new(),
-                    }
-                }
-                None => self.no_instance_type(template, class, narrowed, &wanted),
+        match self.try_template(template, class, variant, &choices) {
+            Err(refusal) => self.render(&refused, refusal, Some(&choices)),
+            Ok(_) => match choices.no_new_node {
+                Some(group) => self.topology(group, None),
+                // Room was made since: for its other constraints the class was not tried again.
+                None => match self.first_constraint(class) {
+                    Some(group) => self.topology(group, None),
+                    None => self.no_instance_type(&refused, joined[0].1),
+                },
             },
-            Err(Refusal::Permanent) => {
-                let requests = self.classes[class].requests.clone();
-                let rows = self.rows_with_room(template, narrowed, &requests, None);
-                let catalogue = &self.solver.catalogues[compiled.catalogue];
-                let mut left = rows.clone();
-                if let Some(within) = &self.within_limits[template] {
-                    left.intersect(within);
-                }
-                if !rows.is_empty() && left.is_empty() {
-                    return Incompatibility::Limits;
-                }
-                if !left.is_empty()
-                    && let Some((key, min_values, found)) =
-                        unmet_min_values(catalogue, &self.algebra, narrowed, &left)
-                {
-                    return Incompatibility::MinValues {
-                        key: self.algebra.key_name(key).to_string(),
-                        min_values,
-                        found,
-                        asked: self.asked(template, class, &wanted),
-                    };
-                }
-                self.no_instance_type(template, class, narrowed, &wanted)
-            }
         }
     }
 
-    fn no_instance_type(
+    /// Turns a refusal into values.
+    fn render(
         &mut self,
-        template: TemplateId,
-        class: ClassId,
-        set: SetId,
-        wanted: &Requirements,
+        refused: &Refused<'_>,
+        refusal: Refusal,
+        choices: Option<&Choices>,
     ) -> Incompatibility {
+        let compiled = &self.solver.templates[refused.template];
+        match refusal {
+            Refusal::NodeLimit => {
+                let place = compiled.node_limit.unwrap_or_default();
+                let limit = compiled.limits[place];
+                let used = limit.saturating_sub(self.limits[refused.template][place]);
+                Incompatibility::NodeLimit { limit, used }
+            }
+            Refusal::Limits => {
+                Incompatibility::Limits(self.exceeded_limits(refused.template, &compiled.rows))
+            }
+            Refusal::Taints => {
+                let taints = compiled.taints.iter();
+                let untolerated =
+                    taints.filter(|taint| !taint.is_tolerated_by(&refused.variant.tolerations));
+                Incompatibility::Taints(untolerated.cloned().collect::<Vec<Taint>>())
+            }
+            Refusal::Requirements => {
+                let own = self.algebra.requirements(compiled.set);
+                match own.compatible(&refused.wanted, AllowUndefined::Keys(&self.known_labels())) {
+                    Err(incompatible) => Incompatibility::Requirements(incompatible),
+                    Ok(()) => self.no_instance_type(refused, compiled.set),
+                }
+            }
+            Refusal::Volumes => {
+                let joined = self.algebra.join(compiled.set, refused.variant.set);
+                let joined = joined.unwrap_or(compiled.set);
+                let all = self.algebra.requirements(joined);
+                let first = self.classes[refused.class].volume_requirements.first();
+                let undefined = AllowUndefined::Keys(&self.known_labels());
+                match first.map(|first| all.compatible(first, undefined)) {
+                    Some(Err(incompatible)) => Incompatibility::Volumes(incompatible),
+                    _ => self.no_instance_type(refused, joined),
+                }
+            }
+            Refusal::InstanceTypes(set) => {
+                let requests = self.classes[refused.class].requests.clone();
+                let rows = self.rows_with_room(refused.template, set, &requests, None);
+                let within = self.within_limits[refused.template].clone();
+                let mut left = rows.clone();
+                if let Some(within) = within {
+                    left.intersect(&within);
+                }
+                if !rows.is_empty() && left.is_empty() {
+                    Incompatibility::Limits(self.exceeded_limits(refused.template, &rows))
+                } else {
+                    self.no_instance_type(refused, set)
+                }
+            }
+            Refusal::MinValues(UnmetMinValues {
+                key,
+                min_values,
+                found,
+            }) => Incompatibility::MinValues {
+                key: self.algebra.key_name(key).to_string(),
+                min_values,
+                found,
+                requested: self.requested(refused),
+            },
+            Refusal::NoDomain(group) => self.topology(group, None),
+            Refusal::Topology(group) => self.topology(group, choices),
+            Refusal::Devices(failure) => Incompatibility::Devices(*failure),
+            Refusal::Reserved => Incompatibility::Reserved,
+            // Only on a planned node that has pods.
+            Refusal::HostPorts => self.no_instance_type(refused, compiled.set),
+        }
+    }
+
+    /// Returns the group of the first constraint of a class.
+    fn first_constraint(&self, class: ClassId) -> Option<GroupId> {
+        let first = self.classes[class].variants.first()?.as_ref()?;
+        first.owned.first().map(|owned| owned.group)
+    }
+
+    /// Returns the topology constraint of a group, with the domains it admits according to `choices`.
+    fn topology(&self, group: GroupId, choices: Option<&Choices>) -> Incompatibility {
+        let axis = &self.axes[self.groups[group].axis];
+        let mut admitted = choices.iter().flat_map(|choices| &choices.domains);
+        let admitted = admitted.find(|domains| domains.order == group);
+        let domains = admitted.iter().flat_map(|domains| domains.allowed.iter());
+        Incompatibility::Topology {
+            constraint: self.groups[group].constraint(),
+            key: axis.name.clone(),
+            domains: domains
+                .map(|domain| axis.domains[domain].to_string())
+                .collect(),
+        }
+    }
+
+    /// Returns the limits of a NodePool that exclude any of `rows`.
+    fn exceeded_limits(&self, template: TemplateId, rows: &Bits<RowId>) -> Vec<ExceededLimit> {
         let compiled = &self.solver.templates[template];
+        let count = compiled.limit_names.len();
+        let left = &self.limits[template];
+        let exceeded = |place: usize| {
+            let costs = rows
+                .iter()
+                .map(|row| compiled.limit_costs[row.index() * count + place]);
+            let needed = costs.filter(|cost| *cost > left[place]).min()?;
+            Some(ExceededLimit {
+                resource: compiled.limit_names[place].clone(),
+                limit: compiled.limits[place],
+                used: compiled.limits[place].saturating_sub(left[place]),
+                needed,
+            })
+        };
+        (0..count).filter_map(exceeded).collect()
+    }
+
+    /// Returns the labels that a planned node may have although no requirement defines them.
+    fn known_labels(&self) -> BTreeSet<String> {
+        let names = &self.solver.snapshot.config().well_known;
+        names.labels().map(str::to_owned).collect()
+    }
+
+    /// Returns which checks the instance types of a NodePool pass, if `set` are the requirements of the planned node.
+    fn no_instance_type(&mut self, refused: &Refused<'_>, set: SetId) -> Incompatibility {
+        let compiled = &self.solver.templates[refused.template];
         let catalogue = &self.solver.catalogues[compiled.catalogue];
         let mut meeting = Bits::full(catalogue.rows());
         for (_, req) in self.algebra.members(set).to_vec() {
@@ -202,12 +224,12 @@ impl SchedulingPass<'_> {
         for kind in catalogue.kinds_in(&mut self.algebra, set).iter() {
             offered.unite(&catalogue.kinds[kind].rows);
         }
-        let requests = self.classes[class].requests.clone();
+        let requests = &self.classes[refused.class].requests;
         let none = vec![0; self.width];
         let roomy: Bits<RowId> = catalogue
             .row_type
             .indices()
-            .filter(|row| self.row_fits(template, *row, &none, &requests))
+            .filter(|row| self.row_fits(refused.template, *row, &none, requests))
             .collect();
         let within = |a: &Bits<RowId>, b: &Bits<RowId>| {
             let mut both = a.clone();
@@ -216,6 +238,7 @@ impl SchedulingPass<'_> {
             !both.is_empty()
         };
         let any = |bits: &Bits<RowId>| within(bits, bits);
+        let shape = &self.classes[refused.class].shape;
         Incompatibility::InstanceTypes(InstanceTypeMismatch {
             requirements: any(&meeting),
             resources: any(&roomy),
@@ -223,26 +246,35 @@ impl SchedulingPass<'_> {
             requirements_and_resources: within(&meeting, &roomy),
             requirements_and_offering: within(&meeting, &offered),
             resources_and_offering: within(&roomy, &offered),
-            suspicious_cpu: self.classes[class].shape.requests.get("cpu") >= SUSPICIOUS_CPU,
-            asked: self.asked(template, class, wanted),
+            suspicious_cpu: shape.requests.get("cpu") >= SUSPICIOUS_CPU,
+            requested: self.requested(refused),
         })
     }
 
     /// Returns the requirements and total resources of a class together with the DaemonSets of a template.
-    fn asked(&self, template: TemplateId, class: ClassId, wanted: &Requirements) -> Requested {
-        let compiled = &self.solver.templates[template];
-        let own = &self.classes[class].shape.requests;
+    fn requested(&self, refused: &Refused<'_>) -> Requested {
+        let compiled = &self.solver.templates[refused.template];
+        let own = &self.classes[refused.class].shape.requests;
         let with = |daemons: Resources| {
             let mut all = own.clone();
             all.add_assign(&daemons);
             all
         };
         let mut requirements = self.algebra.requirements(compiled.set);
-        requirements.add_all(wanted);
+        requirements.add_all(&refused.wanted);
         Requested {
-            requirements: requirements.display(Self::is_simulated_label),
+            requirements,
             resources: with(compiled.least_overhead(None)),
             most_resources: with(compiled.most_overhead()),
         }
     }
+}
+
+/// A class that a NodePool refused.
+struct Refused<'v> {
+    template: TemplateId,
+    class: ClassId,
+    variant: &'v Variant,
+    /// The requirements of the variant.
+    wanted: Requirements,
 }

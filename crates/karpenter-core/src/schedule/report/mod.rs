@@ -3,3 +3,5 @@
 pub(crate) mod explain;
 pub(crate) mod node_claims;
 pub(crate) mod plan;
+pub(crate) mod planned_node_claim;
+pub(crate) mod reasons;

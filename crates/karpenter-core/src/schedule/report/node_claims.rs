@@ -14,9 +14,9 @@ use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::template::unmet_min_values;
 use crate::schedule::pass::{PodState, SchedulingPass};
-use crate::schedule::report::plan::{
-    DraftClaim, DraftShape, Placement, Plan, PlannedNodeClaim, Unplaced, Unschedulable,
-};
+use crate::schedule::report::plan::{Placement, Plan, Unplaced};
+use crate::schedule::report::planned_node_claim::{DraftClaim, DraftShape, PlannedNodeClaim};
+use crate::schedule::report::reasons::Unschedulable;
 use crate::schedule::request::{MinValuesPolicy, ReservedMode};
 use crate::schedule::topology::group::Target;
 

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::pass::SchedulingPass;
+use crate::schedule::place::planned_node::Refusal;
 use crate::schedule::pods::class::{Owned, Variant};
 use crate::schedule::topology::group::{DomainQuery, GroupKind, Targets};
 
@@ -29,11 +30,19 @@ pub(crate) struct Choices {
     pub(crate) domains: SmallVec<[Domains; 2]>,
     /// Hostname groups, each with the nodes it excludes (full, over the skew, populated) or the only ones it admits (populated).
     hostname_rules: SmallVec<[(GroupId, HostnameRule); 4]>,
-    /// A hostname constraint excludes new nodes.
-    pub(crate) no_new_node: bool,
+    /// The hostname constraint that excludes new nodes, if there is one.
+    pub(crate) no_new_node: Option<GroupId>,
     /// Affinity groups that the pod starts while pods of them are already on planned nodes with an open domain: those planned
     /// nodes get the domain of this pod.
     pub(crate) undecided_groups: SmallVec<[GroupId; 1]>,
+}
+
+impl Choices {
+    fn exclude_new_node(&mut self, group: GroupId, excluded: bool) {
+        if excluded {
+            self.no_new_node.get_or_insert(group);
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +54,12 @@ enum HostnameRule {
 }
 
 impl SchedulingPass<'_> {
-    /// Returns the choices that the topology constraints of a variant leave; the error is the group that leaves none.
+    /// Returns the choices that the topology constraints of a variant leave; the error names the group that leaves none.
     pub(crate) fn choices(
         &mut self,
         class: ClassId,
         variant: &Variant,
-    ) -> Result<Choices, GroupId> {
+    ) -> Result<Choices, Refusal> {
         let mut choices = Choices::default();
         // kube-scheduler lets a pod start its affinity group only if no pod anywhere matches all of its terms.
         let joins = variant.owned.iter().any(|owned| {
@@ -78,7 +87,7 @@ impl SchedulingPass<'_> {
         variant: &Variant,
         owned: Owned,
         joins: bool,
-    ) -> Result<(), GroupId> {
+    ) -> Result<(), Refusal> {
         let Owned {
             group: group_id,
             own,
@@ -95,17 +104,17 @@ impl SchedulingPass<'_> {
             let group = &self.groups[group_id];
             let rule = match group.kind() {
                 GroupKind::Spread if own => {
-                    choices.no_new_node |= group.identity.max_skew < 1;
+                    choices.exclude_new_node(group_id, group.identity.max_skew < 1);
                     HostnameRule::NotFull
                 }
                 GroupKind::Spread => {
-                    choices.no_new_node |= group.identity.max_skew < 0;
+                    choices.exclude_new_node(group_id, group.identity.max_skew < 0);
                     HostnameRule::NotOver
                 }
                 GroupKind::Affinity if starts => return Ok(()),
-                GroupKind::Affinity if !group.any => return Err(group_id),
+                GroupKind::Affinity if !group.any => return Err(Refusal::NoDomain(group_id)),
                 GroupKind::Affinity => {
-                    choices.no_new_node = true;
+                    choices.exclude_new_node(group_id, true);
                     HostnameRule::OnlyPopulated
                 }
                 GroupKind::Anti | GroupKind::Inverse => HostnameRule::NotPopulated,
@@ -159,7 +168,7 @@ impl SchedulingPass<'_> {
             }
         };
         if allowed.is_empty() {
-            Err(group_id)
+            Err(Refusal::NoDomain(group_id))
         } else {
             Ok(())
         }

@@ -23,6 +23,7 @@ use crate::requirements::Requirements;
 use crate::schedule::compile::algebra::{KeyId, ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::solver::canonical_key;
+use crate::schedule::report::reasons::TopologyConstraint;
 
 /// The kind of constraint of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -378,12 +379,12 @@ impl Group {
             || self.populated.planned.iter().next().is_some()
     }
 
-    /// Returns upstream's name of the constraint in messages.
-    pub(crate) fn description(&self) -> &'static str {
+    /// Returns the constraint, for messages.
+    pub(crate) fn constraint(&self) -> TopologyConstraint {
         match self.kind() {
-            GroupKind::Spread => "topology spread",
-            GroupKind::Affinity => "pod affinity",
-            GroupKind::Anti | GroupKind::Inverse => "pod anti-affinity",
+            GroupKind::Spread => TopologyConstraint::Spread,
+            GroupKind::Affinity => TopologyConstraint::Affinity,
+            GroupKind::Anti | GroupKind::Inverse => TopologyConstraint::AntiAffinity,
         }
     }
 }

@@ -249,6 +249,11 @@ impl Solver {
         solver
     }
 
+    /// Returns the number of resources.
+    pub(crate) fn width(&self) -> usize {
+        self.dimensions.len()
+    }
+
     pub(crate) fn inventory(&self) -> &Inventory {
         self.inventory.get_or_init(|| Inventory::of(&self.snapshot))
     }
@@ -321,6 +326,15 @@ impl Solver {
                 cache.meeting.insert(requirement.clone(), bits);
             },
         )
+    }
+
+    /// Returns the nodes that meet all requirements.
+    pub(crate) fn nodes_meeting_all(&self, requirements: &Requirements) -> Bits<NodeIdx> {
+        let mut nodes = Bits::full(self.nodes.len());
+        for requirement in requirements.iter() {
+            nodes.intersect(&self.nodes_meeting(requirement));
+        }
+        nodes
     }
 
     /// Returns the nodes with these names.

@@ -44,7 +44,9 @@ pub(crate) struct Template {
     pub(crate) order: Arc<Vec<RowId>>,
     pub(crate) groups: Vec<DaemonGroup>,
     /// Room for pods after the DaemonSets, row by row.
-    pub(crate) room: Vec<i64>,
+    room: Vec<i64>,
+    /// The number of resources.
+    width: usize,
     /// The same, sorted; built on first use.
     index: OnceLock<CapacityIndex>,
     /// Limited resources.
@@ -179,6 +181,7 @@ impl Template {
             rows,
             groups,
             room,
+            width: compiler.dimensions.len(),
             index: OnceLock::new(),
             limit_names: limits.iter().map(|(name, _)| name.to_owned()).collect(),
             limits: limits.iter().map(|(_, value)| value).collect(),
@@ -205,14 +208,15 @@ impl Template {
         Ok(compiled)
     }
 
-    pub(crate) fn row_room(&self, row: RowId, width: usize) -> &[i64] {
-        &self.room[row.index() * width..(row.index() + 1) * width]
+    #[inline]
+    pub(crate) fn row_room(&self, row: RowId) -> &[i64] {
+        &self.room[row.index() * self.width..(row.index() + 1) * self.width]
     }
 
     /// Returns the rows with room for `used`.
-    pub(crate) fn rows_for(&self, used: &[i64], width: usize) -> Bits<RowId> {
+    pub(crate) fn rows_for(&self, used: &[i64]) -> Bits<RowId> {
         self.index
-            .get_or_init(|| CapacityIndex::new(&self.rows, &self.room, width))
+            .get_or_init(|| CapacityIndex::new(&self.rows, &self.room, self.width))
             .rows_for(used)
     }
 

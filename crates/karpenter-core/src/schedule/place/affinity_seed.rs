@@ -33,7 +33,7 @@ impl SchedulingPass<'_> {
         domains: &mut Bits<DomainId>,
     ) -> bool {
         let undecided = self.undecided(group);
-        let axis = self.groups[group].axis;
+        let axis = self.topology.groups[group].axis;
         for planned in &undecided {
             let reached: Bits<DomainId> = domains
                 .iter()
@@ -47,12 +47,14 @@ impl SchedulingPass<'_> {
     /// Fixes the domain of the planned nodes with undecided pods of the groups that the placed pod started.
     pub(crate) fn fix_undecided(&mut self, choices: &Choices, target: Target) {
         for group in &choices.undecided_groups {
-            let axis = self.groups[*group].axis;
+            let axis = self.topology.groups[*group].axis;
             let domain = match target {
-                Target::Node(node) => self.axes[axis].of_node[node],
+                Target::Node(node) => self.topology.axes[axis].of_node[node],
                 Target::Planned(planned) => {
                     let set = self.planned[planned].set;
-                    self.domains_of(axis, set).and_then(|reach| reach.single())
+                    self.topology
+                        .domains_of(&mut self.rows.algebra, axis, set)
+                        .and_then(|reach| reach.single())
                 }
             };
             let Some(domain) = domain else {
@@ -82,7 +84,7 @@ impl SchedulingPass<'_> {
             let pending = self.planned[*planned].pending.iter();
             pending.into_iter().any(|(waiting, _)| *waiting == group)
         };
-        self.planned.indices().filter(waits).collect()
+        self.planned.nodes.indices().filter(waits).collect()
     }
 
     /// Returns the state of a planned node in a domain; `None` if it cannot be there: its pods do not fit, minValues are unmet, or
@@ -94,13 +96,15 @@ impl SchedulingPass<'_> {
         domain: DomainId,
     ) -> Option<InDomain> {
         let one: Bits<DomainId> = [domain].into_iter().collect();
-        let req = self.requirement_for(axis, &one);
+        let req = self
+            .topology
+            .requirement_for(&mut self.rows.algebra, axis, &one);
         let held = &self.planned[planned];
         let (template, set, witness) = (held.template, held.set, held.witness);
         let (used, allowed) = (held.used.clone(), held.allowed.clone());
         let reservations = held.reservations.clone();
-        let fixed = self.algebra.narrow(set, req)?;
-        let counts_types = self.algebra.has_min_values(set);
+        let fixed = self.rows.algebra.narrow(set, req)?;
+        let counts_types = self.rows.algebra.has_min_values(set);
         let same = InDomain {
             set: fixed,
             witness,
@@ -109,14 +113,16 @@ impl SchedulingPass<'_> {
         let there = fixed == set
             || (!counts_types
                 && reservations.is_empty()
-                && self.mask(template, fixed).rows.contains(witness));
+                && self.rows.mask(template, fixed).rows.contains(witness));
         if there {
             return Some(same);
         }
-        let rows = self.rows_with_room(template, fixed, &used, allowed.as_deref());
+        let rows = self
+            .rows
+            .rows_with_room(template, fixed, &used, allowed.as_deref());
         let first = rows.iter().next()?;
         let catalogue = &self.solver.catalogues[self.solver.templates[template].catalogue];
-        if counts_types && unmet_min_values(catalogue, &self.algebra, fixed, &rows).is_some() {
+        if counts_types && unmet_min_values(catalogue, &self.rows.algebra, fixed, &rows).is_some() {
             return None;
         }
         let reservations = if reservations.is_empty() {

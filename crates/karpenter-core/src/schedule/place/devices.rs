@@ -74,6 +74,7 @@ impl<'a> SchedulingPass<'a> {
     /// Creates the allocator, if a pod has resource claims.
     pub(crate) fn prepare_devices(&mut self) {
         if self
+            .queue
             .classes
             .iter()
             .all(|class| class.resource_claims.is_empty())
@@ -82,6 +83,7 @@ impl<'a> SchedulingPass<'a> {
         }
         let solver = self.solver;
         let moving: FxHashSet<&str> = self
+            .queue
             .pods
             .iter()
             .filter(|queued| queued.pod.node_name.is_some())
@@ -89,7 +91,7 @@ impl<'a> SchedulingPass<'a> {
             .collect();
         let usable = |name: &str| {
             solver.node_index.get(name).is_some_and(|index| {
-                self.present.contains(*index) && solver.nodes[*index].state.is_initialized()
+                self.nodes.present.contains(*index) && solver.nodes[*index].state.is_initialized()
             })
         };
         let names = &solver.snapshot.config().well_known;
@@ -142,7 +144,7 @@ impl<'a> SchedulingPass<'a> {
             undefined,
             types: &types,
         };
-        let class = &self.classes[class];
+        let class = &self.queue.classes[class];
         let answer =
             devices
                 .allocator
@@ -191,11 +193,17 @@ impl<'a> SchedulingPass<'a> {
         let mut set = set;
         for domains in &choices.domains {
             let mut open = domains.allowed.clone();
-            if let Some(reach) = self.domains_of(domains.axis, set) {
+            if let Some(reach) = self
+                .topology
+                .domains_of(&mut self.rows.algebra, domains.axis, set)
+            {
                 open.intersect(&reach);
             }
-            let req = self.requirement_for(domains.axis, &open);
+            let req = self
+                .topology
+                .requirement_for(&mut self.rows.algebra, domains.axis, &open);
             set = self
+                .rows
                 .algebra
                 .narrow(set, req)
                 .ok_or(Refusal::Topology(domains.order))?;
@@ -203,12 +211,14 @@ impl<'a> SchedulingPass<'a> {
         let total: Vec<i64> = target
             .used
             .iter()
-            .zip(self.classes[class].requests.iter())
+            .zip(self.queue.classes[class].requests.iter())
             .map(|(used, need)| used.saturating_add(*need))
             .collect();
-        let rows = self.rows_with_room(target.template, set, &total, allowed.as_deref());
+        let rows = self
+            .rows
+            .rows_with_room(target.template, set, &total, allowed.as_deref());
         let index = self.solver.templates[target.template].catalogue;
-        let kinds = self.kinds(index, set);
+        let kinds = self.rows.kinds(index, set);
         let Some(mut devices) = self.devices.take() else {
             return Err(Refusal::Devices(Box::new(Failure::NoDevices)));
         };
@@ -232,14 +242,14 @@ impl<'a> SchedulingPass<'a> {
             }
             rows.push(row);
         }
-        let requirements = self.algebra.requirements(set);
+        let requirements = self.rows.algebra.requirements(set);
         let candidate = Candidate {
             host: Host::Planned(target.index.number()),
             requirements: &requirements,
             undefined: AllowUndefined::Keys(&devices.undefined),
             types: &types,
         };
-        let asked = &self.classes[class];
+        let asked = &self.queue.classes[class];
         let answer = if types.is_empty() {
             Err(Failure::NoDevices)
         } else {
@@ -251,6 +261,7 @@ impl<'a> SchedulingPass<'a> {
             Ok(allocation) => {
                 let names = &self.solver.snapshot.config().well_known;
                 let set = self
+                    .rows
                     .algebra
                     .set(&allocation.requirements, |key| names.contains(key));
                 let left = allocation.types.iter().filter_map(|key| rows_of.get(key));
@@ -287,7 +298,9 @@ impl<'a> SchedulingPass<'a> {
         let (template, set) = (held.template, held.set);
         let (used, allowed) = (held.used.clone(), held.allowed.clone());
         let index = self.solver.templates[template].catalogue;
-        let rows = self.rows_with_room(template, set, &used, allowed.as_deref());
+        let rows = self
+            .rows
+            .rows_with_room(template, set, &used, allowed.as_deref());
         let keep: FxHashSet<TypeKey> = rows.iter().map(|row| self.type_key(index, row)).collect();
         if let Some(devices) = &mut self.devices {
             devices

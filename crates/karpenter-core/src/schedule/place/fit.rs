@@ -52,7 +52,7 @@ impl SchedulingPass<'_> {
     ) -> Result<Fit, Refusal> {
         let joined = self.admit(template, class, variant)?;
         let compiled = &self.solver.templates[template];
-        let used: Vector = smallvec![0; self.width];
+        let used: Vector = smallvec![0; self.solver.width()];
         let held = BTreeSet::new();
         let candidate = CandidateNode {
             template,
@@ -60,10 +60,10 @@ impl SchedulingPass<'_> {
             used: &used,
             alive: &compiled.order,
             witness: NO_ROW,
-            allowed: self.within_limits[template].clone(),
+            allowed: self.budgets.within_limits[template].clone(),
             held: &held,
             is_new: true,
-            index: self.planned.next_idx(),
+            index: self.planned.nodes.next_idx(),
         };
         self.fit(&candidate, class, &joined, choices)
     }
@@ -77,11 +77,11 @@ impl SchedulingPass<'_> {
     ) -> Result<JoinedSets, Refusal> {
         let compiled = &self.solver.templates[template];
         if let Some(place) = compiled.node_limit
-            && self.limits[template][place] <= 0
+            && self.budgets.limits[template][place] <= 0
         {
             return Err(Refusal::NodeLimit);
         }
-        let within = self.within_limits[template].as_ref();
+        let within = self.budgets.within_limits[template].as_ref();
         if within.is_some_and(|within| within.is_empty()) {
             return Err(Refusal::Limits);
         }
@@ -98,12 +98,12 @@ impl SchedulingPass<'_> {
         class: ClassId,
         variant: &Variant,
     ) -> Result<JoinedSets, Refusal> {
-        let joined = self.algebra.join(set, variant.set);
+        let joined = self.rows.algebra.join(set, variant.set);
         let joined = joined.ok_or(Refusal::Requirements)?;
-        let alternatives = &self.classes[class].volumes;
+        let alternatives = &self.queue.classes[class].volumes;
         let sets: JoinedSets = alternatives
             .iter()
-            .filter_map(|volume| Some((*volume, self.algebra.join(joined, *volume)?)))
+            .filter_map(|volume| Some((*volume, self.rows.algebra.join(joined, *volume)?)))
             .collect();
         if sets.is_empty() {
             return Err(Refusal::Volumes);
@@ -123,7 +123,7 @@ impl SchedulingPass<'_> {
         let mut refusal: Option<Refusal> = None;
         for (alternative, set) in joined.iter().copied() {
             let (mut set, mut allowed, mut devices) = (set, allowed.clone(), None);
-            if !self.classes[class].resource_claims.is_empty() {
+            if !self.queue.classes[class].resource_claims.is_empty() {
                 match self.devices_on_planned_node(candidate, class, set, &allowed, choices) {
                     Ok(served) => {
                         (set, allowed) = (served.set, served.allowed);
@@ -187,7 +187,9 @@ impl SchedulingPass<'_> {
         let Some((domains, rest)) = axes.split_first() else {
             return self.fit_set(candidate, class, set, allowed.clone());
         };
-        let reach = self.domains_of(domains.axis, set);
+        let reach = self
+            .topology
+            .domains_of(&mut self.rows.algebra, domains.axis, set);
         let mut open = domains.allowed.clone();
         if let Some(reach) = &reach {
             open.intersect(reach);
@@ -197,17 +199,21 @@ impl SchedulingPass<'_> {
         }
         if !domains.single {
             if reach.is_some_and(|reach| *reach == open)
-                && self.lists(domains.axis, set, open.len())
+                && self
+                    .topology
+                    .lists(&self.rows.algebra, domains.axis, set, open.len())
             {
                 return self.fit_domains(candidate, class, set, rest, allowed);
             }
-            let req = self.requirement_for(domains.axis, &open);
-            let narrowed = self.algebra.narrow(set, req);
+            let req = self
+                .topology
+                .requirement_for(&mut self.rows.algebra, domains.axis, &open);
+            let narrowed = self.rows.algebra.narrow(set, req);
             let narrowed = narrowed.ok_or(Refusal::Topology(domains.order))?;
             return self.fit_domains(candidate, class, narrowed, rest, allowed);
         }
-        let order = &self.groups[domains.order];
-        let names = &self.axes[domains.axis].domains;
+        let order = &self.topology.groups[domains.order];
+        let names = &self.topology.axes[domains.axis].domains;
         let mut ordered: SmallVec<[(u32, DomainId); 8]> = open
             .iter()
             .map(|domain| (order.in_domain(domain), domain))
@@ -221,8 +227,10 @@ impl SchedulingPass<'_> {
                 break;
             }
             let one: Bits<DomainId> = [domain].into_iter().collect();
-            let req = self.requirement_for(domains.axis, &one);
-            let Some(narrowed) = self.algebra.narrow(set, req) else {
+            let req = self
+                .topology
+                .requirement_for(&mut self.rows.algebra, domains.axis, &one);
+            let Some(narrowed) = self.rows.algebra.narrow(set, req) else {
                 continue;
             };
             match self.fit_domains(candidate, class, narrowed, rest, allowed) {
@@ -245,15 +253,16 @@ impl SchedulingPass<'_> {
     /// Returns the price of the cheapest row on which a class fits as described by `fit`, beside the pods already there.
     fn price_of(&mut self, candidate: &CandidateNode<'_>, class: ClassId, fit: &Fit) -> f64 {
         let template = candidate.template;
-        let mask = self.mask(template, fit.set);
-        let need = &self.classes[class].requests;
+        let mask = self.rows.mask(template, fit.set);
+        let need = &self.queue.classes[class].requests;
         let fits = |row: RowId| {
             fit.allowed
                 .as_ref()
                 .is_none_or(|allowed| allowed.contains(row))
-                && self.row_fits(template, row, candidate.used, need)
+                && self.rows.row_fits(template, row, candidate.used, need)
         };
-        self.by_price(template, fit.set, &mask)
+        self.rows
+            .by_price(template, fit.set, &mask)
             .iter()
             .find(|(_, row)| fits(*row))
             .map_or(f64::MAX, |(price, _)| *price)
@@ -265,7 +274,7 @@ impl SchedulingPass<'_> {
         candidate: &CandidateNode<'_>,
         class: ClassId,
     ) -> Option<Rc<Bits<RowId>>> {
-        let ports = &self.classes[class].ports;
+        let ports = &self.queue.classes[class].ports;
         if ports.is_empty() {
             return candidate.allowed.clone();
         }
@@ -293,12 +302,14 @@ impl SchedulingPass<'_> {
         set: SetId,
         allowed: Option<Rc<Bits<RowId>>>,
     ) -> Result<Fit, Refusal> {
-        let mask = self.mask(candidate.template, set);
-        let need = &self.classes[class].requests;
+        let mask = self.rows.mask(candidate.template, set);
+        let need = &self.queue.classes[class].requests;
         let passes = |row: RowId| {
             mask.rows.contains(row)
                 && allowed.as_ref().is_none_or(|allowed| allowed.contains(row))
-                && self.row_fits(candidate.template, row, candidate.used, need)
+                && self
+                    .rows
+                    .row_fits(candidate.template, row, candidate.used, need)
         };
         let witness = if candidate.witness != NO_ROW && passes(candidate.witness) {
             candidate.witness
@@ -332,14 +343,16 @@ impl SchedulingPass<'_> {
         let catalogue = self.solver.templates[candidate.template].catalogue;
         let tracked = self.request.reserved_mode != ReservedMode::Off
             && self.solver.catalogues[catalogue].has_reservations;
-        if self.algebra.has_min_values(set) || tracked {
+        if self.rows.algebra.has_min_values(set) || tracked {
             let total: Vector = candidate
                 .used
                 .iter()
-                .zip(self.classes[class].requests.iter())
+                .zip(self.queue.classes[class].requests.iter())
                 .map(|(used, need)| used.saturating_add(*need))
                 .collect();
-            let rows = self.rows_with_room(candidate.template, set, &total, fit.allowed.as_deref());
+            let rows =
+                self.rows
+                    .rows_with_room(candidate.template, set, &total, fit.allowed.as_deref());
             self.check_min_values(candidate, &mut fit, &rows)?;
             if tracked {
                 fit.reservations =
@@ -347,23 +360,6 @@ impl SchedulingPass<'_> {
             }
         }
         Ok(fit)
-    }
-
-    /// Returns the rows that meet a set and have room for `used`.
-    pub(crate) fn rows_with_room(
-        &mut self,
-        template: TemplateId,
-        set: SetId,
-        used: &[i64],
-        allowed: Option<&Bits<RowId>>,
-    ) -> Bits<RowId> {
-        let mask = self.mask(template, set);
-        let mut rows = self.solver.templates[template].rows_for(used, self.width);
-        rows.intersect(&mask.rows);
-        if let Some(allowed) = allowed {
-            rows.intersect(allowed);
-        }
-        rows
     }
 
     fn check_min_values(
@@ -374,24 +370,24 @@ impl SchedulingPass<'_> {
     ) -> Result<(), Refusal> {
         let catalogue =
             &self.solver.catalogues[self.solver.templates[candidate.template].catalogue];
-        let Some(unmet) = unmet_min_values(catalogue, &self.algebra, fit.set, rows) else {
+        let Some(unmet) = unmet_min_values(catalogue, &self.rows.algebra, fit.set, rows) else {
             return Ok(());
         };
         if !candidate.is_new || self.request.min_values_policy == MinValuesPolicy::Strict {
             return Err(Refusal::MinValues(unmet));
         }
-        let mut relaxed = self.algebra.requirements(fit.set);
-        for (key, req) in self.algebra.members(fit.set) {
-            let requirement = self.algebra.requirement(*req);
+        let mut relaxed = self.rows.algebra.requirements(fit.set);
+        for (key, req) in self.rows.algebra.members(fit.set) {
+            let requirement = self.rows.algebra.requirement(*req);
             if let Some(minimum) = requirement.min_values() {
-                let found = distinct_values(catalogue, &self.algebra, *key, rows);
+                let found = distinct_values(catalogue, &self.rows.algebra, *key, rows);
                 if found < minimum {
                     relaxed.replace(requirement.as_ref().clone().with_min_values(Some(found)));
                 }
             }
         }
         let names = &self.solver.snapshot.config().well_known;
-        fit.set = self.algebra.set(&relaxed, |key| names.contains(key));
+        fit.set = self.rows.algebra.set(&relaxed, |key| names.contains(key));
         fit.min_values_relaxed = true;
         Ok(())
     }
@@ -405,7 +401,7 @@ impl SchedulingPass<'_> {
         rows: &Bits<RowId>,
     ) -> Result<BTreeSet<ReservationId>, Refusal> {
         let catalogue_index = self.solver.templates[template].catalogue;
-        let kinds = self.kinds(catalogue_index, set);
+        let kinds = self.rows.kinds(catalogue_index, set);
         let catalogue = &self.solver.catalogues[catalogue_index];
         let offered = |kind: OfferingKindId| {
             let kind = &catalogue.kinds[kind];
@@ -418,7 +414,7 @@ impl SchedulingPass<'_> {
         let holds: BTreeSet<ReservationId> = compatible
             .iter()
             .copied()
-            .filter(|id| held.contains(id) || self.reservations_left[*id] > 0)
+            .filter(|id| held.contains(id) || self.budgets.reservations_left[*id] > 0)
             .collect();
         let strict = self.request.reserved_mode == ReservedMode::Strict;
         if strict && holds.is_empty() && (!compatible.is_empty() || !held.is_empty()) {

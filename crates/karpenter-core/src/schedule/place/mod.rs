@@ -1,6 +1,7 @@
 //! Step 4: places the pods one by one: on an existing node, else on a planned node, else on a new planned node.
 
 pub(crate) mod affinity_seed;
+pub(crate) mod budgets;
 pub(crate) mod devices;
 pub(crate) mod existing;
 pub(crate) mod fit;

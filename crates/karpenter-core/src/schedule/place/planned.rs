@@ -18,10 +18,11 @@ use crate::requirements::Requirement;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::{Bits, members};
 use crate::schedule::compile::vectors::{Vector, add};
-use crate::schedule::pass::{PodState, SchedulingPass};
+use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::fit::CandidateNode;
 use crate::schedule::place::planned_node::{Fit, PlannedNode, Refusal};
 use crate::schedule::pods::class::Variant;
+use crate::schedule::pods::queue::PodState;
 use crate::schedule::topology::choices::Choices;
 use crate::schedule::topology::group::{DomainQuery, GroupKind, Target};
 use crate::taints::untolerated;
@@ -35,7 +36,7 @@ impl SchedulingPass<'_> {
         choices: &Choices,
     ) -> Option<Target> {
         let candidates = self.candidates(variant, choices)?;
-        let levels = std::mem::take(&mut self.levels);
+        let levels = std::mem::take(&mut self.planned.levels);
         let mut found = None;
         'search: for level in levels.values() {
             for (index, candidates) in candidates.iter().enumerate() {
@@ -54,7 +55,7 @@ impl SchedulingPass<'_> {
                 }
             }
         }
-        self.levels = levels;
+        self.planned.levels = levels;
         let (planned, fit) = found?;
         self.join(planned, fit, pod, class);
         Some(Target::Planned(planned))
@@ -70,7 +71,7 @@ impl SchedulingPass<'_> {
         choices: &Choices,
     ) -> Option<Target> {
         let candidates = self.candidates(variant, choices)?;
-        let levels = std::mem::take(&mut self.levels);
+        let levels = std::mem::take(&mut self.planned.levels);
         let mut best: Option<(f64, PlannedId, Fit)> = None;
         'search: for level in levels.values() {
             for (index, candidates) in candidates.iter().enumerate() {
@@ -94,7 +95,7 @@ impl SchedulingPass<'_> {
                 }
             }
         }
-        self.levels = levels;
+        self.planned.levels = levels;
         let (increase, planned, fit) = best?;
         if increase > 0.0
             && let Some((template, fit)) = self.cheaper_new(class, variant, choices, increase)
@@ -110,9 +111,13 @@ impl SchedulingPass<'_> {
         let held = &self.planned[planned];
         let (template, set, mut used) = (held.template, held.set, held.used.clone());
         let allowed = held.allowed.clone();
-        let before = self.lowest_price(template, set, &used, allowed.as_deref());
-        add(&mut used, &self.classes[class].requests);
-        self.lowest_price(template, fit.set, &used, fit.allowed.as_deref()) - before
+        let before = self
+            .rows
+            .lowest_price(template, set, &used, allowed.as_deref());
+        add(&mut used, &self.queue.classes[class].requests);
+        self.rows
+            .lowest_price(template, fit.set, &used, fit.allowed.as_deref())
+            - before
     }
 
     /// Returns the fit of a pod on a new node of the first NodePool that accepts it, if that costs less than `most`.
@@ -129,8 +134,10 @@ impl SchedulingPass<'_> {
             }
             match self.try_template(template, class, variant, choices) {
                 Ok(fit) => {
-                    let used = self.classes[class].requests.clone();
-                    let price = self.lowest_price(template, fit.set, &used, fit.allowed.as_deref());
+                    let used = self.queue.classes[class].requests.clone();
+                    let price =
+                        self.rows
+                            .lowest_price(template, fit.set, &used, fit.allowed.as_deref());
                     return (price < most).then_some((template, fit));
                 }
                 Err(Refusal::Reserved) => return None,
@@ -143,10 +150,10 @@ impl SchedulingPass<'_> {
     /// Returns the planned nodes that have not refused the variant permanently and are in its domains, 64 per word; `None` if
     /// there are none.
     fn candidates(&self, variant: &Variant, choices: &Choices) -> Option<SmallVec<[u64; 64]>> {
-        if self.planned.is_empty() {
+        if self.planned.nodes.is_empty() {
             return None;
         }
-        let words = self.planned.len().div_ceil(64);
+        let words = self.planned.nodes.len().div_ceil(64);
         let mut candidates: SmallVec<[u64; 64]> = SmallVec::with_capacity(words);
         let mut any = 0;
         for index in 0..words {
@@ -156,7 +163,7 @@ impl SchedulingPass<'_> {
                 if word == 0 {
                     break;
                 }
-                let axis = &self.axes[domains.axis];
+                let axis = &self.topology.axes[domains.axis];
                 word &= domains
                     .allowed
                     .iter()
@@ -179,8 +186,8 @@ impl SchedulingPass<'_> {
         if !variant.tolerated_templates.contains(held.template) {
             return Err(Refusal::Taints);
         }
-        if !self.classes[class].ports.is_empty()
-            && ports_conflict(&self.classes[class].ports, &held.ports)
+        if !self.queue.classes[class].ports.is_empty()
+            && ports_conflict(&self.queue.classes[class].ports, &held.ports)
         {
             return Err(Refusal::HostPorts);
         }
@@ -224,7 +231,7 @@ impl SchedulingPass<'_> {
         }
         let mut narrowed: Option<Choices> = None;
         for owned in &variant.owned {
-            let group = &self.groups[owned.group];
+            let group = &self.topology.groups[owned.group];
             if group.kind() != GroupKind::Spread {
                 continue;
             }
@@ -238,7 +245,7 @@ impl SchedulingPass<'_> {
                 continue;
             }
             let axis = group.axis;
-            if self.axes[axis].is_hostname {
+            if self.topology.axes[axis].is_hostname {
                 let there = i64::from(group.count_of(Target::Planned(planned)));
                 if there + i64::from(along) + i64::from(owned.own)
                     > i64::from(group.identity.max_skew)
@@ -247,13 +254,14 @@ impl SchedulingPass<'_> {
                 }
                 continue;
             }
-            let key = self.axes[axis].key;
+            let key = self.topology.axes[axis].key;
             let pod = self
+                .rows
                 .algebra
                 .get(variant.strict, key)
-                .map(|req| self.admitted(axis, req));
+                .map(|req| self.topology.admitted(&mut self.rows.algebra, axis, req));
             let counted = self.counted_domains(class, owned.group);
-            let valid = self.groups[owned.group].valid_domains(&DomainQuery {
+            let valid = self.topology.groups[owned.group].valid_domains(&DomainQuery {
                 reach: pod.as_deref(),
                 counted: counted.as_ref(),
                 own: owned.own,
@@ -279,10 +287,10 @@ impl SchedulingPass<'_> {
         class: ClassId,
     ) -> Target {
         let compiled = &self.solver.templates[template];
-        let index = self.planned.push(PlannedNode {
+        let index = self.planned.nodes.push(PlannedNode {
             template,
             set: compiled.set,
-            used: smallvec![0; self.width],
+            used: smallvec![0; self.solver.width()],
             pods: Vec::new(),
             witness: NO_ROW,
             alive: compiled.order.clone(),
@@ -296,14 +304,16 @@ impl SchedulingPass<'_> {
             uncounted: Vec::new(),
             drivers: None,
         });
-        self.levels.entry(0).or_default().insert(index);
-        for axis in self.axes.indices() {
-            if !self.axes[axis].is_hostname {
-                let reach = self.domains_of(axis, compiled.set);
-                let count = self.axes[axis].domains.len();
+        self.planned.levels.entry(0).or_default().insert(index);
+        for axis in self.topology.axes.indices() {
+            if !self.topology.axes[axis].is_hostname {
+                let reach = self
+                    .topology
+                    .domains_of(&mut self.rows.algebra, axis, compiled.set);
+                let count = self.topology.axes[axis].domains.len();
                 let reach = reach.unwrap_or_else(|| Arc::new(Bits::full(count)));
                 for domain in reach.iter() {
-                    self.axes[axis].planned[domain].insert(index);
+                    self.topology.axes[axis].planned[domain].insert(index);
                 }
             }
         }
@@ -318,14 +328,14 @@ impl SchedulingPass<'_> {
         let planned = &mut self.planned[index];
         let level = planned.pods.len() as u32;
         planned.pods.push(pod);
-        self.pods[pod].volume = fit.volume;
-        add(&mut planned.used, &self.classes[class].requests);
+        self.queue.pods[pod].volume = fit.volume;
+        add(&mut planned.used, &self.queue.classes[class].requests);
         planned.set = fit.set;
         planned.allowed = fit.allowed;
         planned.min_values_relaxed |= fit.min_values_relaxed;
         planned
             .ports
-            .extend(self.classes[class].ports.iter().cloned());
+            .extend(self.queue.classes[class].ports.iter().cloned());
         let moved = planned.witness != fit.witness && planned.witness != NO_ROW;
         planned.witness = fit.witness;
         if moved {
@@ -339,20 +349,24 @@ impl SchedulingPass<'_> {
         }
         self.release_devices(index);
         self.charge(index);
-        if let Some(bits) = self.levels.get_mut(&level) {
+        if let Some(bits) = self.planned.levels.get_mut(&level) {
             bits.remove(index);
             if bits.is_empty() {
-                self.levels.remove(&level);
+                self.planned.levels.remove(&level);
             }
         }
         if self.has_room_left(index) {
-            self.levels.entry(level + 1).or_default().insert(index);
+            self.planned
+                .levels
+                .entry(level + 1)
+                .or_default()
+                .insert(index);
         }
         if before != fit.set {
             self.narrowed(index, before, fit.set);
         }
         self.fix_labels(index, class);
-        self.pods[pod].state = PodState::Placed(Target::Planned(index));
+        self.queue.pods[pod].state = PodState::Placed(Target::Planned(index));
         self.record_on_planned_node(index, class);
     }
 
@@ -361,10 +375,11 @@ impl SchedulingPass<'_> {
         let reservations = Rc::new(reservations);
         let held = std::mem::replace(&mut self.planned[index].reservations, reservations.clone());
         for id in reservations.difference(&held) {
-            self.reservations_left[*id] = self.reservations_left[*id].saturating_sub(1);
+            self.budgets.reservations_left[*id] =
+                self.budgets.reservations_left[*id].saturating_sub(1);
         }
         for id in held.difference(&reservations) {
-            self.reservations_left[*id] += 1;
+            self.budgets.reservations_left[*id] += 1;
             self.epoch += 1;
         }
     }
@@ -372,16 +387,18 @@ impl SchedulingPass<'_> {
     /// Removes the rows that have no room for the pods already on the planned node.
     pub(crate) fn prune(&mut self, index: PlannedId) {
         let planned = &self.planned[index];
-        let mask = self.mask(planned.template, planned.set);
+        let mask = self.rows.mask(planned.template, planned.set);
         let planned = &self.planned[index];
-        let none: Vector = smallvec![0; self.width];
+        let none: Vector = smallvec![0; self.solver.width()];
         let alive: Vec<RowId> = planned
             .alive
             .iter()
             .copied()
             .filter(|row| {
                 mask.rows.contains(*row)
-                    && self.row_fits(planned.template, *row, &planned.used, &none)
+                    && self
+                        .rows
+                        .row_fits(planned.template, *row, &planned.used, &none)
             })
             .collect();
         self.planned[index].alive = Arc::new(alive);
@@ -390,15 +407,15 @@ impl SchedulingPass<'_> {
     /// Reports whether the smallest request of any class still fits.
     fn has_room_left(&self, index: PlannedId) -> bool {
         let planned = &self.planned[index];
-        self.row_fits(
+        self.rows.row_fits(
             planned.template,
             planned.witness,
             &planned.used,
-            &self.least,
-        ) || planned
-            .alive
-            .iter()
-            .any(|row| self.row_fits(planned.template, *row, &planned.used, &self.least))
+            &self.planned.least,
+        ) || planned.alive.iter().any(|row| {
+            self.rows
+                .row_fits(planned.template, *row, &planned.used, &self.planned.least)
+        })
     }
 
     /// Charges a planned node to the limits of its NodePool, with the largest amount of any of its rows.
@@ -413,19 +430,21 @@ impl SchedulingPass<'_> {
         }
         let planned = &self.planned[index];
         let (used, allowed, set) = (planned.used.clone(), planned.allowed.clone(), planned.set);
-        let mask = self.mask(template, set);
+        let mask = self.rows.mask(template, set);
         let planned = &self.planned[index];
-        let none: Vector = smallvec![0; self.width];
+        let none: Vector = smallvec![0; self.solver.width()];
         let still = |row: &RowId| {
             let row = *row;
             mask.rows.contains(row)
                 && allowed.as_ref().is_none_or(|allowed| allowed.contains(row))
-                && self.row_fits(template, row, &used, &none)
+                && self.rows.row_fits(template, row, &used, &none)
         };
         if !planned.charged_for.is_empty() && planned.charged_for.iter().all(still) {
             return;
         }
-        let rows = self.rows_with_room(template, set, &used, allowed.as_deref());
+        let rows = self
+            .rows
+            .rows_with_room(template, set, &used, allowed.as_deref());
         let mut most = vec![0; count];
         let mut charged_for = vec![NO_ROW; count];
         for row in rows.iter() {
@@ -442,7 +461,7 @@ impl SchedulingPass<'_> {
         if charged == most {
             return;
         }
-        for (left, (new, old)) in self.limits[template]
+        for (left, (new, old)) in self.budgets.limits[template]
             .iter_mut()
             .zip(most.iter().zip(&charged))
         {
@@ -451,50 +470,52 @@ impl SchedulingPass<'_> {
                 self.epoch += 1;
             }
         }
-        self.refresh_limits(template);
+        self.budgets.refresh_limits(template);
     }
 
     /// Removes a planned node from the domains it can no longer be in, and counts pods that were pending until its domain was
     /// known.
     pub(crate) fn narrowed(&mut self, index: PlannedId, before: SetId, after: SetId) {
-        for axis in self.axes.indices() {
-            if self.axes[axis].is_hostname {
+        for axis in self.topology.axes.indices() {
+            if self.topology.axes[axis].is_hostname {
                 continue;
             }
-            let key = self.axes[axis].key;
-            if self.algebra.get(before, key) == self.algebra.get(after, key) {
+            let key = self.topology.axes[axis].key;
+            if self.rows.algebra.get(before, key) == self.rows.algebra.get(after, key) {
                 continue;
             }
-            let count = self.axes[axis].domains.len();
+            let count = self.topology.axes[axis].domains.len();
             let old = self
-                .domains_of(axis, before)
+                .topology
+                .domains_of(&mut self.rows.algebra, axis, before)
                 .unwrap_or_else(|| Arc::new(Bits::full(count)));
             let new = self
-                .domains_of(axis, after)
+                .topology
+                .domains_of(&mut self.rows.algebra, axis, after)
                 .unwrap_or_else(|| Arc::new(Bits::full(count)));
             for domain in old.iter().filter(|domain| !new.contains(*domain)) {
-                self.axes[axis].planned[domain].remove(index);
+                self.topology.axes[axis].planned[domain].remove(index);
             }
             let pending = std::mem::take(&mut self.planned[index].pending);
             let counted = pending
                 .iter()
-                .any(|(group, _)| self.groups[*group].axis == axis);
+                .any(|(group, _)| self.topology.groups[*group].axis == axis);
             for (group, number) in pending {
-                if self.groups[group].axis != axis {
+                if self.topology.groups[group].axis != axis {
                     self.planned[index].pending.push((group, number));
                     continue;
                 }
-                match self.groups[group].kind() {
+                match self.topology.groups[group].kind() {
                     GroupKind::Spread | GroupKind::Affinity => match new.single() {
                         Some(domain) => {
-                            self.groups[group].count_in(domain, number);
+                            self.topology.groups[group].count_in(domain, number);
                             self.epoch += 1;
                         }
                         None => self.planned[index].pending.push((group, number)),
                     },
                     GroupKind::Anti | GroupKind::Inverse => {
                         for domain in old.iter().filter(|domain| !new.contains(*domain)) {
-                            self.groups[group].uncount_in(domain, number);
+                            self.topology.groups[group].uncount_in(domain, number);
                         }
                         self.epoch += 1;
                         if new.single().is_none() {
@@ -528,27 +549,27 @@ impl SchedulingPass<'_> {
     /// DIFFERS: upstream leaves such a label open, counts the pod in no domain, and picks a value at the launch.
     fn fix_labels(&mut self, index: PlannedId, class: ClassId) {
         self.fix_filter_labels(index, class);
-        for place in 0..self.classes[class].counted.len() {
-            let axis = self.groups[self.classes[class].counted[place]].axis;
-            let key = self.axes[axis].key;
-            if self.axes[axis].is_hostname || self.algebra.is_known(key) {
+        for place in 0..self.queue.classes[class].counted.len() {
+            let axis = self.topology.groups[self.queue.classes[class].counted[place]].axis;
+            let key = self.topology.axes[axis].key;
+            if self.topology.axes[axis].is_hostname || self.rows.algebra.is_known(key) {
                 continue;
             }
-            let Some(req) = self.algebra.get(self.planned[index].set, key) else {
+            let Some(req) = self.rows.algebra.get(self.planned[index].set, key) else {
                 continue;
             };
-            if self.algebra.requirement(req).single().is_some() {
+            if self.rows.algebra.requirement(req).single().is_some() {
                 continue;
             }
-            let reach = self.admitted(axis, req);
+            let reach = self.topology.admitted(&mut self.rows.algebra, axis, req);
             let load = |domain: DomainId| -> u32 {
-                let counting = self.classes[class].counted.iter();
+                let counting = self.queue.classes[class].counted.iter();
                 let spread = counting
-                    .map(|group| &self.groups[*group])
+                    .map(|group| &self.topology.groups[*group])
                     .filter(|group| group.axis == axis && group.kind() == GroupKind::Spread);
                 spread.map(|group| group.in_domain(domain)).sum()
             };
-            let names = &self.axes[axis].domains;
+            let names = &self.topology.axes[axis].domains;
             let choices = reach
                 .iter()
                 .map(|domain| (load(domain), &names[domain], domain));
@@ -561,22 +582,22 @@ impl SchedulingPass<'_> {
     /// Fixes labels that the node filter of a spread constraint of the pod reads: otherwise the launch would decide whether the
     /// pod is counted.
     fn fix_filter_labels(&mut self, index: PlannedId, class: ClassId) {
-        for place in 0..self.classes[class].counted.len() {
-            let group = self.classes[class].counted[place];
-            let Some(terms) = self.groups[group].filter_sets.clone() else {
+        for place in 0..self.queue.classes[class].counted.len() {
+            let group = self.queue.classes[class].counted[place];
+            let Some(terms) = self.topology.groups[group].filter_sets.clone() else {
                 continue;
             };
             for (key, _) in terms
                 .iter()
-                .flat_map(|term| self.algebra.members(*term).to_vec())
+                .flat_map(|term| self.rows.algebra.members(*term).to_vec())
                 .collect::<Vec<_>>()
             {
                 let set = self.planned[index].set;
-                let req = self.algebra.get(set, key);
-                let Some(req) = req.filter(|_| !self.algebra.is_known(key)) else {
+                let req = self.rows.algebra.get(set, key);
+                let Some(req) = req.filter(|_| !self.rows.algebra.is_known(key)) else {
                     continue;
                 };
-                let requirement = self.algebra.requirement(req);
+                let requirement = self.rows.algebra.requirement(req);
                 if requirement.single().is_some() || requirement.min_values().is_some() {
                     continue;
                 }
@@ -584,11 +605,11 @@ impl SchedulingPass<'_> {
                     continue;
                 };
                 let drawn = Requirement::equal(requirement.key(), &value);
-                let drawn = self.algebra.req(&drawn, || false);
+                let drawn = self.rows.algebra.req(&drawn, || false);
                 let (template, witness) =
                     (self.planned[index].template, self.planned[index].witness);
-                if let Some(fixed) = self.algebra.narrow(set, drawn)
-                    && self.mask(template, fixed).rows.contains(witness)
+                if let Some(fixed) = self.rows.algebra.narrow(set, drawn)
+                    && self.rows.mask(template, fixed).rows.contains(witness)
                 {
                     self.planned[index].set = fixed;
                     self.narrowed(index, set, fixed);
@@ -600,18 +621,22 @@ impl SchedulingPass<'_> {
     /// Fixes the domain of a planned node, if one of its rows allows it.
     fn fix_domain(&mut self, index: PlannedId, axis: AxisId, domain: DomainId) {
         let (template, set) = (self.planned[index].template, self.planned[index].set);
-        let req = self.algebra.get(set, self.axes[axis].key);
-        if let Some(req) = req.map(|req| self.algebra.requirement(req))
+        let req = self.rows.algebra.get(set, self.topology.axes[axis].key);
+        if let Some(req) = req.map(|req| self.rows.algebra.requirement(req))
             && (req.single().is_some() || req.min_values().is_some())
         {
             return;
         }
-        let req = self.requirement_for(axis, &[domain].into_iter().collect());
-        let Some(fixed) = self.algebra.narrow(set, req) else {
+        let req = self.topology.requirement_for(
+            &mut self.rows.algebra,
+            axis,
+            &[domain].into_iter().collect(),
+        );
+        let Some(fixed) = self.rows.algebra.narrow(set, req) else {
             return;
         };
         let witness = self.planned[index].witness;
-        if self.mask(template, fixed).rows.contains(witness) {
+        if self.rows.mask(template, fixed).rows.contains(witness) {
             self.planned[index].set = fixed;
             self.narrowed(index, set, fixed);
         }
@@ -619,8 +644,8 @@ impl SchedulingPass<'_> {
 
     fn record_on_planned_node(&mut self, index: PlannedId, class: ClassId) {
         let mut counted = false;
-        for place in 0..self.classes[class].counted.len() {
-            let group = self.classes[class].counted[place];
+        for place in 0..self.queue.classes[class].counted.len() {
+            let group = self.queue.classes[class].counted[place];
             if self.passes_filter(index, group) {
                 self.count_on_planned_node(group, index);
                 counted = true;
@@ -628,8 +653,8 @@ impl SchedulingPass<'_> {
                 note(&mut self.planned[index].uncounted, group);
             }
         }
-        for place in 0..self.classes[class].keeps_away.len() {
-            let group = self.classes[class].keeps_away[place];
+        for place in 0..self.queue.classes[class].keeps_away.len() {
+            let group = self.queue.classes[class].keeps_away[place];
             self.count_on_planned_node(group, index);
         }
         if counted {
@@ -641,17 +666,24 @@ impl SchedulingPass<'_> {
     fn passes_filter(&mut self, index: PlannedId, group: GroupId) -> bool {
         let set = self.planned[index].set;
         self.taints_pass(index, group)
-            && self.groups[group].filter_sets.clone().is_none_or(|terms| {
-                terms
-                    .iter()
-                    .any(|term| self.algebra.strictly_compatible(set, *term))
-            })
+            && self.topology.groups[group]
+                .filter_sets
+                .clone()
+                .is_none_or(|terms| {
+                    terms
+                        .iter()
+                        .any(|term| self.rows.algebra.strictly_compatible(set, *term))
+                })
     }
 
     /// Reports whether a planned node's taints, which never change, pass the node filter of a group.
     pub(crate) fn taints_pass(&self, index: PlannedId, group: GroupId) -> bool {
         let taints = &self.solver.templates[self.planned[index].template].taints;
-        let tolerations = self.groups[group].identity.filter.tolerations.as_ref();
+        let tolerations = self.topology.groups[group]
+            .identity
+            .filter
+            .tolerations
+            .as_ref();
         tolerations.is_none_or(|tolerations| untolerated(taints, tolerations).is_none())
     }
 
@@ -670,30 +702,31 @@ impl SchedulingPass<'_> {
     }
 
     fn count_on_planned_node(&mut self, group: GroupId, index: PlannedId) {
-        let axis = self.groups[group].axis;
-        if self.axes[axis].is_hostname {
-            self.groups[group].count_on(Target::Planned(index), 1);
+        let axis = self.topology.groups[group].axis;
+        if self.topology.axes[axis].is_hostname {
+            self.topology.groups[group].count_on(Target::Planned(index), 1);
             return;
         }
         let set = self.planned[index].set;
-        let count = self.axes[axis].domains.len();
+        let count = self.topology.axes[axis].domains.len();
         let reach = self
-            .domains_of(axis, set)
+            .topology
+            .domains_of(&mut self.rows.algebra, axis, set)
             .unwrap_or_else(|| Arc::new(Bits::full(count)));
         if let Some(domain) = reach
             .single()
             .or_else(|| self.only_domain(index, axis, &reach))
         {
             self.fix_domain(index, axis, domain);
-            self.groups[group].count_in(domain, 1);
+            self.topology.groups[group].count_in(domain, 1);
             return;
         }
         if matches!(
-            self.groups[group].kind(),
+            self.topology.groups[group].kind(),
             GroupKind::Anti | GroupKind::Inverse
         ) {
             for domain in reach.iter() {
-                self.groups[group].count_in(domain, 1);
+                self.topology.groups[group].count_in(domain, 1);
             }
         }
         note(&mut self.planned[index].pending, group);

@@ -1,7 +1,11 @@
 //! A planned node: the requirements and resources that the pods placed on it leave.
 
+use crate::schedule::compile::ids::PlannedId;
 use crate::schedule::compile::ids::{GroupId, PodIdx, ReservationId, RowId, TemplateId};
+use index_vec::IndexVec;
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::ops::{Index, IndexMut};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -40,6 +44,32 @@ pub(crate) struct PlannedNode {
     pub(crate) uncounted: Vec<(GroupId, u32)>,
     /// Drivers of the devices of its pods, if any pod has resource claims.
     pub(crate) drivers: Option<BTreeSet<String>>,
+}
+
+/// The planned nodes of a pass.
+#[derive(Default)]
+pub(crate) struct PlannedNodes {
+    pub(crate) nodes: IndexVec<PlannedId, PlannedNode>,
+    /// Planned nodes with free resources, by number of pods.
+    pub(crate) levels: BTreeMap<u32, Bits<PlannedId>>,
+    /// The smallest request of any class, by resource: a planned node without this much room is closed.
+    pub(crate) least: Box<[i64]>,
+}
+
+impl Index<PlannedId> for PlannedNodes {
+    type Output = PlannedNode;
+
+    #[inline]
+    fn index(&self, id: PlannedId) -> &PlannedNode {
+        &self.nodes[id]
+    }
+}
+
+impl IndexMut<PlannedId> for PlannedNodes {
+    #[inline]
+    fn index_mut(&mut self, id: PlannedId) -> &mut PlannedNode {
+        &mut self.nodes[id]
+    }
 }
 
 /// The state of a planned node if a pod were placed on it.

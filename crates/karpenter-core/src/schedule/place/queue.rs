@@ -6,9 +6,10 @@ use rustc_hash::FxHashMap;
 use crate::pod::PodKey;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::pass::{PodState, SchedulingPass};
+use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::planned_node::Refusal;
 use crate::schedule::pods::class::Variant;
+use crate::schedule::pods::queue::PodState;
 use crate::schedule::portfolio::Order;
 
 impl SchedulingPass<'_> {
@@ -28,17 +29,17 @@ impl SchedulingPass<'_> {
                         return;
                     }
                 }
-                let class = self.pods[*pod].class;
-                let unplaceable =
-                    self.classes[class].unplaceable || self.classes[class].problem.is_some();
+                let class = self.queue.pods[*pod].class;
+                let unplaceable = self.queue.classes[class].unplaceable
+                    || self.queue.classes[class].problem.is_some();
                 let state = if unplaceable {
                     PodState::Refused
                 } else {
                     self.place(*pod)
                 };
-                self.pods[*pod].state = state;
-                let unplaceable =
-                    self.classes[class].unplaceable || self.classes[class].problem.is_some();
+                self.queue.pods[*pod].state = state;
+                let unplaceable = self.queue.classes[class].unplaceable
+                    || self.queue.classes[class].problem.is_some();
                 if matches!(state, PodState::Refused | PodState::Deferred) && !unplaceable {
                     again.push(*pod);
                 }
@@ -63,27 +64,27 @@ impl SchedulingPass<'_> {
             nodes.extend(node.map(|node| (pod, *node)));
         }
         queue.retain(|pod| {
-            let node = nodes.get(&self.pods[*pod].pod.key);
+            let node = nodes.get(&self.queue.pods[*pod].pod.key);
             !node.is_some_and(|node| self.place_on_nominated_node(*pod, *node))
         });
     }
 
     fn place_on_nominated_node(&mut self, pod: PodIdx, node: NodeIdx) -> bool {
-        let class = self.pods[pod].class;
-        if self.classes[class].problem.is_some() {
+        let class = self.queue.pods[pod].class;
+        if self.queue.classes[class].problem.is_some() {
             return false;
         }
         let only = Bits::from_iter([node]);
-        for index in 0..self.classes[class].variants.len() {
+        for index in 0..self.queue.classes[class].variants.len() {
             let mut variant = self.take_variant(class, index);
             let target = self.choices(class, &variant).ok().and_then(|choices| {
                 let target = self.try_nodes(pod, class, &mut variant, &choices, Some(&only))?;
                 self.fix_undecided(&choices, target);
                 Some(target)
             });
-            self.classes[class].variants[index] = Some(variant);
+            self.queue.classes[class].variants[index] = Some(variant);
             if target.is_some() {
-                self.pods[pod].dropped = index / self.classes[class].terms.len().max(1);
+                self.queue.pods[pod].dropped = index / self.queue.classes[class].terms.len().max(1);
                 return true;
             }
         }
@@ -91,20 +92,20 @@ impl SchedulingPass<'_> {
     }
 
     fn take_variant(&mut self, class: ClassId, index: usize) -> Box<Variant> {
-        let known = self.classes[class].variants[index].take();
+        let known = self.queue.classes[class].variants[index].take();
         known.unwrap_or_else(|| self.form_variant(class, index))
     }
 
     /// Returns the pods in the order of the strategy. `pods` is sorted by size.
     fn queue(&self) -> Vec<PodIdx> {
-        let mut queue: Vec<PodIdx> = self.pods.indices().collect();
-        let class = |pod: &PodIdx| &self.classes[self.pods[*pod].class];
+        let mut queue: Vec<PodIdx> = self.queue.pods.indices().collect();
+        let class = |pod: &PodIdx| &self.queue.classes[self.queue.pods[*pod].class];
         match self.strategy.order {
             Order::Size => {}
             Order::Memory => queue.sort_by_cached_key(|pod| {
                 let asked = &class(pod).shape.requests;
                 let memory = asked.get("memory").saturating_neg();
-                (self.pods[*pod].buffer, memory, *pod)
+                (self.queue.pods[*pod].buffer, memory, *pod)
             }),
             Order::Alike => {
                 // Groups are ordered by their largest pod: ids depend on the order of objects.
@@ -114,7 +115,7 @@ impl SchedulingPass<'_> {
                 }
                 queue.sort_by_cached_key(|pod| {
                     let largest = first.get(class(pod).term_sets.as_slice()).copied();
-                    (self.pods[*pod].buffer, largest, *pod)
+                    (self.queue.pods[*pod].buffer, largest, *pod)
                 });
             }
         }
@@ -122,18 +123,18 @@ impl SchedulingPass<'_> {
     }
 
     fn place(&mut self, pod: PodIdx) -> PodState {
-        let class = self.pods[pod].class;
-        if self.classes[class].refused_at == self.epoch {
-            return self.classes[class].refused_as;
+        let class = self.queue.pods[pod].class;
+        if self.queue.classes[class].refused_at == self.epoch {
+            return self.queue.classes[class].refused_as;
         }
-        for index in 0..self.classes[class].variants.len() {
+        for index in 0..self.queue.classes[class].variants.len() {
             let mut variant = self.take_variant(class, index);
             let state = self.try_variant(pod, class, &mut variant);
-            self.classes[class].variants[index] = Some(variant);
+            self.queue.classes[class].variants[index] = Some(variant);
             match state {
                 PodState::Placed(_) => {
-                    let alternatives = self.classes[class].terms.len().max(1);
-                    self.pods[pod].dropped = index / alternatives;
+                    let alternatives = self.queue.classes[class].terms.len().max(1);
+                    self.queue.pods[pod].dropped = index / alternatives;
                     return state;
                 }
                 PodState::Deferred => return self.refuse(class, PodState::Deferred),
@@ -146,7 +147,7 @@ impl SchedulingPass<'_> {
     /// Caches a refusal until the epoch changes.
     fn refuse(&mut self, class: ClassId, state: PodState) -> PodState {
         let releases_capacity = self.solver.releases_capacity;
-        let class = &mut self.classes[class];
+        let class = &mut self.queue.classes[class];
         class.refused_at = self.epoch;
         class.refused_as = state;
         class.unplaceable = !class.retryable && !releases_capacity;
@@ -168,7 +169,7 @@ impl SchedulingPass<'_> {
             self.fix_undecided(&choices, target);
             return PodState::Placed(target);
         }
-        self.pods[pod].asked = variant.set;
+        self.queue.pods[pod].asked = variant.set;
         let may_open = choices.no_new_node.is_none() && self.no_usable_pool.is_none();
         let joined = if self.strategy.least_increase && may_open {
             self.try_cheapest(pod, class, variant, &choices)

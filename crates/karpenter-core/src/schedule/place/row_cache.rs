@@ -1,18 +1,14 @@
-//! The rows and domains that a set of requirements admits, as bitsets computed once per set.
+//! The rows that a set of requirements admits, as bitsets computed once per set.
 
-use crate::schedule::compile::ids::{
-    AxisId, CatalogueId, DomainId, OfferingKindId, RowId, TemplateId,
-};
-use index_vec::Idx;
+use crate::schedule::compile::ids::{CatalogueId, OfferingKindId, RowId, TemplateId};
 use std::cell::OnceCell;
 use std::rc::Rc;
-use std::sync::Arc;
 
-use crate::requirements::{Operator, Requirement};
-use crate::schedule::compile::algebra::{ReqId, SetId};
+use crate::schedule::compile::algebra::{Algebra, ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::solver::Solver;
 use crate::schedule::compile::vectors::fits;
-use crate::schedule::pass::SchedulingPass;
+use rustc_hash::FxHashMap;
 
 /// Rows that meet a set, with the largest amount of each resource among them.
 #[derive(Debug)]
@@ -23,10 +19,29 @@ pub(crate) struct RowMask {
     pub(crate) by_price: OnceCell<Vec<(f64, RowId)>>,
 }
 
-impl SchedulingPass<'_> {
+/// The requirements of a pass, and the rows that meet them.
+pub(crate) struct RowCache<'a> {
+    solver: &'a Solver,
+    pub(crate) algebra: Algebra,
+    masks: FxHashMap<(TemplateId, SetId), Rc<RowMask>>,
+    meeting: FxHashMap<(CatalogueId, ReqId), Rc<Bits<RowId>>>,
+    kinds: FxHashMap<(CatalogueId, SetId), Rc<Bits<OfferingKindId>>>,
+}
+
+impl<'a> RowCache<'a> {
+    pub(crate) fn new(solver: &'a Solver) -> Self {
+        Self {
+            solver,
+            algebra: solver.algebra.layer(),
+            masks: FxHashMap::default(),
+            meeting: FxHashMap::default(),
+            kinds: FxHashMap::default(),
+        }
+    }
+
     /// Returns the rows of a template that meet a set.
     pub(crate) fn mask(&mut self, template: TemplateId, set: SetId) -> Rc<RowMask> {
-        if let Some(mask) = self.masks.borrow().get(&(template, set)) {
+        if let Some(mask) = self.masks.get(&(template, set)) {
             return mask.clone();
         }
         let compiled = &self.solver.templates[template];
@@ -40,14 +55,14 @@ impl SchedulingPass<'_> {
         for (_, req) in self.algebra.members(set).to_vec() {
             let algebra = &mut self.algebra;
             let meeting = self
-                .rows_meeting
+                .meeting
                 .entry((catalogue_index, req))
                 .or_insert_with(|| Rc::new(catalogue.rows_meeting(algebra, req)));
             rows.intersect(meeting);
         }
-        let mut peak = vec![i64::MIN; self.width].into_boxed_slice();
+        let mut peak = vec![i64::MIN; self.solver.width()].into_boxed_slice();
         for row in rows.iter() {
-            for (peak, room) in peak.iter_mut().zip(compiled.row_room(row, self.width)) {
+            for (peak, room) in peak.iter_mut().zip(compiled.row_room(row)) {
                 *peak = (*peak).max(*room);
             }
         }
@@ -56,9 +71,7 @@ impl SchedulingPass<'_> {
             peak,
             by_price: OnceCell::new(),
         });
-        self.masks
-            .borrow_mut()
-            .insert((template, set), mask.clone());
+        self.masks.insert((template, set), mask.clone());
         mask
     }
 
@@ -96,77 +109,6 @@ impl SchedulingPass<'_> {
         kinds
     }
 
-    /// Returns the domains of an axis that a set admits; `None` is all.
-    pub(crate) fn domains_of(&mut self, axis: AxisId, set: SetId) -> Option<Arc<Bits<DomainId>>> {
-        let key = self.axes[axis].key;
-        let Some(req) = self.algebra.get(set, key) else {
-            return if self.algebra.is_known(key) {
-                None
-            } else {
-                Some(Arc::default())
-            };
-        };
-        Some(self.admitted(axis, req))
-    }
-
-    pub(crate) fn admitted(&mut self, axis: AxisId, req: ReqId) -> Arc<Bits<DomainId>> {
-        let axis = &mut self.axes[axis];
-        if let Some(domains) = axis.admitted.get(&req) {
-            return domains.clone();
-        }
-        let requirement = self.algebra.requirement(req);
-        let admitted = axis
-            .domains
-            .iter_enumerated()
-            .filter(|(_, name)| requirement.has(name))
-            .map(|(index, _)| index);
-        let domains: Arc<Bits<DomainId>> = Arc::new(admitted.collect());
-        axis.admitted.insert(req, domains.clone());
-        domains
-    }
-
-    /// Reports whether a set lists exactly `number` values of the axis's label, whether or not they are domains.
-    pub(crate) fn lists(&self, axis: AxisId, set: SetId, number: usize) -> bool {
-        let req = self.algebra.get(set, self.axes[axis].key);
-        req.map(|req| self.algebra.requirement(req))
-            .is_some_and(|req| !req.is_complement() && req.values().count() == number)
-    }
-
-    /// Returns the requirement that admits exactly these domains.
-    pub(crate) fn requirement_for(&mut self, axis: AxisId, domains: &Bits<DomainId>) -> ReqId {
-        if let Some(req) = self.axes[axis].requirements.get(domains) {
-            return *req;
-        }
-        let names: Vec<Arc<str>> = domains
-            .iter()
-            .map(|domain| self.axes[axis].domains[domain].clone())
-            .collect();
-        let well_known = &self.solver.snapshot.config().well_known;
-        let requirement = Requirement::new(&self.axes[axis].name, Operator::In, names);
-        let req = self
-            .algebra
-            .req(&requirement, || well_known.contains(requirement.key()));
-        self.axes[axis].requirements.insert(domains.clone(), req);
-        req
-    }
-
-    /// Recomputes the rows of a template whose capacity is within the remaining limits; `None` is all.
-    pub(crate) fn refresh_limits(&mut self, template: TemplateId) {
-        let compiled = &self.solver.templates[template];
-        if compiled.limit_names.is_empty() {
-            return;
-        }
-        let left = &self.limits[template];
-        let count = left.len();
-        let within = |row: &RowId| {
-            compiled.limit_costs[row.index() * count..(row.index() + 1) * count]
-                .iter()
-                .zip(left)
-                .all(|(cost, left)| cost <= left)
-        };
-        self.within_limits[template] = Some(Rc::new(compiled.rows.iter().filter(within).collect()));
-    }
-
     /// Reports whether a row has room for `need` in addition to `used`.
     #[inline]
     pub(crate) fn row_fits(
@@ -176,10 +118,46 @@ impl SchedulingPass<'_> {
         used: &[i64],
         need: &[i64],
     ) -> bool {
-        fits(
-            used,
-            need,
-            self.solver.templates[template].row_room(row, self.width),
-        )
+        fits(used, need, self.solver.templates[template].row_room(row))
+    }
+
+    /// Returns the rows that meet a set and have room for `used`.
+    pub(crate) fn rows_with_room(
+        &mut self,
+        template: TemplateId,
+        set: SetId,
+        used: &[i64],
+        allowed: Option<&Bits<RowId>>,
+    ) -> Bits<RowId> {
+        let mask = self.mask(template, set);
+        let mut rows = self.solver.templates[template].rows_for(used);
+        rows.intersect(&mask.rows);
+        if let Some(allowed) = allowed {
+            rows.intersect(allowed);
+        }
+        rows
+    }
+
+    /// Returns the price of the cheapest row that meets a set and has room.
+    pub(crate) fn lowest_price(
+        &mut self,
+        template: TemplateId,
+        set: SetId,
+        used: &[i64],
+        allowed: Option<&Bits<RowId>>,
+    ) -> f64 {
+        let mask = self.mask(template, set);
+        let compiled = &self.solver.templates[template];
+        let fits = |row: RowId| {
+            allowed.is_none_or(|allowed| allowed.contains(row))
+                && used
+                    .iter()
+                    .zip(compiled.row_room(row))
+                    .all(|(used, room)| used <= room)
+        };
+        self.by_price(template, set, &mask)
+            .iter()
+            .find(|(_, row)| fits(*row))
+            .map_or(f64::MAX, |(price, _)| *price)
     }
 }

@@ -16,7 +16,7 @@ use crate::pod::{HostPort, Shape, Toleration};
 use crate::requirements::Requirements;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::pass::PodState;
+use crate::schedule::pods::queue::PodState;
 use crate::schedule::report::reasons::Unschedulable;
 
 /// A group whose constraint applies to a pod, and whether the group counts the pod itself.

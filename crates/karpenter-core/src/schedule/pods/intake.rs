@@ -1,6 +1,6 @@
 //! Collecting the pods of a pass: their order, their classes, and the groups that constrain or count the classes.
 
-use crate::schedule::compile::ids::{ClassId, GroupId, NodeIdx, TemplateId};
+use crate::schedule::compile::ids::{ClassId, GroupId, TemplateId};
 use index_vec::IndexVec;
 use std::sync::Arc;
 
@@ -15,13 +15,14 @@ use crate::schedule::compile::algebra::ANYTHING;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::solver::{canonical_key, node_filter_terms};
 use crate::schedule::compile::template::with_term;
-use crate::schedule::pass::{PodState, QueuedPod, SchedulingPass};
+use crate::schedule::pass::SchedulingPass;
 use crate::schedule::pods::class::{Class, Owned, Soft, Variant};
 use crate::schedule::pods::defaults::spread_of;
+use crate::schedule::pods::queue::{PodState, QueuedPod};
 use crate::schedule::pods::volumes::Volumes;
 use crate::schedule::report::reasons::Unschedulable;
 use crate::schedule::request::{PodSet, PreferencePolicy};
-use crate::schedule::topology::group::{Group, GroupIdentity, GroupKind, Namespaces, NodeFilter};
+use crate::schedule::topology::group::{GroupIdentity, GroupKind, Namespaces, NodeFilter};
 use crate::taints::untolerated;
 
 /// A pod with its sort keys.
@@ -104,7 +105,7 @@ impl SchedulingPass<'_> {
             } else {
                 self.form_class(&pod, validated)
             };
-            self.pods.push(QueuedPod {
+            self.queue.pods.push(QueuedPod {
                 pod,
                 class,
                 buffer,
@@ -119,7 +120,12 @@ impl SchedulingPass<'_> {
         self.count_existing_pods();
         self.link_classes();
         let mut least: Option<Box<[i64]>> = None;
-        for class in self.classes.iter().filter(|class| class.problem.is_none()) {
+        for class in self
+            .queue
+            .classes
+            .iter()
+            .filter(|class| class.problem.is_none())
+        {
             match &mut least {
                 None => least = Some(class.requests.clone()),
                 Some(least) => least
@@ -128,7 +134,7 @@ impl SchedulingPass<'_> {
                     .for_each(|(least, asked)| *least = (*least).min(*asked)),
             }
         }
-        self.least = least.unwrap_or_else(|| vec![0; self.width].into());
+        self.planned.least = least.unwrap_or_else(|| vec![0; self.solver.width()].into());
     }
 
     fn form_class(&mut self, pod: &Pod, validated: bool) -> ClassId {
@@ -181,12 +187,12 @@ impl SchedulingPass<'_> {
         class.volumes = class
             .volume_requirements
             .iter()
-            .map(|all| self.algebra.set(all, |key| names.contains(key)))
+            .map(|all| self.rows.algebra.set(all, |key| names.contains(key)))
             .collect();
         class.term_sets = class
             .terms
             .iter()
-            .map(|term| self.algebra.set(term, |key| names.contains(key)))
+            .map(|term| self.rows.algebra.set(term, |key| names.contains(key)))
             .collect();
         if class.volumes.is_empty() {
             class.volumes.push(ANYTHING);
@@ -197,7 +203,7 @@ impl SchedulingPass<'_> {
             Ok(_) => self.constrain(&mut class),
         }
         class.variants.resize(class.variant_count(), None);
-        self.classes.push(class)
+        self.queue.classes.push(class)
     }
 
     /// Finds or creates the groups that constrain a class.
@@ -215,31 +221,39 @@ impl SchedulingPass<'_> {
             }
         }
         for term in &shape.required_affinity {
-            let owned = self.group(
+            let owned = self.topology.group(
+                &mut self.rows.algebra,
                 &shape,
                 GroupIdentity::required_affinity(term, &shape.required_affinity, names),
             );
             class.hard.push(owned);
         }
         for term in &shape.required_anti_affinity {
-            let owned = self.group(
+            let owned = self.topology.group(
+                &mut self.rows.algebra,
                 &shape,
                 GroupIdentity::affinity(GroupKind::Anti, term, names),
             );
             class.hard.push(owned);
-            let inverse = self.group(&shape, GroupIdentity::inverse(term, names));
+            let inverse = self.topology.group(
+                &mut self.rows.algebra,
+                &shape,
+                GroupIdentity::inverse(term, names),
+            );
             class.keeps_away.push(inverse.group);
         }
         if respect {
             for preferred in heaviest_first(&shape.preferred_affinity) {
-                let owned = self.group(
+                let owned = self.topology.group(
+                    &mut self.rows.algebra,
                     &shape,
                     GroupIdentity::affinity(GroupKind::Affinity, &preferred.term, names),
                 );
                 class.soft.affinity.push(owned.as_preference());
             }
             for preferred in heaviest_first(&shape.preferred_anti_affinity) {
-                let owned = self.group(
+                let owned = self.topology.group(
+                    &mut self.rows.algebra,
                     &shape,
                     GroupIdentity::affinity(GroupKind::Anti, &preferred.term, names),
                 );
@@ -254,7 +268,7 @@ impl SchedulingPass<'_> {
         class.soft.tolerate = self.solver.has_soft_taints;
         let retryable = |owned: &Owned| {
             matches!(
-                self.groups[owned.group].kind(),
+                self.topology.groups[owned.group].kind(),
                 GroupKind::Spread | GroupKind::Affinity
             )
         };
@@ -293,59 +307,7 @@ impl SchedulingPass<'_> {
                     .then(|| with_soft_taints(&shape.tolerations)),
             },
         };
-        self.group(shape, identity)
-    }
-
-    fn group(&mut self, shape: &Shape, identity: GroupIdentity) -> Owned {
-        let own = identity.selects(&shape.namespace, &shape.labels, &self.solver.snapshot);
-        if let Some(group) = self.group_ids.get(&identity) {
-            let group = *group;
-            return Owned {
-                group,
-                own,
-                soft: false,
-            };
-        }
-        let axis = self.axis(&identity.key);
-        let identity = Arc::new(identity);
-        let mut group = Group::new(identity.clone(), axis);
-        let filter = &identity.filter;
-        if filter.terms.is_some() || filter.tolerations.is_some() {
-            let mut nodes = Bits::full(self.solver.nodes.len());
-            if let Some(terms) = &filter.terms {
-                let mut any = Bits::default();
-                for term in terms {
-                    any.unite(&self.nodes_meeting_all(term));
-                }
-                nodes.intersect(&any);
-            }
-            if let Some(tolerations) = &filter.tolerations {
-                nodes.intersect(&self.solver.nodes_tolerated(tolerations));
-            }
-            group.nodes = Some(Arc::new(nodes));
-            let names = &self.solver.snapshot.config().well_known;
-            group.filter_sets = filter.terms.as_ref().map(|terms| {
-                terms
-                    .iter()
-                    .map(|term| self.algebra.set(term, |key| names.contains(key)))
-                    .collect()
-            });
-        }
-        let group = self.groups.push(group);
-        self.group_ids.insert(identity, group);
-        Owned {
-            group,
-            own,
-            soft: false,
-        }
-    }
-
-    pub(crate) fn nodes_meeting_all(&self, requirements: &Requirements) -> Bits<NodeIdx> {
-        let mut nodes = Bits::full(self.solver.nodes.len());
-        for requirement in requirements.iter() {
-            nodes.intersect(&self.solver.nodes_meeting(requirement));
-        }
-        nodes
+        self.topology.group(&mut self.rows.algebra, shape, identity)
     }
 
     /// Finds the groups that count each class, and the inverse groups that select it.
@@ -353,6 +315,7 @@ impl SchedulingPass<'_> {
         let mut anchored: FxHashMap<(&str, &str), Vec<GroupId>> = FxHashMap::default();
         let mut others: Vec<GroupId> = Vec::new();
         let identities: IndexVec<GroupId, Arc<GroupIdentity>> = self
+            .topology
             .groups
             .iter()
             .map(|group| group.identity.clone())
@@ -372,6 +335,7 @@ impl SchedulingPass<'_> {
         }
         let snapshot = &self.solver.snapshot;
         for class in self
+            .queue
             .classes
             .iter_mut()
             .filter(|class| class.problem.is_none())
@@ -405,23 +369,23 @@ impl SchedulingPass<'_> {
     pub(crate) fn form_variant(&mut self, class: ClassId, index: usize) -> Box<Variant> {
         let names = &self.solver.snapshot.config().well_known;
         let known = |key: &str| names.contains(key);
-        let (term, preferred, owned, tolerate) = self.classes[class].demands(index);
+        let (term, preferred, owned, tolerate) = self.queue.classes[class].demands(index);
         let strict = term.clone();
         let mut all = strict.clone();
         if let Some(preferred) = preferred {
             all.add_all(preferred);
         }
-        let mut tolerations = self.classes[class].shape.tolerations.clone();
+        let mut tolerations = self.queue.classes[class].shape.tolerations.clone();
         if tolerate {
             tolerations.push(Toleration::any_prefer_no_schedule());
         }
-        let mut nodes = self.usable.clone();
-        nodes.intersect(&self.nodes_meeting_all(&all));
+        let mut nodes = self.nodes.usable.clone();
+        nodes.intersect(&self.solver.nodes_meeting_all(&all));
         nodes.intersect(&self.solver.nodes_tolerated(&tolerations));
-        if !self.classes[class].volume_requirements.is_empty() {
+        if !self.queue.classes[class].volume_requirements.is_empty() {
             let mut reachable = Bits::default();
-            for alternative in &self.classes[class].volume_requirements {
-                reachable.unite(&self.nodes_meeting_all(alternative));
+            for alternative in &self.queue.classes[class].volume_requirements {
+                reachable.unite(&self.solver.nodes_meeting_all(alternative));
             }
             nodes.intersect(&reachable);
         }
@@ -433,8 +397,8 @@ impl SchedulingPass<'_> {
             .map(|(index, _)| index)
             .collect();
         Box::new(Variant {
-            set: self.algebra.set(&all, known),
-            strict: self.algebra.set(&strict, known),
+            set: self.rows.algebra.set(&all, known),
+            strict: self.rows.algebra.set(&strict, known),
             tolerations: Arc::new(tolerations),
             owned,
             refused_nodes,

@@ -3,5 +3,6 @@
 pub(crate) mod class;
 pub(crate) mod defaults;
 pub(crate) mod intake;
+pub(crate) mod queue;
 pub(crate) mod volumes;
 pub(crate) mod zones;

@@ -42,8 +42,8 @@ impl fmt::Display for EffectiveZone {
 impl SchedulingPass<'_> {
     /// Counts pending pods by effective zone.
     pub(crate) fn pending_by_zone(&mut self) -> BTreeMap<EffectiveZone, usize> {
-        let mut of_class: IndexVec<ClassId, usize> = index_vec![0; self.classes.len()];
-        for queued in &self.pods {
+        let mut of_class: IndexVec<ClassId, usize> = index_vec![0; self.queue.classes.len()];
+        for queued in &self.queue.pods {
             let pending = queued.waiting && queued.pod.node_name.is_none();
             if pending && queued.pod.phase == Phase::Pending {
                 of_class[queued.class] += 1;
@@ -51,7 +51,7 @@ impl SchedulingPass<'_> {
         }
         let mut zones = BTreeMap::new();
         for (class, pods) in of_class.into_iter_enumerated() {
-            if pods > 0 && self.classes[class].problem.is_none() {
+            if pods > 0 && self.queue.classes[class].problem.is_none() {
                 *zones.entry(self.effective_zone(class)).or_default() += pods;
             }
         }
@@ -59,17 +59,17 @@ impl SchedulingPass<'_> {
     }
 
     fn effective_zone(&mut self, index: ClassId) -> EffectiveZone {
-        let class = &self.classes[index];
-        let axis = self.axes.position(|axis| axis.name == ZONE);
+        let class = &self.queue.classes[index];
+        let axis = self.topology.axes.position(|axis| axis.name == ZONE);
         let mut groups: Vec<(GroupId, bool)> = class
             .hard
             .iter()
             .map(|owned| (owned.group, owned.own))
             .collect();
         groups.extend(class.kept_away.iter().map(|group| (*group, false)));
-        groups.retain(|(group, _)| Some(self.groups[*group].axis) == axis);
+        groups.retain(|(group, _)| Some(self.topology.groups[*group].axis) == axis);
         let speaks = |all: &Requirements| all.get(ZONE).is_some();
-        let class = &self.classes[index];
+        let class = &self.queue.classes[index];
         if groups.is_empty()
             && !class.terms.iter().any(speaks)
             && !class.volume_requirements.iter().any(speaks)
@@ -78,7 +78,12 @@ impl SchedulingPass<'_> {
         }
         let mut zones = self.zones_of(class);
         if let Some(axis) = axis.filter(|_| !groups.is_empty()) {
-            zones.extend(self.axes[axis].domains.iter().map(ToString::to_string));
+            zones.extend(
+                self.topology.axes[axis]
+                    .domains
+                    .iter()
+                    .map(ToString::to_string),
+            );
         }
         let admits = |all: &Requirements, zone: &str| all.get(ZONE).is_none_or(|r| r.has(zone));
         let terms = class.terms.clone();
@@ -87,14 +92,14 @@ impl SchedulingPass<'_> {
         for term in &terms {
             let own = term.get(ZONE).cloned();
             let pod = axis.zip(own).map(|(axis, own)| {
-                let req = self.algebra.req(&own, || true);
-                self.admitted(axis, req)
+                let req = self.rows.algebra.req(&own, || true);
+                self.topology.admitted(&mut self.rows.algebra, axis, req)
             });
             let valid: Vec<_> = groups
                 .iter()
                 .map(|(group, own)| {
                     let counted = self.counted_domains(index, *group);
-                    let group = &self.groups[*group];
+                    let group = &self.topology.groups[*group];
                     group.valid_domains(&DomainQuery {
                         reach: pod.as_deref(),
                         counted: counted.as_ref(),
@@ -105,7 +110,7 @@ impl SchedulingPass<'_> {
                 })
                 .collect();
             let reachable = |zone: &&String| {
-                let domain = axis.and_then(|axis| self.axes[axis].ids.get(zone.as_str()));
+                let domain = axis.and_then(|axis| self.topology.axes[axis].ids.get(zone.as_str()));
                 admits(term, zone)
                     && (volumes.is_empty() || volumes.iter().any(|all| admits(all, zone)))
                     && valid
@@ -132,14 +137,20 @@ impl SchedulingPass<'_> {
             .collect();
         let nodes = self.solver.node_domains(ZONE);
         zones.extend(nodes.names.iter().map(ToString::to_string));
-        let Some(key) = self.algebra.find_key(ZONE) else {
+        let Some(key) = self.rows.algebra.find_key(ZONE) else {
             return zones;
         };
         for template in &self.solver.templates {
             let catalogue = &self.solver.catalogues[template.catalogue];
             for kind in &catalogue.kinds {
-                if let Some(req) = self.algebra.get(kind.set, key) {
-                    zones.extend(self.algebra.requirement(req).values().map(str::to_owned));
+                if let Some(req) = self.rows.algebra.get(kind.set, key) {
+                    zones.extend(
+                        self.rows
+                            .algebra
+                            .requirement(req)
+                            .values()
+                            .map(str::to_owned),
+                    );
                 }
             }
         }

@@ -30,9 +30,10 @@ use rustc_hash::FxHashMap;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::vectors::Vector;
-use crate::schedule::pass::{PodState, SchedulingPass};
+use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::planned_node::PlannedNode;
 use crate::schedule::pods::class::Class;
+use crate::schedule::pods::queue::PodState;
 use crate::schedule::portfolio::MOST_PODS;
 use crate::schedule::repack::packing::{
     Bin, Kind, Offer, Packer, RequirementGroup, choose, learn, node_count, price,
@@ -120,7 +121,7 @@ impl<'a> SchedulingPass<'a> {
             return false;
         }
         // Plans for many pods are made once, so thoroughly; of several plans, only the best is repacked thoroughly.
-        let thorough = self.strategy.thorough || self.pods.len() > MOST_PODS;
+        let thorough = self.strategy.thorough || self.queue.pods.len() > MOST_PODS;
         let mut replaced = Bits::default();
         let mut added: Vec<PlannedNode> = Vec::new();
         let mut hasty = false;
@@ -135,12 +136,12 @@ impl<'a> SchedulingPass<'a> {
             let compiled = &self.solver.templates[template];
             let tracked = self.request.reserved_mode != ReservedMode::Off
                 && self.solver.catalogues[compiled.catalogue].has_reservations;
-            if tracked || self.algebra.has_min_values(compiled.set) {
+            if tracked || self.rows.algebra.has_min_values(compiled.set) {
                 continue;
             }
             let set = compiled.set;
-            let mask = self.mask(template, set);
-            let cheapest = self.by_price(template, set, &mask).first();
+            let mask = self.rows.mask(template, set);
+            let cheapest = self.rows.by_price(template, set, &mask).first();
             ledger.node_overhead = cheapest.map_or(0.0, |(price, _)| price * NODE_OVERHEAD);
             for chunk in self.wasteful(template, from_pods, &mut ledger) {
                 if ledger.work > MOST_WORK {
@@ -168,7 +169,7 @@ impl<'a> SchedulingPass<'a> {
         ledger: &mut Ledger,
     ) -> Vec<Chunk> {
         let mut found: Vec<(bool, f64, PlannedId, f64, Vec<PodGroup>)> = Vec::new();
-        for index in self.planned.indices() {
+        for index in self.planned.nodes.indices() {
             let planned = &self.planned[index];
             if planned.template != template || planned.pods.len() < from_pods {
                 continue;
@@ -183,7 +184,9 @@ impl<'a> SchedulingPass<'a> {
                 .sum();
             let planned = &self.planned[index];
             let (set, used, allowed) = (planned.set, planned.used.clone(), planned.allowed.clone());
-            let price = self.lowest_price(template, set, &used, allowed.as_deref());
+            let price = self
+                .rows
+                .lowest_price(template, set, &used, allowed.as_deref());
             if price > worth * GOOD_ENOUGH {
                 found.push((few, price - worth, index, price, pod_groups));
             }
@@ -215,7 +218,7 @@ impl<'a> SchedulingPass<'a> {
     /// Returns the pods of a planned node by kind; `None` if it must be left unchanged.
     fn pod_groups(&mut self, index: PlannedId, ledger: &mut Ledger) -> Option<Vec<PodGroup>> {
         let planned = &self.planned[index];
-        let (template, planned_set, width) = (planned.template, planned.set, self.width);
+        let (template, planned_set) = (planned.template, planned.set);
         if planned.min_values_relaxed
             || !planned.ports.is_empty()
             || !planned.reservations.is_empty()
@@ -224,11 +227,11 @@ impl<'a> SchedulingPass<'a> {
         }
         let mut pod_groups: Vec<PodGroup> = Vec::new();
         let mut place: FxHashMap<(SetId, &[i64], bool), usize> = FxHashMap::default();
-        let classes = std::mem::take(&mut self.classes);
+        let classes = std::mem::take(&mut self.queue.classes);
         let pods = std::mem::take(&mut self.planned[index].pods);
         let mut movable = true;
         for pod in &pods {
-            let queued = &self.pods[*pod];
+            let queued = &self.queue.pods[*pod];
             let key = (queued.class, queued.asked, queued.volume, planned_set);
             let class = &classes[queued.class];
             let Some((set, apart)) = self.own_set(template, class, key, ledger) else {
@@ -251,7 +254,7 @@ impl<'a> SchedulingPass<'a> {
             pod_groups[at].pods.push(*pod);
         }
         drop(place);
-        self.classes = classes;
+        self.queue.classes = classes;
         self.planned[index].pods = pods;
         if !movable {
             return None;
@@ -261,7 +264,7 @@ impl<'a> SchedulingPass<'a> {
             let compiled = &self.solver.templates[template];
             (pod_group.worth, pod_group.balanced) = (f64::MAX, f64::MAX);
             for (price, row) in offer_list.iter() {
-                let room = compiled.row_room(*row, width);
+                let room = compiled.row_room(*row);
                 if let Some((most, mean)) = shares(&pod_group.requests, room) {
                     pod_group.worth = pod_group.worth.min(price * most);
                     pod_group.balanced = pod_group.balanced.min(price * mean);
@@ -300,13 +303,14 @@ impl<'a> SchedulingPass<'a> {
             return None;
         }
         let set = self
+            .rows
             .algebra
             .join(self.solver.templates[template].set, asked)?;
-        let mut set = self.algebra.join(set, volume)?;
+        let mut set = self.rows.algebra.join(set, volume)?;
         let mut apart = false;
         for group in class.groups() {
-            let group = &self.groups[group];
-            let axis = &self.axes[group.axis];
+            let group = &self.topology.groups[group];
+            let axis = &self.topology.axes[group.axis];
             if axis.is_hostname {
                 if group.kind() == GroupKind::Affinity {
                     return None;
@@ -318,8 +322,8 @@ impl<'a> SchedulingPass<'a> {
             if group.filter_sets.is_some() {
                 return None;
             }
-            if let Some(req) = self.algebra.get(planned_set, axis.key) {
-                set = self.algebra.narrow(set, req)?;
+            if let Some(req) = self.rows.algebra.get(planned_set, axis.key) {
+                set = self.rows.algebra.narrow(set, req)?;
             }
         }
         Some((set, apart))
@@ -330,14 +334,14 @@ impl<'a> SchedulingPass<'a> {
         if let Some(offer_list) = ledger.offer_lists.get(&set) {
             return offer_list.clone();
         }
-        let mask = self.mask(template, set);
-        let priced = self.by_price(template, set, &mask);
+        let mask = self.rows.mask(template, set);
+        let priced = self.rows.by_price(template, set, &mask);
         let compiled = &self.solver.templates[template];
         let mut kept: Vec<(f64, RowId)> = Vec::new();
         for (price, row) in priced {
-            let room = compiled.row_room(*row, self.width);
+            let room = compiled.row_room(*row);
             let beaten = |(_, other): &(f64, RowId)| {
-                let more = compiled.row_room(*other, self.width);
+                let more = compiled.row_room(*other);
                 room.iter().zip(more).all(|(own, more)| own <= more)
             };
             if !kept.iter().rev().any(beaten) {
@@ -362,7 +366,7 @@ impl<'a> SchedulingPass<'a> {
         let mut packer = Packer {
             groups: self.requirement_groups(template, chunk, ledger),
             node_overhead,
-            width: self.width,
+            width: self.solver.width(),
             work: ledger.work,
             most_work: MOST_WORK,
         };
@@ -385,7 +389,7 @@ impl<'a> SchedulingPass<'a> {
                     break;
                 };
                 for (bin, _) in &mut bins {
-                    bin.price = self.lowest_price(template, bin.set, &bin.used, None);
+                    bin.price = self.rows.lowest_price(template, bin.set, &bin.used, None);
                 }
                 learn(&mut kinds, &bins);
                 plans.push(bins);
@@ -404,7 +408,7 @@ impl<'a> SchedulingPass<'a> {
             bins = packer.improve(&kinds, bins, left);
             ledger.improving += packer.work - ledger.work;
             for (bin, _) in &mut bins {
-                bin.price = self.lowest_price(template, bin.set, &bin.used, None);
+                bin.price = self.rows.lowest_price(template, bin.set, &bin.used, None);
             }
         }
         let price = price(&bins) + node_overhead * node_count(&bins) as f64;
@@ -458,7 +462,7 @@ impl<'a> SchedulingPass<'a> {
         chunk: &Chunk,
         ledger: &mut Ledger,
     ) -> Vec<RequirementGroup<'a>> {
-        let (solver, width) = (self.solver, self.width);
+        let solver = self.solver;
         let compiled = &solver.templates[template];
         let sets: BTreeSet<SetId> = chunk
             .pod_groups
@@ -470,13 +474,13 @@ impl<'a> SchedulingPass<'a> {
             let offer = |(price, row): &(f64, RowId)| Offer {
                 price: *price,
                 row: *row,
-                room: compiled.row_room(*row, width),
+                room: compiled.row_room(*row),
             };
             let offer_list = self.offer_list(template, set, ledger);
             let offers = offer_list.iter().map(offer).collect();
             let pod_groups = chunk.pod_groups.iter().enumerate();
             let takes = pod_groups
-                .filter(|(_, pod_group)| self.algebra.join(set, pod_group.set) == Some(set))
+                .filter(|(_, pod_group)| self.rows.algebra.join(set, pod_group.set) == Some(set))
                 .map(|(index, _)| index)
                 .collect();
             groups.push(RequirementGroup { set, offers, takes });
@@ -496,7 +500,7 @@ impl<'a> SchedulingPass<'a> {
         if count == 0 {
             return true;
         }
-        let mut available = self.limits[template].clone();
+        let mut available = self.budgets.limits[template].clone();
         for index in chunk.planned.iter() {
             for (available, charged) in available.iter_mut().zip(&self.planned[index].charged) {
                 *available = available.saturating_add(*charged);
@@ -514,7 +518,9 @@ impl<'a> SchedulingPass<'a> {
                     .all(|((cost, own), available)| cost <= own || *cost <= available / number)
             };
             let allowed: Bits<RowId> = compiled.rows.iter().filter(within).collect();
-            let rows = self.rows_with_room(template, planned.set, &planned.used, Some(&allowed));
+            let rows =
+                self.rows
+                    .rows_with_room(template, planned.set, &planned.used, Some(&allowed));
             for row in rows.iter() {
                 for (charged, cost) in planned.charged.iter_mut().zip(costs(row)) {
                     *charged = (*charged).max(*cost);
@@ -528,49 +534,26 @@ impl<'a> SchedulingPass<'a> {
         if left.iter().any(|left| *left < 0) {
             return false;
         }
-        self.limits[template] = left;
-        self.refresh_limits(template);
+        self.budgets.limits[template] = left;
+        self.budgets.refresh_limits(template);
         true
     }
 
     /// Appends new planned nodes to the remaining ones, and updates the placements of the pods.
     fn replace_planned_nodes(&mut self, replaced: &Bits<PlannedId>, added: Vec<PlannedNode>) {
-        let old = std::mem::take(&mut self.planned);
+        let old = std::mem::take(&mut self.planned.nodes);
         let stay = old.into_iter_enumerated();
-        self.planned = stay
+        self.planned.nodes = stay
             .filter(|(index, _)| !replaced.contains(*index))
             .map(|(_, planned)| planned)
             .chain(added)
             .collect();
-        self.levels.clear();
-        for (index, planned) in self.planned.iter_enumerated() {
+        self.planned.levels.clear();
+        for (index, planned) in self.planned.nodes.iter_enumerated() {
             for pod in &planned.pods {
-                self.pods[*pod].state = PodState::Placed(Target::Planned(index));
+                self.queue.pods[*pod].state = PodState::Placed(Target::Planned(index));
             }
         }
-    }
-
-    /// Returns the price of the cheapest row that meets a set and has room.
-    pub(crate) fn lowest_price(
-        &mut self,
-        template: TemplateId,
-        set: SetId,
-        used: &[i64],
-        allowed: Option<&Bits<RowId>>,
-    ) -> f64 {
-        let mask = self.mask(template, set);
-        let compiled = &self.solver.templates[template];
-        let fits = |row: RowId| {
-            allowed.is_none_or(|allowed| allowed.contains(row))
-                && used
-                    .iter()
-                    .zip(compiled.row_room(row, self.width))
-                    .all(|(used, room)| used <= room)
-        };
-        self.by_price(template, set, &mask)
-            .iter()
-            .find(|(_, row)| fits(*row))
-            .map_or(f64::MAX, |(price, _)| *price)
     }
 }
 

@@ -27,13 +27,13 @@ const SUSPICIOUS_CPU: i64 = 1_000_000_000;
 impl SchedulingPass<'_> {
     /// Returns why no pod of the class was placed, or why the last ones were not.
     pub(crate) fn explain(&mut self, class: ClassId) -> Unschedulable {
-        if let Some(problem) = &self.classes[class].problem {
+        if let Some(problem) = &self.queue.classes[class].problem {
             return problem.clone();
         }
         if let Some(no_usable_pool) = &self.no_usable_pool {
             return no_usable_pool.clone();
         }
-        let last = self.classes[class].variant_count() - 1;
+        let last = self.queue.classes[class].variant_count() - 1;
         let variant = self.form_variant(class, last);
         let mut waits = false;
         let mut reasons = Vec::new();
@@ -67,7 +67,7 @@ impl SchedulingPass<'_> {
             template,
             class,
             variant,
-            wanted: self.algebra.requirements(variant.set),
+            wanted: self.rows.algebra.requirements(variant.set),
         };
         let joined = match self.admit(template, class, variant) {
             Ok(joined) => joined,
@@ -102,7 +102,7 @@ impl SchedulingPass<'_> {
             Refusal::NodeLimit => {
                 let place = compiled.node_limit.unwrap_or_default();
                 let limit = compiled.limits[place];
-                let used = limit.saturating_sub(self.limits[refused.template][place]);
+                let used = limit.saturating_sub(self.budgets.limits[refused.template][place]);
                 Incompatibility::NodeLimit { limit, used }
             }
             Refusal::Limits => {
@@ -115,17 +115,19 @@ impl SchedulingPass<'_> {
                 Incompatibility::Taints(untolerated.cloned().collect::<Vec<Taint>>())
             }
             Refusal::Requirements => {
-                let own = self.algebra.requirements(compiled.set);
+                let own = self.rows.algebra.requirements(compiled.set);
                 match own.compatible(&refused.wanted, AllowUndefined::Keys(&self.known_labels())) {
                     Err(incompatible) => Incompatibility::Requirements(incompatible),
                     Ok(()) => self.no_instance_type(refused, compiled.set),
                 }
             }
             Refusal::Volumes => {
-                let joined = self.algebra.join(compiled.set, refused.variant.set);
+                let joined = self.rows.algebra.join(compiled.set, refused.variant.set);
                 let joined = joined.unwrap_or(compiled.set);
-                let all = self.algebra.requirements(joined);
-                let first = self.classes[refused.class].volume_requirements.first();
+                let all = self.rows.algebra.requirements(joined);
+                let first = self.queue.classes[refused.class]
+                    .volume_requirements
+                    .first();
                 let undefined = AllowUndefined::Keys(&self.known_labels());
                 match first.map(|first| all.compatible(first, undefined)) {
                     Some(Err(incompatible)) => Incompatibility::Volumes(incompatible),
@@ -133,9 +135,11 @@ impl SchedulingPass<'_> {
                 }
             }
             Refusal::InstanceTypes(set) => {
-                let requests = self.classes[refused.class].requests.clone();
-                let rows = self.rows_with_room(refused.template, set, &requests, None);
-                let within = self.within_limits[refused.template].clone();
+                let requests = self.queue.classes[refused.class].requests.clone();
+                let rows = self
+                    .rows
+                    .rows_with_room(refused.template, set, &requests, None);
+                let within = self.budgets.within_limits[refused.template].clone();
                 let mut left = rows.clone();
                 if let Some(within) = within {
                     left.intersect(&within);
@@ -151,7 +155,7 @@ impl SchedulingPass<'_> {
                 min_values,
                 found,
             }) => Incompatibility::MinValues {
-                key: self.algebra.key_name(key).to_string(),
+                key: self.rows.algebra.key_name(key).to_string(),
                 min_values,
                 found,
                 requested: self.requested(refused),
@@ -167,18 +171,18 @@ impl SchedulingPass<'_> {
 
     /// Returns the group of the first constraint of a class.
     fn first_constraint(&self, class: ClassId) -> Option<GroupId> {
-        let first = self.classes[class].variants.first()?.as_ref()?;
+        let first = self.queue.classes[class].variants.first()?.as_ref()?;
         first.owned.first().map(|owned| owned.group)
     }
 
     /// Returns the topology constraint of a group, with the domains it admits according to `choices`.
     fn topology(&self, group: GroupId, choices: Option<&Choices>) -> Incompatibility {
-        let axis = &self.axes[self.groups[group].axis];
+        let axis = &self.topology.axes[self.topology.groups[group].axis];
         let mut admitted = choices.iter().flat_map(|choices| &choices.domains);
         let admitted = admitted.find(|domains| domains.order == group);
         let domains = admitted.iter().flat_map(|domains| domains.allowed.iter());
         Incompatibility::Topology {
-            constraint: self.groups[group].constraint(),
+            constraint: self.topology.groups[group].constraint(),
             key: axis.name.clone(),
             domains: domains
                 .map(|domain| axis.domains[domain].to_string())
@@ -190,7 +194,7 @@ impl SchedulingPass<'_> {
     fn exceeded_limits(&self, template: TemplateId, rows: &Bits<RowId>) -> Vec<ExceededLimit> {
         let compiled = &self.solver.templates[template];
         let count = compiled.limit_names.len();
-        let left = &self.limits[template];
+        let left = &self.budgets.limits[template];
         let exceeded = |place: usize| {
             let costs = rows
                 .iter()
@@ -217,19 +221,19 @@ impl SchedulingPass<'_> {
         let compiled = &self.solver.templates[refused.template];
         let catalogue = &self.solver.catalogues[compiled.catalogue];
         let mut meeting = Bits::full(catalogue.rows());
-        for (_, req) in self.algebra.members(set).to_vec() {
-            meeting.intersect(&catalogue.rows_meeting(&mut self.algebra, req));
+        for (_, req) in self.rows.algebra.members(set).to_vec() {
+            meeting.intersect(&catalogue.rows_meeting(&mut self.rows.algebra, req));
         }
         let mut offered = Bits::default();
-        for kind in catalogue.kinds_in(&mut self.algebra, set).iter() {
+        for kind in catalogue.kinds_in(&mut self.rows.algebra, set).iter() {
             offered.unite(&catalogue.kinds[kind].rows);
         }
-        let requests = &self.classes[refused.class].requests;
-        let none = vec![0; self.width];
+        let requests = &self.queue.classes[refused.class].requests;
+        let none = vec![0; self.solver.width()];
         let roomy: Bits<RowId> = catalogue
             .row_type
             .indices()
-            .filter(|row| self.row_fits(refused.template, *row, &none, requests))
+            .filter(|row| self.rows.row_fits(refused.template, *row, &none, requests))
             .collect();
         let within = |a: &Bits<RowId>, b: &Bits<RowId>| {
             let mut both = a.clone();
@@ -238,7 +242,7 @@ impl SchedulingPass<'_> {
             !both.is_empty()
         };
         let any = |bits: &Bits<RowId>| within(bits, bits);
-        let shape = &self.classes[refused.class].shape;
+        let shape = &self.queue.classes[refused.class].shape;
         Incompatibility::InstanceTypes(InstanceTypeMismatch {
             requirements: any(&meeting),
             resources: any(&roomy),
@@ -254,13 +258,13 @@ impl SchedulingPass<'_> {
     /// Returns the requirements and total resources of a class together with the DaemonSets of a template.
     fn requested(&self, refused: &Refused<'_>) -> Requested {
         let compiled = &self.solver.templates[refused.template];
-        let own = &self.classes[refused.class].shape.requests;
+        let own = &self.queue.classes[refused.class].shape.requests;
         let with = |daemons: Resources| {
             let mut all = own.clone();
             all.add_assign(&daemons);
             all
         };
-        let mut requirements = self.algebra.requirements(compiled.set);
+        let mut requirements = self.rows.algebra.requirements(compiled.set);
         requirements.add_all(&refused.wanted);
         Requested {
             requirements,

@@ -13,7 +13,8 @@ use crate::requirements::{Operator, Requirement};
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::template::unmet_min_values;
-use crate::schedule::pass::{PodState, SchedulingPass};
+use crate::schedule::pass::SchedulingPass;
+use crate::schedule::pods::queue::PodState;
 use crate::schedule::report::plan::{Placement, Plan, Unplaced};
 use crate::schedule::report::planned_node_claim::{DraftClaim, DraftShape, PlannedNodeClaim};
 use crate::schedule::report::reasons::Unschedulable;
@@ -38,7 +39,7 @@ impl SchedulingPass<'_> {
             pools: self.solver.pools.clone(),
             ..Plan::default()
         };
-        let mut dropped: IndexVec<PlannedId, bool> = index_vec![false; self.planned.len()];
+        let mut dropped: IndexVec<PlannedId, bool> = index_vec![false; self.planned.nodes.len()];
         for (index, dropped) in dropped.iter_mut_enumerated() {
             match self.draft(index) {
                 Some(draft) => plan.new_claims.push(draft),
@@ -46,9 +47,9 @@ impl SchedulingPass<'_> {
             }
         }
         let mut reasons: IndexVec<ClassId, Option<Unschedulable>> =
-            index_vec![None; self.classes.len()];
-        for index in self.pods.indices() {
-            let queued = &self.pods[index];
+            index_vec![None; self.queue.classes.len()];
+        for index in self.queue.pods.indices() {
+            let queued = &self.queue.pods[index];
             let (buffer, class, state) = (queued.buffer, queued.class, queued.state);
             let pod = || queued.pod.key.clone();
             let why = match state {
@@ -86,7 +87,7 @@ impl SchedulingPass<'_> {
                     }
                 }
             };
-            let pod = self.pods[index].pod.key.clone();
+            let pod = self.queue.pods[index].pod.key.clone();
             plan.unplaced.push(Unplaced { pod, buffer, why });
         }
         plan
@@ -97,7 +98,9 @@ impl SchedulingPass<'_> {
         let planned = &self.planned[index];
         let (template, set, allowed) = (planned.template, planned.set, planned.allowed.clone());
         let (used, reservations) = (planned.used.clone(), planned.reservations.clone());
-        let rows = self.rows_with_room(template, set, &used, allowed.as_deref());
+        let rows = self
+            .rows
+            .rows_with_room(template, set, &used, allowed.as_deref());
         let key = (template, set, rows, reservations);
         let shape = match self.shapes.get(&key) {
             Some(shape) => shape.clone(),
@@ -109,7 +112,7 @@ impl SchedulingPass<'_> {
         }?;
         let planned = &self.planned[index];
         let key = |buffer: bool| {
-            let pods = planned.pods.iter().map(|queued| &self.pods[*queued]);
+            let pods = planned.pods.iter().map(|queued| &self.queue.pods[*queued]);
             pods.filter(move |queued| queued.buffer == buffer)
                 .map(|queued| queued.pod.key.clone())
                 .collect()
@@ -146,7 +149,7 @@ impl SchedulingPass<'_> {
         let template = &self.solver.templates[template_index];
         let catalogue = &self.solver.catalogues[template.catalogue];
         let names = &self.solver.snapshot.config().well_known;
-        let mut requirements = self.algebra.requirements(planned_set);
+        let mut requirements = self.rows.algebra.requirements(planned_set);
         let reservations: Vec<String> = reservations
             .iter()
             .map(|id| self.solver.reservations.ids[*id].clone())
@@ -171,7 +174,10 @@ impl SchedulingPass<'_> {
                 [labels::CAPACITY_TYPE_RESERVED],
             ));
         }
-        let set = self.algebra.set(&requirements, |key| names.contains(key));
+        let set = self
+            .rows
+            .algebra
+            .set(&requirements, |key| names.contains(key));
         let options = self.options(template_index, set, rows);
         let mut cut = options.names;
         let uncut = cut.len();
@@ -184,7 +190,8 @@ impl SchedulingPass<'_> {
                 .map(|(_, row)| *row)
                 .filter(kept)
                 .collect();
-            let unmet = unmet_min_values(catalogue, &self.algebra, planned_set, &left).is_some();
+            let unmet =
+                unmet_min_values(catalogue, &self.rows.algebra, planned_set, &left).is_some();
             if unmet && self.request.min_values_policy == MinValuesPolicy::Strict {
                 return None;
             }
@@ -229,7 +236,7 @@ impl SchedulingPass<'_> {
 
     fn options(&mut self, template: TemplateId, set: SetId, rows: &Bits<RowId>) -> Options {
         let catalogue_index = self.solver.templates[template].catalogue;
-        let kinds = self.kinds(catalogue_index, set);
+        let kinds = self.rows.kinds(catalogue_index, set);
         let catalogue = &self.solver.catalogues[catalogue_index];
         let mut priced: Vec<(f64, RowId)> = rows
             .iter()
@@ -256,12 +263,13 @@ impl SchedulingPass<'_> {
                 price_overlay |= offer.overlay;
             }
         }
-        let key = self.algebra.find_key(labels::CAPACITY_TYPE);
+        let key = self.rows.algebra.find_key(labels::CAPACITY_TYPE);
         let mut capacity_types: Vec<String> = offered
             .iter()
-            .filter_map(|kind| self.algebra.get(catalogue.kinds[kind].set, key?))
+            .filter_map(|kind| self.rows.algebra.get(catalogue.kinds[kind].set, key?))
             .flat_map(|req| {
-                self.algebra
+                self.rows
+                    .algebra
                     .requirement(req)
                     .values()
                     .map(str::to_owned)

@@ -63,15 +63,15 @@ impl SchedulingPass<'_> {
         let mut choices = Choices::default();
         // kube-scheduler lets a pod start its affinity group only if no pod anywhere matches all of its terms.
         let joins = variant.owned.iter().any(|owned| {
-            let group = &self.groups[owned.group];
+            let group = &self.topology.groups[owned.group];
             !owned.soft && group.kind() == GroupKind::Affinity && group.is_populated()
         });
         for owned in &variant.owned {
             self.choose(&mut choices, class, variant, *owned, joins)?;
         }
-        for index in 0..self.classes[class].kept_away.len() {
+        for index in 0..self.queue.classes[class].kept_away.len() {
             let kept_away = Owned {
-                group: self.classes[class].kept_away[index],
+                group: self.queue.classes[class].kept_away[index],
                 own: false,
                 soft: false,
             };
@@ -93,15 +93,15 @@ impl SchedulingPass<'_> {
             own,
             soft,
         } = owned;
-        let group = &self.groups[group_id];
+        let group = &self.topology.groups[group_id];
         // Pods of the group may be on planned nodes whose domain is open: these get the domain of this pod.
         let starts = own
             && group.kind() == GroupKind::Affinity
             && !group.is_populated()
             && (soft || !joins || !self.undecided(group_id).is_empty());
-        let axis = self.groups[group_id].axis;
-        if self.axes[axis].is_hostname {
-            let group = &self.groups[group_id];
+        let axis = self.topology.groups[group_id].axis;
+        if self.topology.axes[axis].is_hostname {
+            let group = &self.topology.groups[group_id];
             let rule = match group.kind() {
                 GroupKind::Spread if own => {
                     choices.exclude_new_node(group_id, group.identity.max_skew < 1);
@@ -122,13 +122,14 @@ impl SchedulingPass<'_> {
             choices.hostname_rules.push((group_id, rule));
             return Ok(());
         }
-        let key = self.axes[axis].key;
+        let key = self.topology.axes[axis].key;
         let pod = self
+            .rows
             .algebra
             .get(variant.strict, key)
-            .map(|req| self.admitted(axis, req));
+            .map(|req| self.topology.admitted(&mut self.rows.algebra, axis, req));
         let counted = self.counted_domains(class, group_id);
-        let group = &self.groups[group_id];
+        let group = &self.topology.groups[group_id];
         let mut valid = group.valid_domains(&DomainQuery {
             reach: pod.as_deref(),
             counted: counted.as_ref(),
@@ -184,17 +185,22 @@ impl SchedulingPass<'_> {
         class: ClassId,
         group: GroupId,
     ) -> Option<Bits<DomainId>> {
-        let axis = self.groups[group].axis;
-        if self.groups[group].kind() != GroupKind::Spread || self.axes[axis].is_hostname {
+        let axis = self.topology.groups[group].axis;
+        if self.topology.groups[group].kind() != GroupKind::Spread
+            || self.topology.axes[axis].is_hostname
+        {
             return None;
         }
-        let key = self.axes[axis].key;
+        let key = self.topology.axes[axis].key;
         let mut counted = Bits::default();
-        for term in 0..self.classes[class].term_sets.len() {
-            let req = self.algebra.get(self.classes[class].term_sets[term], key)?;
-            counted.unite(&self.admitted(axis, req));
+        for term in 0..self.queue.classes[class].term_sets.len() {
+            let req = self
+                .rows
+                .algebra
+                .get(self.queue.classes[class].term_sets[term], key)?;
+            counted.unite(&self.topology.admitted(&mut self.rows.algebra, axis, req));
         }
-        if self.groups[group].identity.filter.terms.is_none() {
+        if self.topology.groups[group].identity.filter.terms.is_none() {
             counted.unite(&self.occupied_domains(group));
         }
         Some(counted)
@@ -202,12 +208,12 @@ impl SchedulingPass<'_> {
 
     /// Returns the domains of the nodes that a group counts: existing nodes, and planned nodes with a fixed domain.
     fn occupied_domains(&self, group: GroupId) -> Bits<DomainId> {
-        let axis = &self.axes[self.groups[group].axis];
-        let passing = self.groups[group].nodes.as_ref();
+        let axis = &self.topology.axes[self.topology.groups[group].axis];
+        let passing = self.topology.groups[group].nodes.as_ref();
         let mut occupied = Bits::default();
         for domain in axis.domains.indices() {
             let mut nodes = axis.nodes[domain].clone();
-            nodes.intersect(&self.present);
+            nodes.intersect(&self.nodes.present);
             if let Some(passing) = passing {
                 nodes.intersect(passing);
             }
@@ -236,7 +242,7 @@ impl SchedulingPass<'_> {
             .hostname_rules
             .iter()
             .fold(u64::MAX, |word, (group, rule)| {
-                let group = &self.groups[*group];
+                let group = &self.topology.groups[*group];
                 word & match rule {
                     HostnameRule::NotFull => !of(&group.full).word(index),
                     HostnameRule::NotOver => !of(&group.over).word(index),

@@ -58,7 +58,7 @@ pub(crate) struct Template {
     /// The place of the limit on `nodes`.
     pub(crate) node_limit: Option<usize>,
     /// The amount that each row uses of each limit.
-    pub(crate) limit_costs: Vec<i64>,
+    limit_costs: Vec<i64>,
 }
 
 /// A DaemonSet's pod, as it will run on a new node.
@@ -211,6 +211,12 @@ impl Template {
     #[inline]
     pub(crate) fn row_room(&self, row: RowId) -> &[i64] {
         &self.room[row.index() * self.width..(row.index() + 1) * self.width]
+    }
+
+    /// Returns the amounts that a row uses of the limits.
+    pub(crate) fn limit_costs(&self, row: RowId) -> &[i64] {
+        let count = self.limit_names.len();
+        &self.limit_costs[row.index() * count..(row.index() + 1) * count]
     }
 
     /// Returns the rows with room for `used`.

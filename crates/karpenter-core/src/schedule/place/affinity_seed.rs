@@ -32,7 +32,7 @@ impl SchedulingPass<'_> {
         group: GroupId,
         domains: &mut Bits<DomainId>,
     ) -> bool {
-        let undecided = self.undecided(group);
+        let undecided = self.planned.undecided(group);
         let axis = self.topology.groups[group].axis;
         for planned in &undecided {
             let reached: Bits<DomainId> = domains
@@ -60,7 +60,7 @@ impl SchedulingPass<'_> {
             let Some(domain) = domain else {
                 continue;
             };
-            for planned in self.undecided(*group) {
+            for planned in self.planned.undecided(*group) {
                 let Some(fixed) = self.fixed_in_domain(planned, axis, domain) else {
                     continue;
                 };
@@ -70,21 +70,12 @@ impl SchedulingPass<'_> {
                 if let Some(reservations) = fixed.reservations {
                     self.hold(planned, reservations);
                 }
-                self.prune(planned);
+                self.planned[planned].prune(&mut self.rows);
                 self.release_devices(planned);
                 self.charge(planned);
                 self.narrowed(planned, before, set);
             }
         }
-    }
-
-    /// Returns the planned nodes with pods that a group counts once their domain is known.
-    pub(crate) fn undecided(&self, group: GroupId) -> Vec<PlannedId> {
-        let waits = |planned: &PlannedId| {
-            let pending = self.planned[*planned].pending.iter();
-            pending.into_iter().any(|(waiting, _)| *waiting == group)
-        };
-        self.planned.nodes.indices().filter(waits).collect()
     }
 
     /// Returns the state of a planned node in a domain; `None` if it cannot be there: its pods do not fit, minValues are unmet, or
@@ -128,7 +119,9 @@ impl SchedulingPass<'_> {
         let reservations = if reservations.is_empty() {
             None
         } else {
-            let held = self.reservations_of(template, &reservations, fixed, &rows);
+            let held =
+                self.budgets
+                    .reservations_of(template, &reservations, fixed, &rows, &mut self.rows);
             Some(held.ok()?)
         };
         let stays = rows.contains(witness);

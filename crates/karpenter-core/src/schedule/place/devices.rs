@@ -8,10 +8,9 @@
 //! UPSTREAM: pkg/scheduling/dynamicresources/{allocator,allocation_tracker}.go
 //! DIFFERS: the search runs after the filters by resources and topology, and is limited to what they leave.
 
-use crate::schedule::compile::ids::{CatalogueId, ClassId, NodeIdx, PlannedId, RowId};
+use crate::schedule::compile::ids::{CatalogueId, NodeIdx, PlannedId, RowId, TemplateId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::sync::Arc;
 
 use karpenter_api::labels;
 use rustc_hash::FxHashSet;
@@ -21,13 +20,15 @@ use crate::pod::Shape;
 use crate::requirements::{AllowUndefined, Requirement, Requirements};
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::pass::SchedulingPass;
-use crate::schedule::place::fit::CandidateNode;
-use crate::schedule::place::planned_node::Refusal;
-use crate::schedule::topology::choices::Choices;
+use crate::schedule::compile::solver::Solver;
+use crate::schedule::place::planned_node::PlannedNode;
+use crate::schedule::place::row_cache::RowCache;
+use crate::schedule::pods::class::Class;
+use crate::schedule::pods::queue::PodQueue;
 
 /// The allocator of a pass, and its last result.
 pub(crate) struct Devices<'a> {
+    solver: &'a Solver,
     allocator: Allocator<'a>,
     /// Keys that a planned node may still define.
     undefined: BTreeSet<String>,
@@ -43,7 +44,7 @@ pub(crate) struct Served {
 }
 
 /// Returns the names of the resource claims that pods of a shape use.
-pub(crate) fn claims_of(shape: &Shape) -> Result<Vec<String>, Failure> {
+fn claims_of(shape: &Shape) -> Result<Vec<String>, Failure> {
     let names = shape.resource_claims.iter().filter_map(|entry| {
         if entry.claim.is_none() && !entry.made {
             let entry = entry.name.clone();
@@ -54,52 +55,50 @@ pub(crate) fn claims_of(shape: &Shape) -> Result<Vec<String>, Failure> {
     names.collect()
 }
 
-impl<'a> SchedulingPass<'a> {
-    /// Returns the resource claims that pods of a shape use; an error if one does not exist.
-    pub(crate) fn existing_claims(&self, shape: &Shape) -> Result<Vec<String>, Failure> {
-        let claims = claims_of(shape)?;
-        let known = &self.solver.inventory().claims;
-        let exists = |claim: &&String| {
-            let key = (shape.namespace.clone(), (*claim).clone());
-            known.contains_key(&key)
-        };
-        match claims.iter().find(|claim| !exists(claim)) {
-            Some(claim) => Err(Failure::ClaimMissing {
-                claim: claim.clone(),
-            }),
-            None => Ok(claims),
-        }
+/// Returns the resource claims that pods of a shape use; an error if one does not exist.
+pub(crate) fn existing_claims(solver: &Solver, shape: &Shape) -> Result<Vec<String>, Failure> {
+    let claims = claims_of(shape)?;
+    let known = &solver.inventory().claims;
+    let exists = |claim: &&String| {
+        let key = (shape.namespace.clone(), (*claim).clone());
+        known.contains_key(&key)
+    };
+    match claims.iter().find(|claim| !exists(claim)) {
+        Some(claim) => Err(Failure::ClaimMissing {
+            claim: claim.clone(),
+        }),
+        None => Ok(claims),
     }
+}
 
-    /// Creates the allocator, if a pod has resource claims.
-    pub(crate) fn prepare_devices(&mut self) {
-        if self
-            .queue
-            .classes
-            .iter()
-            .all(|class| class.resource_claims.is_empty())
-        {
-            return;
+impl<'a> Devices<'a> {
+    /// Returns an allocator for the pods of `queue` and the nodes `present`; `None` if no pod has resource claims.
+    pub(crate) fn new(
+        solver: &'a Solver,
+        queue: &PodQueue,
+        present: &Bits<NodeIdx>,
+    ) -> Option<Box<Self>> {
+        let mut classes = queue.classes.iter();
+        if classes.all(|class| class.resource_claims.is_empty()) {
+            return None;
         }
-        let solver = self.solver;
-        let moving: FxHashSet<&str> = self
-            .queue
+        let bound = queue
             .pods
             .iter()
-            .filter(|queued| queued.pod.node_name.is_some())
-            .map(|queued| queued.pod.key.uid.as_str())
-            .collect();
+            .filter(|queued| queued.pod.node_name.is_some());
+        let moving: FxHashSet<&str> = bound.map(|queued| queued.pod.key.uid.as_str()).collect();
         let usable = |name: &str| {
             solver.node_index.get(name).is_some_and(|index| {
-                self.nodes.present.contains(*index) && solver.nodes[*index].state.is_initialized()
+                present.contains(*index) && solver.nodes[*index].state.is_initialized()
             })
         };
         let names = &solver.snapshot.config().well_known;
-        self.devices = Some(Box::new(Devices {
+        Some(Box::new(Self {
+            solver,
             allocator: Allocator::new(solver.inventory(), usable, |uid| moving.contains(uid)),
             undefined: names.labels().map(str::to_owned).collect(),
             found: None,
-        }));
+        }))
     }
 
     /// Returns the allocator's key for the instance type of a row.
@@ -111,22 +110,12 @@ impl<'a> SchedulingPass<'a> {
         before as TypeKey + self.solver.catalogues[catalogue].row_type[row]
     }
 
-    /// Reports whether an existing node has devices for a class. [`Self::commit_node_devices`] commits them.
-    pub(crate) fn devices_on_node(&mut self, node: NodeIdx, class: ClassId) -> bool {
-        let Some(mut devices) = self.devices.take() else {
-            return false;
-        };
+    /// Reports whether an existing node has devices for a class. [`Self::commit_on_node`] commits them.
+    pub(crate) fn find_on_node(&mut self, node: NodeIdx, class: &Class) -> bool {
         let there = &self.solver.nodes[node];
         let names = &self.solver.snapshot.config().well_known;
         let mut requirements = Requirements::from_labels(there.state.labels(), names);
         requirements.replace(Requirement::equal(labels::HOSTNAME, there.state.hostname()));
-        let undefined = match &there.requirements {
-            Some(required) => {
-                requirements.add_all(required);
-                AllowUndefined::Keys(&devices.undefined)
-            }
-            None => AllowUndefined::Nothing,
-        };
         // Until a node is initialized its drivers have not published all devices: the instance type lists the expected ones.
         let row = (!there.state.is_initialized())
             .then(|| self.row_of_node(node))
@@ -135,24 +124,27 @@ impl<'a> SchedulingPass<'a> {
         if let Some((catalogue, row)) = row {
             let key = self.type_key(catalogue, row);
             let expected = &self.solver.catalogues[catalogue].type_of(row).devices;
-            devices.allocator.expect(key, expected);
+            self.allocator.expect(key, expected);
             types.push(key);
         }
+        let undefined = match &there.requirements {
+            Some(required) => {
+                requirements.add_all(required);
+                AllowUndefined::Keys(&self.undefined)
+            }
+            None => AllowUndefined::Nothing,
+        };
         let candidate = Candidate {
             host: Host::Node(there.name.as_str().into()),
             requirements: &requirements,
             undefined,
             types: &types,
         };
-        let class = &self.queue.classes[class];
         let answer =
-            devices
-                .allocator
+            self.allocator
                 .allocate(&candidate, &class.shape.namespace, &class.resource_claims);
-        devices.found = answer.ok();
-        let served = devices.found.is_some();
-        self.devices = Some(devices);
-        served
+        self.found = answer.ok();
+        self.found.is_some()
     }
 
     /// Returns the catalogue and a row of the instance type of a node that Karpenter launched.
@@ -169,61 +161,29 @@ impl<'a> SchedulingPass<'a> {
         Some((template.catalogue, row))
     }
 
-    /// Commits the devices found by [`Self::devices_on_node`].
-    pub(crate) fn commit_node_devices(&mut self, node: NodeIdx) {
+    /// Commits the devices found by [`Self::find_on_node`].
+    pub(crate) fn commit_on_node(&mut self, node: NodeIdx) {
         let name = self.solver.nodes[node].name.as_str();
-        if let Some(devices) = &mut self.devices
-            && let Some(allocation) = devices.found.take()
-        {
-            devices
-                .allocator
-                .commit(&Host::Node(name.into()), allocation);
+        if let Some(allocation) = self.found.take() {
+            self.allocator.commit(&Host::Node(name.into()), allocation);
         }
     }
 
-    /// Returns the instance types of a planned node that have devices for a class, and the requirements of those devices.
-    pub(crate) fn devices_on_planned_node(
+    /// Returns the instance types of a planned node that have devices for a class, and the requirements of those devices. `fitting`
+    /// are the rows with room that meet `set`.
+    pub(crate) fn find_on_planned(
         &mut self,
-        target: &CandidateNode<'_>,
-        class: ClassId,
+        index: PlannedId,
+        template: TemplateId,
         set: SetId,
-        allowed: &Option<Rc<Bits<RowId>>>,
-        choices: &Choices,
-    ) -> Result<Served, Refusal> {
-        let mut set = set;
-        for domains in &choices.domains {
-            let mut open = domains.allowed.clone();
-            if let Some(reach) = self
-                .topology
-                .domains_of(&mut self.rows.algebra, domains.axis, set)
-            {
-                open.intersect(&reach);
-            }
-            let req = self
-                .topology
-                .requirement_for(&mut self.rows.algebra, domains.axis, &open);
-            set = self
-                .rows
-                .algebra
-                .narrow(set, req)
-                .ok_or(Refusal::Topology(domains.order))?;
-        }
-        let total: Vec<i64> = target
-            .used
-            .iter()
-            .zip(self.queue.classes[class].requests.iter())
-            .map(|(used, need)| used.saturating_add(*need))
-            .collect();
-        let rows = self
-            .rows
-            .rows_with_room(target.template, set, &total, allowed.as_deref());
-        let index = self.solver.templates[target.template].catalogue;
-        let kinds = self.rows.kinds(index, set);
-        let Some(mut devices) = self.devices.take() else {
-            return Err(Refusal::Devices(Box::new(Failure::NoDevices)));
-        };
-        let catalogue = &self.solver.catalogues[index];
-        let mut priced: Vec<(f64, RowId)> = rows
+        fitting: &Bits<RowId>,
+        class: &Class,
+        rows: &mut RowCache<'_>,
+    ) -> Result<Served, Failure> {
+        let catalogue_index = self.solver.templates[template].catalogue;
+        let kinds = rows.kinds(catalogue_index, set);
+        let catalogue = &self.solver.catalogues[catalogue_index];
+        let mut priced: Vec<(f64, RowId)> = fitting
             .iter()
             .map(|row| (catalogue.price(row, &kinds).unwrap_or(f64::MAX), row))
             .collect();
@@ -232,88 +192,60 @@ impl<'a> SchedulingPass<'a> {
         let mut rows_of: BTreeMap<TypeKey, Vec<RowId>> = BTreeMap::new();
         let mut types = Vec::new();
         for (_, row) in priced {
-            let key = self.type_key(index, row);
-            let rows = rows_of.entry(key).or_default();
-            if rows.is_empty() {
-                devices
-                    .allocator
-                    .expect(key, &catalogue.type_of(row).devices);
+            let key = self.type_key(catalogue_index, row);
+            let of_type = rows_of.entry(key).or_default();
+            if of_type.is_empty() {
+                self.allocator.expect(key, &catalogue.type_of(row).devices);
                 types.push(key);
             }
-            rows.push(row);
+            of_type.push(row);
         }
-        let requirements = self.rows.algebra.requirements(set);
+        if types.is_empty() {
+            return Err(Failure::NoDevices);
+        }
+        let requirements = rows.algebra.requirements(set);
         let candidate = Candidate {
-            host: Host::Planned(target.index.number()),
+            host: Host::Planned(index.number()),
             requirements: &requirements,
-            undefined: AllowUndefined::Keys(&devices.undefined),
+            undefined: AllowUndefined::Keys(&self.undefined),
             types: &types,
         };
-        let asked = &self.queue.classes[class];
-        let answer = if types.is_empty() {
-            Err(Failure::NoDevices)
-        } else {
-            devices
-                .allocator
-                .allocate(&candidate, &asked.shape.namespace, &asked.resource_claims)
-        };
-        let served = match answer {
-            Ok(allocation) => {
-                let names = &self.solver.snapshot.config().well_known;
-                let set = self
-                    .rows
-                    .algebra
-                    .set(&allocation.requirements, |key| names.contains(key));
-                let left = allocation.types.iter().filter_map(|key| rows_of.get(key));
-                Ok(Served {
-                    set,
-                    allowed: Some(Rc::new(left.flatten().copied().collect())),
-                    allocation: Rc::new(allocation),
-                })
-            }
-            Err(failure) => Err(Refusal::Devices(Box::new(failure))),
-        };
-        self.devices = Some(devices);
-        served
+        let allocation =
+            self.allocator
+                .allocate(&candidate, &class.shape.namespace, &class.resource_claims)?;
+        let names = &self.solver.snapshot.config().well_known;
+        let set = rows
+            .algebra
+            .set(&allocation.requirements, |key| names.contains(key));
+        let left = allocation.types.iter().filter_map(|key| rows_of.get(key));
+        Ok(Served {
+            set,
+            allowed: Some(Rc::new(left.flatten().copied().collect())),
+            allocation: Rc::new(allocation),
+        })
     }
 
     /// Commits the devices of a pod placed on a planned node.
-    pub(crate) fn commit_devices(&mut self, planned: PlannedId, allocation: Rc<Allocation>) {
-        let allocation = Rc::unwrap_or_clone(allocation);
-        let drivers = self.planned[planned].drivers.get_or_insert_default();
-        drivers.extend(allocation.drivers.iter().cloned());
-        if let Some(devices) = &mut self.devices {
-            devices
-                .allocator
-                .commit(&Host::Planned(planned.number()), allocation);
-        }
+    pub(crate) fn commit_on_planned(&mut self, index: PlannedId, allocation: Allocation) {
+        self.allocator
+            .commit(&Host::Planned(index.number()), allocation);
     }
 
     /// Releases the devices held for instance types that a planned node can no longer become.
-    pub(crate) fn release_devices(&mut self, planned: PlannedId) {
-        let held = &self.planned[planned];
-        if held.drivers.is_none() || self.devices.is_none() {
-            return;
-        }
-        let (template, set) = (held.template, held.set);
-        let (used, allowed) = (held.used.clone(), held.allowed.clone());
-        let index = self.solver.templates[template].catalogue;
-        let rows = self
-            .rows
-            .rows_with_room(template, set, &used, allowed.as_deref());
-        let keep: FxHashSet<TypeKey> = rows.iter().map(|row| self.type_key(index, row)).collect();
-        if let Some(devices) = &mut self.devices {
-            devices
-                .allocator
-                .retain(&Host::Planned(planned.number()), |key| keep.contains(&key));
-        }
-        self.epoch += 1;
-    }
-
-    /// Returns the drivers of the devices of a planned node's pods, sorted and joined; empty without any.
-    pub(crate) fn drivers_of(&self, planned: PlannedId) -> Arc<str> {
-        let drivers = self.planned[planned].drivers.iter().flatten();
-        let drivers: Vec<&str> = drivers.map(String::as_str).collect();
-        drivers.join(",").into()
+    pub(crate) fn release(
+        &mut self,
+        index: PlannedId,
+        node: &PlannedNode,
+        rows: &mut RowCache<'_>,
+    ) {
+        let catalogue = self.solver.templates[node.template].catalogue;
+        let allowed = node.allowed.as_deref();
+        let fitting = rows.rows_with_room(node.template, node.set, &node.used, allowed);
+        let keep: FxHashSet<TypeKey> = fitting
+            .iter()
+            .map(|row| self.type_key(catalogue, row))
+            .collect();
+        self.allocator
+            .retain(&Host::Planned(index.number()), |key| keep.contains(&key));
     }
 }

@@ -7,22 +7,24 @@
 //! 4. minValues and reservations are checked where there are any.
 
 use crate::schedule::compile::ids::{
-    ClassId, DomainId, NO_ROW, OfferingKindId, PlannedId, ReservationId, RowId, TemplateId,
+    ClassId, DomainId, NO_ROW, PlannedId, ReservationId, RowId, TemplateId,
 };
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use smallvec::{SmallVec, smallvec};
 
+use crate::dra::Failure;
 use crate::pod::ports_conflict;
 use crate::schedule::compile::algebra::{ANYTHING, SetId};
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::template::{distinct_values, unmet_min_values};
-use crate::schedule::compile::vectors::Vector;
+use crate::schedule::compile::vectors::{Vector, add};
 use crate::schedule::pass::SchedulingPass;
+use crate::schedule::place::devices::Served;
 use crate::schedule::place::planned_node::{Fit, Refusal};
 use crate::schedule::pods::class::Variant;
-use crate::schedule::request::{MinValuesPolicy, ReservedMode};
+use crate::schedule::request::MinValuesPolicy;
 use crate::schedule::topology::choices::{Choices, Domains};
 
 /// For each alternative of a pod's volumes that is compatible: its requirements, and those of a planned node with the pod.
@@ -124,7 +126,7 @@ impl SchedulingPass<'_> {
         for (alternative, set) in joined.iter().copied() {
             let (mut set, mut allowed, mut devices) = (set, allowed.clone(), None);
             if !self.queue.classes[class].resource_claims.is_empty() {
-                match self.devices_on_planned_node(candidate, class, set, &allowed, choices) {
+                match self.find_devices(candidate, class, set, &allowed, choices) {
                     Ok(served) => {
                         (set, allowed) = (served.set, served.allowed);
                         devices = Some(served.allocation);
@@ -341,8 +343,7 @@ impl SchedulingPass<'_> {
             devices: None,
         };
         let catalogue = self.solver.templates[candidate.template].catalogue;
-        let tracked = self.request.reserved_mode != ReservedMode::Off
-            && self.solver.catalogues[catalogue].has_reservations;
+        let tracked = self.budgets.tracks_reservations(catalogue);
         if self.rows.algebra.has_min_values(set) || tracked {
             let total: Vector = candidate
                 .used
@@ -355,8 +356,13 @@ impl SchedulingPass<'_> {
                     .rows_with_room(candidate.template, set, &total, fit.allowed.as_deref());
             self.check_min_values(candidate, &mut fit, &rows)?;
             if tracked {
-                fit.reservations =
-                    Some(self.reservations_of(candidate.template, candidate.held, set, &rows)?);
+                fit.reservations = Some(self.budgets.reservations_of(
+                    candidate.template,
+                    candidate.held,
+                    set,
+                    &rows,
+                    &mut self.rows,
+                )?);
             }
         }
         Ok(fit)
@@ -392,44 +398,43 @@ impl SchedulingPass<'_> {
         Ok(())
     }
 
-    /// Returns the reservations that a planned node of `rows` would hold, given that it holds `held` now.
-    pub(crate) fn reservations_of(
+    /// Returns the instance types of a planned node that have devices for a class, and the requirements of those devices.
+    fn find_devices(
         &mut self,
-        template: TemplateId,
-        held: &BTreeSet<ReservationId>,
+        candidate: &CandidateNode<'_>,
+        class: ClassId,
         set: SetId,
-        rows: &Bits<RowId>,
-    ) -> Result<BTreeSet<ReservationId>, Refusal> {
-        let catalogue_index = self.solver.templates[template].catalogue;
-        let kinds = self.rows.kinds(catalogue_index, set);
-        let catalogue = &self.solver.catalogues[catalogue_index];
-        let offered = |kind: OfferingKindId| {
-            let kind = &catalogue.kinds[kind];
-            let reservation = kind.reservation?;
-            rows.iter()
-                .any(|row| kind.rows.contains(row))
-                .then_some(reservation)
-        };
-        let compatible: BTreeSet<ReservationId> = kinds.iter().filter_map(offered).collect();
-        let holds: BTreeSet<ReservationId> = compatible
-            .iter()
-            .copied()
-            .filter(|id| held.contains(id) || self.budgets.reservations_left[*id] > 0)
-            .collect();
-        let strict = self.request.reserved_mode == ReservedMode::Strict;
-        if strict && holds.is_empty() && (!compatible.is_empty() || !held.is_empty()) {
-            return Err(Refusal::Reserved);
+        allowed: &Option<Rc<Bits<RowId>>>,
+        choices: &Choices,
+    ) -> Result<Served, Refusal> {
+        let algebra = &mut self.rows.algebra;
+        let mut set = set;
+        for domains in &choices.domains {
+            let mut open = domains.allowed.clone();
+            if let Some(reach) = self.topology.domains_of(algebra, domains.axis, set) {
+                open.intersect(&reach);
+            }
+            let req = self.topology.requirement_for(algebra, domains.axis, &open);
+            let narrowed = algebra.narrow(set, req);
+            set = narrowed.ok_or(Refusal::Topology(domains.order))?;
         }
-        // A planned node without a reservation must have an offering that is not reserved.
-        let offered_otherwise = || {
-            let plain = kinds.iter().map(|kind| &catalogue.kinds[kind]);
-            plain
-                .filter(|kind| kind.reservation.is_none())
-                .any(|kind| rows.iter().any(|row| kind.rows.contains(row)))
+        let class = &self.queue.classes[class];
+        let mut total: Vector = candidate.used.into();
+        add(&mut total, &class.requests);
+        let rows = self
+            .rows
+            .rows_with_room(candidate.template, set, &total, allowed.as_deref());
+        let found = match &mut self.devices {
+            Some(devices) => devices.find_on_planned(
+                candidate.index,
+                candidate.template,
+                set,
+                &rows,
+                class,
+                &mut self.rows,
+            ),
+            None => Err(Failure::NoDevices),
         };
-        if holds.is_empty() && !compatible.is_empty() && !offered_otherwise() {
-            return Err(Refusal::InstanceTypes(set));
-        }
-        Ok(holds)
+        found.map_err(|failure| Refusal::Devices(Box::new(failure)))
     }
 }

@@ -3,9 +3,11 @@
 pub(crate) mod affinity_seed;
 pub(crate) mod budgets;
 pub(crate) mod devices;
-pub(crate) mod existing;
+pub(crate) mod existing_nodes;
 pub(crate) mod fit;
-pub(crate) mod planned;
+pub(crate) mod narrowing;
+pub(crate) mod on_existing;
+pub(crate) mod on_planned;
 pub(crate) mod planned_node;
 pub(crate) mod queue;
 pub(crate) mod row_cache;

@@ -13,8 +13,11 @@ use crate::dra::{Allocation, Failure};
 use crate::pod::HostPort;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::template::UnmetMinValues;
+use crate::schedule::compile::ids::NO_ROW;
+use crate::schedule::compile::template::{Template, UnmetMinValues};
 use crate::schedule::compile::vectors::Vector;
+use crate::schedule::place::row_cache::RowCache;
+use smallvec::smallvec;
 
 /// A planned node of this pass. Its requirements only narrow and its load only grows.
 #[derive(Clone, Debug)]
@@ -22,7 +25,7 @@ pub(crate) struct PlannedNode {
     pub(crate) template: TemplateId,
     pub(crate) set: SetId,
     pub(crate) used: Vector,
-    /// Indices of the items placed on it.
+    /// The pods placed on it.
     pub(crate) pods: Vec<PodIdx>,
     /// A row that fits.
     pub(crate) witness: RowId,
@@ -46,6 +49,51 @@ pub(crate) struct PlannedNode {
     pub(crate) drivers: Option<BTreeSet<String>>,
 }
 
+impl PlannedNode {
+    /// Returns a planned node without pods.
+    pub(crate) fn new(template: TemplateId, compiled: &Template, set: SetId, width: usize) -> Self {
+        Self {
+            template,
+            set,
+            used: smallvec![0; width],
+            pods: Vec::new(),
+            witness: NO_ROW,
+            alive: compiled.order.clone(),
+            allowed: None,
+            ports: Vec::new(),
+            reservations: Rc::default(),
+            min_values_relaxed: false,
+            charged: vec![0; compiled.limit_names.len()],
+            charged_for: Vec::new(),
+            pending: Vec::new(),
+            uncounted: Vec::new(),
+            drivers: None,
+        }
+    }
+
+    /// Removes the rows that have no room for the pods already on it.
+    pub(crate) fn prune(&mut self, rows: &mut RowCache<'_>) {
+        let mask = rows.mask(self.template, self.set);
+        let fits = |row: &RowId| {
+            mask.rows.contains(*row) && rows.has_room(self.template, *row, &self.used)
+        };
+        self.alive = Arc::new(self.alive.iter().copied().filter(fits).collect());
+    }
+
+    /// Reports whether a request fits beside its pods.
+    fn has_room_for(&self, requests: &[i64], rows: &RowCache<'_>) -> bool {
+        let fits = |row: RowId| rows.row_fits(self.template, row, &self.used, requests);
+        fits(self.witness) || self.alive.iter().copied().any(fits)
+    }
+
+    /// Returns the drivers of the devices of its pods, sorted and joined; empty without any.
+    pub(crate) fn drivers(&self) -> Arc<str> {
+        let drivers = self.drivers.iter().flatten();
+        let drivers: Vec<&str> = drivers.map(String::as_str).collect();
+        drivers.join(",").into()
+    }
+}
+
 /// The planned nodes of a pass.
 #[derive(Default)]
 pub(crate) struct PlannedNodes {
@@ -54,6 +102,40 @@ pub(crate) struct PlannedNodes {
     pub(crate) levels: BTreeMap<u32, Bits<PlannedId>>,
     /// The smallest request of any class, by resource: a planned node without this much room is closed.
     pub(crate) least: Box<[i64]>,
+}
+
+impl PlannedNodes {
+    /// Adds a planned node without pods.
+    pub(crate) fn push(&mut self, node: PlannedNode) -> PlannedId {
+        let index = self.nodes.push(node);
+        self.levels.entry(0).or_default().insert(index);
+        index
+    }
+
+    /// Moves a planned node that got one more pod to the next level; closes it if nothing more fits.
+    pub(crate) fn relevel(&mut self, index: PlannedId, rows: &RowCache<'_>) {
+        let node = &self.nodes[index];
+        let level = node.pods.len() as u32;
+        let open = node.has_room_for(&self.least, rows);
+        if let Some(before) = self.levels.get_mut(&(level - 1)) {
+            before.remove(index);
+            if before.is_empty() {
+                self.levels.remove(&(level - 1));
+            }
+        }
+        if open {
+            self.levels.entry(level).or_default().insert(index);
+        }
+    }
+
+    /// Returns the planned nodes with pods that a group counts once their domain is known.
+    pub(crate) fn undecided(&self, group: GroupId) -> Vec<PlannedId> {
+        let nodes = self.nodes.iter_enumerated();
+        nodes
+            .filter(|(_, node)| node.pending.iter().any(|(waiting, _)| *waiting == group))
+            .map(|(index, _)| index)
+            .collect()
+    }
 }
 
 impl Index<PlannedId> for PlannedNodes {

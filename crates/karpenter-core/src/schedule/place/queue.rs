@@ -8,8 +8,8 @@ use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::planned_node::Refusal;
+use crate::schedule::pods::class::PodState;
 use crate::schedule::pods::class::Variant;
-use crate::schedule::pods::queue::PodState;
 use crate::schedule::portfolio::Order;
 
 impl SchedulingPass<'_> {

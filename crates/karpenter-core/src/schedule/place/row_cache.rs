@@ -109,6 +109,13 @@ impl<'a> RowCache<'a> {
         kinds
     }
 
+    /// Reports whether a row has room for `used`.
+    #[inline]
+    pub(crate) fn has_room(&self, template: TemplateId, row: RowId, used: &[i64]) -> bool {
+        let room = self.solver.templates[template].row_room(row);
+        used.iter().zip(room).all(|(used, room)| used <= room)
+    }
+
     /// Reports whether a row has room for `need` in addition to `used`.
     #[inline]
     pub(crate) fn row_fits(

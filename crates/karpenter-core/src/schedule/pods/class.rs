@@ -16,8 +16,18 @@ use crate::pod::{HostPort, Shape, Toleration};
 use crate::requirements::Requirements;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::pods::queue::PodState;
 use crate::schedule::report::reasons::Unschedulable;
+use crate::schedule::topology::group::Target;
+
+/// The state of a pod in the pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PodState {
+    Waiting,
+    Placed(Target),
+    Refused,
+    /// Only reserved capacity is compatible, and it is used up.
+    Deferred,
+}
 
 /// A group whose constraint applies to a pod, and whether the group counts the pod itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

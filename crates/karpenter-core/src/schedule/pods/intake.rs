@@ -16,9 +16,11 @@ use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::solver::{canonical_key, node_filter_terms};
 use crate::schedule::compile::template::with_term;
 use crate::schedule::pass::SchedulingPass;
+use crate::schedule::place::devices::{Devices, existing_claims};
+use crate::schedule::pods::class::PodState;
 use crate::schedule::pods::class::{Class, Owned, Soft, Variant};
 use crate::schedule::pods::defaults::spread_of;
-use crate::schedule::pods::queue::{PodState, QueuedPod};
+use crate::schedule::pods::queue::QueuedPod;
 use crate::schedule::pods::volumes::Volumes;
 use crate::schedule::report::reasons::Unschedulable;
 use crate::schedule::request::{PodSet, PreferencePolicy};
@@ -116,8 +118,9 @@ impl SchedulingPass<'_> {
                 dropped: 0,
             });
         }
-        self.prepare_devices();
-        self.count_existing_pods();
+        self.devices = Devices::new(self.solver, &self.queue, &self.nodes.present);
+        self.topology
+            .count_existing_pods(&mut self.rows.algebra, &self.queue, &self.nodes.present);
         self.link_classes();
         let mut least: Option<Box<[i64]>> = None;
         for class in self
@@ -156,7 +159,7 @@ impl SchedulingPass<'_> {
             if self.request.ignore_dra_requests {
                 problems.push(InvalidPod::DynamicResources);
             } else {
-                claims = self.existing_claims(shape);
+                claims = existing_claims(self.solver, shape);
             }
         }
         let mut class = Class {

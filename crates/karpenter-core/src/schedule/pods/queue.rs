@@ -3,20 +3,9 @@
 use crate::pod::Pod;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::ids::{ClassId, PodIdx};
-use crate::schedule::pods::class::Class;
-use crate::schedule::topology::group::Target;
+use crate::schedule::pods::class::{Class, PodState};
 use index_vec::IndexVec;
 use std::sync::Arc;
-
-/// The state of a pod in the pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PodState {
-    Waiting,
-    Placed(Target),
-    Refused,
-    /// Only reserved capacity is compatible, and it is used up.
-    Deferred,
-}
 
 /// A pod of the pass.
 #[derive(Debug)]

@@ -98,7 +98,13 @@ impl SchedulingPass<'_> {
             let valid: Vec<_> = groups
                 .iter()
                 .map(|(group, own)| {
-                    let counted = self.counted_domains(index, *group);
+                    let counted = self.topology.counted_domains(
+                        &mut self.rows.algebra,
+                        &self.queue.classes[index],
+                        *group,
+                        &self.nodes.present,
+                        &self.planned,
+                    );
                     let group = &self.topology.groups[*group];
                     group.valid_domains(&DomainQuery {
                         reach: pod.as_deref(),

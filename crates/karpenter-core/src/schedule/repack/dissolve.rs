@@ -21,7 +21,6 @@
 //! DIFFERS: upstream keeps the plan of first fit.
 
 use crate::schedule::compile::ids::{ClassId, NO_ROW, PlannedId, PodIdx, RowId, TemplateId};
-use index_vec::Idx;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -33,12 +32,12 @@ use crate::schedule::compile::vectors::Vector;
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::planned_node::PlannedNode;
 use crate::schedule::pods::class::Class;
-use crate::schedule::pods::queue::PodState;
+use crate::schedule::pods::class::PodState;
 use crate::schedule::portfolio::MOST_PODS;
 use crate::schedule::repack::packing::{
     Bin, Kind, Offer, Packer, RequirementGroup, choose, learn, node_count, price,
 };
-use crate::schedule::request::{Packing, ReservedMode};
+use crate::schedule::request::Packing;
 use crate::schedule::topology::group::{GroupKind, Target};
 
 /// How often a chunk is packed from each of two starts; each round sets the worth of a pod from the price of the round before.
@@ -134,8 +133,7 @@ impl<'a> SchedulingPass<'a> {
                 ..Ledger::default()
             };
             let compiled = &self.solver.templates[template];
-            let tracked = self.request.reserved_mode != ReservedMode::Off
-                && self.solver.catalogues[compiled.catalogue].has_reservations;
+            let tracked = self.budgets.tracks_reservations(compiled.catalogue);
             if tracked || self.rows.algebra.has_min_values(compiled.set) {
                 continue;
             }
@@ -430,28 +428,20 @@ impl<'a> SchedulingPass<'a> {
                 planned.push(self.planned_node_of(template, &bin, pods));
             }
         }
-        self.charge_anew(template, chunk, &mut planned)
+        let freed = chunk.planned.iter().map(|index| &self.planned[index]);
+        self.budgets
+            .charge_instead(template, freed, &mut planned, &mut self.rows)
             .then_some(planned)
     }
 
     fn planned_node_of(&self, template: TemplateId, bin: &Bin, pods: Vec<PodIdx>) -> PlannedNode {
         let compiled = &self.solver.templates[template];
         PlannedNode {
-            template,
-            set: bin.set,
             used: bin.used.clone(),
             pods,
             witness: bin.row,
-            alive: compiled.order.clone(),
-            allowed: None,
-            ports: Vec::new(),
-            reservations: Rc::default(),
-            min_values_relaxed: false,
-            charged: vec![0; compiled.limit_names.len()],
             charged_for: vec![NO_ROW; compiled.limit_names.len()],
-            pending: Vec::new(),
-            uncounted: Vec::new(),
-            drivers: None,
+            ..PlannedNode::new(template, compiled, bin.set, self.solver.width())
         }
     }
 
@@ -486,57 +476,6 @@ impl<'a> SchedulingPass<'a> {
             groups.push(RequirementGroup { set, offers, takes });
         }
         groups
-    }
-
-    /// Charges new planned nodes instead of those of a chunk to the limits of the NodePool, if they are within them.
-    fn charge_anew(
-        &mut self,
-        template: TemplateId,
-        chunk: &Chunk,
-        planned: &mut [PlannedNode],
-    ) -> bool {
-        let compiled = &self.solver.templates[template];
-        let count = compiled.limit_names.len();
-        if count == 0 {
-            return true;
-        }
-        let mut available = self.budgets.limits[template].clone();
-        for index in chunk.planned.iter() {
-            for (available, charged) in available.iter_mut().zip(&self.planned[index].charged) {
-                *available = available.saturating_add(*charged);
-            }
-        }
-        let number = planned.len() as i64;
-        let costs =
-            |row: RowId| &compiled.limit_costs[row.index() * count..(row.index() + 1) * count];
-        let mut left = available.clone();
-        for planned in planned.iter_mut() {
-            // Each gets an even share, or what its instance type uses: larger instance types are excluded.
-            let own = costs(planned.witness);
-            let within = |row: &RowId| {
-                (costs(*row).iter().zip(own).zip(&available))
-                    .all(|((cost, own), available)| cost <= own || *cost <= available / number)
-            };
-            let allowed: Bits<RowId> = compiled.rows.iter().filter(within).collect();
-            let rows =
-                self.rows
-                    .rows_with_room(template, planned.set, &planned.used, Some(&allowed));
-            for row in rows.iter() {
-                for (charged, cost) in planned.charged.iter_mut().zip(costs(row)) {
-                    *charged = (*charged).max(*cost);
-                }
-            }
-            for (left, charged) in left.iter_mut().zip(&planned.charged) {
-                *left = left.saturating_sub(*charged);
-            }
-            planned.allowed = Some(Rc::new(allowed));
-        }
-        if left.iter().any(|left| *left < 0) {
-            return false;
-        }
-        self.budgets.limits[template] = left;
-        self.budgets.refresh_limits(template);
-        true
     }
 
     /// Appends new planned nodes to the remaining ones, and updates the placements of the pods.

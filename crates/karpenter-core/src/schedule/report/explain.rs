@@ -18,7 +18,6 @@ use crate::schedule::report::reasons::{
 };
 use crate::schedule::topology::choices::Choices;
 use crate::taints::Taint;
-use index_vec::Idx;
 use std::collections::BTreeSet;
 
 /// A million cores, in millicores.
@@ -196,9 +195,7 @@ impl SchedulingPass<'_> {
         let count = compiled.limit_names.len();
         let left = &self.budgets.limits[template];
         let exceeded = |place: usize| {
-            let costs = rows
-                .iter()
-                .map(|row| compiled.limit_costs[row.index() * count + place]);
+            let costs = rows.iter().map(|row| compiled.limit_costs(row)[place]);
             let needed = costs.filter(|cost| *cost > left[place]).min()?;
             Some(ExceededLimit {
                 resource: compiled.limit_names[place].clone(),

@@ -14,11 +14,11 @@ use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::template::unmet_min_values;
 use crate::schedule::pass::SchedulingPass;
-use crate::schedule::pods::queue::PodState;
+use crate::schedule::pods::class::PodState;
 use crate::schedule::report::plan::{Placement, Plan, Unplaced};
 use crate::schedule::report::planned_node_claim::{DraftClaim, DraftShape, PlannedNodeClaim};
 use crate::schedule::report::reasons::Unschedulable;
-use crate::schedule::request::{MinValuesPolicy, ReservedMode};
+use crate::schedule::request::MinValuesPolicy;
 use crate::schedule::topology::group::Target;
 
 /// Summary of the instance types left for a planned node.
@@ -123,7 +123,7 @@ impl SchedulingPass<'_> {
             shape.clone(),
             requests.clone(),
             planned.min_values_relaxed,
-            self.drivers_of(index),
+            planned.drivers(),
         );
         Some(PlannedNodeClaim {
             node_pool: self.solver.templates[template].name.clone(),
@@ -154,7 +154,7 @@ impl SchedulingPass<'_> {
             .iter()
             .map(|id| self.solver.reservations.ids[*id].clone())
             .collect();
-        let tracked = self.request.reserved_mode != ReservedMode::Off && catalogue.has_reservations;
+        let tracked = self.budgets.tracks_reservations(template.catalogue);
         if !reservations.is_empty() {
             let label = &self.solver.snapshot.config().reservation_id_label;
             requirements.replace(Requirement::equal(

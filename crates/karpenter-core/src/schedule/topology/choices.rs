@@ -4,14 +4,14 @@
 //! constraints on one key are intersected. For hostname the domains are the nodes, and the constraint is a rule on the
 //! bitsets of its group.
 
-use crate::schedule::compile::ids::{AxisId, ClassId, DomainId, GroupId, PlannedId};
+use crate::schedule::compile::ids::{AxisId, ClassId, DomainId, GroupId};
 use smallvec::SmallVec;
 
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::planned_node::Refusal;
 use crate::schedule::pods::class::{Owned, Variant};
-use crate::schedule::topology::group::{DomainQuery, GroupKind, Targets};
+use crate::schedule::topology::group::{DomainQuery, GroupKind};
 
 /// The domains of an axis that all constraints admit, before a particular node is considered.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct Domains {
 pub(crate) struct Choices {
     pub(crate) domains: SmallVec<[Domains; 2]>,
     /// Hostname groups, each with the nodes it excludes (full, over the skew, populated) or the only ones it admits (populated).
-    hostname_rules: SmallVec<[(GroupId, HostnameRule); 4]>,
+    pub(crate) hostname_rules: SmallVec<[(GroupId, HostnameRule); 4]>,
     /// The hostname constraint that excludes new nodes, if there is one.
     pub(crate) no_new_node: Option<GroupId>,
     /// Affinity groups that the pod starts while pods of them are already on planned nodes with an open domain: those planned
@@ -46,7 +46,7 @@ impl Choices {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum HostnameRule {
+pub(crate) enum HostnameRule {
     NotFull,
     NotOver,
     NotPopulated,
@@ -98,7 +98,7 @@ impl SchedulingPass<'_> {
         let starts = own
             && group.kind() == GroupKind::Affinity
             && !group.is_populated()
-            && (soft || !joins || !self.undecided(group_id).is_empty());
+            && (soft || !joins || !self.planned.undecided(group_id).is_empty());
         let axis = self.topology.groups[group_id].axis;
         if self.topology.axes[axis].is_hostname {
             let group = &self.topology.groups[group_id];
@@ -128,7 +128,13 @@ impl SchedulingPass<'_> {
             .algebra
             .get(variant.strict, key)
             .map(|req| self.topology.admitted(&mut self.rows.algebra, axis, req));
-        let counted = self.counted_domains(class, group_id);
+        let counted = self.topology.counted_domains(
+            &mut self.rows.algebra,
+            &self.queue.classes[class],
+            group_id,
+            &self.nodes.present,
+            &self.planned,
+        );
         let group = &self.topology.groups[group_id];
         let mut valid = group.valid_domains(&DomainQuery {
             reach: pod.as_deref(),
@@ -173,82 +179,5 @@ impl SchedulingPass<'_> {
         } else {
             Ok(())
         }
-    }
-
-    /// Returns the domains whose lowest count bounds a spread, as far as the node affinity of a class decides: those that one of
-    /// its alternatives admits; with node affinity policy Ignore also those of existing or planned nodes. `None` means all
-    /// domains of the group.
-    ///
-    /// DIFFERS: upstream takes the domains of the alternative that is being tried.
-    pub(crate) fn counted_domains(
-        &mut self,
-        class: ClassId,
-        group: GroupId,
-    ) -> Option<Bits<DomainId>> {
-        let axis = self.topology.groups[group].axis;
-        if self.topology.groups[group].kind() != GroupKind::Spread
-            || self.topology.axes[axis].is_hostname
-        {
-            return None;
-        }
-        let key = self.topology.axes[axis].key;
-        let mut counted = Bits::default();
-        for term in 0..self.queue.classes[class].term_sets.len() {
-            let req = self
-                .rows
-                .algebra
-                .get(self.queue.classes[class].term_sets[term], key)?;
-            counted.unite(&self.topology.admitted(&mut self.rows.algebra, axis, req));
-        }
-        if self.topology.groups[group].identity.filter.terms.is_none() {
-            counted.unite(&self.occupied_domains(group));
-        }
-        Some(counted)
-    }
-
-    /// Returns the domains of the nodes that a group counts: existing nodes, and planned nodes with a fixed domain.
-    fn occupied_domains(&self, group: GroupId) -> Bits<DomainId> {
-        let axis = &self.topology.axes[self.topology.groups[group].axis];
-        let passing = self.topology.groups[group].nodes.as_ref();
-        let mut occupied = Bits::default();
-        for domain in axis.domains.indices() {
-            let mut nodes = axis.nodes[domain].clone();
-            nodes.intersect(&self.nodes.present);
-            if let Some(passing) = passing {
-                nodes.intersect(passing);
-            }
-            let elsewhere = |node: PlannedId| {
-                let mut others = axis.planned.iter_enumerated();
-                others.any(|(other, planned)| other != domain && planned.contains(node))
-            };
-            let mut planned = axis.planned[domain].iter();
-            if !nodes.is_empty()
-                || planned.any(|node| !elsewhere(node) && self.taints_pass(node, group))
-            {
-                occupied.insert(domain);
-            }
-        }
-        occupied
-    }
-
-    /// Returns the nodes that hostname constraints admit, 64 at a time.
-    pub(crate) fn target_word<I>(
-        &self,
-        choices: &Choices,
-        index: usize,
-        of: impl Fn(&Targets) -> &Bits<I>,
-    ) -> u64 {
-        choices
-            .hostname_rules
-            .iter()
-            .fold(u64::MAX, |word, (group, rule)| {
-                let group = &self.topology.groups[*group];
-                word & match rule {
-                    HostnameRule::NotFull => !of(&group.full).word(index),
-                    HostnameRule::NotOver => !of(&group.over).word(index),
-                    HostnameRule::NotPopulated => !of(&group.populated).word(index),
-                    HostnameRule::OnlyPopulated => of(&group.populated).word(index),
-                }
-            })
     }
 }

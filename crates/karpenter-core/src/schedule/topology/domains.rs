@@ -4,7 +4,7 @@ use crate::pod::Shape;
 use crate::requirements::{Operator, Requirement};
 use crate::schedule::compile::algebra::{Algebra, ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::ids::{AxisId, DomainId, GroupId};
+use crate::schedule::compile::ids::{AxisId, DomainId, GroupId, PlannedId};
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::compile::template::Template;
 use crate::schedule::pods::class::Owned;
@@ -223,5 +223,20 @@ impl<'a> Topology<'a> {
         let req = algebra.req(&requirement, || well_known.contains(requirement.key()));
         self.axes[axis].requirements.insert(domains.clone(), req);
         req
+    }
+
+    /// Adds a new planned node to the domains it can be in.
+    pub(crate) fn add_planned_node(&mut self, algebra: &mut Algebra, index: PlannedId, set: SetId) {
+        for axis in self.axes.indices() {
+            if self.axes[axis].is_hostname {
+                continue;
+            }
+            let reach = self.domains_of(algebra, axis, set);
+            let count = self.axes[axis].domains.len();
+            let reach = reach.unwrap_or_else(|| Arc::new(Bits::full(count)));
+            for domain in reach.iter() {
+                self.axes[axis].planned[domain].insert(index);
+            }
+        }
     }
 }

@@ -4,16 +4,24 @@ use crate::schedule::compile::ids::{GroupId, NodeIdx};
 use std::sync::Arc;
 
 use crate::pod::Pod;
+use crate::schedule::compile::algebra::Algebra;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::solver::Staying;
-use crate::schedule::pass::SchedulingPass;
 use crate::schedule::pods::class::Class;
+use crate::schedule::pods::queue::PodQueue;
+use crate::schedule::topology::domains::Topology;
 use crate::schedule::topology::group::{Group, GroupKind, Target};
 use crate::taints::untolerated;
 
-impl SchedulingPass<'_> {
-    /// Fills the counters with the bound pods, and finds the domains of each group.
-    pub(crate) fn count_existing_pods(&mut self) {
+impl Topology<'_> {
+    /// Fills the counters with the bound pods of the nodes `present`, except the pods of the pass, and finds the domains of each
+    /// group.
+    pub(crate) fn count_existing_pods(
+        &mut self,
+        algebra: &mut Algebra,
+        queue: &PodQueue,
+        present: &Bits<NodeIdx>,
+    ) {
         let solver = self.solver;
         let inverse: Vec<_> = solver.inverse.iter().collect();
         for (identity, places) in inverse {
@@ -24,34 +32,30 @@ impl SchedulingPass<'_> {
                     &solver.snapshot,
                 )
             };
-            if !self.queue.classes.iter().any(concerns) {
+            if !queue.classes.iter().any(concerns) {
                 continue;
             }
-            let group = match self.topology.group_ids.get(identity) {
+            let group = match self.group_ids.get(identity) {
                 Some(group) => *group,
                 None => {
-                    let axis = self.topology.axis(&mut self.rows.algebra, &identity.key);
+                    let axis = self.axis(algebra, &identity.key);
                     let identity = Arc::new(identity.clone());
-                    let group = self
-                        .topology
-                        .groups
-                        .push(Group::new(identity.clone(), axis));
-                    self.topology.group_ids.insert(identity, group);
+                    let group = self.groups.push(Group::new(identity.clone(), axis));
+                    self.group_ids.insert(identity, group);
                     group
                 }
             };
-            self.count_places(group, places);
+            self.count_places(group, places, present);
         }
-        for group in self.topology.groups.indices() {
-            self.find_domains(group);
-            if self.topology.groups[group].kind() != GroupKind::Inverse {
-                let counts = solver.base_counts(&self.topology.groups[group].identity.clone());
-                self.count_places(group, &counts.places);
+        for group in self.groups.indices() {
+            self.find_domains(algebra, group, present);
+            if self.groups[group].kind() != GroupKind::Inverse {
+                let counts = solver.base_counts(&self.groups[group].identity.clone());
+                self.count_places(group, &counts.places, present);
             }
         }
         self.count_staying();
-        let moved: Vec<Arc<Pod>> = self
-            .queue
+        let moved: Vec<Arc<Pod>> = queue
             .pods
             .iter()
             .filter(|queued| queued.pod.node_name.is_some())
@@ -63,30 +67,28 @@ impl SchedulingPass<'_> {
                 .as_ref()
                 .and_then(|name| solver.node_index.get(name))
                 .copied();
-            if let Some(node) =
-                node.filter(|node| self.nodes.present.contains(*node) && pod.is_active())
-            {
+            if let Some(node) = node.filter(|node| present.contains(*node) && pod.is_active()) {
                 self.uncount(&pod, node);
             }
         }
     }
 
-    fn count_places(&mut self, group: GroupId, places: &[(NodeIdx, u32)]) {
-        let axis = self.topology.groups[group].axis;
+    fn count_places(&mut self, group: GroupId, places: &[(NodeIdx, u32)], present: &Bits<NodeIdx>) {
+        let axis = self.groups[group].axis;
         for (node, number) in places {
             let index = *node;
-            let counts = self.topology.groups[group]
+            let counts = self.groups[group]
                 .nodes
                 .as_ref()
                 .is_none_or(|nodes| nodes.contains(index));
-            if !counts || !self.nodes.present.contains(index) {
+            if !counts || !present.contains(index) {
                 continue;
             }
-            if self.topology.axes[axis].is_hostname {
-                self.topology.groups[group].count_on(Target::Node(index), *number);
+            if self.axes[axis].is_hostname {
+                self.groups[group].count_on(Target::Node(index), *number);
             } else {
-                if let Some(domain) = self.topology.axes[axis].of_node[index] {
-                    self.topology.groups[group].count_in(domain, *number);
+                if let Some(domain) = self.axes[axis].of_node[index] {
+                    self.groups[group].count_in(domain, *number);
                 }
             }
         }
@@ -97,8 +99,8 @@ impl SchedulingPass<'_> {
     fn count_staying(&mut self) {
         let solver = self.solver;
         for Staying { node, pods } in &solver.staying {
-            for group in &mut self.topology.groups {
-                let axis = &self.topology.axes[group.axis];
+            for group in &mut self.groups {
+                let axis = &self.axes[group.axis];
                 let domain = node.label(&axis.name);
                 let Some(domain) = domain.and_then(|value| axis.ids.get(value)) else {
                     continue;
@@ -123,29 +125,29 @@ impl SchedulingPass<'_> {
 
     /// Removes a bound pod of this pass from the counts of the node it is bound to.
     fn uncount(&mut self, pod: &Pod, node: NodeIdx) {
-        for group in self.topology.groups.indices() {
-            let identity = self.topology.groups[group].identity.clone();
+        for group in self.groups.indices() {
+            let identity = self.groups[group].identity.clone();
             let counted = identity.counts(pod, &self.solver.snapshot);
-            let axis = &self.topology.axes[self.topology.groups[group].axis];
+            let axis = &self.axes[self.groups[group].axis];
             if counted
                 && !axis.is_hostname
                 && let Some(domain) = axis.of_node[node]
             {
-                self.topology.groups[group].uncount_in(domain, 1);
+                self.groups[group].uncount_in(domain, 1);
             }
         }
     }
 
-    fn find_domains(&mut self, group: GroupId) {
-        let axis = self.topology.groups[group].axis;
-        if self.topology.axes[axis].is_hostname {
+    fn find_domains(&mut self, algebra: &mut Algebra, group: GroupId, present: &Bits<NodeIdx>) {
+        let axis = self.groups[group].axis;
+        if self.axes[axis].is_hostname {
             return;
         }
         let mut known = Bits::default();
-        let passing = self.topology.groups[group].nodes.clone();
-        for (domain, nodes) in self.topology.axes[axis].nodes.iter_enumerated() {
+        let passing = self.groups[group].nodes.clone();
+        for (domain, nodes) in self.axes[axis].nodes.iter_enumerated() {
             let mut nodes = nodes.clone();
-            nodes.intersect(&self.nodes.present);
+            nodes.intersect(present);
             if let Some(passing) = &passing {
                 nodes.intersect(passing);
             }
@@ -153,7 +155,7 @@ impl SchedulingPass<'_> {
                 known.insert(domain);
             }
         }
-        let filter = self.topology.groups[group].identity.filter.clone();
+        let filter = self.groups[group].identity.filter.clone();
         let names = &self.solver.snapshot.config().well_known;
         for (index, template) in self.solver.templates.iter_enumerated() {
             let tolerated = filter
@@ -162,14 +164,39 @@ impl SchedulingPass<'_> {
                 .is_none_or(|tolerations| untolerated(&template.taints, tolerations).is_none());
             let meets = filter.terms.as_ref().is_none_or(|terms| {
                 terms.iter().any(|term| {
-                    let wanted = self.rows.algebra.set(term, |key| names.contains(key));
-                    self.rows.algebra.join(template.set, wanted).is_some()
+                    let wanted = algebra.set(term, |key| names.contains(key));
+                    algebra.join(template.set, wanted).is_some()
                 })
             });
             if tolerated && meets {
-                known.unite(&self.topology.axes[axis].of_template[index]);
+                known.unite(&self.axes[axis].of_template[index]);
             }
         }
-        self.topology.groups[group].known.unite(&known);
+        self.groups[group].known.unite(&known);
+    }
+
+    /// Counts a pod of a class placed on a node. Reports whether a group counts it other than by the pod's own anti-affinity.
+    pub(crate) fn record_on_node(&mut self, node: NodeIdx, class: &Class) -> bool {
+        let mut counted = false;
+        for group in &class.counted {
+            let counts = self.groups[*group].nodes.as_ref();
+            if counts.is_none_or(|nodes| nodes.contains(node)) {
+                self.count_on_node(*group, node);
+                counted = true;
+            }
+        }
+        for group in &class.keeps_away {
+            self.count_on_node(*group, node);
+        }
+        counted
+    }
+
+    fn count_on_node(&mut self, group: GroupId, node: NodeIdx) {
+        let axis = &self.axes[self.groups[group].axis];
+        if axis.is_hostname {
+            self.groups[group].count_on(Target::Node(node), 1);
+        } else if let Some(domain) = axis.of_node[node] {
+            self.groups[group].count_in(domain, 1);
+        }
     }
 }

@@ -22,11 +22,11 @@ mod portfolio;
 mod repack;
 mod report;
 mod request;
+mod strategy;
 mod topology;
 
 pub use compile::solver::Solver;
-pub use pods::zones::EffectiveZone;
-pub use report::plan::{Placement, Plan, PoolReport, Unplaced};
+pub use report::plan::{EffectiveZone, Placement, Plan, PoolReport, Unplaced};
 pub use report::planned_node_claim::{DraftClaim, PlannedNodeClaim};
 pub use report::reasons::{
     ExceededLimit, Incompatibility, InstanceTypeMismatch, InvalidNodePool, PoolIncompatibility,

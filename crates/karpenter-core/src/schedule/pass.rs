@@ -10,15 +10,9 @@
 //!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/scheduler.go
 
-use crate::schedule::compile::ids::{ClassId, ReservationId, RowId, TemplateId};
-use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
-
-use crate::schedule::compile::algebra::SetId;
-use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::ids::ClassId;
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::place::budgets::PoolBudgets;
 use crate::schedule::place::devices::Devices;
@@ -27,15 +21,11 @@ use crate::schedule::place::planned_node::PlannedNodes;
 use crate::schedule::place::row_cache::RowCache;
 use crate::schedule::pods::class::PodState;
 use crate::schedule::pods::queue::PodQueue;
-use crate::schedule::portfolio::{Attempt, Strategy};
 use crate::schedule::report::plan::Plan;
-use crate::schedule::report::planned_node_claim::DraftShape;
 use crate::schedule::report::reasons::{PoolOutcome, Unschedulable};
 use crate::schedule::request::{PodSet, ScheduleRequest};
+use crate::schedule::strategy::{Attempt, Strategy};
 use crate::schedule::topology::domains::Topology;
-
-/// The key of a draft shape: template, requirements, rows, reservations.
-pub(crate) type ShapeKey = (TemplateId, SetId, Bits<RowId>, Rc<BTreeSet<ReservationId>>);
 
 /// The state of a scheduling pass; see the module documentation.
 pub(crate) struct SchedulingPass<'a> {
@@ -48,7 +38,6 @@ pub(crate) struct SchedulingPass<'a> {
     pub(crate) nodes: ExistingNodes<'a>,
     pub(crate) planned: PlannedNodes,
     pub(crate) budgets: PoolBudgets<'a>,
-    pub(crate) shapes: FxHashMap<ShapeKey, Option<Arc<DraftShape>>>,
     /// Incremented by each change that can make a refused pod placeable.
     pub(crate) epoch: u64,
     /// Set if no NodePool can be used.
@@ -73,7 +62,6 @@ impl<'a> SchedulingPass<'a> {
             nodes: ExistingNodes::new(solver, request),
             planned: PlannedNodes::default(),
             budgets: PoolBudgets::new(solver, request),
-            shapes: FxHashMap::default(),
             epoch: 1,
             no_usable_pool: None,
             devices: None,

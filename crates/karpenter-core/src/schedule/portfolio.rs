@@ -14,65 +14,17 @@
 //! the fewest nodes ([`Packing::FewestNodes`]), uses first fit alone, and so do plans for more than [`MOST_PODS`] pods, where
 //! the additional savings do not justify the time.
 
-use crate::schedule::compile::ids::ClassId;
-use std::collections::BTreeMap;
-
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::repack::dissolve::{MANY_PODS, NODE_OVERHEAD_FEW};
 use crate::schedule::report::plan::Plan;
 use crate::schedule::request::{Packing, ScheduleRequest};
+use crate::schedule::strategy::{Attempt, MOST_PODS, Order, Strategy};
 
-/// Plans for more pods are made with one strategy.
-pub(crate) const MOST_PODS: usize = 1_500;
 /// For more pods, strategies that compare the price increase of each node are skipped.
 const MOST_COMPARED: usize = 600;
 /// The factor by which the cost of a plan with fewer nodes may exceed the lowest cost.
 const FEWER_IF: f64 = 1.01;
-
-/// The order in which pods are placed. Buffers' pods come last in each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) enum Order {
-    /// By cpu request, then memory, descending: upstream's order.
-    #[default]
-    Size,
-    /// By memory request, then cpu, descending.
-    Memory,
-    /// Pods with the same node requirements one after the other.
-    Alike,
-}
-
-/// The choices that constraints leave open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Strategy {
-    pub(crate) order: Order,
-    /// Joins the planned node whose price rises least, or opens one if that costs less; else joins the first with room.
-    pub(crate) least_increase: bool,
-    /// Among domains that a topology constraint ranks equal, takes the first by name, as upstream does, else the cheapest for the
-    /// pod: the cheapest domain for the first pod may be expensive for the pods after it.
-    pub(crate) domains_by_name: bool,
-    /// Repacks wasteful nodes thoroughly. Done once, for the best strategy: the savings differ little between strategies, and the
-    /// search takes most of the time.
-    pub(crate) thorough: bool,
-}
-
-impl Strategy {
-    const fn new(order: Order) -> Self {
-        Self {
-            order,
-            least_increase: false,
-            domains_by_name: false,
-            thorough: false,
-        }
-    }
-
-    const fn least_increase(order: Order) -> Self {
-        Self {
-            least_increase: true,
-            ..Self::new(order)
-        }
-    }
-}
 
 /// The strategies tried in addition to first fit.
 const STRATEGIES: [Strategy; 6] = [
@@ -87,21 +39,14 @@ const STRATEGIES: [Strategy; 6] = [
     Strategy::least_increase(Order::Alike),
 ];
 
-/// A plan, and the numbers that rank it beside its price.
-#[derive(Default)]
-pub(crate) struct Attempt {
-    pub(crate) plan: Plan,
-    pub(crate) strategy: Strategy,
-    /// How many preferences its pods dropped in total.
-    pub(crate) dropped: usize,
-    /// Unplaced pods of each class, buffers' pods counted apart. Pods of a class are interchangeable.
-    pub(crate) left_out: BTreeMap<(ClassId, bool), usize>,
-    /// Whether wasteful nodes were repacked, but not thoroughly.
-    pub(crate) hasty: bool,
+impl Solver {
+    /// Places the pods of `request`. May be called any number of times, from any number of threads.
+    pub fn solve(&self, request: &ScheduleRequest) -> Plan {
+        best_plan(self, request)
+    }
 }
 
-/// Makes the plan of a request.
-pub(crate) fn solve(solver: &Solver, request: &ScheduleRequest) -> Plan {
+fn best_plan(solver: &Solver, request: &ScheduleRequest) -> Plan {
     let attempt = |request: &ScheduleRequest, strategy| {
         SchedulingPass::new(solver, request, strategy).solve()
     };

@@ -3,9 +3,10 @@
 //! For each resource, rows are sorted by their room, and the set of rows from every 64th rank on is kept. A lookup is a binary
 //! search, one of those sets, and at most 63 more rows, for each resource in which some row is too small.
 
+use index_vec::Idx;
+
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::ids::RowId;
-use index_vec::Idx;
 
 const BLOCK: usize = 64;
 

@@ -5,16 +5,16 @@
 //! of requirements are an intersection of bitsets. Offerings with the same requirements (zone, capacity type, reservation)
 //! are one kind, with the bitset of the rows that have such an available offering.
 
-use crate::schedule::compile::ids::{OfferingKindId, ReservationId, RowId};
-use index_vec::{Idx, IndexVec};
 use std::sync::Arc;
 
+use index_vec::{Idx, IndexVec};
 use rustc_hash::FxHashMap;
 
 use crate::instance_type::InstanceType;
 use crate::resources::Resources;
 use crate::schedule::compile::algebra::{Algebra, KeyId, ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::ids::{OfferingKindId, ReservationId, RowId};
 use crate::schedule::compile::vectors::Dimensions;
 
 /// Offerings with the same requirements.

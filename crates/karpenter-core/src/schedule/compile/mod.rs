@@ -5,9 +5,14 @@
 
 pub(crate) mod algebra;
 pub(crate) mod bits;
+pub(crate) mod bound_pods;
 pub(crate) mod capacity_index;
 pub(crate) mod catalogue;
+pub(crate) mod daemons;
 pub(crate) mod ids;
+pub(crate) mod node_affinity;
+pub(crate) mod nodes;
+pub(crate) mod pools;
 pub(crate) mod solver;
 pub(crate) mod template;
 pub(crate) mod vectors;

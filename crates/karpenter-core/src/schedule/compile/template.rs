@@ -1,21 +1,22 @@
 //! NodePools, compiled: the state of a new planned node of each before any pod is placed on it.
 
-use crate::schedule::compile::ids::{CatalogueId, RowId};
-use index_vec::Idx;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use index_vec::Idx;
 use karpenter_api::labels;
 use karpenter_api::v1::NodePool;
 use karpenter_api::validation::WellKnown;
 
-use crate::pod::{HostPort, NodeTerm, Shape, Toleration};
+use crate::pod::HostPort;
 use crate::requirements::{Requirement, Requirements};
 use crate::resources::Resources;
 use crate::schedule::compile::algebra::{Algebra, KeyId, SetId};
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::capacity_index::CapacityIndex;
 use crate::schedule::compile::catalogue::Catalogue;
+use crate::schedule::compile::daemons::Daemon;
+use crate::schedule::compile::ids::{CatalogueId, RowId};
 use crate::schedule::compile::vectors::{Dimensions, subtract};
 use crate::schedule::report::reasons::PoolOutcome;
 use crate::schedule::request::MinValuesPolicy;
@@ -59,60 +60,6 @@ pub(crate) struct Template {
     pub(crate) node_limit: Option<usize>,
     /// The amount that each row uses of each limit.
     limit_costs: Vec<i64>,
-}
-
-/// A DaemonSet's pod, as it will run on a new node.
-#[derive(Clone, Debug)]
-pub(crate) struct Daemon {
-    pub(crate) shape: Arc<Shape>,
-    pub(crate) tolerations: Vec<Toleration>,
-    /// Node selector with each alternative of the required node affinity.
-    pub(crate) sets: Vec<Requirements>,
-}
-
-impl Daemon {
-    pub(crate) fn new(shape: &Arc<Shape>, terms: &[NodeTerm], well_known: &WellKnown) -> Self {
-        let mut tolerations = shape.tolerations.clone();
-        tolerations.push(Toleration::any_prefer_no_schedule());
-        Self {
-            shape: shape.clone(),
-            tolerations,
-            sets: alternatives(shape, terms, well_known),
-        }
-    }
-}
-
-/// Combines the node selector with each alternative; returns the node selector alone if there are none.
-pub(crate) fn alternatives(
-    shape: &Shape,
-    terms: &[NodeTerm],
-    well_known: &WellKnown,
-) -> Vec<Requirements> {
-    let selector = Requirements::from_labels(&shape.node_selector, well_known);
-    if terms.is_empty() {
-        return vec![selector];
-    }
-    terms
-        .iter()
-        .map(|term| with_term(&selector, term, well_known))
-        .collect()
-}
-
-/// Adds all expressions of a term to `base`. An invalid expression is never met.
-pub(crate) fn with_term(
-    base: &Requirements,
-    term: &NodeTerm,
-    well_known: &WellKnown,
-) -> Requirements {
-    let mut all = base.clone();
-    for expression in &term.expressions {
-        let parsed = Requirement::parse(&expression.key, &expression.operator, &expression.values);
-        let requirement = parsed.unwrap_or_else(|_| {
-            Requirement::new(&expression.key, crate::requirements::Operator::In, [""; 0])
-        });
-        all.add(requirement.canonical(well_known));
-    }
-    all
 }
 
 /// The context that compiling a template needs.

@@ -6,11 +6,11 @@
 //!
 //! DIFFERS: upstream starts the group in any domain of the pod, and the planned nodes may get another domain.
 
-use crate::schedule::compile::ids::{AxisId, DomainId, GroupId, PlannedId, ReservationId, RowId};
 use std::collections::BTreeSet;
 
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::ids::{AxisId, DomainId, GroupId, PlannedId, ReservationId, RowId};
 use crate::schedule::compile::template::unmet_min_values;
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::topology::choices::Choices;

@@ -1,17 +1,20 @@
 //! What the NodePools can still launch: the remainders of their limits, and of capacity reservations.
 
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use index_vec::IndexVec;
+
 use crate::limits::known_usage;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::ids::{CatalogueId, NO_ROW, OfferingKindId};
-use crate::schedule::compile::ids::{ReservationId, RowId, TemplateId};
+use crate::schedule::compile::ids::{
+    CatalogueId, NO_ROW, OfferingKindId, ReservationId, RowId, TemplateId,
+};
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::place::planned_node::{PlannedNode, Refusal};
 use crate::schedule::place::row_cache::RowCache;
 use crate::schedule::request::{ReservedMode, ScheduleRequest};
-use index_vec::IndexVec;
-use std::collections::BTreeSet;
-use std::rc::Rc;
 
 /// The remainders of limits and reservations in a pass.
 pub(crate) struct PoolBudgets<'a> {

@@ -8,7 +8,6 @@
 //! UPSTREAM: pkg/scheduling/dynamicresources/{allocator,allocation_tracker}.go
 //! DIFFERS: the search runs after the filters by resources and topology, and is limited to what they leave.
 
-use crate::schedule::compile::ids::{CatalogueId, NodeIdx, PlannedId, RowId, TemplateId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -20,6 +19,7 @@ use crate::pod::Shape;
 use crate::requirements::{AllowUndefined, Requirement, Requirements};
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::ids::{CatalogueId, NodeIdx, PlannedId, RowId, TemplateId};
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::place::planned_node::PlannedNode;
 use crate::schedule::place::row_cache::RowCache;

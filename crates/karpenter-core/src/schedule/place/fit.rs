@@ -6,9 +6,6 @@
 //! 3. Topology narrows to one domain per key: among those with the lowest count, the cheapest.
 //! 4. minValues and reservations are checked where there are any.
 
-use crate::schedule::compile::ids::{
-    ClassId, DomainId, NO_ROW, PlannedId, ReservationId, RowId, TemplateId,
-};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -18,6 +15,9 @@ use crate::dra::Failure;
 use crate::pod::ports_conflict;
 use crate::schedule::compile::algebra::{ANYTHING, SetId};
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::ids::{
+    ClassId, DomainId, NO_ROW, PlannedId, ReservationId, RowId, TemplateId,
+};
 use crate::schedule::compile::template::{distinct_values, unmet_min_values};
 use crate::schedule::compile::vectors::{Vector, add};
 use crate::schedule::pass::SchedulingPass;

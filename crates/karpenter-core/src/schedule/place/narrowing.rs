@@ -1,12 +1,12 @@
 //! The effects of a narrower planned node: the domains it can no longer be in, and the pods that topology groups can count once
 //! its domain is known.
 
-use crate::schedule::compile::ids::{AxisId, ClassId, DomainId, GroupId, PlannedId};
 use std::sync::Arc;
 
 use crate::requirements::Requirement;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::ids::{AxisId, ClassId, DomainId, GroupId, PlannedId};
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::topology::group::{GroupKind, Target};
 

@@ -3,9 +3,6 @@
 //! Planned nodes are tried by number of pods, then by age. A planned node only fills up and narrows, so most refusals are
 //! permanent and cached with the variant; a refusal by topology or a reservation is tried again.
 
-use crate::schedule::compile::ids::{
-    ClassId, NO_ROW, PlannedId, PodIdx, ReservationId, TemplateId,
-};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -14,12 +11,14 @@ use smallvec::SmallVec;
 use crate::dra::Allocation;
 use crate::pod::ports_conflict;
 use crate::schedule::compile::bits::members;
+use crate::schedule::compile::ids::{
+    ClassId, NO_ROW, PlannedId, PodIdx, ReservationId, TemplateId,
+};
 use crate::schedule::compile::vectors::add;
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::fit::CandidateNode;
 use crate::schedule::place::planned_node::{Fit, PlannedNode, Refusal};
-use crate::schedule::pods::class::PodState;
-use crate::schedule::pods::class::Variant;
+use crate::schedule::pods::class::{PodState, Variant};
 use crate::schedule::topology::choices::Choices;
 use crate::schedule::topology::group::{DomainQuery, GroupKind, Target};
 

@@ -1,23 +1,23 @@
 //! A planned node: the requirements and resources that the pods placed on it leave.
 
-use crate::schedule::compile::ids::PlannedId;
-use crate::schedule::compile::ids::{GroupId, PodIdx, ReservationId, RowId, TemplateId};
-use index_vec::IndexVec;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Index, IndexMut};
 use std::rc::Rc;
 use std::sync::Arc;
+
+use index_vec::IndexVec;
+use smallvec::smallvec;
 
 use crate::dra::{Allocation, Failure};
 use crate::pod::HostPort;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::ids::NO_ROW;
+use crate::schedule::compile::ids::{
+    GroupId, NO_ROW, PlannedId, PodIdx, ReservationId, RowId, TemplateId,
+};
 use crate::schedule::compile::template::{Template, UnmetMinValues};
 use crate::schedule::compile::vectors::Vector;
 use crate::schedule::place::row_cache::RowCache;
-use smallvec::smallvec;
 
 /// A planned node of this pass. Its requirements only narrow and its load only grows.
 #[derive(Clone, Debug)]

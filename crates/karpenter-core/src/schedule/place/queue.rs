@@ -1,21 +1,18 @@
 //! Placing pods one by one: on existing nodes, then planned nodes, then new planned nodes, variant by variant.
 
-use crate::schedule::compile::ids::{ClassId, NodeIdx, PodIdx};
 use rustc_hash::FxHashMap;
 
 use crate::pod::PodKey;
-use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::ids::{ClassId, NodeIdx, PodIdx};
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::planned_node::Refusal;
-use crate::schedule::pods::class::PodState;
-use crate::schedule::pods::class::Variant;
-use crate::schedule::portfolio::Order;
+use crate::schedule::pods::class::{PodState, Variant};
 
 impl SchedulingPass<'_> {
     /// Places pods until a round places none.
     pub(crate) fn place_all(&mut self) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.order(self.strategy.order);
         self.place_nominated(&mut queue);
         loop {
             let before = queue.len();
@@ -94,32 +91,6 @@ impl SchedulingPass<'_> {
     fn take_variant(&mut self, class: ClassId, index: usize) -> Box<Variant> {
         let known = self.queue.classes[class].variants[index].take();
         known.unwrap_or_else(|| self.form_variant(class, index))
-    }
-
-    /// Returns the pods in the order of the strategy. `pods` is sorted by size.
-    fn queue(&self) -> Vec<PodIdx> {
-        let mut queue: Vec<PodIdx> = self.queue.pods.indices().collect();
-        let class = |pod: &PodIdx| &self.queue.classes[self.queue.pods[*pod].class];
-        match self.strategy.order {
-            Order::Size => {}
-            Order::Memory => queue.sort_by_cached_key(|pod| {
-                let asked = &class(pod).shape.requests;
-                let memory = asked.get("memory").saturating_neg();
-                (self.queue.pods[*pod].buffer, memory, *pod)
-            }),
-            Order::Alike => {
-                // Groups are ordered by their largest pod: ids depend on the order of objects.
-                let mut first: FxHashMap<&[SetId], PodIdx> = FxHashMap::default();
-                for pod in &queue {
-                    first.entry(&class(pod).term_sets).or_insert(*pod);
-                }
-                queue.sort_by_cached_key(|pod| {
-                    let largest = first.get(class(pod).term_sets.as_slice()).copied();
-                    (self.queue.pods[*pod].buffer, largest, *pod)
-                });
-            }
-        }
-        queue
     }
 
     fn place(&mut self, pod: PodIdx) -> PodState {

@@ -1,14 +1,15 @@
 //! The rows that a set of requirements admits, as bitsets computed once per set.
 
-use crate::schedule::compile::ids::{CatalogueId, OfferingKindId, RowId, TemplateId};
 use std::cell::OnceCell;
 use std::rc::Rc;
 
+use rustc_hash::FxHashMap;
+
 use crate::schedule::compile::algebra::{Algebra, ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::ids::{CatalogueId, OfferingKindId, RowId, TemplateId};
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::compile::vectors::fits;
-use rustc_hash::FxHashMap;
 
 /// Rows that meet a set, with the largest amount of each resource among them.
 #[derive(Debug)]

@@ -8,7 +8,6 @@
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/preferences.go
 //! DIFFERS: alternatives of the required node affinity are all tried before a preference is dropped.
 
-use crate::schedule::compile::ids::{GroupId, NodeIdx, PlannedId, TemplateId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -16,6 +15,7 @@ use crate::pod::{HostPort, Shape, Toleration};
 use crate::requirements::Requirements;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::ids::{GroupId, NodeIdx, PlannedId, TemplateId};
 use crate::schedule::report::reasons::Unschedulable;
 use crate::schedule::topology::group::Target;
 

@@ -1,7 +1,5 @@
 //! Collecting the pods of a pass: their order, their classes, and the groups that constrain or count the classes.
 
-use crate::schedule::compile::ids::{ClassId, GroupId, TemplateId};
-use index_vec::IndexVec;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -10,15 +8,14 @@ use rustc_hash::FxHashMap;
 use crate::pod::{
     InvalidPod, NodeTerm, Pod, Shape, SpreadConstraint, Toleration, Weighted, validate,
 };
-use crate::requirements::Requirements;
+use crate::requirements::{LabelNames, Requirements};
 use crate::schedule::compile::algebra::ANYTHING;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::solver::{canonical_key, node_filter_terms};
-use crate::schedule::compile::template::with_term;
+use crate::schedule::compile::ids::{ClassId, TemplateId};
+use crate::schedule::compile::node_affinity::{alternatives, with_term};
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::devices::{Devices, existing_claims};
-use crate::schedule::pods::class::PodState;
-use crate::schedule::pods::class::{Class, Owned, Soft, Variant};
+use crate::schedule::pods::class::{Class, Owned, PodState, Soft, Variant};
 use crate::schedule::pods::defaults::spread_of;
 use crate::schedule::pods::queue::QueuedPod;
 use crate::schedule::pods::volumes::Volumes;
@@ -68,6 +65,7 @@ impl SchedulingPass<'_> {
                 .pending_pods()
                 .for_each(|pod| enter(pod, true, false));
             solver
+                .bound
                 .leaving
                 .iter()
                 .for_each(|pod| enter(pod, true, false));
@@ -121,23 +119,8 @@ impl SchedulingPass<'_> {
         self.devices = Devices::new(self.solver, &self.queue, &self.nodes.present);
         self.topology
             .count_existing_pods(&mut self.rows.algebra, &self.queue, &self.nodes.present);
-        self.link_classes();
-        let mut least: Option<Box<[i64]>> = None;
-        for class in self
-            .queue
-            .classes
-            .iter()
-            .filter(|class| class.problem.is_none())
-        {
-            match &mut least {
-                None => least = Some(class.requests.clone()),
-                Some(least) => least
-                    .iter_mut()
-                    .zip(class.requests.iter())
-                    .for_each(|(least, asked)| *least = (*least).min(*asked)),
-            }
-        }
-        self.planned.least = least.unwrap_or_else(|| vec![0; self.solver.width()].into());
+        self.topology.link(&mut self.queue.classes);
+        self.planned.least = self.queue.least_requests(self.solver.width());
     }
 
     fn form_class(&mut self, pod: &Pod, validated: bool) -> ClassId {
@@ -170,7 +153,7 @@ impl SchedulingPass<'_> {
             volume_requirements: volumes.alternatives,
             attached: volumes.attached,
             resource_claims: claims.as_ref().cloned().unwrap_or_default(),
-            terms: node_filter_terms(shape, names),
+            terms: alternatives(shape, &shape.required_nodes, names),
             term_sets: Vec::new(),
             hard: Vec::new(),
             soft: Soft::default(),
@@ -294,7 +277,7 @@ impl SchedulingPass<'_> {
         let constrains = terms.iter().any(|term| !term.is_empty());
         let identity = GroupIdentity {
             kind: GroupKind::Spread,
-            key: canonical_key(&constraint.topology_key, names),
+            key: names.canonical_key(&constraint.topology_key).to_owned(),
             namespaces: Namespaces {
                 list: vec![shape.namespace.clone()],
                 selector: None,
@@ -311,61 +294,6 @@ impl SchedulingPass<'_> {
             },
         };
         self.topology.group(&mut self.rows.algebra, shape, identity)
-    }
-
-    /// Finds the groups that count each class, and the inverse groups that select it.
-    fn link_classes(&mut self) {
-        let mut anchored: FxHashMap<(&str, &str), Vec<GroupId>> = FxHashMap::default();
-        let mut others: Vec<GroupId> = Vec::new();
-        let identities: IndexVec<GroupId, Arc<GroupIdentity>> = self
-            .topology
-            .groups
-            .iter()
-            .map(|group| group.identity.clone())
-            .collect();
-        for (group, identity) in identities.iter_enumerated() {
-            match identity.selector.anchor() {
-                Some((key, values)) => {
-                    for value in values {
-                        anchored
-                            .entry((key, value.as_str()))
-                            .or_default()
-                            .push(group);
-                    }
-                }
-                None => others.push(group),
-            }
-        }
-        let snapshot = &self.solver.snapshot;
-        for class in self
-            .queue
-            .classes
-            .iter_mut()
-            .filter(|class| class.problem.is_none())
-        {
-            let by_label = class
-                .shape
-                .labels
-                .iter()
-                .filter_map(|(key, value)| anchored.get(&(key.as_str(), value.as_str())));
-            let mut candidates: Vec<GroupId> = by_label
-                .flatten()
-                .copied()
-                .chain(others.iter().copied())
-                .collect();
-            candidates.sort_unstable();
-            candidates.dedup();
-            for group in candidates {
-                if identities[group].selects(&class.shape.namespace, &class.shape.labels, snapshot)
-                {
-                    if identities[group].kind == GroupKind::Inverse {
-                        class.kept_away.push(group);
-                    } else {
-                        class.counted.push(group);
-                    }
-                }
-            }
-        }
     }
 
     /// Builds a variant: its requirements, and the nodes and templates that refuse it from the start.

@@ -1,11 +1,15 @@
 //! The pods of a pass and their classes.
 
+use std::sync::Arc;
+
+use index_vec::IndexVec;
+use rustc_hash::FxHashMap;
+
 use crate::pod::Pod;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::ids::{ClassId, PodIdx};
 use crate::schedule::pods::class::{Class, PodState};
-use index_vec::IndexVec;
-use std::sync::Arc;
+use crate::schedule::strategy::Order;
 
 /// A pod of the pass.
 #[derive(Debug)]
@@ -28,4 +32,47 @@ pub(crate) struct QueuedPod {
 pub(crate) struct PodQueue {
     pub(crate) pods: IndexVec<PodIdx, QueuedPod>,
     pub(crate) classes: IndexVec<ClassId, Class>,
+}
+
+impl PodQueue {
+    /// Returns the pods in an order. `pods` is sorted by size.
+    pub(crate) fn order(&self, order: Order) -> Vec<PodIdx> {
+        let mut queue: Vec<PodIdx> = self.pods.indices().collect();
+        let class = |pod: &PodIdx| &self.classes[self.pods[*pod].class];
+        match order {
+            Order::Size => {}
+            Order::Memory => queue.sort_by_cached_key(|pod| {
+                let asked = &class(pod).shape.requests;
+                let memory = asked.get("memory").saturating_neg();
+                (self.pods[*pod].buffer, memory, *pod)
+            }),
+            Order::Alike => {
+                // Groups are ordered by their largest pod: ids depend on the order of objects.
+                let mut first: FxHashMap<&[SetId], PodIdx> = FxHashMap::default();
+                for pod in &queue {
+                    first.entry(&class(pod).term_sets).or_insert(*pod);
+                }
+                queue.sort_by_cached_key(|pod| {
+                    let largest = first.get(class(pod).term_sets.as_slice()).copied();
+                    (self.pods[*pod].buffer, largest, *pod)
+                });
+            }
+        }
+        queue
+    }
+
+    /// Returns the smallest request of any class, by resource; `width` is the number of resources.
+    pub(crate) fn least_requests(&self, width: usize) -> Box<[i64]> {
+        let mut least: Option<Box<[i64]>> = None;
+        for class in self.classes.iter().filter(|class| class.problem.is_none()) {
+            match &mut least {
+                None => least = Some(class.requests.clone()),
+                Some(least) => least
+                    .iter_mut()
+                    .zip(class.requests.iter())
+                    .for_each(|(least, asked)| *least = (*least).min(*asked)),
+            }
+        }
+        least.unwrap_or_else(|| vec![0; width].into())
+    }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use crate::cluster::{Snapshot, StorageClass, VolumeClaim, translate_in_tree};
 use crate::pod::{LabelExpr, NodeTerm, Pod, VolumeProblem, VolumeRef};
 use crate::requirements::Requirements;
-use crate::schedule::compile::template::with_term;
+use crate::schedule::compile::node_affinity::with_term;
 
 /// The resolved volumes of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,39 +5,18 @@
 //!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/scheduler.go (effective zone)
 
-use crate::schedule::compile::ids::{ClassId, GroupId};
-use index_vec::{IndexVec, index_vec};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
+use index_vec::{IndexVec, index_vec};
 use karpenter_api::labels::ZONE;
 
 use crate::pod::Phase;
 use crate::requirements::Requirements;
+use crate::schedule::compile::ids::{ClassId, GroupId};
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::pods::class::Class;
+use crate::schedule::report::plan::EffectiveZone;
 use crate::schedule::topology::group::DomainQuery;
-
-/// The zones in which a pending pod can be placed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum EffectiveZone {
-    /// Several zones.
-    Flexible,
-    /// No zone.
-    None,
-    /// Exactly this zone.
-    Zone(String),
-}
-
-impl fmt::Display for EffectiveZone {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Flexible => "flexible",
-            Self::None => "none",
-            Self::Zone(zone) => zone,
-        })
-    }
-}
 
 impl SchedulingPass<'_> {
     /// Counts pending pods by effective zone.

@@ -20,7 +20,6 @@
 //!
 //! DIFFERS: upstream keeps the plan of first fit.
 
-use crate::schedule::compile::ids::{ClassId, NO_ROW, PlannedId, PodIdx, RowId, TemplateId};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -28,16 +27,16 @@ use rustc_hash::FxHashMap;
 
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::ids::{ClassId, NO_ROW, PlannedId, PodIdx, RowId, TemplateId};
 use crate::schedule::compile::vectors::Vector;
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::planned_node::PlannedNode;
-use crate::schedule::pods::class::Class;
-use crate::schedule::pods::class::PodState;
-use crate::schedule::portfolio::MOST_PODS;
+use crate::schedule::pods::class::{Class, PodState};
 use crate::schedule::repack::packing::{
     Bin, Kind, Offer, Packer, RequirementGroup, choose, learn, node_count, price,
 };
 use crate::schedule::request::Packing;
+use crate::schedule::strategy::MOST_PODS;
 use crate::schedule::topology::group::{GroupKind, Target};
 
 /// How often a chunk is packed from each of two starts; each round sets the worth of a pod from the price of the round before.

@@ -4,10 +4,10 @@
 //! with the highest worth first, and evenly, where the next pod is the one with the highest worth for its share of the free
 //! resources. Nodes with the same filling are merged into one larger node where that costs no more.
 
-use crate::schedule::compile::ids::{PlannedId, RowId};
 use smallvec::SmallVec;
 
 use crate::schedule::compile::algebra::SetId;
+use crate::schedule::compile::ids::{PlannedId, RowId};
 use crate::schedule::compile::vectors::Vector;
 
 /// The factor by which a smaller node's worth per price must exceed that of a larger one.

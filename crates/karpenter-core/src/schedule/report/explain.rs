@@ -3,6 +3,8 @@
 //! The decision is that of [`place`](crate::schedule::place): the class is tried once more, with its most relaxed constraints, on
 //! a new planned node of each NodePool, in the state at the end of the pass. Here the [`Refusal`] is turned into values.
 
+use std::collections::BTreeSet;
+
 use crate::requirements::{AllowUndefined, Requirements};
 use crate::resources::Resources;
 use crate::schedule::compile::algebra::SetId;
@@ -18,7 +20,6 @@ use crate::schedule::report::reasons::{
 };
 use crate::schedule::topology::choices::Choices;
 use crate::taints::Taint;
-use std::collections::BTreeSet;
 
 /// A million cores, in millicores.
 const SUSPICIOUS_CPU: i64 = 1_000_000_000;

@@ -2,16 +2,18 @@
 //!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/{nodeclaim,nodeclaimtemplate}.go
 
-use crate::schedule::compile::ids::{ClassId, PlannedId, ReservationId, RowId, TemplateId};
-use index_vec::{IndexVec, index_vec};
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
+use index_vec::{IndexVec, index_vec};
 use karpenter_api::labels;
+use rustc_hash::FxHashMap;
 
 use crate::requirements::{Operator, Requirement};
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::ids::{ClassId, PlannedId, ReservationId, RowId, TemplateId};
 use crate::schedule::compile::template::unmet_min_values;
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::pods::class::PodState;
@@ -32,6 +34,12 @@ struct Options {
     capacity_overlay: bool,
 }
 
+/// What planned nodes with the same template, requirements, rows and reservations share.
+type Shapes = FxHashMap<
+    (TemplateId, SetId, Bits<RowId>, Rc<BTreeSet<ReservationId>>),
+    Option<Arc<DraftShape>>,
+>;
+
 impl SchedulingPass<'_> {
     /// Builds the plan from the placements.
     pub(crate) fn into_plan(mut self) -> Plan {
@@ -39,9 +47,10 @@ impl SchedulingPass<'_> {
             pools: self.solver.pools.clone(),
             ..Plan::default()
         };
+        let mut shapes = Shapes::default();
         let mut dropped: IndexVec<PlannedId, bool> = index_vec![false; self.planned.nodes.len()];
         for (index, dropped) in dropped.iter_mut_enumerated() {
-            match self.draft(index) {
+            match self.draft(index, &mut shapes) {
                 Some(draft) => plan.new_claims.push(draft),
                 None => *dropped = true,
             }
@@ -94,7 +103,7 @@ impl SchedulingPass<'_> {
     }
 
     /// Returns the draft of a planned node; `None` if truncating the list of instance types breaks minValues.
-    fn draft(&mut self, index: PlannedId) -> Option<PlannedNodeClaim> {
+    fn draft(&mut self, index: PlannedId, shapes: &mut Shapes) -> Option<PlannedNodeClaim> {
         let planned = &self.planned[index];
         let (template, set, allowed) = (planned.template, planned.set, planned.allowed.clone());
         let (used, reservations) = (planned.used.clone(), planned.reservations.clone());
@@ -102,11 +111,11 @@ impl SchedulingPass<'_> {
             .rows
             .rows_with_room(template, set, &used, allowed.as_deref());
         let key = (template, set, rows, reservations);
-        let shape = match self.shapes.get(&key) {
+        let shape = match shapes.get(&key) {
             Some(shape) => shape.clone(),
             None => {
                 let shape = self.shape(template, set, &key.2, &key.3).map(Arc::new);
-                self.shapes.insert(key, shape.clone());
+                shapes.insert(key, shape.clone());
                 shape
             }
         }?;

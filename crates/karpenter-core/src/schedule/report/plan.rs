@@ -1,11 +1,11 @@
 //! The result of a scheduling pass.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use super::planned_node_claim::PlannedNodeClaim;
 use super::reasons::{PoolOutcome, Unschedulable};
 use crate::pod::PodKey;
-use crate::schedule::EffectiveZone;
 
 /// The placements of a scheduling pass, and the nodes it plans to launch.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -75,4 +75,25 @@ pub struct PoolReport {
     pub node_pool: String,
     /// Whether it was used, or why not.
     pub outcome: PoolOutcome,
+}
+
+/// The zones in which a pending pod can be placed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum EffectiveZone {
+    /// Several zones.
+    Flexible,
+    /// No zone.
+    None,
+    /// Exactly this zone.
+    Zone(String),
+}
+
+impl fmt::Display for EffectiveZone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Flexible => "flexible",
+            Self::None => "none",
+            Self::Zone(zone) => zone,
+        })
+    }
 }

@@ -4,10 +4,10 @@
 //! constraints on one key are intersected. For hostname the domains are the nodes, and the constraint is a rule on the
 //! bitsets of its group.
 
-use crate::schedule::compile::ids::{AxisId, ClassId, DomainId, GroupId};
 use smallvec::SmallVec;
 
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::ids::{AxisId, ClassId, DomainId, GroupId};
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::place::planned_node::Refusal;
 use crate::schedule::pods::class::{Owned, Variant};

@@ -1,5 +1,11 @@
 //! The labels of topology constraints: their domains, and the requirements that admit them.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use index_vec::IndexVec;
+use rustc_hash::{FxHashMap, FxHashSet};
+
 use crate::pod::Shape;
 use crate::requirements::{Operator, Requirement};
 use crate::schedule::compile::algebra::{Algebra, ReqId, SetId};
@@ -9,10 +15,6 @@ use crate::schedule::compile::solver::Solver;
 use crate::schedule::compile::template::Template;
 use crate::schedule::pods::class::Owned;
 use crate::schedule::topology::group::{Axis, Group, GroupIdentity, is_hostname};
-use index_vec::IndexVec;
-use rustc_hash::{FxHashMap, FxHashSet};
-use std::collections::BTreeSet;
-use std::sync::Arc;
 
 /// The topology constraints of a pass, and the pods counted by them.
 pub(crate) struct Topology<'a> {

@@ -8,21 +8,20 @@
 //! DIFFERS: identity includes minDomains and the values of the node filter; the values of NotIn requirements are not domains;
 //! a NodePool that a pod excludes adds no domains for it.
 
-use crate::schedule::compile::ids::{AxisId, DomainId, NodeIdx, PlannedId, TemplateId};
-use index_vec::{Idx, IndexVec};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use index_vec::{Idx, IndexVec};
 use karpenter_api::labels::HOSTNAME;
 use karpenter_api::validation::WellKnown;
 use rustc_hash::FxHashMap;
 
 use crate::cluster::Snapshot;
 use crate::pod::{AffinityTerm, LabelSelector, Pod, Toleration};
-use crate::requirements::Requirements;
+use crate::requirements::{LabelNames, Requirements};
 use crate::schedule::compile::algebra::{KeyId, ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::solver::canonical_key;
+use crate::schedule::compile::ids::{AxisId, DomainId, NodeIdx, PlannedId, TemplateId};
 use crate::schedule::report::reasons::TopologyConstraint;
 
 /// The kind of constraint of a group.
@@ -47,6 +46,20 @@ impl Namespaces {
             list: term.namespaces.clone(),
             selector: term.namespace_selector.clone(),
         }
+    }
+
+    /// Reports whether `namespace` is in the list or matches the selector.
+    pub(crate) fn contain(&self, namespace: &str, snapshot: &Snapshot) -> bool {
+        if self.list.iter().any(|listed| listed == namespace) {
+            return true;
+        }
+        self.selector.as_ref().is_some_and(|selector| {
+            let labels = snapshot.namespace_labels(namespace);
+            labels.map_or_else(
+                || selector.matches(&BTreeMap::new()),
+                |labels| selector.matches(labels),
+            )
+        })
     }
 }
 
@@ -78,7 +91,7 @@ impl GroupIdentity {
     pub(crate) fn affinity(kind: GroupKind, term: &AffinityTerm, names: &WellKnown) -> Self {
         Self {
             kind,
-            key: canonical_key(&term.topology_key, names),
+            key: names.canonical_key(&term.topology_key).to_owned(),
             namespaces: Namespaces::of(term),
             selector: term.selector.clone(),
             also: Vec::new(),

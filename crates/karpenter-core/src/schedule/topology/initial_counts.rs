@@ -1,16 +1,19 @@
 //! Initial counts of the topology groups: the domains of each group, and the pods it counts in them before the pass.
 
-use crate::schedule::compile::ids::{GroupId, NodeIdx};
 use std::sync::Arc;
+
+use index_vec::IndexVec;
+use rustc_hash::FxHashMap;
 
 use crate::pod::Pod;
 use crate::schedule::compile::algebra::Algebra;
 use crate::schedule::compile::bits::Bits;
-use crate::schedule::compile::solver::Staying;
+use crate::schedule::compile::bound_pods::Staying;
+use crate::schedule::compile::ids::{ClassId, GroupId, NodeIdx};
 use crate::schedule::pods::class::Class;
 use crate::schedule::pods::queue::PodQueue;
 use crate::schedule::topology::domains::Topology;
-use crate::schedule::topology::group::{Group, GroupKind, Target};
+use crate::schedule::topology::group::{Group, GroupIdentity, GroupKind, Target};
 use crate::taints::untolerated;
 
 impl Topology<'_> {
@@ -23,7 +26,7 @@ impl Topology<'_> {
         present: &Bits<NodeIdx>,
     ) {
         let solver = self.solver;
-        let inverse: Vec<_> = solver.inverse.iter().collect();
+        let inverse: Vec<_> = solver.bound.inverse.iter().collect();
         for (identity, places) in inverse {
             let concerns = |class: &Class| {
                 identity.selects(
@@ -98,7 +101,7 @@ impl Topology<'_> {
     /// are left out.
     fn count_staying(&mut self) {
         let solver = self.solver;
-        for Staying { node, pods } in &solver.staying {
+        for Staying { node, pods } in &solver.bound.staying {
             for group in &mut self.groups {
                 let axis = &self.axes[group.axis];
                 let domain = node.label(&axis.name);
@@ -173,6 +176,55 @@ impl Topology<'_> {
             }
         }
         self.groups[group].known.unite(&known);
+    }
+
+    /// Finds the groups that count each class, and the inverse groups that select it.
+    pub(crate) fn link(&self, classes: &mut IndexVec<ClassId, Class>) {
+        let mut anchored: FxHashMap<(&str, &str), Vec<GroupId>> = FxHashMap::default();
+        let mut others: Vec<GroupId> = Vec::new();
+        let identities: IndexVec<GroupId, Arc<GroupIdentity>> = self
+            .groups
+            .iter()
+            .map(|group| group.identity.clone())
+            .collect();
+        for (group, identity) in identities.iter_enumerated() {
+            match identity.selector.anchor() {
+                Some((key, values)) => {
+                    for value in values {
+                        anchored
+                            .entry((key, value.as_str()))
+                            .or_default()
+                            .push(group);
+                    }
+                }
+                None => others.push(group),
+            }
+        }
+        let snapshot = &self.solver.snapshot;
+        for class in classes.iter_mut().filter(|class| class.problem.is_none()) {
+            let by_label = class
+                .shape
+                .labels
+                .iter()
+                .filter_map(|(key, value)| anchored.get(&(key.as_str(), value.as_str())));
+            let mut candidates: Vec<GroupId> = by_label
+                .flatten()
+                .copied()
+                .chain(others.iter().copied())
+                .collect();
+            candidates.sort_unstable();
+            candidates.dedup();
+            for group in candidates {
+                if identities[group].selects(&class.shape.namespace, &class.shape.labels, snapshot)
+                {
+                    if identities[group].kind == GroupKind::Inverse {
+                        class.kept_away.push(group);
+                    } else {
+                        class.counted.push(group);
+                    }
+                }
+            }
+        }
     }
 
     /// Counts a pod of a class placed on a node. Reports whether a group counts it other than by the pod's own anti-affinity.

@@ -27,7 +27,7 @@ mod topology;
 
 pub use compile::solver::Solver;
 pub use report::plan::{EffectiveZone, Placement, Plan, PoolReport, Unplaced};
-pub use report::planned_node_claim::{DraftClaim, PlannedNodeClaim};
+pub use report::planned_node_claim::PlannedNodeClaim;
 pub use report::reasons::{
     ExceededLimit, Incompatibility, InstanceTypeMismatch, InvalidNodePool, PoolIncompatibility,
     PoolOutcome, Requested, TopologyConstraint, Unschedulable,

@@ -213,7 +213,7 @@ fn limits_of_containers_are_no_requests() {
 /// What the NodeClaim of a plan asks for of a resource.
 fn asked(world: &World, resource: &str) -> Value {
     let plan = world.plan();
-    let claim = &plan.new_claims[0].claim;
+    let claim = plan.new_claims[0].to_node_claim();
     json!(
         claim
             .spec

@@ -18,7 +18,7 @@ use crate::schedule::compile::template::unmet_min_values;
 use crate::schedule::pass::SchedulingPass;
 use crate::schedule::pods::class::PodState;
 use crate::schedule::report::plan::{Placement, Plan, Unplaced};
-use crate::schedule::report::planned_node_claim::{DraftClaim, DraftShape, PlannedNodeClaim};
+use crate::schedule::report::planned_node_claim::{PlannedNodeClaim, Shape};
 use crate::schedule::report::reasons::Unschedulable;
 use crate::schedule::request::MinValuesPolicy;
 use crate::schedule::topology::group::Target;
@@ -35,10 +35,8 @@ struct Options {
 }
 
 /// What planned nodes with the same template, requirements, rows and reservations share.
-type Shapes = FxHashMap<
-    (TemplateId, SetId, Bits<RowId>, Rc<BTreeSet<ReservationId>>),
-    Option<Arc<DraftShape>>,
->;
+type Shapes =
+    FxHashMap<(TemplateId, SetId, Bits<RowId>, Rc<BTreeSet<ReservationId>>), Option<Arc<Shape>>>;
 
 impl SchedulingPass<'_> {
     /// Builds the plan from the placements.
@@ -50,8 +48,8 @@ impl SchedulingPass<'_> {
         let mut shapes = Shapes::default();
         let mut dropped: IndexVec<PlannedId, bool> = index_vec![false; self.planned.nodes.len()];
         for (index, dropped) in dropped.iter_mut_enumerated() {
-            match self.draft(index, &mut shapes) {
-                Some(draft) => plan.new_claims.push(draft),
+            match self.node_claim(index, &mut shapes) {
+                Some(claim) => plan.new_claims.push(claim),
                 None => *dropped = true,
             }
         }
@@ -102,8 +100,8 @@ impl SchedulingPass<'_> {
         plan
     }
 
-    /// Returns the draft of a planned node; `None` if truncating the list of instance types breaks minValues.
-    fn draft(&mut self, index: PlannedId, shapes: &mut Shapes) -> Option<PlannedNodeClaim> {
+    /// Returns the NodeClaim of a planned node; `None` if truncating the list of instance types breaks minValues.
+    fn node_claim(&mut self, index: PlannedId, shapes: &mut Shapes) -> Option<PlannedNodeClaim> {
         let planned = &self.planned[index];
         let (template, set, allowed) = (planned.template, planned.set, planned.allowed.clone());
         let (used, reservations) = (planned.used.clone(), planned.reservations.clone());
@@ -126,25 +124,15 @@ impl SchedulingPass<'_> {
                 .map(|queued| queued.pod.key.clone())
                 .collect()
         };
+        let pool = self.solver.templates[template].name.as_str();
         let mut requests = self.solver.dimensions.resources(&planned.used);
         requests.add_assign(&shape.overhead);
-        let node_claim = DraftClaim::new(
-            shape.clone(),
-            requests.clone(),
-            planned.min_values_relaxed,
-            planned.drivers(),
-        );
-        Some(PlannedNodeClaim {
-            node_pool: self.solver.templates[template].name.clone(),
-            pods: key(false),
-            buffer_pods: key(true),
-            instance_types: shape.instance_types.clone(),
-            requests,
-            hourly_price: shape.hourly_price,
-            min_values_relaxed: planned.min_values_relaxed,
-            reservations: shape.reservations.clone(),
-            claim: node_claim,
-        })
+        let mut claim = PlannedNodeClaim::of_shape(pool, shape, planned.drivers());
+        claim.pods = key(false);
+        claim.buffer_pods = key(true);
+        claim.requests = requests;
+        claim.min_values_relaxed = planned.min_values_relaxed;
+        Some(claim)
     }
 
     /// Returns the parts shared by planned nodes with the same requirements and rows.
@@ -154,7 +142,7 @@ impl SchedulingPass<'_> {
         planned_set: SetId,
         rows: &Bits<RowId>,
         reservations: &BTreeSet<ReservationId>,
-    ) -> Option<DraftShape> {
+    ) -> Option<Shape> {
         let template = &self.solver.templates[template_index];
         let catalogue = &self.solver.catalogues[template.catalogue];
         let names = &self.solver.snapshot.config().well_known;
@@ -228,7 +216,7 @@ impl SchedulingPass<'_> {
         }
         let mut all_labels = requirements.labels(|key| !names.contains(key));
         all_labels.extend(template.labels.clone());
-        Some(DraftShape {
+        Some(Shape {
             pool: template.pool.clone(),
             labels: all_labels,
             requirements,

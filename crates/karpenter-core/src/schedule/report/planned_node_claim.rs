@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use karpenter_api::labels::annotations;
-use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::v1::{self, NodeClaim, NodePool};
 use karpenter_api::{hash, labels};
 
 use crate::pod::PodKey;
@@ -14,7 +14,21 @@ use crate::requirements::{Operator, Requirement, Requirements, Unaliased};
 use crate::resources::Resources;
 
 /// A planned node: a NodeClaim to create, with its pods and price.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// The NodeClaim is built by [`to_node_claim`](Self::to_node_claim), on request only: with hundreds of instance types each, the
+/// NodeClaims of a large plan need more memory than the rest of the plan, and most plans are only compared by price.
+///
+/// ```
+/// use karpenter_api::v1::NodeClaim;
+/// use karpenter_core::schedule::PlannedNodeClaim;
+///
+/// let mut claim = NodeClaim::default();
+/// claim.metadata.generate_name = Some("default-".to_owned());
+/// let planned = PlannedNodeClaim::new("default", claim.clone());
+/// assert!(planned.pods.is_empty());
+/// assert_eq!(planned.to_node_claim(), claim);
+/// ```
+#[derive(Clone, Debug)]
 pub struct PlannedNodeClaim {
     /// The NodePool.
     pub node_pool: String,
@@ -32,78 +46,130 @@ pub struct PlannedNodeClaim {
     pub min_values_relaxed: bool,
     /// Ids of the capacity reservations the instance may use.
     pub reservations: Vec<String>,
-    /// The NodeClaim to create; it has a `generateName` and no name.
-    pub claim: DraftClaim,
+    source: Source,
+    /// Set if the instance types were narrowed since: the capacity types that are left, empty if they were not narrowed.
+    narrowed: Option<Vec<String>>,
 }
 
-/// A NodeClaim that is built on first access.
-///
-/// With hundreds of instance types each, the NodeClaims of a large plan need more memory than the rest of the plan, and most
-/// plans are only compared by price.
+/// The parts that a NodeClaim is built from.
 #[derive(Clone)]
-pub struct DraftClaim {
-    /// The parts it is built from, unless it was made from a NodeClaim.
-    fill: Option<Fill>,
-    written: OnceLock<Box<NodeClaim>>,
-    own: Option<Arc<NodeClaim>>,
-}
-
-/// The parts shared by similar drafts, and those of this draft.
-#[derive(Clone)]
-struct Fill {
-    shape: Arc<DraftShape>,
-    requests: Resources,
-    min_values_relaxed: bool,
-    /// Drivers of the devices of its pods, joined; empty without any.
-    drivers: Arc<str>,
-}
-
-impl Fill {
-    fn write(&self) -> Box<NodeClaim> {
-        let mut claim = self.shape.prototype().clone();
-        claim.spec.resources.requests = self.requests.to_quantities();
-        let marks = claim.metadata.annotations.get_or_insert_default();
-        marks.insert(
-            annotations::MIN_VALUES_RELAXED.to_owned(),
-            self.min_values_relaxed.to_string(),
-        );
-        if !self.drivers.is_empty() {
-            marks.insert(
-                annotations::REQUESTED_DRA_DRIVERS.to_owned(),
-                self.drivers.to_string(),
-            );
-        }
-        Box::new(claim)
-    }
-}
-
-impl DraftClaim {
-    pub(crate) fn new(
-        shape: Arc<DraftShape>,
-        requests: Resources,
-        min_values_relaxed: bool,
+enum Source {
+    Planned {
+        shape: Arc<Shape>,
+        /// Drivers of the devices of its pods, joined; empty without any.
         drivers: Arc<str>,
-    ) -> Self {
+    },
+    Given(Arc<NodeClaim>),
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Planned { shape, .. } => shape.requirements.fmt(f),
+            Self::Given(claim) => claim.fmt(f),
+        }
+    }
+}
+
+impl PartialEq for PlannedNodeClaim {
+    fn eq(&self, other: &Self) -> bool {
+        self.node_pool == other.node_pool
+            && self.hourly_price == other.hourly_price
+            && self.instance_types == other.instance_types
+            && self.pods == other.pods
+            && self.buffer_pods == other.buffer_pods
+            && self.requests == other.requests
+            && self.min_values_relaxed == other.min_values_relaxed
+            && self.reservations == other.reservations
+            && self.to_node_claim() == other.to_node_claim()
+    }
+}
+
+impl PlannedNodeClaim {
+    /// Returns a planned node without pods, for a NodeClaim whose instance type the provider chooses.
+    pub fn new(node_pool: impl Into<String>, claim: NodeClaim) -> Self {
         Self {
-            fill: Some(Fill {
-                shape,
-                requests,
-                min_values_relaxed,
-                drivers,
-            }),
-            written: OnceLock::new(),
-            own: None,
+            node_pool: node_pool.into(),
+            instance_types: Arc::from([]),
+            pods: Vec::new(),
+            buffer_pods: Vec::new(),
+            requests: Resources::new(),
+            hourly_price: 0.0,
+            min_values_relaxed: false,
+            reservations: Vec::new(),
+            source: Source::Given(Arc::new(claim)),
+            narrowed: None,
         }
     }
 
-    fn write(fill: Option<&Fill>) -> Box<NodeClaim> {
-        fill.map(Fill::write).unwrap_or_default()
+    /// Returns a planned node of a shape, without pods.
+    pub(crate) fn of_shape(node_pool: &str, shape: Arc<Shape>, drivers: Arc<str>) -> Self {
+        Self {
+            node_pool: node_pool.to_owned(),
+            instance_types: shape.instance_types.clone(),
+            pods: Vec::new(),
+            buffer_pods: Vec::new(),
+            requests: Resources::new(),
+            hourly_price: shape.hourly_price,
+            min_values_relaxed: false,
+            reservations: shape.reservations.clone(),
+            source: Source::Planned { shape, drivers },
+            narrowed: None,
+        }
+    }
+
+    /// Builds the NodeClaim to create; it has a `generateName` and no name.
+    pub fn to_node_claim(&self) -> NodeClaim {
+        let mut claim = match &self.source {
+            Source::Given(claim) => NodeClaim::clone(claim),
+            Source::Planned { shape, drivers } => {
+                let mut claim = shape.prototype().clone();
+                claim.spec.resources.requests = self.requests.to_quantities();
+                let marks = claim.metadata.annotations.get_or_insert_default();
+                marks.insert(
+                    annotations::MIN_VALUES_RELAXED.to_owned(),
+                    self.min_values_relaxed.to_string(),
+                );
+                if !drivers.is_empty() {
+                    marks.insert(
+                        annotations::REQUESTED_DRA_DRIVERS.to_owned(),
+                        drivers.to_string(),
+                    );
+                }
+                claim
+            }
+        };
+        if let Some(capacity_types) = &self.narrowed {
+            for requirement in &mut claim.spec.requirements {
+                if requirement.key == labels::INSTANCE_TYPE
+                    && requirement.operator == v1::Operator::In
+                {
+                    requirement.values = self.instance_types.to_vec();
+                } else if requirement.key == labels::CAPACITY_TYPE && !capacity_types.is_empty() {
+                    requirement.operator = v1::Operator::In;
+                    requirement.values.clone_from(capacity_types);
+                }
+            }
+        }
+        claim
+    }
+
+    /// Narrows the instance types, and the capacity types unless those given are empty.
+    pub(crate) fn narrow(
+        &mut self,
+        instance_types: Arc<[String]>,
+        hourly_price: f64,
+        capacity_types: Vec<String>,
+    ) {
+        self.instance_types = instance_types;
+        self.hourly_price = hourly_price;
+        self.narrowed = Some(capacity_types);
     }
 
     /// Returns the requirements of the NodeClaim without building it; for instance types only how many there must be.
     pub(crate) fn requirements(&self) -> Requirements {
-        match (&self.own, &self.fill) {
-            (None, Some(Fill { shape, .. })) => {
+        match (&self.source, &self.narrowed) {
+            (Source::Planned { shape, .. }, None) => {
                 let mut requirements = shape.requirements.clone();
                 if shape.min_types.is_some() {
                     let any = Requirement::exists(labels::INSTANCE_TYPE);
@@ -111,58 +177,23 @@ impl DraftClaim {
                 }
                 requirements
             }
-            _ => Requirements::from_api(&self.spec.requirements, &Unaliased).unwrap_or_default(),
+            _ => Requirements::from_api(&self.to_node_claim().spec.requirements, &Unaliased)
+                .unwrap_or_default(),
         }
     }
-}
 
-impl From<NodeClaim> for DraftClaim {
-    fn from(claim: NodeClaim) -> Self {
-        Self {
-            fill: None,
-            written: OnceLock::new(),
-            own: Some(Arc::new(claim)),
-        }
+    /// Returns the capacity types that the NodeClaim lists.
+    pub(crate) fn capacity_types(&self) -> Vec<String> {
+        let requirements = self.requirements();
+        let requirement = requirements.get(labels::CAPACITY_TYPE);
+        let listed = requirement.into_iter().flat_map(Requirement::values);
+        listed.map(str::to_owned).collect()
     }
 }
 
-impl std::ops::Deref for DraftClaim {
-    type Target = NodeClaim;
-
-    fn deref(&self) -> &NodeClaim {
-        match &self.own {
-            Some(claim) => claim,
-            None => self.written.get_or_init(|| Self::write(self.fill.as_ref())),
-        }
-    }
-}
-
-impl std::ops::DerefMut for DraftClaim {
-    fn deref_mut(&mut self) -> &mut NodeClaim {
-        let (fill, written) = (&self.fill, &mut self.written);
-        let own = self.own.get_or_insert_with(|| {
-            let claim = written.take().unwrap_or_else(|| Self::write(fill.as_ref()));
-            Arc::new(*claim)
-        });
-        Arc::make_mut(own)
-    }
-}
-
-impl PartialEq for DraftClaim {
-    fn eq(&self, other: &Self) -> bool {
-        **self == **other
-    }
-}
-
-impl fmt::Debug for DraftClaim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        NodeClaim::fmt(self, f)
-    }
-}
-
-/// The parts shared by drafts with the same requirements and instance types.
+/// The parts that planned nodes with the same requirements and instance types share.
 #[derive(Clone, Debug)]
-pub(crate) struct DraftShape {
+pub(crate) struct Shape {
     pub(crate) pool: Arc<NodePool>,
     pub(crate) labels: BTreeMap<String, String>,
     /// Without the list of instance types.
@@ -175,11 +206,11 @@ pub(crate) struct DraftShape {
     pub(crate) reservations: Vec<String>,
     pub(crate) price_overlay: bool,
     pub(crate) capacity_overlay: bool,
-    /// The NodeClaim of drafts of this shape, without pod requests; built on first access.
+    /// The NodeClaim of this shape, without pod requests; built on first access.
     pub(crate) prototype: OnceLock<Box<NodeClaim>>,
 }
 
-impl DraftShape {
+impl Shape {
     fn prototype(&self) -> &NodeClaim {
         self.prototype.get_or_init(|| Box::new(self.write()))
     }

@@ -28,6 +28,9 @@ use crate::schedule::request::{PodSet, ScheduleRequest};
 use crate::schedule::topology::group::{BaseCounts, GroupIdentity};
 use crate::taints::{Effect, Taint, untolerated};
 
+/// Nodes by name.
+type NamedNodes = (Arc<[String]>, Arc<Bits<NodeIdx>>);
+
 /// Results computed on demand and kept for later passes. Each entry is a function of its key alone.
 #[derive(Default)]
 struct Cache {
@@ -36,7 +39,7 @@ struct Cache {
     counts: FxHashMap<GroupIdentity, Arc<BaseCounts>>,
     domains: FxHashMap<String, Arc<NodeDomains>>,
     /// The nodes of the last `avoid` list: all simulations of a disruption pass share one list.
-    avoid: Option<(Arc<[String]>, Arc<Bits<NodeIdx>>)>,
+    avoid: Option<NamedNodes>,
 }
 
 /// The values of one label over the nodes.

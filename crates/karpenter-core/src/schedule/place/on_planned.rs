@@ -304,7 +304,7 @@ impl SchedulingPass<'_> {
         let before = self.planned[index].set;
         let planned = &mut self.planned[index];
         planned.pods.push(pod);
-        self.queue.pods[pod].volume = fit.volume;
+        self.queue.pods[pod].volumes = fit.volume;
         add(&mut planned.used, &self.queue.classes[class].requests);
         planned.set = fit.set;
         planned.allowed = fit.allowed;

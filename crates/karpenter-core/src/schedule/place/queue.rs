@@ -140,7 +140,7 @@ impl SchedulingPass<'_> {
             self.fix_undecided(&choices, target);
             return PodState::Placed(target);
         }
-        self.queue.pods[pod].asked = variant.set;
+        self.queue.pods[pod].requirements = variant.set;
         let may_open = choices.no_new_node.is_none() && self.no_usable_pool.is_none();
         let joined = if self.strategy.least_increase && may_open {
             self.try_cheapest(pod, class, variant, &choices)

@@ -41,11 +41,11 @@ impl SchedulingPass<'_> {
         let snapshot = &solver.snapshot;
         let mut pods: Vec<Entrant> = Vec::new();
         let mut enter = |pod: &Arc<Pod>, waiting: bool, buffer: bool| {
-            let asked = &pod.shape.requests;
+            let requests = &pod.shape.requests;
             let place = (
                 buffer,
-                asked.get("cpu").saturating_neg(),
-                asked.get("memory").saturating_neg(),
+                requests.get("cpu").saturating_neg(),
+                requests.get("memory").saturating_neg(),
                 pod.created_at,
             );
             pods.push(Entrant {
@@ -111,8 +111,8 @@ impl SchedulingPass<'_> {
                 buffer,
                 waiting,
                 state: PodState::Waiting,
-                asked: ANYTHING,
-                volume: ANYTHING,
+                requirements: ANYTHING,
+                volumes: ANYTHING,
                 dropped: 0,
             });
         }

@@ -20,9 +20,10 @@ pub(crate) struct QueuedPod {
     /// It is pending or leaves a deleting node.
     pub(crate) waiting: bool,
     pub(crate) state: PodState,
-    /// Its requirements at the variant at which it was placed: node selector and affinity; `volume` has those of its volumes.
-    pub(crate) asked: SetId,
-    pub(crate) volume: SetId,
+    /// Its requirements at the variant at which it was placed: node selector and affinity.
+    pub(crate) requirements: SetId,
+    /// The requirements of its volumes there.
+    pub(crate) volumes: SetId,
     /// How many of its preferences it dropped to be placed.
     pub(crate) dropped: usize,
 }
@@ -42,8 +43,8 @@ impl PodQueue {
         match order {
             Order::Size => {}
             Order::Memory => queue.sort_by_cached_key(|pod| {
-                let asked = &class(pod).shape.requests;
-                let memory = asked.get("memory").saturating_neg();
+                let requests = &class(pod).shape.requests;
+                let memory = requests.get("memory").saturating_neg();
                 (self.pods[*pod].buffer, memory, *pod)
             }),
             Order::Alike => {
@@ -70,7 +71,7 @@ impl PodQueue {
                 Some(least) => least
                     .iter_mut()
                     .zip(class.requests.iter())
-                    .for_each(|(least, asked)| *least = (*least).min(*asked)),
+                    .for_each(|(least, request)| *least = (*least).min(*request)),
             }
         }
         least.unwrap_or_else(|| vec![0; width].into())

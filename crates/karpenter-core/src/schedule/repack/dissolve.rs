@@ -90,7 +90,7 @@ impl PodGroup {
 type OfferList = Rc<Vec<(f64, RowId)>>;
 
 /// A pod's class, its requirements, its volumes' requirements, and the set of the planned node it is on.
-type Asked = (ClassId, SetId, SetId, SetId);
+type Requested = (ClassId, SetId, SetId, SetId);
 
 /// The requirements of a pod on a node of its own, and whether it is under a hostname constraint.
 type Own = (SetId, bool);
@@ -102,7 +102,7 @@ struct Ledger {
     thorough: bool,
     offer_lists: FxHashMap<SetId, OfferList>,
     /// Requirements of pods on nodes of their own.
-    sets: FxHashMap<Asked, Option<Own>>,
+    sets: FxHashMap<Requested, Option<Own>>,
     work: usize,
     improving: usize,
     /// Cost added to the price of each node.
@@ -229,7 +229,12 @@ impl<'a> SchedulingPass<'a> {
         let mut movable = true;
         for pod in &pods {
             let queued = &self.queue.pods[*pod];
-            let key = (queued.class, queued.asked, queued.volume, planned_set);
+            let key = (
+                queued.class,
+                queued.requirements,
+                queued.volumes,
+                planned_set,
+            );
             let class = &classes[queued.class];
             let Some((set, apart)) = self.own_set(template, class, key, ledger) else {
                 movable = false;
@@ -279,7 +284,7 @@ impl<'a> SchedulingPass<'a> {
         &mut self,
         template: TemplateId,
         class: &Class,
-        key: Asked,
+        key: Requested,
         ledger: &mut Ledger,
     ) -> Option<Own> {
         if let Some(known) = ledger.sets.get(&key) {
@@ -294,7 +299,7 @@ impl<'a> SchedulingPass<'a> {
         &mut self,
         template: TemplateId,
         class: &Class,
-        (_, asked, volume, planned_set): Asked,
+        (_, requirements, volumes, planned_set): Requested,
     ) -> Option<Own> {
         if !class.ports.is_empty() || !class.shape.resource_claims.is_empty() {
             return None;
@@ -302,8 +307,8 @@ impl<'a> SchedulingPass<'a> {
         let set = self
             .rows
             .algebra
-            .join(self.solver.templates[template].set, asked)?;
-        let mut set = self.rows.algebra.join(set, volume)?;
+            .join(self.solver.templates[template].set, requirements)?;
+        let mut set = self.rows.algebra.join(set, volumes)?;
         let mut apart = false;
         for group in class.groups() {
             let group = &self.topology.groups[group];

@@ -218,15 +218,21 @@ pub struct Requested {
     pub most_resources: Resources,
 }
 
+impl Requested {
+    /// Returns the text of the requirements, without those on labels that exist in the simulation only.
+    pub fn requirements_text(&self) -> String {
+        self.requirements.display(is_simulated_label)
+    }
+}
+
 impl fmt::Display for Requested {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            requirements,
             resources,
             most_resources,
+            ..
         } = self;
-        let requirements = requirements.display(is_simulated_label);
-        write!(f, ", requirements={requirements}, resources=")?;
+        write!(f, ", requirements={}, resources=", self.requirements_text())?;
         if resources == most_resources {
             write!(f, "{resources}")
         } else {

@@ -8,6 +8,10 @@
 //! Ties: existing nodes are ordered by name (initialized first), planned nodes by number of pods and then by age, NodePools by
 //! weight and then by name descending, domains by count, then by price for a new planned node, then by name.
 //!
+//! The state has owners, which do what needs no other: [`RowCache`] the requirements and the instance types that meet them,
+//! [`PodQueue`] the pods and their classes, [`Topology`] the constraints and counts, [`ExistingNodes`] and [`PlannedNodes`] the
+//! nodes, [`PoolBudgets`] limits and reservations, [`Devices`] the allocations. The pass calls them in order.
+//!
 //! UPSTREAM: pkg/controllers/provisioning/scheduling/scheduler.go
 
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! Step 1: compiles a snapshot into the numbers that the passes over it share.
 //!
 //! Labels, requirements and resource names become small integers ([`algebra`], [`vectors`]); instance types become rows
-//! ([`catalogue`]), NodePools become templates of planned nodes ([`template`]). All of it is a [`Solver`](solver::Solver).
+//! ([`catalogue`]), NodePools become templates of planned nodes ([`template`]). [`solver`] calls the steps in order.
 
 pub(crate) mod algebra;
 pub(crate) mod bits;

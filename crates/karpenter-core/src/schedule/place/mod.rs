@@ -1,4 +1,8 @@
 //! Step 4: places the pods one by one: on an existing node, else on a planned node, else on a new planned node.
+//!
+//! `queue` goes through the pods; `on_existing` and `on_planned` try nodes; `fit` decides about a planned node, and returns a
+//! `Refusal` with its cause; `narrowing` and `affinity_seed` do what follows from a placement. The other files are the owners of
+//! the state.
 
 pub(crate) mod affinity_seed;
 pub(crate) mod budgets;

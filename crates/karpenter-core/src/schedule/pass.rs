@@ -16,14 +16,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::schedule::compile::ids::ClassId;
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::place::budgets::PoolBudgets;
 use crate::schedule::place::devices::Devices;
 use crate::schedule::place::existing_nodes::ExistingNodes;
 use crate::schedule::place::planned_node::PlannedNodes;
 use crate::schedule::place::row_cache::RowCache;
-use crate::schedule::pods::class::PodState;
 use crate::schedule::pods::queue::PodQueue;
 use crate::schedule::report::plan::Plan;
 use crate::schedule::report::reasons::{PoolOutcome, Unschedulable};
@@ -72,6 +70,7 @@ impl<'a> SchedulingPass<'a> {
         }
     }
 
+    /// Runs the steps of the pass: collects the pods and counts those of the cluster, places, repacks, reports.
     pub(crate) fn solve(mut self) -> Attempt {
         self.collect();
         let any_dynamic = self.solver.pools.iter().any(|pool| {
@@ -96,13 +95,7 @@ impl<'a> SchedulingPass<'a> {
         self.place_all();
         let hasty = self.repack();
         let strategy = self.strategy;
-        let dropped = self.queue.pods.iter().map(|queued| queued.dropped).sum();
-        let mut left_out: BTreeMap<(ClassId, bool), usize> = BTreeMap::new();
-        for queued in &self.queue.pods {
-            if !matches!(queued.state, PodState::Placed(_)) {
-                *left_out.entry((queued.class, queued.buffer)).or_default() += 1;
-            }
-        }
+        let (dropped, left_out) = (self.queue.dropped(), self.queue.left_out());
         let plan = Plan {
             pending_by_zone,
             ..self.into_plan()

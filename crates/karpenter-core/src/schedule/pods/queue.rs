@@ -1,5 +1,6 @@
 //! The pods of a pass and their classes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use index_vec::IndexVec;
@@ -60,6 +61,22 @@ impl PodQueue {
             }
         }
         queue
+    }
+
+    /// Returns how many preferences the pods dropped in total.
+    pub(crate) fn dropped(&self) -> usize {
+        self.pods.iter().map(|queued| queued.dropped).sum()
+    }
+
+    /// Returns the number of pods without a place by class, buffers' pods apart.
+    pub(crate) fn left_out(&self) -> BTreeMap<(ClassId, bool), usize> {
+        let mut left_out = BTreeMap::new();
+        for queued in &self.pods {
+            if !matches!(queued.state, PodState::Placed(_)) {
+                *left_out.entry((queued.class, queued.buffer)).or_default() += 1;
+            }
+        }
+        left_out
     }
 
     /// Returns the smallest request of any class, by resource; `width` is the number of resources.

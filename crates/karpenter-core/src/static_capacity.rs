@@ -23,7 +23,7 @@ use crate::disruption::cost::{eviction_cost, lifetime_remaining};
 use crate::pod::{DoNotDisrupt, Pod, do_not_disrupt};
 use crate::quantity::Quantity;
 use crate::requirements::Requirements;
-use crate::resources::{NODES, Resources};
+use crate::resources::NODES;
 use crate::schedule::PlannedNodeClaim;
 
 /// The nodes of a NodePool by state.
@@ -199,17 +199,7 @@ pub fn draft(pool: &NodePool, names: &WellKnown) -> PlannedNodeClaim {
         block_owner_deletion: Some(true),
         controller: None,
     }]);
-    PlannedNodeClaim {
-        node_pool: pool.name().to_owned(),
-        claim: claim.into(),
-        instance_types: [].into(),
-        pods: Vec::new(),
-        buffer_pods: Vec::new(),
-        requests: Resources::new(),
-        hourly_price: 0.0,
-        min_values_relaxed: false,
-        reservations: Vec::new(),
-    }
+    PlannedNodeClaim::new(pool.name(), claim)
 }
 
 /// Returns the active NodeClaims in the order in which scaling down deletes them: not launched yet; empty; by disruption cost;
@@ -452,7 +442,7 @@ mod tests {
             r#"{"maxPods":20}"#.to_owned(),
         );
         pool.metadata.annotations = Some([kubelet].into());
-        let claim = draft(&pool, &crate::fake::well_known()).claim;
+        let claim = draft(&pool, &crate::fake::well_known()).to_node_claim();
         assert_eq!(claim.kubelet_compatibility(), Some(r#"{"maxPods":20}"#));
     }
 
@@ -467,7 +457,7 @@ mod tests {
             { "key": "custom", "operator": "In", "values": ["x"] },
         ]))
         .unwrap();
-        let claim = draft(&pool, &crate::fake::well_known()).claim;
+        let claim = draft(&pool, &crate::fake::well_known()).to_node_claim();
         assert_eq!(
             (
                 claim.metadata.generate_name.as_deref(),

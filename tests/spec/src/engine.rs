@@ -116,10 +116,11 @@ pub fn solution(plan: &Plan) -> Solution {
         name: key.name.to_string(),
     };
     let claims = plan.new_claims.iter().map(|draft| {
+        let claim = draft.to_node_claim();
         let mut requirements =
-            Requirements::from_api(&draft.claim.spec.requirements, &Unaliased).unwrap_or_default();
+            Requirements::from_api(&claim.spec.requirements, &Unaliased).unwrap_or_default();
         requirements.add_all(&Requirements::from_labels(
-            &draft.claim.metadata.labels.clone().unwrap_or_default(),
+            &claim.metadata.labels.unwrap_or_default(),
             &Unaliased,
         ));
         Claim {

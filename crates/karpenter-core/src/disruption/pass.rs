@@ -45,7 +45,7 @@ impl Pass<'_> {
             .collect();
         cluster.mark_for_deletion(&ids);
         for draft in &command.replacements {
-            let mut claim = draft.claim.clone();
+            let mut claim = draft.to_node_claim();
             // Not a valid object name, so it cannot clash with a NodeClaim.
             claim.metadata.name = Some(format!("planned/{}", self.drafted));
             self.drafted += 1;

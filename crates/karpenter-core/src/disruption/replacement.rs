@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use karpenter_api::labels;
-use karpenter_api::v1::{NodeSelectorRequirementWithMinValues, Operator};
 
 use super::prices::{Admitted, PriceList};
 use crate::requirements::{Requirement, Requirements};
@@ -23,7 +22,7 @@ pub struct Replacement<'a> {
 impl<'a> Replacement<'a> {
     /// Creates the replacement from a draft and the price list of its NodePool.
     pub fn new(draft: &'a PlannedNodeClaim, list: &'a PriceList) -> Self {
-        let requirements = draft.claim.requirements();
+        let requirements = draft.requirements();
         let types = draft
             .instance_types
             .iter()
@@ -125,8 +124,8 @@ impl<'a> Replacement<'a> {
     pub fn into_draft(mut self) -> PlannedNodeClaim {
         self.sort();
         let mut draft = self.draft.clone();
-        draft.instance_types = self.names().map(str::to_owned).collect();
-        draft.hourly_price = self
+        let instance_types = self.names().map(str::to_owned).collect();
+        let hourly_price = self
             .types
             .first()
             .and_then(|first| self.list.cheapest(*first, &self.admitted))
@@ -137,13 +136,7 @@ impl<'a> Replacement<'a> {
             .flat_map(|r| r.values())
             .map(str::to_owned)
             .collect();
-        for requirement in &mut draft.claim.spec.requirements {
-            if requirement.key == labels::INSTANCE_TYPE && requirement.operator == Operator::In {
-                requirement.values = draft.instance_types.to_vec();
-            } else if requirement.key == labels::CAPACITY_TYPE && !capacity_types.is_empty() {
-                set_in(requirement, &capacity_types);
-            }
-        }
+        draft.narrow(instance_types, hourly_price, capacity_types);
         draft
     }
 }
@@ -166,18 +159,7 @@ impl Ord for Price {
     }
 }
 
-fn set_in(requirement: &mut NodeSelectorRequirementWithMinValues, values: &[String]) {
-    requirement.operator = Operator::In;
-    requirement.values = values.to_vec();
-}
-
 /// Returns the capacity types that a draft admits, joined by `/`.
 pub fn capacity_type(draft: &PlannedNodeClaim) -> String {
-    let requirement = draft
-        .claim
-        .spec
-        .requirements
-        .iter()
-        .find(|r| r.key == labels::CAPACITY_TYPE);
-    requirement.map(|r| r.values.join("/")).unwrap_or_default()
+    draft.capacity_types().join("/")
 }

@@ -37,7 +37,7 @@ pub struct Simulator {
     prices: Arc<PriceLists>,
     pdbs: PdbLimits,
     /// Nodes whose pods changed too recently to receive more by consolidation.
-    reluctant: Arc<[String]>,
+    avoid: Arc<[String]>,
     /// Pods to schedule whatever the candidates are: pending ones, and those of deleting nodes.
     waiting: BTreeSet<PodKey>,
     /// Pods of deleting nodes, which may be placed on uninitialized nodes.
@@ -63,7 +63,7 @@ impl Simulator {
         Self {
             prices: prices.clone(),
             pdbs: PdbLimits::new(snapshot),
-            reluctant: reluctant(snapshot, request.now).into(),
+            avoid: avoided_nodes(snapshot, request.now).into(),
             waiting: pending.chain(leaving.iter().cloned()).collect(),
             leaving,
             solver: Arc::new(Solver::prepare(snapshot, &request)),
@@ -127,7 +127,7 @@ impl Simulator {
             .map(|candidate| candidate.name().to_owned())
             .collect();
         if consolidating {
-            request.reluctant.clone_from(&self.reluctant);
+            request.avoid.clone_from(&self.avoid);
         }
         let plan = self.solver.solve(&request);
         let unplaced = plan
@@ -166,7 +166,7 @@ impl Simulator {
 }
 
 /// Returns the names of nodes that changed within `consolidateAfter`.
-fn reluctant(snapshot: &Snapshot, now: Timestamp) -> Vec<String> {
+fn avoided_nodes(snapshot: &Snapshot, now: Timestamp) -> Vec<String> {
     let inside = |node: &&Arc<NodeState>| {
         let pool = node.node_pool().and_then(|name| snapshot.node_pool(name));
         pool.is_some_and(|pool| changed_recently(node, pool, now))

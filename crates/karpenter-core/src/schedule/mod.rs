@@ -1,50 +1,41 @@
 //! Scheduling simulation: places pods on existing nodes, else on planned nodes.
 //!
 //! [`schedule`] is one call; [`Solver`] is the same in two steps, for several requests against one snapshot.
+//!
+//! How a request becomes a plan, one folder per step:
+//!
+//! 1. `compile`: the snapshot becomes a [`Solver`], once for all requests.
+//! 2. `pods`: the pods of the request are sorted and grouped into classes with the same constraints.
+//! 3. `topology`: the pods of the cluster are counted by the domains of those constraints.
+//! 4. `place`: the pods are placed one by one, and their constraints relaxed where nothing fits.
+//! 5. `repack`: planned nodes that cost more than their pods need are replaced by cheaper ones.
+//! 6. `report`: the placements become a [`Plan`], with the reason for every pod that was not placed.
+//!
+//! `pass` is the state of steps 2 to 6; `portfolio` runs several passes that differ in what the constraints leave open, and
+//! takes the best plan.
 
-mod algebra;
-mod bits;
-mod catalogue;
-mod census;
-mod choices;
-mod claim;
-mod claims;
-mod class;
-mod company;
-mod defaults;
-mod devices;
-mod draft;
-mod explain;
-mod fit;
-mod intake;
-mod masks;
-mod nodes;
-mod packing;
+mod compile;
+mod pass;
 mod place;
-mod plan;
-mod polish;
+mod pods;
 mod portfolio;
-mod prepare;
 mod repack;
+mod report;
 mod request;
-mod room;
-mod run;
-mod template;
+mod strategy;
 mod topology;
-mod vectors;
-mod volumes;
-mod zones;
 
-pub use plan::{
-    DraftClaim, Incompatibility, InstanceTypeMismatch, Placement, Plan, PlannedNodeClaim,
-    PoolIncompatibility, PoolOutcome, PoolReport, Requested, Unplaced, Unschedulable,
+pub use compile::solver::Solver;
+pub use report::plan::{EffectiveZone, Placement, Plan, PoolReport, Unplaced};
+pub use report::planned_node_claim::PlannedNodeClaim;
+pub use report::reasons::{
+    ExceededLimit, Incompatibility, InstanceTypeMismatch, InvalidNodePool, PoolIncompatibility,
+    PoolOutcome, Requested, TopologyConstraint, Unschedulable,
 };
-pub use prepare::Solver;
 pub use request::{
     Cancel, DefaultSpread, MinValuesPolicy, Packing, PodSet, PreferencePolicy, Progress,
     ReservedMode, ScheduleRequest,
 };
-pub use zones::EffectiveZone;
 
 use crate::cluster::Snapshot;
 

@@ -8,70 +8,23 @@
 //! 2. Of those plans, the one with the fewest unplaced pods; of these the cheapest; of those within a hundredth of the cheapest
 //!    the one with the fewest nodes, then the cheapest, then the strategy that comes first in [`STRATEGIES`]. Where nodes have
 //!    few pods, each node more than in first fit's plan counts for a fifth of the mean price of first fit's nodes, as in
-//!    [`repack`](super::repack).
+//!    [`repack`](crate::schedule::repack::dissolve).
 //!
 //! Strategies are tried only where nodes are launched for the lowest price: disruption, which runs thousands of simulations for
 //! the fewest nodes ([`Packing::FewestNodes`]), uses first fit alone, and so do plans for more than [`MOST_PODS`] pods, where
 //! the additional savings do not justify the time.
 
-use std::collections::BTreeMap;
+use crate::schedule::compile::solver::Solver;
+use crate::schedule::pass::SchedulingPass;
+use crate::schedule::repack::dissolve::{MANY_PODS, NODE_OVERHEAD_FEW};
+use crate::schedule::report::plan::Plan;
+use crate::schedule::request::{Packing, ScheduleRequest};
+use crate::schedule::strategy::{Attempt, MOST_PODS, Order, Strategy};
 
-use super::plan::Plan;
-use super::prepare::Solver;
-use super::repack::{MANY_PODS, NODE_OVERHEAD_FEW};
-use super::request::{Packing, ScheduleRequest};
-use super::run::Run;
-
-/// Plans for more pods are made with one strategy.
-pub(super) const MOST_PODS: usize = 1_500;
 /// For more pods, strategies that compare the price increase of each node are skipped.
 const MOST_COMPARED: usize = 600;
 /// The factor by which the cost of a plan with fewer nodes may exceed the lowest cost.
 const FEWER_IF: f64 = 1.01;
-
-/// The order in which pods are placed. Buffers' pods come last in each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(super) enum Order {
-    /// By cpu request, then memory, descending: upstream's order.
-    #[default]
-    Size,
-    /// By memory request, then cpu, descending.
-    Memory,
-    /// Pods with the same node requirements one after the other.
-    Alike,
-}
-
-/// The choices that constraints leave open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(super) struct Strategy {
-    pub(super) order: Order,
-    /// Joins the planned node whose price rises least, or opens one if that costs less; else joins the first with room.
-    pub(super) least_increase: bool,
-    /// Among domains that a topology constraint ranks equal, takes the first by name, as upstream does, else the cheapest for the
-    /// pod: the cheapest domain for the first pod may be expensive for the pods after it.
-    pub(super) domains_by_name: bool,
-    /// Repacks wasteful nodes thoroughly. Done once, for the best strategy: the savings differ little between strategies, and the
-    /// search takes most of the time.
-    pub(super) thorough: bool,
-}
-
-impl Strategy {
-    const fn new(order: Order) -> Self {
-        Self {
-            order,
-            least_increase: false,
-            domains_by_name: false,
-            thorough: false,
-        }
-    }
-
-    const fn least_increase(order: Order) -> Self {
-        Self {
-            least_increase: true,
-            ..Self::new(order)
-        }
-    }
-}
 
 /// The strategies tried in addition to first fit.
 const STRATEGIES: [Strategy; 6] = [
@@ -86,22 +39,17 @@ const STRATEGIES: [Strategy; 6] = [
     Strategy::least_increase(Order::Alike),
 ];
 
-/// A plan, and the numbers that rank it beside its price.
-#[derive(Default)]
-pub(super) struct Attempt {
-    pub(super) plan: Plan,
-    pub(super) strategy: Strategy,
-    /// How many preferences its pods dropped in total.
-    pub(super) dropped: usize,
-    /// Unplaced pods of each class, buffers' pods counted apart. Pods of a class are interchangeable.
-    pub(super) left_out: BTreeMap<(usize, bool), usize>,
-    /// Whether wasteful nodes were repacked, but not thoroughly.
-    pub(super) hasty: bool,
+impl Solver {
+    /// Places the pods of `request`. May be called any number of times, from any number of threads.
+    pub fn solve(&self, request: &ScheduleRequest) -> Plan {
+        best_plan(self, request)
+    }
 }
 
-/// Makes the plan of a request.
-pub(super) fn solve(solver: &Solver, request: &ScheduleRequest) -> Plan {
-    let attempt = |request: &ScheduleRequest, strategy| Run::new(solver, request, strategy).solve();
+fn best_plan(solver: &Solver, request: &ScheduleRequest) -> Plan {
+    let attempt = |request: &ScheduleRequest, strategy| {
+        SchedulingPass::new(solver, request, strategy).solve()
+    };
     let first = attempt(request, Strategy::default());
     let cancelled = || request.cancel.as_ref().is_some_and(|cancel| cancel());
     let pods = pods(&first.plan);

@@ -114,7 +114,7 @@ pub struct ScheduleRequest {
     /// Names of nodes (Node or NodeClaim) that are treated as deleted.
     pub without: Vec<String>,
     /// Names of nodes (Node or NodeClaim) that only pending pods and pods of deleting nodes may use.
-    pub reluctant: Arc<[String]>,
+    pub avoid: Arc<[String]>,
     /// Pods that were nominated to a node (Node or NodeClaim name). They are tried there before other pods are placed, and are
     /// placed elsewhere only if they no longer fit on that node.
     pub nominated: Vec<(PodKey, String)>,
@@ -141,7 +141,7 @@ impl ScheduleRequest {
             pods: PodSet::default(),
             buffer_pods: Vec::new(),
             without: Vec::new(),
-            reluctant: Arc::default(),
+            avoid: Arc::default(),
             nominated: Vec::new(),
             packing: Packing::default(),
             max_instance_types: 600,
@@ -163,7 +163,7 @@ impl fmt::Debug for ScheduleRequest {
             .field("pods", &self.pods)
             .field("buffer_pods", &self.buffer_pods.len())
             .field("without", &self.without)
-            .field("reluctant", &self.reluctant)
+            .field("avoid", &self.avoid)
             .field("nominated", &self.nominated.len())
             .field("packing", &self.packing)
             .field("max_instance_types", &self.max_instance_types)

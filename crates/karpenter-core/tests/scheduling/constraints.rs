@@ -40,10 +40,9 @@ fn a_label_of_no_pool_can_only_be_required_to_be_absent() {
         assert!(all_placed(&plan));
         assert!(
             !plan.new_claims[0]
-                .claim
+                .to_node_claim()
                 .metadata
                 .labels
-                .as_ref()
                 .unwrap()
                 .contains_key("custom")
         );
@@ -62,7 +61,7 @@ fn compatible_pods_share_a_node_with_a_label_both_admit() {
         .plan();
     assert_eq!(sizes(&plan), [2]);
     assert_eq!(
-        plan.new_claims[0].claim.metadata.labels.as_ref().unwrap()["custom"],
+        plan.new_claims[0].to_node_claim().metadata.labels.unwrap()["custom"],
         "a"
     );
     let plan = world()
@@ -298,7 +297,7 @@ fn kubernetes_domains_are_ordinary_labels() {
         .iter()
         .fold(pool("default"), |pool, key| pool.needs(key, "In", &["v"]));
     let plan = World::empty().with_pool(pool).with([pod("p")]).plan();
-    let labels = plan.new_claims[0].claim.metadata.labels.as_ref().unwrap();
+    let labels = plan.new_claims[0].to_node_claim().metadata.labels.unwrap();
     assert!(keys.iter().all(|key| labels[*key] == "v"));
 }
 
@@ -331,7 +330,7 @@ fn a_planned_claim_has_the_hash_of_its_pool() {
         let pool = pool("default").node_label("team", team);
         let expected = karpenter_api::hash::node_pool(&read(pool.0.clone()));
         let plan = World::empty().with_pool(pool).with([pod("p")]).plan();
-        let annotations = plan.new_claims[0].claim.metadata.annotations.as_ref();
+        let annotations = plan.new_claims[0].to_node_claim().metadata.annotations;
         assert_eq!(annotations.unwrap()["karpenter.sh/nodepool-hash"], expected);
     }
 }

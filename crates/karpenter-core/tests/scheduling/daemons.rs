@@ -251,10 +251,9 @@ fn a_daemon_may_select_labels_that_registration_sets() {
         assert_eq!(draft.instance_types[0], "default-instance-type");
         assert!(
             !draft
-                .claim
+                .to_node_claim()
                 .metadata
                 .labels
-                .as_ref()
                 .unwrap()
                 .contains_key(label)
         );
@@ -274,7 +273,7 @@ fn a_claim_requests_its_pods_and_one_set_of_daemons() {
     let requests = &plan.new_claims[0].requests;
     assert_eq!((requests.get("cpu"), requests.get("pods")), (3000, 3));
     assert_eq!(
-        plan.new_claims[0].claim.spec.resources.requests["cpu"].0,
+        plan.new_claims[0].to_node_claim().spec.resources.requests["cpu"].0,
         "3"
     );
 }

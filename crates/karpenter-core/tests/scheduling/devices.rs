@@ -178,15 +178,10 @@ fn a_resource_claim_selects_a_type_with_the_device_and_the_node_claim_names_its_
     lines.sort();
     assert_eq!(lines, ["p on gpu", "q on plain gpu"]);
     for draft in &plan.new_claims {
-        let drivers = draft
-            .claim
-            .metadata
-            .annotations
-            .as_ref()
-            .unwrap()
-            .get(DRIVERS);
+        let claim = draft.to_node_claim();
+        let drivers = claim.metadata.annotations.unwrap().remove(DRIVERS);
         let expected = (draft.pods[0].name == "p").then_some(DRIVER);
-        assert_eq!(drivers.map(String::as_str), expected);
+        assert_eq!(drivers.as_deref(), expected);
     }
 }
 

@@ -430,12 +430,14 @@ impl World {
             .cloned()
             .unwrap()
             .unwrap();
-        let requirement =
-            |key: &str| {
-                draft.claim.spec.requirements.iter().find(|requirement| {
-                    requirement.key == key && requirement.operator.as_str() == "In"
-                })
-            };
+        let requirement = |key: &str| {
+            draft
+                .to_node_claim()
+                .spec
+                .requirements
+                .into_iter()
+                .find(|requirement| requirement.key == key && requirement.operator.as_str() == "In")
+        };
         let admits = |key: &str, value: Option<&str>| {
             requirement(key).is_none_or(|requirement| {
                 value.is_some_and(|value| {
@@ -463,8 +465,12 @@ impl World {
             }
         }
         let (instance_type, offering) = best.expect("an offering for the draft");
-        let mut labels: BTreeMap<String, String> =
-            draft.claim.metadata.labels.clone().unwrap_or_default();
+        let mut labels: BTreeMap<String, String> = draft
+            .to_node_claim()
+            .metadata
+            .labels
+            .clone()
+            .unwrap_or_default();
         for requirement in instance_type
             .requirements
             .iter()
@@ -474,7 +480,7 @@ impl World {
                 labels.insert(requirement.key().to_owned(), value.to_owned());
             }
         }
-        let mut claim: NodeClaim = NodeClaim::clone(&draft.claim);
+        let mut claim: NodeClaim = draft.to_node_claim();
         claim.metadata.name = Some(format!("{name}-claim"));
         claim.metadata.uid = Some(format!("{name}-claim"));
         claim.metadata.labels = Some(labels.clone());
@@ -531,11 +537,11 @@ pub fn all_placed(plan: &Plan) -> bool {
 }
 
 /// Returns the values that a claim's requirement lists.
-pub fn values<'a>(draft: &'a PlannedNodeClaim, key: &str) -> Vec<&'a str> {
-    let requirements = draft.claim.spec.requirements.iter();
+pub fn values(draft: &PlannedNodeClaim, key: &str) -> Vec<String> {
+    let requirements = draft.to_node_claim().spec.requirements.into_iter();
     requirements
         .filter(|requirement| requirement.key == key)
-        .flat_map(|requirement| requirement.values.iter().map(String::as_str))
+        .flat_map(|requirement| requirement.values)
         .collect()
 }
 

@@ -305,7 +305,7 @@ fn a_claim_carries_owner_class_and_requirements() {
         .plan()
         .new_claims
         .remove(0);
-    let owner = &draft.claim.metadata.owner_references.as_ref().unwrap()[0];
+    let owner = &draft.to_node_claim().metadata.owner_references.unwrap()[0];
     assert_eq!(
         (
             owner.kind.as_str(),
@@ -315,13 +315,13 @@ fn a_claim_carries_owner_class_and_requirements() {
         ("NodePool", "default", Some(true))
     );
     assert_eq!(
-        draft.claim.metadata.generate_name.as_deref(),
+        draft.to_node_claim().metadata.generate_name.as_deref(),
         Some("default-")
     );
-    assert_eq!(draft.claim.spec.node_class_ref.name, "default");
+    assert_eq!(draft.to_node_claim().spec.node_class_ref.name, "default");
     assert_eq!(values(&draft, "custom"), ["v"]);
     assert_eq!(values(&draft, INSTANCE_TYPE), ["arm-instance-type"]);
-    let labels = draft.claim.metadata.labels.as_ref().unwrap();
+    let labels = draft.to_node_claim().metadata.labels.unwrap();
     assert_eq!(labels["karpenter.test.sh/testnodeclass"], "default");
     let plan = World::new()
         .with([pod("p").select("kubernetes.io/os", "ios")])
@@ -352,9 +352,9 @@ fn well_known_requirements_do_not_become_labels() {
         .plan()
         .new_claims
         .remove(0);
-    let labels = draft.claim.metadata.labels.as_ref().unwrap();
+    let labels = draft.to_node_claim().metadata.labels.unwrap();
     assert!(!labels.contains_key(ZONE) && labels["custom"] == "v");
-    assert!(draft.claim.spec.taints.is_empty());
+    assert!(draft.to_node_claim().spec.taints.is_empty());
 }
 
 /// Conformance: SCH-258

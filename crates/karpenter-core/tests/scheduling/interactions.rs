@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::v1::NodePool;
 use karpenter_core::fake;
 use karpenter_core::fake::{instance_type, offering, reserved};
 use karpenter_core::instance_type::InstanceType;
@@ -13,8 +13,8 @@ use karpenter_core::pod::Pod;
 use karpenter_core::requirements::{Operator, Requirement};
 use karpenter_core::resources::Resources;
 use karpenter_core::schedule::{
-    DefaultSpread, Incompatibility, MinValuesPolicy, PodSet, PoolOutcome, PreferencePolicy,
-    ReservedMode, Unschedulable,
+    DefaultSpread, ExceededLimit, Incompatibility, MinValuesPolicy, PodSet, PoolOutcome,
+    PreferencePolicy, ReservedMode, Unschedulable,
 };
 use serde_json::{Value, json};
 
@@ -67,19 +67,15 @@ fn a_spread_continues_in_zones_without_a_reservation() {
         .with(copies(&spread, 3));
     let plan = world.plan();
     assert!(all_placed(&plan));
-    let mut places: Vec<(Vec<&str>, Vec<&str>)> = plan
+    let mut places: Vec<[String; 2]> = plan
         .new_claims
         .iter()
-        .map(|draft| (values(draft, ZONE), values(draft, CAPACITY_TYPE)))
+        .map(|draft| [ZONE, CAPACITY_TYPE].map(|key| values(draft, key).join(",")))
         .collect();
     places.sort();
     assert_eq!(
         places,
-        [
-            (vec![Z1], vec!["reserved"]),
-            (vec![Z2], vec!["on-demand"]),
-            (vec![Z3], vec!["on-demand"]),
-        ]
+        [[Z1, "reserved"], [Z2, "on-demand"], [Z3, "on-demand"],]
     );
     // The fourth pod may be in any zone; it does not wait where there is no reservation.
     let four = world.with(copies(&spread.set("/metadata/name", json!("q")), 1));
@@ -170,7 +166,13 @@ fn a_claim_counts_against_a_limit_as_its_largest_instance_type() {
     let plan = world.plan();
     assert_eq!((plan.new_claims.len(), plan.unplaced.len()), (2, 1));
     assert_eq!(*plan.new_claims[1].instance_types, ["c2", "c4"]);
-    assert_eq!(reason(&world), Incompatibility::Limits);
+    let exceeded = ExceededLimit {
+        resource: "cpu".to_owned(),
+        limit: 12_000,
+        used: 12_000,
+        needed: 2_000,
+    };
+    assert_eq!(reason(&world), Incompatibility::Limits(vec![exceeded]));
 }
 
 /// Conformance: SCH-215
@@ -188,7 +190,10 @@ fn a_limit_equal_to_the_capacity_of_a_type_admits_it() {
     let none = World::empty()
         .with_pool(pool("default").limit("nodes", "0"))
         .with([pod("p")]);
-    assert_eq!(reason(&none), Incompatibility::NodeLimit);
+    assert_eq!(
+        reason(&none),
+        Incompatibility::NodeLimit { limit: 0, used: 0 }
+    );
 }
 
 /// Conformance: SCH-217
@@ -227,7 +232,7 @@ fn launching_a_plan_checks_the_limits_left_by_other_plans() {
     );
 
     // Another plan came first: its NodeClaim is not launched yet and may become a node of eight cores.
-    let mut claim = NodeClaim::clone(&large.claim);
+    let mut claim = large.to_node_claim();
     claim.metadata.name = Some("other".into());
     claim.metadata.uid = Some("other".into());
     world.cluster.apply_node_claim(&claim);

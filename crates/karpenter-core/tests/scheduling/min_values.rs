@@ -26,10 +26,10 @@ fn pods_open_another_node_rather_than_narrow_the_choice() {
     for draft in &plan.new_claims {
         assert_eq!(*draft.instance_types, ["a", "b"]);
         let requirement = draft
-            .claim
+            .to_node_claim()
             .spec
             .requirements
-            .iter()
+            .into_iter()
             .find(|requirement| requirement.key == INSTANCE_TYPE);
         assert_eq!(requirement.unwrap().min_values, Some(2));
     }
@@ -145,10 +145,10 @@ fn minimums_of_several_keys_are_all_kept() {
         .plan();
     let minimum = |key: &str| {
         plan.new_claims[0]
-            .claim
+            .to_node_claim()
             .spec
             .requirements
-            .iter()
+            .into_iter()
             .find(|requirement| requirement.key == key)
             .unwrap()
             .min_values
@@ -172,14 +172,14 @@ fn best_effort_lowers_a_minimum() {
         let draft = &plan.new_claims[0];
         assert!(draft.min_values_relaxed);
         assert_eq!(
-            draft.claim.metadata.annotations.as_ref().unwrap()["karpenter.sh/nodeclaim-min-values-relaxed"],
+            draft.to_node_claim().metadata.annotations.unwrap()["karpenter.sh/nodeclaim-min-values-relaxed"],
             "true"
         );
         let requirement = draft
-            .claim
+            .to_node_claim()
             .spec
             .requirements
-            .iter()
+            .into_iter()
             .find(|requirement| requirement.key == key)
             .unwrap();
         assert_eq!(requirement.min_values, Some(i64::from(least) - 1));
@@ -190,10 +190,9 @@ fn best_effort_lowers_a_minimum() {
         .plan();
     assert_eq!(
         plan.new_claims[0]
-            .claim
+            .to_node_claim()
             .metadata
             .annotations
-            .as_ref()
             .unwrap()["karpenter.sh/nodeclaim-min-values-relaxed"],
         "false"
     );

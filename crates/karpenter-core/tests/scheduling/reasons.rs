@@ -1,6 +1,7 @@
 //! Event texts of pods that cannot be placed (section 13 of the reference).
 
 use karpenter_core::fake::{instance_type, offering};
+use karpenter_core::schedule::{Incompatibility, TopologyConstraint, Unschedulable};
 use serde_json::json;
 
 use crate::fixture::*;
@@ -203,4 +204,61 @@ fn every_pool_has_its_reason() {
             && parts[1].ends_with("did not tolerate taint (taint=x:NoSchedule)")
     );
     assert!(parts[2].starts_with("incompatible with nodepool \"c\"") && parts[2].contains("incompatible requirements, key topology.kubernetes.io/zone, topology.kubernetes.io/zone In [test-zone-2] not in topology.kubernetes.io/zone In [test-zone-1]"), "{text}");
+}
+
+/// Returns the reason of the only NodePool against the pod `p`.
+fn reason(world: World) -> Incompatibility {
+    let plan = world.plan();
+    let unplaced = plan.unplaced.iter().find(|it| it.pod.name == "p").unwrap();
+    match &unplaced.why {
+        Unschedulable::NoFit(pools) => pools[0].reason.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_hostname_constraint_that_excludes_new_nodes_is_the_reason() {
+    let full = pod("web").label("app", "web").cpu("4").on("n");
+    let follower = pod("p")
+        .cpu("1")
+        .label("app", "p")
+        .spread(ZONE, 1, ("app", "p"))
+        .affinity(HOSTNAME, ("app", "web"));
+    let world = World::new().with([node("n"), full, follower]);
+    assert_eq!(
+        reason(world),
+        Incompatibility::Topology {
+            constraint: TopologyConstraint::Affinity,
+            key: HOSTNAME.to_owned(),
+            domains: Vec::new(),
+        }
+    );
+}
+
+#[test]
+fn unmet_min_values_are_the_reason_also_where_host_ports_exclude_the_other_types() {
+    // The DaemonSet on `b` uses the port, so that only `a` is left.
+    let types = [instance_type("a").cpu(2), instance_type("b").cpu(2)];
+    let mut world = World::empty()
+        .with_types(types.into_iter().map(|t| t.gib(4).build()).collect())
+        .with_pool(pool("default").needs_min(INSTANCE_TYPE, "Exists", &[], 2))
+        .with([pod("p").host_port(80)]);
+    world.cluster.apply_daemon_set(&read(json!({
+        "metadata": { "name": "d", "namespace": "kube-system", "uid": "d" },
+        "spec": { "selector": {}, "template": { "metadata": {}, "spec": {
+            "nodeSelector": { INSTANCE_TYPE: "b" },
+            "containers": [{ "name": "c", "ports": [{ "containerPort": 80, "hostPort": 80 }] }],
+        } } },
+    })));
+    let Incompatibility::MinValues {
+        key,
+        min_values,
+        found,
+        requested,
+    } = reason(world)
+    else {
+        panic!("another reason");
+    };
+    assert_eq!((key.as_str(), min_values, found), (INSTANCE_TYPE, 2, 1));
+    assert!(requested.requirements.get(INSTANCE_TYPE).is_some());
 }

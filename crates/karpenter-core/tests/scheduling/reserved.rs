@@ -148,7 +148,7 @@ fn a_claim_that_is_not_launched_yet_counts_in_the_reservation() {
     let plan = world.plan();
     assert_eq!(plan.new_claims.len(), 2);
     for (index, draft) in plan.new_claims.iter().enumerate() {
-        let mut claim = karpenter_api::v1::NodeClaim::clone(&draft.claim);
+        let mut claim = draft.to_node_claim();
         claim.metadata.name = Some(format!("a-{index}"));
         claim.metadata.uid = claim.metadata.name.clone();
         world.cluster.apply_node_claim(&claim);

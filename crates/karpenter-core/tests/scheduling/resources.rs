@@ -227,7 +227,7 @@ fn a_claim_that_is_not_launched_counts_as_its_largest_instance_type() {
             2,
             "it may be launched as either"
         );
-        let mut claim = karpenter_api::v1::NodeClaim::clone(&draft.claim);
+        let mut claim = draft.to_node_claim();
         claim.metadata.name = Some("p".to_owned());
         claim.metadata.uid = Some("p".to_owned());
         world.cluster.apply_node_claim(&claim);

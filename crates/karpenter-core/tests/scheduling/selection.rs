@@ -189,7 +189,10 @@ fn an_exhausted_node_limit_is_said_before_other_limits() {
     let Unschedulable::NoFit(reasons) = &plan.unplaced[0].why else {
         panic!("{:?}", plan.unplaced);
     };
-    assert_eq!(reasons[0].reason, Incompatibility::NodeLimit);
+    assert_eq!(
+        reasons[0].reason,
+        Incompatibility::NodeLimit { limit: 1, used: 1 }
+    );
     let text = why(&plan, "p");
     assert!(
         text.ends_with("node limits have been exhausted for nodepool"),
@@ -210,7 +213,7 @@ fn limits_of_containers_are_no_requests() {
 /// What the NodeClaim of a plan asks for of a resource.
 fn asked(world: &World, resource: &str) -> Value {
     let plan = world.plan();
-    let claim = &plan.new_claims[0].claim;
+    let claim = plan.new_claims[0].to_node_claim();
     json!(
         claim
             .spec

@@ -746,8 +746,8 @@ fn an_open_label_is_pinned_once_a_spread_counts_by_it() {
     assert!(all_placed(&plan));
     let mut counts = [("t1", 0), ("t2", 0)];
     for draft in &plan.new_claims {
-        let label = &draft.claim.metadata.labels.as_ref().unwrap()[team];
-        assert_eq!(values(draft, team), [label]);
+        let label = &draft.to_node_claim().metadata.labels.unwrap()[team];
+        assert_eq!(values(draft, team), [label.as_str()]);
         let count = counts.iter_mut().find(|(team, _)| team == label).unwrap();
         count.1 += draft.pods.len();
     }
@@ -855,7 +855,7 @@ fn a_label_of_a_node_filter_is_pinned() {
     let team = |pod: &str| {
         let mut drafts = plan.new_claims.iter();
         let draft = drafts.find(|draft| draft.pods.iter().any(|other| other.name == pod));
-        draft.unwrap().claim.metadata.labels.as_ref().unwrap()["team"].clone()
+        draft.unwrap().to_node_claim().metadata.labels.unwrap()["team"].clone()
     };
     assert_eq!((team("first").as_str(), team("picky").as_str()), ("a", "b"));
 }

@@ -305,7 +305,6 @@ fn alternatives_of_a_volume_or_class_are_all_used() {
             .new_claims
             .iter()
             .flat_map(|draft| values(draft, ZONE))
-            .map(str::to_owned)
             .collect();
         zones.sort_unstable();
         zones

@@ -251,17 +251,9 @@ mod tests {
             &cluster.snapshot(),
             &ScheduleRequest::at(jiff::Timestamp::UNIX_EPOCH),
         );
-        plan.new_claims = vec![PlannedNodeClaim {
-            node_pool: "p".into(),
-            instance_types: Arc::from([]),
-            pods: Vec::new(),
-            buffer_pods: all.iter().map(|pod| pod.key.clone()).collect(),
-            requests: karpenter_core::resources::Resources::new(),
-            hourly_price: 0.0,
-            min_values_relaxed: false,
-            reservations: Vec::new(),
-            claim: claim("", "").into(),
-        }];
+        let mut planned = PlannedNodeClaim::new("p", claim("", ""));
+        planned.buffer_pods = all.iter().map(|pod| pod.key.clone()).collect();
+        plan.new_claims = vec![planned];
         let created = [Some(Arc::new(claim("p-1", "")))];
         buffers.record(&all, &plan, &created, &cluster.snapshot());
         assert_eq!(buffers.fits(&key), Some(false), "it is not there yet");

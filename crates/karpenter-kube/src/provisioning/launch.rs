@@ -93,7 +93,7 @@ async fn create(
     draft: &PlannedNodeClaim,
     reason: &'static str,
 ) -> Result<NodeClaim, LaunchError> {
-    let mut claim = NodeClaim::clone(&draft.claim);
+    let mut claim = draft.to_node_claim();
     if claim.spec.termination_grace_period.is_none() {
         claim.spec.termination_grace_period = cx.provider.default_termination_grace_period();
     }

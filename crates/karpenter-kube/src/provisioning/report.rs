@@ -175,7 +175,14 @@ fn pools(cx: &Context, view: &View, plan: &Plan) {
                     "skipping, nodepool requirements filtered out all instance types"
                 );
             }
-            PoolOutcome::Invalid(problem) | PoolOutcome::Unknown(problem) => {
+            PoolOutcome::Invalid(problem) => {
+                tracing::error!(
+                    NodePool = logging::object(None, pool.name()),
+                    error = %problem,
+                    "skipping nodepool"
+                );
+            }
+            PoolOutcome::Unknown(problem) => {
                 tracing::error!(
                     NodePool = logging::object(None, pool.name()),
                     error = problem,

@@ -46,8 +46,7 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
 
 /// Returns a replacement as the NodePool's template describes it: the provider chooses its instance type.
 fn like(candidate: &Candidate, names: &WellKnown) -> PlannedNodeClaim {
-    PlannedNodeClaim {
-        hourly_price: candidate.price,
-        ..draft(&candidate.node_pool, names)
-    }
+    let mut replacement = draft(&candidate.node_pool, names);
+    replacement.hourly_price = candidate.price;
+    replacement
 }

@@ -1,0 +1,111 @@
+//! One scheduling pass.
+//!
+//! 1. Pods are sorted: cpu descending, memory descending, creation, uid. Buffers' pods come last.
+//! 2. Each pod is tried on existing nodes, then on planned nodes of this pass, then on a new planned node of each NodePool; if
+//!    it fits on none, its constraints are relaxed by a step and all are tried again.
+//! 3. Pods that failed are tried again as long as another placement since may have made room for them.
+//!
+//! Ties: existing nodes are ordered by name (initialized first), planned nodes by number of pods and then by age, NodePools by
+//! weight and then by name descending, domains by count, then by price for a new planned node, then by name.
+//!
+//! The state has owners, which do what needs no other: [`RowCache`] the requirements and the instance types that meet them,
+//! [`PodQueue`] the pods and their classes, [`Topology`] the constraints and counts, [`ExistingNodes`] and [`PlannedNodes`] the
+//! nodes, [`PoolBudgets`] limits and reservations, [`Devices`] the allocations. The pass calls them in order.
+//!
+//! UPSTREAM: pkg/controllers/provisioning/scheduling/scheduler.go
+
+use std::collections::BTreeMap;
+
+use crate::schedule::compile::solver::Solver;
+use crate::schedule::place::budgets::PoolBudgets;
+use crate::schedule::place::devices::Devices;
+use crate::schedule::place::existing_nodes::ExistingNodes;
+use crate::schedule::place::planned_node::PlannedNodes;
+use crate::schedule::place::row_cache::RowCache;
+use crate::schedule::pods::queue::PodQueue;
+use crate::schedule::report::plan::Plan;
+use crate::schedule::report::reasons::{PoolOutcome, Unschedulable};
+use crate::schedule::request::{PodSet, ScheduleRequest};
+use crate::schedule::strategy::{Attempt, Strategy};
+use crate::schedule::topology::domains::Topology;
+
+/// The state of a scheduling pass; see the module documentation.
+pub(crate) struct SchedulingPass<'a> {
+    pub(crate) solver: &'a Solver,
+    pub(crate) request: &'a ScheduleRequest,
+    pub(crate) strategy: Strategy,
+    pub(crate) rows: RowCache<'a>,
+    pub(crate) queue: PodQueue,
+    pub(crate) topology: Topology<'a>,
+    pub(crate) nodes: ExistingNodes<'a>,
+    pub(crate) planned: PlannedNodes,
+    pub(crate) budgets: PoolBudgets<'a>,
+    /// Incremented by each change that can make a refused pod placeable.
+    pub(crate) epoch: u64,
+    /// Set if no NodePool can be used.
+    pub(crate) no_usable_pool: Option<Unschedulable>,
+    /// Allocates devices for resource claims, if some pod has any.
+    pub(crate) devices: Option<Box<Devices<'a>>>,
+}
+
+impl<'a> SchedulingPass<'a> {
+    pub(crate) fn new(
+        solver: &'a Solver,
+        request: &'a ScheduleRequest,
+        strategy: Strategy,
+    ) -> Self {
+        Self {
+            solver,
+            request,
+            strategy,
+            rows: RowCache::new(solver),
+            queue: PodQueue::default(),
+            topology: Topology::new(solver),
+            nodes: ExistingNodes::new(solver, request),
+            planned: PlannedNodes::default(),
+            budgets: PoolBudgets::new(solver, request),
+            epoch: 1,
+            no_usable_pool: None,
+            devices: None,
+        }
+    }
+
+    /// Runs the steps of the pass: collects the pods and counts those of the cluster, places, repacks, reports.
+    pub(crate) fn solve(mut self) -> Attempt {
+        self.collect();
+        let any_dynamic = self.solver.pools.iter().any(|pool| {
+            matches!(
+                pool.outcome,
+                PoolOutcome::Used
+                    | PoolOutcome::NoCompatibleInstanceTypes { .. }
+                    | PoolOutcome::Unknown(_)
+                    | PoolOutcome::Unevaluated
+            )
+        });
+        if !any_dynamic {
+            self.no_usable_pool = Some(Unschedulable::NoNodePools);
+        } else if self.solver.templates.is_empty() {
+            self.no_usable_pool = Some(Unschedulable::NoInstanceTypes);
+        }
+        let pending_by_zone = if matches!(self.request.pods, PodSet::Waiting) {
+            self.pending_by_zone()
+        } else {
+            BTreeMap::new()
+        };
+        self.place_all();
+        let hasty = self.repack();
+        let strategy = self.strategy;
+        let (dropped, left_out) = (self.queue.dropped(), self.queue.left_out());
+        let plan = Plan {
+            pending_by_zone,
+            ..self.into_plan()
+        };
+        Attempt {
+            plan,
+            strategy,
+            dropped,
+            left_out,
+            hasty,
+        }
+    }
+}

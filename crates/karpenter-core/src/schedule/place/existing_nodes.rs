@@ -1,0 +1,135 @@
+//! The existing nodes in a pass: which may be used, and what is left of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use index_vec::Idx;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::pod::{HostPort, Pod, ports_conflict};
+use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::ids::NodeIdx;
+use crate::schedule::compile::solver::Solver;
+use crate::schedule::compile::vectors::subtract;
+use crate::schedule::pods::class::Class;
+use crate::schedule::pods::volumes::Volumes;
+use crate::schedule::request::ScheduleRequest;
+
+/// The ports and volumes that a pass added to a node.
+#[derive(Debug, Default)]
+struct Load {
+    ports: Vec<HostPort>,
+    /// Attached volume claims by driver, including those of bound pods.
+    attached: Option<BTreeMap<String, FxHashSet<String>>>,
+}
+
+/// The existing nodes in a pass: which may be used, and what is left of them.
+pub(crate) struct ExistingNodes<'a> {
+    solver: &'a Solver,
+    /// Nodes not treated as deleted.
+    pub(crate) present: Bits<NodeIdx>,
+    /// Nodes that pods may be placed on.
+    pub(crate) usable: Bits<NodeIdx>,
+    /// Nodes that only waiting pods may be placed on.
+    pub(crate) avoid: Arc<Bits<NodeIdx>>,
+    /// Free resources, node by node.
+    remaining: Vec<i64>,
+    /// The number of resources.
+    width: usize,
+    loads: FxHashMap<NodeIdx, Load>,
+}
+
+impl<'a> ExistingNodes<'a> {
+    pub(crate) fn new(solver: &'a Solver, request: &ScheduleRequest) -> Self {
+        let node = |name: &String| solver.node_index.get(name).copied();
+        let mut usable = Bits::full(solver.nodes.len());
+        for index in request.without.iter().filter_map(node) {
+            usable.remove(index);
+        }
+        let present: Bits<NodeIdx> = usable.clone();
+        for (index, node) in solver.nodes.iter_enumerated() {
+            if node.broken {
+                usable.remove(index);
+            }
+        }
+        Self {
+            solver,
+            present,
+            usable,
+            avoid: solver.nodes_named(&request.avoid),
+            remaining: solver.remaining.clone(),
+            width: solver.width(),
+            loads: FxHashMap::default(),
+        }
+    }
+
+    /// Checks conditions that stay false once they are false: resources, ports, attachments.
+    pub(crate) fn accepts(&mut self, node: NodeIdx, class: &Class) -> bool {
+        self.fits(node, &class.requests)
+            && (class.ports.is_empty() || self.ports_are_free(node, &class.ports))
+            && (class.attached.is_empty() || self.attachments_fit(node, class))
+    }
+
+    fn fits(&self, node: NodeIdx, requests: &[i64]) -> bool {
+        let free = &self.remaining[node.index() * self.width..(node.index() + 1) * self.width];
+        requests.iter().zip(free).all(|(need, free)| need <= free)
+    }
+
+    fn ports_are_free(&self, node: NodeIdx, ports: &[HostPort]) -> bool {
+        // DIFFERS: upstream reserves the ports of DaemonSets on new nodes only.
+        let added = self.loads.get(&node);
+        !ports_conflict(ports, &self.solver.nodes[node].daemon_ports)
+            && !added.is_some_and(|load| ports_conflict(ports, &load.ports))
+            && !self
+                .bound_pods(node)
+                .any(|pod| ports_conflict(ports, &pod.shape.host_ports))
+    }
+
+    fn bound_pods(&self, node: NodeIdx) -> impl Iterator<Item = &'a Arc<Pod>> + use<'a> {
+        let pods = self.solver.snapshot.pods_on(&self.solver.nodes[node].name);
+        pods.iter().filter(|pod| !pod.is_terminal())
+    }
+
+    fn attachments_fit(&mut self, node: NodeIdx, class: &Class) -> bool {
+        let snapshot = &self.solver.snapshot;
+        let Some(limits) = snapshot.attach_limits(&self.solver.nodes[node].name) else {
+            return true;
+        };
+        let bound = self.bound_pods(node);
+        let load = self.loads.entry(node).or_default();
+        let attached = load.attached.get_or_insert_with(|| {
+            let mut attached: BTreeMap<String, FxHashSet<String>> = BTreeMap::new();
+            for (driver, claim) in bound.flat_map(|pod| Volumes::attached_by(snapshot, pod)) {
+                attached.entry(driver).or_default().insert(claim);
+            }
+            attached
+        });
+        limits.iter().all(|(driver, limit)| {
+            let present = attached.get(driver);
+            let wanted = class.attached.iter().filter(|(of, _)| of == driver);
+            let new = wanted
+                .filter(|(_, claim)| present.is_none_or(|present| !present.contains(claim)))
+                .count();
+            new == 0 || present.map_or(0, FxHashSet::len) + new <= *limit as usize
+        })
+    }
+
+    /// Deducts the resources, ports and attachments of a pod from a node.
+    pub(crate) fn place(&mut self, node: NodeIdx, class: &Class) {
+        subtract(
+            &mut self.remaining[node.index() * self.width..(node.index() + 1) * self.width],
+            &class.requests,
+        );
+        if class.ports.is_empty() && class.attached.is_empty() {
+            return;
+        }
+        let load = self.loads.entry(node).or_default();
+        load.ports.extend(class.ports.iter().cloned());
+        if let Some(attached) = load.attached.as_mut() {
+            for (driver, claim) in &class.attached {
+                let of_driver = attached.entry(driver.clone()).or_default();
+                of_driver.insert(claim.clone());
+            }
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The effects of a narrower planned node: the domains it can no longer be in, and the pods that topology groups can count once
+//! its domain is known.
+
+use std::sync::Arc;
+
+use crate::requirements::Requirement;
+use crate::schedule::compile::algebra::SetId;
+use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::ids::{AxisId, ClassId, DomainId, GroupId, PlannedId};
+use crate::schedule::pass::SchedulingPass;
+use crate::schedule::topology::group::{GroupKind, Target};
+
+impl SchedulingPass<'_> {
+    /// Removes a planned node from the domains it can no longer be in, and counts pods that were pending until its domain was
+    /// known.
+    pub(crate) fn narrowed(&mut self, index: PlannedId, before: SetId, after: SetId) {
+        for axis in self.topology.axes.indices() {
+            if self.topology.axes[axis].is_hostname {
+                continue;
+            }
+            let key = self.topology.axes[axis].key;
+            if self.rows.algebra.get(before, key) == self.rows.algebra.get(after, key) {
+                continue;
+            }
+            let count = self.topology.axes[axis].domains.len();
+            let old = self
+                .topology
+                .domains_of(&mut self.rows.algebra, axis, before)
+                .unwrap_or_else(|| Arc::new(Bits::full(count)));
+            let new = self
+                .topology
+                .domains_of(&mut self.rows.algebra, axis, after)
+                .unwrap_or_else(|| Arc::new(Bits::full(count)));
+            for domain in old.iter().filter(|domain| !new.contains(*domain)) {
+                self.topology.axes[axis].planned[domain].remove(index);
+            }
+            let pending = std::mem::take(&mut self.planned[index].pending);
+            let counted = pending
+                .iter()
+                .any(|(group, _)| self.topology.groups[*group].axis == axis);
+            for (group, number) in pending {
+                if self.topology.groups[group].axis != axis {
+                    self.planned[index].pending.push((group, number));
+                    continue;
+                }
+                match self.topology.groups[group].kind() {
+                    GroupKind::Spread | GroupKind::Affinity => match new.single() {
+                        Some(domain) => {
+                            self.topology.groups[group].count_in(domain, number);
+                            self.epoch += 1;
+                        }
+                        None => self.planned[index].pending.push((group, number)),
+                    },
+                    GroupKind::Anti | GroupKind::Inverse => {
+                        for domain in old.iter().filter(|domain| !new.contains(*domain)) {
+                            self.topology.groups[group].uncount_in(domain, number);
+                        }
+                        self.epoch += 1;
+                        if new.single().is_none() {
+                            self.planned[index].pending.push((group, number));
+                        }
+                    }
+                }
+            }
+            if let Some(domain) = new.single().filter(|_| counted) {
+                self.fix_domain(index, axis, domain);
+            }
+        }
+        self.count_late(index);
+    }
+
+    /// Counts pods that groups did not count as long as the planned node might fail their node filter.
+    fn count_late(&mut self, index: PlannedId) {
+        for (group, number) in std::mem::take(&mut self.planned[index].uncounted) {
+            if self.passes_filter(index, group) {
+                (0..number).for_each(|_| self.count_on_planned_node(group, index));
+                self.epoch += 1;
+            } else {
+                self.planned[index].uncounted.push((group, number));
+            }
+        }
+    }
+
+    /// Fixes labels that only the launch would decide, if a topology constraint counts the pod by them: the domain of the pod must
+    /// be known. Labels that the provider decides, such as the zone, stay open.
+    ///
+    /// DIFFERS: upstream leaves such a label open, counts the pod in no domain, and picks a value at the launch.
+    pub(crate) fn fix_labels(&mut self, index: PlannedId, class: ClassId) {
+        self.fix_filter_labels(index, class);
+        for place in 0..self.queue.classes[class].counted.len() {
+            let axis = self.topology.groups[self.queue.classes[class].counted[place]].axis;
+            let key = self.topology.axes[axis].key;
+            if self.topology.axes[axis].is_hostname || self.rows.algebra.is_known(key) {
+                continue;
+            }
+            let Some(req) = self.rows.algebra.get(self.planned[index].set, key) else {
+                continue;
+            };
+            if self.rows.algebra.requirement(req).single().is_some() {
+                continue;
+            }
+            let reach = self.topology.admitted(&mut self.rows.algebra, axis, req);
+            let load = |domain: DomainId| -> u32 {
+                let counting = self.queue.classes[class].counted.iter();
+                let spread = counting
+                    .map(|group| &self.topology.groups[*group])
+                    .filter(|group| group.axis == axis && group.kind() == GroupKind::Spread);
+                spread.map(|group| group.in_domain(domain)).sum()
+            };
+            let names = &self.topology.axes[axis].domains;
+            let choices = reach
+                .iter()
+                .map(|domain| (load(domain), &names[domain], domain));
+            if let Some((_, _, domain)) = choices.min() {
+                self.fix_domain(index, axis, domain);
+            }
+        }
+    }
+
+    /// Fixes labels that the node filter of a spread constraint of the pod reads: otherwise the launch would decide whether the
+    /// pod is counted.
+    fn fix_filter_labels(&mut self, index: PlannedId, class: ClassId) {
+        for place in 0..self.queue.classes[class].counted.len() {
+            let group = self.queue.classes[class].counted[place];
+            let Some(terms) = self.topology.groups[group].filter_sets.clone() else {
+                continue;
+            };
+            for (key, _) in terms
+                .iter()
+                .flat_map(|term| self.rows.algebra.members(*term).to_vec())
+                .collect::<Vec<_>>()
+            {
+                let set = self.planned[index].set;
+                let req = self.rows.algebra.get(set, key);
+                let Some(req) = req.filter(|_| !self.rows.algebra.is_known(key)) else {
+                    continue;
+                };
+                let requirement = self.rows.algebra.requirement(req);
+                if requirement.single().is_some() || requirement.min_values().is_some() {
+                    continue;
+                }
+                let Some(value) = requirement.any() else {
+                    continue;
+                };
+                let drawn = Requirement::equal(requirement.key(), &value);
+                let drawn = self.rows.algebra.req(&drawn, || false);
+                let (template, witness) =
+                    (self.planned[index].template, self.planned[index].witness);
+                if let Some(fixed) = self.rows.algebra.narrow(set, drawn)
+                    && self.rows.mask(template, fixed).rows.contains(witness)
+                {
+                    self.planned[index].set = fixed;
+                    self.narrowed(index, set, fixed);
+                }
+            }
+        }
+    }
+
+    /// Fixes the domain of a planned node, if one of its rows allows it.
+    fn fix_domain(&mut self, index: PlannedId, axis: AxisId, domain: DomainId) {
+        let (template, set) = (self.planned[index].template, self.planned[index].set);
+        let req = self.rows.algebra.get(set, self.topology.axes[axis].key);
+        if let Some(req) = req.map(|req| self.rows.algebra.requirement(req))
+            && (req.single().is_some() || req.min_values().is_some())
+        {
+            return;
+        }
+        let req = self.topology.requirement_for(
+            &mut self.rows.algebra,
+            axis,
+            &[domain].into_iter().collect(),
+        );
+        let Some(fixed) = self.rows.algebra.narrow(set, req) else {
+            return;
+        };
+        let witness = self.planned[index].witness;
+        if self.rows.mask(template, fixed).rows.contains(witness) {
+            self.planned[index].set = fixed;
+            self.narrowed(index, set, fixed);
+        }
+    }
+
+    pub(crate) fn record_on_planned_node(&mut self, index: PlannedId, class: ClassId) {
+        let mut counted = false;
+        for place in 0..self.queue.classes[class].counted.len() {
+            let group = self.queue.classes[class].counted[place];
+            if self.passes_filter(index, group) {
+                self.count_on_planned_node(group, index);
+                counted = true;
+            } else if self.topology.taints_pass(&self.planned[index], group) {
+                note(&mut self.planned[index].uncounted, group);
+            }
+        }
+        for place in 0..self.queue.classes[class].keeps_away.len() {
+            let group = self.queue.classes[class].keeps_away[place];
+            self.count_on_planned_node(group, index);
+        }
+        if counted {
+            self.epoch += 1;
+        }
+    }
+
+    /// Reports whether a planned node passes the node filter of a group as it is now.
+    fn passes_filter(&mut self, index: PlannedId, group: GroupId) -> bool {
+        let set = self.planned[index].set;
+        self.topology.taints_pass(&self.planned[index], group)
+            && self.topology.groups[group]
+                .filter_sets
+                .clone()
+                .is_none_or(|terms| {
+                    terms
+                        .iter()
+                        .any(|term| self.rows.algebra.strictly_compatible(set, *term))
+                })
+    }
+
+    /// Returns the only domain of `reach` that the planned node can be in, if there is exactly one.
+    fn only_domain(
+        &mut self,
+        index: PlannedId,
+        axis: AxisId,
+        reach: &Bits<DomainId>,
+    ) -> Option<DomainId> {
+        let mut there = reach
+            .iter()
+            .filter(|domain| self.fixed_in_domain(index, axis, *domain).is_some());
+        let first = there.next()?;
+        there.next().is_none().then_some(first)
+    }
+
+    fn count_on_planned_node(&mut self, group: GroupId, index: PlannedId) {
+        let axis = self.topology.groups[group].axis;
+        if self.topology.axes[axis].is_hostname {
+            self.topology.groups[group].count_on(Target::Planned(index), 1);
+            return;
+        }
+        let set = self.planned[index].set;
+        let count = self.topology.axes[axis].domains.len();
+        let reach = self
+            .topology
+            .domains_of(&mut self.rows.algebra, axis, set)
+            .unwrap_or_else(|| Arc::new(Bits::full(count)));
+        if let Some(domain) = reach
+            .single()
+            .or_else(|| self.only_domain(index, axis, &reach))
+        {
+            self.fix_domain(index, axis, domain);
+            self.topology.groups[group].count_in(domain, 1);
+            return;
+        }
+        if matches!(
+            self.topology.groups[group].kind(),
+            GroupKind::Anti | GroupKind::Inverse
+        ) {
+            for domain in reach.iter() {
+                self.topology.groups[group].count_in(domain, 1);
+            }
+        }
+        note(&mut self.planned[index].pending, group);
+    }
+}
+
+fn note(numbers: &mut Vec<(GroupId, u32)>, group: GroupId) {
+    match numbers.iter_mut().find(|(known, _)| *known == group) {
+        Some((_, number)) => *number += 1,
+        None => numbers.push((group, 1)),
+    }
+}

@@ -1,0 +1,177 @@
+//! Placing pods one by one: on existing nodes, then planned nodes, then new planned nodes, variant by variant.
+
+use rustc_hash::FxHashMap;
+
+use crate::pod::PodKey;
+use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::ids::{ClassId, NodeIdx, PodIdx};
+use crate::schedule::pass::SchedulingPass;
+use crate::schedule::place::planned_node::Refusal;
+use crate::schedule::pods::class::{PodState, Variant};
+
+impl SchedulingPass<'_> {
+    /// Places pods until a round places none.
+    pub(crate) fn place_all(&mut self) {
+        let mut queue = self.queue.order(self.strategy.order);
+        self.place_nominated(&mut queue);
+        loop {
+            let before = queue.len();
+            let mut again = Vec::new();
+            for (position, pod) in queue.iter().enumerate() {
+                if position % 128 == 0 {
+                    if let Some(progress) = &self.request.progress {
+                        progress(before - position + again.len());
+                    }
+                    if self.request.cancel.as_ref().is_some_and(|cancel| cancel()) {
+                        return;
+                    }
+                }
+                let class = self.queue.pods[*pod].class;
+                let unplaceable = self.queue.classes[class].unplaceable
+                    || self.queue.classes[class].problem.is_some();
+                let state = if unplaceable {
+                    PodState::Refused
+                } else {
+                    self.place(*pod)
+                };
+                self.queue.pods[*pod].state = state;
+                let unplaceable = self.queue.classes[class].unplaceable
+                    || self.queue.classes[class].problem.is_some();
+                if matches!(state, PodState::Refused | PodState::Deferred) && !unplaceable {
+                    again.push(*pod);
+                }
+            }
+            if again.is_empty() || again.len() == before {
+                return;
+            }
+            queue = again;
+        }
+    }
+
+    /// Places nominated pods on their node where they still fit, and removes them from the queue.
+    fn place_nominated(&mut self, queue: &mut Vec<PodIdx>) {
+        let (solver, nominated) = (self.solver, &self.request.nominated);
+        if nominated.is_empty() {
+            return;
+        }
+        let mut nodes: FxHashMap<&PodKey, NodeIdx> = FxHashMap::default();
+        for (pod, target) in nominated {
+            let state = solver.snapshot.node(target);
+            let node = state.and_then(|state| solver.node_index.get(state.name()));
+            nodes.extend(node.map(|node| (pod, *node)));
+        }
+        queue.retain(|pod| {
+            let node = nodes.get(&self.queue.pods[*pod].pod.key);
+            !node.is_some_and(|node| self.place_on_nominated_node(*pod, *node))
+        });
+    }
+
+    fn place_on_nominated_node(&mut self, pod: PodIdx, node: NodeIdx) -> bool {
+        let class = self.queue.pods[pod].class;
+        if self.queue.classes[class].problem.is_some() {
+            return false;
+        }
+        let only = Bits::from_iter([node]);
+        for index in 0..self.queue.classes[class].variants.len() {
+            let mut variant = self.take_variant(class, index);
+            let target = self.choices(class, &variant).ok().and_then(|choices| {
+                let target = self.try_nodes(pod, class, &mut variant, &choices, Some(&only))?;
+                self.fix_undecided(&choices, target);
+                Some(target)
+            });
+            self.queue.classes[class].variants[index] = Some(variant);
+            if target.is_some() {
+                self.queue.pods[pod].dropped = index / self.queue.classes[class].terms.len().max(1);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn take_variant(&mut self, class: ClassId, index: usize) -> Box<Variant> {
+        let known = self.queue.classes[class].variants[index].take();
+        known.unwrap_or_else(|| self.form_variant(class, index))
+    }
+
+    fn place(&mut self, pod: PodIdx) -> PodState {
+        let class = self.queue.pods[pod].class;
+        if self.queue.classes[class].refused_at == self.epoch {
+            return self.queue.classes[class].refused_as;
+        }
+        for index in 0..self.queue.classes[class].variants.len() {
+            let mut variant = self.take_variant(class, index);
+            let state = self.try_variant(pod, class, &mut variant);
+            self.queue.classes[class].variants[index] = Some(variant);
+            match state {
+                PodState::Placed(_) => {
+                    let alternatives = self.queue.classes[class].terms.len().max(1);
+                    self.queue.pods[pod].dropped = index / alternatives;
+                    return state;
+                }
+                PodState::Deferred => return self.refuse(class, PodState::Deferred),
+                PodState::Refused | PodState::Waiting => {}
+            }
+        }
+        self.refuse(class, PodState::Refused)
+    }
+
+    /// Caches a refusal until the epoch changes.
+    fn refuse(&mut self, class: ClassId, state: PodState) -> PodState {
+        let releases_capacity = self.solver.releases_capacity;
+        let class = &mut self.queue.classes[class];
+        class.refused_at = self.epoch;
+        class.refused_as = state;
+        class.unplaceable = !class.retryable && !releases_capacity;
+        if !class.resource_claims.is_empty() {
+            // Devices may be released: no refusal is permanent.
+            class
+                .variants
+                .iter_mut()
+                .for_each(|variant| *variant = None);
+        }
+        state
+    }
+
+    fn try_variant(&mut self, pod: PodIdx, class: ClassId, variant: &mut Variant) -> PodState {
+        let Ok(choices) = self.choices(class, variant) else {
+            return PodState::Refused;
+        };
+        if let Some(target) = self.try_nodes(pod, class, variant, &choices, None) {
+            self.fix_undecided(&choices, target);
+            return PodState::Placed(target);
+        }
+        self.queue.pods[pod].requirements = variant.set;
+        let may_open = choices.no_new_node.is_none() && self.no_usable_pool.is_none();
+        let joined = if self.strategy.least_increase && may_open {
+            self.try_cheapest(pod, class, variant, &choices)
+        } else {
+            self.try_planned_nodes(pod, class, variant, &choices)
+        };
+        if let Some(target) = joined {
+            self.fix_undecided(&choices, target);
+            return PodState::Placed(target);
+        }
+        if choices.no_new_node.is_some() || self.no_usable_pool.is_some() {
+            return PodState::Refused;
+        }
+        for template in self.solver.templates.indices() {
+            if variant.refused_templates.contains(template) {
+                continue;
+            }
+            match self.try_template(template, class, variant, &choices) {
+                Ok(fit) => {
+                    let target = self.open(template, fit, pod, class);
+                    self.fix_undecided(&choices, target);
+                    return PodState::Placed(target);
+                }
+                Err(Refusal::Reserved) => return PodState::Deferred,
+                Err(refusal) => {
+                    if refusal.is_permanent() && !self.solver.releases_capacity {
+                        variant.refused_templates.insert(template);
+                    }
+                }
+            }
+        }
+        PodState::Refused
+    }
+}

@@ -1,0 +1,8 @@
+//! Step 2: collects the pods of a pass, sorts them, and forms classes of equal pods with their constraints.
+
+pub(crate) mod class;
+pub(crate) mod defaults;
+pub(crate) mod intake;
+pub(crate) mod queue;
+pub(crate) mod volumes;
+pub(crate) mod zones;

@@ -1,0 +1,96 @@
+//! The pods of a pass and their classes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use index_vec::IndexVec;
+use rustc_hash::FxHashMap;
+
+use crate::pod::Pod;
+use crate::schedule::compile::algebra::SetId;
+use crate::schedule::compile::ids::{ClassId, PodIdx};
+use crate::schedule::pods::class::{Class, PodState};
+use crate::schedule::strategy::Order;
+
+/// A pod of the pass.
+#[derive(Debug)]
+pub(crate) struct QueuedPod {
+    pub(crate) pod: Arc<Pod>,
+    pub(crate) class: ClassId,
+    pub(crate) buffer: bool,
+    /// It is pending or leaves a deleting node.
+    pub(crate) waiting: bool,
+    pub(crate) state: PodState,
+    /// Its requirements at the variant at which it was placed: node selector and affinity.
+    pub(crate) requirements: SetId,
+    /// The requirements of its volumes there.
+    pub(crate) volumes: SetId,
+    /// How many of its preferences it dropped to be placed.
+    pub(crate) dropped: usize,
+}
+
+/// The pods of a pass, in the order in which first fit places them.
+#[derive(Debug, Default)]
+pub(crate) struct PodQueue {
+    pub(crate) pods: IndexVec<PodIdx, QueuedPod>,
+    pub(crate) classes: IndexVec<ClassId, Class>,
+}
+
+impl PodQueue {
+    /// Returns the pods in an order. `pods` is sorted by size.
+    pub(crate) fn order(&self, order: Order) -> Vec<PodIdx> {
+        let mut queue: Vec<PodIdx> = self.pods.indices().collect();
+        let class = |pod: &PodIdx| &self.classes[self.pods[*pod].class];
+        match order {
+            Order::Size => {}
+            Order::Memory => queue.sort_by_cached_key(|pod| {
+                let requests = &class(pod).shape.requests;
+                let memory = requests.get("memory").saturating_neg();
+                (self.pods[*pod].buffer, memory, *pod)
+            }),
+            Order::Alike => {
+                // Groups are ordered by their largest pod: ids depend on the order of objects.
+                let mut first: FxHashMap<&[SetId], PodIdx> = FxHashMap::default();
+                for pod in &queue {
+                    first.entry(&class(pod).term_sets).or_insert(*pod);
+                }
+                queue.sort_by_cached_key(|pod| {
+                    let largest = first.get(class(pod).term_sets.as_slice()).copied();
+                    (self.pods[*pod].buffer, largest, *pod)
+                });
+            }
+        }
+        queue
+    }
+
+    /// Returns how many preferences the pods dropped in total.
+    pub(crate) fn dropped(&self) -> usize {
+        self.pods.iter().map(|queued| queued.dropped).sum()
+    }
+
+    /// Returns the number of pods without a place by class, buffers' pods apart.
+    pub(crate) fn left_out(&self) -> BTreeMap<(ClassId, bool), usize> {
+        let mut left_out = BTreeMap::new();
+        for queued in &self.pods {
+            if !matches!(queued.state, PodState::Placed(_)) {
+                *left_out.entry((queued.class, queued.buffer)).or_default() += 1;
+            }
+        }
+        left_out
+    }
+
+    /// Returns the smallest request of any class, by resource; `width` is the number of resources.
+    pub(crate) fn least_requests(&self, width: usize) -> Box<[i64]> {
+        let mut least: Option<Box<[i64]>> = None;
+        for class in self.classes.iter().filter(|class| class.problem.is_none()) {
+            match &mut least {
+                None => least = Some(class.requests.clone()),
+                Some(least) => least
+                    .iter_mut()
+                    .zip(class.requests.iter())
+                    .for_each(|(least, request)| *least = (*least).min(*request)),
+            }
+        }
+        least.unwrap_or_else(|| vec![0; width].into())
+    }
+}

@@ -1,0 +1,254 @@
+//! Improving a packing: a few of its nodes at a time are dissolved and their pods packed again.
+//!
+//! Most waste of a plan is in few of its nodes, those that were filled with leftover pods. Such a node and some others, drawn
+//! at random, are packed again with slightly varied worths of each kind, and the result is kept if it costs less. The random
+//! sequence is fixed, and the work is bounded by a count, so that equal inputs give equal plans.
+
+use crate::schedule::repack::packing::{Bin, Bins, Kind, Offer, Packer, node_count};
+
+/// Plans with more nodes are not improved: the waste of a few nodes is a small share of their price.
+const MOST_NODES: usize = 100;
+/// The number of failed attempts in a row after which the search ends.
+const PATIENCE: usize = 300;
+/// The largest number of nodes that are dissolved at once; the smallest is two.
+const AT_ONCE: usize = 6;
+/// The largest relative change of the worth of a kind.
+const MOST_VARIATION: f64 = 0.2;
+/// Per-node overhead during the search, as a share of that in other searches: a slightly cheaper plan may have one more node.
+const SEARCH_OVERHEAD: f64 = 0.5;
+
+/// A pseudorandom sequence: splitmix64.
+struct Random(u64);
+
+impl Random {
+    /// Returns a number below `end`.
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((mixed ^ (mixed >> 31)) % end.max(1) as u64) as usize
+    }
+
+    /// Returns a number between 1 - `variation` and 1 + `variation`.
+    fn near_one(&mut self, variation: f64) -> f64 {
+        1.0 + variation * (self.below(2001) as f64 / 1000.0 - 1.0)
+    }
+}
+
+impl Packer<'_> {
+    /// Searches for a cheaper packing of the same pods, within at most `work`.
+    pub(crate) fn improve(&mut self, kinds: &[Kind], mut bins: Bins, work: usize) -> Bins {
+        if node_count(&bins) > MOST_NODES {
+            return bins;
+        }
+        let (node_overhead, most_work) = (self.node_overhead, self.most_work);
+        self.node_overhead *= SEARCH_OVERHEAD;
+        self.most_work = self.work.saturating_add(work);
+        let mut random = Random(1);
+        let mut in_vain = 0;
+        while in_vain < PATIENCE && self.work < self.most_work && node_count(&bins) > 1 {
+            in_vain += 1;
+            let number = 2 + random.below(AT_ONCE - 1);
+            let taken = self.draw(&bins, kinds, number, &mut random);
+            let mut some: Vec<Kind> = kinds.to_vec();
+            some.iter_mut().for_each(|kind| kind.count = 0);
+            let mut before = 0.0;
+            for (place, copies) in &taken {
+                let bin = &bins[*place].0;
+                before += self.cost(bin) * *copies as f64;
+                for (kind, count) in &bin.counts {
+                    some[*kind].count += count * copies;
+                }
+            }
+            for kind in &mut some {
+                kind.worth *= random.near_one(MOST_VARIATION);
+            }
+            let affordable = |offer: &Offer<'_>| offer.price <= before;
+            let Some(mut found) = self.pack_on(&some, affordable) else {
+                continue;
+            };
+            found.iter_mut().for_each(|(bin, _)| self.reprice(bin));
+            let costs = found
+                .iter()
+                .map(|(bin, copies)| self.cost(bin) * *copies as f64);
+            if costs.sum::<f64>() >= before - 1e-9 {
+                continue;
+            }
+            in_vain = 0;
+            for (place, copies) in &taken {
+                bins[*place].1 -= copies;
+            }
+            bins.retain(|(_, copies)| *copies > 0);
+            bins.extend(found);
+        }
+        (self.node_overhead, self.most_work) = (node_overhead, most_work);
+        bins
+    }
+
+    fn cost(&self, bin: &Bin) -> f64 {
+        bin.price + self.node_overhead
+    }
+
+    /// Draws nodes to dissolve: first the most wasteful of three, then any. Returns indices in the plan, and copies of each.
+    fn draw(
+        &self,
+        bins: &Bins,
+        kinds: &[Kind],
+        number: usize,
+        random: &mut Random,
+    ) -> Vec<(usize, usize)> {
+        let waste = |bin: &Bin| {
+            let worth = |(kind, count): &(usize, usize)| kinds[*kind].worth * *count as f64;
+            let worth: f64 = bin.counts.iter().map(worth).sum();
+            self.cost(bin) - worth
+        };
+        let mut left: Vec<usize> = bins.iter().map(|(_, copies)| *copies).collect();
+        let mut taken: Vec<(usize, usize)> = Vec::with_capacity(number);
+        for turn in 0..number {
+            let total: usize = left.iter().sum();
+            if total == 0 {
+                break;
+            }
+            let mut any = || {
+                let mut at = random.below(total);
+                let here = |copies: &usize| {
+                    let here = at < *copies;
+                    at = at.wrapping_sub(*copies);
+                    here
+                };
+                left.iter().position(here).unwrap_or(0)
+            };
+            let mut place = any();
+            if turn == 0 {
+                for other in [any(), any()] {
+                    if waste(&bins[other].0) > waste(&bins[place].0) {
+                        place = other;
+                    }
+                }
+            }
+            left[place] -= 1;
+            match taken.iter_mut().find(|(known, _)| *known == place) {
+                Some((_, copies)) => *copies += 1,
+                None => taken.push((place, 1)),
+            }
+        }
+        taken
+    }
+
+    /// Moves a bin to the cheapest offer that holds its pods.
+    fn reprice(&self, bin: &mut Bin) {
+        let group = self.groups.iter().find(|group| group.set == bin.set);
+        for offer in group.iter().flat_map(|group| &group.offers) {
+            let mut amounts = bin.used.iter().zip(offer.room);
+            if offer.price < bin.price && amounts.all(|(used, room)| used <= room) {
+                (bin.price, bin.row) = (offer.price, offer.row);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::compile::algebra::ANYTHING;
+    use crate::schedule::compile::ids::RowId;
+    use crate::schedule::repack::packing::RequirementGroup;
+    use index_vec::Idx;
+
+    const SMALL: Offer<'_> = Offer {
+        price: 1.0,
+        row: RowId(0),
+        room: &[4],
+    };
+    const LARGE: Offer<'_> = Offer {
+        price: 1.9,
+        row: RowId(1),
+        room: &[8],
+    };
+
+    fn packer() -> Packer<'static> {
+        Packer {
+            groups: vec![RequirementGroup {
+                set: ANYTHING,
+                offers: vec![LARGE, SMALL],
+                takes: vec![0, 1],
+            }],
+            node_overhead: 0.1,
+            width: 1,
+            work: 0,
+            most_work: 1_000_000,
+        }
+    }
+
+    fn kinds(counts: [usize; 2]) -> Vec<Kind> {
+        let kind = |(need, count)| Kind {
+            set: ANYTHING,
+            needs: [(0, need)].into_iter().collect(),
+            origin: None,
+            count,
+            worth: 0.25 * need as f64,
+        };
+        [3, 1].into_iter().zip(counts).map(kind).collect()
+    }
+
+    fn bin(offer: Offer<'_>, counts: &[(usize, usize)]) -> Bin {
+        let used = counts
+            .iter()
+            .map(|(kind, count)| [3, 1][*kind] * *count as i64);
+        Bin {
+            set: ANYTHING,
+            row: offer.row,
+            price: offer.price,
+            used: [used.sum()].into_iter().collect(),
+            counts: counts.to_vec(),
+        }
+    }
+
+    #[test]
+    fn wasteful_nodes_are_packed_again() {
+        // Sixteen units on three large nodes; two are enough.
+        let wasteful = vec![
+            (bin(LARGE, &[(0, 2)]), 1),
+            (bin(LARGE, &[(0, 2)]), 1),
+            (bin(LARGE, &[(1, 4)]), 1),
+        ];
+        let improved = packer().improve(&kinds([4, 4]), wasteful, 1_000_000);
+        let price = |bins: &Bins| {
+            bins.iter()
+                .map(|(bin, n)| bin.price * *n as f64)
+                .sum::<f64>()
+        };
+        assert!((price(&improved) - 3.8).abs() < 1e-9, "{improved:?}");
+        let mut placed = [0, 0];
+        for (bin, copies) in &improved {
+            bin.counts
+                .iter()
+                .for_each(|(kind, count)| placed[*kind] += count * copies);
+            assert!(bin.used[0] <= [4, 8][bin.row.index()]);
+        }
+        assert_eq!(placed, [4, 4]);
+    }
+
+    #[test]
+    fn a_packing_stays_where_no_improvement_exists_or_the_work_limit_is_reached() {
+        let rows = |bins: Bins| -> Vec<(u32, usize)> {
+            bins.iter().map(|(bin, n)| (bin.row.0, *n)).collect()
+        };
+        let full = vec![(bin(LARGE, &[(0, 2), (1, 2)]), 2)];
+        assert_eq!(
+            rows(packer().improve(&kinds([4, 4]), full, 1_000_000)),
+            [(1, 2)]
+        );
+        let wasteful = || vec![(bin(LARGE, &[(1, 1)]), 2)];
+        assert_eq!(
+            rows(packer().improve(&kinds([0, 2]), wasteful(), 0)),
+            [(1, 2)]
+        );
+        let many = vec![(bin(LARGE, &[(1, 1)]), MOST_NODES + 1)];
+        let many = packer().improve(&kinds([0, MOST_NODES + 1]), many, 1_000_000);
+        assert_eq!(rows(many), [(1, MOST_NODES + 1)]);
+        let improved = packer().improve(&kinds([0, 2]), wasteful(), 1_000_000);
+        assert_eq!(rows(improved), [(0, 1)]);
+    }
+}

@@ -1,0 +1,503 @@
+//! Packing pods of a few kinds onto planned nodes at low cost: the search itself, on numbers alone.
+//!
+//! In each step the search opens the node with the highest worth of pods per price. Each node is filled in two ways: the kinds
+//! with the highest worth first, and evenly, where the next pod is the one with the highest worth for its share of the free
+//! resources. Nodes with the same filling are merged into one larger node where that costs no more.
+
+use smallvec::SmallVec;
+
+use crate::schedule::compile::algebra::SetId;
+use crate::schedule::compile::ids::{PlannedId, RowId};
+use crate::schedule::compile::vectors::Vector;
+
+/// The factor by which a smaller node's worth per price must exceed that of a larger one.
+const SMALLER_IF: f64 = 1.01;
+/// The factor by which the price of a plan with fewer nodes may exceed the lowest price.
+const FEWER_IF: f64 = 1.01;
+
+/// Pods that are alike for packing.
+#[derive(Clone, Debug)]
+pub(crate) struct Kind {
+    pub(crate) set: SetId,
+    /// Requests of one pod: resource and amount, above zero.
+    pub(crate) needs: SmallVec<[(usize, i64); 6]>,
+    /// The planned node it came from, if it is under a hostname constraint.
+    pub(crate) origin: Option<PlannedId>,
+    pub(crate) count: usize,
+    pub(crate) worth: f64,
+}
+
+impl Kind {
+    /// Returns how many pods fit into the free resources.
+    fn times(&self, free: impl Fn(usize) -> i64) -> usize {
+        let times = self.needs.iter().map(|(place, need)| free(*place) / need);
+        times
+            .min()
+            .map_or(usize::MAX, |times| times.max(0) as usize)
+    }
+}
+
+/// An instance type with its price and its room for pods.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offer<'a> {
+    pub(crate) price: f64,
+    pub(crate) row: RowId,
+    pub(crate) room: &'a [i64],
+}
+
+/// The offers under one set of requirements, and the kinds that can use them.
+#[derive(Clone, Debug)]
+pub(crate) struct RequirementGroup<'a> {
+    pub(crate) set: SetId,
+    /// Most expensive first.
+    pub(crate) offers: Vec<Offer<'a>>,
+    /// Kinds that nodes of this set accept.
+    pub(crate) takes: Vec<usize>,
+}
+
+/// A planned node, and how many pods of each kind it holds.
+#[derive(Clone, Debug)]
+pub(crate) struct Bin {
+    pub(crate) set: SetId,
+    pub(crate) row: RowId,
+    pub(crate) price: f64,
+    pub(crate) used: Vector,
+    pub(crate) counts: Vec<(usize, usize)>,
+}
+
+/// Planned nodes with the number of copies of each.
+pub(crate) type Bins = Vec<(Bin, usize)>;
+
+/// A possible content of a planned node.
+#[derive(Clone, Debug, Default)]
+struct Filling {
+    worth: f64,
+    used: Vector,
+    counts: Vec<(usize, usize)>,
+}
+
+impl Filling {
+    /// Reports whether enough pods are left for it.
+    fn is_possible(&self, left: &[usize]) -> bool {
+        self.counts
+            .iter()
+            .all(|(kind, count)| *count <= left[*kind])
+    }
+}
+
+/// Packs pods, and counts the work.
+#[derive(Debug)]
+pub(crate) struct Packer<'a> {
+    pub(crate) groups: Vec<RequirementGroup<'a>>,
+    /// Cost added to the price of each node.
+    pub(crate) node_overhead: f64,
+    /// The number of resources.
+    pub(crate) width: usize,
+    /// How often a kind was tried on a node.
+    pub(crate) work: usize,
+    /// The limit of `work`.
+    pub(crate) most_work: usize,
+}
+
+impl Packer<'_> {
+    /// Packs all pods; `None` if that is impossible or exceeds the work limit.
+    pub(crate) fn pack(&mut self, kinds: &[Kind]) -> Option<Bins> {
+        self.pack_on(kinds, |_| true)
+    }
+
+    /// Does the same with only the offers for which `considers` returns true.
+    pub(crate) fn pack_on(
+        &mut self,
+        kinds: &[Kind],
+        considers: impl Fn(&Offer<'_>) -> bool,
+    ) -> Option<Bins> {
+        let mut left: Vec<usize> = kinds.iter().map(|kind| kind.count).collect();
+        // Kinds with pods left, the own kinds of a requirement group first, then those of highest worth.
+        let takes: Vec<Vec<usize>> = (self.groups.iter())
+            .map(|group| {
+                let there = group.takes.iter().copied();
+                let mut takes: Vec<usize> = there.filter(|kind| left[*kind] > 0).collect();
+                let rank = |kind: &usize| (kinds[*kind].set != group.set, -kinds[*kind].worth);
+                takes.sort_by(|a, b| {
+                    let (a, b) = (rank(a), rank(b));
+                    a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+                });
+                takes
+            })
+            .collect();
+        // A filling stays valid until too few pods are left for it.
+        let offers = self.groups.iter().map(|group| group.offers.len());
+        let mut fillings: Vec<Vec<[Option<Filling>; 2]>> =
+            offers.map(|count| vec![[None, None]; count]).collect();
+        let mut bins: Bins = Vec::new();
+        while left.iter().any(|left| *left > 0) {
+            let mut best: Option<(f64, [usize; 3])> = None;
+            for (place, (group, fillings)) in self.groups.iter().zip(&mut fillings).enumerate() {
+                let own = |kind: &&usize| kinds[**kind].set == group.set;
+                if !(takes[place].iter().take_while(own)).any(|kind| left[*kind] > 0) {
+                    continue;
+                }
+                for (index, (offer, tried)) in group.offers.iter().zip(fillings).enumerate() {
+                    if !considers(offer) {
+                        continue;
+                    }
+                    for (way, filling) in tried.iter_mut().enumerate() {
+                        if !filling.as_ref().is_some_and(|f| f.is_possible(&left)) {
+                            let fill = BinFill {
+                                set: group.set,
+                                takes: &takes[place],
+                                room: offer.room,
+                                kinds,
+                                left: &left,
+                                width: self.width,
+                            };
+                            let found = match way {
+                                0 => fill.highest_worth_first(&mut self.work),
+                                _ => fill.evenly(&mut self.work),
+                            };
+                            *filling = Some(found);
+                        }
+                        let worth = filling.as_ref().map_or(0.0, |filling| filling.worth);
+                        let gain = worth / (offer.price + self.node_overhead);
+                        let better = |(most, at): &(f64, [usize; 3])| {
+                            let same = at[..2] == [place, index];
+                            gain > if same { *most } else { most * SMALLER_IF }
+                        };
+                        if gain > 0.0 && best.as_ref().is_none_or(better) {
+                            best = Some((gain, [place, index, way]));
+                        }
+                    }
+                }
+                if self.work > self.most_work {
+                    return None;
+                }
+            }
+            let (_, [place, index, way]) = best?;
+            let filling = fillings[place][index][way].clone()?;
+            let times = |(kind, count): &(usize, usize)| left[*kind] / count;
+            let copies = filling.counts.iter().map(times).min().unwrap_or(0);
+            for (kind, count) in &filling.counts {
+                left[*kind] -= count * copies;
+            }
+            let group = &self.groups[place];
+            let bin = Bin {
+                set: group.set,
+                row: group.offers[index].row,
+                price: group.offers[index].price,
+                used: filling.used,
+                counts: filling.counts,
+            };
+            bins.push((bin, copies));
+        }
+        Some(self.joined(bins))
+    }
+
+    /// Merges nodes with the same filling into larger ones where that costs no more.
+    fn joined(&self, bins: Bins) -> Bins {
+        let mut joined: Bins = Vec::with_capacity(bins.len());
+        for (bin, copies) in bins {
+            let mut left = copies;
+            while left > 0 {
+                let (times, offer) = match self.larger(&bin, left) {
+                    Some((times, offer)) => (times, Some(offer)),
+                    None => (1, None),
+                };
+                let number = left / times;
+                left -= number * times;
+                let mut one = bin.clone();
+                if let Some(offer) = offer {
+                    (one.row, one.price) = (offer.row, offer.price);
+                    let used = one.used.iter_mut();
+                    used.for_each(|used| *used = used.saturating_mul(times as i64));
+                    one.counts.iter_mut().for_each(|(_, count)| *count *= times);
+                }
+                joined.push((one, number));
+            }
+        }
+        joined
+    }
+
+    /// Returns the offer that holds the most copies of a node, at least two and at most `most`, for no more than they cost.
+    fn larger(&self, bin: &Bin, most: usize) -> Option<(usize, Offer<'_>)> {
+        let group = self.groups.iter().find(|group| group.set == bin.set)?;
+        let mut best: Option<(usize, Offer<'_>)> = None;
+        for offer in &group.offers {
+            let room = offer.room.iter().zip(&bin.used);
+            let times = room
+                .filter(|(_, used)| **used > 0)
+                .map(|(room, used)| (room / used).max(0) as usize)
+                .min()
+                .map_or(0, |times| times.min(most));
+            let before = (bin.price + self.node_overhead) * times as f64;
+            let pays = times > 1 && offer.price + self.node_overhead <= before;
+            let better = |(known, kept): &(usize, Offer<'_>)| {
+                times > *known || (times == *known && offer.price < kept.price)
+            };
+            if pays && best.as_ref().is_none_or(better) {
+                best = Some((times, *offer));
+            }
+        }
+        best
+    }
+}
+
+/// Returns the number of nodes.
+pub(crate) fn node_count(bins: &Bins) -> usize {
+    bins.iter().map(|(_, copies)| copies).sum()
+}
+
+/// Returns the hourly price of all nodes.
+pub(crate) fn price(bins: &Bins) -> f64 {
+    bins.iter()
+        .map(|(bin, copies)| bin.price * *copies as f64)
+        .sum()
+}
+
+/// Returns the plan with the fewest nodes among those near the lowest price.
+pub(crate) fn choose(plans: Vec<Bins>) -> Option<Bins> {
+    let plans: Vec<(f64, Bins)> = plans.into_iter().map(|bins| (price(&bins), bins)).collect();
+    let least = plans
+        .iter()
+        .map(|(price, _)| *price)
+        .min_by(f64::total_cmp)?;
+    let cheap = plans
+        .into_iter()
+        .filter(|(price, _)| *price <= least * FEWER_IF);
+    let best = cheap.min_by(|a, b| {
+        node_count(&a.1)
+            .cmp(&node_count(&b.1))
+            .then(a.0.total_cmp(&b.0))
+    });
+    best.map(|(_, bins)| bins)
+}
+
+/// Adjusts the worth of each kind to the mean of its worth and the price paid for it: a node's price is shared by worth.
+pub(crate) fn learn(kinds: &mut [Kind], bins: &Bins) {
+    let mut paid = vec![0.0; kinds.len()];
+    for (bin, copies) in bins {
+        let worth = |(kind, count): &(usize, usize)| kinds[*kind].worth * *count as f64;
+        let total: f64 = bin.counts.iter().map(worth).sum();
+        for part in &bin.counts {
+            paid[part.0] += bin.price * worth(part) / total * *copies as f64;
+        }
+    }
+    for (kind, paid) in kinds.iter_mut().zip(paid) {
+        kind.worth = (kind.worth + paid / kind.count as f64) / 2.0;
+    }
+}
+
+/// A planned node to be filled.
+struct BinFill<'s> {
+    set: SetId,
+    /// Kinds that it accepts.
+    takes: &'s [usize],
+    room: &'s [i64],
+    kinds: &'s [Kind],
+    left: &'s [usize],
+    width: usize,
+}
+
+impl BinFill<'_> {
+    fn empty(&self) -> Filling {
+        Filling {
+            used: smallvec::smallvec![0; self.width],
+            ..Filling::default()
+        }
+    }
+
+    fn put(&self, filling: &mut Filling, kind: usize, count: usize) {
+        for (place, need) in &self.kinds[kind].needs {
+            let used = &mut filling.used[*place];
+            *used = used.saturating_add(need.saturating_mul(count as i64));
+        }
+        filling.worth += self.kinds[kind].worth * count as f64;
+        match filling.counts.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, known)) => *known += count,
+            None => filling.counts.push((kind, count)),
+        }
+    }
+
+    /// Fills the node with the set's own kinds first, then with those of highest worth; stays empty without a pod of the set.
+    fn highest_worth_first(&self, work: &mut usize) -> Filling {
+        *work += self.takes.len();
+        let mut filling = self.empty();
+        let mut own = false;
+        let mut origin = None;
+        for index in self.takes {
+            let kind = &self.kinds[*index];
+            if kind.set != self.set && !own {
+                break;
+            }
+            if self.left[*index] == 0 || !may_join(kind, origin) {
+                continue;
+            }
+            let free = |place: usize| self.room[place].saturating_sub(filling.used[place]);
+            let count = kind.times(free).min(self.left[*index]);
+            if count == 0 {
+                continue;
+            }
+            self.put(&mut filling, *index, count);
+            own |= kind.set == self.set;
+            origin = origin.or(kind.origin);
+        }
+        filling
+    }
+
+    /// Fills the node with the kinds of highest worth for their share of the free resources; stays empty without a pod of the set.
+    fn evenly(&self, work: &mut usize) -> Filling {
+        let mut filling = self.empty();
+        let mut left: SmallVec<[usize; 64]> = self.left.into();
+        let mut own = false;
+        let mut origin = None;
+        loop {
+            *work += self.takes.len();
+            let mut best: Option<(f64, usize, usize)> = None;
+            for index in self.takes {
+                let kind = &self.kinds[*index];
+                if left[*index] == 0 || !may_join(kind, origin) {
+                    continue;
+                }
+                let free = |place: usize| self.room[place].saturating_sub(filling.used[place]);
+                let times = kind.times(free).min(left[*index]);
+                if times == 0 {
+                    continue;
+                }
+                let share = |(place, need): &(usize, i64)| *need as f64 / free(*place) as f64;
+                let score = kind.worth / kind.needs.iter().map(share).sum::<f64>();
+                if best.as_ref().is_none_or(|(most, ..)| score > *most) {
+                    best = Some((score, *index, times));
+                }
+            }
+            let Some((_, index, times)) = best else {
+                break;
+            };
+            // Half at a time, because the scarce resource changes.
+            let count = (times / 2).max(1);
+            self.put(&mut filling, index, count);
+            left[index] -= count;
+            own |= self.kinds[index].set == self.set;
+            origin = origin.or(self.kinds[index].origin);
+        }
+        if own { filling } else { Filling::default() }
+    }
+}
+
+/// Reports whether a kind may share a node with pods of this origin.
+fn may_join(kind: &Kind, origin: Option<PlannedId>) -> bool {
+    kind.origin.is_none() || origin.is_none() || kind.origin == origin
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::compile::algebra::ANYTHING;
+
+    fn kind(cpu: i64, memory: i64, count: usize, worth: f64) -> Kind {
+        let needs = [(0, cpu), (1, memory)].into_iter();
+        Kind {
+            set: ANYTHING,
+            needs: needs.filter(|(_, need)| *need > 0).collect(),
+            origin: None,
+            count,
+            worth,
+        }
+    }
+
+    fn packer(offers: &[(f64, [i64; 2])], kinds: usize) -> Packer<'_> {
+        let offers = offers.iter().enumerate();
+        let offers = offers.map(|(row, (price, room))| Offer {
+            price: *price,
+            row: RowId(row as u32),
+            room,
+        });
+        let group = RequirementGroup {
+            set: ANYTHING,
+            offers: offers.collect(),
+            takes: (0..kinds).collect(),
+        };
+        Packer {
+            groups: vec![group],
+            node_overhead: 0.0,
+            width: 2,
+            work: 0,
+            most_work: 100_000,
+        }
+    }
+
+    /// Row, copies and pod counts of nodes.
+    type Found = Vec<(u32, usize, Vec<(usize, usize)>)>;
+
+    fn read(bins: Bins) -> Found {
+        let mut found: Found = bins
+            .into_iter()
+            .map(|(mut bin, copies)| {
+                bin.counts.sort_unstable();
+                (bin.row.0, copies, bin.counts)
+            })
+            .collect();
+        found.sort();
+        found
+    }
+
+    fn pack(offers: &[(f64, [i64; 2])], kinds: &[Kind]) -> Found {
+        let bins = packer(offers, kinds.len()).pack(kinds);
+        read(bins.unwrap_or_default())
+    }
+
+    #[test]
+    fn pods_with_complementary_requests_share_nodes() {
+        // With `highest_worth_first`, four pods of the first kind and only two of the second would go on each node.
+        let kinds = [kind(3, 1, 20, 3.1), kind(1, 3, 20, 3.0)];
+        assert_eq!(
+            pack(&[(4.0, [8, 8])], &kinds),
+            [(0, 10, vec![(0, 2), (1, 2)])]
+        );
+    }
+
+    #[test]
+    fn nodes_with_the_same_filling_are_merged_where_that_costs_no_more() {
+        let offers = [(40.0, [64, 64]), (8.0, [16, 16]), (2.0, [4, 4])];
+        let small = Bin {
+            set: ANYTHING,
+            row: RowId(2),
+            price: 2.0,
+            used: [4, 3].into_iter().collect(),
+            counts: vec![(0, 2)],
+        };
+        let found = read(packer(&offers, 1).joined(vec![(small, 9)]));
+        assert_eq!(found, [(1, 2, vec![(0, 8)]), (2, 1, vec![(0, 2)])]);
+    }
+
+    #[test]
+    fn pods_of_different_planned_nodes_under_a_hostname_constraint_stay_apart() {
+        let of = |origin| Kind {
+            origin: Some(PlannedId(origin)),
+            ..kind(1, 1, 2, 1.0)
+        };
+        let found = pack(&[(4.0, [4, 4])], &[of(0), of(1)]);
+        assert_eq!(found, [(0, 1, vec![(0, 2)]), (0, 1, vec![(1, 2)])]);
+    }
+
+    #[test]
+    fn a_pod_that_fits_on_no_instance_type_is_not_packed() {
+        assert_eq!(pack(&[(4.0, [4, 4])], &[kind(5, 1, 1, 1.0)]), []);
+    }
+
+    #[test]
+    fn of_plans_with_nearly_the_same_price_the_one_with_the_fewest_nodes_is_chosen() {
+        let plan = |nodes: usize, price: f64| {
+            let bin = Bin {
+                set: ANYTHING,
+                row: RowId(0),
+                price,
+                used: Vector::new(),
+                counts: Vec::new(),
+            };
+            vec![(bin, nodes)]
+        };
+        let chosen = |plans| choose(plans).map(|bins| node_count(&bins));
+        assert_eq!(chosen(vec![plan(10, 1.0), plan(2, 5.04)]), Some(2));
+        assert_eq!(chosen(vec![plan(10, 1.0), plan(2, 5.06)]), Some(10));
+        assert_eq!(chosen(vec![]), None);
+    }
+}

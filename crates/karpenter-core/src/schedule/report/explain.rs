@@ -1,0 +1,282 @@
+//! Why the pods of a class were not placed, for the pods that are unplaced at the end of a pass.
+//!
+//! The decision is that of [`place`](crate::schedule::place): the class is tried once more, with its most relaxed constraints, on
+//! a new planned node of each NodePool, in the state at the end of the pass. Here the [`Refusal`] is turned into values.
+
+use std::collections::BTreeSet;
+
+use crate::requirements::{AllowUndefined, Requirements};
+use crate::resources::Resources;
+use crate::schedule::compile::algebra::SetId;
+use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::ids::{ClassId, GroupId, RowId, TemplateId};
+use crate::schedule::compile::template::UnmetMinValues;
+use crate::schedule::pass::SchedulingPass;
+use crate::schedule::place::planned_node::Refusal;
+use crate::schedule::pods::class::Variant;
+use crate::schedule::report::reasons::{
+    ExceededLimit, Incompatibility, InstanceTypeMismatch, PoolIncompatibility, Requested,
+    Unschedulable,
+};
+use crate::schedule::topology::choices::Choices;
+use crate::taints::Taint;
+
+/// A million cores, in millicores.
+const SUSPICIOUS_CPU: i64 = 1_000_000_000;
+
+impl SchedulingPass<'_> {
+    /// Returns why no pod of the class was placed, or why the last ones were not.
+    pub(crate) fn explain(&mut self, class: ClassId) -> Unschedulable {
+        if let Some(problem) = &self.queue.classes[class].problem {
+            return problem.clone();
+        }
+        if let Some(no_usable_pool) = &self.no_usable_pool {
+            return no_usable_pool.clone();
+        }
+        let last = self.queue.classes[class].variant_count() - 1;
+        let variant = self.form_variant(class, last);
+        let mut waits = false;
+        let mut reasons = Vec::new();
+        for template in self.solver.templates.indices() {
+            let reason = self.explain_template(template, class, &variant);
+            waits |= reason == Incompatibility::Reserved;
+            let compiled = &self.solver.templates[template];
+            reasons.push(PoolIncompatibility {
+                node_pool: compiled.name.clone(),
+                daemon_overhead: compiled.least_overhead(None),
+                reason,
+            });
+            if waits {
+                break;
+            }
+        }
+        if waits {
+            Unschedulable::ReservationWait(reasons.into())
+        } else {
+            Unschedulable::NoFit(reasons.into())
+        }
+    }
+
+    fn explain_template(
+        &mut self,
+        template: TemplateId,
+        class: ClassId,
+        variant: &Variant,
+    ) -> Incompatibility {
+        let refused = Refused {
+            template,
+            class,
+            variant,
+            wanted: self.rows.algebra.requirements(variant.set),
+        };
+        let joined = match self.admit(template, class, variant) {
+            Ok(joined) => joined,
+            Err(refusal) => return self.render(&refused, refusal, None),
+        };
+        let choices = match self.choices(class, variant) {
+            Ok(choices) => choices,
+            Err(refusal) => return self.render(&refused, refusal, None),
+        };
+        match self.try_template(template, class, variant, &choices) {
+            Err(refusal) => self.render(&refused, refusal, Some(&choices)),
+            Ok(_) => match choices.no_new_node {
+                Some(group) => self.topology(group, None),
+                // Room was made since: for its other constraints the class was not tried again.
+                None => match self.first_constraint(class) {
+                    Some(group) => self.topology(group, None),
+                    None => self.no_instance_type(&refused, joined[0].1),
+                },
+            },
+        }
+    }
+
+    /// Turns a refusal into values.
+    fn render(
+        &mut self,
+        refused: &Refused<'_>,
+        refusal: Refusal,
+        choices: Option<&Choices>,
+    ) -> Incompatibility {
+        let compiled = &self.solver.templates[refused.template];
+        match refusal {
+            Refusal::NodeLimit => {
+                let place = compiled.node_limit.unwrap_or_default();
+                let limit = compiled.limits[place];
+                let used = limit.saturating_sub(self.budgets.limits[refused.template][place]);
+                Incompatibility::NodeLimit { limit, used }
+            }
+            Refusal::Limits => {
+                Incompatibility::Limits(self.exceeded_limits(refused.template, &compiled.rows))
+            }
+            Refusal::Taints => {
+                let taints = compiled.taints.iter();
+                let untolerated =
+                    taints.filter(|taint| !taint.is_tolerated_by(&refused.variant.tolerations));
+                Incompatibility::Taints(untolerated.cloned().collect::<Vec<Taint>>())
+            }
+            Refusal::Requirements => {
+                let own = self.rows.algebra.requirements(compiled.set);
+                match own.compatible(&refused.wanted, AllowUndefined::Keys(&self.known_labels())) {
+                    Err(incompatible) => Incompatibility::Requirements(incompatible),
+                    Ok(()) => self.no_instance_type(refused, compiled.set),
+                }
+            }
+            Refusal::Volumes => {
+                let joined = self.rows.algebra.join(compiled.set, refused.variant.set);
+                let joined = joined.unwrap_or(compiled.set);
+                let all = self.rows.algebra.requirements(joined);
+                let first = self.queue.classes[refused.class]
+                    .volume_requirements
+                    .first();
+                let undefined = AllowUndefined::Keys(&self.known_labels());
+                match first.map(|first| all.compatible(first, undefined)) {
+                    Some(Err(incompatible)) => Incompatibility::Volumes(incompatible),
+                    _ => self.no_instance_type(refused, joined),
+                }
+            }
+            Refusal::InstanceTypes(set) => {
+                let requests = self.queue.classes[refused.class].requests.clone();
+                let rows = self
+                    .rows
+                    .rows_with_room(refused.template, set, &requests, None);
+                let within = self.budgets.within_limits[refused.template].clone();
+                let mut left = rows.clone();
+                if let Some(within) = within {
+                    left.intersect(&within);
+                }
+                if !rows.is_empty() && left.is_empty() {
+                    Incompatibility::Limits(self.exceeded_limits(refused.template, &rows))
+                } else {
+                    self.no_instance_type(refused, set)
+                }
+            }
+            Refusal::MinValues(UnmetMinValues {
+                key,
+                min_values,
+                found,
+            }) => Incompatibility::MinValues {
+                key: self.rows.algebra.key_name(key).to_string(),
+                min_values,
+                found,
+                requested: self.requested(refused),
+            },
+            Refusal::NoDomain(group) => self.topology(group, None),
+            Refusal::Topology(group) => self.topology(group, choices),
+            Refusal::Devices(failure) => Incompatibility::Devices(*failure),
+            Refusal::Reserved => Incompatibility::Reserved,
+            // Only on a planned node that has pods.
+            Refusal::HostPorts => self.no_instance_type(refused, compiled.set),
+        }
+    }
+
+    /// Returns the group of the first constraint of a class.
+    fn first_constraint(&self, class: ClassId) -> Option<GroupId> {
+        let first = self.queue.classes[class].variants.first()?.as_ref()?;
+        first.owned.first().map(|owned| owned.group)
+    }
+
+    /// Returns the topology constraint of a group, with the domains it admits according to `choices`.
+    fn topology(&self, group: GroupId, choices: Option<&Choices>) -> Incompatibility {
+        let axis = &self.topology.axes[self.topology.groups[group].axis];
+        let mut admitted = choices.iter().flat_map(|choices| &choices.domains);
+        let admitted = admitted.find(|domains| domains.order == group);
+        let domains = admitted.iter().flat_map(|domains| domains.allowed.iter());
+        Incompatibility::Topology {
+            constraint: self.topology.groups[group].constraint(),
+            key: axis.name.clone(),
+            domains: domains
+                .map(|domain| axis.domains[domain].to_string())
+                .collect(),
+        }
+    }
+
+    /// Returns the limits of a NodePool that exclude any of `rows`.
+    fn exceeded_limits(&self, template: TemplateId, rows: &Bits<RowId>) -> Vec<ExceededLimit> {
+        let compiled = &self.solver.templates[template];
+        let count = compiled.limit_names.len();
+        let left = &self.budgets.limits[template];
+        let exceeded = |place: usize| {
+            let costs = rows.iter().map(|row| compiled.limit_costs(row)[place]);
+            let needed = costs.filter(|cost| *cost > left[place]).min()?;
+            Some(ExceededLimit {
+                resource: compiled.limit_names[place].clone(),
+                limit: compiled.limits[place],
+                used: compiled.limits[place].saturating_sub(left[place]),
+                needed,
+            })
+        };
+        (0..count).filter_map(exceeded).collect()
+    }
+
+    /// Returns the labels that a planned node may have although no requirement defines them.
+    fn known_labels(&self) -> BTreeSet<String> {
+        let names = &self.solver.snapshot.config().well_known;
+        names.labels().map(str::to_owned).collect()
+    }
+
+    /// Returns which checks the instance types of a NodePool pass, if `set` are the requirements of the planned node.
+    fn no_instance_type(&mut self, refused: &Refused<'_>, set: SetId) -> Incompatibility {
+        let compiled = &self.solver.templates[refused.template];
+        let catalogue = &self.solver.catalogues[compiled.catalogue];
+        let mut meeting = Bits::full(catalogue.rows());
+        for (_, req) in self.rows.algebra.members(set).to_vec() {
+            meeting.intersect(&catalogue.rows_meeting(&mut self.rows.algebra, req));
+        }
+        let mut offered = Bits::default();
+        for kind in catalogue.kinds_in(&mut self.rows.algebra, set).iter() {
+            offered.unite(&catalogue.kinds[kind].rows);
+        }
+        let requests = &self.queue.classes[refused.class].requests;
+        let none = vec![0; self.solver.width()];
+        let roomy: Bits<RowId> = catalogue
+            .row_type
+            .indices()
+            .filter(|row| self.rows.row_fits(refused.template, *row, &none, requests))
+            .collect();
+        let within = |a: &Bits<RowId>, b: &Bits<RowId>| {
+            let mut both = a.clone();
+            both.intersect(b);
+            both.intersect(&compiled.rows);
+            !both.is_empty()
+        };
+        let any = |bits: &Bits<RowId>| within(bits, bits);
+        let shape = &self.queue.classes[refused.class].shape;
+        Incompatibility::InstanceTypes(InstanceTypeMismatch {
+            requirements: any(&meeting),
+            resources: any(&roomy),
+            offering: any(&offered),
+            requirements_and_resources: within(&meeting, &roomy),
+            requirements_and_offering: within(&meeting, &offered),
+            resources_and_offering: within(&roomy, &offered),
+            suspicious_cpu: shape.requests.get("cpu") >= SUSPICIOUS_CPU,
+            requested: self.requested(refused),
+        })
+    }
+
+    /// Returns the requirements and total resources of a class together with the DaemonSets of a template.
+    fn requested(&self, refused: &Refused<'_>) -> Requested {
+        let compiled = &self.solver.templates[refused.template];
+        let own = &self.queue.classes[refused.class].shape.requests;
+        let with = |daemons: Resources| {
+            let mut all = own.clone();
+            all.add_assign(&daemons);
+            all
+        };
+        let mut requirements = self.rows.algebra.requirements(compiled.set);
+        requirements.add_all(&refused.wanted);
+        Requested {
+            requirements,
+            resources: with(compiled.least_overhead(None)),
+            most_resources: with(compiled.most_overhead()),
+        }
+    }
+}
+
+/// A class that a NodePool refused.
+struct Refused<'v> {
+    template: TemplateId,
+    class: ClassId,
+    variant: &'v Variant,
+    /// The requirements of the variant.
+    wanted: Requirements,
+}

@@ -1,0 +1,286 @@
+//! Turning planned nodes into NodeClaims.
+//!
+//! UPSTREAM: pkg/controllers/provisioning/scheduling/{nodeclaim,nodeclaimtemplate}.go
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+
+use index_vec::{IndexVec, index_vec};
+use karpenter_api::labels;
+use rustc_hash::FxHashMap;
+
+use crate::requirements::{Operator, Requirement};
+use crate::schedule::compile::algebra::SetId;
+use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::ids::{ClassId, PlannedId, ReservationId, RowId, TemplateId};
+use crate::schedule::compile::template::unmet_min_values;
+use crate::schedule::pass::SchedulingPass;
+use crate::schedule::pods::class::PodState;
+use crate::schedule::report::plan::{Placement, Plan, Unplaced};
+use crate::schedule::report::planned_node_claim::{PlannedNodeClaim, Shape};
+use crate::schedule::report::reasons::Unschedulable;
+use crate::schedule::request::MinValuesPolicy;
+use crate::schedule::topology::group::Target;
+
+/// Summary of the instance types left for a planned node.
+struct Options {
+    /// Rows by price.
+    rows: Vec<(f64, RowId)>,
+    /// Names by price, each once.
+    names: Vec<String>,
+    capacity_types: Vec<String>,
+    price_overlay: bool,
+    capacity_overlay: bool,
+}
+
+/// What planned nodes with the same template, requirements, rows and reservations share.
+type Shapes =
+    FxHashMap<(TemplateId, SetId, Bits<RowId>, Rc<BTreeSet<ReservationId>>), Option<Arc<Shape>>>;
+
+impl SchedulingPass<'_> {
+    /// Builds the plan from the placements.
+    pub(crate) fn into_plan(mut self) -> Plan {
+        let mut plan = Plan {
+            pools: self.solver.pools.clone(),
+            ..Plan::default()
+        };
+        let mut shapes = Shapes::default();
+        let mut dropped: IndexVec<PlannedId, bool> = index_vec![false; self.planned.nodes.len()];
+        for (index, dropped) in dropped.iter_mut_enumerated() {
+            match self.node_claim(index, &mut shapes) {
+                Some(claim) => plan.new_claims.push(claim),
+                None => *dropped = true,
+            }
+        }
+        let mut reasons: IndexVec<ClassId, Option<Unschedulable>> =
+            index_vec![None; self.queue.classes.len()];
+        for index in self.queue.pods.indices() {
+            let queued = &self.queue.pods[index];
+            let (buffer, class, state) = (queued.buffer, queued.class, queued.state);
+            let pod = || queued.pod.key.clone();
+            let why = match state {
+                PodState::Placed(Target::Node(index)) => {
+                    let node = self.solver.nodes[index].name.clone();
+                    plan.existing.push(Placement {
+                        pod: pod(),
+                        node,
+                        buffer,
+                    });
+                    continue;
+                }
+                PodState::Placed(Target::Planned(planned)) if dropped[planned] => {
+                    Unschedulable::MinValuesAfterTruncation
+                }
+                PodState::Placed(Target::Planned(_)) => continue,
+                PodState::Waiting => {
+                    plan.undecided.push(pod());
+                    continue;
+                }
+                PodState::Refused | PodState::Deferred => {
+                    let why = match &reasons[class] {
+                        Some(why) => why.clone(),
+                        None => {
+                            let why = self.explain(class);
+                            reasons[class] = Some(why.clone());
+                            why
+                        }
+                    };
+                    match (state, why) {
+                        (PodState::Deferred, Unschedulable::NoFit(reasons)) => {
+                            Unschedulable::ReservationWait(reasons)
+                        }
+                        (_, why) => why,
+                    }
+                }
+            };
+            let pod = self.queue.pods[index].pod.key.clone();
+            plan.unplaced.push(Unplaced { pod, buffer, why });
+        }
+        plan
+    }
+
+    /// Returns the NodeClaim of a planned node; `None` if truncating the list of instance types breaks minValues.
+    fn node_claim(&mut self, index: PlannedId, shapes: &mut Shapes) -> Option<PlannedNodeClaim> {
+        let planned = &self.planned[index];
+        let (template, set, allowed) = (planned.template, planned.set, planned.allowed.clone());
+        let (used, reservations) = (planned.used.clone(), planned.reservations.clone());
+        let rows = self
+            .rows
+            .rows_with_room(template, set, &used, allowed.as_deref());
+        let key = (template, set, rows, reservations);
+        let shape = match shapes.get(&key) {
+            Some(shape) => shape.clone(),
+            None => {
+                let shape = self.shape(template, set, &key.2, &key.3).map(Arc::new);
+                shapes.insert(key, shape.clone());
+                shape
+            }
+        }?;
+        let planned = &self.planned[index];
+        let key = |buffer: bool| {
+            let pods = planned.pods.iter().map(|queued| &self.queue.pods[*queued]);
+            pods.filter(move |queued| queued.buffer == buffer)
+                .map(|queued| queued.pod.key.clone())
+                .collect()
+        };
+        let pool = self.solver.templates[template].name.as_str();
+        let mut requests = self.solver.dimensions.resources(&planned.used);
+        requests.add_assign(&shape.overhead);
+        let mut claim = PlannedNodeClaim::of_shape(pool, shape, planned.drivers());
+        claim.pods = key(false);
+        claim.buffer_pods = key(true);
+        claim.requests = requests;
+        claim.min_values_relaxed = planned.min_values_relaxed;
+        Some(claim)
+    }
+
+    /// Returns the parts shared by planned nodes with the same requirements and rows.
+    fn shape(
+        &mut self,
+        template_index: TemplateId,
+        planned_set: SetId,
+        rows: &Bits<RowId>,
+        reservations: &BTreeSet<ReservationId>,
+    ) -> Option<Shape> {
+        let template = &self.solver.templates[template_index];
+        let catalogue = &self.solver.catalogues[template.catalogue];
+        let names = &self.solver.snapshot.config().well_known;
+        let mut requirements = self.rows.algebra.requirements(planned_set);
+        let reservations: Vec<String> = reservations
+            .iter()
+            .map(|id| self.solver.reservations.ids[*id].clone())
+            .collect();
+        let tracked = self.budgets.tracks_reservations(template.catalogue);
+        if !reservations.is_empty() {
+            let label = &self.solver.snapshot.config().reservation_id_label;
+            requirements.replace(Requirement::equal(
+                labels::CAPACITY_TYPE,
+                labels::CAPACITY_TYPE_RESERVED,
+            ));
+            requirements.replace(Requirement::new(
+                label,
+                Operator::In,
+                reservations.iter().map(String::as_str),
+            ));
+        } else if tracked {
+            // DIFFERS: a NodeClaim without a reservation excludes reserved capacity.
+            requirements.add(Requirement::new(
+                labels::CAPACITY_TYPE,
+                Operator::NotIn,
+                [labels::CAPACITY_TYPE_RESERVED],
+            ));
+        }
+        let set = self
+            .rows
+            .algebra
+            .set(&requirements, |key| names.contains(key));
+        let options = self.options(template_index, set, rows);
+        let mut cut = options.names;
+        let uncut = cut.len();
+        cut.truncate(self.request.max_instance_types);
+        if cut.len() < uncut {
+            let kept = |row: &RowId| cut.contains(&catalogue.type_of(*row).name);
+            let left: Bits<RowId> = options
+                .rows
+                .iter()
+                .map(|(_, row)| *row)
+                .filter(kept)
+                .collect();
+            let unmet =
+                unmet_min_values(catalogue, &self.rows.algebra, planned_set, &left).is_some();
+            if unmet && self.request.min_values_policy == MinValuesPolicy::Strict {
+                return None;
+            }
+        }
+        if !options.capacity_types.is_empty() {
+            let min_values = requirements
+                .get(labels::CAPACITY_TYPE)
+                .and_then(Requirement::min_values);
+            let offered = options.capacity_types.iter().map(String::as_str);
+            requirements.replace(
+                Requirement::new(labels::CAPACITY_TYPE, Operator::In, offered)
+                    .with_min_values(min_values),
+            );
+        }
+        let min_values = requirements
+            .get(labels::INSTANCE_TYPE)
+            .and_then(Requirement::min_values);
+        for label in [
+            labels::INSTANCE_TYPE,
+            labels::HOSTNAME,
+            labels::REGISTERED,
+            labels::INITIALIZED,
+        ] {
+            requirements.remove(label);
+        }
+        let mut all_labels = requirements.labels(|key| !names.contains(key));
+        all_labels.extend(template.labels.clone());
+        Some(Shape {
+            pool: template.pool.clone(),
+            labels: all_labels,
+            requirements,
+            instance_types: cut.into(),
+            min_types: min_values,
+            hourly_price: options.rows.first().map_or(0.0, |(price, _)| *price),
+            overhead: template.least_overhead(Some(rows)),
+            reservations,
+            price_overlay: options.price_overlay,
+            capacity_overlay: options.capacity_overlay,
+            prototype: OnceLock::new(),
+        })
+    }
+
+    fn options(&mut self, template: TemplateId, set: SetId, rows: &Bits<RowId>) -> Options {
+        let catalogue_index = self.solver.templates[template].catalogue;
+        let kinds = self.rows.kinds(catalogue_index, set);
+        let catalogue = &self.solver.catalogues[catalogue_index];
+        let mut priced: Vec<(f64, RowId)> = rows
+            .iter()
+            .filter_map(|row| Some((catalogue.price(row, &kinds)?, row)))
+            .collect();
+        let name = |row: RowId| catalogue.type_of(row).name.as_str();
+        priced.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| name(a.1).cmp(name(b.1))));
+        let mut names: Vec<String> = Vec::with_capacity(priced.len());
+        let mut seen = rustc_hash::FxHashSet::default();
+        let mut offered = Bits::default();
+        let mut price_overlay = false;
+        let mut capacity_overlay = false;
+        for (_, row) in &priced {
+            if seen.insert(name(*row)) {
+                names.push(name(*row).to_owned());
+            }
+            capacity_overlay |= catalogue.type_of(*row).capacity_overlay;
+            for offer in catalogue
+                .offers(*row)
+                .iter()
+                .filter(|offer| kinds.contains(offer.kind))
+            {
+                offered.insert(offer.kind);
+                price_overlay |= offer.overlay;
+            }
+        }
+        let key = self.rows.algebra.find_key(labels::CAPACITY_TYPE);
+        let mut capacity_types: Vec<String> = offered
+            .iter()
+            .filter_map(|kind| self.rows.algebra.get(catalogue.kinds[kind].set, key?))
+            .flat_map(|req| {
+                self.rows
+                    .algebra
+                    .requirement(req)
+                    .values()
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        capacity_types.sort();
+        capacity_types.dedup();
+        Options {
+            rows: priced,
+            names,
+            capacity_types,
+            price_overlay,
+            capacity_overlay,
+        }
+    }
+}

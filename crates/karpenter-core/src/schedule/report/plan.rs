@@ -1,0 +1,99 @@
+//! The result of a scheduling pass.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::planned_node_claim::PlannedNodeClaim;
+use super::reasons::{PoolOutcome, Unschedulable};
+use crate::pod::PodKey;
+
+/// The placements of a scheduling pass, and the nodes it plans to launch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Planned nodes, in the order they were opened.
+    pub new_claims: Vec<PlannedNodeClaim>,
+    /// Pods placed on existing nodes, in the order they were placed.
+    pub existing: Vec<Placement>,
+    /// Pods that were not placed.
+    pub unplaced: Vec<Unplaced>,
+    /// The outcome of each NodePool, in the order they were tried.
+    pub pools: Vec<PoolReport>,
+    /// Pending pods by the zone that binds them before the pass; filled only for [`PodSet::Waiting`](crate::schedule::PodSet::Waiting).
+    pub pending_by_zone: BTreeMap<EffectiveZone, usize>,
+    /// Pods that were not tried because the pass was cancelled.
+    pub undecided: Vec<PodKey>,
+}
+
+impl Plan {
+    /// Returns the price of all planned nodes in dollars per hour, each at its cheapest offering.
+    pub fn hourly_price(&self) -> f64 {
+        self.new_claims.iter().map(|claim| claim.hourly_price).sum()
+    }
+
+    /// Returns the planned node that a pod was placed on.
+    pub fn claim_of(&self, pod: &PodKey) -> Option<&PlannedNodeClaim> {
+        self.new_claims
+            .iter()
+            .find(|claim| claim.pods.contains(pod) || claim.buffer_pods.contains(pod))
+    }
+
+    /// Returns the existing node that a pod was placed on.
+    pub fn node_of(&self, pod: &PodKey) -> Option<&str> {
+        self.existing
+            .iter()
+            .find(|placement| placement.pod == *pod)
+            .map(|placement| placement.node.as_str())
+    }
+}
+
+/// A pod placed on an existing node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The pod.
+    pub pod: PodKey,
+    /// The name of the Node, or of the NodeClaim while there is no Node.
+    pub node: String,
+    /// Whether the pod belongs to a capacity buffer.
+    pub buffer: bool,
+}
+
+/// A pod that was not placed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unplaced {
+    /// The pod.
+    pub pod: PodKey,
+    /// Whether the pod belongs to a capacity buffer.
+    pub buffer: bool,
+    /// Why.
+    pub why: Unschedulable,
+}
+
+/// The outcome of a NodePool in a scheduling pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolReport {
+    /// The NodePool.
+    pub node_pool: String,
+    /// Whether it was used, or why not.
+    pub outcome: PoolOutcome,
+}
+
+/// The zones in which a pending pod can be placed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum EffectiveZone {
+    /// Several zones.
+    Flexible,
+    /// No zone.
+    None,
+    /// Exactly this zone.
+    Zone(String),
+}
+
+impl fmt::Display for EffectiveZone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Flexible => "flexible",
+            Self::None => "none",
+            Self::Zone(zone) => zone,
+        })
+    }
+}

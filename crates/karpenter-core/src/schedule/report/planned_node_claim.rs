@@ -1,0 +1,261 @@
+//! The NodeClaims to create for the planned nodes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use karpenter_api::labels::annotations;
+use karpenter_api::v1::{self, NodeClaim, NodePool};
+use karpenter_api::{hash, labels};
+
+use crate::pod::PodKey;
+use crate::requirements::{Operator, Requirement, Requirements, Unaliased};
+use crate::resources::Resources;
+
+/// A planned node: a NodeClaim to create, with its pods and price.
+///
+/// The NodeClaim is built by [`to_node_claim`](Self::to_node_claim), on request only: with hundreds of instance types each, the
+/// NodeClaims of a large plan need more memory than the rest of the plan, and most plans are only compared by price.
+///
+/// ```
+/// use karpenter_api::v1::NodeClaim;
+/// use karpenter_core::schedule::PlannedNodeClaim;
+///
+/// let mut claim = NodeClaim::default();
+/// claim.metadata.generate_name = Some("default-".to_owned());
+/// let planned = PlannedNodeClaim::new("default", claim.clone());
+/// assert!(planned.pods.is_empty());
+/// assert_eq!(planned.to_node_claim(), claim);
+/// ```
+#[derive(Clone, Debug)]
+pub struct PlannedNodeClaim {
+    /// The NodePool.
+    pub node_pool: String,
+    /// Compatible instance types, cheapest first, truncated to the request's `max_instance_types`.
+    pub instance_types: Arc<[String]>,
+    /// The pods.
+    pub pods: Vec<PodKey>,
+    /// Capacity buffers' pods.
+    pub buffer_pods: Vec<PodKey>,
+    /// Requests of the pods, plus the least that DaemonSets request on any of the instance types.
+    pub requests: Resources,
+    /// Price of the cheapest offering in dollars per hour.
+    pub hourly_price: f64,
+    /// Whether minValues were lowered.
+    pub min_values_relaxed: bool,
+    /// Ids of the capacity reservations the instance may use.
+    pub reservations: Vec<String>,
+    source: Source,
+    /// Set if the instance types were narrowed since: the capacity types that are left, empty if they were not narrowed.
+    narrowed: Option<Vec<String>>,
+}
+
+/// The parts that a NodeClaim is built from.
+#[derive(Clone)]
+enum Source {
+    Planned {
+        shape: Arc<Shape>,
+        /// Drivers of the devices of its pods, joined; empty without any.
+        drivers: Arc<str>,
+    },
+    Given(Arc<NodeClaim>),
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Planned { shape, .. } => shape.requirements.fmt(f),
+            Self::Given(claim) => claim.fmt(f),
+        }
+    }
+}
+
+impl PartialEq for PlannedNodeClaim {
+    fn eq(&self, other: &Self) -> bool {
+        self.node_pool == other.node_pool
+            && self.hourly_price == other.hourly_price
+            && self.instance_types == other.instance_types
+            && self.pods == other.pods
+            && self.buffer_pods == other.buffer_pods
+            && self.requests == other.requests
+            && self.min_values_relaxed == other.min_values_relaxed
+            && self.reservations == other.reservations
+            && self.to_node_claim() == other.to_node_claim()
+    }
+}
+
+impl PlannedNodeClaim {
+    /// Returns a planned node without pods, for a NodeClaim whose instance type the provider chooses.
+    pub fn new(node_pool: impl Into<String>, claim: NodeClaim) -> Self {
+        Self {
+            node_pool: node_pool.into(),
+            instance_types: Arc::from([]),
+            pods: Vec::new(),
+            buffer_pods: Vec::new(),
+            requests: Resources::new(),
+            hourly_price: 0.0,
+            min_values_relaxed: false,
+            reservations: Vec::new(),
+            source: Source::Given(Arc::new(claim)),
+            narrowed: None,
+        }
+    }
+
+    /// Returns a planned node of a shape, without pods.
+    pub(crate) fn of_shape(node_pool: &str, shape: Arc<Shape>, drivers: Arc<str>) -> Self {
+        Self {
+            node_pool: node_pool.to_owned(),
+            instance_types: shape.instance_types.clone(),
+            pods: Vec::new(),
+            buffer_pods: Vec::new(),
+            requests: Resources::new(),
+            hourly_price: shape.hourly_price,
+            min_values_relaxed: false,
+            reservations: shape.reservations.clone(),
+            source: Source::Planned { shape, drivers },
+            narrowed: None,
+        }
+    }
+
+    /// Builds the NodeClaim to create; it has a `generateName` and no name.
+    pub fn to_node_claim(&self) -> NodeClaim {
+        let mut claim = match &self.source {
+            Source::Given(claim) => NodeClaim::clone(claim),
+            Source::Planned { shape, drivers } => {
+                let mut claim = shape.prototype().clone();
+                claim.spec.resources.requests = self.requests.to_quantities();
+                let marks = claim.metadata.annotations.get_or_insert_default();
+                marks.insert(
+                    annotations::MIN_VALUES_RELAXED.to_owned(),
+                    self.min_values_relaxed.to_string(),
+                );
+                if !drivers.is_empty() {
+                    marks.insert(
+                        annotations::REQUESTED_DRA_DRIVERS.to_owned(),
+                        drivers.to_string(),
+                    );
+                }
+                claim
+            }
+        };
+        if let Some(capacity_types) = &self.narrowed {
+            for requirement in &mut claim.spec.requirements {
+                if requirement.key == labels::INSTANCE_TYPE
+                    && requirement.operator == v1::Operator::In
+                {
+                    requirement.values = self.instance_types.to_vec();
+                } else if requirement.key == labels::CAPACITY_TYPE && !capacity_types.is_empty() {
+                    requirement.operator = v1::Operator::In;
+                    requirement.values.clone_from(capacity_types);
+                }
+            }
+        }
+        claim
+    }
+
+    /// Narrows the instance types, and the capacity types unless those given are empty.
+    pub(crate) fn narrow(
+        &mut self,
+        instance_types: Arc<[String]>,
+        hourly_price: f64,
+        capacity_types: Vec<String>,
+    ) {
+        self.instance_types = instance_types;
+        self.hourly_price = hourly_price;
+        self.narrowed = Some(capacity_types);
+    }
+
+    /// Returns the requirements of the NodeClaim without building it; for instance types only how many there must be.
+    pub(crate) fn requirements(&self) -> Requirements {
+        match (&self.source, &self.narrowed) {
+            (Source::Planned { shape, .. }, None) => {
+                let mut requirements = shape.requirements.clone();
+                if shape.min_types.is_some() {
+                    let any = Requirement::exists(labels::INSTANCE_TYPE);
+                    requirements.replace(any.with_min_values(shape.min_types));
+                }
+                requirements
+            }
+            _ => Requirements::from_api(&self.to_node_claim().spec.requirements, &Unaliased)
+                .unwrap_or_default(),
+        }
+    }
+
+    /// Returns the capacity types that the NodeClaim lists.
+    pub(crate) fn capacity_types(&self) -> Vec<String> {
+        let requirements = self.requirements();
+        let requirement = requirements.get(labels::CAPACITY_TYPE);
+        let listed = requirement.into_iter().flat_map(Requirement::values);
+        listed.map(str::to_owned).collect()
+    }
+}
+
+/// The parts that planned nodes with the same requirements and instance types share.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    pub(crate) pool: Arc<NodePool>,
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Without the list of instance types.
+    pub(crate) requirements: Requirements,
+    pub(crate) instance_types: Arc<[String]>,
+    /// minValues of the instance type requirement.
+    pub(crate) min_types: Option<u32>,
+    pub(crate) hourly_price: f64,
+    pub(crate) overhead: Resources,
+    pub(crate) reservations: Vec<String>,
+    pub(crate) price_overlay: bool,
+    pub(crate) capacity_overlay: bool,
+    /// The NodeClaim of this shape, without pod requests; built on first access.
+    pub(crate) prototype: OnceLock<Box<NodeClaim>>,
+}
+
+impl Shape {
+    fn prototype(&self) -> &NodeClaim {
+        self.prototype.get_or_init(|| Box::new(self.write()))
+    }
+
+    fn write(&self) -> NodeClaim {
+        let mut claim = self.pool.spec.template.to_node_claim();
+        let mut requirements = self.requirements.clone();
+        let listed = Requirement::new(
+            labels::INSTANCE_TYPE,
+            Operator::In,
+            self.instance_types.iter().map(String::as_str),
+        );
+        requirements.replace(listed.with_min_values(self.min_types));
+        claim.spec.requirements = requirements.to_node_selector_requirements();
+        let metadata = &mut claim.metadata;
+        metadata.generate_name = Some(format!("{}-", self.pool.name()));
+        metadata.owner_references = Some(vec![owner(&self.pool)]);
+        metadata.labels = Some(self.labels.clone());
+        let marks = metadata.annotations.get_or_insert_default();
+        let mut mark = |key: &str, value: String| marks.insert(key.to_owned(), value);
+        mark(annotations::NODE_POOL_HASH, hash::node_pool(&self.pool));
+        mark(
+            annotations::NODE_POOL_HASH_VERSION,
+            hash::NODE_POOL_HASH_VERSION.to_owned(),
+        );
+        if let Some(kubelet) = self.pool.kubelet_compatibility() {
+            mark(annotations::KUBELET_COMPATIBILITY, kubelet.to_owned());
+        }
+        if self.price_overlay {
+            mark(annotations::PRICE_OVERLAY_APPLIED, "true".to_owned());
+        }
+        if self.capacity_overlay {
+            mark(annotations::CAPACITY_OVERLAY_APPLIED, "true".to_owned());
+        }
+        claim
+    }
+}
+
+fn owner(pool: &NodePool) -> OwnerReference {
+    OwnerReference {
+        api_version: "karpenter.sh/v1".to_owned(),
+        kind: NodePool::KIND.to_owned(),
+        name: pool.name().to_owned(),
+        uid: pool.uid().to_owned(),
+        block_owner_deletion: Some(true),
+        controller: None,
+    }
+}

@@ -1,0 +1,408 @@
+//! Topology constraints: spread, affinity, anti-affinity and its inverse, as counters.
+//!
+//! A group is a constraint that several pods share: the pods it counts, and the label they are counted by. For
+//! `kubernetes.io/hostname` a domain is a node and counters are kept per node; nodes that a pod can no longer go to are
+//! bitsets, so that ten thousand of them are rejected a word at a time. For other labels counters are kept per domain.
+//!
+//! UPSTREAM: pkg/controllers/provisioning/scheduling/{topology,topologygroup}.go
+//! DIFFERS: identity includes minDomains and the values of the node filter; the values of NotIn requirements are not domains;
+//! a NodePool that a pod excludes adds no domains for it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use index_vec::{Idx, IndexVec};
+use karpenter_api::labels::HOSTNAME;
+use karpenter_api::validation::WellKnown;
+use rustc_hash::FxHashMap;
+
+use crate::cluster::Snapshot;
+use crate::pod::{AffinityTerm, LabelSelector, Pod, Toleration};
+use crate::requirements::{LabelNames, Requirements};
+use crate::schedule::compile::algebra::{KeyId, ReqId, SetId};
+use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::ids::{AxisId, DomainId, NodeIdx, PlannedId, TemplateId};
+use crate::schedule::report::reasons::TopologyConstraint;
+
+/// The kind of constraint of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum GroupKind {
+    Spread,
+    Affinity,
+    Anti,
+    Inverse,
+}
+
+/// Namespaces by name and by label.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub(crate) struct Namespaces {
+    pub(crate) list: Vec<String>,
+    pub(crate) selector: Option<LabelSelector>,
+}
+
+impl Namespaces {
+    fn of(term: &AffinityTerm) -> Self {
+        Self {
+            list: term.namespaces.clone(),
+            selector: term.namespace_selector.clone(),
+        }
+    }
+
+    /// Reports whether `namespace` is in the list or matches the selector.
+    pub(crate) fn contain(&self, namespace: &str, snapshot: &Snapshot) -> bool {
+        if self.list.iter().any(|listed| listed == namespace) {
+            return true;
+        }
+        self.selector.as_ref().is_some_and(|selector| {
+            let labels = snapshot.namespace_labels(namespace);
+            labels.map_or_else(
+                || selector.matches(&BTreeMap::new()),
+                |labels| selector.matches(labels),
+            )
+        })
+    }
+}
+
+/// Filters the nodes that count for a spread constraint.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub(crate) struct NodeFilter {
+    /// Node selector with each alternative, if the node affinity policy is Honor.
+    pub(crate) terms: Option<Vec<Requirements>>,
+    /// Tolerations, if the node taints policy is Honor.
+    pub(crate) tolerations: Option<Vec<Toleration>>,
+}
+
+/// The parts in which two constraints must be equal to share a group.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct GroupIdentity {
+    pub(crate) kind: GroupKind,
+    pub(crate) key: String,
+    pub(crate) namespaces: Namespaces,
+    pub(crate) selector: LabelSelector,
+    /// Namespaces and selectors that a counted pod must match as well: kube-scheduler lets pods count for a required affinity
+    /// term only if they match all of them.
+    pub(crate) also: Vec<(Namespaces, LabelSelector)>,
+    pub(crate) max_skew: i32,
+    pub(crate) min_domains: Option<i32>,
+    pub(crate) filter: NodeFilter,
+}
+
+impl GroupIdentity {
+    pub(crate) fn affinity(kind: GroupKind, term: &AffinityTerm, names: &WellKnown) -> Self {
+        Self {
+            kind,
+            key: names.canonical_key(&term.topology_key).to_owned(),
+            namespaces: Namespaces::of(term),
+            selector: term.selector.clone(),
+            also: Vec::new(),
+            max_skew: 0,
+            min_domains: None,
+            filter: NodeFilter::default(),
+        }
+    }
+
+    /// Returns the identity of one of a pod's required affinity terms; it counts pods that match all of those terms.
+    ///
+    /// DIFFERS: upstream counts pods that match this term, whether or not they match the others.
+    pub(crate) fn required_affinity(
+        term: &AffinityTerm,
+        all: &[AffinityTerm],
+        names: &WellKnown,
+    ) -> Self {
+        let own = (Namespaces::of(term), term.selector.clone());
+        let others = all
+            .iter()
+            .map(|other| (Namespaces::of(other), other.selector.clone()));
+        let mut also: Vec<_> = others.filter(|other| *other != own).collect();
+        also.sort();
+        also.dedup();
+        Self {
+            also,
+            ..Self::affinity(GroupKind::Affinity, term, names)
+        }
+    }
+
+    pub(crate) fn inverse(term: &AffinityTerm, names: &WellKnown) -> Self {
+        Self::affinity(GroupKind::Inverse, term, names)
+    }
+
+    /// Compares groups without a node filter, as a total order.
+    pub(crate) fn order(&self, other: &Self) -> std::cmp::Ordering {
+        (self.kind, &self.key, &self.namespaces, &self.selector).cmp(&(
+            other.kind,
+            &other.key,
+            &other.namespaces,
+            &other.selector,
+        ))
+    }
+
+    /// Reports whether pods with these labels are counted (for Inverse: excluded).
+    pub(crate) fn selects(
+        &self,
+        namespace: &str,
+        labels: &BTreeMap<String, String>,
+        snapshot: &Snapshot,
+    ) -> bool {
+        self.selector.matches(labels)
+            && self.namespaces.contain(namespace, snapshot)
+            && self.also.iter().all(|(namespaces, selector)| {
+                selector.matches(labels) && namespaces.contain(namespace, snapshot)
+            })
+    }
+
+    /// Reports whether the group counts a bound pod: by its labels, or (for Inverse) by the pod's own anti-affinity terms.
+    pub(crate) fn counts(&self, pod: &Pod, snapshot: &Snapshot) -> bool {
+        let shape = &pod.shape;
+        match self.kind {
+            GroupKind::Inverse => {
+                let names = &snapshot.config().well_known;
+                let mut terms = shape.required_anti_affinity.iter();
+                terms.any(|term| Self::inverse(term, names) == *self)
+            }
+            _ => self.selects(&shape.namespace, &shape.labels, snapshot),
+        }
+    }
+}
+
+/// The nodes of a group's pods before the pass: node and number.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BaseCounts {
+    pub(crate) places: Vec<(NodeIdx, u32)>,
+}
+
+/// A label whose values are domains.
+#[derive(Clone, Debug)]
+pub(crate) struct Axis {
+    pub(crate) name: String,
+    pub(crate) key: KeyId,
+    pub(crate) is_hostname: bool,
+    pub(crate) domains: IndexVec<DomainId, Arc<str>>,
+    pub(crate) ids: FxHashMap<Arc<str>, DomainId>,
+    pub(crate) of_node: IndexVec<NodeIdx, Option<DomainId>>,
+    /// Existing nodes of each domain.
+    pub(crate) nodes: IndexVec<DomainId, Bits<NodeIdx>>,
+    /// Planned nodes that may still be in each domain.
+    pub(crate) planned: IndexVec<DomainId, Bits<PlannedId>>,
+    /// Domains a requirement admits.
+    pub(crate) admitted: FxHashMap<ReqId, Arc<Bits<DomainId>>>,
+    /// Domains of each template.
+    pub(crate) of_template: IndexVec<TemplateId, Bits<DomainId>>,
+    /// Requirements that admit exactly some domains.
+    pub(crate) requirements: FxHashMap<Bits<DomainId>, ReqId>,
+}
+
+impl Axis {
+    pub(crate) fn domain(&mut self, name: &str) -> DomainId {
+        if let Some(id) = self.ids.get(name) {
+            return *id;
+        }
+        let name: Arc<str> = name.into();
+        let id = self.domains.push(name.clone());
+        self.ids.insert(name, id);
+        self.nodes.push(Bits::default());
+        self.planned.push(Bits::default());
+        id
+    }
+}
+
+/// Sets of existing nodes and of planned nodes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Targets {
+    pub(crate) nodes: Bits<NodeIdx>,
+    pub(crate) planned: Bits<PlannedId>,
+}
+
+impl Targets {
+    fn insert(&mut self, target: Target) {
+        match target {
+            Target::Node(index) => self.nodes.insert(index),
+            Target::Planned(index) => self.planned.insert(index),
+        }
+    }
+}
+
+/// An existing node, or a planned node of this pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Node(NodeIdx),
+    Planned(PlannedId),
+}
+
+/// The properties of a pod that decide in which domains of a group it may be placed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DomainQuery<'a> {
+    /// The domains that its other constraints admit; `None` is all.
+    pub(crate) reach: Option<&'a Bits<DomainId>>,
+    /// The domains whose lowest count bounds a spread, as far as the pod's node affinity decides; `None` is all.
+    pub(crate) counted: Option<&'a Bits<DomainId>>,
+    /// Whether the group counts the pod itself.
+    pub(crate) own: bool,
+    /// The number of counted pods on the same planned node whose domain is still open.
+    pub(crate) along: u32,
+    /// Whether it may start the affinity group: there is no pod that it could join.
+    pub(crate) starts: bool,
+}
+
+/// The counters of a group.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) identity: Arc<GroupIdentity>,
+    pub(crate) axis: AxisId,
+    pub(crate) counts: IndexVec<DomainId, u32>,
+    /// Domains that the group knows.
+    pub(crate) known: Bits<DomainId>,
+    /// Counts by node and by planned node, for hostname.
+    on_nodes: FxHashMap<NodeIdx, u32>,
+    on_planned: IndexVec<PlannedId, u32>,
+    /// Nodes with a count.
+    pub(crate) populated: Targets,
+    /// Nodes where one more counted pod would exceed the skew.
+    pub(crate) full: Targets,
+    /// Nodes that exceed the skew.
+    pub(crate) over: Targets,
+    /// Whether any pod was counted.
+    pub(crate) any: bool,
+    /// Existing nodes that pass the node filter; `None` is all.
+    pub(crate) nodes: Option<Arc<Bits<NodeIdx>>>,
+    /// Requirement sets of the node filter, one of which must be met; `None` is any.
+    pub(crate) filter_sets: Option<Arc<[SetId]>>,
+}
+
+impl Group {
+    pub(crate) fn new(identity: Arc<GroupIdentity>, axis: AxisId) -> Self {
+        Self {
+            identity,
+            axis,
+            counts: IndexVec::new(),
+            known: Bits::default(),
+            on_nodes: FxHashMap::default(),
+            on_planned: IndexVec::new(),
+            populated: Targets::default(),
+            full: Targets::default(),
+            over: Targets::default(),
+            any: false,
+            nodes: None,
+            filter_sets: None,
+        }
+    }
+
+    pub(crate) fn kind(&self) -> GroupKind {
+        self.identity.kind
+    }
+
+    /// Adds `number` pods to the count of a node.
+    pub(crate) fn count_on(&mut self, target: Target, number: u32) {
+        let count = match target {
+            Target::Node(index) => self.on_nodes.entry(index).or_default(),
+            Target::Planned(index) => {
+                if self.on_planned.len() <= index.index() {
+                    self.on_planned.resize(index.index() + 1, 0);
+                }
+                &mut self.on_planned[index]
+            }
+        };
+        *count += number;
+        let count = i64::from(*count);
+        let skew = i64::from(self.identity.max_skew);
+        self.any = true;
+        self.populated.insert(target);
+        if count >= skew {
+            self.full.insert(target);
+        }
+        if count > skew {
+            self.over.insert(target);
+        }
+    }
+
+    /// Returns the count of a node.
+    pub(crate) fn count_of(&self, target: Target) -> u32 {
+        let count = match target {
+            Target::Node(index) => self.on_nodes.get(&index),
+            Target::Planned(index) => self.on_planned.get(index),
+        };
+        count.copied().unwrap_or(0)
+    }
+
+    /// Adds `number` pods to the count of a domain.
+    pub(crate) fn count_in(&mut self, domain: DomainId, number: u32) {
+        if self.counts.len() <= domain.index() {
+            self.counts.resize(domain.index() + 1, 0);
+        }
+        self.counts[domain] += number;
+        self.known.insert(domain);
+        self.any = true;
+    }
+
+    pub(crate) fn uncount_in(&mut self, domain: DomainId, number: u32) {
+        if let Some(count) = self.counts.get_mut(domain) {
+            *count = count.saturating_sub(number);
+        }
+    }
+
+    pub(crate) fn in_domain(&self, domain: DomainId) -> u32 {
+        self.counts.get(domain).copied().unwrap_or(0)
+    }
+
+    /// Returns the domains that a pod may be placed in, before a particular node is considered.
+    pub(crate) fn valid_domains(&self, asker: &DomainQuery<'_>) -> Bits<DomainId> {
+        let mut reachable = self.known.clone();
+        if let Some(reach) = asker.reach {
+            reachable.intersect(reach);
+        }
+        match self.kind() {
+            GroupKind::Spread => {
+                let mut counted = self.known.clone();
+                if let Some(included) = asker.counted {
+                    counted.intersect(included);
+                }
+                let fewest = counted
+                    .iter()
+                    .map(|domain| self.in_domain(domain))
+                    .min()
+                    .unwrap_or(0);
+                let too_few = self
+                    .identity
+                    .min_domains
+                    .is_some_and(|least| (counted.len() as i64) < i64::from(least));
+                let fewest = i64::from(if too_few { 0 } else { fewest });
+                let more = i64::from(asker.along) + i64::from(asker.own) - fewest;
+                let fits = |domain: &DomainId| {
+                    i64::from(self.in_domain(*domain)) + more <= i64::from(self.identity.max_skew)
+                };
+                reachable.iter().filter(fits).collect()
+            }
+            GroupKind::Affinity => {
+                let populated: Bits<DomainId> = reachable
+                    .iter()
+                    .filter(|domain| self.in_domain(*domain) > 0)
+                    .collect();
+                if asker.starts { reachable } else { populated }
+            }
+            GroupKind::Anti | GroupKind::Inverse => reachable
+                .iter()
+                .filter(|domain| self.in_domain(*domain) == 0)
+                .collect(),
+        }
+    }
+
+    /// Reports whether a pod is counted in any domain or on any node.
+    pub(crate) fn is_populated(&self) -> bool {
+        self.counts.iter().any(|count| *count > 0)
+            || self.populated.nodes.iter().next().is_some()
+            || self.populated.planned.iter().next().is_some()
+    }
+
+    /// Returns the constraint, for messages.
+    pub(crate) fn constraint(&self) -> TopologyConstraint {
+        match self.kind() {
+            GroupKind::Spread => TopologyConstraint::Spread,
+            GroupKind::Affinity => TopologyConstraint::Affinity,
+            GroupKind::Anti | GroupKind::Inverse => TopologyConstraint::AntiAffinity,
+        }
+    }
+}
+
+/// Reports whether the domains of a key are the nodes themselves.
+pub(crate) fn is_hostname(key: &str) -> bool {
+    key == HOSTNAME
+}

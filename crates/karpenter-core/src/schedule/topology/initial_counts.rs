@@ -1,0 +1,254 @@
+//! Initial counts of the topology groups: the domains of each group, and the pods it counts in them before the pass.
+
+use std::sync::Arc;
+
+use index_vec::IndexVec;
+use rustc_hash::FxHashMap;
+
+use crate::pod::Pod;
+use crate::schedule::compile::algebra::Algebra;
+use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::bound_pods::Staying;
+use crate::schedule::compile::ids::{ClassId, GroupId, NodeIdx};
+use crate::schedule::pods::class::Class;
+use crate::schedule::pods::queue::PodQueue;
+use crate::schedule::topology::domains::Topology;
+use crate::schedule::topology::group::{Group, GroupIdentity, GroupKind, Target};
+use crate::taints::untolerated;
+
+impl Topology<'_> {
+    /// Fills the counters with the bound pods of the nodes `present`, except the pods of the pass, and finds the domains of each
+    /// group.
+    pub(crate) fn count_existing_pods(
+        &mut self,
+        algebra: &mut Algebra,
+        queue: &PodQueue,
+        present: &Bits<NodeIdx>,
+    ) {
+        let solver = self.solver;
+        let inverse: Vec<_> = solver.bound.inverse.iter().collect();
+        for (identity, places) in inverse {
+            let concerns = |class: &Class| {
+                identity.selects(
+                    &class.shape.namespace,
+                    &class.shape.labels,
+                    &solver.snapshot,
+                )
+            };
+            if !queue.classes.iter().any(concerns) {
+                continue;
+            }
+            let group = match self.group_ids.get(identity) {
+                Some(group) => *group,
+                None => {
+                    let axis = self.axis(algebra, &identity.key);
+                    let identity = Arc::new(identity.clone());
+                    let group = self.groups.push(Group::new(identity.clone(), axis));
+                    self.group_ids.insert(identity, group);
+                    group
+                }
+            };
+            self.count_places(group, places, present);
+        }
+        for group in self.groups.indices() {
+            self.find_domains(algebra, group, present);
+            if self.groups[group].kind() != GroupKind::Inverse {
+                let counts = solver.base_counts(&self.groups[group].identity.clone());
+                self.count_places(group, &counts.places, present);
+            }
+        }
+        self.count_staying();
+        let moved: Vec<Arc<Pod>> = queue
+            .pods
+            .iter()
+            .filter(|queued| queued.pod.node_name.is_some())
+            .map(|queued| queued.pod.clone())
+            .collect();
+        for pod in moved {
+            let node = pod
+                .node_name
+                .as_ref()
+                .and_then(|name| solver.node_index.get(name))
+                .copied();
+            if let Some(node) = node.filter(|node| present.contains(*node) && pod.is_active()) {
+                self.uncount(&pod, node);
+            }
+        }
+    }
+
+    fn count_places(&mut self, group: GroupId, places: &[(NodeIdx, u32)], present: &Bits<NodeIdx>) {
+        let axis = self.groups[group].axis;
+        for (node, number) in places {
+            let index = *node;
+            let counts = self.groups[group]
+                .nodes
+                .as_ref()
+                .is_none_or(|nodes| nodes.contains(index));
+            if !counts || !present.contains(index) {
+                continue;
+            }
+            if self.axes[axis].is_hostname {
+                self.groups[group].count_on(Target::Node(index), *number);
+            } else {
+                if let Some(domain) = self.axes[axis].of_node[index] {
+                    self.groups[group].count_in(domain, *number);
+                }
+            }
+        }
+    }
+
+    /// Counts pods that stay on deleting nodes, as kube-scheduler does. No pod can be placed on those nodes, so hostname groups
+    /// are left out.
+    fn count_staying(&mut self) {
+        let solver = self.solver;
+        for Staying { node, pods } in &solver.bound.staying {
+            for group in &mut self.groups {
+                let axis = &self.axes[group.axis];
+                let domain = node.label(&axis.name);
+                let Some(domain) = domain.and_then(|value| axis.ids.get(value)) else {
+                    continue;
+                };
+                let filter = &group.identity.filter;
+                let tolerated = filter.tolerations.as_ref();
+                let tolerated =
+                    tolerated.is_none_or(|all| untolerated(&node.taints, all).is_none());
+                let terms = filter.terms.as_ref();
+                let passes = terms.is_none_or(|terms| terms.iter().any(|t| node.meets_all(t)));
+                if axis.is_hostname || !tolerated || !passes {
+                    continue;
+                }
+                let counted = |pod: &&Arc<Pod>| group.identity.counts(pod, &solver.snapshot);
+                let number = pods.iter().filter(counted).count();
+                if number > 0 {
+                    group.count_in(*domain, u32::try_from(number).unwrap_or(u32::MAX));
+                }
+            }
+        }
+    }
+
+    /// Removes a bound pod of this pass from the counts of the node it is bound to.
+    fn uncount(&mut self, pod: &Pod, node: NodeIdx) {
+        for group in self.groups.indices() {
+            let identity = self.groups[group].identity.clone();
+            let counted = identity.counts(pod, &self.solver.snapshot);
+            let axis = &self.axes[self.groups[group].axis];
+            if counted
+                && !axis.is_hostname
+                && let Some(domain) = axis.of_node[node]
+            {
+                self.groups[group].uncount_in(domain, 1);
+            }
+        }
+    }
+
+    fn find_domains(&mut self, algebra: &mut Algebra, group: GroupId, present: &Bits<NodeIdx>) {
+        let axis = self.groups[group].axis;
+        if self.axes[axis].is_hostname {
+            return;
+        }
+        let mut known = Bits::default();
+        let passing = self.groups[group].nodes.clone();
+        for (domain, nodes) in self.axes[axis].nodes.iter_enumerated() {
+            let mut nodes = nodes.clone();
+            nodes.intersect(present);
+            if let Some(passing) = &passing {
+                nodes.intersect(passing);
+            }
+            if !nodes.is_empty() {
+                known.insert(domain);
+            }
+        }
+        let filter = self.groups[group].identity.filter.clone();
+        let names = &self.solver.snapshot.config().well_known;
+        for (index, template) in self.solver.templates.iter_enumerated() {
+            let tolerated = filter
+                .tolerations
+                .as_ref()
+                .is_none_or(|tolerations| untolerated(&template.taints, tolerations).is_none());
+            let meets = filter.terms.as_ref().is_none_or(|terms| {
+                terms.iter().any(|term| {
+                    let wanted = algebra.set(term, |key| names.contains(key));
+                    algebra.join(template.set, wanted).is_some()
+                })
+            });
+            if tolerated && meets {
+                known.unite(&self.axes[axis].of_template[index]);
+            }
+        }
+        self.groups[group].known.unite(&known);
+    }
+
+    /// Finds the groups that count each class, and the inverse groups that select it.
+    pub(crate) fn link(&self, classes: &mut IndexVec<ClassId, Class>) {
+        let mut anchored: FxHashMap<(&str, &str), Vec<GroupId>> = FxHashMap::default();
+        let mut others: Vec<GroupId> = Vec::new();
+        let identities: IndexVec<GroupId, Arc<GroupIdentity>> = self
+            .groups
+            .iter()
+            .map(|group| group.identity.clone())
+            .collect();
+        for (group, identity) in identities.iter_enumerated() {
+            match identity.selector.anchor() {
+                Some((key, values)) => {
+                    for value in values {
+                        anchored
+                            .entry((key, value.as_str()))
+                            .or_default()
+                            .push(group);
+                    }
+                }
+                None => others.push(group),
+            }
+        }
+        let snapshot = &self.solver.snapshot;
+        for class in classes.iter_mut().filter(|class| class.problem.is_none()) {
+            let by_label = class
+                .shape
+                .labels
+                .iter()
+                .filter_map(|(key, value)| anchored.get(&(key.as_str(), value.as_str())));
+            let mut candidates: Vec<GroupId> = by_label
+                .flatten()
+                .copied()
+                .chain(others.iter().copied())
+                .collect();
+            candidates.sort_unstable();
+            candidates.dedup();
+            for group in candidates {
+                if identities[group].selects(&class.shape.namespace, &class.shape.labels, snapshot)
+                {
+                    if identities[group].kind == GroupKind::Inverse {
+                        class.kept_away.push(group);
+                    } else {
+                        class.counted.push(group);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Counts a pod of a class placed on a node. Reports whether a group counts it other than by the pod's own anti-affinity.
+    pub(crate) fn record_on_node(&mut self, node: NodeIdx, class: &Class) -> bool {
+        let mut counted = false;
+        for group in &class.counted {
+            let counts = self.groups[*group].nodes.as_ref();
+            if counts.is_none_or(|nodes| nodes.contains(node)) {
+                self.count_on_node(*group, node);
+                counted = true;
+            }
+        }
+        for group in &class.keeps_away {
+            self.count_on_node(*group, node);
+        }
+        counted
+    }
+
+    fn count_on_node(&mut self, group: GroupId, node: NodeIdx) {
+        let axis = &self.axes[self.groups[group].axis];
+        if axis.is_hostname {
+            self.groups[group].count_on(Target::Node(node), 1);
+        } else if let Some(domain) = axis.of_node[node] {
+            self.groups[group].count_in(domain, 1);
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! The kubectl plugin for Karpenter, as a library: its commands and what they share.
 //!
 //! - [`flags`]: the options of kubectl; [`cluster`]: the connection to the API server that they select.
+//! - [`transport`]: the connection to the server of decisions in Karpenter's leader.
 //! - [`output`]: tables, JSON, YAML; nothing that a terminal would interpret.
 //!
 //! Exit codes: 0 for an answer, 1 for an error, and for commands with `--exit-code` 2 if the answer is the one that the option
@@ -13,6 +14,7 @@ pub mod flags;
 pub mod output;
 mod pause;
 mod stream;
+pub mod transport;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -58,7 +60,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Complete(args) => completion::run(Cli::command(), args),
     };
     outcome.unwrap_or_else(|error| {
-        output::error(&cluster::causes(error.as_ref()));
+        match error.downcast_ref::<transport::Unreachable>() {
+            Some(ways) => ways.lines().for_each(output::error),
+            None => output::error(&cluster::causes(error.as_ref())),
+        }
         ExitCode::FAILURE
     })
 }

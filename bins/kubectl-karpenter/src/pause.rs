@@ -10,8 +10,8 @@ use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use karpenter_api::labels::annotations::PAUSED;
 use karpenter_api::pause::{LONGEST, Pause, reasons_of};
 use karpenter_api::v1::{DisruptionReason, NodePool};
-use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
 use crate::cluster::{Access, Cluster};
@@ -40,7 +40,7 @@ pub struct PauseArgs {
     /// Disruption reasons to pause, comma-separated: Drifted, Empty, Underutilized. By default all of them.
     #[arg(long, value_name = "REASON,...", value_parser = reasons)]
     reasons: Option<Reasons>,
-    /// Why, for others who look at the NodePool.
+    /// Explanation for other users, on one line.
     #[arg(long, value_name = "TEXT", value_parser = why)]
     why: Option<String>,
     #[command(flatten)]
@@ -121,12 +121,13 @@ impl PauseArgs {
             why: self.why.clone().filter(|why| !why.is_empty()),
         };
         let value = pause.to_string();
-        let mut paused = Vec::new();
+        let (mut paused, mut names) = (Vec::new(), Vec::new());
         for pool in pools {
             let written = annotate(&cluster, &pool, Some(&value)).await;
-            paused.push(written.map_err(|error| after(&paused, "paused", error))?);
+            paused.push(written.map_err(|error| after(&names, "paused", error))?);
+            names.push(name_of(&pool).to_owned());
         }
-        let done = |_: &NodePool| format!("paused {}", pause.describe());
+        let done = |_: &DynamicObject| format!("paused {}", pause.describe());
         self.pools.print(&paused, done)
     }
 }
@@ -142,10 +143,11 @@ impl ResumeArgs {
                 continue;
             }
             let written = annotate(&cluster, &pool, None).await;
-            resumed.push(written.map_err(|error| after(&resumed, "resumed", error))?);
-            were_paused.push(pool.name().to_owned());
+            resumed.push(written.map_err(|error| after(&were_paused, "resumed", error))?);
+            were_paused.push(name_of(&pool).to_owned());
         }
-        let done = |pool: &NodePool| match were_paused.iter().any(|name| name == pool.name()) {
+        let done = |pool: &DynamicObject| match were_paused.iter().any(|name| name == name_of(pool))
+        {
             true => "resumed".to_owned(),
             false => "was not paused".to_owned(),
         };
@@ -153,18 +155,16 @@ impl ResumeArgs {
     }
 }
 
-/// Adds to an error what has been written before it.
-fn after(done: &[NodePool], verb: &str, error: anyhow::Error) -> anyhow::Error {
-    if done.is_empty() {
+/// Adds to an error the names of the NodePools that have been written before it.
+fn after(written: &[String], verb: &str, error: anyhow::Error) -> anyhow::Error {
+    if written.is_empty() {
         return error;
     }
-    let names: Vec<&str> = done.iter().map(NodePool::name).collect();
-    anyhow!("{error:#} (already {verb}: {})", names.join(", "))
+    anyhow!("{error:#} (already {verb}: {})", written.join(", "))
 }
 
-fn annotation(pool: &NodePool) -> Option<&str> {
-    let annotations = pool.metadata.annotations.as_ref()?;
-    annotations.get(PAUSED).map(String::as_str)
+fn annotation(pool: &DynamicObject) -> Option<&str> {
+    pool.annotations().get(PAUSED).map(String::as_str)
 }
 
 /// Returns the user's name as the API server knows it, or else as the kubeconfig does.
@@ -180,20 +180,25 @@ async fn user(cluster: &Cluster) -> Option<String> {
 
 async fn annotate(
     cluster: &Cluster,
-    pool: &NodePool,
+    pool: &DynamicObject,
     value: Option<&str>,
-) -> anyhow::Result<NodePool> {
+) -> anyhow::Result<DynamicObject> {
     let patch = Patch::Merge(json!({ "metadata": { "annotations": { PAUSED: value } } }));
     let params = PatchParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PatchParams::default()
     };
-    let written = api(cluster).patch(pool.name(), &params, &patch).await;
-    written.map_err(|error| access("patch", Some(pool.name())).failed(cluster, error))
+    let written = api(cluster).patch(name_of(pool), &params, &patch).await;
+    written.map_err(|error| access("patch", Some(name_of(pool))).failed(cluster, error))
 }
 
-fn api(cluster: &Cluster) -> Api<NodePool> {
-    Api::all(cluster.client.clone())
+fn api(cluster: &Cluster) -> Api<DynamicObject> {
+    // Objects as they are: a field of another version of Karpenter prevents no pause, and is printed.
+    Api::all_with(cluster.client.clone(), &ApiResource::erase::<NodePool>(&()))
+}
+
+fn name_of(pool: &DynamicObject) -> &str {
+    pool.metadata.name.as_deref().unwrap_or_default()
 }
 
 fn access<'a>(verb: &'a str, name: Option<&'a str>) -> Access<'a> {
@@ -210,10 +215,10 @@ fn access<'a>(verb: &'a str, name: Option<&'a str>) -> Access<'a> {
 pub(crate) async fn names(flags: &KubectlFlags) -> anyhow::Result<Vec<String>> {
     let cluster = flags.connect().await?;
     let all = list(&cluster, &ListParams::default()).await?;
-    Ok(all.iter().map(|pool| pool.name().to_owned()).collect())
+    Ok(all.iter().map(|pool| name_of(pool).to_owned()).collect())
 }
 
-async fn list(cluster: &Cluster, params: &ListParams) -> anyhow::Result<Vec<NodePool>> {
+async fn list(cluster: &Cluster, params: &ListParams) -> anyhow::Result<Vec<DynamicObject>> {
     let all = api(cluster).list(params).await;
     let all = all.map_err(|error| access("list", None).failed(cluster, error))?;
     Ok(all.items)
@@ -221,7 +226,7 @@ async fn list(cluster: &Cluster, params: &ListParams) -> anyhow::Result<Vec<Node
 
 impl Pools {
     /// Reads the NodePools of the command, so that nothing is written if one of them does not exist.
-    async fn select(&self, cluster: &Cluster) -> anyhow::Result<Vec<NodePool>> {
+    async fn select(&self, cluster: &Cluster) -> anyhow::Result<Vec<DynamicObject>> {
         if self.names.is_empty() {
             let mut params = ListParams::default();
             params.label_selector = self.kubectl.selector.clone();
@@ -231,13 +236,16 @@ impl Pools {
             }
             return Ok(found);
         }
-        let mut found: Vec<NodePool> = Vec::new();
+        let mut found: Vec<DynamicObject> = Vec::new();
         for name in &self.names {
             // As for kubectl, the resource may stand before the name.
-            let name = name
-                .rsplit_once('/')
-                .map_or(name.as_str(), |(_, name)| name);
-            if found.iter().any(|pool| pool.name() == name) {
+            let name = match name.split_once('/') {
+                None => name.as_str(),
+                Some(("nodepool" | "nodepools", name)) => name,
+                Some(("nodepool.karpenter.sh" | "nodepools.karpenter.sh", name)) => name,
+                Some((resource, _)) => bail!("unknown resource `{resource}`: must be a NodePool"),
+            };
+            if found.iter().any(|pool| name_of(pool) == name) {
                 continue;
             }
             let pool = api(cluster).get(name).await;
@@ -249,20 +257,25 @@ impl Pools {
     /// Prints the NodePools in the format of `-o`; by default a line each, with what was `done`.
     fn print(
         &self,
-        pools: &[NodePool],
-        done: impl Fn(&NodePool) -> String,
+        pools: &[DynamicObject],
+        done: impl Fn(&DynamicObject) -> String,
     ) -> anyhow::Result<ExitCode> {
-        let name =
-            |pool: &NodePool| format!("nodepool.{}/{}", karpenter_api::labels::GROUP, pool.name());
-        let lines = |line: &dyn Fn(&NodePool) -> String| -> String {
+        let resource = |pool: &DynamicObject| {
+            format!(
+                "nodepool.{}/{}",
+                karpenter_api::labels::GROUP,
+                name_of(pool)
+            )
+        };
+        let lines = |line: &dyn Fn(&DynamicObject) -> String| -> String {
             let lines = pools
                 .iter()
                 .map(|pool| format!("{}\n", output::escaped(&line(pool))));
             lines.collect()
         };
         let text = match self.kubectl.output {
-            None => lines(&|pool| format!("{} {}", name(pool), done(pool))),
-            Some(Format::Name) => lines(&name),
+            None => lines(&|pool| format!("{} {}", resource(pool), done(pool))),
+            Some(Format::Name) => lines(&resource),
             Some(Format::Wide) => table(pools).render(Layout::of_stdout(!self.kubectl.no_headers)),
             Some(format) => match (pools, format) {
                 ([pool], Format::Json) => output::json(pool)?,
@@ -277,15 +290,15 @@ impl Pools {
 }
 
 /// Returns the NodePools as kubectl prints several objects.
-fn as_list(pools: &[NodePool]) -> serde_json::Value {
+fn as_list(pools: &[DynamicObject]) -> serde_json::Value {
     json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": pools })
 }
 
-fn table(pools: &[NodePool]) -> Table {
+fn table(pools: &[DynamicObject]) -> Table {
     let mut table = Table::new(&["NAME", "UNTIL", "REASONS", "BY", "WHY"]);
     for pool in pools {
         let pause: Option<Pause> = annotation(pool).and_then(|value| value.parse().ok());
-        let mut cells = vec![pool.name().to_owned()];
+        let mut cells = vec![name_of(pool).to_owned()];
         if let Some(pause) = pause {
             let reasons = pause.reasons.iter().map(DisruptionReason::as_str);
             let reasons: Vec<&str> = reasons.collect();

@@ -54,7 +54,9 @@ async fn all_nodepools_are_paused_for_a_day_and_resumed() {
         let (pause, left) = pause(&cluster, name).await;
         assert!(about(left, 24) && pause.reasons.is_empty());
     }
-    let printed = cluster.run(&["resume", "nodepool/default"]).await;
+    let printed = cluster.run(&["resume", "nodepool/default", "-v"]).await;
+    let said = printed.stderr.as_str();
+    assert!(said.starts_with("using the API server https://"), "{said}");
     assert_eq!(printed.stdout, "nodepool.karpenter.sh/default resumed\n");
     assert_eq!(cluster.paused("default").await, None);
     let printed = cluster.run(&["resume", "--all"]).await;
@@ -73,6 +75,12 @@ async fn output_is_in_kubectl_s_formats() {
     let object: Value = serde_json::from_str(&cluster.run(&by_label).await.stdout).unwrap();
     assert_eq!(object["metadata"]["name"], "batch");
     assert!(object["metadata"]["annotations"][PAUSED].is_string());
+    for _ in ["paused", "not paused"] {
+        let list = cluster.run(&["resume", "--all", "-o", "json"]).await.stdout;
+        let list: Value = serde_json::from_str(&list).unwrap();
+        let kinds = (&list["kind"], &list["items"][1]["kind"]);
+        assert_eq!(kinds, (&json!("List"), &json!("NodePool")));
+    }
     let list = cluster.run(&["pause", "--all", "-o", "yaml"]).await.stdout;
     assert!(
         list.starts_with("apiVersion: v1\n") && list.contains("kind: List\n"),
@@ -146,6 +154,29 @@ async fn a_missing_right_is_named_with_its_rule_and_nothing_is_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_error_after_the_first_nodepool_names_what_was_written() {
+    let cluster = Cluster::start(&["default", "batch"]).await;
+    let only_batch = json!([
+        { "apiGroups": ["karpenter.sh"], "resources": ["nodepools"], "verbs": ["get"] },
+        { "apiGroups": ["karpenter.sh"], "resources": ["nodepools"], "verbs": ["patch"], "resourceNames": ["batch"] },
+    ]);
+    let kubeconfig = cluster.kubeconfig_with_rules(only_batch);
+    let mut command = cluster.plugin();
+    command
+        .args(["pause", "batch", "default", "--kubeconfig"])
+        .arg(kubeconfig);
+    let printed = run(command).await;
+    assert_eq!((printed.code, printed.stdout.as_str()), (Some(1), ""));
+    assert!(
+        printed.stderr.ends_with(" (already paused: batch)\n"),
+        "{}",
+        printed.stderr
+    );
+    assert!(cluster.paused("batch").await.is_some());
+    assert_eq!(cluster.paused("default").await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn bad_input_is_an_error_and_writes_nothing() {
     let cluster = Cluster::start(&["default"]).await;
     for (args, says) in [
@@ -158,6 +189,10 @@ async fn bad_input_is_an_error_and_writes_nothing() {
         (
             &["pause", "default", "--for", "169h"],
             "must be at most 168h",
+        ),
+        (
+            &["pause", "nodeclaim/default"],
+            "unknown resource `nodeclaim`",
         ),
         (
             &["pause", "default", "--reasons", "Expired"],

@@ -2,7 +2,9 @@
 
 mod args;
 mod demo;
+mod kubeconfig;
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -83,7 +85,7 @@ async fn run(args: &Args) -> Result<bool> {
         .context("cannot start the control plane")?;
     break_things(&cluster, args.faults);
 
-    let _served = serve(&cluster.testbed, args).await?;
+    let _served = serve(&cluster.testbed, args, None).await?;
     serve_metrics(&cluster.registry, args).await?;
     println!("ready");
 
@@ -103,8 +105,12 @@ async fn run(args: &Args) -> Result<bool> {
     outcome
 }
 
-/// Serves the API server, and prints its address.
-async fn serve(testbed: &Testbed, args: &Args) -> Result<ServedOverHttps> {
+/// Serves the API server, and prints its address. `decisions` is the address on which the controllers serve decisions, if they do.
+async fn serve(
+    testbed: &Testbed,
+    args: &Args,
+    decisions: Option<SocketAddr>,
+) -> Result<ServedOverHttps> {
     let served = testbed
         .serve(args.listen)
         .await
@@ -112,6 +118,10 @@ async fn serve(testbed: &Testbed, args: &Args) -> Result<ServedOverHttps> {
     served
         .write_kubeconfig(&args.kubeconfig)
         .with_context(|| format!("writing {}", args.kubeconfig.display()))?;
+    if let Some(decisions) = decisions {
+        kubeconfig::write_server(&args.kubeconfig, decisions)
+            .with_context(|| format!("writing {}", args.kubeconfig.display()))?;
+    }
     println!("API server at {}", served.url());
     println!(
         "use it with:  export KUBECONFIG={}",
@@ -180,7 +190,7 @@ async fn run_aws(args: &Args) -> Result<()> {
 #[cfg(feature = "aws")]
 async fn wait_on_aws(cluster: &karpenter_lab::aws::AwsCluster, args: &Args) -> Result<()> {
     use karpenter_lab::aws::{CLUSTER, REGION};
-    let _served = serve(&cluster.testbed, args).await?;
+    let _served = serve(&cluster.testbed, args, None).await?;
     println!("AWS at        {}", cluster.endpoint());
     println!(
         "use it with:  export AWS_ENDPOINT_URL={} AWS_REGION={REGION} AWS_ACCESS_KEY_ID=x AWS_SECRET_ACCESS_KEY=x",

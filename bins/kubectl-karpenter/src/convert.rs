@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::stream;
+use crate::{output, stream};
 
 /// The ConfigMap with the settings of releases before v0.33.
 const SETTINGS: &str = "karpenter-global-settings";
@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .and_then(|()| stdout.flush())
         .context("cannot write to standard output")?;
     for finding in &findings {
-        eprintln!("{finding}");
+        eprintln!("{}", output::escaped(&finding.to_string()));
     }
     let worst = findings.iter().map(|finding| finding.severity).max();
     Ok(match worst {

@@ -50,3 +50,7 @@ pub const DO_NOT_DISRUPT_UNTIL: &str = "DoNotDisruptUntil";
 pub const DO_NOT_DISRUPT_GRACE_PERIOD_ELAPSED: &str = "DoNotDisruptGracePeriodElapsed";
 /// On any object: a finalizer was removed.
 pub const FINALIZED: &str = "Finalized";
+/// On a NodePool: a pause of its disruption begins or ends. Not upstream's.
+pub const DISRUPTION_PAUSED: &str = "DisruptionPaused";
+/// On any object: the value of an annotation `operations.karpenter.sh/…` is invalid, and counts as absent. Not upstream's.
+pub const INVALID_KNOB: &str = "InvalidKnob";

@@ -2,7 +2,7 @@
 //!
 //! - [`v1`]: NodePool and NodeClaim (`karpenter.sh/v1`); [`v1alpha1`]: NodeOverlay; [`autoscaling`]: CapacityBuffer.
 //! - [`labels`], [`conditions`], [`events`]: names that users, dashboards and providers depend on.
-//! - [`duration`], [`budget`], [`cron`], [`hash`]: the semantics of single fields.
+//! - [`duration`], [`budget`], [`cron`], [`hash`], [`pause`]: the semantics of single fields and annotations.
 //! - [`validation`]: checks beyond the CRD schema, and the labels of a provider ([`validation::WellKnown`]).
 //! - [`crd`]: the CustomResourceDefinitions, generated from the types.
 //!
@@ -20,6 +20,7 @@ pub mod duration;
 pub mod events;
 pub mod hash;
 pub mod labels;
+pub mod pause;
 mod resource;
 mod serialization;
 pub mod v1;

@@ -3,6 +3,8 @@
 
 use jiff::Timestamp;
 use karpenter_api::conditions::{Condition, HasConditions, Status};
+use karpenter_api::labels::annotations;
+use karpenter_api::pause::Pause;
 use karpenter_api::v1::{DisruptionReason, NodeClaim, NodePool};
 use karpenter_api::validation::WellKnown;
 use karpenter_api::{budget, hash, validation};
@@ -64,6 +66,24 @@ fn pool() -> impl Strategy<Value = NodePool> {
     )
 }
 
+/// Values of the annotation of a pause: some valid, some nearly valid, some any text.
+fn pause() -> impl Strategy<Value = String> {
+    let part = prop_oneof![
+        3 => (-100_000_000_000_i64..100_000_000_000)
+            .prop_map(|second| format!("until={}", Timestamp::from_second(second).unwrap())),
+        2 => select(vec![
+            "until=", "until=9999-12-31T23:59:59Z", "until=-009999-01-02T01:59:59Z", "reasons=Drifted,Empty", "reasons=Empty,",
+            "by=alice", "by=", "why=a=b", " why = c", "=", "", "=;=", "why", "until",
+        ])
+        .prop_map(str::to_owned),
+        1 => "\\PC{0,12}",
+    ];
+    prop_oneof![
+        9 => prop::collection::vec(part, 0..5).prop_map(|parts| parts.join(";")),
+        1 => "\\PC{0,40}",
+    ]
+}
+
 proptest! {
     #[test]
     fn a_node_pool_is_validated_hashed_and_counted(pool in pool(), nodes in any::<u32>(), second in -100_000_000_000_i64..100_000_000_000) {
@@ -76,6 +96,22 @@ proptest! {
         let read: NodePool = serde_json::from_value(serde_json::to_value(&pool).unwrap()).unwrap();
         prop_assert_eq!(hash::node_pool(&read), hash::node_pool(&pool));
         prop_assert_eq!(read, pool);
+    }
+
+    #[test]
+    fn a_pause_is_read_or_refused(text in pause(), second in -100_000_000_000_i64..100_000_000_000) {
+        let now = Timestamp::from_second(second).unwrap();
+        let mut pool = NodePool::default();
+        pool.metadata.annotations = Some([(annotations::PAUSED.to_owned(), text.clone())].into());
+        match Pause::of(&pool, now) {
+            Ok(Some(pause)) => {
+                prop_assert!(now < pause.until);
+                prop_assert!(DisruptionReason::KNOWN.iter().any(|reason| pause.covers(reason)));
+                prop_assert_eq!(pause.to_string().parse::<Pause>(), Ok(pause));
+            }
+            Ok(None) => prop_assert!(text.parse::<Pause>().is_ok_and(|pause| pause.until <= now)),
+            Err(refused) => prop_assert!(!refused.to_string().is_empty()),
+        }
     }
 
     #[test]

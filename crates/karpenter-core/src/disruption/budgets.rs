@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use karpenter_api::budget;
 use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::pause::Pause;
 use karpenter_api::v1::DisruptionReason;
 
 use crate::cluster::{NodeState, Snapshot};
@@ -13,6 +14,8 @@ use crate::cluster::{NodeState, Snapshot};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Budgets {
     by_pool: BTreeMap<String, PoolBudget>,
+    /// The pauses that cover the reason.
+    pauses: BTreeMap<String, Pause>,
 }
 
 /// The budget of one NodePool for one reason.
@@ -22,7 +25,7 @@ pub struct PoolBudget {
     pub nodes: u32,
     /// Those of them that are not ready or being deleted, for whatever cause.
     pub consuming: u32,
-    /// The number of nodes that the budgets active now allow.
+    /// The number of nodes that the budgets active now allow; 0 while disruption is paused.
     pub allowed: u32,
     /// The number of nodes that may still be disrupted.
     pub remaining: u32,
@@ -41,13 +44,21 @@ impl Budgets {
             let ready = node.node.as_ref().is_some_and(|node| node.is_ready());
             budget.consuming += u32::from(!ready || node.is_deleting());
         }
+        let mut pauses = BTreeMap::new();
         for pool in snapshot.node_pools() {
             let name = pool.metadata.name.clone().unwrap_or_default();
-            let budget = by_pool.entry(name).or_default();
-            budget.allowed = budget::allowed(pool, reason, budget.nodes, now);
+            // An invalid pause counts as absent; the shell reports it.
+            let pause = Pause::of(pool, now).ok().flatten();
+            let pause = pause.filter(|pause| pause.covers(reason));
+            let budget = by_pool.entry(name.clone()).or_default();
+            budget.allowed = match &pause {
+                Some(_) => 0,
+                None => budget::allowed(pool, reason, budget.nodes, now),
+            };
             budget.remaining = budget::remaining(budget.allowed, budget.consuming);
+            pauses.extend(pause.map(|pause| (name, pause)));
         }
-        Self { by_pool }
+        Self { by_pool, pauses }
     }
 
     /// Computes the budgets for each reason of voluntary disruption, by the name of the reason.
@@ -66,6 +77,11 @@ impl Budgets {
     /// Returns the budget of a NodePool; zero for an unknown one.
     pub fn of(&self, pool: &str) -> PoolBudget {
         self.by_pool.get(pool).copied().unwrap_or_default()
+    }
+
+    /// Returns the pause of a NodePool, if it covers the reason.
+    pub fn pause(&self, pool: &str) -> Option<&Pause> {
+        self.pauses.get(pool)
     }
 
     /// Iterates over the budgets of all NodePools, by name.

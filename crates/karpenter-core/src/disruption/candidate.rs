@@ -7,6 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels;
+use karpenter_api::pause::Pause;
 use karpenter_api::v1::{ConsolidationPolicy, NodeClaim, NodePool};
 
 use super::cost::{eviction_cost, lifetime_remaining, price, reschedule_cost};
@@ -214,6 +215,13 @@ pub enum NotConsolidatable {
         /// The NodePool.
         node_pool: String,
     },
+    /// Disruption of the NodePool is paused.
+    Paused {
+        /// The NodePool.
+        node_pool: String,
+        /// The pause: its end, its reasons, its user.
+        pause: Pause,
+    },
     /// The search ended before the candidate was evaluated.
     NotEvaluated,
 }
@@ -227,6 +235,7 @@ impl NotConsolidatable {
                 | Self::TooRecent
                 | Self::Score { .. }
                 | Self::Budget { .. }
+                | Self::Paused { .. }
                 | Self::NotEvaluated
         )
     }
@@ -272,6 +281,11 @@ impl fmt::Display for NotConsolidatable {
             Self::Budget { node_pool } => {
                 write!(f, "NodePool \"{node_pool}\" has no disruption budget left")
             }
+            Self::Paused { node_pool, pause } => write!(
+                f,
+                "Disruption of NodePool \"{node_pool}\" is paused {}",
+                pause.describe()
+            ),
             Self::NotEvaluated => f.write_str("Search ended before this node was evaluated"),
         }
     }

@@ -80,15 +80,15 @@ impl Found {
         self.kept.insert(candidate.name().to_owned(), why);
     }
 
-    /// Records that a candidate is kept because its NodePool's budget is used up.
-    pub(super) fn keep_for_budget(&mut self, candidate: &Candidate) {
+    /// Records that a candidate is kept because its NodePool is paused, or because the NodePool's budget is used up.
+    pub(super) fn keep_for_budget(&mut self, candidate: &Candidate, budgets: &Budgets) {
         self.budget_blocked = true;
-        self.keep(
-            candidate,
-            NotConsolidatable::Budget {
-                node_pool: candidate.pool_name().to_owned(),
-            },
-        );
+        let node_pool = candidate.pool_name().to_owned();
+        let why = match budgets.pause(&node_pool).cloned() {
+            Some(pause) => NotConsolidatable::Paused { node_pool, pause },
+            None => NotConsolidatable::Budget { node_pool },
+        };
+        self.keep(candidate, why);
     }
 }
 

@@ -1,9 +1,10 @@
 //! How many nodes disruption budgets allow to be disrupted at a time.
 
+use karpenter_core::disruption::{NotConsolidatable, VerdictKind};
 use serde_json::json;
 
-use crate::fixture::World;
-use crate::fleet::{Fleet, commands, node, open_pool, sizes, verdict};
+use crate::fixture::{World, now};
+use crate::fleet::{Fleet, commands, node, on_demand_pool, open_pool, running, sizes, verdict};
 
 fn budgeted(nodes: &str) -> World {
     let pool = open_pool("default").set("/spec/disruption/budgets", json!([{ "nodes": nodes }]));
@@ -98,4 +99,103 @@ fn budgets_apply_to_the_reasons_they_list() {
         world.decide(),
         ["delete n0 (saves 0.20)", "delete n1 (saves 0.20)"]
     );
+}
+
+/// Returns a world whose NodePool `default` has the annotation, and whose budget allows everything.
+fn paused(value: &str) -> World {
+    let pool = on_demand_pool("default").annotation("operations.karpenter.sh/paused", value);
+    World::empty().with_types(sizes()).with_pool(pool)
+}
+
+/// Adds an empty node, and a drifted one with a pod.
+fn with_empty_and_drifted(world: World) -> World {
+    world
+        .run([
+            node("empty", "small"),
+            node("old", "small").drifted("2026-01-01T00:00:00Z"),
+        ])
+        .with([running("o", "old", "1500m")])
+}
+
+fn in_an_hour() -> jiff::Timestamp {
+    now() + jiff::SignedDuration::from_hours(1)
+}
+
+/// Scenario ROLL-10.
+#[test]
+fn nothing_is_disrupted_while_disruption_is_paused() {
+    let until = in_an_hour();
+    let world = paused(&format!("until={until};by=alice;why=incident 42"));
+    let world = with_empty_and_drifted(world)
+        .run([node("roomy", "huge"), node("busy", "huge")])
+        .with([running("p", "roomy", "1"), running("q", "busy", "14")]);
+    let plan = world.decide_with(|_| ());
+    assert_eq!(commands(&plan), Vec::<String>::new());
+    let budgets = plan.budgets.values().map(|all| all.of("default").allowed);
+    assert_eq!(budgets.collect::<Vec<_>>(), [0, 0, 0]);
+    let why =
+        format!("Disruption of NodePool \"default\" is paused until {until} by alice: incident 42");
+    for name in ["empty", "old", "roomy"] {
+        assert_eq!(verdict(&plan, name), why, "{name}");
+    }
+    let kept = plan.verdicts.iter().find(|v| v.node.name() == "empty");
+    let VerdictKind::Kept(NotConsolidatable::Paused { node_pool, pause }) = &kept.unwrap().kind
+    else {
+        panic!("{kept:?}");
+    };
+    assert_eq!((node_pool.as_str(), pause.until), ("default", until));
+    assert_eq!(pause.by.as_deref(), Some("alice"));
+}
+
+#[test]
+fn a_pause_holds_for_its_reasons_and_until_its_end() {
+    let until = in_an_hour();
+    let decide = |value: &str| with_empty_and_drifted(paused(value)).decide_with(|_| ());
+    let drifted = decide(&format!("until={until};reasons=Drifted"));
+    assert_eq!(commands(&drifted), ["delete empty (saves 0.20)"]);
+    let empty = decide(&format!("until={until};reasons=Empty,Underutilized"));
+    assert_eq!(empty.commands.len(), 1);
+    assert_eq!(empty.commands[0].candidates[0].name(), "old");
+    // The end is excluded.
+    let over = decide(&format!("until={}", now()));
+    assert_eq!(commands(&over), ["delete empty (saves 0.20)"]);
+}
+
+#[test]
+fn an_invalid_pause_counts_as_absent() {
+    let far = now() + jiff::SignedDuration::from_hours(24 * 8);
+    for value in ["true", "until=soon", &format!("until={far}")] {
+        let world = with_empty_and_drifted(paused(value));
+        assert_eq!(world.decide(), ["delete empty (saves 0.20)"], "{value}");
+    }
+}
+
+#[test]
+fn a_pause_of_one_nodepool_leaves_the_others_alone() {
+    let world = paused(&format!("until={}", in_an_hour()))
+        .with_pool(on_demand_pool("other"))
+        .run([node("a", "small"), node("b", "small").pool("other")]);
+    assert_eq!(world.decide(), ["delete b (saves 0.20)"]);
+}
+
+#[test]
+fn drift_of_a_static_nodepool_is_paused() {
+    let pool = |value: &str| {
+        on_demand_pool("fixed")
+            .set("/spec/replicas", json!(1))
+            .annotation("operations.karpenter.sh/paused", value)
+    };
+    let drifted = |value: &str| {
+        let old = node("old", "small").pool("fixed");
+        let world = World::empty().with_types(sizes()).with_pool(pool(value));
+        world
+            .run([old.drifted("2026-01-01T00:00:00Z")])
+            .decide_with(|request| {
+                request.static_headroom = [("fixed".to_owned(), 1)].into();
+            })
+    };
+    let plan = drifted(&format!("until={};reasons=Drifted", in_an_hour()));
+    assert!(plan.commands.is_empty());
+    assert!(verdict(&plan, "old").contains("\"fixed\" is paused until"));
+    assert_eq!(drifted("until=2020-01-01T00:00:00Z").commands.len(), 1);
 }

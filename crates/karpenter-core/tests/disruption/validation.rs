@@ -35,6 +35,22 @@ fn a_command_stays_valid_while_nothing_changes() {
     assert_eq!(check(&command(&world), &world), Ok(vec!["a".to_owned()]));
 }
 
+/// Scenario ROLL-11.
+#[test]
+fn a_pause_since_the_decision_invalidates_a_command_of_its_reasons() {
+    let command = command(&movable());
+    let until = now() + jiff::SignedDuration::from_hours(1);
+    let paused = |reason: &str| {
+        let value = format!("until={until};reasons={reason}");
+        movable().with_pool(
+            on_demand_pool("default").annotation("operations.karpenter.sh/paused", &value),
+        )
+    };
+    let underutilized = check(&command, &paused("Underutilized"));
+    assert_eq!(underutilized, Err(CommandInvalidated::Budget));
+    assert!(check(&command, &paused("Drifted")).is_ok());
+}
+
 /// Conformance: DIS-111
 #[test]
 fn changes_since_the_decision_invalidate_a_command() {

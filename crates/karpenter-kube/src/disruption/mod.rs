@@ -9,6 +9,7 @@
 //! loop; a NodePool whose replacements failed is in cool-down alone.
 
 mod execution;
+mod pauses;
 mod recent_replacements;
 mod report;
 mod taints;
@@ -35,6 +36,7 @@ use crate::cooldown::Cooldowns;
 use crate::model::View;
 use crate::provisioning;
 use execution::{Ended, Tainted};
+use pauses::Pauses;
 use recent_replacements::{PROTECTION, RecentReplacements};
 
 /// Interval between passes when there is nothing to do.
@@ -67,6 +69,7 @@ pub struct Disruption {
     still_tainted: Vec<Tainted>,
     cooldowns: Cooldowns,
     recent_replacements: RecentReplacements,
+    pauses: Pauses,
     unseen_pools: BTreeSet<String>,
     fruitless: Option<Fruitless>,
     next_plan: Instant,
@@ -123,6 +126,7 @@ impl Disruption {
             still_tainted: Vec::new(),
             cooldowns: Cooldowns::default(),
             recent_replacements: RecentReplacements::default(),
+            pauses: Pauses::default(),
             unseen_pools: BTreeSet::new(),
             fruitless: None,
             next_plan: Instant::now(),
@@ -385,6 +389,7 @@ impl Periodic for Disruption {
         self.collect_ended();
         self.recent_replacements
             .prune(&self.cx.view(), Instant::now());
+        self.pauses.report(&self.cx, &self.cx.view());
         // After a restart without pending pods, no other controller has asked for them yet.
         provisioning::refresh_instance_types(&self.cx).await?;
         if !self.remove_stale_taints(&self.cx.view()).await? {

@@ -154,8 +154,10 @@ fn budgets(cx: &Context, view: &View, plan: &DisruptionPlan) {
             let series = vec![name.to_owned(), reason.clone()];
             allowed.push((series.clone(), f64::from(budget.allowed)));
             consuming.push((series, f64::from(budget.consuming)));
+            // A pause has an event of its own.
             if budget.nodes > 0
                 && budget.allowed == 0
+                && budgets.pause(name).is_none()
                 && let Some(pool) = view.node_pool(name)
             {
                 let message = format!(

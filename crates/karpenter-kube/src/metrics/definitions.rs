@@ -124,6 +124,8 @@ pub struct Metrics {
     pub nodepools_allowed_disruptions: Gauge,
     /// `karpenter_nodepools_nodes_consuming_budgets`: Nodes that consume disruption budgets.
     pub nodepools_nodes_consuming_budgets: Gauge,
+    /// `karpenter_nodepools_paused`: NodePools whose voluntary disruption is paused. Not upstream's.
+    pub nodepools_paused: Gauge,
     /// `karpenter_nodepools_limit`: Limits of NodePools.
     pub nodepools_limit: Gauge,
     /// `karpenter_nodepools_usage`: Resources of NodePools.
@@ -363,6 +365,11 @@ impl Metrics {
                 "karpenter_nodepools_nodes_consuming_budgets",
                 "Nodes that consume disruption budgets.",
                 &["nodepool", "reason"],
+            ),
+            nodepools_paused: registry.gauge(
+                "karpenter_nodepools_paused",
+                "NodePools whose voluntary disruption is paused.",
+                &["nodepool"],
             ),
             nodepools_limit: registry.gauge(
                 "karpenter_nodepools_limit",

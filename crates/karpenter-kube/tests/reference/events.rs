@@ -58,6 +58,8 @@ fn reasons_are_spelt_as_users_alert_on_them() {
             "DoNotDisruptGracePeriodElapsed",
         ),
         (events::FINALIZED, "Finalized"),
+        (events::DISRUPTION_PAUSED, "DisruptionPaused"),
+        (events::INVALID_KNOB, "InvalidKnob"),
     ] {
         assert_eq!(reason, spelt);
     }

@@ -171,6 +171,7 @@ const METRICS: &[(&str, Kind, &str)] = &[
         Gauge,
         "nodepool reason",
     ),
+    ("nodepools_paused", Gauge, "nodepool"),
     ("nodepools_limit", Gauge, "resource_type nodepool"),
     ("nodepools_usage", Gauge, "resource_type nodepool"),
     ("nodepools_cost_total", Gauge, "nodepool"),

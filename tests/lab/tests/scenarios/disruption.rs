@@ -55,7 +55,7 @@ async fn running_pods(world: &World) -> usize {
 }
 
 /// One node that is much too large for the two pods that are left on it.
-async fn oversized() -> (World, NodeClaim) {
+pub async fn oversized() -> (World, NodeClaim) {
     let world = on_demand(&[], json!({})).await;
     world.deploy("app", 12).await;
     world.until_running(12, 60).await;

@@ -21,6 +21,7 @@ mod limits;
 mod lines;
 mod observability;
 mod overlays;
+mod pauses;
 mod provisioning;
 mod repair;
 mod requests;

@@ -305,6 +305,34 @@ async fn drifted_nodes_are_replaced_within_the_limit() {
     world.assert_no_orphans().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn drifted_nodes_of_a_paused_nodepool_are_replaced_after_the_pause() {
+    let world = world().await;
+    let spec = json!({"replicas": 2, "limits": {"nodes": "4"}});
+    world.create(&pool("fixed", spec)).await;
+    until_alive(&world, 2).await;
+    let until = world.stack.clock.now() + std::time::Duration::from_secs(900);
+    let value = format!("until={until};reasons=Drifted");
+    let patch = json!({"metadata": {"annotations": {"operations.karpenter.sh/paused": value}}});
+    let api: Api<NodePool> = world.api();
+    api.patch("fixed", &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .unwrap();
+    until_drifted(&world).await;
+    world.pass(600).await;
+    assert_eq!(world.stack.cloud.launched(), 2);
+    // A node that is missing is launched all the same.
+    change(&world, json!({"replicas": 3})).await;
+    until_alive(&world, 3).await;
+    world
+        .until(900, "all nodes are new", async |w| {
+            let claims = w.claims().await;
+            claims.len() == 3 && claims.iter().all(is_new)
+        })
+        .await;
+    assert!(world.stack.clock.now() >= until);
+}
+
 /// Conformance: DIS-087
 #[tokio::test(start_paused = true)]
 async fn a_nodepool_at_its_limit_keeps_its_drifted_nodes() {

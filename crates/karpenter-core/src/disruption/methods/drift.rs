@@ -27,7 +27,7 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
             continue;
         }
         if pass.budgets.of(candidate.pool_name()).remaining == 0 {
-            found.keep_for_budget(&candidate);
+            found.keep_for_budget(&candidate, &pass.budgets);
             continue;
         }
         let current = simulator.get_or_insert_with(|| pass.simulator());

@@ -11,7 +11,7 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
         if pass.budgets.take(candidate.pool_name()) {
             empty.push(candidate);
         } else {
-            found.keep_for_budget(&candidate);
+            found.keep_for_budget(&candidate, &pass.budgets);
         }
     }
     if !empty.is_empty() {

@@ -39,7 +39,7 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
         if budgets.take(candidate.pool_name()) {
             candidates.push(candidate);
         } else {
-            found.keep_for_budget(&candidate);
+            found.keep_for_budget(&candidate, &pass.budgets);
         }
     }
     if candidates.len() < 2 {

@@ -76,7 +76,7 @@ fn next_round(
     let mut round = Vec::new();
     while let Some(candidate) = waiting.pop_front() {
         if pass.budgets.of(candidate.pool_name()).remaining == 0 {
-            found.keep_for_budget(&candidate);
+            found.keep_for_budget(&candidate, &pass.budgets);
             continue;
         }
         // Even deleting it without a replacement would not reach the threshold.

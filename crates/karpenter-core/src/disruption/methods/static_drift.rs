@@ -27,7 +27,7 @@ pub(super) fn run(pass: &mut Pass<'_>) -> Found {
             continue;
         }
         if !pass.budgets.take(candidate.pool_name()) {
-            found.keep_for_budget(&candidate);
+            found.keep_for_budget(&candidate, &pass.budgets);
             continue;
         }
         headroom.insert(candidate.pool_name().to_owned(), left - 1);

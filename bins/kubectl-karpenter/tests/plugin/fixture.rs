@@ -1,0 +1,128 @@
+//! An API server with NodePools, and the plugin's process.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use karpenter_api::crd;
+use karpenter_api::v1::NodePool;
+use karpenter_testbed::Testbed;
+use karpenter_testbed::server::ServedOverHttps;
+use kube::Api;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+pub const PAUSED: &str = "operations.karpenter.sh/paused";
+
+/// An API server on loopback, with its kubeconfig in a directory of its own.
+pub struct Cluster {
+    pub testbed: Testbed,
+    pub home: TempDir,
+    served: ServedOverHttps,
+}
+
+/// What a process has printed.
+#[derive(Debug)]
+pub struct Printed {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl From<Output> for Printed {
+    fn from(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Self {
+            code: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+}
+
+impl Cluster {
+    /// Starts an API server with these NodePools.
+    pub async fn start(pools: &[&str]) -> Self {
+        let testbed = Testbed::builder().seed(1).start().await;
+        let definitions = crd::all(&[], &[]).into_iter().map(|(_, crd)| crd);
+        testbed.apply_crds(definitions).await.unwrap();
+        testbed.load(pools.iter().map(|name| node_pool(name)));
+        let served = testbed.serve("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let home = tempfile::tempdir().unwrap();
+        let cluster = Self {
+            testbed,
+            home,
+            served,
+        };
+        cluster
+            .served
+            .write_kubeconfig(&cluster.kubeconfig())
+            .unwrap();
+        cluster
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.home.path().join("config")
+    }
+
+    /// Writes a kubeconfig of a service account, which has the rules of the ClusterRole `robot`.
+    pub fn kubeconfig_with_rules(&self, rules: Value) -> PathBuf {
+        const RBAC: &str = "rbac.authorization.k8s.io/v1";
+        let name = json!({ "name": "robot" });
+        self.testbed.load([
+            json!({ "apiVersion": RBAC, "kind": "ClusterRole", "metadata": name, "rules": rules }),
+            json!({
+                "apiVersion": RBAC, "kind": "ClusterRoleBinding", "metadata": name,
+                "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "robot" },
+                "subjects": [{ "kind": "ServiceAccount", "name": "robot", "namespace": "robots" }],
+            }),
+        ]);
+        let token = self.served.service_account_token("robots", "robot");
+        let path = self.home.path().join("robot");
+        std::fs::write(&path, self.served.kubeconfig_with(&token)).unwrap();
+        path
+    }
+
+    /// Returns the plugin's command line with the administrator's kubeconfig.
+    pub fn plugin(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-karpenter"));
+        command
+            .env("KUBECONFIG", self.kubeconfig())
+            .env("HOME", self.home.path())
+            .env_remove("KARPENTER_SERVER");
+        command
+    }
+
+    /// Runs the plugin.
+    pub async fn run(&self, args: &[&str]) -> Printed {
+        let mut command = self.plugin();
+        command.args(args);
+        run(command).await
+    }
+
+    pub async fn pool(&self, name: &str) -> NodePool {
+        let pools: Api<NodePool> = Api::all(self.testbed.client());
+        pools.get(name).await.unwrap()
+    }
+
+    /// Returns the annotation of a pause.
+    pub async fn paused(&self, name: &str) -> Option<String> {
+        let pool = self.pool(name).await;
+        pool.metadata.annotations?.get(PAUSED).cloned()
+    }
+}
+
+/// Runs a process, while the API server goes on.
+pub async fn run(mut command: Command) -> Printed {
+    let run = move || Printed::from(command.output().unwrap());
+    tokio::task::spawn_blocking(run).await.unwrap()
+}
+
+fn node_pool(name: &str) -> Value {
+    json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": name, "labels": { "name": name } },
+        "spec": { "template": { "spec": {
+            "nodeClassRef": { "group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default" },
+            "requirements": [],
+        } } },
+    })
+}

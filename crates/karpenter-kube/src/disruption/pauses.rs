@@ -1,0 +1,171 @@
+//! Reports the pauses of NodePools: an event at the begin and at the end, a warning about an invalid annotation, a metric.
+//!
+//! The engine honors the annotation by itself, as a budget of 0. What is remembered here serves the reports alone; a new leader
+//! reports the pauses it finds again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use karpenter_api::events;
+use karpenter_api::labels::annotations;
+use karpenter_api::pause::{InvalidPause, Pause};
+use karpenter_api::v1::NodePool;
+
+use crate::context::Context;
+use crate::events::{Event, reference};
+use crate::model::View;
+
+/// The pauses and invalid annotations that were reported, by NodePool.
+#[derive(Debug, Default)]
+pub(super) struct Pauses {
+    active: BTreeMap<String, Pause>,
+    invalid: BTreeMap<String, InvalidPause>,
+}
+
+impl Pauses {
+    /// Reports what has changed since the last call.
+    pub(super) fn report(&mut self, cx: &Context, view: &View) {
+        let now = cx.clock.now();
+        for event in self.changes(view.snapshot.node_pools(), now) {
+            cx.recorder.publish(event);
+        }
+        let paused = self.active.keys().map(|name| (vec![name.clone()], 1.0));
+        cx.metrics.nodepools_paused.replace_all(paused);
+    }
+
+    /// Returns the events that are due. Those of deleted NodePools are not.
+    fn changes<'a>(
+        &mut self,
+        pools: impl Iterator<Item = &'a Arc<NodePool>>,
+        now: Timestamp,
+    ) -> Vec<Event> {
+        let mut due = Vec::new();
+        let (mut were_active, mut were_invalid) = (
+            std::mem::take(&mut self.active),
+            std::mem::take(&mut self.invalid),
+        );
+        for pool in pools {
+            let name = pool.name();
+            let (was_active, was_invalid) = (were_active.remove(name), were_invalid.remove(name));
+            // Only changes are reported, so equal events are not repetitions.
+            let mut normal = |message: String| {
+                due.push(
+                    Event::normal(reference(&**pool), events::DISRUPTION_PAUSED, message).always(),
+                );
+            };
+            let (active, invalid) = match Pause::of(pool, now) {
+                Ok(active) => (active, None),
+                Err(error) => (None, Some(error)),
+            };
+            if let Some(pause) = active {
+                if was_active.as_ref() != Some(&pause) {
+                    normal(format!("Disruption is paused {}", pause.describe()));
+                }
+                self.active.insert(name.to_owned(), pause);
+            } else if let Some(over) = was_active {
+                let cause = if over.is_active(now) {
+                    "was removed"
+                } else {
+                    "is over"
+                };
+                normal(format!(
+                    "Disruption is resumed: the pause until {} {cause}",
+                    over.until
+                ));
+            }
+            if let Some(error) = invalid {
+                if was_invalid.as_ref() != Some(&error) {
+                    let message = format!(
+                        "Annotation \"{}\" counts as absent: {error}",
+                        annotations::PAUSED
+                    );
+                    due.push(
+                        Event::warning(reference(&**pool), events::INVALID_KNOB, message).always(),
+                    );
+                }
+                self.invalid.insert(name.to_owned(), error);
+            }
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOON: &str = "2026-01-01T12:00:00Z";
+    const ONE: &str = "2026-01-01T13:00:00Z";
+
+    /// Returns the events of one look at a NodePool with this annotation.
+    fn look(pauses: &mut Pauses, value: Option<&str>, now: &str) -> Vec<String> {
+        let mut pool = NodePool::default();
+        pool.metadata.name = Some("default".to_owned());
+        let annotation = value.map(|value| (annotations::PAUSED.to_owned(), value.to_owned()));
+        pool.metadata.annotations = Some(annotation.into_iter().collect());
+        let events = pauses.changes([&Arc::new(pool)].into_iter(), now.parse().unwrap());
+        let texts = events.into_iter();
+        texts
+            .map(|event| format!("{} {}", event.reason, event.message))
+            .collect()
+    }
+
+    #[test]
+    fn begin_and_end_of_a_pause_are_each_reported_once() {
+        let mut pauses = Pauses::default();
+        let value = format!("until={ONE};by=alice");
+        assert_eq!(
+            look(&mut pauses, Some(&value), NOON),
+            [format!(
+                "DisruptionPaused Disruption is paused until {ONE} by alice"
+            )]
+        );
+        assert!(look(&mut pauses, Some(&value), NOON).is_empty());
+        assert_eq!(
+            look(&mut pauses, Some(&value), ONE),
+            [format!(
+                "DisruptionPaused Disruption is resumed: the pause until {ONE} is over"
+            )]
+        );
+        assert!(look(&mut pauses, Some(&value), ONE).is_empty());
+    }
+
+    #[test]
+    fn a_change_and_the_removal_of_a_pause_are_reported() {
+        let mut pauses = Pauses::default();
+        let shorter = "2026-01-01T12:30:00Z";
+        look(&mut pauses, Some(&format!("until={ONE}")), NOON);
+        assert_eq!(
+            look(&mut pauses, Some(&format!("until={shorter}")), NOON),
+            [format!(
+                "DisruptionPaused Disruption is paused until {shorter}"
+            )]
+        );
+        assert_eq!(
+            look(&mut pauses, None, NOON),
+            [format!(
+                "DisruptionPaused Disruption is resumed: the pause until {shorter} was removed"
+            )]
+        );
+    }
+
+    #[test]
+    fn an_invalid_annotation_is_reported_once_and_ends_the_pause() {
+        let mut pauses = Pauses::default();
+        look(&mut pauses, Some(&format!("until={ONE}")), NOON);
+        let said = look(&mut pauses, Some("until=soon"), NOON);
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert_eq!(
+            said[1],
+            "InvalidKnob Annotation \"operations.karpenter.sh/paused\" counts as absent: invalid time `soon`: must be as 2006-01-02T15:04:05Z"
+        );
+        assert!(look(&mut pauses, Some("until=soon"), NOON).is_empty());
+        assert_eq!(look(&mut pauses, Some("until=later"), NOON).len(), 1);
+    }
+
+    #[test]
+    fn a_nodepool_without_the_annotation_has_no_events() {
+        assert!(look(&mut Pauses::default(), None, NOON).is_empty());
+    }
+}

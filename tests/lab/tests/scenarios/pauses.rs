@@ -1,0 +1,220 @@
+//! Pauses of voluntary disruption: the annotation `operations.karpenter.sh/paused` of NodePools.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use karpenter_api::v1::NodePool;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use crate::disruption::{drift, oversized};
+use crate::world::{World, pool};
+
+/// Sets or removes the annotation.
+async fn annotate(world: &World, pool: &str, value: Option<&str>) {
+    let patch = json!({"metadata": {"annotations": {"operations.karpenter.sh/paused": value}}});
+    world
+        .api::<NodePool>()
+        .patch(pool, &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .unwrap();
+}
+
+fn in_seconds(world: &World, seconds: u64) -> Timestamp {
+    world.stack.clock.now() + Duration::from_secs(seconds)
+}
+
+/// Returns type and message of the events of a NodePool with this reason, in the order of their messages.
+async fn events(world: &World, reason: &str) -> Vec<(String, String)> {
+    let events = world.events().await.into_iter();
+    let of_pools = events.filter(|event| {
+        event.reason.as_deref() == Some(reason)
+            && event.involved_object.kind.as_deref() == Some("NodePool")
+    });
+    let mut all: Vec<_> = of_pools
+        .map(|event| {
+            (
+                event.type_.unwrap_or_default(),
+                event.message.unwrap_or_default(),
+            )
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+async fn uids(world: &World) -> Vec<String> {
+    let claims = world.claims().await;
+    let mut uids: Vec<String> = claims.iter().map(|claim| claim.uid().to_owned()).collect();
+    uids.sort();
+    uids
+}
+
+const PAUSED: &str = "karpenter_nodepools_paused{nodepool=\"default\"}";
+
+/// Scenario ROLL-10.
+#[tokio::test(start_paused = true)]
+async fn nothing_voluntary_happens_until_a_pause_ends_by_itself_and_pending_pods_get_nodes() {
+    let world = World::new().await;
+    world.deploy("app", 12).await;
+    world.until_running(12, 60).await;
+    let before = uids(&world).await;
+    let until = in_seconds(&world, 1800);
+    annotate(
+        &world,
+        "default",
+        Some(&format!("until={until};by=alice;why=incident 42")),
+    )
+    .await;
+    // Drift and consolidation: the nodes of the old template are much too large for what is left.
+    world.scale("app", 1).await;
+    drift(&world).await;
+    world.pass(900).await;
+    assert_eq!(uids(&world).await, before, "{}", world.describe().await);
+    assert_eq!(world.metric(PAUSED), Some(1.0));
+    let allowed =
+        "karpenter_nodepools_allowed_disruptions{nodepool=\"default\",reason=\"Drifted\"}";
+    assert_eq!(world.metric(allowed), Some(0.0));
+
+    world.deploy("more", 40).await;
+    world
+        .until(300, "pending pods get nodes", async |w| {
+            w.progress().await.running == 41
+        })
+        .await;
+    world.delete_deployments(&["more"]).await;
+    world.pass(300).await;
+    let paused = uids(&world).await;
+    assert!(before.iter().all(|uid| paused.contains(uid)));
+    assert!(paused.len() > before.len(), "empty nodes are kept, too");
+
+    world
+        .until(1800, "the pause is over", async |w| {
+            w.metric(PAUSED).is_none()
+        })
+        .await;
+    assert!(world.stack.clock.now() >= until);
+    world
+        .until(900, "the drifted nodes are replaced", async |w| {
+            let left = uids(w).await;
+            left.len() == 1 && before.iter().all(|uid| !left.contains(uid))
+        })
+        .await;
+    let normal = |message: String| ("Normal".to_owned(), message);
+    assert_eq!(
+        events(&world, "DisruptionPaused").await,
+        [
+            normal(format!(
+                "Disruption is paused until {until} by alice: incident 42"
+            )),
+            normal(format!(
+                "Disruption is resumed: the pause until {until} is over"
+            )),
+        ]
+    );
+    let blocked = events(&world, "DisruptionBlocked").await;
+    assert!(blocked.is_empty(), "the budgets are open: {blocked:?}");
+    world.assert_no_orphans().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_does_not_stop_deletion_by_users_and_expiration() {
+    let world = World::new().await;
+    let until = in_seconds(&world, 7 * 24 * 3600);
+    let spec = json!({"template": {"spec": {"expireAfter": "1h"}}});
+    world.create(&pool("short", spec)).await;
+    annotate(&world, "short", Some(&format!("until={until}"))).await;
+    annotate(&world, "default", Some(&format!("until={until}"))).await;
+    let on_short = json!({"nodeSelector": {"karpenter.sh/nodepool": "short"}});
+    world.deploy_with("app", 2, on_short).await;
+    world.until_running(2, 60).await;
+    let before = uids(&world).await;
+    world
+        .until(3900, "the expired nodes are replaced", async |w| {
+            let left = uids(w).await;
+            !left.is_empty() && before.iter().all(|uid| !left.contains(uid))
+        })
+        .await;
+    world.until_running(2, 60).await;
+    let claim = world.claims().await.remove(0);
+    world
+        .delete::<karpenter_api::v1::NodeClaim>(claim.name())
+        .await;
+    world
+        .until(300, "the deleted node is gone", async |w| {
+            !uids(w).await.contains(&claim.uid().to_owned())
+        })
+        .await;
+    world.until_running(2, 120).await;
+}
+
+/// Scenario ROLL-11.
+#[tokio::test(start_paused = true)]
+async fn a_pause_lets_commands_in_flight_finish() {
+    let world = World::new().await;
+    world.deploy("app", 3).await;
+    world.until_running(3, 60).await;
+    let before = uids(&world).await;
+    drift(&world).await;
+    world
+        .until(60, "a replacement is launching", async |w| {
+            uids(w).await.len() > before.len()
+        })
+        .await;
+    let until = in_seconds(&world, 3600);
+    annotate(&world, "default", Some(&format!("until={until}"))).await;
+    world
+        .until(300, "the drifted node is gone", async |w| {
+            let left = uids(w).await;
+            before.iter().all(|uid| !left.contains(uid))
+        })
+        .await;
+    world.until_running(3, 60).await;
+    world
+        .until(15, "the pause is reported", async |w| {
+            w.metric(PAUSED) == Some(1.0)
+        })
+        .await;
+}
+
+/// Scenario ROLL-11.
+#[tokio::test(start_paused = true)]
+async fn a_pause_drops_proposals_that_are_not_validated_yet() {
+    let (world, _) = oversized().await;
+    world.scale("app", 1).await;
+    world
+        .until(300, "consolidation is proposed", async |w| {
+            w.has_event("ConsolidationCandidate").await
+        })
+        .await;
+    let before = uids(&world).await;
+    let until = in_seconds(&world, 3600);
+    annotate(&world, "default", Some(&format!("until={until}"))).await;
+    world.pass(1200).await;
+    assert_eq!(uids(&world).await, before, "{}", world.describe().await);
+    assert!(world.has_event("ConsolidationRejected").await);
+    annotate(&world, "default", None).await;
+    world
+        .until(300, "the node is replaced after the pause", async |w| {
+            uids(w).await != before
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_invalid_pause_counts_as_absent_and_is_reported_once() {
+    let world = World::new().await;
+    world.deploy("app", 2).await;
+    world.until_running(2, 60).await;
+    annotate(&world, "default", Some("until=tomorrow")).await;
+    world.pass(600).await;
+    world.delete_deployments(&["app"]).await;
+    world.until_empty(300).await;
+    let message = "Annotation \"operations.karpenter.sh/paused\" counts as absent: invalid time `tomorrow`: must be as 2006-01-02T15:04:05Z";
+    assert_eq!(
+        events(&world, "InvalidKnob").await,
+        [("Warning".to_owned(), message.to_owned())]
+    );
+    assert!(events(&world, "DisruptionPaused").await.is_empty());
+    assert_eq!(world.metric(PAUSED), None);
+}

@@ -17,6 +17,7 @@
 //! from upstream's ordered prefix and then improves it; one pass may return several commands.
 
 pub mod balanced;
+mod blockers;
 pub mod budgets;
 pub mod candidate;
 pub mod command;
@@ -28,10 +29,13 @@ mod plan;
 pub mod prices;
 mod replacement;
 pub mod simulation;
+mod staying;
 mod validate;
 
+pub use blockers::blockers;
 pub use budgets::Budgets;
-pub use candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable};
+pub use candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable, Surroundings};
 pub use command::{Command, CommandId, Decision, Method, Verdict, VerdictKind};
 pub use plan::{DisruptionPlan, DisruptionRequest, MultiNodeSearch, Stopwatch, plan};
+pub use staying::{PodStays, StayingPods};
 pub use validate::{CommandInvalidated, validate};

@@ -35,12 +35,13 @@ pub struct Input<'a> {
 }
 
 /// What the passes of this replica decided since it leads. All of it can be lost at any time: the next passes fill it again.
-#[derive(Debug)]
+/// Clones share records and tables, so that questions are answered from a clone while passes go on.
+#[derive(Clone, Debug)]
 pub struct History {
     began: Timestamp,
     ring: Ring,
-    pods: Table,
-    nodes: Table,
+    pods: Arc<Table>,
+    nodes: Arc<Table>,
     /// The outcome of each NodePool in the last scheduling pass.
     pools: BTreeMap<String, Reason>,
 }
@@ -51,8 +52,8 @@ impl History {
         Self {
             began,
             ring: Ring::new(Bounds::default()),
-            pods: Table::new(MAX_PODS),
-            nodes: Table::new(MAX_NODES),
+            pods: Arc::new(Table::new(MAX_PODS)),
+            nodes: Arc::new(Table::new(MAX_NODES)),
             pools: BTreeMap::new(),
         }
     }
@@ -186,7 +187,7 @@ impl History {
             .unbound_pods()
             .map(|pod| Key::of(&pod.key.uid))
             .collect();
-        self.pods.update(
+        Arc::make_mut(&mut self.pods).update(
             fresh,
             |key| unbound.contains(&key),
             (self.began, now),
@@ -243,8 +244,7 @@ impl History {
         let recorded = self.record(Pass::Disruption, input, truncated, totals, items);
         // Every node has a verdict.
         let number = recorded.id().number;
-        self.nodes
-            .update(fresh, |_| false, (self.began, now), number);
+        Arc::make_mut(&mut self.nodes).update(fresh, |_| false, (self.began, now), number);
         recorded
     }
 

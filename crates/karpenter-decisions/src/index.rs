@@ -147,7 +147,7 @@ pub struct Fresh {
 }
 
 /// Objects with their reasons, by key.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Table {
     entries: Vec<Entry>,
     capacity: usize,

@@ -30,7 +30,7 @@ impl Default for Bounds {
 }
 
 /// Records by number, oldest first.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Ring {
     bounds: Bounds,
     records: VecDeque<Arc<DecisionRecord>>,

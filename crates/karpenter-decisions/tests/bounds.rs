@@ -55,7 +55,7 @@ fn pass() -> impl Strategy<Value = Pass> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Conformance: DEC-records-02
+    /// Conformance: DEC-002
     #[test]
     fn a_record_is_never_longer_than_a_line_of_a_container_log(items in items(), pass in pass()) {
         let all = items.len();
@@ -68,7 +68,7 @@ proptest! {
         prop_assert_eq!(record.output_digest, Digest::of(&items));
     }
 
-    /// Conformance: DEC-records-01
+    /// Conformance: DEC-001
     #[test]
     fn a_ring_stays_within_its_bounds(
         passes in prop::collection::vec((pass(), items(), 0..40_000_i64), 1..16),
@@ -94,7 +94,7 @@ proptest! {
         }
     }
 
-    /// Conformance: DEC-records-03
+    /// Conformance: DEC-003
     #[test]
     fn a_table_stays_within_its_bounds_and_since_survives_a_change_of_parameters_only(
         passes in prop::collection::vec(prop::collection::vec((0..40_u32, 0..3_u8, 0..5_u32), 0..40), 1..12),
@@ -139,7 +139,7 @@ proptest! {
 
 /// The index of a cluster at its bounds: each pod has a long reason of its own.
 ///
-/// Conformance: DEC-records-03
+/// Conformance: DEC-003
 #[test]
 fn the_index_needs_two_mebibytes_at_most_whatever_the_reasons_are() {
     let mut memory = 0;
@@ -182,7 +182,7 @@ fn the_index_needs_two_mebibytes_at_most_whatever_the_reasons_are() {
     assert!(memory <= 2 << 20, "{memory}");
 }
 
-/// Conformance: DEC-records-01
+/// Conformance: DEC-001
 #[test]
 fn a_full_ring_needs_the_memory_that_it_accounts_for() {
     let mut accounted = 0;
@@ -215,7 +215,7 @@ fn a_full_ring_needs_the_memory_that_it_accounts_for() {
     );
 }
 
-/// Conformance: DEC-records-01
+/// Conformance: DEC-001
 #[test]
 fn a_pass_that_finds_nothing_new_extends_the_last_record_of_its_kind() {
     let mut ring = Ring::default();

@@ -11,6 +11,7 @@ use kube::Api;
 use crate::capacity_buffer::Buffers;
 use crate::client::Clients;
 use crate::clock::Clock;
+use crate::decisions::Decisions;
 use crate::events::Recorder;
 use crate::metrics::Metrics;
 use crate::model::{ModelHandle, View};
@@ -57,6 +58,8 @@ pub struct Context {
     pub metrics: Metrics,
     /// Since when this replica acts as leader.
     pub acting: Acting,
+    /// Records of decisions, if the feature gate is on.
+    pub decisions: Option<Decisions>,
     /// Reads and updates the model of the cluster.
     pub model: ModelHandle,
     /// The latest NodeClaims written by this process.

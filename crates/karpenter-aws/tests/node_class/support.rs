@@ -165,6 +165,7 @@ impl World {
         let (parts, watches) = assembly.into_parts();
         let options = Options {
             metrics_port: 0,
+            decisions_port: 0,
             health_probe_port: 0,
             disable_leader_election: true,
             ..Options::default()

@@ -7,9 +7,9 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use karpenter_core::schedule::ScheduleRequest;
 use karpenter_kube::decisions::Made;
 use karpenter_kube::options::{DecisionLog, FeatureGates, Options};
-use karpenter_kube::provisioning;
 use karpenter_kwok::KwokNodeClass;
 use karpenter_lab::stack::{Settings, Stack};
 use kube::Api;
@@ -126,18 +126,14 @@ async fn a_pending_pod_has_its_reason_its_age_and_the_record_that_says_so() {
     let told = explain_first_pod(&world, port).await;
     assert_eq!(told["kind"], "PodExplanation");
     assert_eq!(told["state"], "Pending");
-    assert_eq!(told["reason"]["id"], "RequirementMismatch", "{told}");
+    assert_eq!(told["reason"]["id"], "NoMatchingType", "{told}");
     assert_eq!(told["alike"]["pods"], 3);
     assert_eq!(told["pools"][0]["name"], "default");
     let since = told["reason"]["since"].as_str().unwrap();
     assert!(since < told["observed"]["at"].as_str().unwrap());
 
     // The passes since then found the same: one record, which lasts until the last of them.
-    let list = get(
-        port,
-        "decisions?kind=Provisioning&reason=RequirementMismatch",
-    )
-    .await;
+    let list = get(port, "decisions?kind=Provisioning&reason=NoMatchingType").await;
     let records = list["items"].as_array().unwrap();
     assert_eq!(records.len(), 1, "{list}");
     assert_eq!(told["records"], json!([records[0]["id"]]));
@@ -145,9 +141,9 @@ async fn a_pending_pod_has_its_reason_its_age_and_the_record_that_says_so() {
     assert_eq!(records[0]["items"][0]["count"], 3);
 
     let groups = get(port, "explanations?of=pods&by=reason").await;
-    assert_eq!(groups["items"][0]["reason"], "RequirementMismatch");
+    assert_eq!(groups["items"][0]["reason"], "NoMatchingType");
     assert_eq!(groups["items"][0]["count"], 3);
-    let series = "karpenter_decisions_pods_pending{reason=\"RequirementMismatch\"}";
+    let series = "karpenter_decisions_pods_pending{reason=\"NoMatchingType\"}";
     assert_eq!(world.metric(series), Some(3.0));
     let pool = get(port, "nodepools/default/explanation").await;
     assert_eq!(pool["reason"]["id"], "Used", "{pool}");
@@ -386,7 +382,7 @@ async fn hostile_names_get_a_status_that_does_not_repeat_them() {
 fn watch(port: u16) -> (TcpStream, String) {
     let mut stream = connect(port);
     let path = "/apis/decisions.karpenter.sh/v1alpha1/decisions?watch=true";
-    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let mut head = Vec::new();
     let mut byte = [0];
@@ -403,7 +399,7 @@ fn decide(world: &World, number: usize) {
     let view = cx.view();
     let made = Made {
         view: &view,
-        request: &provisioning::request(cx),
+        request: &ScheduleRequest::at(cx.clock.now()),
         took: Duration::ZERO,
     };
     let pool = format!("{number}-{}", "x".repeat(12_000));

@@ -24,6 +24,7 @@ pub mod overlay;
 pub mod pod;
 pub mod provider;
 pub mod quantity;
+pub mod reason;
 pub mod repair;
 pub mod requirements;
 pub mod resources;

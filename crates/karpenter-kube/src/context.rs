@@ -14,6 +14,7 @@ use crate::capacity_buffer::Buffers;
 use crate::client::Clients;
 use crate::clock::Clock;
 use crate::controller::{Doing, ReconcileError};
+use crate::decisions::Decisions;
 use crate::events::Recorder;
 use crate::metrics::Metrics;
 use crate::model::{ModelHandle, Stopped, View};
@@ -61,6 +62,8 @@ pub struct Context {
     pub metrics: Metrics,
     /// Since when this replica acts as leader.
     pub acting: Acting,
+    /// Records of decisions, if the feature gate is on.
+    pub decisions: Option<Decisions>,
     /// Reads and updates the model of the cluster.
     pub model: ModelHandle,
     /// The latest NodeClaims written by this process.

@@ -13,8 +13,10 @@
 //! UPSTREAM: client-go tools/leaderelection, controller-runtime pkg/leaderelection (the timeout of a request)
 
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -109,7 +111,11 @@ pub struct Elector {
     api: Api<Lease>,
     config: LeaseConfig,
     observed: Option<Observed>,
+    holder: Holder,
 }
+
+/// The identity of the replica that holds the Lease, as a candidate last saw it; empty at first. Cheap to clone.
+pub type Holder = Arc<ArcSwap<String>>;
 
 impl Elector {
     /// Creates a candidate that has not read the Lease yet.
@@ -119,7 +125,14 @@ impl Elector {
             api: Api::namespaced(client, &config.namespace),
             config,
             observed: None,
+            holder: Holder::default(),
         }
+    }
+
+    /// Returns who holds the Lease.
+    #[must_use]
+    pub fn holder(&self) -> Holder {
+        Arc::clone(&self.holder)
     }
 
     /// Competes for the Lease until `stop` or until it is lost, publishes each change, then releases it.
@@ -136,7 +149,7 @@ impl Elector {
                     leadership.send_replace(Leadership::Leading);
                     return self.renew(renewal, leadership, stop).await;
                 }
-                Ok(Attempt::Theirs(_)) => {}
+                Ok(Attempt::Theirs(holder)) => self.holder.store(Arc::new(holder)),
                 Err(error) => {
                     tracing::debug!(logger = "controller", %error, "failed to acquire the lease");
                 }

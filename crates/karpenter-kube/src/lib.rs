@@ -20,6 +20,7 @@
 //! | [`static_capacity`], [`capacity_buffer`], [`overlay`] | what do the feature gates of these names do? |
 //! | [`disruption`] | which nodes are disrupted? |
 //! | [`events`], [`metrics`], [`observability`], [`logging`], [`admin`] | what do users and operators see? |
+//! | [`decisions`] | what was decided, and why is a pod pending or a node kept? |
 //! | [`writes`] | how do controllers that write the same object avoid conflicts? |
 //! | [`client`], [`watching`], [`watch_failure_log`], [`patch`], [`lease`], [`clock`], [`options`], [`scheduler_config`], [`provider`] | the plumbing |
 //!
@@ -60,6 +61,7 @@ pub mod clock;
 pub mod context;
 pub mod controller;
 mod cooldown;
+pub mod decisions;
 pub mod delete;
 pub mod disruption;
 pub mod events;

@@ -25,6 +25,7 @@ use crate::client::Clients;
 use crate::clock::Clock;
 use crate::context::{Acting, Context};
 use crate::controller::{Controller, Periodic, Queue, WorkQueue, run, run_periodic};
+use crate::decisions::Decisions;
 use crate::events::{EventWriter, Recorder};
 use crate::lease::{Elector, Leadership, LeaseConfig};
 use crate::metrics::{Metrics, Registry, show_build, show_process, show_queues};
@@ -51,7 +52,7 @@ use crate::provisioning::{Batcher, PodLedger, Provisioner};
 use crate::readiness::Readiness;
 use crate::static_capacity::StaticCapacity;
 use crate::writes::Writes;
-use crate::{admin, disruption, observability, static_capacity};
+use crate::{admin, decisions, disruption, observability, static_capacity};
 
 /// How long controllers may take to finish their current reconciliations.
 const GRACE: Duration = Duration::from_secs(20);
@@ -224,7 +225,14 @@ impl Builder {
             );
             Elector::new(self.clients.lease.clone(), lease)
         });
+        let holder = elector.as_ref().map(Elector::holder).unwrap_or_default();
+        let decisions = self
+            .options
+            .feature_gates
+            .decision_records
+            .then(|| Decisions::new(&self.options.decision_log, holder));
         let cx = Arc::new(Context {
+            decisions,
             clients: self.clients,
             clock: self.clock,
             options: self.options,
@@ -240,6 +248,7 @@ impl Builder {
             static_capacity: StaticCapacity::default(),
             limited: tokio::sync::Mutex::default(),
         });
+        decisions::register(&cx);
         let mut controllers = ControllerRegistry {
             cx,
             model,
@@ -541,6 +550,7 @@ impl Operator {
         let ready = Arc::clone(&readiness);
         let ready: Probe = Arc::new(move || ready.check());
         serve(&cx, profiler, ready, &outer, &outer_stop).await?;
+        decisions::serve(&cx, &outer, &outer_stop).await;
         let ControllerRegistry {
             model,
             starts,
@@ -579,6 +589,9 @@ impl Operator {
         }
         if leading {
             cx.acting.begin(cx.clock.now());
+            if let Some(decisions) = &cx.decisions {
+                decisions.begin(cx.clock.now());
+            }
             // Events queued before belong to the previous leader.
             inner.spawn(events.forgetful(warm_up).run(inner.stopping()));
             watch_cluster(model.take(), &cx, &kinds, &inner);

@@ -52,6 +52,22 @@ pub struct Options {
         default_value_t = 8081
     )]
     pub health_probe_port: u16,
+    /// Port on the loopback addresses that explanations of decisions are served on; 0 means none.
+    #[arg(
+        long,
+        help_heading = "Process",
+        env = "DECISIONS_PORT",
+        default_value_t = 8082
+    )]
+    pub decisions_port: u16,
+    /// Where each decision is written as a line of JSON: `none`, `stdout` or `file:PATH`.
+    #[arg(
+        long,
+        help_heading = "Logging",
+        env = "DECISION_LOG",
+        default_value = "none"
+    )]
+    pub decision_log: DecisionLog,
     /// Sustained requests per second to the API server.
     #[arg(
         long,
@@ -235,6 +251,8 @@ impl Default for Options {
             metrics_port: 8080,
             metrics_cert_dir: None,
             health_probe_port: 8081,
+            decisions_port: 8082,
+            decision_log: DecisionLog::None,
             kube_client_qps: 200,
             kube_client_burst: 300,
             enable_profiling: false,
@@ -293,6 +311,32 @@ pub enum LogLevel {
     Error,
 }
 
+/// Where decisions are written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DecisionLog {
+    /// Nowhere.
+    None,
+    /// The standard output, between the log lines.
+    Stdout,
+    /// A file, to which lines are appended.
+    File(PathBuf),
+}
+
+impl FromStr for DecisionLog {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "none" => Ok(Self::None),
+            None if text == "stdout" => Ok(Self::Stdout),
+            Some(("file", path)) if !path.is_empty() => Ok(Self::File(path.into())),
+            _ => Err(format!(
+                "unknown decision log `{text}`: must be none, stdout or file:PATH"
+            )),
+        }
+    }
+}
+
 /// Feature gates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FeatureGates {
@@ -308,6 +352,8 @@ pub struct FeatureGates {
     pub static_capacity: bool,
     /// Keep spare capacity for CapacityBuffers.
     pub capacity_buffer: bool,
+    /// Keep records of decisions in memory, and serve explanations on a loopback port.
+    pub decision_records: bool,
 }
 
 impl Default for FeatureGates {
@@ -319,6 +365,7 @@ impl Default for FeatureGates {
             node_overlay: false,
             static_capacity: false,
             capacity_buffer: false,
+            decision_records: true,
         }
     }
 }
@@ -341,6 +388,7 @@ impl FromStr for FeatureGates {
                 "NodeOverlay" => gates.node_overlay = value,
                 "StaticCapacity" => gates.static_capacity = value,
                 "CapacityBuffer" => gates.capacity_buffer = value,
+                "DecisionRecords" => gates.decision_records = value,
                 // Gates of older and newer releases are ignored, so that a chart can be upgraded in either order.
                 _ => {}
             }
@@ -438,8 +486,11 @@ mod tests {
             "--memory-limit=-1",
             "--consolidation-max-replacements=3",
             "--preference-policy=Ignore",
+            "--decision-log=file:/var/log/decisions:1",
         ])
         .unwrap();
+        let file = DecisionLog::File("/var/log/decisions:1".into());
+        assert_eq!(options.decision_log, file);
         assert_eq!(options.batch_idle_duration, Duration::from_millis(500));
         assert!(options.feature_gates.node_repair && !options.feature_gates.reserved_capacity);
         assert!(options.disable_leader_election && !options.ignore_dra_requests);
@@ -456,6 +507,8 @@ mod tests {
             "--unknown",
             "--metrics-port=x",
             "--log-level=loud",
+            "--decision-log=syslog",
+            "--decision-log=file:",
             "--scheduler-config=podTopologySpread: {defaultConstraints: [{maxSkew: 0}]}",
         ] {
             assert!(read(&[bad]).is_err(), "{bad}");

@@ -51,6 +51,7 @@ impl World {
         let (cloud, stop) = (Lagoon::default(), CancellationToken::new());
         let options = Options {
             metrics_port: 0,
+            decisions_port: 0,
             health_probe_port: 0,
             disable_leader_election: true,
             ..Options::default()

@@ -46,6 +46,7 @@ impl Default for LocalClusterSettings {
             seed: 0,
             options: Options {
                 metrics_port: 0,
+                decisions_port: 0,
                 health_probe_port: 0,
                 disable_leader_election: true,
                 ..Options::default()

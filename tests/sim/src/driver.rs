@@ -35,6 +35,8 @@ pub struct SimulationSettings {
     pub keep_trace: bool,
     /// Whether two replicas compete for the lease; random unless given.
     pub elects: Option<bool>,
+    /// Whether the controllers keep records of their decisions (feature gate `DecisionRecords`).
+    pub decision_records: bool,
 }
 
 impl Default for SimulationSettings {
@@ -44,6 +46,7 @@ impl Default for SimulationSettings {
             busy: Duration::from_secs(24 * 3600),
             keep_trace: false,
             elects: None,
+            decision_records: true,
         }
     }
 }
@@ -61,6 +64,8 @@ pub struct Report {
     pub starts: u64,
     /// Every line of the trace, if it is kept.
     pub trace: Vec<String>,
+    /// The metrics of the replicas that run at the end.
+    pub metrics: String,
 }
 
 /// A violated invariant.
@@ -118,6 +123,7 @@ impl std::fmt::Debug for Simulation {
 pub async fn simulate(seed: u64, settings: &SimulationSettings) -> Result<Report, Box<Failure>> {
     let mut simulation = Simulation::start(seed, settings).await?;
     let result = simulation.run(settings.busy).await;
+    let metrics = simulation.metrics();
     simulation.stop_replicas().await;
     let Simulation {
         cluster,
@@ -132,6 +138,7 @@ pub async fn simulate(seed: u64, settings: &SimulationSettings) -> Result<Report
         steps: step,
         starts,
         trace: trace.all(),
+        metrics,
     };
     cluster.shutdown().await;
     result.map(|()| report)
@@ -140,7 +147,9 @@ pub async fn simulate(seed: u64, settings: &SimulationSettings) -> Result<Report
 impl Simulation {
     async fn start(seed: u64, settings: &SimulationSettings) -> Result<Self, Box<Failure>> {
         let mut chance = Chance::new(seed);
-        let cluster_settings = world::settings(&mut chance, seed, settings.elects);
+        let mut cluster_settings = world::settings(&mut chance, seed, settings.elects);
+        let gates = &mut cluster_settings.options.feature_gates;
+        gates.decision_records = settings.decision_records;
         let replicas = match cluster_settings.options.disable_leader_election {
             true => 1,
             false => 2,

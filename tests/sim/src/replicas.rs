@@ -166,6 +166,16 @@ impl Simulation {
         self.replicas[at].running.as_ref().map(Replica::context)
     }
 
+    /// Returns the metrics of all running replicas.
+    pub(crate) fn metrics(&self) -> String {
+        let running = self
+            .replicas
+            .iter()
+            .filter_map(|place| place.running.as_ref());
+        let texts = running.map(|replica| replica.context().metrics.registry.render());
+        texts.collect()
+    }
+
     pub(crate) fn all_replicas_are_up(&self) -> bool {
         self.replicas.iter().all(|r| r.running.is_some())
     }

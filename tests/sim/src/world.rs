@@ -54,6 +54,7 @@ pub fn settings(chance: &mut Chance, seed: u64, elects: Option<bool>) -> LocalCl
         seed,
         options: Options {
             metrics_port: 0,
+            decisions_port: 0,
             health_probe_port: 0,
             disable_leader_election: !elects,
             leader_election_namespace: "default".into(),

@@ -70,3 +70,42 @@ fn the_same_seed_gives_the_same_events() {
     assert_eq!(differs, None);
     assert_eq!(once.len(), again.len());
 }
+
+/// The requests of a simulation and its metrics, with or without records of decisions.
+fn observable(seed: u64, decision_records: bool) -> (Vec<String>, u64, Vec<String>) {
+    let settings = Settings {
+        keep_trace: true,
+        decision_records,
+        ..minutes(20)
+    };
+    let report = run(seed, &settings).unwrap();
+    let lines = report.metrics.lines();
+    // What a process measures of itself differs in any two runs.
+    let excluded = ["process_", "tokio_", "karpenter_decisions_"];
+    let measured = |line: &str| excluded.iter().any(|name| line.contains(name));
+    let upstream = lines.filter(|line| !measured(line)).map(str::to_owned);
+    (report.trace, report.launched, upstream.collect())
+}
+
+/// The first seeds; `KARPENTER_SIM_SEEDS=N` compares N.
+///
+/// Conformance: EXP-15
+#[test]
+fn records_of_decisions_change_no_request_no_event_no_launch_and_no_other_metric() {
+    let seeds = std::env::var("KARPENTER_SIM_SEEDS").ok();
+    let seeds = seeds.map_or(2, |seeds| seeds.parse().unwrap());
+    for seed in 0..seeds {
+        let (with, without) = (observable(seed, true), observable(seed, false));
+        let differs = with.0.iter().zip(&without.0).find(|(a, b)| a != b);
+        assert_eq!(differs, None, "seed {seed}");
+        assert_eq!(
+            (with.0.len(), with.1),
+            (without.0.len(), without.1),
+            "seed {seed}"
+        );
+        let differs = with.2.iter().zip(&without.2).find(|(a, b)| a != b);
+        assert_eq!(differs, None, "seed {seed}");
+        assert_eq!(with.2.len(), without.2.len(), "seed {seed}");
+        assert!(!with.2.is_empty(), "seed {seed}");
+    }
+}

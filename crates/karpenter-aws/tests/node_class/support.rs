@@ -166,6 +166,7 @@ impl World {
         let (aws, watches) = operator.into_context();
         let options = Options {
             metrics_port: 0,
+            decisions_port: 0,
             health_probe_port: 0,
             disable_leader_election: true,
             ..Options::default()

@@ -88,6 +88,7 @@ pub struct Cluster {
 /// Reports whether two states of a pod differ only in readiness and in the times of readiness and scheduling.
 fn only_progress(old: &Pod, new: &Pod) -> bool {
     *old == Pod {
+        gated: old.gated,
         ready: old.ready,
         ready_since: old.ready_since,
         scheduled_since: old.scheduled_since,

@@ -10,12 +10,14 @@ use karpenter_api::labels;
 use karpenter_api::pause::Pause;
 use karpenter_api::v1::{ConsolidationPolicy, NodeClaim, NodePool};
 
+use super::blockers;
 use super::cost::{eviction_cost, lifetime_remaining, price, reschedule_cost};
 use super::prices::PriceLists;
-use crate::cluster::pdb::{PdbBlock, PdbLimits};
+use super::staying::StayingPods;
+use crate::cluster::pdb::PdbLimits;
 use crate::cluster::{NodeState, Snapshot};
 use crate::instance_type::InstanceType;
-use crate::pod::{DoNotDisrupt, Pod, PodKey, do_not_disrupt};
+use crate::pod::{Pod, PodKey};
 
 /// Why a node is not a candidate. [`fmt::Display`] gives upstream's text; the event begins with a capital.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +66,7 @@ pub enum NotDisruptable {
     /// It has drifted, but not all of its pods can be scheduled elsewhere.
     PodsStay {
         /// The pods, with reasons.
-        pods: Vec<(PodKey, String)>,
+        pods: StayingPods,
     },
 }
 
@@ -119,24 +121,8 @@ impl fmt::Display for NotDisruptable {
                     pod.namespace
                 )
             }
-            Self::PodsStay { pods } => stuck(f, pods),
+            Self::PodsStay { pods } => pods.fmt(f),
         }
-    }
-}
-
-/// Writes why pods would not schedule, for at most five pods.
-fn stuck(f: &mut fmt::Formatter<'_>, pods: &[(PodKey, String)]) -> fmt::Result {
-    f.write_str("Not all pods would schedule, ")?;
-    let shown: Vec<String> = pods
-        .iter()
-        .take(5)
-        .map(|(pod, why)| format!("{pod} => {why}"))
-        .collect();
-    f.write_str(&shown.join(" "))?;
-    if pods.len() > 5 {
-        write!(f, " and {} other(s)", pods.len() - 5)
-    } else {
-        Ok(())
     }
 }
 
@@ -180,7 +166,7 @@ pub enum NotConsolidatable {
     /// Not all of its pods can be scheduled elsewhere.
     PodsStay {
         /// The pods, with reasons.
-        pods: Vec<(PodKey, String)>,
+        pods: StayingPods,
     },
     /// Its pods would need more new nodes than a command may launch.
     SeveralReplacements {
@@ -260,7 +246,7 @@ impl fmt::Display for NotConsolidatable {
             ),
             Self::TooRecent => f.write_str("Node changed within consolidateAfter"),
             Self::BufferPods { node } => write!(f, "Node \"{node}\" has buffer pods"),
-            Self::PodsStay { pods } => stuck(f, pods),
+            Self::PodsStay { pods } => pods.fmt(f),
             Self::SeveralReplacements { count } => {
                 write!(f, "Can't remove without creating {count} candidates")
             }
@@ -518,37 +504,23 @@ fn candidate(
     (pdbs, prices): (&PdbLimits, &PriceLists),
     now: Timestamp,
 ) -> Result<(Candidate, Option<NotDisruptable>), NotDisruptable> {
-    if state
-        .claim_name()
-        .is_some_and(|name| surroundings.in_flight.contains(name))
-    {
-        return Err(NotDisruptable::InFlight);
-    }
-    let claim = state.claim.clone().ok_or(NotDisruptable::NotManaged)?;
-    let node = state.node.as_ref().ok_or(NotDisruptable::NoNode)?;
-    if !state.is_initialized() {
-        return Err(NotDisruptable::NotInitialized);
-    }
-    if state.is_deleting() {
-        return Err(NotDisruptable::Deleting);
-    }
-    if state.is_nominated(now) {
-        return Err(NotDisruptable::Nominated);
-    }
-    let refuses = state.annotations().get(labels::annotations::DO_NOT_DISRUPT);
-    if refuses.is_some_and(|value| value == "true") {
-        return Err(NotDisruptable::NodeDoNotDisrupt);
-    }
-    let pool_name = state.node_pool().ok_or(NotDisruptable::NoNodePoolLabel)?;
-    let no_pool = || NotDisruptable::NoNodePool {
-        node_pool: pool_name.to_owned(),
+    let list = |pool: &str| prices.of(pool).filter(|list| !list.is_empty());
+    let has_types = |pool: &str| list(pool).is_some();
+    let blocked = blockers::of_node(snapshot, state, surroundings, has_types, now).next();
+    // INVARIANT: each part that is missing is a blocker of its own.
+    let parts = (|| {
+        let (claim, node) = (state.claim.clone()?, state.node.as_ref()?);
+        let pool_name = state.node_pool()?;
+        let node_pool = snapshot.node_pool(pool_name)?.clone();
+        Some((claim, node, node_pool, list(pool_name)?))
+    })();
+    let (claim, node, node_pool, list) = match (blocked, parts) {
+        (None, Some(parts)) => parts,
+        (blocked, _) => return Err(blocked.unwrap_or(NotDisruptable::NotManaged)),
     };
-    let node_pool = snapshot.node_pool(pool_name).ok_or_else(no_pool)?.clone();
-    let list = prices.of(pool_name).filter(|list| !list.is_empty());
-    let list = list.ok_or_else(no_pool)?;
 
     let pods = snapshot.pods_on(&node.name).to_vec();
-    let blocked = pods_block(&pods, pdbs, now);
+    let blocked = blockers::of_pods(&pods, pdbs, now).next();
     if let Some(blocked) = &blocked
         && !(blocked.yields_to_grace_period() && claim.spec.termination_grace_period.is_some())
     {
@@ -586,36 +558,4 @@ fn candidate(
         is_recent_replacement,
     };
     Ok((candidate, blocked))
-}
-
-/// Returns the first reason why a pod of the node blocks disruption.
-fn pods_block(pods: &[Arc<Pod>], pdbs: &PdbLimits, now: Timestamp) -> Option<NotDisruptable> {
-    let refuses =
-        |pod: &&Arc<Pod>| pod.is_active() && do_not_disrupt(pod, now) == DoNotDisrupt::Yes;
-    if let Some(pod) = pods.iter().find(refuses) {
-        return Some(NotDisruptable::PodDoNotDisrupt {
-            pod: pod.key.clone(),
-        });
-    }
-    let blocks: Vec<(&Arc<Pod>, PdbBlock)> = pods
-        .iter()
-        .filter_map(|pod| Some((pod, pdbs.blocks(pod, now)?)))
-        .collect();
-    let several = blocks.iter().find_map(|(pod, block)| match block {
-        PdbBlock::Several { budgets } => Some((pod, budgets)),
-        PdbBlock::Prevents { .. } => None,
-    });
-    if let Some((pod, budgets)) = several {
-        return Some(NotDisruptable::SeveralPdbs {
-            pod: pod.key.clone(),
-            budgets: budgets.clone(),
-        });
-    }
-    blocks.into_iter().find_map(|(pod, block)| match block {
-        PdbBlock::Prevents { budget } => Some(NotDisruptable::Pdb {
-            pod: pod.key.clone(),
-            budget,
-        }),
-        PdbBlock::Several { .. } => None,
-    })
 }

@@ -17,6 +17,7 @@
 //! from upstream's ordered prefix and then improves it; one pass may return several commands.
 
 pub mod balanced;
+mod blockers;
 pub mod budgets;
 pub mod candidate;
 pub mod command;
@@ -29,11 +30,14 @@ pub mod prices;
 mod replacement;
 mod request;
 pub mod simulation;
+mod staying;
 mod validate;
 
+pub use blockers::blockers;
 pub use budgets::Budgets;
-pub use candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable};
+pub use candidate::{Candidate, Candidates, NotConsolidatable, NotDisruptable, Surroundings};
 pub use command::{Command, CommandId, Decision, Method, Verdict, VerdictKind};
 pub use plan::{DisruptionPlan, plan};
 pub use request::{DisruptionRequest, MultiNodeSearch, Stopwatch};
+pub use staying::{PodStays, StayingPods};
 pub use validate::{CommandInvalidated, validate};

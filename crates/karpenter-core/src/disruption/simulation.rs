@@ -9,6 +9,7 @@ use karpenter_api::v1::NodePool;
 
 use super::candidate::Candidate;
 use super::prices::PriceLists;
+use super::staying::{PodStays, StayingPods};
 use crate::cluster::pdb::PdbLimits;
 use crate::cluster::{Cluster, NodeState, Snapshot};
 use crate::pod::{Pod, PodKey};
@@ -24,7 +25,7 @@ pub struct Outcome {
     /// Pods placed on existing nodes.
     pub placements: Vec<Placement>,
     /// Pods of the deleted nodes that cannot be scheduled, and why. Pods that were pending before are not included.
-    pub stuck: Vec<(PodKey, String)>,
+    pub stuck: StayingPods,
 }
 
 /// Simulates the deletion of nodes in one snapshot. Shared by all threads of a pass.
@@ -130,13 +131,15 @@ impl Simulator {
             request.avoid.clone_from(&self.avoid);
         }
         let plan = self.solver.solve(&request);
-        let unplaced = plan
-            .unplaced
-            .iter()
-            .filter(|unplaced| !self.waiting.contains(&unplaced.pod) && !unplaced.buffer);
-        let mut stuck: Vec<(PodKey, String)> = unplaced
-            .map(|unplaced| (unplaced.pod.clone(), unplaced.why.to_string()))
-            .collect();
+        let mut stuck = StayingPods::default();
+        for unplaced in plan.unplaced {
+            if !self.waiting.contains(&unplaced.pod) && !unplaced.buffer {
+                stuck.push(|| {
+                    let why = PodStays::Unschedulable(Arc::new(unplaced.why));
+                    (unplaced.pod, why)
+                });
+            }
+        }
         // An uninitialized node may never become ready: pods are not moved there from an initialized one.
         let starting = plan.existing.iter().filter(|placement| {
             let node = self.snapshot.node(&placement.node);
@@ -144,19 +147,15 @@ impl Simulator {
                 && !self.leaving.contains(&placement.pod)
                 && !self.waiting.contains(&placement.pod)
         });
-        stuck.extend(starting.map(|placement| {
-            let why = format!(
-                "would schedule against uninitialized node \"{}\"",
-                placement.node
-            );
-            (placement.pod.clone(), why)
-        }));
-        stuck.extend(plan.undecided.iter().map(|pod| {
-            (
-                pod.clone(),
-                "simulation ended before the pod was scheduled".to_owned(),
-            )
-        }));
+        for placement in starting {
+            stuck.push(|| {
+                let node = placement.node.clone();
+                (placement.pod.clone(), PodStays::UninitializedNode { node })
+            });
+        }
+        for pod in plan.undecided {
+            stuck.push(|| (pod, PodStays::Undecided));
+        }
         Outcome {
             new_claims: plan.new_claims,
             placements: plan.existing,

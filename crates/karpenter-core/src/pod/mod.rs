@@ -215,6 +215,8 @@ pub struct Pod {
     pub phase: Phase,
     /// Whether condition PodScheduled has reason Unschedulable.
     pub unschedulable: bool,
+    /// Whether condition PodScheduled has reason SchedulingGated: kube-scheduler does not try to schedule the pod.
+    pub gated: bool,
     /// Whether condition Ready is True.
     pub ready: bool,
     /// The time since when condition Ready is True.
@@ -243,6 +245,10 @@ impl Pod {
             status
                 .and_then(|status| status.conditions.as_ref())
                 .and_then(|all| all.iter().find(|condition| condition.type_ == name))
+        };
+        let unscheduled_for = |reason: &str| {
+            condition("PodScheduled")
+                .is_some_and(|condition| condition.reason.as_deref() == Some(reason))
         };
         let since = |name: &str| {
             let condition = condition(name).filter(|condition| condition.status == "True")?;
@@ -288,8 +294,8 @@ impl Pod {
                 Some("Failed") => Phase::Failed,
                 _ => Phase::Unknown,
             },
-            unschedulable: condition("PodScheduled")
-                .is_some_and(|condition| condition.reason.as_deref() == Some("Unschedulable")),
+            unschedulable: unscheduled_for("Unschedulable"),
+            gated: unscheduled_for("SchedulingGated"),
             ready: condition("Ready").is_some_and(|condition| condition.status == "True"),
             ready_since: since("Ready"),
             scheduled_since: since("PodScheduled"),

@@ -10,6 +10,7 @@
 )]
 
 mod balanced;
+mod blockers;
 mod budgets;
 mod candidates;
 mod consolidation;

@@ -33,6 +33,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::context::Context;
 use crate::controller::{Backoff, Periodic, ReconcileError, compute};
 use crate::cooldown::Cooldowns;
+use crate::decisions::Made;
 use crate::model::View;
 use crate::provisioning;
 use execution::{Ended, Tainted};
@@ -273,7 +274,17 @@ impl Disruption {
                     report::dropped(&self.cx, command.method, lost);
                     started |= self.start(&checked).await?;
                 }
-                Err(why) => report::rejected(&self.cx, &view, &command, &why),
+                Err(why) => {
+                    report::rejected(&self.cx, &view, &command, &why);
+                    if let Some(decisions) = &self.cx.decisions {
+                        let made = Made {
+                            view: &view,
+                            request: &provisioning::request(&self.cx),
+                            took: now.elapsed(),
+                        };
+                        decisions.rejected(&self.cx, made, &command, &why);
+                    }
+                }
             }
         }
         Ok(started)
@@ -303,9 +314,18 @@ impl Disruption {
             request.multi_node.cancel = Some(Arc::new(|| true));
             request.single_node_cancel = Some(Arc::new(|| true));
         }
-        let snapshot = view.snapshot.fork();
+        let (snapshot, asked) = (view.snapshot.fork(), request.schedule.clone());
+        let started = Instant::now();
         let plan = compute("the disruption planner", move || plan(&snapshot, &request)).await?;
         report::planned(&self.cx, view, &plan, consolidate);
+        if let Some(decisions) = &self.cx.decisions {
+            let made = Made {
+                view,
+                request: &asked,
+                took: started.elapsed(),
+            };
+            decisions.disrupted(&self.cx, made, &plan);
+        }
         if consolidate {
             self.unseen_pools = plan.unseen_pools.clone();
             let cooling_down = !self.cooldowns.active(Instant::now()).is_empty();

@@ -33,7 +33,7 @@ pub fn register_state(cx: &Arc<Context>) {
 
 /// Returns a collector that has the context while it exists and this replica acts: the context holds the registry, so the
 /// registry must not hold the context.
-fn with(
+pub(crate) fn with(
     cx: &Arc<Context>,
     collect: impl Fn(&Context, &mut Emit<'_>) + Send + Sync + 'static,
 ) -> impl Fn(&mut Emit<'_>) + Send + Sync + 'static {

@@ -32,6 +32,7 @@ use super::soft_constraints::SoftConstraints;
 use super::{Batcher, Nominations, PodLedger, catalogue, launch, report};
 use crate::context::Context;
 use crate::controller::{Periodic, ReconcileError, compute};
+use crate::decisions::Made;
 use crate::model::{Change, Stopped, View};
 
 /// Time limit of one plan; the remaining pods are planned by the next.
@@ -204,6 +205,14 @@ impl Provisioner {
         let with_pods = with_pods.filter(|(draft, _)| !draft.pods.is_empty());
         let launched = with_pods.filter_map(|(_, claim)| Some(claim.as_ref()?.name().to_owned()));
         self.nominate_nodes(&Standing::default(), launched).await?;
+        if let Some(decisions) = &self.cx.decisions {
+            let made = Made {
+                view: &view,
+                request: &request(&self.cx),
+                took: started.elapsed(),
+            };
+            decisions.provisioned(&self.cx, made, &plan, &claims);
+        }
         report::nominations(&self.cx, &view, &plan, &claims);
         Ok(())
     }

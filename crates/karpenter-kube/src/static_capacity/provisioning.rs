@@ -8,15 +8,18 @@ use std::time::Duration;
 
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_core::schedule::PlannedNodeClaim;
 use karpenter_core::static_capacity::{draft, replicas};
 
 use super::population;
 use crate::context::Context;
 use crate::controller::{Backoff, Controller, Next, ObjectKey, Queue, ReconcileError};
 use crate::cooldown::Cooldowns;
+use crate::decisions::Made;
 use crate::logging;
 use crate::model::{Change, View};
 use crate::options::Options;
+use crate::provisioning;
 use crate::provisioning::launch::create_claims;
 
 /// Interval between reconciliations of a NodePool of the right size.
@@ -53,6 +56,24 @@ impl Provisioning {
     fn cooldown(&self, pool: &str) -> Option<Duration> {
         let until = self.cooldowns.until(pool)?;
         Some(self.cx.clock.until(until)).filter(|cooldown| !cooldown.is_zero())
+    }
+
+    /// Records a pass over a NodePool that lacks nodes.
+    fn record(
+        &self,
+        view: &View,
+        planned: &[PlannedNodeClaim],
+        claims: &[Option<String>],
+        at_limit: Option<&str>,
+    ) {
+        if let Some(decisions) = &self.cx.decisions {
+            let made = Made {
+                view,
+                request: &provisioning::request(&self.cx),
+                took: Duration::ZERO,
+            };
+            decisions.static_capacity(&self.cx, made, planned, claims, at_limit);
+        }
     }
 
     /// Records whether the change of a NodeClaim shows that the nodes of its NodePool can be launched.
@@ -156,6 +177,7 @@ impl Controller for Provisioning {
             .static_capacity
             .reserve(&self.cx.model, pool, missing);
         if granted == 0 {
+            self.record(&view, &[], &[], Some(pool.name()));
             tracing::info!(
                 NodePool = logging::object(None, pool.name()),
                 replicas,
@@ -168,6 +190,11 @@ impl Controller for Provisioning {
         let none_replaced = BTreeSet::new();
         let created = create_claims(&self.cx, &drafts, &none_replaced, "provisioned").await;
         self.cx.static_capacity.release(pool.name(), granted);
+        let names = created.iter().map(|claim| claim.as_ref().ok());
+        let names: Vec<_> = names
+            .map(|claim| claim.map(|c| c.name().to_owned()))
+            .collect();
+        self.record(&view, &drafts, &names, None);
         let failed = created.into_iter().filter_map(Result::err);
         let errors: Vec<_> = failed
             .map(|error| ReconcileError::Internal(format!("creating nodeclaim, {error}")))

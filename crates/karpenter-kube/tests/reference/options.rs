@@ -51,7 +51,12 @@ const UPSTREAMS: [(&str, &str, &str); 23] = [
     ("scheduler-config", "SCHEDULER_CONFIG", ""),
 ];
 /// Flags that upstream does not have.
-const OURS: [&str; 2] = ["metrics-cert-dir", "consolidation-max-replacements"];
+const OURS: [&str; 4] = [
+    "metrics-cert-dir",
+    "consolidation-max-replacements",
+    "decisions-port",
+    "decision-log",
+];
 
 fn read(args: &[&str]) -> Result<Options, clap::Error> {
     let args = std::iter::once("karpenter").chain(args.iter().copied());
@@ -187,6 +192,7 @@ fn gates_that_are_not_named_have_their_defaults_and_unknown_ones_are_ignored() {
         node_overlay: false,
         static_capacity: false,
         capacity_buffer: false,
+        decision_records: true,
     };
     for text in ["", "Unknown=true", "Drift=false,"] {
         assert_eq!(gates(text).unwrap(), defaults, "{text}");
@@ -208,6 +214,7 @@ fn gates_that_are_not_named_have_their_defaults_and_unknown_ones_are_ignored() {
         assert_eq!(gates(&format!("{name}=true")).unwrap(), expected, "{name}");
     }
     assert!(!gates("ReservedCapacity=false").unwrap().reserved_capacity);
+    assert!(!gates("DecisionRecords=false").unwrap().decision_records);
     for malformed in [
         "NodeRepair",
         "NodeRepair=maybe",

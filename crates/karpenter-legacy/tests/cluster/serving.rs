@@ -77,6 +77,7 @@ impl Cluster {
 
         let options = Options {
             metrics_port: 0,
+            decisions_port: 0,
             health_probe_port: 0,
             disable_leader_election: true,
             ..Options::default()

@@ -54,6 +54,7 @@ impl World {
         let loops = Loops::start(testbed.client(), testbed_clock, loops::Options::default());
         let options = Options {
             metrics_port: 0,
+            decisions_port: 0,
             health_probe_port: 0,
             disable_leader_election: true,
             ..Options::default()

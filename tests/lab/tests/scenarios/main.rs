@@ -10,6 +10,7 @@ mod bad_input;
 mod buffers;
 mod claims;
 mod controllers;
+mod decisions;
 mod disruption;
 mod events;
 mod failures;

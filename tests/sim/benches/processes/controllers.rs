@@ -81,6 +81,7 @@ async fn operate(manner: Manner) -> Outcome<()> {
         kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     let options = Options {
         metrics_port: 0,
+        decisions_port: 0,
         health_probe_port: 0,
         disable_leader_election: true,
         ..Options::default()

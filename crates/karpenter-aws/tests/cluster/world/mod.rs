@@ -159,6 +159,7 @@ impl World {
         configure(&mut settings);
         let mut options = Options {
             metrics_port: 0,
+            decisions_port: 0,
             health_probe_port: 0,
             disable_leader_election: true,
             ..Options::default()

@@ -1,0 +1,177 @@
+//! Explanations of pods, nodes, NodeClaims and NodePools.
+//!
+//! An explanation says what the history and a snapshot know: the reason with its age and parameters, the records, prices and
+//! usage. It runs no scheduling simulation.
+
+mod node;
+mod pod;
+mod pool;
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use karpenter_core::cluster::Snapshot;
+use karpenter_core::reason::Reason;
+use serde::Serialize;
+use serde_json::Value;
+
+pub use node::{
+    Blocker, NodeClaimExplanation, NodeExplanation, Usage, explain_node, explain_node_claim,
+};
+pub use pod::{Alike, PodExplanation, PoolReason, Stage, explain_pod};
+pub use pool::{BudgetNow, LimitNow, NodePoolExplanation, explain_node_pool};
+
+use crate::history::History;
+use crate::index::Entry;
+use crate::record::{DecisionRecord, RecordId};
+
+/// Returns kube-scheduler's message about the pod of a uid.
+pub type SchedulerMessages<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// What a question is asked of.
+#[derive(Clone, Copy)]
+pub struct Question<'a> {
+    /// The cluster.
+    pub snapshot: &'a Snapshot,
+    /// The decisions.
+    pub history: &'a History,
+    /// kube-scheduler's messages.
+    pub messages: SchedulerMessages<'a>,
+    /// The current time.
+    pub now: Timestamp,
+    /// The version of the engine.
+    pub engine: &'a str,
+}
+
+impl std::fmt::Debug for Question<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Question")
+            .field("now", &self.now)
+            .finish_non_exhaustive()
+    }
+}
+
+/// When and on what an answer was made.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Observed {
+    /// The time of the answer.
+    pub at: Timestamp,
+    /// The epoch of the snapshot.
+    pub epoch: u64,
+    /// The version of the engine.
+    pub engine: String,
+    /// Whether the answer is incomplete, because a bound was reached.
+    pub truncated: bool,
+}
+
+impl Question<'_> {
+    /// Returns what the answer is made of.
+    pub fn observed(&self, truncated: bool) -> Observed {
+        Observed {
+            at: self.now,
+            epoch: self.snapshot.epoch(),
+            engine: self.engine.to_owned(),
+            truncated,
+        }
+    }
+
+    /// Returns the ids of an entry's records that still exist, latest first.
+    fn records(&self, entry: Option<&Entry>) -> Vec<RecordId> {
+        let ring = self.history.ring();
+        let numbers = entry.into_iter().flat_map(Entry::records);
+        numbers
+            .filter_map(|number| ring.get(number))
+            .map(|record: &std::sync::Arc<DecisionRecord>| record.id)
+            .collect()
+    }
+}
+
+/// Name of an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ObjectName {
+    /// The namespace, unless the object belongs to none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// The name.
+    pub name: String,
+}
+
+impl ObjectName {
+    /// The name of an object without a namespace.
+    pub fn cluster(name: &str) -> Self {
+        Self {
+            namespace: None,
+            name: name.to_owned(),
+        }
+    }
+
+    /// The name of an object in a namespace.
+    pub fn namespaced(namespace: &str, name: &str) -> Self {
+        Self {
+            namespace: Some(namespace.to_owned()),
+            name: name.to_owned(),
+        }
+    }
+}
+
+/// Identity of the object that an answer is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Metadata {
+    /// The namespace, unless the object belongs to none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// The name.
+    pub name: String,
+    /// The uid, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+}
+
+/// A reason, with the time since when it holds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Told {
+    /// The id.
+    pub id: &'static str,
+    /// Since when.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// Whether `since` is a time of the object, which may have had another reason at first.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub at_least: bool,
+    /// The parameters; absent if only the id is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<Value>,
+    /// The text.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub text: String,
+}
+
+impl Told {
+    /// Returns a reason without its age.
+    pub fn of(reason: &Reason) -> Self {
+        Self::with_id(reason.id(), Some(reason), None, false)
+    }
+
+    fn with_id(
+        id: &'static str,
+        reason: Option<&Reason>,
+        since: Option<Timestamp>,
+        at_least: bool,
+    ) -> Self {
+        let parameters = reason.and_then(|reason| {
+            let mut value = serde_json::to_value(reason).ok()?;
+            value.get_mut("parameters").map(Value::take)
+        });
+        Self {
+            id,
+            since,
+            at_least,
+            parameters,
+            text: reason.map(ToString::to_string).unwrap_or_default(),
+        }
+    }
+}
+
+/// Amounts by resource, as Kubernetes quantities.
+pub type Quantities = BTreeMap<String, String>;

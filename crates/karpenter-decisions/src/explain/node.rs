@@ -1,0 +1,276 @@
+//! Why a node is kept, and what a NodeClaim was launched for.
+
+use std::collections::BTreeMap;
+
+use karpenter_api::conditions::{HasConditions, types};
+use karpenter_api::labels;
+use karpenter_api::v1::DisruptionReason;
+use karpenter_core::cluster::NodeState;
+use karpenter_core::disruption::{Budgets, NotConsolidatable, Surroundings, blockers};
+use karpenter_core::reason::Reason;
+use karpenter_core::resources::{Resources, quantity};
+use serde::Serialize;
+
+use super::{Metadata, Observed, Question, Told};
+use crate::history::node_key;
+use crate::index::{Entry, Known};
+use crate::passes::finite;
+use crate::prices::Prices;
+use crate::record::{Item, RecordId};
+
+/// Why a node is kept.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeExplanation {
+    /// [`API_VERSION`](crate::API_VERSION).
+    pub api_version: &'static str,
+    /// `NodeExplanation`.
+    pub kind: &'static str,
+    /// The node.
+    pub metadata: Metadata,
+    /// When and on what the answer was made.
+    pub observed: Observed,
+    /// The state of the node.
+    #[serde(flatten)]
+    pub node: NodeNow,
+    /// Everything that blocks voluntary disruption now, not only what the last pass found first.
+    pub blockers: Vec<Blocker>,
+}
+
+/// What a NodeClaim was launched for, and the state of its node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeClaimExplanation {
+    /// [`API_VERSION`](crate::API_VERSION).
+    pub api_version: &'static str,
+    /// `NodeClaimExplanation`.
+    pub kind: &'static str,
+    /// The NodeClaim.
+    pub metadata: Metadata,
+    /// When and on what the answer was made.
+    pub observed: Observed,
+    /// The state of the node.
+    #[serde(flatten)]
+    pub node: NodeNow,
+    /// The record of the pass that planned it; absent if it was dropped, or made by another replica.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub launch: Option<Launch>,
+}
+
+/// The state of a node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeNow {
+    /// The NodeClaim, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_claim: Option<String>,
+    /// The Node, if the instance has joined the cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+    /// The NodePool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_pool: Option<String>,
+    /// `Launching`, `Starting`, `Ready`, `Disrupting` or `Terminating`.
+    pub state: &'static str,
+    /// Why the last disruption pass kept the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Told>,
+    /// The instance type.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance_type: Option<String>,
+    /// The zone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// `spot`, `on-demand` or `reserved`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity_type: Option<String>,
+    /// Price in dollars per hour; 0 if it is not known.
+    pub price_per_hour: f64,
+    /// The part of the price that no pod uses: price × (1 − dominant share).
+    pub waste_per_hour: f64,
+    /// The number of pods.
+    pub pods: usize,
+    /// The usage of each resource that pods request.
+    pub usage: BTreeMap<String, Usage>,
+    /// The records of the last decisions about the node, latest first.
+    pub records: Vec<RecordId>,
+}
+
+/// The usage of a resource.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Usage {
+    /// The requests of all pods, as a quantity.
+    pub requested: String,
+    /// The allocatable amount, as a quantity.
+    pub allocatable: String,
+    /// Requested by allocatable.
+    pub share: f64,
+}
+
+/// Something that blocks the disruption of a node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Blocker {
+    /// The reason.
+    #[serde(flatten)]
+    pub reason: Told,
+}
+
+/// The decision to launch a NodeClaim.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Launch {
+    /// The record.
+    pub record: RecordId,
+    /// The item of the record.
+    pub planned: Item,
+}
+
+/// Explains a node by the name of its Node; `None` if it does not exist.
+pub fn explain_node(question: &Question<'_>, name: &str) -> Option<NodeExplanation> {
+    let node = question.snapshot.node(name)?;
+    let joined = node.node.as_ref().filter(|node| node.name == name)?;
+    Some(NodeExplanation {
+        api_version: crate::API_VERSION,
+        kind: "NodeExplanation",
+        metadata: Metadata {
+            namespace: None,
+            name: joined.name.clone(),
+            uid: None,
+        },
+        observed: question.observed(is_left_out(question, node)),
+        node: now(question, node),
+        blockers: all_blockers(question, node),
+    })
+}
+
+/// Explains a NodeClaim; `None` if it does not exist.
+pub fn explain_node_claim(question: &Question<'_>, name: &str) -> Option<NodeClaimExplanation> {
+    let claim = question.snapshot.node_claim(name)?;
+    let node = question.snapshot.node(name)?;
+    let launch = question.history.ring().iter().rev().find_map(|record| {
+        let is_this = |item: &&Item| matches!(item, Item::Launched { node_claim: Some(claim), .. } if claim == name);
+        let planned = record.items.iter().find(is_this)?.clone();
+        Some(Launch {
+            record: record.id,
+            planned,
+        })
+    });
+    Some(NodeClaimExplanation {
+        api_version: crate::API_VERSION,
+        kind: "NodeClaimExplanation",
+        metadata: Metadata {
+            namespace: None,
+            name: claim.name().to_owned(),
+            uid: claim.metadata.uid.clone(),
+        },
+        observed: question.observed(is_left_out(question, node)),
+        node: now(question, node),
+        launch,
+    })
+}
+
+fn entry<'a>(question: &Question<'a>, node: &NodeState) -> Option<&'a Entry> {
+    question.history.nodes().get(node_key(node))
+}
+
+fn is_left_out(question: &Question<'_>, node: &NodeState) -> bool {
+    entry(question, node).is_none() && question.history.nodes().left_out() > 0
+}
+
+fn now(question: &Question<'_>, node: &NodeState) -> NodeNow {
+    let entry = entry(question, node);
+    let label = |key: &str| node.labels().get(key).cloned();
+    let price = finite(Prices::of_one(question.snapshot, node));
+    let bound = question.snapshot.node_pods(node.name());
+    let requested = bound.map(|bound| bound.requests().clone());
+    let usage = usage(&requested.unwrap_or_default(), &node.allocatable());
+    let dominant = usage.values().map(|usage| usage.share).fold(0.0, f64::max);
+    NodeNow {
+        node_claim: node.claim_name().map(str::to_owned),
+        node_name: node.node.as_ref().map(|node| node.name.clone()),
+        node_pool: node.node_pool().map(str::to_owned),
+        state: state(node, entry),
+        reason: entry.and_then(|entry| match &**entry.known() {
+            Known::Reason { id, reason, .. } => Some(Told::with_id(
+                id,
+                reason.as_ref(),
+                Some(entry.since()),
+                entry.is_at_least(),
+            )),
+            Known::Placed { .. } => None,
+        }),
+        instance_type: label(labels::INSTANCE_TYPE),
+        zone: label(labels::ZONE),
+        capacity_type: label(labels::CAPACITY_TYPE),
+        price_per_hour: price,
+        waste_per_hour: price * (1.0 - dominant.min(1.0)),
+        pods: bound.map_or(0, |bound| bound.pods().len()),
+        usage,
+        records: question.records(entry),
+    }
+}
+
+fn is_in_flight(entry: Option<&Entry>) -> bool {
+    entry.and_then(|entry| entry.known().id()) == Some(Reason::InFlight {}.id())
+}
+
+fn state(node: &NodeState, entry: Option<&Entry>) -> &'static str {
+    if node.is_deleting() {
+        "Terminating"
+    } else if node.node.is_none() {
+        "Launching"
+    } else if !node.is_initialized() {
+        "Starting"
+    } else if is_in_flight(entry) {
+        "Disrupting"
+    } else {
+        "Ready"
+    }
+}
+
+fn usage(requested: &Resources, allocatable: &Resources) -> BTreeMap<String, Usage> {
+    let amounts = requested.iter().filter(|(_, amount)| *amount > 0);
+    let usage = amounts.map(|(name, amount)| {
+        let of = allocatable.get(name);
+        let share = if of > 0 {
+            amount as f64 / of as f64
+        } else {
+            1.0
+        };
+        let usage = Usage {
+            requested: quantity(name, amount).to_string(),
+            allocatable: quantity(name, of).to_string(),
+            share,
+        };
+        (name.to_owned(), usage)
+    });
+    usage.collect()
+}
+
+/// Returns everything that blocks voluntary disruption: of the node, of each of its pods, and the NodePool's budget.
+fn all_blockers(question: &Question<'_>, node: &NodeState) -> Vec<Blocker> {
+    let mut surroundings = Surroundings::default();
+    if is_in_flight(entry(question, node)) {
+        let claim = node.claim_name().map(str::to_owned);
+        surroundings.in_flight.extend(claim);
+    }
+    let found = blockers(question.snapshot, node, &surroundings, question.now);
+    let mut all: Vec<Reason> = found.iter().map(Reason::from).collect();
+    if let (Some(claim), Some(pool)) = (&node.claim, node.node_pool()) {
+        let pods = question.snapshot.pods_on(node.name());
+        let reason = if claim.is_true(types::DRIFTED) {
+            DisruptionReason::Drifted
+        } else if pods.iter().any(|pod| pod.is_reschedulable()) {
+            DisruptionReason::Underutilized
+        } else {
+            DisruptionReason::Empty
+        };
+        let budgets = Budgets::new(question.snapshot, &reason, question.now);
+        if budgets.of(pool).remaining == 0 {
+            let node_pool = pool.to_owned();
+            all.push(Reason::from(&NotConsolidatable::Budget { node_pool }));
+        }
+    }
+    let told = all.iter().map(Told::of);
+    told.map(|reason| Blocker { reason }).collect()
+}

@@ -1,0 +1,120 @@
+//! What a NodePool did in the last scheduling pass, and what its limits and budgets allow.
+
+use karpenter_core::disruption::Budgets;
+use karpenter_core::resources::{NODES, Resources, quantity};
+use serde::Serialize;
+
+use super::{Metadata, Observed, Question, Told};
+use crate::groups::{ReasonGroup, kept_nodes};
+
+/// What a NodePool did, and what its limits and budgets allow.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodePoolExplanation {
+    /// [`API_VERSION`](crate::API_VERSION).
+    pub api_version: &'static str,
+    /// `NodePoolExplanation`.
+    pub kind: &'static str,
+    /// The NodePool.
+    pub metadata: Metadata,
+    /// When and on what the answer was made.
+    pub observed: Observed,
+    /// Whether the last scheduling pass used the NodePool, or why not; absent before the first pass.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Told>,
+    /// The number of nodes.
+    pub nodes: usize,
+    /// Price of the nodes in dollars per hour.
+    pub price_per_hour: f64,
+    /// The limits, with their usage.
+    pub limits: Vec<LimitNow>,
+    /// The budgets by reason.
+    pub budgets: Vec<BudgetNow>,
+    /// The nodes that are kept, by reason.
+    pub kept: Vec<ReasonGroup>,
+}
+
+/// A limit of a NodePool.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LimitNow {
+    /// The resource.
+    pub resource: String,
+    /// The limit, as a quantity.
+    pub limit: String,
+    /// The capacity of the nodes that are not being deleted, as a quantity.
+    pub used: String,
+}
+
+/// A budget of a NodePool for one reason of disruption.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BudgetNow {
+    /// `Drifted`, `Empty` or `Underutilized`.
+    pub reason: String,
+    /// The number of nodes that the budgets active now allow.
+    pub allowed: u32,
+    /// Nodes that are not ready or being deleted.
+    pub consuming: u32,
+    /// The number of nodes that may still be disrupted.
+    pub remaining: u32,
+}
+
+/// Explains a NodePool; `None` if it does not exist.
+pub fn explain_node_pool(question: &Question<'_>, name: &str) -> Option<NodePoolExplanation> {
+    let Question {
+        snapshot,
+        history,
+        now,
+        ..
+    } = question;
+    let pool = snapshot.node_pool(name)?;
+    let mut used = Resources::new();
+    let nodes = || snapshot.nodes().filter(|n| n.node_pool() == Some(name));
+    for node in nodes().filter(|node| !node.is_deleting()) {
+        used.add_assign(&node.capacity());
+        used.set(NODES, used.get(NODES).saturating_add(1));
+    }
+    let prices = crate::prices::Prices::new(snapshot);
+    let limits = Resources::allocatable_from(&pool.spec.limits).unwrap_or_default();
+    let text = |resource: &str, amount| quantity(resource, amount).to_string();
+    let budgets = Budgets::by_reason(snapshot, *now);
+    let groups = kept_nodes(snapshot, history);
+    Some(NodePoolExplanation {
+        api_version: crate::API_VERSION,
+        kind: "NodePoolExplanation",
+        metadata: Metadata {
+            namespace: None,
+            name: name.to_owned(),
+            uid: pool.metadata.uid.clone(),
+        },
+        observed: question.observed(false),
+        reason: history.pool(name).map(Told::of),
+        nodes: nodes().count(),
+        price_per_hour: nodes()
+            .map(|node| crate::passes::finite(prices.of(node)))
+            .sum(),
+        limits: limits
+            .iter()
+            .map(|(resource, limit)| LimitNow {
+                resource: resource.to_owned(),
+                limit: text(resource, limit),
+                used: text(resource, used.get(resource)),
+            })
+            .collect(),
+        budgets: budgets
+            .iter()
+            .map(|(reason, budgets)| {
+                let budget = budgets.of(name);
+                BudgetNow {
+                    reason: reason.clone(),
+                    allowed: budget.allowed,
+                    consuming: budget.consuming,
+                    remaining: budget.remaining,
+                }
+            })
+            .collect(),
+        kept: groups
+            .into_iter()
+            .filter_map(|((of, _), group)| (of == name).then_some(group))
+            .collect(),
+    })
+}

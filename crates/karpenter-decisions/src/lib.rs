@@ -1,0 +1,25 @@
+//! What Karpenter decided and why: records of passes, the current reason of each pending pod and each node, and explanations.
+//!
+//! - [`record`]: a [`DecisionRecord`](record::DecisionRecord) says what one pass of the provisioner, of disruption or of static
+//!   capacity decided. [`ring`] keeps the latest records within bounds.
+//! - [`index`]: the reason of each pending pod and each node, since when it has it, and the records that say so.
+//! - [`history`]: both together, fed by the passes.
+//! - [`explain`]: answers about a pod, a node, a NodeClaim or a NodePool, from a snapshot and the history; [`groups`] counts pods
+//!   and nodes by reason.
+//!
+//! Nothing here performs I/O, reads a clock or draws a random number: time is an argument, and equal inputs give equal answers.
+//! The reasons themselves are [`karpenter_core::reason::Reason`].
+
+pub mod digest;
+pub mod explain;
+pub mod groups;
+pub mod history;
+pub mod index;
+mod passes;
+pub mod prices;
+pub mod record;
+pub mod ring;
+pub mod stage;
+
+/// Group and version of all answers.
+pub const API_VERSION: &str = "decisions.karpenter.sh/v1alpha1";

@@ -1,0 +1,50 @@
+//! Prices of nodes.
+
+use karpenter_api::labels;
+use karpenter_core::cluster::{NodeState, Snapshot};
+use karpenter_core::disruption::cost;
+use karpenter_core::instance_type::InstanceType;
+use rustc_hash::FxHashMap;
+
+/// The instance types of a snapshot, by NodePool and name.
+#[derive(Debug, Default)]
+pub struct Prices<'a> {
+    pools: FxHashMap<&'a str, FxHashMap<&'a str, &'a InstanceType>>,
+}
+
+impl<'a> Prices<'a> {
+    /// Indexes the instance types of all NodePools.
+    pub fn new(snapshot: &'a Snapshot) -> Self {
+        let pools = snapshot.node_pools().filter_map(|pool| {
+            let Some(Ok(types)) = snapshot.instance_types(pool.name()) else {
+                return None;
+            };
+            let types = types.iter().map(|it| (it.name.as_str(), it));
+            Some((pool.name(), types.collect()))
+        });
+        Self {
+            pools: pools.collect(),
+        }
+    }
+
+    /// Returns the price of a node in dollars per hour; 0 if it is not known.
+    pub fn of(&self, node: &NodeState) -> f64 {
+        let name = node.labels().get(labels::INSTANCE_TYPE);
+        let pool = node.node_pool().and_then(|pool| self.pools.get(pool));
+        let instance_type = name
+            .zip(pool)
+            .and_then(|(name, pool)| pool.get(name.as_str()));
+        cost::price(node, instance_type.copied())
+    }
+
+    /// Returns the price of a single node, without an index; 0 if it is not known.
+    pub fn of_one(snapshot: &Snapshot, node: &NodeState) -> f64 {
+        let types = node.node_pool().map(|pool| snapshot.instance_types(pool));
+        let Some(Some(Ok(types))) = types else {
+            return 0.0;
+        };
+        let name = node.labels().get(labels::INSTANCE_TYPE);
+        let instance_type = types.iter().find(|it| Some(&it.name) == name);
+        cost::price(node, instance_type)
+    }
+}

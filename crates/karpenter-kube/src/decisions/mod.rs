@@ -1,0 +1,173 @@
+//! Records of decisions (feature gate `DecisionRecords`): what the passes of this replica decided, kept in memory, written to a
+//! log on request, counted in metrics, and served with explanations on a loopback port.
+//!
+//! All of it reads. The passes hand over their results once they have acted; nothing here is waited for, and an error in it ends
+//! in a log line.
+
+mod answers;
+mod log;
+mod metrics;
+mod query;
+mod server;
+mod status;
+mod stream;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use karpenter_api::v1::NodeClaim;
+use karpenter_core::disruption::{Command, CommandInvalidated, DisruptionPlan};
+use karpenter_core::schedule::{Plan, PlannedNodeClaim, ScheduleRequest};
+use karpenter_decisions::history::{History, Input};
+use karpenter_decisions::record::DecisionRecord;
+use karpenter_decisions::ring::Recorded;
+use tokio::sync::broadcast;
+
+pub use metrics::register;
+pub use server::serve;
+
+use crate::context::Context;
+use crate::lease::Holder;
+use crate::model::View;
+use crate::options::DecisionLog;
+use log::Log;
+
+/// How many records the reader of a stream may be behind.
+const BEHIND: usize = 256;
+
+/// The decisions of this replica since it leads.
+pub struct Decisions {
+    history: Mutex<History>,
+    log: Option<Log>,
+    new: broadcast::Sender<Arc<DecisionRecord>>,
+    holder: Holder,
+}
+
+impl std::fmt::Debug for Decisions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Decisions").finish_non_exhaustive()
+    }
+}
+
+/// How a pass was made.
+#[derive(Debug, Clone, Copy)]
+pub struct Made<'a> {
+    /// The view that it decided on.
+    pub view: &'a View,
+    /// The request to the engine.
+    pub request: &'a ScheduleRequest,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Decisions {
+    /// Creates an empty history. `holder` is the replica that holds the lease.
+    #[must_use]
+    pub fn new(log: &DecisionLog, holder: Holder) -> Self {
+        let (new, _) = broadcast::channel(BEHIND);
+        Self {
+            history: Mutex::new(History::new(Timestamp::UNIX_EPOCH)),
+            log: Log::open(log),
+            new,
+            holder,
+        }
+    }
+
+    /// Begins the history: this replica leads since `now`.
+    pub fn begin(&self, now: Timestamp) {
+        *self.history() = History::new(now);
+    }
+
+    /// Returns the history so far, which no later pass changes.
+    fn so_far(&self) -> History {
+        self.history().clone()
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        // After a panic the history may lack a pass.
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records a scheduling pass. `claims` are the NodeClaims of the planned nodes.
+    pub fn provisioned(
+        &self,
+        cx: &Context,
+        made: Made<'_>,
+        plan: &Plan,
+        claims: &[Option<Arc<NodeClaim>>],
+    ) {
+        let names = claims.iter().map(|claim| Some(claim.as_ref()?.name()));
+        let names: Vec<Option<&str>> = names.collect();
+        self.record(cx, made, |history, input| {
+            history.provisioned(input, plan, &names)
+        });
+    }
+
+    /// Records a disruption pass.
+    pub fn disrupted(&self, cx: &Context, made: Made<'_>, plan: &DisruptionPlan) {
+        self.record(cx, made, |history, input| history.disrupted(input, plan));
+    }
+
+    /// Records that a proposed command was not started.
+    pub fn rejected(
+        &self,
+        cx: &Context,
+        made: Made<'_>,
+        command: &Command,
+        why: &CommandInvalidated,
+    ) {
+        self.record(cx, made, |history, input| {
+            history.rejected(input, command, why)
+        });
+    }
+
+    /// Records a pass over a static NodePool that lacks nodes; `at_limit` is the NodePool, if its limit allows none.
+    pub fn static_capacity(
+        &self,
+        cx: &Context,
+        made: Made<'_>,
+        planned: &[PlannedNodeClaim],
+        claims: &[Option<String>],
+        at_limit: Option<&str>,
+    ) {
+        let names: Vec<Option<&str>> = claims.iter().map(Option::as_deref).collect();
+        self.record(cx, made, |history, input| {
+            history.static_capacity(input, planned, &names, at_limit)
+        });
+    }
+
+    fn record(
+        &self,
+        cx: &Context,
+        made: Made<'_>,
+        record: impl FnOnce(&mut History, Input<'_>) -> Recorded,
+    ) {
+        let input = Input {
+            snapshot: &made.view.snapshot,
+            request: made.request,
+            took: made.took,
+            now: cx.clock.now(),
+        };
+        // INVARIANT: a decision never fails because of its record.
+        let recorded = catch_unwind(AssertUnwindSafe(|| {
+            let mut history = self.history();
+            let recorded = record(&mut history, input);
+            if let Recorded::New(record) = &recorded {
+                // Under the lock: a stream that begins now gets the record either from the history or from here.
+                let _ = self.new.send(Arc::clone(record));
+            }
+            recorded
+        }));
+        match recorded {
+            Ok(Recorded::New(record)) => {
+                if let Some(log) = &self.log {
+                    log.write(&record);
+                }
+            }
+            Ok(Recorded::Extended(_)) => {}
+            Err(_) => tracing::error!(logger = "decisions", "recording a decision panicked"),
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! What a request asks: path and query, parsed strictly.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use karpenter_core::reason::Reason;
+use karpenter_decisions::record::{DecisionRecord, Pass, RecordId};
+use percent_encoding::percent_decode_str;
+
+use super::status::Failure;
+
+/// Prefix of all paths.
+const PREFIX: &str = "/apis/decisions.karpenter.sh/v1alpha1/";
+/// How many records a list has, unless the request says otherwise.
+const LIMIT: usize = 500;
+/// The most records of a list.
+const MAX_LIMIT: usize = 5000;
+/// The longest name of an object.
+const MAX_NAME: usize = 253;
+/// The longest name of a namespace.
+const MAX_NAMESPACE: usize = 63;
+
+/// A question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// Records, as a list or as a stream.
+    Decisions(Select),
+    /// Counts of pods by reason.
+    PodsByReason,
+    /// Counts of nodes by reason.
+    NodesByReason,
+    /// An explanation of an object.
+    Explain {
+        /// The object.
+        subject: Subject,
+        /// Its expected uid.
+        uid: Option<String>,
+    },
+}
+
+/// An object that can be explained.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Subject {
+    Pod { namespace: String, name: String },
+    Node(String),
+    NodeClaim(String),
+    NodePool(String),
+}
+
+/// Selects records.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Select {
+    pub(super) since: Option<Timestamp>,
+    pub(super) kind: Option<Pass>,
+    pub(super) subject: Option<String>,
+    pub(super) reason: Option<&'static str>,
+    pub(super) limit: usize,
+    pub(super) after: Option<RecordId>,
+    pub(super) watch: bool,
+}
+
+impl Select {
+    /// Returns whether a record is selected.
+    pub(super) fn matches(&self, record: &DecisionRecord) -> bool {
+        let items = || record.items.iter();
+        self.since.is_none_or(|since| record.until >= since)
+            && self.kind.is_none_or(|kind| record.pass == kind)
+            && self
+                .subject
+                .as_deref()
+                .is_none_or(|subject| items().any(|item| item.names(subject)))
+            && self
+                .reason
+                .is_none_or(|reason| items().any(|item| item.reason() == Some(reason)))
+    }
+}
+
+/// Parses path and query.
+pub(super) fn parse(path: &str, query: Option<&str>) -> Result<Ask, Failure> {
+    let rest = path
+        .strip_prefix(PREFIX)
+        .ok_or_else(Failure::unknown_path)?;
+    let segments: Vec<&str> = rest.split('/').collect();
+    let mut parameters = Parameters::parse(query.unwrap_or_default())?;
+    let ask = match segments.as_slice() {
+        ["decisions"] => Ask::Decisions(select(&mut parameters)?),
+        ["explanations"] => explanations(&mut parameters)?,
+        ["namespaces", namespace, "pods", pod, "explanation"] => {
+            let namespace = name(namespace, MAX_NAMESPACE)?;
+            let name = name(pod, MAX_NAME)?;
+            explain(Subject::Pod { namespace, name }, &mut parameters)
+        }
+        ["nodes", node, "explanation"] => {
+            explain(Subject::Node(name(node, MAX_NAME)?), &mut parameters)
+        }
+        ["nodeclaims", claim, "explanation"] => {
+            explain(Subject::NodeClaim(name(claim, MAX_NAME)?), &mut parameters)
+        }
+        ["nodepools", pool, "explanation"] => {
+            explain(Subject::NodePool(name(pool, MAX_NAME)?), &mut parameters)
+        }
+        _ => return Err(Failure::unknown_path()),
+    };
+    parameters.end()?;
+    Ok(ask)
+}
+
+fn explain(subject: Subject, parameters: &mut Parameters) -> Ask {
+    let uid = parameters.take("uid");
+    Ask::Explain { subject, uid }
+}
+
+fn explanations(parameters: &mut Parameters) -> Result<Ask, Failure> {
+    let by = parameters.take("by");
+    if by.is_some_and(|by| by != "reason") {
+        return Err(Failure::bad_request("invalid by: must be reason"));
+    }
+    match parameters.take("of").as_deref() {
+        Some("pods") => Ok(Ask::PodsByReason),
+        Some("nodes") => Ok(Ask::NodesByReason),
+        _ => Err(Failure::bad_request("invalid of: must be pods or nodes")),
+    }
+}
+
+fn select(parameters: &mut Parameters) -> Result<Select, Failure> {
+    let since = parameters.take("since").map(|text| {
+        let time = text.parse::<Timestamp>();
+        time.map_err(|_| Failure::bad_request("invalid since: must be a time by RFC 3339"))
+    });
+    let kind = parameters.take("kind").map(|text| {
+        let kind = Pass::ALL.into_iter().find(|pass| pass.as_str() == text);
+        kind.ok_or_else(|| {
+            let all = Pass::ALL.map(Pass::as_str).join(", ");
+            Failure::bad_request(format!("invalid kind: must be one of {all}"))
+        })
+    });
+    let reason = parameters.take("reason").map(|text| {
+        let id = Reason::IDS.iter().find(|id| **id == text).copied();
+        id.ok_or_else(|| Failure::bad_request("invalid reason: must be the id of a reason"))
+    });
+    let limit = parameters.take("limit").map(|text| {
+        let limit = text.parse().ok();
+        limit
+            .filter(|limit| (1..=MAX_LIMIT).contains(limit))
+            .ok_or_else(|| Failure::bad_request("invalid limit: must be from 1 to 5000"))
+    });
+    let after = parameters.take("continue").map(|text| {
+        let id = text.parse();
+        id.map_err(|_| Failure::bad_request("invalid continue: must come from a list"))
+    });
+    let watch = match parameters.take("watch").as_deref() {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => return Err(Failure::bad_request("invalid watch: must be true or false")),
+    };
+    Ok(Select {
+        since: since.transpose()?,
+        kind: kind.transpose()?,
+        subject: parameters.take("subject"),
+        reason: reason.transpose()?,
+        limit: limit.transpose()?.unwrap_or(LIMIT),
+        after: after.transpose()?,
+        watch,
+    })
+}
+
+/// Returns the name in a segment of the path, if an object can have it.
+fn name(segment: &str, longest: usize) -> Result<String, Failure> {
+    let decoded = percent_decode_str(segment).decode_utf8();
+    let name = decoded.map_err(|_| Failure::unknown_path())?;
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let valid = name.len() <= longest
+        && name
+            .bytes()
+            .all(|byte| inner(byte) || byte == b'-' || byte == b'.')
+        && name.bytes().next().is_some_and(inner)
+        && name.bytes().next_back().is_some_and(inner);
+    if valid {
+        Ok(name.into_owned())
+    } else {
+        Err(Failure::unknown_path())
+    }
+}
+
+/// The parameters of a query that are not taken yet.
+struct Parameters(BTreeMap<String, String>);
+
+impl Parameters {
+    fn parse(query: &str) -> Result<Self, Failure> {
+        let mut all = BTreeMap::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let decode = |text: &str| {
+                let spaced = text.replace('+', " ");
+                let decoded = percent_decode_str(&spaced).decode_utf8();
+                decoded.map(|text| text.into_owned())
+            };
+            let (Ok(key), Ok(value)) = (decode(key), decode(value)) else {
+                return Err(Failure::bad_request("the query is not valid UTF-8"));
+            };
+            if all.insert(key, value).is_some() {
+                return Err(Failure::bad_request("a parameter is given twice"));
+            }
+        }
+        Ok(Self(all))
+    }
+
+    fn take(&mut self, key: &str) -> Option<String> {
+        self.0.remove(key)
+    }
+
+    /// Fails if there are unknown parameters, so that a misspelt one is noticed.
+    fn end(self) -> Result<(), Failure> {
+        match self.0.keys().next() {
+            None => Ok(()),
+            Some(key) => {
+                let shown: String = key.escape_default().take(64).collect();
+                Err(Failure::bad_request(format!("unknown parameter `{shown}`")))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(path: &str) -> Result<Ask, Failure> {
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        parse(&format!("{PREFIX}{path}"), Some(query))
+    }
+
+    /// Conformance: DEC-007
+    #[test]
+    fn a_segment_that_is_no_name_of_an_object_is_an_unknown_path() {
+        let long = "a".repeat(254);
+        for segment in [
+            "",
+            "%",
+            "%ff",
+            "%3Cscript%3E",
+            "a%2Fb",
+            "..",
+            "%1b%5b31m",
+            "A",
+            "-a",
+            "a_b",
+            "a%00",
+            "ä",
+            &long,
+        ] {
+            let path = format!("nodes/{segment}/explanation");
+            assert_eq!(ask(&path), Err(Failure::unknown_path()), "{segment}");
+        }
+        for path in [
+            "",
+            "nodes",
+            "nodes/a",
+            "nodes/a/explanation/",
+            "plans",
+            "decisions/",
+        ] {
+            assert_eq!(ask(path), Err(Failure::unknown_path()), "{path}");
+        }
+        let expected = Ask::Explain {
+            subject: Subject::Node("a-1.b".into()),
+            uid: None,
+        };
+        assert_eq!(ask("nodes/%61-1.b/explanation"), Ok(expected));
+        assert_eq!(
+            ask(&format!("nodes/{}/explanation", &long[1..])).map(drop),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn parameters_that_are_unknown_or_invalid_are_rejected() {
+        for query in [
+            "decisions?reasons=Pdb",
+            "decisions?reason=pdb",
+            "decisions?kind=provisioning",
+            "decisions?since=yesterday",
+            "decisions?limit=0",
+            "decisions?limit=5001",
+            "decisions?limit=1&limit=2",
+            "decisions?continue=x",
+            "decisions?watch=1",
+            "decisions?subject=%ff",
+            "explanations",
+            "explanations?of=claims",
+            "explanations?of=pods&by=pool",
+            "nodes/a/explanation?if=x",
+        ] {
+            let failure = ask(query).unwrap_err().response();
+            assert_eq!(failure.status(), 400, "{query}");
+        }
+        let select = Select {
+            since: Some("2026-01-01T00:00:00Z".parse().unwrap()),
+            kind: Some(Pass::Disruption),
+            subject: Some("shop/web 1".into()),
+            reason: Some("Pdb"),
+            limit: 5000,
+            after: Some("1a-2".parse().unwrap()),
+            watch: true,
+        };
+        let query = "decisions?since=2026-01-01T00:00:00Z&kind=Disruption&subject=shop%2Fweb+1&reason=Pdb&limit=5000&continue=1a-2&watch=true";
+        assert_eq!(ask(query), Ok(Ask::Decisions(select)));
+    }
+}

@@ -1,0 +1,231 @@
+//! The HTTP server on the loopback addresses.
+//!
+//! There is no authentication: a client that reaches the loopback of the pod may read. A browser on the same host must not become a
+//! way in, so the `Host` header must name the loopback (a foreign page that rebinds its name is refused), and nothing is sent that
+//! lets a foreign page read an answer.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::query::{Ask, Select, parse};
+use super::status::{Body, Failure, json, with_body};
+use super::{Decisions, answers, stream};
+use crate::context::Context;
+use crate::controller::compute;
+
+/// The maximum number of connections; further ones wait.
+const CONNECTIONS: usize = 32;
+/// The maximum number of event streams.
+const STREAMS: usize = 8;
+/// The maximum number of questions that are answered at the same time.
+const QUESTIONS: usize = 8;
+/// How long a client may take to send the headers of a request.
+const HEADERS: Duration = Duration::from_secs(10);
+/// The longest body of a request.
+const MAX_BODY: u64 = 4 << 20;
+
+/// What all connections share.
+struct Server {
+    cx: Arc<Context>,
+    connections: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+    questions: Semaphore,
+}
+
+/// Serves answers on the loopback addresses until `stop`. A port that is taken is a log line: answers are not worth a failed start.
+pub async fn serve(cx: &Arc<Context>, tasks: &TaskTracker, stop: &CancellationToken) {
+    let port = cx.options.decisions_port;
+    if cx.decisions.is_none() || port == 0 {
+        return;
+    }
+    let server = Arc::new(Server {
+        cx: Arc::clone(cx),
+        connections: Arc::new(Semaphore::new(CONNECTIONS)),
+        streams: Arc::new(Semaphore::new(STREAMS)),
+        questions: Semaphore::new(QUESTIONS),
+    });
+    let addresses: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    for address in addresses.map(|address| SocketAddr::from((address, port))) {
+        match TcpListener::bind(address).await {
+            Ok(listener) => {
+                let accepting = accept(Arc::clone(&server), listener, tasks.clone(), stop.clone());
+                tasks.spawn(accepting);
+            }
+            // Many pods have no IPv6.
+            Err(error) if address.is_ipv6() => {
+                tracing::debug!(logger = "decisions", %address, %error, "not serving decisions");
+            }
+            Err(error) => {
+                tracing::info!(logger = "decisions", %address, %error, "not serving decisions");
+            }
+        }
+    }
+}
+
+async fn accept(
+    server: Arc<Server>,
+    listener: TcpListener,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+) {
+    loop {
+        let accepted = async {
+            let permit = Arc::clone(&server.connections).acquire_owned().await;
+            (permit, listener.accept().await)
+        };
+        let accepted = tokio::select! {
+            accepted = accepted => accepted,
+            () = stop.cancelled() => return,
+        };
+        // Accepting fails when file descriptors run out; the next iteration retries.
+        let (Ok(permit), Ok((stream, _))) = accepted else {
+            continue;
+        };
+        let (server, stop) = (Arc::clone(&server), stop.clone());
+        tasks.spawn(async move {
+            let _permit = permit;
+            tokio::select! {
+                () = connection(server, stream) => {}
+                () = stop.cancelled() => {}
+            }
+        });
+    }
+}
+
+async fn connection(server: Arc<Server>, stream: TcpStream) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let server = Arc::clone(&server);
+        async move { Ok::<_, Infallible>(server.respond(&request).await) }
+    });
+    let mut connection = hyper::server::conn::http1::Builder::new();
+    connection
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS);
+    // A broken connection is the client's problem.
+    let _ = connection
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+impl Server {
+    async fn respond<B>(&self, request: &Request<B>) -> Response<Body> {
+        match self.answer(request).await {
+            Ok(response) => response,
+            Err(failure) => failure.response(),
+        }
+    }
+
+    async fn answer<B>(&self, request: &Request<B>) -> Result<Response<Body>, Failure> {
+        check_host(request)?;
+        let ask = check_method(request)?;
+        let decisions = self.decisions()?;
+        if let Ask::Decisions(select) = &ask
+            && select.watch
+        {
+            return self.watch(decisions, select);
+        }
+        let Ok(_permit) = self.questions.acquire().await else {
+            return Err(Failure::not_synced());
+        };
+        let (view, history, now) = (self.cx.view(), decisions.so_far(), self.cx.clock.now());
+        let answered = compute("the explanation", move || {
+            answers::answer(&ask, &view, &history, now)
+        });
+        let value = answered
+            .await
+            .map_err(|error| Failure::internal(&error))??;
+        Ok(json(StatusCode::OK, &value))
+    }
+
+    /// Returns the decisions, if this replica leads and its model is in sync.
+    fn decisions(&self) -> Result<&Decisions, Failure> {
+        let decisions = self.cx.decisions.as_ref();
+        let decisions = decisions.ok_or_else(|| Failure::not_leading(None))?;
+        if self.cx.acting.since().is_none() {
+            let holder = decisions.holder.load();
+            // The identity begins with the name of the pod, and ends with a number of the process.
+            let pod = holder.rsplit_once('_').map(|(pod, _)| pod);
+            return Err(Failure::not_leading(pod));
+        }
+        if !self.cx.view().is_synced() {
+            return Err(Failure::not_synced());
+        }
+        Ok(decisions)
+    }
+
+    fn watch(&self, decisions: &Decisions, select: &Select) -> Result<Response<Body>, Failure> {
+        let permit = Arc::clone(&self.streams).try_acquire_owned();
+        let permit = permit.map_err(|_| Failure::too_many())?;
+        // Both under the lock of the history: no record is missing, and none is sent twice.
+        let history = decisions.history();
+        let new = decisions.new.subscribe();
+        let earlier: VecDeque<_> = match select.since {
+            Some(_) => history.ring().iter().cloned().collect(),
+            None => VecDeque::new(),
+        };
+        drop(history);
+        let events = stream::events(select.clone(), earlier, new, permit);
+        let body = StreamBody::new(events).boxed_unsync();
+        Ok(with_body(StatusCode::OK, "text/event-stream", body))
+    }
+}
+
+/// Checks that the request is meant for this server, and not for a foreign name that resolves to it.
+fn check_host<B>(request: &Request<B>) -> Result<(), Failure> {
+    let host = request
+        .headers()
+        .get(HOST)
+        .and_then(|host| host.to_str().ok());
+    let is_loopback = |host: &str| {
+        let (name, port) = match host.rsplit_once(':') {
+            Some((name, port)) if !port.ends_with(']') => (name, port),
+            _ => (host, ""),
+        };
+        matches!(name, "localhost" | "127.0.0.1" | "[::1]")
+            && port.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    if host.is_some_and(is_loopback) {
+        Ok(())
+    } else {
+        Err(Failure::forbidden(
+            "the host must be localhost, 127.0.0.1 or [::1]",
+        ))
+    }
+}
+
+/// Checks the method, and returns the question.
+fn check_method<B>(request: &Request<B>) -> Result<Ask, Failure> {
+    let (method, headers) = (request.method(), request.headers());
+    let ask = || parse(request.uri().path(), request.uri().query());
+    if method == Method::GET || method == Method::HEAD {
+        return ask();
+    }
+    if method == Method::POST {
+        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        let media = text(CONTENT_TYPE).unwrap_or_default();
+        let media = media.split(';').next().unwrap_or_default().trim();
+        if !media.eq_ignore_ascii_case("application/json") {
+            return Err(Failure::media_type());
+        }
+        let length = text(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+        if length.is_some_and(|length| length > MAX_BODY) {
+            return Err(Failure::too_large());
+        }
+        ask()?;
+    }
+    Err(Failure::method_not_allowed())
+}

@@ -1,0 +1,575 @@
+//! Records and explanations of decisions, over HTTP as a client sees them.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use karpenter_core::schedule::ScheduleRequest;
+use karpenter_kube::decisions::Made;
+use karpenter_kube::options::{DecisionLog, FeatureGates, Options};
+use karpenter_kwok::KwokNodeClass;
+use karpenter_lab::stack::{Settings, Stack};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::world::{World, pool, settings};
+
+/// Returns a port that no server listens on.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+fn serving(port: u16, change: impl FnOnce(&mut Options)) -> Settings {
+    let mut settings = settings();
+    settings.options.decisions_port = port;
+    change(&mut settings.options);
+    settings
+}
+
+/// A cluster whose controllers serve on a port, with the NodePool `default`.
+async fn world(port: u16) -> World {
+    let world = World::bare(serving(port, |_| ())).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world.create(&pool("default", json!({}))).await;
+    world
+}
+
+/// A response.
+#[derive(Debug)]
+struct Answer {
+    code: u16,
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn read(mut stream: TcpStream) -> Self {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        let text = String::from_utf8(bytes).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let code = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Self {
+            code,
+            head: head.to_ascii_lowercase(),
+            body: body.to_owned(),
+        }
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+}
+
+/// Runs blocking work: virtual time does not pass meanwhile, but the server answers.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.unwrap()
+}
+
+fn connect(port: u16) -> TcpStream {
+    let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let limit = Some(Duration::from_secs(60));
+    stream.set_read_timeout(limit).unwrap();
+    stream
+}
+
+/// Sends a request as it is.
+async fn send(port: u16, request: String) -> Answer {
+    blocking(move || {
+        let mut stream = connect(port);
+        stream.write_all(request.as_bytes()).unwrap();
+        Answer::read(stream)
+    })
+    .await
+}
+
+async fn request(port: u16, method: &str, path: &str, headers: &str) -> Answer {
+    let path = format!("/apis/decisions.karpenter.sh/v1alpha1/{path}");
+    let request = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
+    send(port, request).await
+}
+
+async fn get(port: u16, path: &str) -> Value {
+    let answer = request(port, "GET", path, "Host: localhost\r\n").await;
+    assert_eq!(answer.code, 200, "{path}: {answer:?}");
+    assert!(
+        answer.head.contains("cache-control: no-store"),
+        "{answer:?}"
+    );
+    assert!(
+        answer.head.contains("content-type: application/json"),
+        "{answer:?}"
+    );
+    answer.json()
+}
+
+async fn explain_first_pod(world: &World, port: u16) -> Value {
+    let pod: Pod = world.pods().await.remove(0);
+    let name = pod.metadata.name.unwrap();
+    get(port, &format!("namespaces/default/pods/{name}/explanation")).await
+}
+
+/// Conformance: DEC-005
+#[tokio::test(start_paused = true)]
+async fn a_pending_pod_has_its_reason_its_age_and_the_record_that_says_so() {
+    let port = free_port();
+    let world = world(port).await;
+    let nowhere = json!({"nodeSelector": {"topology.kubernetes.io/zone": "z9"}});
+    world.deploy_with("lost", 3, nowhere).await;
+    world.pass(60).await;
+
+    let told = explain_first_pod(&world, port).await;
+    assert_eq!(told["kind"], "PodExplanation");
+    assert_eq!(told["state"], "Pending");
+    assert_eq!(told["reason"]["id"], "NoMatchingType", "{told}");
+    assert_eq!(told["alike"]["pods"], 3);
+    assert_eq!(told["pools"][0]["name"], "default");
+    let since = told["reason"]["since"].as_str().unwrap();
+    assert!(since < told["observed"]["at"].as_str().unwrap());
+
+    // The passes since then found the same: one record, which lasts until the last of them.
+    let list = get(port, "decisions?kind=Provisioning&reason=NoMatchingType").await;
+    let records = list["items"].as_array().unwrap();
+    assert_eq!(records.len(), 1, "{list}");
+    assert_eq!(told["records"], json!([records[0]["id"]]));
+    assert!(records[0]["until"].as_str() > records[0]["at"].as_str());
+    assert_eq!(records[0]["items"][0]["count"], 3);
+
+    let groups = get(port, "explanations?of=pods&by=reason").await;
+    assert_eq!(groups["items"][0]["reason"], "NoMatchingType");
+    assert_eq!(groups["items"][0]["count"], 3);
+    let series = "karpenter_decisions_pods_pending{reason=\"NoMatchingType\"}";
+    assert_eq!(world.metric(series), Some(3.0));
+    let pool = get(port, "nodepools/default/explanation").await;
+    assert_eq!(pool["reason"]["id"], "Used", "{pool}");
+    world.stack.shutdown().await;
+}
+
+/// Conformance: DEC-006
+#[tokio::test(start_paused = true)]
+async fn a_kept_node_has_all_its_blockers_its_price_and_its_claim_the_pods_it_was_launched_for() {
+    let port = free_port();
+    let world = world(port).await;
+    world.deploy("app", 2).await;
+    world.until_running(2, 60).await;
+    let guard = json!({
+        "metadata": {"name": "guard", "namespace": "default"},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "app"}}},
+    });
+    let guard: PodDisruptionBudget = serde_json::from_value(guard).unwrap();
+    let api = Api::namespaced(world.client.clone(), "default");
+    api.create(&PostParams::default(), &guard).await.unwrap();
+    let node = world.nodes().await.remove(0).metadata.name.unwrap();
+    let patch = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}});
+    let nodes: Api<Node> = world.api();
+    let patch = Patch::Merge(patch);
+    nodes
+        .patch(&node, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    world.pass(400).await;
+
+    let told = get(port, &format!("nodes/{node}/explanation")).await;
+    assert_eq!(told["state"], "Ready", "{told}");
+    assert_eq!(told["reason"]["id"], "NodeDoNotDisrupt", "{told}");
+    let ids: Vec<&str> = told["blockers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|blocker| blocker["id"].as_str().unwrap())
+        .collect();
+    assert_eq!(ids, ["NodeDoNotDisrupt", "Pdb", "Pdb"]);
+    assert!(told["pricePerHour"].as_f64().unwrap() > 0.0);
+    assert!(told["wastePerHour"].as_f64() < told["pricePerHour"].as_f64());
+    assert!(told["usage"]["cpu"]["share"].as_f64().unwrap() > 0.0);
+
+    let claim = told["nodeClaim"].as_str().unwrap();
+    let told = get(port, &format!("nodeclaims/{claim}/explanation")).await;
+    assert_eq!(told["launch"]["planned"]["pods"], 2, "{told}");
+    let groups = get(port, "explanations?of=nodes").await;
+    assert_eq!(groups["items"][0]["reason"], "NodeDoNotDisrupt");
+    let series = "{nodepool=\"default\",reason=\"NodeDoNotDisrupt\"}";
+    let cost = world.metric(&format!("karpenter_decisions_nodes_kept_cost{series}"));
+    assert_eq!(groups["items"][0]["pricePerHour"].as_f64(), cost);
+    assert_eq!(
+        world.metric(&format!("karpenter_decisions_nodes_kept{series}")),
+        Some(1.0)
+    );
+    world.stack.shutdown().await;
+}
+
+/// Conformance: EXP-17
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_reasons_are_back_with_the_first_pass_and_at_least_as_old_as_the_pod() {
+    let port = free_port();
+    let mut world = world(port).await;
+    let nowhere = json!({"nodeSelector": {"topology.kubernetes.io/zone": "z9"}});
+    world.deploy_with("lost", 1, nowhere).await;
+    world.pass(120).await;
+    let before = explain_first_pod(&world, port).await;
+    assert_eq!(before["reason"]["atLeast"], Value::Null, "{before}");
+
+    world.stack.stop_controllers().await;
+    world.stack.start_controllers();
+    world.pass(30).await;
+    let after = explain_first_pod(&world, port).await;
+    assert_eq!(after["reason"]["id"], before["reason"]["id"]);
+    assert_eq!(after["reason"]["atLeast"], true, "{after}");
+    assert_eq!(after["reason"]["since"], after["stages"][0]["at"]);
+    let list = get(port, "decisions?kind=Provisioning").await;
+    assert_eq!(
+        list["items"].as_array().unwrap().len(),
+        1,
+        "the history is gone"
+    );
+    world.stack.shutdown().await;
+}
+
+/// Conformance: DASH-08
+#[tokio::test(start_paused = true)]
+async fn requests_for_a_foreign_host_and_forms_of_foreign_sites_are_refused() {
+    let port = free_port();
+    let world = world(port).await;
+    world.pass(5).await;
+    for (host, code) in [
+        ("Host: localhost\r\n", 200),
+        ("Host: localhost:8082\r\n", 200),
+        ("Host: 127.0.0.1:1\r\n", 200),
+        ("Host: [::1]\r\n", 200),
+        ("Host: [::1]:8082\r\n", 200),
+        ("Host: evil.example\r\n", 403),
+        ("Host: evil.example:8082\r\n", 403),
+        ("Host: localhost.evil.example\r\n", 403),
+        ("Host: localhost:evil\r\n", 403),
+        ("Host: \r\n", 403),
+        ("", 403),
+    ] {
+        let answer = request(port, "GET", "decisions", host).await;
+        assert_eq!(answer.code, code, "{host:?}");
+    }
+    for media in [
+        "",
+        "Content-Type: text/plain\r\n",
+        "Content-Type: application/x-www-form-urlencoded\r\n",
+    ] {
+        let headers = format!("Host: localhost\r\nContent-Length: 0\r\n{media}");
+        let answer = request(port, "POST", "decisions", &headers).await;
+        assert_eq!(answer.code, 415, "{media:?}");
+        assert_eq!(answer.json()["kind"], "Status");
+    }
+    let json = "Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 9999999\r\n";
+    assert_eq!(request(port, "POST", "decisions", json).await.code, 413);
+    world.stack.shutdown().await;
+}
+
+/// Conformance: DASH-10
+#[tokio::test(start_paused = true)]
+async fn only_get_and_head_are_served_and_no_request_writes() {
+    let port = free_port();
+    let world = world(port).await;
+    world.deploy("app", 1).await;
+    world.until_running(1, 60).await;
+    world.pass(400).await;
+    let version = async || {
+        let all = world.claims().await;
+        let nodes = world.nodes().await;
+        (json!(all), json!(nodes), world.events().await.len())
+    };
+    let before = version().await;
+    let json = "Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 0\r\n";
+    for method in [
+        "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND",
+    ] {
+        for path in [
+            "decisions",
+            "explanations?of=pods",
+            "nodepools/default/explanation",
+        ] {
+            let answer = request(port, method, path, json).await;
+            assert_eq!(answer.code, 405, "{method} {path}");
+            assert!(answer.head.contains("allow: get, head"), "{answer:?}");
+        }
+    }
+    let head = request(port, "HEAD", "decisions", "Host: localhost\r\n").await;
+    assert_eq!((head.code, head.body.as_str()), (200, ""));
+    // Requests at random, many of them malformed.
+    let mut state = 1_u64;
+    let mut next = move |below: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        usize::try_from(state >> 33).unwrap() % below
+    };
+    for _ in 0..1000 {
+        let method = ["GET", "HEAD", "POST", "DELETE", "PUT", "X"][next(6)];
+        let parts = [
+            "decisions",
+            "nodes",
+            "%2e%2e",
+            "a",
+            "explanation",
+            "",
+            "?watch=tru",
+            "&limit=%zz",
+            "%ff",
+            "namespaces",
+        ];
+        let path: Vec<&str> = (0..1 + next(6)).map(|_| parts[next(parts.len())]).collect();
+        let headers = ["Host: localhost\r\n", json, "Host: x\r\n"][next(3)];
+        let answer = request(port, method, &path.join("/"), headers).await;
+        assert!(
+            (200..500).contains(&answer.code),
+            "{method} {path:?}: {answer:?}"
+        );
+    }
+    assert_eq!(version().await, before);
+    world.stack.shutdown().await;
+}
+
+/// Conformance: DEC-007
+#[tokio::test(start_paused = true)]
+async fn hostile_names_get_a_status_that_does_not_repeat_them() {
+    let port = free_port();
+    let world = world(port).await;
+    world.pass(5).await;
+    let long = "a".repeat(300);
+    for name in [
+        "%3Cscript%3Ealert(1)%3C%2Fscript%3E",
+        "%1b%5b2J",
+        "..%2f..%2fetc",
+        "%00",
+        "%",
+        &long,
+    ] {
+        for path in [
+            format!("nodes/{name}/explanation"),
+            format!("namespaces/default/pods/{name}/explanation"),
+            format!("namespaces/{name}/pods/a/explanation"),
+        ] {
+            let answer = request(port, "GET", &path, "Host: localhost\r\n").await;
+            assert_eq!(answer.code, 404, "{path}");
+            assert!(answer.head.contains("x-content-type-options: nosniff"));
+            let status = answer.json();
+            assert_eq!(
+                (&status["kind"], &status["reason"]),
+                (&json!("Status"), &json!("NotFound"))
+            );
+            let shown = status["message"].as_str().unwrap();
+            assert_eq!(shown, "the server could not find the requested resource");
+        }
+    }
+    let missing = request(
+        port,
+        "GET",
+        "nodes/no-such-node/explanation",
+        "Host: localhost\r\n",
+    )
+    .await;
+    assert_eq!(missing.code, 404);
+    assert_eq!(
+        missing.json()["details"],
+        json!({"kind": "Node", "name": "no-such-node"})
+    );
+    world.stack.shutdown().await;
+}
+
+/// Opens a stream of events and returns it once its headers have arrived, with what followed them.
+fn watch(port: u16) -> (TcpStream, String) {
+    let mut stream = connect(port);
+    let path = "/apis/decisions.karpenter.sh/v1alpha1/decisions?watch=true";
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    (stream, String::from_utf8(head).unwrap())
+}
+
+/// Records a decision of about twelve kibibytes.
+fn decide(world: &World, number: usize) {
+    let cx = world.stack.context().unwrap();
+    let view = cx.view();
+    let made = Made {
+        view: &view,
+        request: &ScheduleRequest::at(cx.clock.now()),
+        took: Duration::ZERO,
+    };
+    let pool = format!("{number}-{}", "x".repeat(12_000));
+    let decisions = cx.decisions.as_ref().unwrap();
+    decisions.static_capacity(cx, made, &[], &[], Some(&pool));
+}
+
+/// Conformance: DASH-11
+#[tokio::test(start_paused = true)]
+async fn a_slow_reader_is_closed_at_256_records_behind_and_a_ninth_stream_is_refused() {
+    let port = free_port();
+    let world = world(port).await;
+    world.pass(5).await;
+    let mut streams = Vec::new();
+    for _ in 0..8 {
+        let (stream, head) = blocking(move || watch(port)).await;
+        assert!(head.contains("text/event-stream"), "{head}");
+        streams.push(stream);
+    }
+    let ninth = request(port, "GET", "decisions?watch=true", "Host: localhost\r\n").await;
+    assert_eq!(ninth.code, 429);
+    assert!(ninth.head.contains("retry-after"), "{ninth:?}");
+    // Far more than the buffers of a socket hold, and nothing is read.
+    for number in 0..2000 {
+        decide(&world, number);
+        tokio::task::yield_now().await;
+    }
+    let slow = streams.remove(0);
+    let text = blocking(move || {
+        let mut slow = slow;
+        let mut bytes = Vec::new();
+        slow.read_to_end(&mut bytes)
+            .map(|_| String::from_utf8(bytes).unwrap())
+    })
+    .await
+    .unwrap();
+    assert!(
+        text.contains(": closed, the reader is 256 records behind"),
+        "{}",
+        text.len()
+    );
+    let events = text.matches("event: DecisionRecord").count();
+    assert!((1..2000).contains(&events), "{events}");
+    // Its place is free again.
+    let (_, head) = blocking(move || watch(port)).await;
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    drop(streams);
+    world.stack.shutdown().await;
+}
+
+/// Conformance: DEC-008
+#[tokio::test(start_paused = true)]
+async fn a_list_continues_where_it_ended_and_a_dropped_record_is_gone() {
+    let port = free_port();
+    let world = world(port).await;
+    world.pass(5).await;
+    for number in 0..5 {
+        decide(&world, number);
+    }
+    let first = get(port, "decisions?kind=StaticCapacity&limit=2").await;
+    assert_eq!(first["items"].as_array().unwrap().len(), 2);
+    assert_eq!(first["metadata"]["remainingItemCount"], 3);
+    let next = first["metadata"]["continue"].as_str().unwrap().to_owned();
+    let path = format!("decisions?kind=StaticCapacity&continue={next}");
+    let rest = get(port, &path).await;
+    assert_eq!(rest["items"].as_array().unwrap().len(), 3);
+    assert_eq!(rest["metadata"], json!({}));
+    for number in 5..2000 {
+        decide(&world, number);
+    }
+    let gone = request(port, "GET", &path, "Host: localhost\r\n").await;
+    assert_eq!(
+        (gone.code, &gone.json()["reason"]),
+        (410, &json!("Expired"))
+    );
+    world.stack.shutdown().await;
+}
+
+/// Conformance: DASH-15
+#[tokio::test(start_paused = true)]
+async fn without_the_feature_gate_there_is_no_port_and_no_metric() {
+    let port = free_port();
+    let settings = serving(port, |options| {
+        options.feature_gates = FeatureGates {
+            decision_records: false,
+            ..FeatureGates::default()
+        };
+    });
+    let world = World::bare(settings).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world.create(&pool("default", json!({}))).await;
+    let nowhere = json!({"nodeSelector": {"topology.kubernetes.io/zone": "z9"}});
+    world.deploy_with("lost", 1, nowhere).await;
+    world.pass(60).await;
+    let refused = blocking(move || TcpStream::connect(("127.0.0.1", port)).is_err()).await;
+    assert!(refused);
+    assert!(
+        !world
+            .stack
+            .registry
+            .render()
+            .contains("karpenter_decisions_")
+    );
+    world.stack.shutdown().await;
+}
+
+/// Conformance: DEC-010
+#[tokio::test(start_paused = true)]
+async fn a_taken_port_does_not_stop_the_controllers() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let world = world(port).await;
+    world.deploy("app", 1).await;
+    world.until_running(1, 60).await;
+    world.stack.shutdown().await;
+}
+
+/// Conformance: DEC-004
+#[tokio::test(start_paused = true)]
+async fn the_decision_log_has_each_record_as_a_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("decisions");
+    let log = DecisionLog::File(path.clone());
+    let world = World::bare(serving(0, |options| options.decision_log = log)).await;
+    world.create(&KwokNodeClass::new("default")).await;
+    world.create(&pool("default", json!({}))).await;
+    world.deploy("app", 1).await;
+    world.until_running(1, 60).await;
+    world.stack.shutdown().await;
+    // The thread of the log ends with the controllers.
+    let read = move || {
+        loop {
+            let text = std::fs::read_to_string(&path).unwrap();
+            if text.contains("\"Launched\"") && text.ends_with('\n') {
+                return text;
+            }
+            std::thread::yield_now();
+        }
+    };
+    for line in blocking(read).await.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(line["logger"], "decisions");
+        assert!(line["record"]["id"].is_string(), "{line}");
+    }
+}
+
+/// Conformance: DEC-009
+#[tokio::test(start_paused = true)]
+async fn a_follower_names_the_pod_of_the_leader() {
+    let port = free_port();
+    let settings = serving(port, |options| {
+        options.disable_leader_election = false;
+        options.leader_election_namespace = "default".into();
+    });
+    let stack = Stack::without_controllers(settings).await.unwrap();
+    let client = stack.client();
+    let mut world = World { stack, client };
+    let lease: Lease = serde_json::from_value(json!({
+        "metadata": {"name": "karpenter-leader-election", "namespace": "default"},
+        "spec": {"holderIdentity": "karpenter-7d9f_0123456789abcdef", "leaseDurationSeconds": 3600},
+    }))
+    .unwrap();
+    let api = Api::namespaced(world.client.clone(), "default");
+    api.create(&PostParams::default(), &lease).await.unwrap();
+    world.stack.start_controllers();
+    world.pass(20).await;
+    let answer = request(port, "GET", "decisions", "Host: localhost\r\n").await;
+    assert_eq!(answer.code, 503);
+    assert!(answer.head.contains("retry-after"), "{answer:?}");
+    let details = json!({"kind": "Pod", "name": "karpenter-7d9f"});
+    assert_eq!(answer.json()["details"], details);
+    world.stack.shutdown().await;
+}

@@ -1,0 +1,2 @@
+//! Scaffold.
+pub mod blocking;

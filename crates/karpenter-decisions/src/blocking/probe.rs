@@ -2,12 +2,14 @@
 //!
 //! A pod alone fits if it fits on an existing node, or on a new node of some NodePool, and no NodePool's constraints matter to
 //! another's nodes. So each of these places is asked by itself, and its answer kept by the constraints that concern it: most
-//! questions of a search differ from an earlier one in one place only. What is told to a user is run once more on the whole
-//! cluster, by [`Probe::verify`].
+//! questions of a search differ from an earlier one in one place only. A spread constraint counts the domains of all places, so a
+//! pod with one is asked of the whole cluster. What is told to a user is run once more on the whole cluster, by
+//! [`Probe::verify`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use karpenter_api::labels;
 use karpenter_api::v1::NodePool;
 use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::pod::Pod;
@@ -20,8 +22,16 @@ use super::search::Set;
 /// Runs of the engine that one answer may need.
 pub(super) const MAX_RUNS: usize = 256;
 
-/// A place that is asked by itself: the existing nodes, or new nodes of the NodePool with this number.
-type Place = Option<usize>;
+/// What is asked by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Place {
+    /// Existing nodes.
+    Existing,
+    /// New nodes of the NodePool with this number.
+    Pool(usize),
+    /// All of them.
+    Cluster,
+}
 
 /// Runs the scheduler on one pod.
 pub(super) struct Probe<'a> {
@@ -78,23 +88,38 @@ impl<'a> Probe<'a> {
 
     /// Reports whether the pod fits while constraints are relaxed; `None` once the bound on runs is reached.
     pub(super) fn fits(&mut self, relaxed: &Set) -> Option<bool> {
-        if self.fits_in(None, relaxed)? {
+        if self.counts_domains(relaxed) {
+            return self.fits_in(Place::Cluster, relaxed);
+        }
+        if self.fits_in(Place::Existing, relaxed)? {
             return Some(true);
         }
         for pool in 0..self.pools.len() {
-            if self.fits_in(Some(pool), relaxed)? {
+            if self.fits_in(Place::Pool(pool), relaxed)? {
                 return Some(true);
             }
         }
         Some(false)
     }
 
+    /// Reports whether a spread constraint is left whose domains are not the nodes themselves.
+    fn counts_domains(&self, relaxed: &Set) -> bool {
+        let kept = |atom: &Atom| match atom {
+            Atom::Spread(index) => self.pod.shape.spread[*index].topology_key != labels::HOSTNAME,
+            Atom::DefaultSpread => true,
+            _ => false,
+        };
+        (self.atoms.iter().enumerate()).any(|(index, atom)| kept(atom) && !relaxed.contains(&index))
+    }
+
     fn fits_in(&mut self, place: Place, relaxed: &Set) -> Option<bool> {
-        let pool = place.map(|index| self.pools[index].name().to_owned());
+        let pool = match place {
+            Place::Pool(index) => Some(self.pools[index].name().to_owned()),
+            Place::Existing | Place::Cluster => None,
+        };
         let concerns = |index: &&usize| {
-            self.atoms[**index]
-                .pool()
-                .is_none_or(|of| Some(of) == pool.as_deref())
+            let of = self.atoms[**index].pool();
+            place == Place::Cluster || of.is_none_or(|of| Some(of) == pool.as_deref())
         };
         let key: Vec<usize> = relaxed.iter().filter(concerns).copied().collect();
         if let Some(answer) = self.answers.get(&(place, key.clone())) {
@@ -138,7 +163,11 @@ impl<'a> Probe<'a> {
             return solver.clone();
         }
         let set: Set = shared.iter().copied().collect();
-        let pools: Vec<usize> = place.into_iter().collect();
+        let pools: Vec<usize> = match place {
+            Place::Existing => Vec::new(),
+            Place::Pool(index) => vec![index],
+            Place::Cluster => (0..self.pools.len()).collect(),
+        };
         let snapshot = self.cluster(&pools, &set);
         // The resources that the pod requests are dimensions of the solver.
         let request = self.request_for(self.pod.clone(), std::iter::empty());
